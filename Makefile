@@ -1,0 +1,41 @@
+# Every target sets up what it needs: a machine with Python 3.11, make and git is enough.
+PYTHON ?= python3.11
+VENV   := .venv
+BIN    := $(VENV)/bin
+DISTS  := $(wildcard libs/*/pyproject.toml) $(wildcard services/*/pyproject.toml)
+EDITABLE := $(patsubst %/pyproject.toml,-e %,$(DISTS))
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test bench lint proto clean
+
+help:  ## show what can be made
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+
+setup: $(VENV)/.ready  ## create .venv with everything pinned (about two minutes the first time)
+
+$(VENV)/.ready: constraints.txt requirements-dev.txt $(DISTS)
+	@test -x $(BIN)/python || { echo "creating $(VENV) …"; $(PYTHON) -m venv $(VENV); }
+	@echo "installing the pinned packages (TensorFlow is some 250 MB) …"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt setuptools wheel
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -r requirements-dev.txt \
+	    --no-build-isolation $(EDITABLE)
+	@touch $@
+
+demo: setup  ## train a real recommendation model elastically, from warm start to the exact books
+	@$(BIN)/stretto demo
+
+test: setup  ## run every test
+	@$(BIN)/python -m pytest
+
+bench: setup  ## measure, as ratios against baselines of the same run
+	@$(BIN)/python -m tests.bench
+
+lint: setup  ## ruff, pyright (strict on libs), import rules, drift of proto/
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports && $(BIN)/pyright && \
+	    $(BIN)/python -m stretto_wire.documents --check proto
+
+proto: setup  ## generate proto/ from libs/wire
+	@$(BIN)/python -m stretto_wire.documents proto
+
+clean:  ## remove the environment and local state
+	rm -rf $(VENV) .stretto

@@ -1,0 +1,1 @@
+"""The command: stretto up, submit, watch, explain …"""

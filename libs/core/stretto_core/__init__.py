@@ -1,0 +1,1 @@
+"""Every decision of Stretto, pure: no clock, socket or file."""

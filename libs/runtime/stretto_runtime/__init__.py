@@ -1,0 +1,1 @@
+"""What makes a pure machine a service: bus, state, ownership, telemetry, health."""

@@ -1,0 +1,1 @@
+"""What a training script imports: elastic parameter-server training on TensorFlow."""

@@ -1,0 +1,1 @@
+"""The messages and subjects of Stretto, once."""

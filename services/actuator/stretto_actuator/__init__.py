@@ -1,0 +1,1 @@
+"""Makes pods match the decided plan."""

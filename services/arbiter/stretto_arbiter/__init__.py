@@ -1,0 +1,1 @@
+"""One cluster-wide choice of plans, with its reasons."""

@@ -1,0 +1,1 @@
+"""Flash checkpoints: shared memory, Redis, persistent store."""

@@ -1,0 +1,1 @@
+"""Fits the throughput model of every job, with its error."""

@@ -1,0 +1,1 @@
+"""Foresees out-of-memory of parameter servers."""

@@ -1,0 +1,1 @@
+"""Warm start, candidates on the Pareto front, what to measure next."""

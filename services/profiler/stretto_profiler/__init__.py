@@ -1,0 +1,1 @@
+"""Validated, windowed profiles of every job; stragglers and hot parameter servers."""
