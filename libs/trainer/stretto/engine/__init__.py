@@ -1,0 +1,1 @@
+"""The parameter-server engine: layout, servers, clients, live migration and checkpoint images."""

@@ -1,0 +1,222 @@
+"""Where a key, a row and a dense parameter live: pure NumPy, no TensorFlow.
+
+The state of a model is cut into *columns*: ``buckets`` embedding buckets (each one hash table) followed by
+``slices`` dense slices. A column is the unit of ownership, of migration and of progress records.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import LayoutError
+
+I64 = NDArray[np.int64]
+U64 = NDArray[np.uint64]
+F32 = NDArray[np.float32]
+Bools = NDArray[np.bool_]
+
+# 2^64 / golden ratio, odd: consecutive keys land far apart in the top bits (Knuth, TAOCP 6.4, Fibonacci hashing).
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+_INVERSE = np.uint64(pow(0x9E3779B97F4A7C15, -1, 2**64))
+_HALF = np.uint64(32)
+
+# The two stored values that a DenseHashTable reserves for "empty" and "deleted".
+EMPTY_STORED = np.int64(-(2**63))
+DELETED_STORED = np.int64(-(2**63) + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Optimizer:
+    """The update that parameter servers apply to rows and to dense slices.
+
+    Adagrad (Duchi et al. 2011) as in Keras: a += g^2; w -= lr * g / sqrt(a + epsilon).
+    Adam (Kingma & Ba 2015) as in Keras, its step count t kept per row and per dense slice.
+    """
+
+    kind: Literal["adagrad", "adam"] = "adagrad"
+    learning_rate: float = 0.05
+    initial_accumulator: float = 0.1
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    epsilon: float = 1e-7
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("adagrad", "adam"):
+            raise LayoutError(f"optimizer kind {self.kind!r} is not supported; use 'adagrad' or 'adam'")
+        if not self.learning_rate > 0:
+            raise LayoutError(f"learning_rate {self.learning_rate} must be positive")
+
+    def row_floats(self, dimension: int) -> int:
+        """Floats per embedding row, slots included: Adagrad [w|a], Adam [w|m|v|t]."""
+        return 2 * dimension if self.kind == "adagrad" else 3 * dimension + 1
+
+
+@dataclass(frozen=True, slots=True)
+class KeyBatch:
+    """The unique keys of one batch, in stored order (hence grouped by bucket).
+
+    stored [n] int64: stored keys, ascending as unsigned. counts [buckets]: keys per bucket.
+    inverse: shape of the ids given, so that rows[inverse] are the rows of the ids.
+    """
+
+    stored: I64
+    inverse: I64
+    counts: I64
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The shape of a model's parameters; the same value in every worker and parameter server of a job.
+
+    dimension: floats per embedding row (0 only if the model has no embeddings is not allowed: use 1).
+    dense_size: length of the flat trainable dense vector. state_size: length of the flat non-trainable one
+    (BatchNorm moments), travelling with the first dense slice. initial_scale: rows start uniform in +-scale.
+    """
+
+    dimension: int
+    dense_size: int
+    state_size: int = 0
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    seed: int = 0
+    initial_scale: float = 0.05
+    buckets: int = 64
+    slices: int = 12
+
+    def __post_init__(self) -> None:
+        if self.dimension < 1:
+            raise LayoutError(f"dimension {self.dimension} must be at least 1")
+        if self.dense_size < 0 or self.state_size < 0:
+            raise LayoutError(f"dense_size {self.dense_size} and state_size {self.state_size} must not be negative")
+        if not 2 <= self.buckets <= 4096 or self.buckets & (self.buckets - 1):
+            raise LayoutError(f"buckets {self.buckets} must be a power of two between 2 and 4096")
+        if self.slices < 1:
+            raise LayoutError(f"slices {self.slices} must be at least 1: every push is accounted by a dense slice")
+
+    # --- shapes -------------------------------------------------------------------------------------------
+
+    @property
+    def columns(self) -> int:
+        return self.buckets + self.slices
+
+    @property
+    def row_floats(self) -> int:
+        return self.optimizer.row_floats(self.dimension)
+
+    @property
+    def slice_length(self) -> int:
+        """Floats per dense slice; the last slice is padded with zeros."""
+        return max(1, -(-self.dense_size // self.slices))
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one category: row and stored key, without the table's spare room."""
+        return 4 * self.row_floats + 8
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_dict(data: dict[str, Any]) -> Layout:
+        try:
+            return Layout(**{**data, "optimizer": Optimizer(**cast("dict[str, Any]", data["optimizer"]))})
+        except (TypeError, KeyError) as error:
+            raise LayoutError(f"layout {data!r} is not one of this version: {error}") from error
+
+    # --- keys ---------------------------------------------------------------------------------------------
+
+    def store(self, keys: NDArray[np.integer[Any]]) -> U64:
+        """key -> stored key: a bijection of 64-bit integers whose top bits are the bucket.
+
+        The xor spreads the high half into the low one, because the tables probe by the low bits, and keys
+        that carry a field number in their high bits would all collide there.
+        """
+        mixed = keys.astype(np.int64, copy=False).view(np.uint64) * _MULTIPLIER
+        return mixed ^ (mixed >> _HALF)
+
+    def restore(self, stored: NDArray[Any]) -> I64:
+        """Inverse of `store`."""
+        unsigned = stored.view(np.uint64)
+        return ((unsigned ^ (unsigned >> _HALF)) * _INVERSE).view(np.int64)
+
+    def bucket_of(self, stored: NDArray[Any]) -> I64:
+        shift = np.uint64(64 - (self.buckets.bit_length() - 1))
+        return (stored.view(np.uint64) >> shift).astype(np.int64)
+
+    def index(self, keys: NDArray[np.integer[Any]]) -> KeyBatch:
+        """Unique stored keys of a batch of ids (any shape), grouped by bucket.
+
+        Raises LayoutError for the two reserved keys (a hash table needs them as marks).
+        """
+        flat = np.ascontiguousarray(keys, dtype=np.int64).reshape(-1)
+        unique, inverse = np.unique(self.store(flat), return_inverse=True)
+        stored = unique.view(np.int64)
+        reserved = np.isin(np.array([EMPTY_STORED, DELETED_STORED]), stored)
+        if reserved.any():
+            bad = self.restore(np.array([EMPTY_STORED, DELETED_STORED])[reserved])
+            raise LayoutError(f"key {int(bad[0])} is reserved; map it to any other 64-bit value")
+        counts = np.diff(np.append(np.searchsorted(unique, self._starts()), len(unique)))
+        return KeyBatch(stored, inverse.reshape(np.shape(keys)), counts.astype(np.int64))
+
+    def _starts(self) -> U64:
+        shift = np.uint64(64 - (self.buckets.bit_length() - 1))
+        return np.arange(self.buckets, dtype=np.uint64) << shift
+
+    def initial_rows(self, stored: I64) -> F32:
+        """[n, dimension]: the value a key has before its first update; a function of key and seed only.
+
+        SplitMix64 (Steele et al. 2014) of stored key + element number, top 24 bits as a uniform float.
+        """
+        steps = (np.arange(1, self.dimension + 1, dtype=np.uint64) + np.uint64(self.seed & 0xFFFFFFFF)) * _MULTIPLIER
+        z = stored.view(np.uint64)[:, None] + steps[None, :]
+        z ^= z >> np.uint64(30)
+        z *= np.uint64(0xBF58476D1CE4E5B9)
+        z ^= z >> np.uint64(27)
+        z *= np.uint64(0x94D049BB133111EB)
+        z >>= np.uint64(40)
+        return z.astype(np.float32) * np.float32(2.0**-23 * self.initial_scale) - np.float32(self.initial_scale)
+
+    # --- dense vector -------------------------------------------------------------------------------------
+
+    def split_dense(self, dense: F32) -> F32:
+        """[dense_size] -> [slices, slice_length], padded with zeros."""
+        if dense.shape != (self.dense_size,):
+            raise LayoutError(f"dense vector has shape {dense.shape}, the layout wants ({self.dense_size},)")
+        padded = np.zeros(self.slices * self.slice_length, np.float32)
+        padded[: self.dense_size] = dense
+        return padded.reshape(self.slices, self.slice_length)
+
+    def join_dense(self, parts: F32) -> F32:
+        """[slices, slice_length] -> [dense_size]."""
+        return parts.reshape(-1)[: self.dense_size]
+
+
+def checksum(keys: I64, rows: F32) -> int:
+    """Order-free checksum of (key, row) pairs: the sum modulo 2^64 of a hash of each pair.
+
+    Two tables with the same pairs, in whatever slots or on whatever servers, have the same sum; sums of
+    disjoint tables add up.
+    """
+    if not len(keys):
+        return 0
+    words = np.ascontiguousarray(rows, dtype=np.float32).view(np.uint32).astype(np.uint64)
+    weights = np.arange(1, words.shape[1] + 1, dtype=np.uint64) * _MULTIPLIER
+    with np.errstate(over="ignore"):
+        mixed = (words * (weights | np.uint64(1))[None, :]).sum(axis=1, dtype=np.uint64)
+        mixed ^= keys.view(np.uint64) * _INVERSE
+        mixed ^= mixed >> np.uint64(31)
+        mixed *= np.uint64(0x94D049BB133111EB)
+        mixed ^= mixed >> np.uint64(29)
+        return int(mixed.sum(dtype=np.uint64))
+
+
+def block_checksum(data: memoryview | bytes) -> int:
+    """CRC-32 of raw bytes, for the manifest of a checkpoint."""
+    return zlib.crc32(data)

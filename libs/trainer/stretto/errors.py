@@ -1,0 +1,54 @@
+"""What can go wrong in the trainer. Every message says what failed, with which value, and what to do."""
+
+from __future__ import annotations
+
+
+class StrettoError(Exception):
+    """Base of every error of the package."""
+
+
+class LayoutError(StrettoError):
+    """A layout, a key or an assignment that cannot be served."""
+
+
+class ServerLost(StrettoError):
+    """A parameter server does not answer: dead, unreachable, or slower than the operation timeout.
+
+    The operation may or may not have been applied there; repeating it is always safe.
+    """
+
+    def __init__(self, server: int, address: str, cause: str) -> None:
+        super().__init__(
+            f"parameter server ps-{server} at {address} did not answer ({cause}); "
+            "repeat the same batch once it is back, or restore it from the last checkpoint"
+        )
+        self.server = server
+        self.address = address
+
+
+class OwnershipUnknown(StrettoError):
+    """Some columns have no owner among the known parameter servers (or stayed frozen) for too long."""
+
+
+class PushRefused(StrettoError):
+    """A push that must not be repeated as it is."""
+
+
+class StaleAttempt(PushRefused):
+    """The shard was leased again with a higher attempt, or is finished: this worker has to drop it."""
+
+
+class ProgressGap(PushRefused):
+    """The batch starts after what the parameter servers have applied: go back to `progress(shard)`."""
+
+
+class BatchMisaligned(PushRefused):
+    """Part of the batch is applied already: replay with the same batch boundaries as before."""
+
+
+class MigrationError(StrettoError):
+    """A move could not be finished; `repair` brings ownership back to a consistent state."""
+
+
+class CheckpointError(StrettoError):
+    """A checkpoint image that is damaged, incomplete or of another layout."""
