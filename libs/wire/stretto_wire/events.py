@@ -1,0 +1,399 @@
+"""Facts, past tense: what happened to a job. Anybody may subscribe."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from .base import (
+    Bytes,
+    Cores,
+    Count,
+    EpochSeconds,
+    Fraction,
+    Message,
+    Money,
+    Name,
+    PodId,
+    Rate,
+    RequestId,
+    Seconds,
+    Text,
+)
+from .spec import JobSpec
+from .values import (
+    Alternative,
+    Candidate,
+    CheckpointRef,
+    Evaluation,
+    Interval,
+    Match,
+    Metadata,
+    ParameterServer,
+    Plan,
+    PsForecast,
+    PsProfile,
+    Role,
+    Shard,
+    StepTimes,
+    WorkerProfile,
+)
+
+Reasons = Annotated[tuple[Text, ...], Field(max_length=20)]
+PlanKind = Literal["initial", "warm-start", "measure", "improve", "memory", "rebalance", "fit-capacity"]
+
+
+# gateway ---------------------------------------------------------------------------------------------------------
+
+
+class JobSubmitted(Message):
+    """A valid specification was accepted; from here on the job exists."""
+
+    spec: JobSpec
+    submitted_by: Name = "anonymous"
+
+
+class JobCancelled(Message):
+    """A user ended the job."""
+
+    by: Name = "anonymous"
+    reason: Text = ""
+
+
+# profiler --------------------------------------------------------------------------------------------------------
+
+
+class ProfileMeasured(Message):
+    """One window of one job under one plan: validated, robust over pods (medians), with every pod's own figures."""
+
+    plan_version: Count
+    plan: Plan
+    batch_size: Annotated[int, Field(ge=1)]
+    window_s: Annotated[Seconds, Field(gt=0)]
+    step_time_s: Annotated[Seconds, Field(description="median over workers")]
+    times: StepTimes
+    throughput: Rate
+    samples_total: Annotated[Count, Field(description="trained so far in the whole job, as the workers count")]
+    categories: Count
+    settled: Annotated[bool, Field(description="false while pods are starting, leaving or being migrated")]
+    workers: Annotated[tuple[WorkerProfile, ...], Field(max_length=400)]
+    ps: Annotated[tuple[PsProfile, ...], Field(max_length=400)]
+
+
+class StragglerDetected(Message):
+    """A worker is much slower than its peers."""
+
+    pod: PodId
+    samples_per_s: Rate
+    peers_samples_per_s: Rate
+    slowdown: Annotated[float, Field(ge=1, le=10**6, description="peers' median rate over its own")]
+
+
+class StragglerCleared(Message):
+    """A worker keeps pace with its peers again."""
+
+    pod: PodId
+
+
+class HotPsDetected(Message):
+    """A parameter server is much slower or busier than its peers."""
+
+    pod: PodId
+    update_time_s: Seconds
+    peers_update_time_s: Seconds
+    cpu_used_cores: Cores
+    cpu_limit_cores: Cores
+
+
+# fitter ----------------------------------------------------------------------------------------------------------
+
+
+class ModelFitted(Message):
+    """The throughput model of the job (DLRover-RM Eq. 1-6, or the form that measured data support)."""
+
+    form: Literal["default", "paper"]
+    coefficients: Annotated[dict[Name, Annotated[float, Field(ge=0)]], Field(max_length=20)]
+    log_sd: Annotated[
+        float, Field(ge=0, description="posterior standard deviation of log step time, measurement noise")
+    ]
+    covariance: Annotated[tuple[tuple[float, ...], ...], Field(max_length=20)] = Field(
+        default=(), description="of the coefficients in the order of their names, for intervals elsewhere"
+    )
+    rmsle: Annotated[float, Field(ge=0, description="over the points used")]
+    points: Annotated[Count, Field(description="windows used")]
+    configurations: Annotated[Count, Field(description="distinct plans measured")]
+    unidentified: Annotated[tuple[Name, ...], Field(max_length=20)]
+    plan_version: Count
+    plan: Plan
+    batch_size: Annotated[int, Field(ge=1)]
+    measured_step_time_s: Seconds
+    predicted_step_time_s: Seconds
+    predicted_interval_s: Interval
+
+
+# planner ---------------------------------------------------------------------------------------------------------
+
+
+class HistoryRecorded(Message):
+    """A past job and the configuration that served it: what warm start reads."""
+
+    metadata: Metadata
+    plan: Plan
+    throughput: Rate
+    duration_s: Seconds
+    ps_memory_peak_bytes: Bytes
+    samples: Count
+
+
+class HistoryMatched(Message):
+    """The past jobs most similar to a new one, and their smoothed configuration (Alg. 1)."""
+
+    metadata: Metadata
+    matches: Annotated[tuple[Match, ...], Field(max_length=20)]
+    smoothing: Fraction
+    plan: Plan | None
+
+
+class PlanProposed(Message):
+    """One plan that the job should have next, for a reason that is not throughput alone."""
+
+    kind: PlanKind
+    plan: Plan
+    throughput: Rate | None = None
+    throughput_interval: Interval | None = None
+    cost_per_hour: Money
+    reasons: Reasons
+
+
+class CandidatesComputed(Message):
+    """The Pareto front of cost and throughput gain around the current plan (Eq. 9), cheapest first."""
+
+    plan_version: Count
+    plan: Plan
+    throughput: Annotated[Rate, Field(description="of the current plan")]
+    algorithm: Name
+    plans_considered: Count
+    candidates: Annotated[tuple[Candidate, ...], Field(max_length=64)]
+
+
+# arbiter ---------------------------------------------------------------------------------------------------------
+
+
+class PlanDecided(Message):
+    """The plan that the job has to have. ``version`` grows by one with each decision of a job."""
+
+    version: Annotated[int, Field(ge=1)]
+    kind: PlanKind
+    plan: Plan
+    previous: Plan | None
+    throughput: Rate | None
+    throughput_interval: Interval | None
+    throughput_before: Rate | None
+    cost_per_hour: Money
+    reasons: Reasons
+    alternatives: Annotated[tuple[Alternative, ...], Field(max_length=16)]
+    algorithm: Name
+    free_cpu_cores: Annotated[Cores, Field(description="left in the cluster after it")]
+    free_memory_bytes: Bytes
+
+
+class PlanRefused(Message):
+    """Nothing can be given now; the job waits and is considered again when capacity comes free."""
+
+    kind: PlanKind
+    wanted: Plan
+    reasons: Reasons
+
+
+# actuator --------------------------------------------------------------------------------------------------------
+
+
+class PodStarted(Message):
+    """A pod is ready: a parameter server listens, a worker has asked for its first shard."""
+
+    pod: PodId
+    role: Role
+    plan_version: Count
+    address: Annotated[str, Field(max_length=300)]
+    cpu_cores: Cores
+    memory_bytes: Bytes
+    took_s: Annotated[Seconds, Field(description="from launch to ready")]
+    cause: Literal["plan", "relaunch", "adopted"]
+    limits: Annotated[tuple[Name, ...], Field(max_length=8, description="how the limits are enforced here")] = ()
+
+
+class PodExited(Message):
+    """A pod is gone for good; its name is not used again."""
+
+    pod: PodId
+    role: Role
+    reason: Literal["completed", "stopped", "failed", "killed", "oom-killed", "vanished"]
+    exit_code: Annotated[int, Field(ge=-255, le=255)] | None
+    detail: Text = ""
+
+
+class PodResized(Message):
+    """Limits of a running pod were changed in place."""
+
+    pod: PodId
+    cpu_cores: Cores
+    memory_bytes: Bytes
+
+
+class PlanApplied(Message):
+    """All pods match the plan, and all parameters are where it wants them."""
+
+    version: Annotated[int, Field(ge=1)]
+    plan: Plan
+    took_s: Seconds
+
+
+class ServersChanged(Message):
+    """The parameter servers of a job. Workers connect to new ones and leave those that are gone."""
+
+    version: Annotated[int, Field(ge=1, description="grows with every change")]
+    servers: Annotated[tuple[ParameterServer, ...], Field(max_length=1000)]
+
+
+class MigrationStarted(Message):
+    """Parameters begin to move while training goes on."""
+
+    plan_version: Count
+    cause: Literal["plan", "hot-ps", "memory", "repair"]
+    sources: Annotated[tuple[PodId, ...], Field(max_length=1000)]
+    destinations: Annotated[tuple[PodId, ...], Field(max_length=1000)]
+    buckets: Annotated[Count, Field(description="embedding buckets and dense slices that move")]
+
+
+class MigrationFinished(Message):
+    """Every bucket that had to move has its new owner."""
+
+    plan_version: Count
+    buckets: Count
+    moved_bytes: Bytes
+    took_s: Seconds
+    longest_freeze_s: Annotated[Seconds, Field(description="longest time one bucket refused pushes")]
+
+
+class JobFinished(Message):
+    """The books of a completed job, counted where the gradients landed, and its pods are going."""
+
+    samples_expected: Count
+    samples_applied: Annotated[Count, Field(description="by the parameter servers' own count")]
+    samples_lost: Count
+    samples_repeated: Annotated[Count, Field(description="applied more than once: 0 unless something is broken")]
+    repeats_recognised: Annotated[Count, Field(description="samples of repeated pushes that were not applied again")]
+    rows: Count
+    checksum: Annotated[str, Field(max_length=100)] = ""
+    evaluation: Evaluation | None = None
+
+
+class JobFailed(Message):
+    """The job cannot go on. What it has trained stays in its last checkpoint."""
+
+    reason: Text
+
+
+# dispatcher ------------------------------------------------------------------------------------------------------
+
+
+class ShardLeased(Message):
+    """A worker holds a shard."""
+
+    shard: Shard
+    pod: PodId
+
+
+class ShardCompleted(Message):
+    """Every sample of a shard has been applied."""
+
+    shard: Shard
+    pod: PodId
+
+
+class ShardRequeued(Message):
+    """The unprocessed rest of a shard goes to somebody else."""
+
+    shard: Shard
+    pod: PodId
+    reason: Literal["pod-exited", "lease-expired", "released", "failed"]
+
+
+class ShardAbandoned(Message):
+    """A shard failed by itself as often as allowed: its data are dead-lettered, by name, and the job goes on."""
+
+    shard: Shard
+    reason: Text
+
+
+class JobProgressed(Message):
+    """How far a job is; some seconds apart."""
+
+    samples_done: Count
+    samples_total: Count
+    epoch: Count
+    samples_per_s: Rate
+    shards_leased: Count
+    shards_requeued_total: Count
+
+
+class JobCompleted(Message):
+    """Every sample of every epoch was trained (or dead-lettered by name)."""
+
+    samples: Count
+    samples_abandoned: Count
+    epochs: Count
+    shards: Count
+    requeued: Count
+    started_at_s: EpochSeconds
+
+
+# checkpoints -----------------------------------------------------------------------------------------------------
+
+
+class CheckpointSaved(Message):
+    """A checkpoint is complete in the cache: training went on after ``pause_s``."""
+
+    checkpoint: CheckpointRef
+    pause_s: Seconds
+    took_s: Seconds
+
+
+class CheckpointFlushed(Message):
+    """A checkpoint is complete in the persistent store."""
+
+    checkpoint: CheckpointRef
+    took_s: Seconds
+
+
+class CheckpointRestored(Message):
+    """Parameters and ledger of the job are those of the checkpoint. ``ledger`` is the document ``MarkLedger`` gave."""
+
+    checkpoint: CheckpointRef
+    ps: Count
+    ledger: Annotated[str, Field(max_length=200_000)]
+    request_id: RequestId
+
+
+class CheckpointFailed(Message):
+    """A checkpoint could not be taken, flushed or read; the previous one stands."""
+
+    id: Name
+    reason: Text
+
+
+# oom -------------------------------------------------------------------------------------------------------------
+
+
+class OomForecast(Message):
+    """Where the memory of a job's parameter servers is going, and what they need."""
+
+    ps: Annotated[tuple[PsForecast, ...], Field(max_length=400)]
+    samples_done: Count
+    samples_total: Count
+    horizon_s: Seconds
+    recommended_ps_memory_bytes: Bytes
+    limit_ps_memory_bytes: Bytes
+    action: Literal["none", "grow", "shrink"]
+    reason: Text

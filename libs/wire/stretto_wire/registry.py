@@ -1,0 +1,210 @@
+"""Every subject once: its message, who publishes it and who reads it.
+
+Streams, credentials, consumers and the documents in ``proto/`` are derived from :data:`CHANNELS`.
+
+========  =================================  ==========================================================
+kind      subject                            delivery
+========  =================================  ==========================================================
+``evt``   ``evt.v1.<service>.<event>.<job>`` a fact; stored, partitioned by job, read by anybody
+``tel``   ``tel.v1.<role>.<pod>.<job>``      telemetry; stored for an hour
+``rpc``   ``rpc.v1.<service>.<verb>.<job>``  request to the owner of the job; journalled before the reply
+``pod``   ``pod.v1.<verb>.<pod>.<job>``      request straight to one pod
+========  =================================  ==========================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from pydantic import ValidationError
+
+from . import events as e
+from . import requests as r
+from . import telemetry as t
+from .base import MAX_MESSAGE_BYTES, Message
+from .errors import WireError
+
+M = TypeVar("M", bound=Message)
+
+Kind = Literal["evt", "tel", "rpc", "pod"]
+
+PARTITIONS = 16
+"""Fixed for the life of the stream: stored subjects and snapshots carry the partition."""
+
+STREAM = "STRETTO"
+DEAD_LETTERS = "DLQ"
+EVENTS_KEPT_S = 30 * 24 * 3600
+TELEMETRY_KEPT_S = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """A subject and what travels on it."""
+
+    kind: Kind
+    service: str
+    """publisher of ``evt``, role of ``tel``, answering service of ``rpc``, role of the answering pod of ``pod``"""
+    name: str
+    message: type[Message]
+    readers: tuple[str, ...] = ()
+    """services that consume (``evt``, ``tel``) or call (``rpc``, ``pod``) it; ``*`` stands for external readers"""
+    reply: type[Message] | None = None
+
+    @property
+    def pattern(self) -> str:
+        """The subject with wildcards for job and pod."""
+        if self.kind == "tel":
+            return f"tel.v1.{self.service}.*.*"
+        if self.kind == "pod":
+            return f"pod.v1.{self.name}.*.*"
+        return f"{self.kind}.v1.{self.service}.{self.name}.*"
+
+    @property
+    def type_name(self) -> str:
+        """The CloudEvents type."""
+        return f"stretto.{self.service}.{self.name}.v1"
+
+
+def _event(service: str, name: str, message: type[Message], *readers: str) -> Channel:
+    return Channel("evt", service, name, message, (*readers, "gateway", "*"))
+
+
+CHANNELS: tuple[Channel, ...] = (
+    _event("gateway", "job-submitted", e.JobSubmitted,
+           "profiler", "fitter", "planner", "arbiter", "dispatcher", "checkpoints", "oom", "actuator"),
+    _event("gateway", "job-cancelled", e.JobCancelled,
+           "profiler", "fitter", "planner", "arbiter", "dispatcher", "checkpoints", "oom", "actuator"),
+    _event("profiler", "profile-measured", e.ProfileMeasured, "fitter", "planner", "oom"),
+    _event("profiler", "straggler-detected", e.StragglerDetected, "dispatcher"),
+    _event("profiler", "straggler-cleared", e.StragglerCleared, "dispatcher"),
+    _event("profiler", "hot-ps-detected", e.HotPsDetected, "actuator"),
+    _event("fitter", "model-fitted", e.ModelFitted, "planner"),
+    _event("planner", "history-recorded", e.HistoryRecorded, "planner"),
+    _event("planner", "history-matched", e.HistoryMatched, "planner"),
+    _event("planner", "plan-proposed", e.PlanProposed, "arbiter"),
+    _event("planner", "candidates-computed", e.CandidatesComputed, "arbiter"),
+    _event("arbiter", "plan-decided", e.PlanDecided, "planner", "actuator", "profiler", "oom"),
+    _event("arbiter", "plan-refused", e.PlanRefused, "planner"),
+    _event("actuator", "pod-started", e.PodStarted, "profiler", "dispatcher", "checkpoints"),
+    _event("actuator", "pod-exited", e.PodExited, "profiler", "dispatcher", "oom", "checkpoints"),
+    _event("actuator", "pod-resized", e.PodResized, "profiler", "oom"),
+    _event("actuator", "plan-applied", e.PlanApplied, "profiler", "fitter", "planner", "arbiter", "oom", "checkpoints"),
+    _event("actuator", "servers-changed", e.ServersChanged, "checkpoints", "worker", "ps"),
+    _event("actuator", "migration-started", e.MigrationStarted, "profiler", "checkpoints"),
+    _event("actuator", "migration-finished", e.MigrationFinished, "profiler", "checkpoints"),
+    _event("actuator", "job-finished", e.JobFinished, "planner", "arbiter", "checkpoints"),
+    _event("actuator", "job-failed", e.JobFailed,
+           "profiler", "fitter", "planner", "arbiter", "dispatcher", "checkpoints", "oom"),
+    _event("dispatcher", "shard-leased", e.ShardLeased),
+    _event("dispatcher", "shard-completed", e.ShardCompleted),
+    _event("dispatcher", "shard-requeued", e.ShardRequeued),
+    _event("dispatcher", "shard-abandoned", e.ShardAbandoned),
+    _event("dispatcher", "job-progressed", e.JobProgressed, "planner", "arbiter", "oom"),
+    _event("dispatcher", "job-completed", e.JobCompleted,
+           "profiler", "fitter", "planner", "arbiter", "checkpoints", "oom", "actuator"),
+    _event("checkpoints", "checkpoint-saved", e.CheckpointSaved),
+    _event("checkpoints", "checkpoint-flushed", e.CheckpointFlushed),
+    _event("checkpoints", "checkpoint-restored", e.CheckpointRestored, "dispatcher", "actuator"),
+    _event("checkpoints", "checkpoint-failed", e.CheckpointFailed, "actuator"),
+    _event("oom", "oom-forecast", e.OomForecast, "arbiter"),
+    Channel("tel", "worker", "reported", t.WorkerReported, ("profiler",)),
+    Channel("tel", "ps", "reported", t.PsReported, ("profiler",)),
+    Channel("rpc", "dispatcher", "next-shard", r.NextShard, ("worker",), r.NextShardReply),
+    Channel("rpc", "dispatcher", "shard-heartbeat", r.ShardHeartbeat, ("worker",), r.ShardHeartbeatReply),
+    Channel("rpc", "dispatcher", "release-shard", r.ReleaseShard, ("worker",), r.ReleaseShardReply),
+    Channel("rpc", "dispatcher", "mark-ledger", r.MarkLedger, ("checkpoints",), r.MarkLedgerReply),
+    Channel("rpc", "actuator", "get-servers", r.GetServers, ("worker", "ps", "cli"), r.GetServersReply),
+    Channel("rpc", "checkpoints", "save-checkpoint", r.SaveCheckpoint, ("gateway", "cli"), r.SaveCheckpointReply),
+    Channel("pod", "pod", "ping", r.PodPing, ("actuator",), r.PodPingReply),
+    Channel("pod", "ps", "take-buckets", r.TakeBuckets, ("actuator",), r.TakeBucketsReply),
+    Channel("pod", "ps", "get-move-status", r.GetMoveStatus, ("actuator",), r.GetMoveStatusReply),
+    Channel("pod", "ps", "get-ownership", r.GetOwnership, ("actuator",), r.GetOwnershipReply),
+    Channel("pod", "ps", "claim-buckets", r.ClaimBuckets, ("actuator",), r.ClaimBucketsReply),
+    Channel("pod", "ps", "freeze-pushes", r.FreezePushes, ("checkpoints",), r.FreezePushesReply),
+    Channel("pod", "ps", "export-state", r.ExportState, ("checkpoints",), r.ExportStateReply),
+    Channel("pod", "ps", "get-export-status", r.GetExportStatus, ("checkpoints",), r.GetExportStatusReply),
+    Channel("pod", "ps", "import-state", r.ImportState, ("checkpoints",), r.ImportStateReply),
+    Channel("pod", "worker", "train-under", r.TrainUnder, ("actuator",), r.TrainUnderReply),
+    Channel("pod", "worker", "evaluate-model", r.EvaluateModel, ("actuator",), r.EvaluateModelReply),
+    Channel("pod", "ps", "get-books", r.GetBooks, ("actuator", "cli"), r.GetBooksReply),
+)  # fmt: skip
+
+_BY_MESSAGE = {channel.message: channel for channel in CHANNELS}
+_BY_ROUTE = {
+    (channel.kind, "" if channel.kind == "pod" else channel.service, channel.name): channel for channel in CHANNELS
+}
+
+
+def channel_of(message: Message | type[Message]) -> Channel:
+    """The channel of a message. KeyError for a reply: replies have no subject of their own."""
+    return _BY_MESSAGE[message if isinstance(message, type) else type(message)]
+
+
+def subject_of(message: Message, pod: str | None = None) -> str:
+    """Where ``message`` is published. ``pod`` is needed for requests to pods."""
+    channel = channel_of(message)
+    if channel.kind == "tel":
+        return f"tel.v1.{channel.service}.{getattr(message, 'pod')}.{message.job}"  # noqa: B009
+    if channel.kind == "pod":
+        if pod is None:
+            raise WireError("pod", None, "a request to a pod needs the pod's name")
+        return f"pod.v1.{channel.name}.{pod}.{message.job}"
+    return f"{channel.kind}.v1.{channel.service}.{channel.name}.{message.job}"
+
+
+def channel_at(subject: str) -> Channel:
+    """The channel of a subject, with or without the stored subject's leading partition. WireError if there is none."""
+    tokens = subject.split(".")
+    if tokens and tokens[0].isdigit():
+        tokens = tokens[1:]
+    route = None
+    if len(tokens) == 5 and tokens[1] == "v1":
+        kind, _, second, third, _job = tokens
+        route = {"tel": (kind, second, "reported"), "pod": (kind, "", second)}.get(kind, (kind, second, third))
+    elif len(tokens) == 6 and tokens[0] == "rpc":  # the server's mapping has put the partition before the job
+        route = ("rpc", tokens[2], tokens[3])
+    channel = _BY_ROUTE.get(route) if route else None  # type: ignore[arg-type]
+    if channel is None:
+        raise WireError("subject", subject, "a subject of the registry, such as evt.v1.arbiter.plan-decided.<job>")
+    return channel
+
+
+def parse(subject: str, data: bytes) -> Message:
+    """The message on ``subject``. Raises WireError that names field, value and remedy; nothing else."""
+    channel = channel_at(subject)
+    message = decode(channel.message, data)
+    tokens = subject.split(".")
+    if message.job != tokens[-1]:
+        raise WireError("job", message.job, f"the job of the subject, {tokens[-1]}")
+    if channel.kind == "tel" and getattr(message, "pod", None) != tokens[-2]:
+        raise WireError("pod", getattr(message, "pod", None), f"the pod of the subject, {tokens[-2]}")
+    return message
+
+
+def decode(message_type: type[M], data: bytes) -> M:
+    """Parse JSON of a known type."""
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise WireError("(body)", f"{len(data)} bytes", f"at most {MAX_MESSAGE_BYTES} bytes")
+    try:
+        return message_type.model_validate_json(data)
+    except ValidationError as error:
+        raise WireError.of(error) from error
+
+
+def encode(message: Message) -> bytes:
+    """JSON. Raises WireError when it is larger than anybody has to accept."""
+    data = message.model_dump_json().encode()
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise WireError(
+            "(body)", f"{len(data)} bytes of {type(message).__name__}", f"at most {MAX_MESSAGE_BYTES} bytes"
+        )
+    return data
+
+
+def partition_of(key: str) -> int:
+    """FNV-1a, 32 bits, modulo PARTITIONS: what the server's ``partition(16, …)`` computes."""
+    value = 2166136261
+    for byte in key.encode():
+        value = ((value ^ byte) * 16777619) & 0xFFFFFFFF
+    return value % PARTITIONS

@@ -1,0 +1,311 @@
+"""Requests and their replies: to the owner of a job (``rpc``, journalled before the reply), or to a pod (``pod``)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from .base import Bytes, Count, Message, Name, PodId, Rate, Record, RequestId, Seconds, Text
+from .values import CheckpointRef, Evaluation, ParameterServer, Shard
+
+# dispatcher ------------------------------------------------------------------------------------------------------
+
+
+class ShardReport(Record):
+    """A worker's word on a shard: every sample of it has been applied by the parameter servers."""
+
+    id: Count
+    attempt: Annotated[int, Field(ge=1)]
+
+
+class NextShard(Message):
+    """Complete one shard and lease another, in one request. The same ``request_id`` gets the same reply."""
+
+    request_id: RequestId
+    pod: PodId
+    complete: ShardReport | None = None
+
+
+class NextShardReply(Message):
+    """``shard``: train it; ``wait``: nothing free now, ask again; ``end``: the job is over; ``unknown``: no such job.
+
+    ``stale`` tells that the completion was of a lease which somebody else holds now.
+    """
+
+    answer: Literal["shard", "wait", "end", "unknown"]
+    shard: Shard | None = None
+    wait_s: Seconds = 0.0
+    stale: bool = False
+    forget: Annotated[tuple[Count, ...], Field(max_length=256)] = Field(
+        default=(), description="finished shards whose progress records the parameter servers may delete"
+    )
+
+
+class ShardHeartbeat(Message):
+    """A worker lives and has processed ``offset`` samples of its shard."""
+
+    pod: PodId
+    shard: Count
+    attempt: Annotated[int, Field(ge=1)]
+    offset: Count
+    samples_per_s: Rate
+
+
+class ShardHeartbeatReply(Message):
+    """``stale``: the lease is somebody else's now; stop training it and ask for the next."""
+
+    answer: Literal["ok", "stale", "unknown"]
+
+
+class ReleaseShard(Message):
+    """A worker that leaves gives its shard back."""
+
+    pod: PodId
+    shard: Count
+    attempt: Annotated[int, Field(ge=1)]
+    offset: Count
+    failure: Text | None = Field(default=None, description="set when the data themselves failed, not the pod")
+
+
+class ReleaseShardReply(Message):
+    """Whether the lease was this worker's."""
+
+    answer: Literal["ok", "stale", "unknown"]
+
+
+class MarkLedger(Message):
+    """Ask for the ledger's state at this instant, for a checkpoint whose pushes are frozen now."""
+
+    request_id: RequestId
+
+
+class MarkLedgerReply(Message):
+    """``ledger`` restores the state (CheckpointRestored carries it back); opaque to everybody but the dispatcher."""
+
+    answer: Literal["ok", "unknown"]
+    ledger: Annotated[str, Field(max_length=200_000)] = ""
+    samples_done: Count = 0
+
+
+# actuator --------------------------------------------------------------------------------------------------------
+
+
+class GetServers(Message):
+    """A pod asks which parameter servers its job has."""
+
+    request_id: RequestId
+    pod: PodId
+
+
+class GetServersReply(Message):
+    """The servers as of ``version`` (0: none yet), and the plan that pods are to train under."""
+
+    answer: Literal["ok", "unknown"]
+    version: Count = 0
+    plan_version: Count = 0
+    servers: Annotated[tuple[ParameterServer, ...], Field(max_length=1000)] = ()
+
+
+# checkpoints -----------------------------------------------------------------------------------------------------
+
+
+class SaveCheckpoint(Message):
+    """Take a checkpoint now."""
+
+    request_id: RequestId
+
+
+class SaveCheckpointReply(Message):
+    """Whether it has begun; CheckpointSaved follows."""
+
+    answer: Literal["begun", "busy", "unknown"]
+    id: Name | None = None
+
+
+# to pods ---------------------------------------------------------------------------------------------------------
+
+
+class PodPing(Message):
+    """Is the pod ready, and where does it listen?"""
+
+
+class PodPingReply(Message):
+    """``ready``: a parameter server serves, a worker has imported the model and may lease."""
+
+    ready: bool
+    address: Annotated[str, Field(max_length=300)] = ""
+    detail: Text = ""
+
+
+class BucketMove(Record):
+    """Parameters that move together: an embedding bucket, or (``bucket`` -1) all dense slices of a source."""
+
+    bucket: Annotated[int, Field(ge=-1, lt=1024)]
+    source: Annotated[int, Field(ge=0, description="index of the parameter server that owns it")]
+
+
+class TakeBuckets(Message):
+    """To the destination of a migration: take these buckets over, one by one, while training goes on.
+
+    Repeating the request after a crash resumes it; buckets already here are skipped.
+    """
+
+    moves: Annotated[tuple[BucketMove, ...], Field(max_length=1100)]
+    servers: Annotated[tuple[ParameterServer, ...], Field(max_length=1000)]
+
+
+class TakeBucketsReply(Message):
+    """Progress is published as telemetry; the reply comes at once, ``MoveStatus`` tells how far it is."""
+
+    accepted: bool
+    detail: Text = ""
+
+
+class GetMoveStatus(Message):
+    """How far is the migration into this parameter server?"""
+
+
+class GetMoveStatusReply(Message):
+    """``running`` false and ``done`` equal to ``total``: finished."""
+
+    running: bool
+    done: Count
+    total: Count
+    moved_bytes: Bytes
+    longest_freeze_s: Seconds
+    error: Text | None = None
+
+
+class GetOwnership(Message):
+    """Which buckets and dense slices does this parameter server own? The truth of a job's layout lives here."""
+
+
+class GetOwnershipReply(Message):
+    """Per bucket and per dense slice: 0 not mine, 1 mine, 2 frozen. With sizes for balanced moves."""
+
+    buckets: Annotated[tuple[Annotated[int, Field(ge=0, le=2)], ...], Field(max_length=1024)]
+    slices: Annotated[tuple[Annotated[int, Field(ge=0, le=2)], ...], Field(max_length=1024)]
+    bucket_rows: Annotated[tuple[Count, ...], Field(max_length=1024)]
+    applied_samples: Count = 0
+
+
+class ClaimBuckets(Message):
+    """To a parameter server of a new job: own these, empty. Refused when it owns others already."""
+
+    buckets: Annotated[tuple[Annotated[int, Field(ge=0, lt=1024)], ...], Field(max_length=1024)]
+    slices: Annotated[tuple[Annotated[int, Field(ge=0, lt=1024)], ...], Field(max_length=1024)]
+
+
+class ClaimBucketsReply(Message):
+    """Whether it owns exactly these now."""
+
+    accepted: bool
+    detail: Text = ""
+
+
+class FreezePushes(Message):
+    """Refuse pushes (pulls go on), for the instant of a checkpoint; ends by itself after ``at_most_s``."""
+
+    at_most_s: Annotated[Seconds, Field(gt=0, le=600)]
+
+
+class FreezePushesReply(Message):
+    """Whether it is frozen."""
+
+    frozen: bool
+
+
+class ExportState(Message):
+    """While frozen: copy everything owned into shared memory (fast), then thaw.
+
+    The copy goes on to the cache and the store in the background under ``checkpoint_id``.
+    """
+
+    checkpoint_id: Name
+    cache_url: Annotated[str, Field(max_length=1000)]
+    store_url: Annotated[str, Field(max_length=1000)]
+
+
+class ExportStateReply(Message):
+    """What this parameter server put into shared memory. ``frozen_s``: how long pushes were refused."""
+
+    accepted: bool
+    size_bytes: Bytes = 0
+    digest: Annotated[str, Field(max_length=200)] = ""
+    frozen_s: Seconds = 0.0
+    detail: Text = ""
+
+
+class GetExportStatus(Message):
+    """Where is that copy now?"""
+
+    checkpoint_id: Name
+
+
+class GetExportStatusReply(Message):
+    """``part`` describes this server's file for the manifest (JSON), set once it is stored."""
+
+    stage: Literal["unknown", "memory", "cached", "stored", "failed"]
+    part: Annotated[str, Field(max_length=100_000)] = ""
+    detail: Text = ""
+
+
+class ImportState(Message):
+    """To a parameter server of a job that starts from a checkpoint: load and own these buckets and slices."""
+
+    checkpoint: CheckpointRef
+    buckets: Annotated[tuple[Annotated[int, Field(ge=0, lt=1024)], ...], Field(max_length=1024)]
+    slices: Annotated[tuple[Annotated[int, Field(ge=0, lt=1024)], ...], Field(max_length=1024)]
+
+
+class ImportStateReply(Message):
+    """Whether it has them; checksums were verified."""
+
+    accepted: bool
+    size_bytes: Bytes = 0
+    detail: Text = ""
+
+
+class TrainUnder(Message):
+    """To a worker: telemetry belongs to this plan from now on; the CPU limit it should adapt its threads to."""
+
+    plan_version: Count
+    cpu_cores: Annotated[float, Field(gt=0, le=1024)]
+
+
+class TrainUnderReply(Message):
+    """Taken note of."""
+
+    ok: bool = True
+
+
+class EvaluateModel(Message):
+    """To a worker: evaluate the model as it stands. Asked again, it tells how far it is."""
+
+    samples: Annotated[int, Field(ge=1)]
+
+
+class EvaluateModelReply(Message):
+    """``evaluation`` is set once it is done."""
+
+    state: Literal["running", "done", "failed"]
+    evaluation: Evaluation | None = None
+    detail: Text = ""
+
+
+class GetBooks(Message):
+    """What has this parameter server applied? Counted where gradients land, independent of the ledger."""
+
+
+class GetBooksReply(Message):
+    """Per open or remembered shard: samples applied in the dense group it owns; and the totals of all time."""
+
+    applied_samples: Count
+    skipped_repeats: Annotated[
+        Count, Field(description="samples of repeated pushes that were recognised and not applied")
+    ]
+    rejected_pushes: Count
+    owns_dense: bool
+    rows: Count
+    checksum: Annotated[str, Field(max_length=100, description="order-free, over keys, rows and slots")] = ""

@@ -1,0 +1,210 @@
+"""What a user submits. A field that is not known is refused: a typing error must not change a job silently."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from .base import Count, JobId, Money, Seconds
+from .errors import WireError
+from .values import Metadata, Plan
+
+_SIZES = {
+    "": 1,
+    "KI": 2**10,
+    "MI": 2**20,
+    "GI": 2**30,
+    "TI": 2**40,
+    "K": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+}
+
+
+class Spec(BaseModel):
+    """A part of a specification; strict, closed and immutable."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
+
+
+def parse_bytes(value: Any) -> Any:
+    """``512Mi``, ``2Gi``, ``1500M`` or a number of bytes, as in Kubernetes."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    digits = text.rstrip("KMGTibB")
+    unit = text[len(digits) :].upper().removesuffix("B")
+    if unit not in _SIZES:
+        raise ValueError("a size such as 512Mi, 2Gi or 1500M")
+    try:
+        return int(float(digits) * _SIZES[unit])
+    except (ValueError, OverflowError) as error:
+        raise ValueError("a size such as 512Mi, 2Gi or 1500M") from error
+
+
+class ModelSpec(Spec):
+    """The user's training code: an object with ``build``, ``keys`` and ``read`` (libs/trainer)."""
+
+    entry: Annotated[
+        str,
+        StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", max_length=200),
+        Field(description="module:name, importable by the pods, as in stretto.examples.wide_deep:WideDeep"),
+    ]
+    path: Annotated[str, StringConstraints(max_length=1000)] | None = Field(
+        default=None, description="a folder put in front of the import path of the pods"
+    )
+    arguments: Annotated[dict[str, str | int | float | bool], Field(max_length=60)] = Field(
+        default_factory=dict[str, str | int | float | bool], description="keyword arguments of the entry"
+    )
+    optimizer: Literal["adagrad", "adam"] = "adagrad"
+    learning_rate: Annotated[float, Field(gt=0, le=100)] = 0.05
+    embedding_dim: Annotated[int, Field(ge=1, le=4096)] = 16
+    metadata: Metadata = Field(default_factory=dict[str, str | int | float | bool])
+
+
+class DatasetSpec(Spec):
+    """The samples, and how they are cut into shards and ordered."""
+
+    samples: Annotated[int, Field(ge=1, le=10**13, description="samples of one epoch")]
+    epochs: Annotated[int, Field(ge=1, le=10_000)] = 1
+    batch_size: Annotated[int, Field(ge=1, le=10**6, description="samples of one step of one worker")] = 512
+    batches_per_shard: Annotated[int, Field(ge=1, le=100_000)] = 32
+    shuffle: Annotated[bool, Field(description="shards in a seeded random order, new in every epoch")] = True
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+
+
+class Range(Spec):
+    """Inclusive bounds of a count."""
+
+    min: Annotated[int, Field(ge=1, le=10_000)] = 1
+    max: Annotated[int, Field(ge=1, le=10_000)] = 64
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Range:
+        if self.min > self.max:
+            raise ValueError("min must not be above max")
+        return self
+
+
+class CoreRange(Spec):
+    """Inclusive bounds of CPU cores of one pod."""
+
+    min: Annotated[float, Field(gt=0, le=1024)] = 0.5
+    max: Annotated[float, Field(gt=0, le=1024)] = 32.0
+
+    @model_validator(mode="after")
+    def _ordered(self) -> CoreRange:
+        if self.min > self.max:
+            raise ValueError("min must not be above max")
+        return self
+
+
+class MemoryRange(Spec):
+    """Inclusive bounds of the memory of one pod; bytes, or sizes such as 2Gi."""
+
+    min: Annotated[int, Field(ge=2**20, le=2**46)] = 512 * 2**20
+    max: Annotated[int, Field(ge=2**20, le=2**46)] = 64 * 2**30
+
+    _sizes = field_validator("min", "max", mode="before")(parse_bytes)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> MemoryRange:
+        if self.min > self.max:
+            raise ValueError("min must not be above max")
+        return self
+
+
+class RoleLimits(Spec):
+    """What one role may use."""
+
+    count: Range = Range()
+    cpu_cores: CoreRange = CoreRange()
+    memory: MemoryRange = MemoryRange()
+
+
+class ResourceSpec(Spec):
+    """Limits within which Stretto sizes the job; nothing here has to be stated."""
+
+    workers: RoleLimits = RoleLimits()
+    ps: RoleLimits = RoleLimits(count=Range(min=1, max=16))
+    initial: Plan | None = Field(default=None, description="start with this plan instead of a warm start")
+    fixed: bool = Field(default=False, description="keep the initial plan; Stretto only watches over memory and faults")
+
+    @model_validator(mode="after")
+    def _fixed_needs_a_plan(self) -> ResourceSpec:
+        if self.fixed and self.initial is None:
+            raise ValueError("fixed needs an initial plan")
+        return self
+
+
+class PriceSpec(Spec):
+    """What resources cost the job's owner, per hour."""
+
+    cpu_core_hour: Money = 0.04
+    memory_gib_hour: Money = 0.005
+
+
+class CheckpointSpec(Spec):
+    """When checkpoints are taken, and where they stay."""
+
+    every_s: Annotated[float, Field(ge=1, le=10**7)] | None = Field(default=None, description="none: only on demand")
+    keep: Annotated[int, Field(ge=1, le=1000)] = 2
+    url: Annotated[str, StringConstraints(max_length=1000)] | None = Field(
+        default=None, description="any fsspec URL; none: the installation's own store"
+    )
+    restore_from: Annotated[str, StringConstraints(max_length=1000)] | None = Field(
+        default=None, description="URL of a manifest to start from, at any number of parameter servers"
+    )
+
+
+class RestartSpec(Spec):
+    """How often what may fail. The loss of a pod is never counted against the data."""
+
+    worker_failures: Annotated[int, Field(ge=0, le=10**6, description="exits with an error of the user's code")] = 10
+    shard_failures: Annotated[int, Field(ge=1, le=1000, description="attempts of a shard that fails by itself")] = 3
+
+
+class JobSpec(Spec):
+    """A training job. Only ``name``, ``model.entry`` and ``dataset.samples`` have to be stated."""
+
+    api: Literal["stretto/v1"] = "stretto/v1"
+    name: JobId
+    model: ModelSpec
+    dataset: DatasetSpec
+    resources: ResourceSpec = ResourceSpec()
+    prices: PriceSpec = PriceSpec()
+    priority: Annotated[float, Field(gt=0, le=1000, description="weight beside other jobs")] = 1.0
+    deadline_s: Annotated[Seconds | None, Field(description="seconds after submission, none: no deadline")] = None
+    checkpoint: CheckpointSpec = CheckpointSpec()
+    restarts: RestartSpec = RestartSpec()
+    environment: Annotated[
+        dict[
+            Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w{0,99}$")],
+            Annotated[str, StringConstraints(max_length=4000)],
+        ],
+        Field(max_length=100),
+    ] = Field(default_factory=dict[str, str])
+    evaluate: Annotated[Count, Field(description="held-out samples of the exact evaluation at the end; 0: none")] = 0
+
+    @property
+    def samples_total(self) -> int:
+        """Samples of all epochs."""
+        return self.dataset.samples * self.dataset.epochs
+
+    @classmethod
+    def parse(cls, document: object) -> JobSpec:
+        """Check a document (parsed YAML or JSON). Raises WireError that names field, value and remedy."""
+        try:
+            return cls.model_validate(document)
+        except ValidationError as error:
+            raise WireError.of(error, "job") from error
