@@ -22,7 +22,7 @@ def _require(name: str, value: float, low: float, high: float = math.inf) -> Non
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """An amount of every resource that the cluster hands out: cores and bytes. Differences may be negative."""
+    """An amount of every resource that the cluster hands out, cores and bytes. A difference may be negative."""
 
     cpu_cores: float
     memory_bytes: int
@@ -53,7 +53,8 @@ class Plan:
     ps_memory_bytes: int
 
     def __post_init__(self) -> None:
-        for name in ("workers", "ps", "worker_memory_bytes", "ps_memory_bytes"):
+        _require("workers", self.workers, 0)
+        for name in ("ps", "worker_memory_bytes", "ps_memory_bytes"):
             _require(name, getattr(self, name), 1)
         for name in ("worker_cpu_cores", "ps_cpu_cores"):
             _require(name, getattr(self, name), 1e-3)
@@ -136,7 +137,8 @@ class JobProfile:
     """What the decisions need to know of a job's specification.
 
     ``samples`` counts all epochs. ``metadata`` is what warm start compares: numbers and short strings.
-    ``weight`` is the job's priority, a positive factor (1 = ordinary).
+    ``weight`` is the job's priority, a positive factor (1 = ordinary). ``fixed`` keeps the initial plan, whatever the
+    throughput; memory is watched over all the same.
     """
 
     batch_size: int
@@ -146,6 +148,7 @@ class JobProfile:
     weight: float = 1.0
     metadata: dict[str, float | str] = field(default_factory=dict[str, float | str])
     initial: Plan | None = None
+    fixed: bool = False
 
     def __post_init__(self) -> None:
         _require("batch_size", self.batch_size, 1)

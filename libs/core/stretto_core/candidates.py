@@ -1,0 +1,291 @@
+"""A job's candidate plans: the exact Pareto front of resource cost and throughput (DLRover-RM Eq. 7-9).
+
+Enumerating the whole grid is exact and takes about 30 ms for a million plans, so it is the default; NSGA-II, the
+paper's choice, is a plug-in behind :class:`CandidateAlgorithm`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stretto_core.throughput import Array, Configuration, FittedModel, Inputs, throughput
+from stretto_core.types import GIB, JobLimits, Plan, Prices
+
+MEBIBYTE = 1024**2
+MEMORY_STEP_BYTES = 64 * MEBIBYTE
+COST_BINS = 65536
+AXIS_LIMITS = (64, 32, 32, 32)  # values per axis; longer ranges are thinned geometrically
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Every plan that a search may return. ``ps_memory_bytes`` has one value per entry of ``ps``, because the
+    embeddings are split over the PSes."""
+
+    workers: tuple[int, ...]
+    ps: tuple[int, ...]
+    worker_cpu_cores: tuple[float, ...]
+    ps_cpu_cores: tuple[float, ...]
+    worker_memory_bytes: int
+    ps_memory_bytes: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Values per axis, in the order w, p, l_w, l_p."""
+        return (len(self.workers), len(self.ps), len(self.worker_cpu_cores), len(self.ps_cpu_cores))
+
+    def plan(self, index: int) -> Plan:
+        """The plan at a flat (C order) index."""
+        w, p, lw, lp = (int(i) for i in np.unravel_index(index, self.shape))
+        return Plan(
+            workers=self.workers[w],
+            ps=self.ps[p],
+            worker_cpu_cores=self.worker_cpu_cores[lw],
+            ps_cpu_cores=self.ps_cpu_cores[lp],
+            worker_memory_bytes=self.worker_memory_bytes,
+            ps_memory_bytes=self.ps_memory_bytes[p],
+        )
+
+    def inputs(self, batch_size: int) -> Inputs:
+        """The grid as arrays that broadcast to :attr:`shape`."""
+        w = np.array(self.workers, dtype=np.float64).reshape(-1, 1, 1, 1)
+        p = np.array(self.ps, dtype=np.float64).reshape(1, -1, 1, 1)
+        lw = np.array(self.worker_cpu_cores, dtype=np.float64).reshape(1, 1, -1, 1)
+        lp = np.array(self.ps_cpu_cores, dtype=np.float64).reshape(1, 1, 1, -1)
+        one = np.ones((1, 1, 1, 1))
+        return Inputs(w, p, lw, lp, one * batch_size, one, one, one)
+
+    def cost_per_hour(self, prices: Prices) -> Array:
+        """RC of every plan (Eq. 7), in :attr:`shape`."""
+        x = self.inputs(1)
+        cores = (x.workers * x.worker_cpu_cores + x.ps * x.ps_cpu_cores) * prices.cpu_core_hour
+        ps_bytes = np.array(self.ps_memory_bytes, dtype=np.float64).reshape(1, -1, 1, 1)
+        gib = (x.workers * self.worker_memory_bytes + x.ps * ps_bytes) / GIB
+        return cores + gib * prices.memory_gib_hour
+
+
+def grid_within(
+    limits: JobLimits,
+    *,
+    cpu_step: float = 1.0,
+    worker_memory_bytes: int | None = None,
+    ps_memory_total_bytes: int | None = None,
+) -> Grid:
+    """The grid of a job's limits. Memory is not searched: it follows from what the job needs.
+
+    ``cpu_step`` in cores. ``ps_memory_total_bytes`` is what all PSes together must hold; each PS gets its part,
+    within the limits; counts of PSes that cannot hold it are left out unless none can.
+    """
+    low, high = limits.low, limits.high
+    total = ps_memory_total_bytes or low.ps_memory_bytes
+    counts = _whole_axis(low.ps, high.ps, AXIS_LIMITS[1])
+    holding = tuple(p for p in counts if math.ceil(total / p) <= high.ps_memory_bytes) or (high.ps,)
+    return Grid(
+        workers=_whole_axis(low.workers, high.workers, AXIS_LIMITS[0]),
+        ps=holding,
+        worker_cpu_cores=_core_axis(low.worker_cpu_cores, high.worker_cpu_cores, cpu_step, AXIS_LIMITS[2]),
+        ps_cpu_cores=_core_axis(low.ps_cpu_cores, high.ps_cpu_cores, cpu_step, AXIS_LIMITS[3]),
+        worker_memory_bytes=min(
+            max(worker_memory_bytes or low.worker_memory_bytes, low.worker_memory_bytes), high.worker_memory_bytes
+        ),
+        ps_memory_bytes=tuple(ps_memory_each(total, p, limits) for p in holding),
+    )
+
+
+def ps_memory_each(total_bytes: int, ps: int, limits: JobLimits) -> int:
+    """Each PS's part of ``total_bytes``, rounded up to whole steps, within the limits."""
+    steps = math.ceil(total_bytes / ps / MEMORY_STEP_BYTES)
+    return min(max(steps * MEMORY_STEP_BYTES, limits.low.ps_memory_bytes), limits.high.ps_memory_bytes)
+
+
+def _whole_axis(low: int, high: int, limit: int) -> tuple[int, ...]:
+    if high - low < limit:
+        return tuple(range(low, high + 1))
+    return tuple(sorted({round(value) for value in np.geomspace(low, high, limit)}))
+
+
+def _core_axis(low: float, high: float, step: float, limit: int) -> tuple[float, ...]:
+    count = math.floor((high - low) / step + 1e-9)
+    values = [round(low + i * step, 6) for i in range(count + 1)] if count < limit else []
+    if not values:
+        values = [round(float(value), 3) for value in np.geomspace(low, high, limit)]
+    return tuple(values if values[-1] >= high - 1e-6 else [*values, high])
+
+
+@dataclass(frozen=True, slots=True)
+class PricedPlan:
+    """A plan with its predicted throughput (samples per second) and its cost per hour."""
+
+    plan: Plan
+    throughput: float
+    cost_per_hour: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A configuration that was measured: its throughput replaces the prediction. ``log_sd`` is its uncertainty."""
+
+    configuration: Configuration
+    throughput: float
+    log_sd: float
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateProblem:
+    """What a candidate algorithm gets. ``seed`` is for those that draw random numbers."""
+
+    model: FittedModel
+    batch_size: int
+    grid: Grid
+    prices: Prices
+    verified: tuple[Verified, ...] = ()
+    seed: int = 0
+
+    def throughput(self) -> Array:
+        """Predicted (or verified) throughput of every plan of the grid, in the grid's shape."""
+        x = self.grid.inputs(self.batch_size)
+        result = np.array(np.broadcast_to(throughput(self.model.step_time_s(x), x), self.grid.shape))
+        for known in self.verified:
+            if (index := self._index(known.configuration)) is not None:
+                result[index] = known.throughput
+        return result
+
+    def _index(self, known: Configuration) -> tuple[int, int, int, int] | None:
+        grid = self.grid
+        try:
+            return (
+                grid.workers.index(known.workers),
+                grid.ps.index(known.ps),
+                grid.worker_cpu_cores.index(known.worker_cpu_cores),
+                grid.ps_cpu_cores.index(known.ps_cpu_cores),
+            )
+        except ValueError:
+            return None
+
+
+class CandidateAlgorithm(Protocol):
+    """Entry points of group ``stretto.planners`` name callables of this shape; cheapest plan first."""
+
+    def __call__(self, problem: CandidateProblem) -> list[PricedPlan]: ...
+
+
+def exact_front(problem: CandidateProblem) -> list[PricedPlan]:
+    """The exact Pareto front over the whole grid (Eq. 9), cheapest first."""
+    cost = np.broadcast_to(problem.grid.cost_per_hour(problem.prices), problem.grid.shape).ravel()
+    speed = problem.throughput().ravel()
+    return [PricedPlan(problem.grid.plan(int(i)), float(speed[i]), float(cost[i])) for i in pareto_indices(cost, speed)]
+
+
+def pareto_indices(cost: Array, gain: Array) -> NDArray[np.int64]:
+    """Indices of the points that no other point beats (cost down, gain up), by rising cost.
+
+    Of equal points the first stays. Integer cost bins first discard what any strictly cheaper bin already beats
+    (linear time), so that the exact sort sees only a few points of a million.
+    """
+    low, high = float(cost.min()), float(cost.max())
+    bins = ((cost - low) * ((COST_BINS - 1) / max(high - low, 1e-300))).astype(np.int64)
+    best = np.full(COST_BINS, -np.inf)
+    np.maximum.at(best, bins, gain)
+    cheaper = np.concatenate([[-np.inf], np.maximum.accumulate(best)[:-1]])
+    kept = np.flatnonzero(gain > cheaper[bins])
+    order = kept[np.lexsort((kept, -gain[kept], cost[kept]))]
+    record = np.maximum.accumulate(np.concatenate([[-np.inf], gain[order][:-1]]))
+    return order[gain[order] > record]
+
+
+@dataclass(frozen=True, slots=True)
+class Overheads:
+    """Seconds of training that a change wastes, from past changes of the cluster (Eq. 8's Overhead)."""
+
+    worker_change_s: float = 5.0
+    ps_change_s: float = 15.0
+
+    def seconds(self, current: Plan, target: Plan) -> float:
+        """The wasted seconds of going from one plan to another: workers join at once, PSes migrate one by one."""
+        worker = (target.workers, target.worker_cpu_cores) != (current.workers, current.worker_cpu_cores)
+        resized = (target.ps_cpu_cores, target.ps_memory_bytes) != (current.ps_cpu_cores, current.ps_memory_bytes)
+        moved = max(current.ps, target.ps) if resized else abs(target.ps - current.ps)
+        return worker * self.worker_change_s + moved * self.ps_change_s
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A plan on the front, as the arbiter weighs it.
+
+    Throughputs in samples per second with a 90 % interval; ``log_sd`` of the throughput; ``overhead_s`` seconds that
+    the change wastes; ``gain`` in samples per second against the current plan, net of that (Eq. 8).
+    """
+
+    plan: Plan
+    throughput: float
+    throughput_low: float
+    throughput_high: float
+    log_sd: float
+    cost_per_hour: float
+    overhead_s: float
+    gain: float
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What candidates are compared with: the plan in force, its throughput, the samples that are left to train."""
+
+    current: Plan
+    current_throughput: float
+    remaining_samples: float
+    overheads: Overheads
+
+
+def throughput_gain(after: float, against: Comparison, overhead_s: float) -> float:
+    """TG = difference of throughput - Overhead (Eq. 8), in samples per second over the rest of the job.
+
+    The overhead is time; spread over the job's remaining time under the new plan it becomes a throughput. A change
+    that takes longer than what is left gains nothing: it costs all of the current throughput.
+    """
+    remaining_s = against.remaining_samples / max(after, 1e-12)
+    lost = min(overhead_s / remaining_s, 1.0) if remaining_s > 0 else 1.0
+    return after * (1 - lost) - against.current_throughput
+
+
+def weigh(problem: CandidateProblem, front: Sequence[PricedPlan], against: Comparison) -> list[Candidate]:
+    """Candidates with intervals, overhead and gain; cheapest first, as in ``front``."""
+    if not front:
+        return []
+    configurations = [Configuration.of(priced.plan, problem.batch_size) for priced in front]
+    log_sd = problem.model.log_sd(Inputs.of(configurations))
+    known = {verified.configuration: verified.log_sd for verified in problem.verified}
+    quantile = problem.model.quantile(0.9)
+    result: list[Candidate] = []
+    for priced, configuration, predicted_sd in zip(front, configurations, log_sd, strict=True):
+        sd = known.get(configuration, float(predicted_sd))
+        overhead_s = against.overheads.seconds(against.current, priced.plan)
+        factor = math.exp(min(quantile * sd, 50.0))
+        result.append(
+            Candidate(
+                plan=priced.plan,
+                throughput=priced.throughput,
+                throughput_low=priced.throughput / factor,
+                throughput_high=priced.throughput * factor,
+                log_sd=sd,
+                cost_per_hour=priced.cost_per_hour,
+                overhead_s=overhead_s,
+                gain=throughput_gain(priced.throughput, against, overhead_s),
+            )
+        )
+    return result
+
+
+def thin(candidates: Sequence[Candidate], limit: int = 64) -> list[Candidate]:
+    """At most ``limit`` candidates, evenly spread over the throughputs, cheapest and fastest included."""
+    if len(candidates) <= limit:
+        return list(candidates)
+    speeds = np.array([candidate.throughput for candidate in candidates])
+    wanted = np.linspace(speeds[0], speeds[-1], limit)
+    picked = sorted({int(np.abs(speeds - value).argmin()) for value in wanted})
+    return [candidates[i] for i in picked]

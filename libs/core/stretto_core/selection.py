@@ -1,0 +1,196 @@
+"""One choice over all jobs: weighted greedy selection under the cluster's capacity (DLRover-RM Eq. 11-14)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+
+from stretto_core.types import InvalidValue
+
+Objective = Literal["efficiency", "gain"]
+IMPROVEMENT_ROUNDS = 8
+BOUND_ROUNDS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One candidate of a job. ``amounts`` are additions to what the job has, by resource; negative ones give back.
+
+    ``cost`` of the additions per hour (RC, Eq. 7), ``gain`` (TG, Eq. 8) and ``throughput`` in samples per second.
+    """
+
+    id: str
+    amounts: dict[str, float]
+    cost: float
+    gain: float
+    throughput: float
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A job that may get one of its options, or none. ``weight`` is its priority beside Eq. 14's."""
+
+    job: str
+    remaining_samples: float
+    options: tuple[Option, ...]
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionProblem:
+    """What a selection algorithm gets. ``free`` by resource: nothing may be overdrawn (Eq. 13).
+
+    ``rho`` > 0 prefers jobs that finish soon, < 0 the others, 0 none (Eq. 14). ``epsilon_s`` keeps it finite.
+    """
+
+    contenders: tuple[Contender, ...]
+    free: dict[str, float]
+    objective: Objective = "efficiency"
+    rho: float = 2.5
+    epsilon_s: float = 1e-6
+    least_cost: float = 1e-6  # of a change that costs nothing or saves, so that its efficiency stays finite
+
+    def value(self, contender: Contender, option: Option) -> float:
+        """The option's term of the objective: RE x WG (Eq. 12), or its gain, each times the priority."""
+        if self.objective == "gain":
+            return contender.weight * option.gain
+        efficiency = option.gain / max(option.cost, self.least_cost)  # Eq. 11
+        return contender.weight * efficiency * self._urgency(contender, option)
+
+    def _urgency(self, contender: Contender, option: Option) -> float:
+        """WG of Eq. 14, from the remaining seconds under the option; within what a float holds."""
+        remaining_s = contender.remaining_samples / max(option.throughput, 1e-12) + self.epsilon_s
+        return math.exp(min(max(-self.rho * math.log(max(remaining_s, 1e-12)), -230.0), 230.0))
+
+    def fits(self, options: Sequence[Option]) -> bool:
+        """Whether all these options together stay within the free amounts; a resource nobody offers has none."""
+        for name in {resource for option in options for resource in option.amounts}:
+            total = math.fsum(option.amounts.get(name, 0.0) for option in options)
+            if total > max(self.free.get(name, 0.0), 0.0) + 1e-9 and total > 0:
+                return False
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The chosen option's id per job (None: none), the objective's value, a proven upper bound on it."""
+
+    chosen: dict[str, str | None]
+    value: float
+    bound: float
+
+
+class SelectionAlgorithm(Protocol):
+    """Entry points of group ``stretto.arbiters`` name callables of this shape."""
+
+    def __call__(self, problem: SelectionProblem) -> Selection: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    job: int
+    option: Option
+    value: float
+    share: float  # the largest share of any free resource that it takes
+
+
+def weighted_greedy(problem: SelectionProblem) -> Selection:
+    """Greedy by the term of Eq. 12 and by that term per share of the capacity; the better of both, then exchanges.
+
+    Deterministic: ties go by job and option id.
+    """
+    names = [contender.job for contender in problem.contenders]
+    if len(set(names)) != len(names):
+        raise InvalidValue(f"contenders are {names!r}; name every job once")
+    items = _items(problem)
+    orders: list[Callable[[_Item], float]] = [
+        lambda item: -item.value,
+        lambda item: -item.value / max(item.share, 1e-9),
+    ]
+    best: dict[int, _Item] = {}
+    for order in orders:
+        taken = _improve(problem, items, _take(problem, sorted(items, key=lambda i: (order(i), i.job, i.option.id))))
+        if _total(taken) > _total(best):
+            best = taken
+    chosen = {name: best[i].option.id if i in best else None for i, name in enumerate(names)}
+    return Selection(chosen, _total(best), max(_bound(problem, items), _total(best)))
+
+
+def _items(problem: SelectionProblem) -> list[_Item]:
+    """Options worth taking: a positive value."""
+    items: list[_Item] = []
+    for i, contender in enumerate(problem.contenders):
+        for option in contender.options:
+            value = problem.value(contender, option)
+            if value > 0:
+                shares = [
+                    max(amount, 0.0) / max(problem.free.get(name, 0.0), 1e-9) for name, amount in option.amounts.items()
+                ]
+                items.append(_Item(i, option, value, max(shares, default=0.0)))
+    return items
+
+
+def _total(taken: dict[int, _Item]) -> float:
+    return math.fsum(item.value for item in taken.values())
+
+
+def _take(problem: SelectionProblem, ordered: Sequence[_Item]) -> dict[int, _Item]:
+    taken: dict[int, _Item] = {}
+    for item in ordered:
+        if item.job not in taken and problem.fits([*(other.option for other in taken.values()), item.option]):
+            taken[item.job] = item
+    return taken
+
+
+def _improve(problem: SelectionProblem, items: Sequence[_Item], taken: dict[int, _Item]) -> dict[int, _Item]:
+    """Exchange a job's option for a better one while that fits beside the others."""
+    for _ in range(IMPROVEMENT_ROUNDS):
+        changed = False
+        for item in items:
+            here = taken.get(item.job)
+            if item.value > (here.value if here else 0.0):
+                others = [other.option for job, other in taken.items() if job != item.job]
+                if problem.fits([*others, item.option]):
+                    taken = {**taken, item.job: item}
+                    changed = True
+        if not changed:
+            break
+    return taken
+
+
+def _bound(problem: SelectionProblem, items: Sequence[_Item]) -> float:
+    """An upper bound: the Lagrangian of Eq. 13, its prices found by Polyak steps. Every price >= 0 proves one.
+
+    Amounts count in shares of what is free, so that cores and bytes weigh alike.
+    """
+    resources = sorted({name for item in items for name in item.option.amounts})
+    scale = [max(problem.free.get(name, 0.0), 0.0) or 1.0 for name in resources]
+    free = np.array([float(problem.free.get(name, 0.0) > 0) for name in resources])
+    jobs = sorted({item.job for item in items})
+    rows = {
+        job: [
+            (item.value, np.array([item.option.amounts.get(n, 0.0) / s for n, s in zip(resources, scale, strict=True)]))
+            for item in items
+            if item.job == job
+        ]
+        for job in jobs
+    }
+    price = np.zeros(len(resources))
+    best = math.fsum(max(value for value, _ in rows[job]) for job in jobs)
+    for round_number in range(BOUND_ROUNDS if resources else 0):
+        value, slope = float(price @ free), free.copy()
+        for job in jobs:
+            reduced, amounts = max(((v - float(price @ a), a) for v, a in rows[job]), key=lambda row: row[0])
+            if reduced > 0:
+                value += reduced
+                slope -= amounts
+        best = min(best, value)
+        size = float(slope @ slope)
+        if size < 1e-18:
+            break
+        price = np.maximum(price - 0.5 * abs(value) / size / (1 + round_number) * slope, 0.0)
+    return best
