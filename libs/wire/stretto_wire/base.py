@@ -32,7 +32,7 @@ Seconds = Annotated[float, Field(ge=0, le=10**9)]
 EpochSeconds = Annotated[float, Field(ge=0, le=10**11, description="seconds since 1970-01-01 UTC")]
 Rate = Annotated[float, Field(ge=0, le=10**12, description="samples per second")]
 Cores = Annotated[float, Field(ge=0, le=100_000)]
-Bytes = Annotated[int, Field(ge=0, le=2**60)]
+Bytes = Annotated[int, Field(ge=0, le=2**53 - 1)]  # the largest integer all JSON readers agree on (RFC 8259 section 6)
 Money = Annotated[float, Field(ge=0, le=10**12)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 

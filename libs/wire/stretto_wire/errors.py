@@ -31,5 +31,8 @@ class WireError(ValueError):
 
 
 def _short(value: Any, limit: int = 120) -> str:
-    text = value if isinstance(value, str) else repr(value)
+    try:
+        text = value if isinstance(value, str) else repr(value)
+    except (ValueError, RecursionError):  # Python refuses to print integers of thousands of digits
+        text = f"a {type(value).__name__} that cannot be printed"
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"

@@ -187,7 +187,7 @@ def decode(message_type: type[M], data: bytes) -> M:
     if len(data) > MAX_MESSAGE_BYTES:
         raise WireError("(body)", f"{len(data)} bytes", f"at most {MAX_MESSAGE_BYTES} bytes")
     try:
-        return message_type.model_validate_json(data)
+        return message_type.model_validate_json(data, extra="ignore")  # what a newer writer added, also in a JobSpec
     except ValidationError as error:
         raise WireError.of(error) from error
 

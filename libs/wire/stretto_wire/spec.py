@@ -57,7 +57,7 @@ class ModelSpec(Spec):
 
     entry: Annotated[
         str,
-        StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", max_length=200),
+        StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$", max_length=200),
         Field(description="module:name, importable by the pods, as in stretto.examples.wide_deep:WideDeep"),
     ]
     path: Annotated[str, StringConstraints(max_length=1000)] | None = Field(
@@ -80,7 +80,7 @@ class DatasetSpec(Spec):
     batch_size: Annotated[int, Field(ge=1, le=10**6, description="samples of one step of one worker")] = 512
     batches_per_shard: Annotated[int, Field(ge=1, le=100_000)] = 32
     shuffle: Annotated[bool, Field(description="shards in a seeded random order, new in every epoch")] = True
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**53)] = 0
 
 
 class Range(Spec):
@@ -189,7 +189,7 @@ class JobSpec(Spec):
     restarts: RestartSpec = RestartSpec()
     environment: Annotated[
         dict[
-            Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w{0,99}$")],
+            Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")],
             Annotated[str, StringConstraints(max_length=4000)],
         ],
         Field(max_length=100),
@@ -205,6 +205,6 @@ class JobSpec(Spec):
     def parse(cls, document: object) -> JobSpec:
         """Check a document (parsed YAML or JSON). Raises WireError that names field, value and remedy."""
         try:
-            return cls.model_validate(document)
+            return cls.model_validate(document, extra="forbid")  # also in values shared with messages, such as Plan
         except ValidationError as error:
             raise WireError.of(error, "job") from error

@@ -1,0 +1,375 @@
+"""One realistic instance of every message: a click-through model on two workers, growing to four.
+
+The documents in ``proto/`` show them, subscribers in other languages test against them.
+"""
+
+from __future__ import annotations
+
+from . import events as e
+from . import telemetry as t
+from . import values as v
+from .base import Message
+from .request_examples import REQUESTS
+from .spec import JobSpec
+
+GIB = 2**30
+JOB = "ctr-ranking-42"
+NOW_S = 1_795_000_000.25
+
+SPEC = JobSpec.parse(
+    {
+        "name": JOB,
+        "model": {
+            "entry": "stretto.examples.wide_deep:WideDeep",
+            "arguments": {"hidden_units": 256, "dropout": 0.1},
+            "optimizer": "adagrad",
+            "learning_rate": 0.05,
+            "embedding_dim": 16,
+            "metadata": {"family": "wide-deep", "dense_features": 13, "sparse_features": 26, "owner": "ads"},
+        },
+        "dataset": {"samples": 45_840_617, "epochs": 2, "batch_size": 512, "batches_per_shard": 64, "seed": 7},
+        "resources": {"workers": {"count": {"min": 1, "max": 8}}, "ps": {"memory": {"min": "1Gi", "max": "16Gi"}}},
+        "priority": 2.0,
+        "deadline_s": 21_600.0,
+        "checkpoint": {"every_s": 600.0, "keep": 3},
+        "environment": {"CRITEO_FOLDER": "/data/criteo"},
+        "evaluate": 100_000,
+    }
+)
+
+PLAN = v.Plan(
+    workers=2, ps=2, worker_cpu_cores=2.0, ps_cpu_cores=1.0, worker_memory_bytes=4 * GIB, ps_memory_bytes=2 * GIB
+)
+WIDER = v.Plan(
+    workers=4, ps=2, worker_cpu_cores=2.0, ps_cpu_cores=1.5, worker_memory_bytes=4 * GIB, ps_memory_bytes=2 * GIB
+)
+LARGEST = v.Plan(
+    workers=8, ps=4, worker_cpu_cores=4.0, ps_cpu_cores=2.0, worker_memory_bytes=4 * GIB, ps_memory_bytes=2 * GIB
+)
+TIMES = v.StepTimes(emb_s=0.0041, grad_s=0.0185, upd_s=0.0032, sync_s=0.0027)
+SHARD = v.Shard(id=311, attempt=1, epoch=0, start=10_190_848, length=32_768, offset=0)
+REST = v.Shard(id=311, attempt=2, epoch=0, start=10_190_848, length=32_768, offset=12_288)
+METADATA: v.Metadata = dict(SPEC.model.metadata)
+CHECKPOINT = v.CheckpointRef(
+    id="ctr-ranking-42-000003",
+    url="file:///data/checkpoints/ctr-ranking-42/000003/manifest.json",
+    samples=10_158_080,
+    size_bytes=268_435_456,
+    ps=2,
+)
+
+GATEWAY: tuple[Message, ...] = (
+    e.JobSubmitted(job=JOB, spec=SPEC, submitted_by="ada"),
+    e.JobCancelled(job=JOB, by="ada", reason="the features of yesterday were wrong"),
+)
+
+PROFILER: tuple[Message, ...] = (
+    e.ProfileMeasured(
+        job=JOB,
+        plan_version=1,
+        plan=PLAN,
+        batch_size=512,
+        window_s=5.0,
+        step_time_s=0.0285,
+        times=TIMES,
+        throughput=35_900.0,
+        samples_total=10_190_848,
+        categories=1_204_331,
+        settled=True,
+        workers=(
+            v.WorkerProfile(
+                pod="worker-0",
+                step_time_s=0.0281,
+                samples_per_s=18_200.0,
+                cpu_used_cores=1.91,
+                memory_used_bytes=1_610_612_736,
+            ),
+            v.WorkerProfile(
+                pod="worker-1",
+                step_time_s=0.0289,
+                samples_per_s=17_700.0,
+                cpu_used_cores=1.88,
+                memory_used_bytes=1_598_029_824,
+            ),
+        ),
+        ps=(
+            v.PsProfile(
+                pod="ps-0",
+                cpu_used_cores=0.71,
+                cpu_limit_cores=1.0,
+                memory_used_bytes=734_003_200,
+                memory_limit_bytes=2 * GIB,
+                categories=602_004,
+                buckets=32,
+                update_time_s=0.0032,
+            ),
+        ),
+    ),
+    e.StragglerDetected(
+        job=JOB, pod="worker-1", samples_per_s=6_100.0, peers_samples_per_s=18_200.0, slowdown=18_200.0 / 6_100.0
+    ),
+    e.StragglerCleared(job=JOB, pod="worker-1"),
+    e.HotPsDetected(
+        job=JOB,
+        pod="ps-1",
+        update_time_s=0.0128,
+        peers_update_time_s=0.0032,
+        cpu_used_cores=0.99,
+        cpu_limit_cores=1.0,
+    ),
+)
+
+FITTER: tuple[Message, ...] = (
+    e.ModelFitted(
+        job=JOB,
+        form="default",
+        coefficients={"grad": 3.6e-05, "upd": 1.6e-03, "sync": 1.3e-03, "emb": 4.0e-03, "constant": 2.1e-03},
+        log_sd=0.031,
+        covariance=((1.0e-12, 0.0), (0.0, 4.0e-08)),
+        rmsle=0.018,
+        points=24,
+        configurations=3,
+        unidentified=("constant",),
+        plan_version=1,
+        plan=PLAN,
+        batch_size=512,
+        measured_step_time_s=0.0285,
+        predicted_step_time_s=0.0281,
+        predicted_interval_s=v.Interval(low=0.0267, high=0.0296),
+    ),
+)
+
+PLANNER: tuple[Message, ...] = (
+    e.HistoryRecorded(
+        job=JOB,
+        metadata=METADATA,
+        plan=WIDER,
+        throughput=66_400.0,
+        duration_s=1_402.0,
+        ps_memory_peak_bytes=1_503_238_553,
+        samples=91_681_234,
+    ),
+    e.HistoryMatched(
+        job=JOB,
+        metadata=METADATA,
+        matches=(v.Match(job="ctr-ranking-41", similarity=0.93, weight=0.7, plan=PLAN, throughput=34_800.0),),
+        smoothing=0.3,
+        plan=PLAN,
+    ),
+    e.PlanProposed(
+        job=JOB,
+        kind="warm-start",
+        plan=PLAN,
+        throughput=34_800.0,
+        throughput_interval=v.Interval(low=30_100.0, high=39_600.0),
+        cost_per_hour=0.30,
+        reasons=("3 past jobs resemble it; ctr-ranking-41 most (0.93)",),
+    ),
+    e.CandidatesComputed(
+        job=JOB,
+        plan_version=1,
+        plan=PLAN,
+        throughput=35_900.0,
+        algorithm="exact-front",
+        plans_considered=640,
+        candidates=(
+            v.Candidate(
+                id="w4-p2",
+                plan=WIDER,
+                cost_per_hour=0.54,
+                throughput=66_400.0,
+                throughput_interval=v.Interval(low=61_000.0, high=71_900.0),
+                gain=29_800.0,
+                overhead_s=1.5,
+            ),
+        ),
+    ),
+)
+
+ARBITER: tuple[Message, ...] = (
+    e.PlanDecided(
+        job=JOB,
+        version=2,
+        kind="improve",
+        plan=WIDER,
+        previous=PLAN,
+        throughput=66_400.0,
+        throughput_interval=v.Interval(low=61_000.0, high=71_900.0),
+        throughput_before=35_900.0,
+        cost_per_hour=0.54,
+        reasons=("84 % more throughput for 80 % more cost", "the largest gain per cost of 5 candidates that fit"),
+        alternatives=(
+            v.Alternative(
+                plan=LARGEST,
+                throughput=88_000.0,
+                cost_per_hour=1.80,
+                efficiency=0.41,
+                why_not="needs 40 cores, 12 are free",
+            ),
+        ),
+        algorithm="weighted-greedy",
+        free_cpu_cores=7.0,
+        free_memory_bytes=24 * GIB,
+    ),
+    e.PlanRefused(job=JOB, kind="initial", wanted=PLAN, reasons=("needs 6 cores, 2 are free: waits for capacity",)),
+)
+
+ACTUATOR: tuple[Message, ...] = (
+    e.PodStarted(
+        job=JOB,
+        pod="worker-2",
+        role="worker",
+        plan_version=2,
+        address="10.4.0.17:41203",
+        cpu_cores=2.0,
+        memory_bytes=4 * GIB,
+        took_s=6.4,
+        cause="plan",
+        limits=("cgroup-cpu", "cgroup-memory"),
+    ),
+    e.PodExited(job=JOB, pod="worker-1", role="worker", reason="killed", exit_code=-9, detail="signal 9 from outside"),
+    e.PodResized(job=JOB, pod="ps-0", cpu_cores=1.5, memory_bytes=2 * GIB),
+    e.PlanApplied(job=JOB, version=2, plan=WIDER, took_s=7.9),
+    e.ServersChanged(
+        job=JOB,
+        version=3,
+        servers=(
+            v.ParameterServer(index=0, address="10.4.0.11:40101"),
+            v.ParameterServer(index=1, address="10.4.0.12:40102", leaving=True),
+        ),
+    ),
+    e.MigrationStarted(
+        job=JOB, plan_version=3, cause="plan", sources=("ps-0", "ps-1"), destinations=("ps-2",), buckets=25
+    ),
+    e.MigrationFinished(job=JOB, plan_version=3, buckets=25, moved_bytes=89_478_485, took_s=3.2, longest_freeze_s=0.09),
+    e.JobFinished(
+        job=JOB,
+        samples_expected=91_681_234,
+        samples_applied=91_681_234,
+        samples_lost=0,
+        samples_repeated=0,
+        repeats_recognised=1_536,
+        rows=2_811_902,
+        checksum="9f1c2d",
+        evaluation=v.Evaluation(samples=100_000, loss=0.4512, auc=0.7983),
+    ),
+    e.JobFailed(job=JOB, reason="the model's code failed 10 times: ValueError: unknown column C27"),
+)
+
+DISPATCHER: tuple[Message, ...] = (
+    e.ShardLeased(job=JOB, shard=SHARD, pod="worker-1"),
+    e.ShardCompleted(job=JOB, shard=SHARD, pod="worker-1"),
+    e.ShardRequeued(job=JOB, shard=REST, pod="worker-1", reason="pod-exited"),
+    e.ShardAbandoned(job=JOB, shard=REST, reason="3 attempts failed: row 10191002 has 38 columns instead of 39"),
+    e.JobProgressed(
+        job=JOB,
+        samples_done=10_190_848,
+        samples_total=91_681_234,
+        epoch=0,
+        samples_per_s=35_900.0,
+        shards_leased=2,
+        shards_requeued_total=1,
+    ),
+    e.JobCompleted(
+        job=JOB,
+        samples=91_681_234,
+        samples_abandoned=0,
+        epochs=2,
+        shards=2_798,
+        requeued=1,
+        started_at_s=NOW_S - 1_402.0,
+    ),
+)
+
+CHECKPOINTS: tuple[Message, ...] = (
+    e.CheckpointSaved(job=JOB, checkpoint=CHECKPOINT, pause_s=0.21, took_s=0.9),
+    e.CheckpointFlushed(job=JOB, checkpoint=CHECKPOINT, took_s=4.7),
+    e.CheckpointRestored(
+        job=JOB,
+        checkpoint=CHECKPOINT,
+        ps=3,
+        ledger='{"epoch":0,"next":311,"open":[[311,12288]]}',
+        request_id="restore-ctr-ranking-42-000003",
+    ),
+    e.CheckpointFailed(job=JOB, id="ctr-ranking-42-000004", reason="the store is full: 0 bytes free"),
+)
+
+OOM: tuple[Message, ...] = (
+    e.OomForecast(
+        job=JOB,
+        ps=(
+            v.PsForecast(
+                pod="ps-0",
+                used_bytes=1_932_735_283,
+                limit_bytes=2 * GIB,
+                at_end_bytes=3 * GIB,
+                at_end_interval_bytes=v.Interval(low=2.8 * GIB, high=3.3 * GIB),
+                oom_in_s=410.0,
+                oom_at_samples=24_900_000,
+            ),
+        ),
+        samples_done=10_190_848,
+        samples_total=91_681_234,
+        horizon_s=2_270.0,
+        recommended_ps_memory_bytes=4 * GIB,
+        limit_ps_memory_bytes=2 * GIB,
+        action="grow",
+        reason="ps-0 would run out of memory in 410 s, 1,860 s before the job ends",
+    ),
+)
+
+TELEMETRY: tuple[Message, ...] = (
+    t.WorkerReported(
+        job=JOB,
+        pod="worker-0",
+        plan_version=1,
+        ended_at_s=NOW_S,
+        window_s=1.0,
+        steps=35,
+        steps_total=9_952,
+        samples_total=5_095_424,
+        step_time_s=0.0281,
+        longest_gap_s=0.041,
+        times=TIMES,
+        cpu_used_cores=1.91,
+        cpu_limit_cores=2.0,
+        memory_used_bytes=1_610_612_736,
+        memory_limit_bytes=4 * GIB,
+    ),
+    t.PsReported(
+        job=JOB,
+        pod="ps-0",
+        ended_at_s=NOW_S,
+        window_s=1.0,
+        updates=70,
+        update_time_s=0.0032,
+        applied_samples_total=10_190_848,
+        categories=602_004,
+        buckets=32,
+        cpu_used_cores=0.71,
+        cpu_limit_cores=1.0,
+        memory_used_bytes=734_003_200,
+        memory_limit_bytes=2 * GIB,
+    ),
+)
+
+EXAMPLES: dict[type[Message], Message] = {
+    type(message): message
+    for message in (
+        *GATEWAY,
+        *PROFILER,
+        *FITTER,
+        *PLANNER,
+        *ARBITER,
+        *ACTUATOR,
+        *DISPATCHER,
+        *CHECKPOINTS,
+        *OOM,
+        *TELEMETRY,
+        *REQUESTS,
+    )
+}
+"""By message type; every message and reply of the registry has one."""
+
+PODS = {"worker": "worker-0", "ps": "ps-0", "pod": "ps-0"}
+"""The pod that an example request to a pod goes to, by the role that answers it."""

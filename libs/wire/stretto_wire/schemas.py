@@ -1,0 +1,64 @@
+"""JSON Schema 2020-12 of every message, reply and of the job specification, derived from the models."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any, cast
+
+from pydantic.json_schema import GenerateJsonSchema
+
+from .base import Message
+from .registry import Channel
+from .spec import JobSpec
+
+Schema = dict[str, Any]
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+JOB_SCHEMA = "job.schema.json"
+
+_SIZE: Schema = {
+    "type": "string",
+    "pattern": r"^[0-9]+(\.[0-9]+)?([KMGT]i?)?[bB]?$",
+    "description": "a size such as 512Mi, 2Gi or 1500M",
+}
+
+
+class _WithoutFieldTitles(GenerateJsonSchema):
+    """Titles of fields would only repeat their names; those of messages and values stay."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+def schema_name(channel: Channel, *, reply: bool = False) -> str:
+    """File name and relative ``$id`` of a message's schema; its example has the same name."""
+    return f"{channel.kind}.{channel.service}.{channel.name}{'.reply' if reply else ''}.v1.json"
+
+
+def message_schema(message_type: type[Message], name: str) -> Schema:
+    """What a reader of v1 has to accept. Open: fields that a newer writer adds are not an error."""
+    return _opened(_document(message_type.model_json_schema(schema_generator=_WithoutFieldTitles), name))
+
+
+def job_schema() -> Schema:
+    """What a user may write: closed, and sizes may be strings as in Kubernetes."""
+    schema = _document(JobSpec.model_json_schema(schema_generator=_WithoutFieldTitles), JOB_SCHEMA)
+    schema["$defs"]["Plan"]["additionalProperties"] = False
+    bounds = schema["$defs"]["MemoryRange"]["properties"]
+    for name, bound in bounds.items():
+        default = bound.pop("default")
+        bounds[name] = {"anyOf": [bound, deepcopy(_SIZE)], "default": default}
+    return schema
+
+
+def _document(schema: Schema, name: str) -> Schema:
+    return {"$schema": DIALECT, "$id": name, **schema}
+
+
+def _opened(node: Any) -> Any:
+    if isinstance(node, dict):
+        items = cast(Schema, node).items()
+        return {key: _opened(value) for key, value in items if not (key == "additionalProperties" and value is False)}
+    if isinstance(node, list):
+        return [_opened(item) for item in cast(list[Any], node)]
+    return node
