@@ -1,0 +1,223 @@
+"""The AsyncAPI 3.0 document of the whole system: every channel, who sends, who receives, and where JetStream keeps it.
+
+An AsyncAPI document usually describes one application; here an operation names its service in its id and tag. What
+AsyncAPI has no words for (stream, stored subject, retention) stands in ``x-jetstream``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .base import Message
+from .cloudevents import example_headers, headers_schema
+from .examples import EXAMPLES
+from .registry import CHANNELS, DEAD_LETTERS, EVENTS_KEPT_S, PARTITIONS, STREAM, TELEMETRY_KEPT_S, Channel
+from .schemas import DIALECT, schema_name
+
+Document = dict[str, Any]
+
+PATTERN_OF_STREAM = "*.v1.*.*.*"
+PARTITIONED = "{{partition(%d,4)}}.{{wildcard(1)}}.v1.{{wildcard(2)}}.{{wildcard(3)}}.{{wildcard(4)}}" % PARTITIONS  # noqa: UP031
+
+_DESCRIPTION = """\
+Everything that Stretto's services, pods and readers say to each other, generated from libs/wire.
+
+Events are CloudEvents 1.0 in binary mode: the attributes stand in `ce-*` headers, the body is plain JSON.
+The stream stores a message under its subject with the job's partition in front; a reader of JetStream filters by
+`*.evt.v1.>`, a plain NATS subscriber by `evt.v1.>`. Unknown fields are to be ignored: v1 grows by optional fields.
+"""
+
+_KINDS = {
+    "evt": "a fact, stored and read by anybody",
+    "tel": "telemetry, stored for an hour",
+    "rpc": "a request to the owner of the job, journalled before the reply leaves",
+    "pod": "a request straight to one pod, not stored",
+}
+
+
+def document() -> Document:
+    """The whole document, ready for YAML or JSON."""
+    channels: Document = {}
+    operations: Document = {}
+    messages: Document = {}
+    for channel in CHANNELS:
+        key = channel_key(channel)
+        channels[key] = _channel(channel)
+        messages[channel.message.__name__] = _message(channel)
+        operations.update(_operations(channel))
+        if channel.reply is not None:
+            channels[f"{key}.reply"] = _reply_channel(channel.reply)
+            messages[channel.reply.__name__] = _reply(channel, channel.reply)
+    return {
+        "asyncapi": "3.0.0",
+        "id": "urn:stretto:wire:v1",
+        "info": {"title": "Stretto", "version": "1.0.0", "description": _DESCRIPTION},
+        "defaultContentType": "application/json",
+        "servers": _servers(),
+        "channels": channels,
+        "operations": operations,
+        "components": {
+            "messages": messages,
+            "messageTraits": {"cloudEvent": {"headers": _schema_object(headers_schema())}},
+        },
+        "x-jetstream": _streams(),
+    }
+
+
+def channel_key(channel: Channel) -> str:
+    """The key of a channel in the document, and of its message in the baseline of compatibility."""
+    return f"{channel.kind}.{channel.service}.{channel.name}"
+
+
+def address(channel: Channel) -> str:
+    """The subject with its parameters named."""
+    tokens = channel.pattern.split(".")
+    names = ["job"] if channel.kind in ("evt", "rpc") else ["pod", "job"]
+    return ".".join([*tokens[: -len(names)], *(f"{{{name}}}" for name in names)])
+
+
+def _servers() -> Document:
+    return {
+        "loopback": {
+            "host": "127.0.0.1:4222",
+            "protocol": "nats",
+            "description": "the embedded server of `stretto up`, on loopback only; the port is chosen at start",
+            "bindings": {"nats": {}},
+        }
+    }
+
+
+def _streams() -> Document:
+    return {
+        "streams": {
+            STREAM: {
+                "description": "facts, telemetry and journals, in the one order that every service replays",
+                "subjects": ["evt.>", "tel.>", "cmd.>", "journal.>", "fence.>"],
+                "subject_transform": {"source": PATTERN_OF_STREAM, "destination": PARTITIONED},
+                "partitions": PARTITIONS,
+                "kept_s": EVENTS_KEPT_S,
+            },
+            DEAD_LETTERS: {
+                "description": "messages that could not be used: the reason in a header, the original as body",
+                "subjects": ["dlq.>"],
+                "kept_s": EVENTS_KEPT_S,
+            },
+        },
+        "consumers": "a service's owner of a partition reads it by one ordered consumer without acknowledgements; its "
+        "snapshot is the cursor",
+    }
+
+
+def _channel(channel: Channel) -> Document:
+    message = channel.message
+    parameters: Document = {"job": {"description": "the job's name", "examples": ["ctr-ranking-42"]}}
+    if channel.kind in ("tel", "pod"):
+        parameters = {"pod": {"description": "role and number", "examples": ["worker-0", "ps-1"]}, **parameters}
+    return {
+        "address": address(channel),
+        "title": channel.name,
+        "summary": _first_line(message),
+        "description": _KINDS[channel.kind],
+        "parameters": parameters,
+        "messages": {message.__name__: {"$ref": f"#/components/messages/{message.__name__}"}},
+        "x-jetstream": _storage(channel),
+    }
+
+
+def _storage(channel: Channel) -> Document:
+    if channel.kind == "pod":
+        return {"stored": False}
+    if channel.kind == "rpc":
+        return {
+            "stream": STREAM,
+            "journalled_as": f"journal.{channel.service}.{{partition}}",
+            "readers": [channel.service],
+        }
+    return {
+        "stream": STREAM,
+        "stored_subject": f"{{partition}}.{address(channel)}",
+        "kept_s": TELEMETRY_KEPT_S if channel.kind == "tel" else EVENTS_KEPT_S,
+        "readers": ["external readers" if reader == "*" else reader for reader in channel.readers],
+    }
+
+
+def _reply_channel(reply: type[Message]) -> Document:
+    return {
+        "address": None,
+        "description": "the reply subject that the request names",
+        "messages": {reply.__name__: {"$ref": f"#/components/messages/{reply.__name__}"}},
+    }
+
+
+def _message(channel: Channel) -> Document:
+    message = channel.message
+    example: Document = {"name": "realistic", "payload": _payload(message)}
+    described: Document = {
+        "name": channel.type_name,
+        "title": message.__name__,
+        "summary": _first_line(message),
+        "contentType": "application/json",
+        "payload": _payload_schema(schema_name(channel)),
+        "examples": [example],
+    }
+    if channel.kind == "evt":
+        described["traits"] = [{"$ref": "#/components/messageTraits/cloudEvent"}]
+        example["headers"] = example_headers(channel, EXAMPLES[message])
+    return described
+
+
+def _reply(channel: Channel, reply: type[Message]) -> Document:
+    return {
+        "name": f"{channel.type_name}.reply",
+        "title": reply.__name__,
+        "summary": _first_line(reply),
+        "contentType": "application/json",
+        "payload": _payload_schema(schema_name(channel, reply=True)),
+        "examples": [{"name": "realistic", "payload": _payload(reply)}],
+    }
+
+
+def _payload_schema(name: str) -> Document:
+    return {"schemaFormat": "application/schema+json;version=2020-12", "schema": {"$ref": f"./schemas/{name}"}}
+
+
+def _schema_object(schema: Document) -> Document:
+    return {"schemaFormat": "application/schema+json;version=2020-12", "schema": {"$schema": DIALECT, **schema}}
+
+
+def _payload(message_type: type[Message]) -> Any:
+    return EXAMPLES[message_type].model_dump(mode="json")
+
+
+def _operations(channel: Channel) -> Document:
+    """One per service and direction; requests are sent by their readers and received by the service that answers."""
+    key = channel_key(channel)
+    asked = channel.reply is not None
+    sender, receivers = (channel.readers, (channel.service,)) if asked else ((channel.service,), channel.readers)
+    operations: Document = {}
+    for action, services in (("send", sender), ("receive", receivers)):
+        for name in services:
+            service = "external" if name == "*" else name
+            operations[f"{service}.{action}.{key}"] = _operation(channel, action, service)
+    return operations
+
+
+def _operation(channel: Channel, action: str, service: str) -> Document:
+    key = channel_key(channel)
+    operation: Document = {
+        "action": action,
+        "channel": {"$ref": f"#/channels/{key}"},
+        "summary": f"{service} {'sends' if action == 'send' else 'receives'} {channel.message.__name__}",
+        "tags": [{"name": service}],
+        "messages": [{"$ref": f"#/channels/{key}/messages/{channel.message.__name__}"}],
+    }
+    if channel.reply is not None:
+        operation["reply"] = {
+            "channel": {"$ref": f"#/channels/{key}.reply"},
+            "messages": [{"$ref": f"#/channels/{key}.reply/messages/{channel.reply.__name__}"}],
+        }
+    return operation
+
+
+def _first_line(message_type: type[Message]) -> str:
+    return " ".join((message_type.__doc__ or "").split("\n\n", maxsplit=1)[0].split())

@@ -1,0 +1,224 @@
+"""The wire as documents: ``python -m stretto_wire.documents proto`` writes them, ``--check proto`` compares.
+
+``proto/compatibility/v1.json`` is what readers of v1 were promised. It grows with additions; a change that breaks v1
+is refused, and nothing is written. (``--new-baseline`` gives up the promise: only before a release.)
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from .asyncapi import PARTITIONED, PATTERN_OF_STREAM, address, channel_key, document
+from .base import Message
+from .cloudevents import example_headers
+from .compatibility import Baseline, Break, breaks, without_prose
+from .examples import EXAMPLES, SPEC
+from .registry import CHANNELS, PARTITIONS, STREAM, Channel
+from .schemas import JOB_SCHEMA, job_schema, message_schema, schema_name
+
+BASELINE = "compatibility/v1.json"
+
+
+def files() -> dict[str, str]:
+    """Every generated file by its path below ``proto/``, the baseline included."""
+    generated: dict[str, str] = {
+        "README.md": _readme(),
+        "asyncapi.yaml": _yaml(document()),
+        JOB_SCHEMA: _json(job_schema()),
+        "examples/job.json": _json(SPEC.model_dump(mode="json")),
+        BASELINE: _json(baseline()),
+    }
+    for channel in CHANNELS:
+        for message_type, name in _documents_of(channel):
+            generated[f"schemas/{name}"] = _json(message_schema(message_type, name))
+            generated[f"examples/{name}"] = _json(EXAMPLES[message_type].model_dump(mode="json"))
+        if channel.kind == "evt":
+            name = f"headers/{schema_name(channel)}"
+            generated[f"examples/{name}"] = _json(example_headers(channel, EXAMPLES[channel.message]))
+    return generated
+
+
+def baseline() -> Baseline:
+    """What the code promises to readers of v1 now."""
+    messages: dict[str, Any] = {}
+    for channel in CHANNELS:
+        for message_type, name in _documents_of(channel):
+            reply = message_type is channel.reply
+            messages[channel_key(channel) + (".reply" if reply else "")] = {
+                "kind": "reply" if reply else channel.kind,
+                "subject": channel.pattern,
+                "type": channel.type_name,
+                "schema": _compared(message_schema(message_type, name)),
+            }
+    messages["job"] = {"kind": "job", "subject": "", "type": "stretto/v1", "schema": _compared(job_schema())}
+    return {"messages": messages}
+
+
+def drift(folder: Path) -> list[str]:
+    """How ``folder`` differs from what the code generates, one sentence per file."""
+    wanted = files()
+    present = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    found = [f"{name} is missing" for name in sorted(wanted.keys() - present)]
+    found += [f"{name} is not generated from the code" for name in sorted(present - wanted.keys())]
+    for name in sorted(wanted.keys() & present):
+        if (folder / name).read_text(encoding="utf-8") != wanted[name]:
+            found.append(f"{name} is not what the code generates")
+    return found
+
+
+def broken(folder: Path) -> list[Break]:
+    """What the code breaks of the baseline in ``folder``; nothing when there is none yet."""
+    path = folder / BASELINE
+    return breaks(_load(path), baseline()) if path.exists() else []
+
+
+def write(folder: Path) -> None:
+    """Generate ``folder``; what is no longer generated is removed."""
+    wanted = files()
+    for path in sorted(folder.rglob("*"), reverse=True):
+        if path.is_file() and str(path.relative_to(folder)) not in wanted:
+            path.unlink()
+    for name, text in wanted.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command; exit status 1 when something differs or breaks."""
+    parser = argparse.ArgumentParser(prog="python -m stretto_wire.documents", description=__doc__)
+    parser.add_argument("folder", nargs="?", type=Path, help="generate this folder")
+    parser.add_argument("--check", type=Path, metavar="FOLDER", help="compare it with the code")
+    parser.add_argument(
+        "--check-compatible",
+        nargs=2,
+        type=Path,
+        metavar=("OLD", "NEW"),
+        help="compare two baselines (or proto folders)",
+    )
+    parser.add_argument("--new-baseline", action="store_true", help="accept breaks: nobody reads v1 yet")
+    options = parser.parse_args(arguments)
+    if options.check_compatible:
+        old, new = options.check_compatible
+        return _report([str(each) for each in breaks(_load(old), _load(new))])
+    if options.check:
+        findings = [str(each) for each in broken(options.check)]
+        findings += [f"{each}: run `make proto`" for each in drift(options.check)]
+        return _report(findings)
+    if options.folder is None:
+        parser.error("a folder, --check or --check-compatible is needed")
+    findings = [] if options.new_baseline else [str(each) for each in broken(options.folder)]
+    if not findings:
+        write(options.folder)
+    return _report(findings)
+
+
+def _report(findings: list[str]) -> int:
+    sys.stderr.write("".join(f"{each}\n" for each in findings))
+    return 1 if findings else 0
+
+
+def _load(path: Path) -> Baseline:
+    return json.loads((path / BASELINE if path.is_dir() else path).read_text(encoding="utf-8"))
+
+
+def _documents_of(channel: Channel) -> list[tuple[type[Message], str]]:
+    found: list[tuple[type[Message], str]] = [(channel.message, schema_name(channel))]
+    if channel.reply is not None:
+        found.append((channel.reply, schema_name(channel, reply=True)))
+    return found
+
+
+def _compared(schema: dict[str, Any]) -> dict[str, Any]:
+    definitions = {name: without_prose(part) for name, part in schema.get("$defs", {}).items()}
+    return {**without_prose(schema), **({"$defs": definitions} if definitions else {})}
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+
+
+def _yaml(value: Any) -> str:
+    import yaml  # only those who generate documents need it
+
+    class Dumper(yaml.SafeDumper):
+        """Paragraphs as literal blocks, and nothing by reference."""
+
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    def text(dumper: yaml.SafeDumper, data: str) -> yaml.ScalarNode:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", data, style="|" if "\n" in data else None)
+
+    Dumper.add_representer(str, text)
+    return yaml.dump(value, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=110)
+
+
+def _readme() -> str:
+    rows = [
+        f"| `{address(channel)}` | [{channel.message.__name__}](schemas/{schema_name(channel)}) | {_reply(channel)} "
+        f"| {', '.join('anybody' if reader == '*' else reader for reader in channel.readers)} |"
+        for channel in CHANNELS
+    ]
+    return _README.format(
+        rows="\n".join(rows),
+        stream=STREAM,
+        partitions=PARTITIONS,
+        pattern=PATTERN_OF_STREAM,
+        partitioned=PARTITIONED,
+        job=JOB_SCHEMA,
+        baseline=BASELINE,
+    )
+
+
+def _reply(channel: Channel) -> str:
+    if channel.reply is None:
+        return "–"
+    return f"[{channel.reply.__name__}](schemas/{schema_name(channel, reply=True)})"
+
+
+_README = """\
+# The wire protocol
+
+Generated from `libs/wire` by `make proto`; `make lint` and the tests check that it is what the code says.
+
+- `asyncapi.yaml`: AsyncAPI 3.0 with every channel, operation and stream
+- `schemas/`: JSON Schema 2020-12 of every message and reply; `{job}` is for job files
+- `examples/`: one valid, realistic example of each; `examples/headers/` the CloudEvents headers of events
+- `{baseline}`: what readers of v1 were promised
+
+## Subscribe to events
+
+Events are CloudEvents 1.0 in binary mode: attributes in `ce-*` headers, the body is plain JSON. Any NATS client may
+subscribe to `evt.v1.>`, or read them from the beginning from the JetStream stream `{stream}` with the filter
+`*.evt.v1.>`: it stores `{pattern}` as `{partitioned}`, one of {partitions} partitions by job.
+Ignore fields and events that you do not know. A unit stands in the name of its field (`_s` seconds, `_bytes`,
+`_cores`, `_per_hour`).
+
+## What may change in v1
+
+A new event, request or optional field may come. Nothing is removed or renamed, no unit or default changes, and
+
+| | may become narrower | may become wider |
+| --- | --- | --- |
+| events and telemetry (stored, and read by anybody) | no | no |
+| requests (the answering side is upgraded first) | no | yes |
+| replies (the caller is upgraded last) | yes | no |
+| job files | no | yes |
+
+Everything else is a v2 beside v1. `make proto` refuses to write a break;
+`python -m stretto_wire.documents --check-compatible OLD NEW` compares two versions of this folder.
+
+## Channels
+
+| subject | message | reply | read or called by |
+| --- | --- | --- | --- |
+{rows}
+"""
+
+if __name__ == "__main__":
+    raise SystemExit(main())
