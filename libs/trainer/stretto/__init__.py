@@ -1,1 +1,40 @@
-"""What a training script imports: elastic parameter-server training on TensorFlow."""
+"""What a training script imports: elastic parameter-server training on TensorFlow.
+
+A user writes an object with ``build()``, ``read(start, length)`` and, where the default does not fit, ``keys(batch)``;
+see the README. Importing this package does not import TensorFlow: only what needs it does, when it is first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .errors import DataError, ModelRefused, StrettoError
+from .keys import field_keys, hash_strings, hash_values
+
+if TYPE_CHECKING:
+    from .evaluate import Quality, evaluate
+    from .local import train_locally
+    from .model import Program
+
+__all__ = [
+    "DataError",
+    "ModelRefused",
+    "Program",
+    "Quality",
+    "StrettoError",
+    "evaluate",
+    "field_keys",
+    "hash_strings",
+    "hash_values",
+    "train_locally",
+]
+
+_LAZY = {"Program": "model", "Quality": "evaluate", "evaluate": "evaluate", "train_locally": "local"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'stretto' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f".{_LAZY[name]}", __name__), name)

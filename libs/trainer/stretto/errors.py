@@ -52,3 +52,11 @@ class MigrationError(StrettoError):
 
 class CheckpointError(StrettoError):
     """A checkpoint image that is damaged, incomplete or of another layout."""
+
+
+class ModelRefused(StrettoError):
+    """The user's model, optimizer or entry cannot be trained as it is; the message says what to change."""
+
+
+class DataError(StrettoError):
+    """Samples that are malformed or do not exist: the data failed, not the pod."""

@@ -1,0 +1,83 @@
+"""From the specification's ``module:name`` to the user's object. What fails here is the user's code."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from stretto_wire.spec import ModelSpec
+
+from .errors import ModelRefused
+from .keys import field_keys
+from .readers import Batch
+
+
+class Task(Protocol):
+    """What a user writes.
+
+    ``keys`` may be left out: then ``batch["categorical"]`` [n, fields] is offset by field. Optional attributes:
+    ``optimizer`` (a name or a fresh Keras optimizer) and ``loss(label, output)`` (a scalar or one value a sample).
+    """
+
+    def build(self) -> Any:
+        """A functional Keras 3 model with an input named ``rows`` of shape (fields, dimension)."""
+        ...
+
+    def keys(self, batch: Batch) -> NDArray[np.int64]:
+        """[n, fields] ids of the embedding rows of each sample."""
+        ...
+
+    def read(self, start: int, length: int) -> Batch:
+        """Samples [start, start + length): arrays by name, ``label`` and the model's other inputs among them."""
+        ...
+
+
+def load(spec: ModelSpec) -> Task:
+    """Import the entry and call it with its arguments. Raises ModelRefused with the user's own error inside."""
+    module_name, _, name = spec.entry.partition(":")
+    try:
+        entry = getattr(importlib.import_module(module_name), name)
+    except ModuleNotFoundError as error:
+        raise ModelRefused(
+            f"model.entry = {spec.entry}: no module {error.name!r}; set model.path to the folder that holds it"
+        ) from error
+    except AttributeError as error:
+        raise ModelRefused(f"model.entry = {spec.entry}: module {module_name} has no {name!r} ({error})") from error
+    except Exception as error:
+        raise ModelRefused(f"model.entry = {spec.entry} failed on import: {type(error).__name__}: {error}") from error
+    return instantiate(entry, spec.arguments, spec.embedding_dim)
+
+
+def instantiate(entry: Any, arguments: Mapping[str, Any], embedding_dim: int) -> Task:
+    """Call a class or factory with ``arguments``; an object is taken as it is. ``embedding_dim`` goes along if wanted."""
+    if inspect.isclass(entry) or inspect.isfunction(entry):
+        values = dict(arguments)
+        factory = cast("Callable[..., Any]", entry)
+        parameters = inspect.signature(factory).parameters
+        if "embedding_dim" in parameters and "embedding_dim" not in values:
+            values["embedding_dim"] = embedding_dim
+        unknown = [name for name in values if name not in parameters]
+        if unknown and not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            raise ModelRefused(f"model.arguments.{unknown[0]} is not an argument of {entry.__name__}; it has {[*parameters]}")
+        try:
+            task = factory(**values)
+        except Exception as error:
+            raise ModelRefused(f"{entry.__name__}(…) failed: {type(error).__name__}: {error}") from error
+    elif arguments:
+        raise ModelRefused(f"model.arguments = {dict(arguments)} cannot be given to an object; name a class instead")
+    else:
+        task = entry
+    for method in ("build", "read"):
+        if not callable(getattr(task, method, None)):
+            raise ModelRefused(f"{type(task).__name__} has no method {method}(); a model needs build() and read(start, length)")
+    return task
+
+
+def keys_of(task: Task, batch: Batch) -> NDArray[np.int64]:
+    """The user's ``keys``, or the default."""
+    own = getattr(task, "keys", None)
+    return own(batch) if own is not None else field_keys(batch["categorical"])

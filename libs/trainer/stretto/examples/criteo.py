@@ -1,0 +1,54 @@
+"""What the example models share: where their samples come from, and which ids they look up."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stretto import field_keys
+from stretto.errors import DataError
+from stretto.readers import Batch, Reader
+from stretto.readers.arrow import Arrow
+from stretto.readers.criteo import Criteo
+from stretto.readers.synthetic import Synthetic
+
+FIELDS = 26
+INTEGERS = 13
+
+
+class CriteoTask:
+    """Samples from a file (``data``: Criteo text, Parquet or Arrow), or else from the seeded generator.
+
+    samples, categories, new_categories: of the generator (stretto.readers.synthetic). hidden: units of the deep
+    layers, as in "64,32".
+    """
+
+    def __init__(
+        self,
+        *,
+        data: str | None = None,
+        seed: int = 0,
+        samples: int = 1_000_000,
+        categories: int = 50_000,
+        new_categories: int = 0,
+        embedding_dim: int = 16,
+        hidden: str = "64,32",
+    ) -> None:
+        self.embedding_dim = embedding_dim
+        try:
+            self.hidden = [int(units) for units in str(hidden).split(",")]
+        except ValueError as error:
+            raise DataError(f"hidden = {hidden!r}: numbers of units separated by commas, as in '64,32'") from error
+        self.reader: Reader
+        if data is None:
+            self.reader = Synthetic(seed, categories=categories, new_categories=new_categories, samples=samples)
+        elif data.endswith((".parquet", ".arrow", ".feather")):
+            self.reader = Arrow(data)
+        else:
+            self.reader = Criteo(data)
+
+    def read(self, start: int, length: int) -> Batch:
+        return self.reader.read(start, length)
+
+    def keys(self, batch: Batch) -> NDArray[np.int64]:
+        return field_keys(batch["categorical"])

@@ -1,0 +1,318 @@
+"""The user's Keras model as a pure function of flat parameters: what a worker computes between pull and push."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+
+import keras
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from .engine.layout import F32, KeyBatch, Layout
+from .entry import Task, keys_of
+from .errors import DataError, ModelRefused
+from .optimizers import resolve
+from .readers import Batch
+
+ROWS = "rows"
+_LARGEST_EMBEDDING = 1_000_000
+_OLD_SEED = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """Of the mean loss of a batch: rows [n, dimension], dense [dense_size]; state_delta [state_size] is added."""
+
+    loss: float
+    rows: F32
+    dense: F32
+    state_delta: F32
+
+
+class Program:
+    """A model ready to train. The same user code and seed give the same layout and start in every process."""
+
+    def __init__(
+        self,
+        task: Task,
+        *,
+        optimizer: str = "adagrad",
+        learning_rate: float = 0.05,
+        embedding_dim: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        if keras.backend.backend() != "tensorflow":
+            raise ModelRefused(f"KERAS_BACKEND = {keras.backend.backend()}: only 'tensorflow' can be trained; unset it")
+        self.task = task
+        keras.utils.set_random_seed(seed % _OLD_SEED)
+        model = self.model = _build(task)
+        _check_layers(model)
+        self._names = _input_names(model)
+        fields, dimension = _rows_shape(model)
+        if embedding_dim is not None and dimension != embedding_dim:
+            raise ModelRefused(
+                f"model.embedding_dim = {embedding_dim}, but the input {ROWS!r} has {dimension} floats per row; make them equal"
+            )
+        self.fields = fields
+        self._trainable = list(model.trainable_variables)
+        self._fixed = list(model.non_trainable_variables)
+        self._is_state = [variable.dtype == "float32" for variable in self._fixed]
+        for variable in self._trainable:
+            if variable.dtype != "float32":
+                raise ModelRefused(f"variable {variable.path} has type {variable.dtype}; parameters are float32 here")
+        self._probability = _ends_in_sigmoid(model)
+        self._loss = _loss_of(task, model, self._probability)
+        given = getattr(task, "optimizer", None)
+        given = given if given is not None else getattr(model, "optimizer", None)
+        self.layout = Layout(
+            dimension=dimension,
+            dense_size=sum(_size(variable) for variable in self._trainable),
+            state_size=sum(_size(v) for v, is_state in zip(self._fixed, self._is_state, strict=True) if is_state),
+            optimizer=resolve(given, optimizer, learning_rate),
+            seed=seed,
+        )
+        # counters of random layers stay in this process: they are neither parameters nor worth a transfer
+        self._local = [tf.identity(v.value) for v, s in zip(self._fixed, self._is_state, strict=True) if not s]
+        features = {
+            name: tf.TensorSpec(tensor.shape, tensor.dtype, name=name)
+            for name, tensor in zip(self._names, model.inputs, strict=True)
+            if name != ROWS
+        }
+        self._features = features
+        shared = (
+            tf.TensorSpec((None, dimension), tf.float32),
+            tf.TensorSpec((None, fields), tf.int64),
+            tf.TensorSpec((self.layout.dense_size,), tf.float32),
+            tf.TensorSpec((self.layout.state_size,), tf.float32),
+            [tf.TensorSpec(value.shape, value.dtype) for value in self._local],
+            features,
+        )
+        label = tf.TensorSpec(None, tf.float32)
+        self._step = tf.function(self._step_graph, input_signature=(*shared, label))
+        self._predict = tf.function(self._predict_graph, input_signature=shared)
+
+    # --- data ---------------------------------------------------------------------------------------------
+
+    def read(self, start: int, length: int) -> Batch:
+        """The user's ``read``, checked. Raises DataError."""
+        try:
+            batch = self.task.read(start, length)
+        except DataError:
+            raise
+        except Exception as error:
+            raise DataError(f"read({start}, {length}) failed: {type(error).__name__}: {error}") from error
+        where = f"read({start}, {length})"
+        if not isinstance(batch, dict) or "label" not in batch:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DataError(f"{where} gave {type(batch).__name__}; expected a dict of arrays with 'label' among them")
+        for name in ("label", *self._features):
+            if name not in batch:
+                raise DataError(f"{where} gave {sorted(batch)}; the model's input {name!r} is missing")
+            self._check_array(where, name, np.asarray(batch[name]), length)
+        return batch
+
+    def _check_array(self, where: str, name: str, array: NDArray[Any], length: int) -> None:
+        if array.shape[:1] != (length,):
+            raise DataError(f"{where}: {name!r} has shape {array.shape}, expected {length} samples")
+        spec = self._features.get(name)
+        if spec is not None and not spec.shape.is_compatible_with(array.shape):
+            raise DataError(f"{where}: {name!r} has shape {array.shape}, the model wants {tuple(spec.shape)}")
+        if array.dtype.kind not in "biuf":
+            raise DataError(f"{where}: {name!r} has type {array.dtype}, expected numbers")
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            row = int(np.flatnonzero(~np.isfinite(array).reshape(length, -1).all(axis=1))[0])
+            raise DataError(f"sample {int(where[5 : where.index(',')]) + row}: {name!r} is not finite")
+
+    def keys(self, batch: Batch) -> NDArray[np.int64]:
+        """The user's ``keys``, checked: [n, fields]. Raises DataError."""
+        try:
+            ids = np.asarray(keys_of(self.task, batch))
+        except DataError:
+            raise
+        except Exception as error:
+            raise DataError(f"keys(batch) failed: {type(error).__name__}: {error}") from error
+        if ids.dtype.kind not in "iu" or ids.shape != (len(batch["label"]), self.fields):
+            raise DataError(
+                f"keys(batch) gave {ids.dtype} {ids.shape}; expected int64 ({len(batch['label'])}, {self.fields}), one id "
+                f"for each row of the input {ROWS!r}"
+            )
+        return ids.astype(np.int64, copy=False)
+
+    def index(self, batch: Batch) -> KeyBatch:
+        """Unique keys of a batch."""
+        return self.layout.index(self.keys(batch))
+
+    # --- parameters ---------------------------------------------------------------------------------------
+
+    def initial_dense(self) -> F32:
+        """[dense_size]: the trainable variables as the user's initialisers made them."""
+        return _flat([variable.numpy() for variable in self._trainable])
+
+    def initial_state(self) -> F32:
+        """[state_size]: moving statistics, adapted normalisations and the like."""
+        return _flat([v.numpy() for v, is_state in zip(self._fixed, self._is_state, strict=True) if is_state])
+
+    def load_into_model(self, dense: F32, state: F32) -> None:
+        """Set the Keras model's variables, to save or inspect it."""
+        for variable, value in zip(self._trainable, _pieces(dense, self._trainable), strict=True):
+            variable.assign(value)
+        states = [v for v, is_state in zip(self._fixed, self._is_state, strict=True) if is_state]
+        for variable, value in zip(states, _pieces(state, states), strict=True):
+            variable.assign(value)
+
+    # --- computation --------------------------------------------------------------------------------------
+
+    def step(self, rows: F32, keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Gradients:
+        """Forward and backward. rows [n unique, dimension]. Raises ModelRefused when the loss is not finite."""
+        label = np.asarray(batch["label"], np.float32)
+        loss, row_gradients, dense_gradient, delta, self._local = self._step(
+            rows, keys.inverse, dense, state, self._local, self._inputs(batch), label
+        )
+        value = float(loss)
+        if not np.isfinite(value):
+            raise ModelRefused(f"the loss is {value}: training diverged; lower model.learning_rate or check the loss")
+        return Gradients(value, row_gradients.numpy(), dense_gradient.numpy(), delta.numpy())
+
+    def predict(self, rows: F32, keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> F32:
+        """[n] probabilities of label 1."""
+        return self._predict(rows, keys.inverse, dense, state, self._local, self._inputs(batch)).numpy()
+
+    def _inputs(self, batch: Batch) -> dict[str, Any]:
+        return {name: np.asarray(batch[name], spec.dtype.as_numpy_dtype) for name, spec in self._features.items()}
+
+    def _call(self, gathered: Any, dense: Any, state: Any, local: list[Any], features: dict[str, Any], training: bool) -> Any:
+        states = iter(_pieces(state, [v for v, s in zip(self._fixed, self._is_state, strict=True) if s]))
+        locals_ = iter(local)
+        fixed = [next(states) if is_state else next(locals_) for is_state in self._is_state]
+        values = {**features, ROWS: gathered}
+        inputs = keras.tree.pack_sequence_as(self.model.input, [values[name] for name in self._names])
+        return self.model.stateless_call(
+            _pieces(dense, self._trainable), fixed, inputs, training=training, return_losses=True
+        )
+
+    def _step_graph(
+        self, rows: Any, inverse: Any, dense: Any, state: Any, local: list[Any], features: dict[str, Any], label: Any
+    ) -> Any:
+        with tf.GradientTape() as tape:
+            gathered = tf.gather(rows, inverse)
+            tape.watch(gathered)
+            tape.watch(dense)
+            output, fixed, penalties = self._call(gathered, dense, state, local, features, training=True)
+            loss = tf.reduce_mean(self._loss(_like(label, output), output))
+            for penalty in penalties:
+                loss += tf.cast(penalty, tf.float32)
+        of_gathered, of_dense = tape.gradient(loss, [gathered, dense], unconnected_gradients="zero")
+        flat = tf.reshape(of_gathered, (-1, self.layout.dimension))
+        of_rows = tf.math.unsorted_segment_sum(flat, tf.reshape(inverse, (-1,)), tf.shape(rows)[0])
+        moved = [tf.reshape(v, (-1,)) for v, is_state in zip(fixed, self._is_state, strict=True) if is_state]
+        delta = tf.concat(moved, axis=0) - state if moved else tf.zeros_like(state)
+        return loss, of_rows, of_dense, delta, [v for v, s in zip(fixed, self._is_state, strict=True) if not s]
+
+    def _predict_graph(
+        self, rows: Any, inverse: Any, dense: Any, state: Any, local: list[Any], features: dict[str, Any]
+    ) -> Any:
+        output = self._call(tf.gather(rows, inverse), dense, state, local, features, training=False)[0]
+        output = tf.reshape(output, (-1,))
+        return output if self._probability else tf.sigmoid(output)
+
+
+# --- what can be trained ------------------------------------------------------------------------------------
+
+
+def _build(task: Task) -> Any:
+    try:
+        model = task.build()
+    except ModelRefused:
+        raise
+    except Exception as error:
+        raise ModelRefused(f"build() failed: {type(error).__name__}: {error}") from error
+    if not isinstance(model, keras.Model):
+        raise ModelRefused(f"build() gave {type(model).__name__}; expected a functional keras.Model")
+    functional = type(model).__module__.startswith("keras.") and bool(getattr(model, "inputs", None))
+    if not functional:
+        raise ModelRefused(
+            f"build() gave {type(model).__name__}, a subclassed model, whose variables and inputs are not known before it "
+            "runs; return a functional one: keras.Model(inputs=[rows, …], outputs=output)"
+        )
+    if len(model.outputs) != 1:
+        raise ModelRefused(f"the model has {len(model.outputs)} outputs; expected one, of shape (None, 1)")
+    if model.outputs[0].shape not in ((None, 1), (None,)):
+        raise ModelRefused(f"the output has shape {model.outputs[0].shape}; expected (None, 1): one logit or probability")
+    return model
+
+
+def _check_layers(model: Any) -> None:
+    for layer in model._flatten_layers():  # pyright: ignore[reportPrivateUsage]
+        if isinstance(layer, keras.layers.Embedding) and layer.input_dim * layer.output_dim > _LARGEST_EMBEDDING:
+            raise ModelRefused(
+                f"layer {layer.name} holds {layer.input_dim} x {layer.output_dim} floats, which every worker would pull in "
+                f"every step; take the rows from the input {ROWS!r} and return their ids from keys(batch)"
+            )
+
+
+def _input_names(model: Any) -> list[str]:
+    structure = model.input
+    if isinstance(structure, dict):
+        # Keras flattens a dict by its sorted keys
+        return sorted(cast("dict[str, Any]", structure))
+    return [tensor.name for tensor in keras.tree.flatten(structure)]
+
+
+def _rows_shape(model: Any) -> tuple[int, int]:
+    for name, tensor in zip(_input_names(model), model.inputs, strict=True):
+        if name == ROWS:
+            if len(tensor.shape) != 3 or None in tensor.shape[1:]:
+                raise ModelRefused(f"the input {ROWS!r} has shape {tensor.shape}; expected (None, fields, dimension)")
+            return int(tensor.shape[1]), int(tensor.shape[2])
+    raise ModelRefused(
+        f"the model has inputs {_input_names(model)}, none named {ROWS!r}; add "
+        f"keras.Input((fields, dimension), name={ROWS!r}), which receives the embedding rows of keys(batch)"
+    )
+
+
+def _ends_in_sigmoid(model: Any) -> bool:
+    layer = model.layers[-1]
+    return getattr(layer, "activation", None) is keras.activations.sigmoid
+
+
+def _loss_of(task: Task, model: Any, probability: bool) -> Callable[[Any, Any], Any]:
+    own = getattr(task, "loss", None)
+    if callable(own):
+        return cast("Callable[[Any, Any], Any]", own)
+    compiled = getattr(model, "loss", None)
+    if isinstance(compiled, (str, keras.losses.Loss)) or callable(compiled):
+        return cast("Callable[[Any, Any], Any]", keras.losses.get(compiled))
+    return keras.losses.BinaryCrossentropy(from_logits=not probability)
+
+
+def _like(label: Any, output: Any) -> Any:
+    return tf.reshape(label, (-1, 1)) if len(output.shape) == 2 else tf.reshape(label, (-1,))
+
+
+# --- flat vectors -------------------------------------------------------------------------------------------
+
+
+def _size(variable: Any) -> int:
+    return int(np.prod(variable.shape, dtype=np.int64))
+
+
+def _flat(values: list[Any]) -> F32:
+    return np.concatenate([np.zeros(0, np.float32), *(np.asarray(v, np.float32).reshape(-1) for v in values)])
+
+
+def _pieces(flat: Any, variables: list[Any]) -> list[Any]:
+    """Views of a flat vector (NumPy or tensor) in the shapes of ``variables``."""
+    pieces: list[Any] = []
+    position = 0
+    for variable in variables:
+        size = _size(variable)
+        piece = flat[position : position + size]
+        shape = tuple(variable.shape)
+        pieces.append(piece.reshape(shape) if isinstance(piece, np.ndarray) else tf.reshape(piece, shape))
+        position += size
+    return pieces
