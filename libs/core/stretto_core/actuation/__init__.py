@@ -1,0 +1,67 @@
+"""Makes the pods and parameters of one job match its plan, step by step, without a restart.
+
+``ActuatorMachine`` remembers and decides; ``next_steps`` says what the world still lacks. The edge of the service
+carries the steps out against a backend and reports what it observed; every observation may come twice, late or never.
+"""
+
+from stretto_core.actuation.machine import ActuatorMachine
+from stretto_core.actuation.placement import UnownedColumns, claim, plan_moves
+from stretto_core.actuation.state import (
+    ActuatorState,
+    BucketsClaimed,
+    CheckpointFailed,
+    CheckpointFlushed,
+    CheckpointRestored,
+    HotPsDetected,
+    JobCancelled,
+    JobCompleted,
+    JobFailed,
+    JobFinished,
+    JobSubmitted,
+    MigrationFinished,
+    MigrationStarted,
+    PlanApplied,
+    PlanDecided,
+    Pod,
+    PodExited,
+    PodResized,
+    PodStarted,
+    Server,
+    ServersAsked,
+    ServersChanged,
+    ServersKnown,
+)
+from stretto_core.actuation.steps import Rebalance, Steps, next_steps
+
+__all__ = [
+    "ActuatorMachine",
+    "ActuatorState",
+    "BucketsClaimed",
+    "CheckpointFailed",
+    "CheckpointFlushed",
+    "CheckpointRestored",
+    "HotPsDetected",
+    "JobCancelled",
+    "JobCompleted",
+    "JobFailed",
+    "JobFinished",
+    "JobSubmitted",
+    "MigrationFinished",
+    "MigrationStarted",
+    "PlanApplied",
+    "PlanDecided",
+    "Pod",
+    "PodExited",
+    "PodResized",
+    "PodStarted",
+    "Rebalance",
+    "Server",
+    "ServersAsked",
+    "ServersChanged",
+    "ServersKnown",
+    "Steps",
+    "UnownedColumns",
+    "claim",
+    "next_steps",
+    "plan_moves",
+]

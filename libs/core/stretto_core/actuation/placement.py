@@ -1,0 +1,119 @@
+"""Which parameter server gets which buckets and dense slices, and the fewest moves to get there.
+
+Dense slices of one server move together (as bucket -1): they are few and small, and a push touches all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from stretto_core.machine import CoreError
+
+BUCKETS = 64
+SLICES = 12
+DENSE = -1
+
+NOT_MINE, MINE, FROZEN = 0, 1, 2
+
+
+class UnownedColumns(CoreError):
+    """Some buckets have no owner; says which."""
+
+
+def claim(
+    servers: Sequence[int], buckets: int = BUCKETS, slices: int = SLICES
+) -> dict[int, tuple[list[int], list[int]]]:
+    """First placement: server -> (its buckets, its slices), each spread evenly and consecutively.
+
+    Slices are dealt from the other end, so that the first server does not get both remainders.
+    """
+    count = len(servers)
+    return {
+        server: (_part(buckets, count, position), _part(slices, count, count - 1 - position))
+        for position, server in enumerate(servers)
+    }
+
+
+def _part(columns: int, count: int, position: int) -> list[int]:
+    base, extra = divmod(columns, count)
+    start = position * base + min(position, extra)
+    return list(range(start, start + base + (position < extra)))
+
+
+def owner_of(vectors: Mapping[int, Sequence[int]]) -> list[int]:
+    """The owner of each column from every server's own vector; MINE goes before FROZEN (between two steps of a move
+    both are seen, and the new owner is ahead). UnownedColumns if a column is nobody's."""
+    width = len(next(iter(vectors.values()), ()))
+    owner: list[int | None] = [None] * width
+    for state in (FROZEN, MINE):
+        for server, vector in vectors.items():
+            for column, value in enumerate(vector):
+                if value == state:
+                    owner[column] = server
+    missing = [column for column, server in enumerate(owner) if server is None]
+    if missing:
+        raise UnownedColumns(
+            f"columns {missing[:8]} of {width} have no owner among servers {sorted(vectors)}; repair first"
+        )
+    return [server for server in owner if server is not None]
+
+
+def shares(columns: int, weights: Mapping[int, float], held: Mapping[int, int]) -> dict[int, int]:
+    """How many of ``columns`` each server gets by its weight: largest remainders (Hamilton), and among equal
+    remainders those that hold most already, so that least has to move."""
+    total = sum(weights.values())
+    exact = {server: columns * weight / total for server, weight in weights.items()}
+    result = {server: int(value + 1e-9) for server, value in exact.items()}
+    ranked = sorted(weights, key=lambda s: (-round(exact[s] - result[s], 9), -held.get(s, 0), s))
+    for server in ranked[: columns - sum(result.values())]:
+        result[server] += 1
+    return result
+
+
+def plan_moves(
+    buckets: Mapping[int, Sequence[int]],
+    slices: Mapping[int, Sequence[int]],
+    rows: Sequence[int],
+    weights: Mapping[int, float],
+) -> dict[int, list[tuple[int, int]]]:
+    """Fewest moves that leave every server of ``weights`` with its share: destination -> [(bucket, source)].
+
+    ``buckets`` and ``slices`` are the own vectors of all servers, those that leave included; ``rows`` per bucket.
+    Servers without a weight are emptied. Of what a server gives away, it gives the buckets whose rows are
+    nearest to the mean, so that counts and rows stay balanced together; dense slices move only off servers that leave.
+    """
+    targets = {server: weight for server, weight in weights.items() if weight > 0}
+    owner = owner_of(buckets)
+    held = {server: [b for b, s in enumerate(owner) if s == server] for server in {*owner, *targets}}
+    share = shares(len(owner), targets, {server: len(columns) for server, columns in held.items()})
+    mean = sum(rows) / max(len(rows), 1)
+    spare: list[int] = []
+    for server in sorted(held):
+        surplus = len(held[server]) - share.get(server, 0)
+        if surplus > 0:
+            ranked = sorted(held[server], key=lambda b: (abs(rows[b] - mean) if b < len(rows) else 0.0, b))
+            spare += ranked[:surplus]
+    moves: dict[int, list[tuple[int, int]]] = {}
+    # the largest buckets go first, each to the server with the fewest rows that still has room
+    room = {server: share[server] - len(held[server]) for server in targets}
+    load = {server: sum(rows[b] for b in held[server] if b < len(rows)) for server in targets}
+    for bucket in sorted(spare, key=lambda b: (-(rows[b] if b < len(rows) else 0), b)):
+        destination = min((s for s in targets if room[s] > 0), key=lambda s: (load[s], s))
+        room[destination] -= 1
+        load[destination] += rows[bucket] if bucket < len(rows) else 0
+        moves.setdefault(destination, []).append((bucket, owner[bucket]))
+    for destination, source in _dense_moves(slices, targets):
+        moves.setdefault(destination, []).insert(0, (DENSE, source))
+    return moves
+
+
+def _dense_moves(slices: Mapping[int, Sequence[int]], targets: Mapping[int, float]) -> list[tuple[int, int]]:
+    owner = owner_of(slices)
+    count = {server: sum(1 for s in owner if s == server) for server in {*owner, *targets}}
+    moves: list[tuple[int, int]] = []
+    for source in sorted(count):
+        if source not in targets and count[source]:
+            destination = min(targets, key=lambda s: (count[s], s))
+            count[destination] += count[source]
+            moves.append((destination, source))
+    return moves
