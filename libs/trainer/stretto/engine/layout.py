@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,7 @@ DELETED_STORED = np.int64(-(2**63) + 1)
 class Optimizer:
     """The update that parameter servers apply to rows and to dense slices.
 
-    Adagrad (Duchi et al. 2011) as in Keras: a += g^2; w -= lr * g / sqrt(a + epsilon).
+    Adagrad (Duchi et al. 2011): a += g^2; w -= lr * g / (sqrt(a) + epsilon).
     Adam (Kingma & Ba 2015) as in Keras, its step count t kept per row and per dense slice.
     """
 
@@ -76,9 +76,8 @@ class KeyBatch:
 class Layout:
     """The shape of a model's parameters; the same value in every worker and parameter server of a job.
 
-    dimension: floats per embedding row (0 only if the model has no embeddings is not allowed: use 1).
-    dense_size: length of the flat trainable dense vector. state_size: length of the flat non-trainable one
-    (BatchNorm moments), travelling with the first dense slice. initial_scale: rows start uniform in +-scale.
+    dimension: floats per embedding row. dense_size: length of the flat trainable dense vector.
+    state_size: length of the flat non-trainable one (BatchNorm moments), travelling with the first dense slice. initial_scale: rows start uniform in +-scale.
     """
 
     dimension: int
@@ -126,7 +125,8 @@ class Layout:
     @staticmethod
     def from_dict(data: dict[str, Any]) -> Layout:
         try:
-            return Layout(**{**data, "optimizer": Optimizer(**cast("dict[str, Any]", data["optimizer"]))})
+            fields: dict[str, Any] = {**data, "optimizer": Optimizer(**data["optimizer"])}
+            return Layout(**fields)
         except (TypeError, KeyError) as error:
             raise LayoutError(f"layout {data!r} is not one of this version: {error}") from error
 

@@ -26,9 +26,7 @@ def assign(layout: Layout, servers: Sequence[int]) -> dict[int, list[int]]:
     buckets = np.array_split(np.arange(layout.buckets), len(servers))
     slices = np.array_split(np.arange(layout.buckets, layout.columns), len(servers))
     # slices go the other way round, so that with few slices the first server does not get both remainders
-    return {
-        server: [int(c) for c in (*buckets[i], *slices[len(servers) - 1 - i])] for i, server in enumerate(servers)
-    }
+    return {server: [int(c) for c in (*buckets[i], *slices[len(servers) - 1 - i])] for i, server in enumerate(servers)}
 
 
 def owners(own: Mapping[int, I64], columns: int) -> I64:
@@ -43,7 +41,9 @@ def owners(own: Mapping[int, I64], columns: int) -> I64:
     return route
 
 
-def plan_moves(layout: Layout, current: Mapping[int, Iterable[int]], target: Sequence[int]) -> dict[int, dict[int, int]]:
+def plan_moves(
+    layout: Layout, current: Mapping[int, Iterable[int]], target: Sequence[int]
+) -> dict[int, dict[int, int]]:
     """Fewest moves that leave the columns evenly on `target`: destination -> {column: source}.
 
     current: server -> its columns (servers that leave included). A server keeps what it has up to its share;

@@ -1,0 +1,472 @@
+"""The worker's side: routing, pull, exactly-once push."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from ..errors import BatchMisaligned, LayoutError, OwnershipUnknown, ProgressGap, ServerLost, StaleAttempt
+from .graph import (
+    APPLIED,
+    DEVICE,
+    GAP,
+    MISALIGNED,
+    NOT_OWNED,
+    PUSH_HEAD,
+    STALE,
+    build_finish,
+    build_progress,
+    build_pull,
+    build_push,
+    build_seed,
+    build_state,
+    read,
+    state_length,
+)
+from .layout import F32, I64, KeyBatch, Layout
+from .link import Link
+from .placement import Own, owners
+
+FINISHED = 2**62  # progress of a shard whose records were forgotten
+
+_FIRST_BACKOFF_S = 0.002
+_LAST_BACKOFF_S = 0.05
+_PROBE_EVERY_S = 1.0
+_ANSWER_HEAD = 3  # code, columns applied, microseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """rows [n, dimension] in the order of the key batch, dense [dense_size], state [state_size].
+
+    seconds: the whole pull. rows_seconds: its share for rows, by bytes (rows and slices travel together).
+    """
+
+    rows: F32
+    dense: F32
+    state: F32
+    seconds: float
+    rows_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class PushResult:
+    """seconds: until every column has it. update_seconds: largest over servers of the time inside, queueing included.
+
+    retries: rounds rejected because a column was moving. applied: columns this call applied (the rest had it).
+    """
+
+    seconds: float
+    update_seconds: float
+    retries: int
+    applied: int
+
+
+class WorkerLink(Link):
+    """What a worker runs on one server; `warm` makes the first real step as fast as the others."""
+
+    def __init__(self, layout: Layout, graph: WorkerGraph, server: int, address: str, timeout_s: float) -> None:
+        super().__init__(graph.graph, server, address, timeout_s)
+        self._layout = layout
+        self.pull = self.callable(graph.pull[1], graph.pull[0])
+        self.push = self.callable(graph.push[1], graph.push[0])
+        self.seed = self.callable(graph.seed[1], graph.seed[0])
+        self.progress = self.callable(graph.progress[1], graph.progress[0])
+        self.finish = self.callable(graph.finish[1], graph.finish[0])
+        self.own = self.callable(graph.own, [])
+
+    def warm(self) -> None:
+        layout = self._layout
+        none = np.zeros(0, np.int64)
+        head = np.zeros(len(PUSH_HEAD) + layout.columns + layout.buckets, np.int64)
+        rows = np.zeros((0, layout.dimension), np.float32)
+        slices = np.zeros((0, layout.slice_length), np.float32)
+        self.own()
+        self.pull(np.zeros(layout.buckets, np.int64), none)
+        self.push(head, none, rows, slices, np.zeros(state_length(layout), np.float32))
+        self.progress(np.zeros(2, np.int64))
+        self.finish(none)
+
+
+class WorkerGraph:
+    """The worker's nodes, built once and run on every server."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.graph = tf.Graph()
+        with self.graph.as_default(), tf.device(DEVICE):
+            state = build_state(layout)
+            self.pull = build_pull(state)
+            self.push = build_push(state)
+            self.seed = build_seed(state)
+            self.progress = build_progress(state)
+            self.finish = build_finish(state)
+            self.own = read(state.own)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one server owns, as the worker last saw it."""
+
+    link: WorkerLink
+    buckets: Any  # bool [buckets]
+    slices: I64  # ids
+    claim: Any  # bool [columns]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    owner: I64  # [columns] server id
+    parts: dict[int, Part]
+
+
+class Parameters:
+    """The parameters of a job, as one worker sees them.
+
+    servers: id -> "host:port". worker: the n of pod `worker-<n>`. refresh_servers: asked for the current servers
+    when routing turns out to be old. timeout_s: of one operation on one server. patience_s: how long columns may
+    stay without an owner before `OwnershipUnknown`.
+
+    Thread use: any number of pulls at a time, one push at a time. After `ServerLost` the same call may be repeated.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        servers: dict[int, str],
+        *,
+        worker: int,
+        refresh_servers: Callable[[], dict[int, str]] | None = None,
+        timeout_s: float = 20.0,
+        patience_s: float = 60.0,
+    ) -> None:
+        self.layout = layout
+        self.worker = worker
+        self._refresh_servers = refresh_servers
+        self._timeout_s = timeout_s
+        self._patience_s = patience_s
+        self._graph = WorkerGraph(layout)
+        self._links: dict[int, WorkerLink] = {}
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(64, thread_name_prefix="ps")
+        self._pulls = ThreadPoolExecutor(4, thread_name_prefix="pull")
+        self._route: Route | None = None
+        self.connect(servers, wait=True)
+
+    # --- connections --------------------------------------------------------------------------------------
+
+    def connect(self, servers: dict[int, str], *, wait: bool = False) -> None:
+        """Make `servers` the ones in use. New ones are opened and warmed in a thread while training goes on.
+
+        Servers that left the list are dropped as soon as they own nothing.
+        """
+        opened = [
+            self._pool.submit(self._open, server, address)
+            for server, address in servers.items()
+            if server not in self._links or self._links[server].address != address
+        ]
+        with self._lock:
+            owning = set(self._route.parts) if self._route else set()
+            gone = [s for s in self._links if s not in servers and s not in owning]
+            dropped = [self._links.pop(server) for server in gone]
+        for link in dropped:
+            self._pool.submit(link.close)
+        if wait:
+            self._gather(dict(enumerate(opened)))
+
+    def _open(self, server: int, address: str) -> WorkerLink:
+        link = WorkerLink(self.layout, self._graph, server, address, self._timeout_s)
+        link.warm()
+        with self._lock:
+            self._links[server] = link
+        return link
+
+    def _lose(self, lost: ServerLost) -> None:
+        with self._lock:
+            link = self._links.get(lost.server)
+            if link is not None and link.address == lost.address:
+                del self._links[lost.server]
+                self._pool.submit(link.close)
+            self._route = None
+
+    def _gather(self, futures: dict[int, Future[Any]]) -> dict[int, Any]:
+        """Results by key. A server whose port refuses connections is lost at once, not after the timeout."""
+        pending = set(futures.values())
+        while pending:
+            done, pending = wait(pending, _PROBE_EVERY_S, FIRST_EXCEPTION)
+            for future in done:
+                error = future.exception()
+                if isinstance(error, ServerLost):
+                    self._lose(error)
+                if error is not None:
+                    raise error
+            if pending and not done:
+                self._probe()
+        return {key: future.result() for key, future in futures.items()}
+
+    def _probe(self) -> None:
+        for link in list(self._links.values()):
+            host, _, port = link.address.rpartition(":")
+            try:
+                socket.create_connection((host, int(port)), timeout=_PROBE_EVERY_S).close()
+            except ConnectionRefusedError as error:
+                lost = ServerLost(link.server, link.address, "connection refused")
+                self._lose(lost)
+                raise lost from error
+            except OSError:
+                continue  # slow is not dead: the operation's own timeout decides
+
+    def _on_all(self, call: Callable[[WorkerLink], Any]) -> dict[int, Any]:
+        return self._gather({s: self._pool.submit(call, link) for s, link in list(self._links.items())})
+
+    # --- routing ------------------------------------------------------------------------------------------
+
+    def _current(self) -> Route:
+        return self._route or self._refresh()
+
+    def _refresh(self) -> Route:
+        """Read ownership where it lives, until every column has an owner."""
+        deadline = time.monotonic() + self._patience_s
+        backoff = _FIRST_BACKOFF_S
+        while True:
+            if self._refresh_servers is not None:
+                servers = self._refresh_servers()
+                if any(s not in self._links or self._links[s].address != a for s, a in servers.items()):
+                    self.connect(servers, wait=True)
+            own = self._on_all(lambda link: link.own())
+            route = self._routed(own)
+            if route is not None:
+                self._route = route
+                return route
+            if time.monotonic() > deadline:
+                missing = np.flatnonzero(owners(own, self.layout.columns) < 0).tolist()
+                raise OwnershipUnknown(
+                    f"columns {missing[:8]} ({len(missing)} in all) have no owner among servers {sorted(own)} "
+                    f"for {self._patience_s:.0f} s; repair ownership or restore the missing server"
+                )
+            time.sleep(backoff)
+            backoff = min(2 * backoff, _LAST_BACKOFF_S)
+
+    def _routed(self, own: dict[int, I64]) -> Route | None:
+        owner = owners(own, self.layout.columns)
+        if (owner < 0).any():
+            return None
+        buckets = self.layout.buckets
+        parts: dict[int, Part] = {}
+        for server in np.unique(owner):
+            link = self._links.get(int(server))
+            if link is None:
+                return None
+            claim = owner == server
+            parts[int(server)] = Part(link, claim[:buckets], np.flatnonzero(claim[buckets:]), claim)
+        return Route(owner, parts)
+
+    # --- values -------------------------------------------------------------------------------------------
+
+    def seed(self, dense: F32, state: F32 | None = None) -> None:
+        """Offer initial dense values. Slices that have values already keep them, so every worker may call this."""
+        values, extra = self.layout.split_dense(dense), self._state(state)
+        deadline = time.monotonic() + self._patience_s
+        while True:
+            answers = self._on_all(lambda link: link.seed(values, extra))
+            slices = self.layout.slices
+            own = {s: a[slices:][self.layout.buckets :] for s, a in answers.items()}
+            seeded = [((own[s] != Own.NOT_MINE) & (a[:slices] == 1)) for s, a in answers.items()]
+            if np.any(seeded, axis=0).all():
+                return
+            if time.monotonic() > deadline:
+                raise OwnershipUnknown(f"dense slices could not be seeded for {self._patience_s:.0f} s")
+            time.sleep(_LAST_BACKOFF_S)
+
+    def _state(self, state: F32 | None) -> F32:
+        size = self.layout.state_size
+        if state is None:
+            return np.zeros(state_length(self.layout), np.float32)
+        if state.shape != (size,):
+            raise LayoutError(f"state has shape {state.shape}, the layout wants ({size},)")
+        return state if size else np.zeros(1, np.float32)
+
+    def begin_pull(self, keys: KeyBatch) -> Future[Pulled]:
+        """`pull` in a thread, to overlap it with the step before."""
+        return self._pulls.submit(self.pull, keys)
+
+    def pull(self, keys: KeyBatch) -> Pulled:
+        """Current rows of the keys and the whole dense vector. Raises ServerLost, OwnershipUnknown."""
+        begun = time.perf_counter()
+        layout = self.layout
+        rows = layout.initial_rows(keys.stored)
+        dense = np.zeros((layout.slices, layout.slice_length), np.float32)
+        while True:
+            route = self._current()
+            chosen = self._keys_by_server(route, keys)
+            answers = self._gather(
+                {
+                    server: self._pool.submit(
+                        part.link.pull,
+                        np.concatenate([np.where(part.buckets, keys.counts, 0), part.slices]),
+                        keys.stored[chosen[server]],
+                    )
+                    for server, part in route.parts.items()
+                }
+            )
+            if all((answers[s][3][part.claim] != Own.NOT_MINE).all() for s, part in route.parts.items()):
+                break
+            self._refresh()
+        state = np.zeros(0, np.float32)
+        for server, part in route.parts.items():
+            deltas, slices, extra, _ = answers[server]
+            rows[chosen[server]] += deltas
+            dense[part.slices] = slices
+            if layout.state_size and part.claim[layout.buckets]:
+                state = extra
+        seconds = time.perf_counter() - begun
+        share = rows.nbytes / max(1, rows.nbytes + dense.nbytes)
+        return Pulled(rows, layout.join_dense(dense), state, seconds, seconds * share)
+
+    def _keys_by_server(self, route: Route, keys: KeyBatch) -> dict[int, Any]:
+        """server -> index (slice or array) of its keys in the batch."""
+        if len(route.parts) == 1:
+            return {server: slice(None) for server in route.parts}
+        owner = np.repeat(route.owner[: self.layout.buckets], keys.counts)
+        return {server: np.flatnonzero(owner == server) for server in route.parts}
+
+    # --- push ---------------------------------------------------------------------------------------------
+
+    def push(
+        self,
+        keys: KeyBatch,
+        row_gradients: F32,
+        dense_gradient: F32,
+        *,
+        shard: int,
+        attempt: int,
+        start: int,
+        stop: int,
+        state_delta: F32 | None = None,
+    ) -> PushResult:
+        """Apply one batch exactly once: samples start..stop of the shard, counted from the shard's beginning.
+
+        A server applies a column only if its record says `start`, and skips it if the record is at `stop` or later,
+        so that repeating a push is harmless. Returns when every column has the batch.
+        Raises StaleAttempt, ProgressGap, BatchMisaligned (give the batch up), ServerLost, OwnershipUnknown (repeat it).
+        """
+        begun = time.perf_counter()
+        layout = self.layout
+        if not 0 <= start < stop:
+            raise LayoutError(f"push of samples {start}..{stop}: wanted 0 <= start < stop")
+        if row_gradients.shape != (len(keys), layout.dimension):
+            raise LayoutError(f"row gradients have shape {row_gradients.shape}, wanted {(len(keys), layout.dimension)}")
+        head = np.array([shard, attempt, start, stop, self.worker], np.int64)
+        slices, delta = layout.split_dense(dense_gradient), self._state(state_delta)
+        pending = np.ones(layout.columns, np.bool_)
+        retries, applied, update_seconds, backoff = 0, 0, 0.0, _FIRST_BACKOFF_S
+        deadline = begun + self._patience_s
+        while True:
+            route = self._current()
+            chosen = self._keys_by_server(route, keys)
+            claims = {server: part.claim & pending for server, part in route.parts.items()}
+            answers = self._gather(
+                {
+                    server: self._pool.submit(
+                        self._push_part, part, claims[server], chosen[server], head, keys, row_gradients, slices, delta
+                    )
+                    for server, part in route.parts.items()
+                    if claims[server].any()
+                }
+            )
+            for server, answer in answers.items():
+                code = int(answer[0])
+                update_seconds = max(update_seconds, int(answer[2]) / 1e6)
+                if code == APPLIED:
+                    pending &= ~claims[server]
+                    applied += int(answer[1])
+                elif code != NOT_OWNED:
+                    raise _refusal(code, server, shard, attempt, start, stop)
+            if not pending.any():
+                return PushResult(time.perf_counter() - begun, update_seconds, retries, applied)
+            if time.perf_counter() > deadline:
+                raise OwnershipUnknown(
+                    f"push of shard {shard} samples {start}..{stop} was rejected for {self._patience_s:.0f} s by the "
+                    f"owners of columns {np.flatnonzero(pending)[:8].tolist()}: a move or a checkpoint did not finish; "
+                    "repair ownership"
+                )
+            retries += 1
+            time.sleep(backoff)
+            backoff = min(2 * backoff, _LAST_BACKOFF_S)
+            self._refresh()
+
+    def _push_part(
+        self,
+        part: Part,
+        claim: Any,
+        chosen: Any,
+        head: I64,
+        keys: KeyBatch,
+        row_gradients: F32,
+        slices: F32,
+        delta: F32,
+    ) -> I64:
+        buckets = self.layout.buckets
+        if not np.array_equal(claim, part.claim):  # a retry: some columns of this server have it already
+            owner = np.repeat(claim[:buckets], keys.counts)
+            chosen = np.flatnonzero(owner)
+        full_head = np.concatenate([head, claim, np.where(claim[:buckets], keys.counts, 0)])
+        ids = np.flatnonzero(claim[buckets:])
+        return part.link.push(full_head, keys.stored[chosen], row_gradients[chosen], slices[ids], delta)
+
+    # --- progress -----------------------------------------------------------------------------------------
+
+    def progress(self, shard: int, attempt: int = 0) -> int:
+        """Samples of the shard that every column has: where a new attempt resumes. FINISHED if it was forgotten.
+
+        Raises the fence to `attempt` on every server: pushes of lower attempts are refused from here on.
+        """
+        head = np.array([shard, attempt], np.int64)
+        columns = self.layout.columns
+        deadline = time.monotonic() + self._patience_s
+        while True:
+            self._current()
+            answers = self._on_all(lambda link: link.progress(head))
+            offsets = np.full(columns, -1, np.int64)
+            for answer in answers.values():
+                done, own, record = answer[0], answer[1 : 1 + columns], answer[1 + columns :]
+                seen = np.where(done == 1, FINISHED, record[:columns])
+                # seen twice between two steps of a move: the new owner is ahead
+                offsets = np.where(own != Own.NOT_MINE, np.maximum(offsets, seen), offsets)
+            if (offsets >= 0).all():
+                return int(offsets.min())
+            if time.monotonic() > deadline:
+                raise OwnershipUnknown(f"progress of shard {shard}: some columns have no owner")
+            time.sleep(_FIRST_BACKOFF_S)
+            self._route = None
+
+    def forget(self, shards: Iterable[int]) -> None:
+        """Delete the progress records of finished shards everywhere (about 0.6 kB each); a mark stays."""
+        ids = np.fromiter(shards, np.int64)
+        if len(ids):
+            self._on_all(lambda link: link.finish(ids))
+
+    def close(self) -> None:
+        with self._lock:
+            links, self._links = list(self._links.values()), {}
+        for link in links:
+            link.close()
+        self._pulls.shutdown(wait=False, cancel_futures=True)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _refusal(code: int, server: int, shard: int, attempt: int, start: int, stop: int) -> Exception:
+    what = f"ps-{server} refused shard {shard} attempt {attempt} samples {start}..{stop}"
+    if code == STALE:
+        return StaleAttempt(f"{what}: a higher attempt holds the shard, or it is finished; drop it and ask for another")
+    if code == GAP:
+        return ProgressGap(f"{what}: samples before {start} are missing there; resume at progress({shard})")
+    assert code == MISALIGNED
+    return BatchMisaligned(f"{what}: applied up to the middle of it; replay with the batch boundaries used before")

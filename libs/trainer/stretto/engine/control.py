@@ -1,0 +1,408 @@
+"""Control operations on one parameter server, local or remote: ownership, accounting, raw copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from ..errors import LayoutError
+from .graph import (
+    DEVICE,
+    INITIAL_TABLE_SLOTS,
+    Locked,
+    State,
+    build_finish,
+    build_state,
+    dense_slot_shapes,
+    find,
+    gather,
+    insert,
+    now_us,
+    ops,
+    read,
+    scatter,
+    v1,
+)
+from .layout import DELETED_STORED, EMPTY_STORED, F32, I64, Layout, checksum
+from .link import Link
+from .placement import Own
+
+_ALL = np.int64(2**40)
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What this server applied, counted by itself.
+
+    samples[columns] and pushes[columns] move with their column; per_shard counts the samples that the first
+    dense slice applied for each shard with a live record (empty on servers that never owned that slice).
+    """
+
+    samples: I64
+    pushes: I64
+    per_shard: dict[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Since the server started: pushes applied, seconds in them (queueing included), pushes rejected."""
+
+    updates: int
+    update_seconds: float
+    rejected: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSeen:
+    """Pushes accepted from one worker and the age of the last one."""
+
+    pushes: int
+    idle_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RawBucket:
+    """The raw slots of one hash table, empty ones included: keys [n, 1], rows [n, row_floats]."""
+
+    keys: I64
+    rows: F32
+
+    @property
+    def nbytes(self) -> int:
+        return self.keys.nbytes + self.rows.nbytes
+
+    @staticmethod
+    def empty(layout: Layout) -> RawBucket:
+        return RawBucket(
+            np.full((INITIAL_TABLE_SLOTS, 1), EMPTY_STORED),
+            np.zeros((INITIAL_TABLE_SLOTS, layout.row_floats), np.float32),
+        )
+
+    def used(self) -> tuple[I64, F32]:
+        """(stored keys, rows) of the slots in use."""
+        keys = self.keys.reshape(-1)
+        live = (keys != EMPTY_STORED) & (keys != DELETED_STORED)
+        return keys[live], self.rows[live]
+
+
+@dataclass(frozen=True, slots=True)
+class RawSlices:
+    """Dense slices `ids` with their optimiser slots, seeded marks, and the non-trainable state."""
+
+    ids: I64
+    values: list[F32]
+    seeded: I64
+    state: F32
+
+    @property
+    def nbytes(self) -> int:
+        return sum(v.nbytes for v in self.values) + self.state.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Columns and the progress that belongs to them, from one instant between two pushes.
+
+    shards [n], records [n, columns + 2], finished: marks at that instant, samples and pushes [columns].
+    """
+
+    bucket: RawBucket | None
+    slices: RawSlices | None
+    shards: I64
+    records: I64
+    finished: I64
+    samples: I64
+    pushes: I64
+
+
+class Control:
+    """A control session. Its few operations take the bucket as an argument, so that each compiles once only."""
+
+    def __init__(self, layout: Layout, address: str, server: int = -1, timeout_s: float = 30.0) -> None:
+        self.layout = layout
+        self.address = address
+        self.server = server
+        graph = tf.Graph()
+        with graph.as_default(), tf.device(DEVICE):
+            nodes = _build(build_state(layout))
+        self._link = Link(graph, server, address, timeout_s)
+        self._run = {name: self._link.callable(fetches, feeds) for name, (feeds, fetches) in nodes.items()}
+
+    def close(self) -> None:
+        self._link.close()
+
+    def __enter__(self) -> Control:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # --- ownership ----------------------------------------------------------------------------------------
+
+    def own(self) -> I64:
+        """[columns] of Own."""
+        return self._run["own"]()
+
+    def columns(self) -> list[int]:
+        """Columns that are mine or frozen here."""
+        return [int(c) for c in np.flatnonzero(self.own() != Own.NOT_MINE)]
+
+    def set_own(self, columns: Iterable[int], to: Own, expect: Own | None = None) -> int:
+        """Compare-and-set, under the push mutex: when it returns, no push that saw the old value is at work.
+
+        Returns how many columns changed (those whose state was `expect`; all if None).
+        """
+        mask = self._mask(columns)
+        return int(self._run["set_own"](mask, -1 if expect is None else int(expect), int(to)))
+
+    def freeze(self) -> int:
+        return self.set_own(range(self.layout.columns), Own.FROZEN, Own.MINE)
+
+    def thaw(self) -> int:
+        return self.set_own(range(self.layout.columns), Own.MINE, Own.FROZEN)
+
+    def _mask(self, columns: Iterable[int]) -> Any:
+        chosen = np.fromiter(columns, np.int64)
+        if len(chosen) and (chosen.min() < 0 or chosen.max() >= self.layout.columns):
+            raise LayoutError(f"columns {chosen.tolist()[:8]} are outside 0..{self.layout.columns - 1}")
+        mask = np.zeros(self.layout.columns, np.bool_)
+        mask[chosen] = True
+        return mask
+
+    # --- measures -----------------------------------------------------------------------------------------
+
+    def sizes(self) -> I64:
+        """[buckets] categories in each bucket owned here, 0 for the others."""
+        sizes, own = self._run["sizes"]()
+        return np.where(own[: self.layout.buckets] != Own.NOT_MINE, sizes, 0)
+
+    def raw_sizes(self) -> I64:
+        """[buckets] rows in each table, owned or not."""
+        return self._run["sizes"]()[0]
+
+    def categories(self) -> int:
+        return int(self.sizes().sum())
+
+    def memory_bytes(self) -> int:
+        """Bytes of hash tables (empty slots included) and dense slices."""
+        slots = int(self._run["slots"]().sum())
+        dense = sum(int(np.prod(shape)) for shape in dense_slot_shapes(self.layout))
+        return slots * self.layout.row_bytes + 4 * (dense + self.layout.slices * self.layout.slice_length)
+
+    def applied(self) -> Applied:
+        samples, pushes, own = self._run["applied"]()
+        shards, records = self.records()
+        # what a column that has moved away left behind is counted by its new owner
+        if own[self.layout.buckets] == Own.NOT_MINE:
+            shards = shards[:0]
+        per_shard = {int(s): int(r[-1]) for s, r in zip(shards, records, strict=False)}
+        mine = own != Own.NOT_MINE
+        return Applied(np.where(mine, samples, 0), np.where(mine, pushes, 0), per_shard)
+
+    def stats(self) -> Stats:
+        updates, spent_us, rejected = (int(v) for v in self._run["stats"]())
+        return Stats(updates, spent_us / 1e6, rejected)
+
+    def workers(self) -> dict[int, WorkerSeen]:
+        ids, seen, now = self._run["workers"]()
+        return {
+            int(w): WorkerSeen(int(count), max(0.0, (int(now) - int(last)) / 1e6))
+            for w, (count, last) in zip(ids, seen, strict=True)
+        }
+
+    def checksum(self) -> int:
+        """Order-free checksum of keys, rows and slots of everything owned here. Sums over servers are comparable."""
+        total, own = 0, self.own()
+        for bucket in np.flatnonzero(own[: self.layout.buckets] != Own.NOT_MINE):
+            total += checksum(*self.export_bucket(int(bucket)).used())
+        ids = np.flatnonzero(own[self.layout.buckets :] != Own.NOT_MINE)
+        raw = self.export_slices(ids)
+        for part in raw.values:
+            total += checksum(ids, part)
+        if 0 in ids:
+            total += checksum(np.array([-1]), raw.state[None])
+        return total % 2**64
+
+    # --- raw copies ---------------------------------------------------------------------------------------
+
+    def export_bucket(self, bucket: int, limit: int | None = None) -> RawBucket:
+        """Raw slots of one table (at most `limit` of them). The arrays may alias the live table: freeze or copy."""
+        keys, rows = self._run["export"](bucket, _ALL if limit is None else limit)
+        return RawBucket(keys, rows)
+
+    def import_bucket(self, bucket: int, raw: RawBucket) -> None:
+        """Replace a table by raw slots, which must not be touched afterwards (the table may live in them)."""
+        if raw.rows.shape != (len(raw.keys), self.layout.row_floats):
+            raise LayoutError(
+                f"bucket {bucket}: rows of shape {raw.rows.shape} for {len(raw.keys)} keys, "
+                f"wanted {self.layout.row_floats} floats each"
+            )
+        self._run["import"](bucket, raw.keys.reshape(-1, 1), raw.rows)
+
+    def export_slices(self, ids: I64) -> RawSlices:
+        *values, seeded, state = self._run["get_slices"](np.asarray(ids, np.int64))
+        return RawSlices(np.asarray(ids, np.int64), values, seeded, state)
+
+    def import_slices(self, raw: RawSlices) -> None:
+        """Write slices; the state goes with slice 0."""
+        self._run["set_slices"](raw.ids, *raw.values, raw.seeded, raw.state)
+
+    def snapshot_bucket(self, bucket: int) -> Snapshot:
+        """Copy of one table with its progress, taken under the push mutex: pushes wait for it, none is rejected."""
+        keys, rows, *progress = self._run["snapshot_bucket"](bucket, _ALL)
+        return Snapshot(RawBucket(keys, rows), None, *progress)
+
+    def snapshot_slices(self, ids: I64) -> Snapshot:
+        """The same for dense slices."""
+        *values, seeded, state, shards, records, marks, samples, pushes = self._run["snapshot_slices"](ids)
+        return Snapshot(None, RawSlices(ids, values, seeded, state), shards, records, marks, samples, pushes)
+
+    # --- records ------------------------------------------------------------------------------------------
+
+    def records(self) -> tuple[I64, I64]:
+        """(shards [n], records [n, columns + 2]: offsets, attempt, samples of the first slice)."""
+        return self._run["records"]()
+
+    def merge_columns(self, columns: Iterable[int], shards: I64, records: I64, samples: I64, pushes: I64) -> None:
+        """Take over the progress and the counters of `columns` from records and counters of another server."""
+        self._run["merge"](self._mask(columns), shards, records, samples, pushes)
+
+    def finished(self) -> I64:
+        return self._run["finished"]()
+
+    def finish(self, shards: Iterable[int]) -> None:
+        """Delete the records of finished shards; a mark stays, so that a late push of them is refused."""
+        self._run["finish"](np.fromiter(shards, np.int64))
+
+
+def _build(state: State) -> dict[str, tuple[list[Any], Any]]:
+    """name -> (feeds, fetches)"""
+    own_record = ops.LookupTableExportV2(table_handle=state.records, Tkeys=tf.int64, Tvalues=tf.int64)
+    finished = ops.LookupTableExportV2(table_handle=state.finished, Tkeys=tf.int64, Tvalues=tf.int64)
+    workers = ops.LookupTableExportV2(table_handle=state.workers, Tkeys=tf.int64, Tvalues=tf.int64)
+    slots = [
+        tf.shape(ops.LookupTableExportV2(table_handle=t, Tkeys=tf.int64, Tvalues=tf.float32)[0], tf.int64)[0]
+        for t in state.tables
+    ]
+    sizes = tf.stack([ops.LookupTableSizeV2(table_handle=t) for t in state.tables])
+    return {
+        "own": ([], read(state.own)),
+        "set_own": _set_own(state),
+        "sizes": ([], [sizes, read(state.own)]),
+        "slots": ([], tf.stack(slots)),
+        "applied": ([], [read(state.samples), read(state.pushes), read(state.own)]),
+        "stats": ([], read(state.stats)),
+        "workers": ([], [*workers, now_us()]),
+        "records": ([], list(own_record)),
+        "finished": ([], finished[0]),
+        "merge": _merge(state),
+        "finish": build_finish(state),
+        **_bucket_copies(state),
+        **_slice_copies(state),
+        **_snapshots(state),
+    }
+
+
+def _set_own(state: State) -> tuple[list[Any], Any]:
+    mask = v1.placeholder(tf.bool, [state.layout.columns])
+    expect, to = v1.placeholder(tf.int64, []), v1.placeholder(tf.int64, [])
+    with Locked(state, [mask, expect, to]) as lock:
+        own = read(state.own)
+        change = mask & (tf.less(expect, 0) | tf.equal(own, expect))
+        write = ops.AssignVariableOp(resource=state.own, value=tf.where(change, to, own))
+        answer = tf.reduce_sum(tf.cast(change, tf.int64))
+    return [mask, expect, to], lock.release(answer, [write])
+
+
+def _bucket_copies(state: State) -> dict[str, tuple[list[Any], Any]]:
+    bucket = v1.placeholder(tf.int64, [], "bucket")
+    limit = v1.placeholder(tf.int64, [], "limit")
+    # the rank of the keys stays open: a DenseHashTable exports them as [n, 1]
+    keys = v1.placeholder(tf.int64, None, "keys")
+    rows = v1.placeholder(tf.float32, None, "rows")
+    handle = tf.gather(tf.stack(state.tables), bucket)
+    out_keys, out_rows = ops.LookupTableExportV2(table_handle=handle, Tkeys=tf.int64, Tvalues=tf.float32)
+    with tf.control_dependencies([ops.LookupTableImportV2(table_handle=handle, keys=keys, values=rows)]):
+        imported = tf.size(keys)
+    return {
+        "export": ([bucket, limit], [out_keys[:limit], out_rows[:limit]]),
+        "import": ([bucket, keys, rows], imported),
+    }
+
+
+def _slice_copies(state: State) -> dict[str, tuple[list[Any], Any]]:
+    ids = v1.placeholder(tf.int64, [None], "slice_ids")
+    handles = [state.dense, *state.dense_slots]
+    values = [v1.placeholder(tf.float32, [None, None], f"slice_values{i}") for i in range(len(handles))]
+    seeded = v1.placeholder(tf.int64, [None], "slice_seeded")
+    extra = v1.placeholder(tf.float32, [None], "slice_state")
+    out = [gather(handle, ids) for handle in handles]
+    out += [gather(state.seeded, ids, tf.int64), read(state.state, tf.float32)]
+    with Locked(state, [ids, *values, seeded, extra]) as lock:
+        has_first = tf.reduce_any(tf.equal(ids, 0))
+        writes = [scatter(handle, ids, value) for handle, value in zip(handles, values, strict=True)]
+        writes.append(scatter(state.seeded, ids, seeded))
+        old = read(state.state, tf.float32)
+        writes.append(ops.AssignVariableOp(resource=state.state, value=tf.where(has_first, extra, old)))
+        answer = tf.size(ids)
+    return {"get_slices": ([ids], out), "set_slices": ([ids, *values, seeded, extra], lock.release(answer, writes))}
+
+
+def _snapshots(state: State) -> dict[str, tuple[list[Any], Any]]:
+    bucket = v1.placeholder(tf.int64, [], "snapshot_bucket")
+    limit = v1.placeholder(tf.int64, [], "snapshot_limit")
+    ids = v1.placeholder(tf.int64, [None], "snapshot_ids")
+    handle = tf.gather(tf.stack(state.tables), bucket)
+
+    def progress() -> list[Any]:
+        return [
+            *ops.LookupTableExportV2(table_handle=state.records, Tkeys=tf.int64, Tvalues=tf.int64),
+            ops.LookupTableExportV2(table_handle=state.finished, Tkeys=tf.int64, Tvalues=tf.int64)[0],
+            read(state.samples),
+            read(state.pushes),
+        ]
+
+    with Locked(state, [handle, limit]) as lock:
+        raw = ops.LookupTableExportV2(table_handle=handle, Tkeys=tf.int64, Tvalues=tf.float32)
+        # an export is a view of the live table: copied before the mutex is free
+        outputs = [*(ops.DeepCopy(x=tensor[:limit]) for tensor in raw), *progress()]
+        bucket_out = lock.release_all(outputs)
+    with Locked(state, [ids]) as lock:
+        handles = [state.dense, *state.dense_slots]
+        outputs = [*(gather(h, ids) for h in handles), gather(state.seeded, ids, tf.int64)]
+        outputs += [ops.DeepCopy(x=read(state.state, tf.float32)), *progress()]
+        slices_out = lock.release_all(outputs)
+    return {"snapshot_bucket": ([bucket, limit], bucket_out), "snapshot_slices": ([ids], slices_out)}
+
+
+def _merge(state: State) -> tuple[list[Any], Any]:
+    columns, buckets = state.layout.columns, state.layout.buckets
+    mask = v1.placeholder(tf.bool, [columns], "merge_mask")
+    shards = v1.placeholder(tf.int64, [None], "merge_shards")
+    records = v1.placeholder(tf.int64, [None, state.record_width], "merge_records")
+    samples = v1.placeholder(tf.int64, [columns], "merge_samples")
+    pushes = v1.placeholder(tf.int64, [columns], "merge_pushes")
+    with Locked(state, [mask, shards, records, samples, pushes]) as lock:
+        mine = find(state.records, shards, tf.zeros([state.record_width], tf.int64))
+        is_finished = find(state.finished, shards, tf.zeros([1], tf.int64))[:, 0]
+        merged = tf.concat(
+            [
+                tf.where(mask[None], records[:, :columns], mine[:, :columns]),
+                tf.maximum(records[:, columns], mine[:, columns])[:, None],
+                tf.where(mask[buckets], records[:, columns + 1 :], mine[:, columns + 1 :]),
+            ],
+            1,
+        )
+        live = tf.where(tf.equal(is_finished, 0))[:, 0]
+        old_samples, old_pushes = read(state.samples), read(state.pushes)
+        writes = [
+            insert(state.records, tf.gather(shards, live), tf.gather(merged, live)),
+            ops.AssignVariableOp(resource=state.samples, value=tf.where(mask, samples, old_samples)),
+            ops.AssignVariableOp(resource=state.pushes, value=tf.where(mask, pushes, old_pushes)),
+        ]
+        answer = tf.size(shards, tf.int64)
+    return [mask, shards, records, samples, pushes], lock.release(answer, writes)

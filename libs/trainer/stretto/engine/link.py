@@ -1,0 +1,59 @@
+"""One TensorFlow session on one parameter server."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from ..errors import ServerLost
+
+v1: Any = tf.compat.v1
+
+# what a dead, restarting or overloaded server answers
+_LOST = (
+    tf.errors.DeadlineExceededError,
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.NotFoundError,
+    tf.errors.InternalError,
+)
+
+
+def session_config(timeout_s: float) -> Any:
+    """Grappler is off: these graphs are small, hand-ordered, and each optimiser pass delays the first run."""
+    config = v1.ConfigProto(operation_timeout_in_ms=int(timeout_s * 1000), inter_op_parallelism_threads=0)
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    config.graph_options.optimizer_options.opt_level = -1
+    return config
+
+
+class Link:
+    """A session whose failures are `ServerLost`. Without the timeout a client of a dead server hangs for ever."""
+
+    def __init__(self, graph: Any, server: int, address: str, timeout_s: float) -> None:
+        self.server = server
+        self.address = address
+        self._session = v1.Session(f"grpc://{address}", graph=graph, config=session_config(timeout_s))
+
+    def callable(self, fetches: Any, feeds: list[Any]) -> Callable[..., Any]:
+        with self._session.graph.as_default():
+            run = self._session.make_callable(fetches, feed_list=feeds)
+
+        def call(*values: Any) -> Any:
+            try:
+                return run(*values)
+            except _LOST as error:
+                first_line = str(error).strip().splitlines()[0][:200] if str(error).strip() else ""
+                raise ServerLost(self.server, self.address, f"{type(error).__name__}: {first_line}") from error
+
+        return call
+
+    def close(self) -> None:
+        # closing waits for the server; a dead one must not hold its client up
+        with contextlib.suppress(tf.errors.OpError):
+            self._session.close()

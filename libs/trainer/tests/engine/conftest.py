@@ -1,0 +1,138 @@
+"""Real parameter-server processes, started once per session; each test gets fresh servers inside them."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+HERE = Path(__file__).parent
+
+
+class Process:
+    """A child that answers each JSON line with one."""
+
+    def __init__(self, script, *first):
+        self.child = subprocess.Popen(
+            [sys.executable, str(HERE / script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        for message in first:
+            self.send(message)
+
+    def send(self, message):
+        self.child.stdin.write(json.dumps(message) + "\n")
+        self.child.stdin.flush()
+
+    def receive(self):
+        line = self.child.stdout.readline()
+        if not line:
+            raise EOFError("the process ended")
+        return json.loads(line)
+
+    def ask(self, do, **arguments):
+        self.send({"do": do, **arguments})
+        return self.receive()
+
+    def kill(self):
+        self.child.kill()
+        self.child.wait()
+
+
+class Cluster:
+    """Parameter servers 0..n-1 of one layout; `add` starts one more."""
+
+    def __init__(self, pool, layout, count):
+        self.pool, self.layout = pool, layout
+        self.processes, self.addresses, self._controls = {}, {}, {}
+        for _ in range(count):
+            self.add()
+
+    def add(self):
+        from stretto.engine import Control
+
+        index = len(self.processes)
+        if index == len(self.pool):
+            self.pool.append(Process("ps_process.py"))
+        process = self.pool[index]
+        self.processes[index] = process
+        self.addresses[index] = process.ask("start", index=index, layout=self.layout.to_dict())["address"]
+        self._controls[index] = Control(self.layout, self.addresses[index], index)
+        return index
+
+    def place(self):
+        from stretto.engine import assign
+
+        for index, columns in assign(self.layout, list(self.processes)).items():
+            self.processes[index].ask("own", columns=columns)
+        return self
+
+    def control(self, index):
+        return self._controls[index]
+
+    def controls(self):
+        return list(self._controls.values())
+
+    def columns(self):
+        return {index: control.columns() for index, control in self._controls.items()}
+
+    def checksum(self):
+        return sum(control.checksum() for control in self.controls()) % 2**64
+
+    def samples(self):
+        """[columns] samples applied, wherever the column is."""
+        return sum(control.applied().samples for control in self.controls())
+
+
+@pytest.fixture(scope="session")
+def ps_pool():
+    pool = []
+    yield pool
+    for process in pool:
+        process.kill()
+
+
+@pytest.fixture
+def cluster(ps_pool):
+    """cluster(layout, count) -> servers that own everything between them."""
+
+    def make(layout, count=2):
+        return Cluster(ps_pool, layout, count).place()
+
+    return make
+
+
+@pytest.fixture
+def bare_cluster(ps_pool):
+    """The same, owning nothing."""
+    return lambda layout, count: Cluster(ps_pool, layout, count)
+
+
+@pytest.fixture
+def start_worker():
+    started = []
+
+    def start(layout, addresses, worker):
+        config = {"servers": addresses, "layout": layout.to_dict(), "worker": worker}
+        started.append(Process("worker_process.py", config))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+
+
+@pytest.fixture(scope="session")
+def training():
+    """worker_process as a module: the same deterministic batches for threads of the test."""
+    spec = importlib.util.spec_from_file_location("engine_worker_process", HERE / "worker_process.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,227 @@
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+from stretto.engine import FINISHED, Control, Layout, Optimizer, Own, Parameters, assign
+from stretto.errors import (
+    BatchMisaligned,
+    LayoutError,
+    OwnershipUnknown,
+    ProgressGap,
+    ServerLost,
+    StaleAttempt,
+)
+
+pytestmark = pytest.mark.slow
+
+LAYOUT = Layout(dimension=4, dense_size=50, state_size=3, seed=3)
+
+
+def batch(layout, seed, n=40):
+    rng = np.random.default_rng(seed)
+    keys = layout.index(rng.integers(0, 200, n))
+    rows = rng.normal(size=(len(keys), layout.dimension)).astype(np.float32)
+    return keys, rows, rng.normal(size=layout.dense_size).astype(np.float32)
+
+
+def reference(optimizer, weights, gradients):
+    """The optimiser in NumPy, gradient after gradient, from zero slots."""
+    w = weights.astype(np.float64)
+    a, m, v = np.full_like(w, optimizer.initial_accumulator), np.zeros_like(w), np.zeros_like(w)
+    for t, g in enumerate(gradients, start=1):
+        if optimizer.kind == "adagrad":
+            a += g**2
+            w -= optimizer.learning_rate * g / (np.sqrt(a) + optimizer.epsilon)
+        else:
+            m = optimizer.beta_1 * m + (1 - optimizer.beta_1) * g
+            v = optimizer.beta_2 * v + (1 - optimizer.beta_2) * g**2
+            rate = optimizer.learning_rate * np.sqrt(1 - optimizer.beta_2**t) / (1 - optimizer.beta_1**t)
+            w -= rate * m / (np.sqrt(v) + optimizer.epsilon)
+    return w
+
+
+@pytest.mark.parametrize("kind", ["adagrad", "adam"])
+def test_updates_are_those_of_the_optimiser(cluster, kind):
+    layout = Layout(4, 50, 3, Optimizer(kind, learning_rate=0.1))
+    servers = cluster(layout)
+    parameters = Parameters(layout, servers.addresses, worker=0)
+    initial = np.linspace(-1, 1, 50).astype(np.float32)
+    parameters.seed(initial, np.ones(3, np.float32))
+    keys, rows, dense = batch(layout, 1)
+    before = parameters.pull(keys)
+    assert (before.rows == layout.initial_rows(keys.stored)).all()
+    assert (before.dense == initial).all()
+    for i in range(3):
+        parameters.push(
+            keys, rows * (i + 1), dense * (i + 1), shard=1, attempt=1, start=i, stop=i + 1,
+            state_delta=np.arange(3, dtype=np.float32),
+        )  # fmt: skip
+    after = parameters.pull(keys)
+    expected = reference(layout.optimizer, before.rows, [rows * (i + 1) for i in range(3)])
+    np.testing.assert_allclose(after.rows, expected, rtol=1e-5, atol=1e-5)
+    expected = reference(layout.optimizer, initial, [dense * (i + 1) for i in range(3)])
+    np.testing.assert_allclose(after.dense, expected, rtol=1e-5, atol=1e-5)
+    assert after.state.tolist() == [1, 4, 7]
+    assert sum(c.categories() for c in servers.controls()) == len(keys)
+    assert after.seconds > after.rows_seconds > 0
+
+
+def test_a_repeated_push_changes_nothing_and_a_torn_one_is_completed(cluster):
+    servers = cluster(LAYOUT)
+    whole, torn = (Parameters(LAYOUT, servers.addresses, worker=i) for i in range(2))
+    keys, rows, dense = batch(LAYOUT, 2)
+    first = whole.push(keys, rows, dense, shard=5, attempt=1, start=0, stop=40)
+    assert first.applied == LAYOUT.columns
+    before = servers.checksum()
+    again = whole.push(keys, rows, dense, shard=5, attempt=1, start=0, stop=40)
+    assert again.applied == 0
+    assert servers.checksum() == before
+    # a worker that dies after it reached one of two servers
+    part = torn._current().parts[1]
+    head = np.array([5, 1, 40, 80, 1])
+    chosen = torn._keys_by_server(torn._current(), keys)[1]
+    torn._push_part(part, part.claim, chosen, head, keys, rows, LAYOUT.split_dense(dense), np.zeros(3, np.float32))
+    assert whole.progress(5) == 40
+    healed = whole.push(keys, rows, dense, shard=5, attempt=2, start=40, stop=80)
+    assert healed.applied == LAYOUT.columns - part.claim.sum()
+    assert (servers.samples() == 80).all()
+    assert whole.progress(5) == 80
+
+
+def test_wrong_pushes_are_refused_and_leave_no_trace(cluster):
+    servers = cluster(LAYOUT)
+    parameters = Parameters(LAYOUT, servers.addresses, worker=0)
+    keys, rows, dense = batch(LAYOUT, 3)
+
+    def push(start, stop, attempt, rows=rows):
+        return parameters.push(keys, rows, dense, shard=9, attempt=attempt, start=start, stop=stop)
+
+    push(0, 10, attempt=2)
+    before = servers.checksum()
+    with pytest.raises(StaleAttempt, match="attempt 1"):
+        push(10, 20, attempt=1)
+    with pytest.raises(ProgressGap, match="missing"):
+        push(20, 30, attempt=2)
+    with pytest.raises(BatchMisaligned, match="boundaries"):
+        push(5, 15, attempt=2)
+    with pytest.raises(LayoutError, match="start < stop"):
+        push(10, 10, attempt=2)
+    with pytest.raises(LayoutError, match="row gradients"):
+        push(10, 20, 2, rows[:-1])
+    assert parameters.progress(9, attempt=3) == 10
+    with pytest.raises(StaleAttempt):
+        push(10, 20, attempt=2)  # asking for progress raised the fence
+    parameters.forget([9])
+    assert parameters.progress(9) == FINISHED
+    with pytest.raises(StaleAttempt, match="finished"):
+        push(0, 10, attempt=9)
+    assert servers.checksum() == before
+    assert (servers.samples() == 10).all()
+    assert all(len(c.records()[0]) == 0 for c in servers.controls())
+
+
+def test_a_frozen_server_rejects_the_whole_push_until_it_thaws(cluster):
+    servers = cluster(LAYOUT)
+    parameters = Parameters(LAYOUT, servers.addresses, worker=0)
+    keys, rows, dense = batch(LAYOUT, 4)
+    control = servers.control(0)
+    column = control.columns()[0]
+    assert control.set_own([column], Own.FROZEN, Own.MINE) == 1
+    before = control.checksum()
+    results = []
+    pusher = threading.Thread(
+        target=lambda: results.append(parameters.push(keys, rows, dense, shard=1, attempt=1, start=0, stop=40))
+    )
+    pusher.start()
+    time.sleep(0.3)
+    assert control.checksum() == before  # nothing of the push was applied there, also not to other columns
+    assert servers.control(1).applied().samples.max() == 40
+    assert len(parameters.pull(keys).rows) == len(keys)  # readable
+    assert control.set_own([column], Own.MINE, Own.FROZEN) == 1
+    pusher.join(5)
+    assert results[0].retries > 0
+    assert (servers.samples() == 40).all()
+
+
+def test_the_first_worker_gives_the_initial_dense_values(cluster):
+    servers = cluster(LAYOUT)
+    first, second = (Parameters(LAYOUT, servers.addresses, worker=i) for i in range(2))
+    first.seed(np.full(50, 1, np.float32), np.full(3, 1, np.float32))
+    second.seed(np.full(50, 2, np.float32), np.full(3, 2, np.float32))
+    pulled = second.pull(LAYOUT.index(np.array([1])))
+    assert set(pulled.dense) == {1.0}
+    assert set(pulled.state) == {1.0}
+
+
+def test_servers_count_what_they_apply(cluster):
+    servers = cluster(LAYOUT)
+    parameters = Parameters(LAYOUT, servers.addresses, worker=6)
+    for shard in range(3):
+        keys, rows, dense = batch(LAYOUT, shard)
+        result = parameters.push(keys, rows, dense, shard=shard, attempt=1, start=0, stop=10 + shard)
+    assert (servers.samples() == 33).all()
+    per_shard = {k: v for c in servers.controls() for k, v in c.applied().per_shard.items()}
+    assert per_shard == {0: 10, 1: 11, 2: 12}
+    for control in servers.controls():
+        stats, seen = control.stats(), control.workers()[6]
+        assert (stats.updates, stats.rejected, seen.pushes) == (3, 0, 3)
+        assert 0 < stats.update_seconds < 3
+        assert 0 <= seen.idle_seconds < 30
+        assert control.memory_bytes() > 100_000
+    assert 0 < result.update_seconds <= result.seconds
+
+
+def test_columns_without_owner_are_reported(bare_cluster):
+    servers = bare_cluster(LAYOUT, 1)
+    parameters = Parameters(LAYOUT, servers.addresses, worker=0, patience_s=0.2)
+    with pytest.raises(OwnershipUnknown, match="76 in all"):
+        parameters.pull(LAYOUT.index(np.array([1])))
+
+
+def test_killed_workers_lose_and_repeat_nothing(cluster, start_worker, training):
+    """Workers are killed at random moments; their shards go to others, which resume where every column stands."""
+    layout = Layout(dimension=4, dense_size=2000)
+    servers = cluster(layout)
+    rng = np.random.default_rng(int(os.environ.get("STRETTO_TEST_SEED", "1")))
+    length, kills = 64 * 30, 4
+    spares = [start_worker(layout, servers.addresses, 10 + k) for k in range(kills + 1)]
+    survivor = Parameters(layout, servers.addresses, worker=0)
+    for shard, victim in enumerate(spares[:kills]):
+        # a first short shard says that it is up and warm
+        victim.send({"shard": 100 + shard, "attempt": 1, "length": 64})
+    for shard, victim in enumerate(spares[:kills]):
+        victim.receive()
+        victim.send({"shard": shard, "attempt": 1, "length": length})
+        time.sleep(rng.uniform(0.02, 0.25))
+        victim.kill()
+        reached = survivor.progress(shard)
+        assert reached < length, "the victim finished before it was killed: make the shard longer"
+        training.train_shard(survivor, shard, attempt=2, length=length)
+    expected = kills * (length + 64)
+    assert (servers.samples() == expected).all()
+    per_shard = {k: v for c in servers.controls() for k, v in c.applied().per_shard.items()}
+    assert all(per_shard[shard] == length for shard in range(kills))
+
+
+def test_a_dead_server_is_noticed_and_its_replacement_used(cluster, ps_pool):
+    servers = cluster(LAYOUT)
+    index = servers.add()
+    parameters = Parameters(
+        LAYOUT, {index: servers.addresses[index]}, worker=0, refresh_servers=lambda: {index: servers.addresses[index]}
+    )
+    servers.processes[index].ask("own", columns=assign(LAYOUT, [index])[index])
+    keys, rows, dense = batch(LAYOUT, 1)
+    parameters.push(keys, rows, dense, shard=1, attempt=1, start=0, stop=10)
+    ps_pool.pop(index).kill()
+    begun = time.monotonic()
+    with pytest.raises(ServerLost, match=f"ps-{index}"):
+        parameters.push(keys, rows, dense, shard=1, attempt=1, start=10, stop=20)
+    assert time.monotonic() - begun < 10
+    del servers.processes[index], servers._controls[index]
+    assert servers.add() == index
+    servers.processes[index].ask("own", columns=assign(LAYOUT, [index])[index])
+    parameters.push(keys, rows, dense, shard=2, attempt=1, start=0, stop=10)
+    with Control(LAYOUT, servers.addresses[index], index) as control:
+        assert (control.applied().samples == 10).all()

@@ -1,0 +1,53 @@
+"""A worker process for the tests that kill workers: trains shards named on stdin, prints a line for each one done."""
+
+import json
+import os
+import sys
+import threading
+
+os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+
+import numpy as np
+from stretto.engine import Layout, Parameters
+
+
+def batch_of(layout, shard, start):
+    """The batch is a function of shard and offset: what a replay relies on."""
+    rng = np.random.default_rng((shard, start))
+    keys = layout.index(rng.zipf(1.3, (64, 8)) % 5000)
+    rows = rng.normal(size=(len(keys), layout.dimension)).astype(np.float32)
+    return keys, rows, rng.normal(size=layout.dense_size).astype(np.float32)
+
+
+def train_shard(parameters, shard, attempt, length, batch=64):
+    offset = parameters.progress(shard, attempt)
+    while offset < length:
+        stop = min(offset + batch, length)
+        keys, rows, dense = batch_of(parameters.layout, shard, offset)
+        parameters.pull(keys)
+        parameters.push(keys, rows, dense, shard=shard, attempt=attempt, start=offset, stop=stop)
+        offset = stop
+
+
+def main():
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    config = json.loads(sys.stdin.readline())
+    servers = {int(s): a for s, a in config["servers"].items()}
+    parameters = Parameters(
+        Layout.from_dict(config["layout"]), servers, worker=config["worker"], refresh_servers=lambda: servers
+    )
+    for line in sys.stdin:
+        message = json.loads(line)
+        if "servers" in message:
+            servers.update({int(s): a for s, a in message["servers"].items()})
+            threading.Thread(target=parameters.connect, args=(dict(servers),)).start()
+            continue
+        train_shard(parameters, message["shard"], message["attempt"], message["length"])
+        answers.write(json.dumps({"shard": message["shard"]}) + "\n")
+        answers.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
