@@ -36,6 +36,11 @@ class Reply:
 Action = Emit | Reply
 
 
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed; ``now`` says how far. Comes through the journal, so replay sees the same ticks."""
+
+
 class Machine(Protocol, Generic[Event, State]):
     """A decision with a memory.
 

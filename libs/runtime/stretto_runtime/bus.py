@@ -1,0 +1,218 @@
+"""One connection: publish with acknowledgement, ask JetStream, know when the connection was broken.
+
+nats-py's own publish costs a task per message (``wait_for``); here an acknowledgement is one future and one sweeper
+watches all deadlines. While disconnected nothing is buffered: a message that was never sent must not overtake, after
+the reconnect, one that was lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import nats
+import nats.errors
+import structlog
+from nats.aio.client import Client as Connection
+from nats.aio.msg import Msg
+from pydantic import SecretStr
+
+from stretto_runtime.faults import BusFault, Fenced
+
+EVENTS = "STRETTO"
+DEAD_LETTERS = "DLQ"
+STATE = "KV_STATE"
+STATE_PREFIX = "$KV.STATE."
+
+WRONG_LAST_SEQUENCE = 10071
+ACK_TIMEOUT_S = 5.0
+SWEEP_S = 1.0
+
+log = structlog.get_logger("stretto.bus")
+
+
+class Bus:
+    """A connection under one user, with an inbox of its own below ``_INBOX.<user>``."""
+
+    def __init__(self, connection: Connection, inbox: str) -> None:
+        self.connection = connection
+        self.inbox = inbox
+        self.reconnects = 0
+        self.last_error = ""
+        self.on_reconnect: list[Callable[[], None]] = []
+        self.sweeps: list[Callable[[float], None]] = []
+        self._pending: dict[str, tuple[asyncio.Future[dict[str, Any]], float]] = {}
+        self._serial = 0
+        self._loop = asyncio.get_running_loop()
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    @classmethod
+    async def connect(
+        cls, url: str, user: str | None = None, password: SecretStr | str | None = None, name: str = "stretto"
+    ) -> Bus:
+        """Connect, waiting for the server as long as it takes.
+
+        Raises:
+            BusFault: the server refused the credentials.
+        """
+        connection = Connection()
+        inbox = f"_INBOX.{user or name}.{uuid.uuid4().hex[:12]}"
+        bus = cls(connection, inbox)
+        secret = password.get_secret_value() if isinstance(password, SecretStr) else password
+
+        async def failed(error: Exception) -> None:
+            text = f"{type(error).__name__}: {error}"
+            if text != bus.last_error:
+                log.warning("bus error", error=text)
+            bus.last_error = text
+
+        async def reconnected() -> None:
+            bus.reconnects += 1
+            bus.last_error = ""
+            log.info("reconnected", count=bus.reconnects)
+            bus._fail_all(BusFault("the connection to the server broke before it answered"))
+            for callback in list(bus.on_reconnect):
+                callback()
+
+        try:
+            await connection.connect(
+                servers=url.split(","),
+                user=user if secret else None,
+                password=secret if secret else None,
+                name=name,
+                error_cb=failed,
+                reconnected_cb=reconnected,
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=0.2,
+                connect_timeout=2,
+                pending_size=0,
+                ping_interval=20,
+                inbox_prefix=f"_INBOX.{user or name}".encode(),
+            )
+        except nats.errors.Error as error:
+            raise BusFault(f"cannot connect to {url} as {user!r}: {error}; check STRETTO_NATS_*") from error
+        await connection.subscribe(f"{inbox}.ack.*", cb=bus._acknowledged)
+        bus._sweeper = bus._loop.call_later(SWEEP_S, bus._sweep)
+        return bus
+
+    @property
+    def connected(self) -> bool:
+        return self.connection.is_connected
+
+    async def close(self) -> None:
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        self._fail_all(BusFault("the connection is being closed"))
+        await self.connection.close()
+
+    async def subscribe(self, subject: str, callback: Callable[[Msg], Awaitable[None]]) -> Any:
+        """A plain subscription; its queue is bounded by bytes only."""
+        return await self.connection.subscribe(
+            subject, cb=callback, pending_msgs_limit=0, pending_bytes_limit=512 << 20
+        )
+
+    async def send(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> None:
+        """Publish without acknowledgement (replies, flow control)."""
+        try:
+            await self.connection.publish(subject, data, headers=headers)
+        except nats.errors.Error as error:
+            raise BusFault(f"cannot send to {subject}: {error or type(error).__name__}") from error
+
+    async def post(
+        self, subject: str, data: bytes, headers: dict[str, str] | None = None, timeout_s: float = ACK_TIMEOUT_S
+    ) -> asyncio.Future[dict[str, Any]]:
+        """Send now; the future brings JetStream's answer, or ``BusFault`` (``Fenced`` for err 10071)."""
+        self._serial += 1
+        token = str(self._serial)
+        future: asyncio.Future[dict[str, Any]] = self._loop.create_future()
+        self._pending[token] = (future, self._loop.time() + timeout_s)
+        try:
+            await self.connection.publish(subject, data, reply=f"{self.inbox}.ack.{token}", headers=headers)
+        except nats.errors.Error as error:
+            self._pending.pop(token, None)
+            raise BusFault(f"cannot send to {subject}: {error or type(error).__name__}") from error
+        return future
+
+    async def store(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> int:
+        """Publish to a stream once; returns the stored sequence.
+
+        Raises:
+            Fenced: the expected last sequence is not the last any more.
+            BusFault: refused, or not answered in time.
+        """
+        return int((await (await self.post(subject, data, headers)))["seq"])
+
+    async def store_surely(
+        self, subject: str, data: bytes, headers: dict[str, str], tries_s: float | None = None
+    ) -> int:
+        """Publish until the server has it; ``headers`` must carry ``Nats-Msg-Id``, which makes that harmless.
+
+        Raises:
+            BusFault: not stored within ``tries_s`` seconds (None: never gives up).
+        """
+        started = self._loop.time()
+        delay_s = 0.05
+        while True:
+            try:
+                return await self.store(subject, data, headers)
+            except Fenced:
+                raise
+            except BusFault as fault:
+                if tries_s is not None and self._loop.time() - started > tries_s:
+                    raise BusFault(f"{subject}: {fault}{self._denial()}", fault.code) from fault
+                log.warning("publish again", subject=subject, fault=str(fault))
+            await asyncio.sleep(delay_s)
+            delay_s = min(2.0, 2 * delay_s)
+
+    async def ask(
+        self, api: str, body: dict[str, Any] | None = None, timeout_s: float = ACK_TIMEOUT_S
+    ) -> dict[str, Any]:
+        """A request of the JetStream API (``$JS.API.<api>``) in JSON.
+
+        Raises:
+            BusFault: refused or not answered; ``code`` is JetStream's ``err_code``.
+        """
+        data = json.dumps(body).encode() if body is not None else b""
+        return await (await self.post(f"$JS.API.{api}", data, timeout_s=timeout_s))
+
+    async def _acknowledged(self, msg: Msg) -> None:
+        entry = self._pending.pop(msg.subject.rpartition(".")[2], None)
+        if entry is None or entry[0].done():
+            return
+        if not msg.data:
+            status = (msg.headers or {}).get("Status", "")
+            entry[0].set_exception(BusFault("no stream answers" if status == "503" else f"status {status}"))
+            return
+        answer = json.loads(msg.data)
+        error = answer.get("error")
+        if error is None:
+            entry[0].set_result(answer)
+            return
+        code = int(error.get("err_code", error.get("code", 0)))
+        kind = Fenced if code == WRONG_LAST_SEQUENCE else BusFault
+        entry[0].set_exception(kind(f"{error.get('description')} ({code})", code))
+
+    def _denial(self) -> str:
+        """A denied publish looks like a timeout: its reason came by the error callback."""
+        return f"; the server last said: {self.last_error}" if self.last_error else ""
+
+    def _sweep(self) -> None:
+        now = self._loop.time()
+        late = [token for token, (_, deadline) in self._pending.items() if deadline < now]
+        for token in late:
+            future, _ = self._pending.pop(token)
+            if not future.done():
+                future.set_exception(BusFault(f"the server did not answer in time{self._denial()}"))
+        for sweep in list(self.sweeps):
+            sweep(now)
+        self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
+
+    def _fail_all(self, fault: BusFault) -> None:
+        pending, self._pending = self._pending, {}
+        for future, _ in pending.values():
+            if not future.done():
+                future.set_exception(fault)
+                future.exception()  # somebody who stopped waiting must not cause "never retrieved"

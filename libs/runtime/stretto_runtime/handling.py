@@ -1,0 +1,268 @@
+"""One stored message after another: parse, translate, decide, publish what is missing, answer."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from opentelemetry.trace import Status, StatusCode
+from pydantic import ValidationError
+from stretto_core.machine import Action, CoreError, Emit, Reply
+from stretto_wire.base import Message
+from stretto_wire.errors import WireError
+from stretto_wire.registry import channel_of, encode, subject_of
+
+from stretto_runtime.faults import BusFault, RuntimeFault
+from stretto_runtime.inputs import Arrival
+from stretto_runtime.log import Stored, Writer
+from stretto_runtime.machines import CLUSTER, Machines
+from stretto_runtime.rpc import refusal
+from stretto_runtime.telemetry import decision_attributes, traceparent_of
+
+if TYPE_CHECKING:
+    from stretto_runtime.partition import Shell
+
+log = structlog.get_logger("stretto.handling")
+
+
+class Handling:
+    """The inputs of one partition, in order; the same whether they are replayed or live."""
+
+    def __init__(
+        self,
+        shell: Shell,
+        number: int,
+        machines: Machines,
+        writer: Writer,
+        published: set[str],
+        fence_seq: int,
+        attempt: int,
+    ) -> None:
+        self.machines = machines
+        self.writer = writer
+        self.waiting: dict[str, list[str]] = {}
+        """request id -> where the answer goes"""
+        self.changed: set[str] = set()
+        self.live = False
+        self._shell = shell
+        self._service = shell.service
+        self._number = number
+        self._published = published
+        self._fence_seq = fence_seq
+        self._attempt = attempt
+        self._unkept: tuple[str, bool, bytes] = ("", True, b"")
+
+    async def handle(self, stored: Stored) -> bool:
+        """Advance every machine that ``stored`` concerns; whether anything was published or answered.
+
+        Raises:
+            BusFault: an output could not be sent; the session ends.
+        """
+        if not self.live:
+            self._shell.metrics.replayed.inc()
+        elif stored.time_s:
+            self._shell.metrics.lag_s.observe(max(0.0, time.time() - stored.time_s))
+        news = False
+        for arrival in self._shell.routes.arrivals(stored, self._number):
+            if arrival.kind == "tick":
+                for key in self.machines.ticking():
+                    news |= await self._one(arrival, key, stored, f"{stored.seq}.{key}")
+            else:
+                news |= await self._one(arrival, arrival.key, stored, arrival.source)
+        return news
+
+    async def _one(self, arrival: Arrival, key: str, stored: Stored, source: str) -> bool:
+        if self.machines.contains(key, stored.seq):
+            return False
+        started_ns = time.time_ns()
+        outputs: list[tuple[str, Any, Message]] = []
+        replies: list[Message] = []
+
+        def commit(actions: list[Action]) -> None:
+            """Make messages of the actions while the machine can still be put back."""
+            for index, action in enumerate(actions):
+                if isinstance(action, Emit):
+                    message = self._service.to_message(key, action.fact)
+                    if message is not None:
+                        self._check_output(key, message)
+                        outputs.append((f"{self._service.name}:{source}:{index}", action.fact, message))
+                else:
+                    replies.append(self._reply_message(arrival, key, action))
+
+        try:
+            if arrival.kind == "request" and self._answered(arrival, key):
+                await self._reply(arrival.meta.request_id, key)
+                return False
+            if arrival.kind == "tick":
+                event = self._service.tick_event()
+            else:
+                event = self._service.to_event(self._shell.routes.message(arrival), arrival.meta)
+            if event is None:
+                if arrival.kind == "request":
+                    raise RuntimeFault(f"{self._service.name} ignores the request {arrival.subject}")
+                return False
+            self.machines.handle(key, event, stored.time_s, stored.seq, commit)
+            if arrival.kind == "request" and not replies:
+                raise RuntimeFault(f"{self._service.name} gave no Reply to {arrival.subject}")
+        except (WireError, ValidationError, CoreError) as error:
+            await self._refused(arrival, key, source, error)
+            return True
+        except Exception as error:
+            await self._broken(arrival, key, source, error)
+            return True
+        self.changed.add(key)
+        self._shell.metrics.inputs.labels(self._service.name, arrival.kind).inc()
+        trace = self._trace(arrival, key, source, started_ns, outputs)
+        for output_id, _, message in outputs:
+            await self._publish(output_id, message, stored.time_s, trace)
+        if arrival.kind == "request":
+            self._remember(key, arrival.meta.request_id, False, encode(replies[0]))
+            await self._reply(arrival.meta.request_id, key)
+        return bool(outputs or replies)
+
+    # outputs ---------------------------------------------------------------------------------------------------
+
+    def _check_output(self, key: str, message: Message) -> None:
+        if channel_of(message).kind != "evt" or channel_of(message).service != self._service.name:
+            raise RuntimeFault(f"{self._service.name} may not publish {type(message).__name__}")
+        if key not in (CLUSTER, message.job):
+            raise RuntimeFault(f"the machine of {key!r} published about {message.job!r}; only '_' may")
+
+    async def _publish(self, output_id: str, message: Message, now: float, trace: str) -> None:
+        if output_id in self._published:
+            self._shell.metrics.suppressed.inc()
+            return
+        headers = event_headers(message, output_id, now, self._service.name, trace)
+        await self.writer.send(subject_of(message), encode(message), headers)
+        self._shell.metrics.outputs.inc()
+
+    def _trace(
+        self, arrival: Arrival, key: str, source: str, started_ns: int, outputs: list[tuple[str, Any, Message]]
+    ) -> str:
+        """A span for what was handled, if anybody could want it; the ``traceparent`` of its outputs."""
+        slot = self.machines.slots.get(key)
+        parent = arrival.trace
+        if slot is not None and key != CLUSTER:
+            slot.trace = slot.trace or parent
+            parent = parent or slot.trace
+        if not (outputs or arrival.trace or arrival.kind == "request"):
+            return parent
+        replayed = arrival.meta.seq <= self._fence_seq
+        name = f"{self._service.name} {arrival.subject.split('.')[3] if arrival.kind in ('message', 'request') else arrival.kind}"
+        attributes: dict[str, Any] = {
+            "messaging.system": "nats",
+            "messaging.destination.name": arrival.subject,
+            "stretto.job": key,
+            "stretto.source": source,
+            "stretto.delivery": 1 + (self._attempt if replayed else 0),
+        }
+        for _, fact, message in outputs:
+            attributes |= decision_attributes(fact)
+            attributes["stretto.published"] = (
+                f"{attributes.get('stretto.published', '')} {channel_of(message).name}".strip()
+            )
+        span = self._shell.tracing.span(name, parent, started_ns, attributes=attributes)
+        if span is None:
+            return parent
+        span.end()
+        return traceparent_of(span.get_span_context())
+
+    # replies ---------------------------------------------------------------------------------------------------
+
+    def _reply_message(self, arrival: Arrival, key: str, action: Reply) -> Message:
+        if arrival.kind != "request":
+            raise RuntimeFault(f"{self._service.name} replied to {arrival.subject or arrival.kind}: nobody asked")
+        message = self._service.to_message(key, action.body)
+        if message is None:
+            raise RuntimeFault(f"{self._service.name} has no message for the reply {action.body!r}")
+        return message
+
+    def _answered(self, arrival: Arrival, key: str) -> bool:
+        slot = self.machines.slots.get(key)
+        return slot is not None and slot.remembered(arrival.meta.request_id) is not None
+
+    def _remember(self, key: str, request_id: str, refused: bool, body: bytes) -> None:
+        slot = self.machines.slots.get(key)
+        if slot is not None:
+            slot.remember(request_id, refused, body.decode())
+            self.machines.dirty.add(key)
+        else:  # nothing is kept of a request about an unknown job: asked again it gets the same answer
+            self._unkept = (request_id, refused, body)
+
+    async def _reply(self, request_id: str, key: str) -> None:
+        waiting = self.waiting.pop(request_id, ())
+        if not waiting:
+            return
+        slot = self.machines.slots.get(key)
+        known = slot.remembered(request_id) if slot else None
+        refused, body = (known[1], known[2].encode()) if known else self._unkept[1:]
+        for reply in waiting:
+            with contextlib.suppress(BusFault):  # the caller asks again and gets the remembered reply
+                await self._shell.bus.send(reply, body, {"error": "1"} if refused else None)
+
+    # what cannot be handled ------------------------------------------------------------------------------------
+
+    async def _refused(self, arrival: Arrival, key: str, source: str, error: Exception) -> None:
+        field, value, remedy = (str(getattr(error, name, "")) for name in ("field", "value", "remedy"))
+        if arrival.kind == "request":
+            self._remember(key, arrival.meta.request_id, True, refusal("refused", str(error), field, value, remedy))
+            await self._reply(arrival.meta.request_id, key)
+            return
+        await self._dead_letter(arrival, source, "refused", str(error), {"field": field, "remedy": remedy})
+
+    async def _broken(self, arrival: Arrival, key: str, source: str, error: Exception) -> None:
+        self._shell.metrics.faults.inc()
+        log.exception(
+            "a machine broke on a message; it is as before, the message is set aside",
+            job=key,
+            trace_id=arrival.trace[3:35],
+            subject=arrival.subject,
+            seq=arrival.meta.seq,
+            error=str(error),
+        )
+        span = self._shell.tracing.span(f"{self._service.name} fault", arrival.trace)
+        if span is not None:
+            span.set_attribute("stretto.job", key)
+            span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
+            span.end()
+        if arrival.kind == "request":
+            body = refusal("internal", f"{type(error).__name__}: {error}", remedy="see the service's log")
+            self._remember(key, arrival.meta.request_id, True, body)
+            await self._reply(arrival.meta.request_id, key)
+        await self._dead_letter(arrival, source, "fault", f"{type(error).__name__}: {error}", {})
+
+    async def _dead_letter(self, arrival: Arrival, source: str, reason: str, text: str, more: dict[str, str]) -> None:
+        subject = arrival.subject or f"tick.{self._service.name}"
+        headers = {
+            "Nats-Msg-Id": f"dlq:{self._service.name}:{source}",
+            "reason": reason,
+            "error": text[:2000],
+            "service": self._service.name,
+            "seq": str(arrival.meta.seq),
+            **{name: value[:500] for name, value in more.items() if value},
+        }
+        if arrival.trace:
+            headers["traceparent"] = arrival.trace
+        self._shell.metrics.dead_letters.labels(self._service.name, reason).inc()
+        log.warning("dead letter", subject=subject, reason=reason, error=text[:500], seq=arrival.meta.seq)
+        await self.writer.send_plain(f"dlq.{subject}", arrival.data, headers)
+
+
+def event_headers(message: Message, message_id: str, now: float, source: str, trace: str) -> dict[str, str]:
+    """CloudEvents 1.0, binary mode; ``now`` in seconds since the epoch."""
+    headers = {
+        "Nats-Msg-Id": message_id,
+        "ce-specversion": "1.0",
+        "ce-id": message_id,
+        "ce-type": channel_of(message).type_name,
+        "ce-source": f"/stretto/{source}",
+        "ce-subject": message.job,
+        "ce-time": datetime.fromtimestamp(now, UTC).isoformat().replace("+00:00", "Z"),
+        "content-type": "application/json",
+    }
+    if trace:
+        headers["traceparent"] = trace
+    return headers

@@ -1,0 +1,90 @@
+"""``/healthz`` (the process lives and is connected), ``/readyz`` (every partition it should own is live), ``/metrics``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI, Response
+from fastapi.responses import JSONResponse
+
+
+class Server(uvicorn.Server):
+    """uvicorn without its signal handlers and without its ten wake-ups a second."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._stop = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def main_loop(self) -> None:
+        await self.on_tick(0)
+        await self._stop.wait()
+
+    def stop(self) -> None:
+        self.should_exit = True
+        self._stop.set()
+
+
+class Health:
+    """The three endpoints of one service, on loopback unless told otherwise."""
+
+    def __init__(self, service: str, folder: Path, report: Callable[[], dict[str, Any]], metrics: Callable[[], bytes]):
+        self._path = folder / "run" / f"{service}.json"
+        self._service = service
+        self._server: Server | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.app = FastAPI(title=f"stretto {service}", openapi_url=None)
+
+        async def healthz() -> JSONResponse:
+            state = report()
+            return JSONResponse(state, 200 if state["connected"] else 503)
+
+        async def readyz() -> JSONResponse:
+            state = report()
+            return JSONResponse(state, 200 if state["ready"] else 503)
+
+        async def exposition() -> Response:
+            return Response(metrics(), media_type="text/plain; version=0.0.4")
+
+        self.app.get("/healthz")(healthz)
+        self.app.get("/readyz")(readyz)
+        self.app.get("/metrics")(exposition)
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; returns the port, which is also written to ``run/<service>.json``."""
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        bound = int(listener.getsockname()[1])
+        config = uvicorn.Config(self.app, log_config=None, access_log=False, lifespan="off", ws="none")
+        self._server = Server(config)
+        self._task = asyncio.create_task(self._server.serve(sockets=[listener]))
+        body = {"service": self._service, "pid": os.getpid(), "host": host, "port": bound}
+        await asyncio.to_thread(self._write, json.dumps(body))
+        return bound
+
+    async def stop(self) -> None:
+        if self._server is not None and self._task is not None:
+            self._server.stop()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._task, 1)
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            if json.loads(self._path.read_text())["pid"] == os.getpid():
+                self._path.unlink()
+
+    def _write(self, text: str) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        draft = self._path.with_suffix(f".{os.getpid()}")
+        draft.write_text(text)
+        draft.replace(self._path)

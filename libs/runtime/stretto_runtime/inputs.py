@@ -1,0 +1,143 @@
+"""What a service listens to, and how one stored message becomes the events of its machines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from stretto_wire.base import Message
+from stretto_wire.registry import CHANNELS, channel_of, decode, parse, partition_of
+
+from stretto_runtime.log import Stored
+from stretto_runtime.machines import CLUSTER
+
+Scope = Literal["job", "cluster"]
+CLUSTER_PARTITION = partition_of(CLUSTER)
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A message type that a service hears.
+
+    ``scope="job"``: the machine whose key is the message's job; ``"cluster"``: the one machine with key ``"_"``, which
+    sees that message of every job.
+    """
+
+    message: type[Message]
+    scope: Scope = "job"
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """About the message being translated.
+
+    ``time_s`` is when the server stored it, seconds since the epoch: the machine's ``now``. ``key`` is the machine it
+    is for. ``observed``: it was journalled by ``Service.observe``. ``request_id``: it is a request, to be answered.
+    """
+
+    seq: int
+    time_s: float
+    subject: str
+    headers: Mapping[str, str]
+    key: str
+    observed: bool = False
+    request_id: str = ""
+
+    @property
+    def scope(self) -> Scope:
+        return "cluster" if self.key == CLUSTER else "job"
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One message for one key. ``source`` makes output ids: ``<service>:<source>:<i>``. A tick has no data."""
+
+    kind: Literal["message", "request", "observation", "tick"]
+    key: str
+    source: str
+    subject: str
+    data: bytes
+    meta: Meta
+    trace: str
+
+
+class Routes:
+    """The subjects of one service and partition, and the keys of what they bring."""
+
+    def __init__(self, service: str, inputs: tuple[Input, ...], observations: tuple[type[Message], ...] = ()) -> None:
+        self._service = service
+        self._scopes: dict[type[Message], set[Scope]] = {}
+        for entry in inputs:
+            self._scopes.setdefault(entry.message, set()).add(entry.scope)
+        self._patterns = {channel_of(message).pattern: scopes for message, scopes in self._scopes.items()}
+        self._routes = {tuple(pattern.split(".")[:4]): scopes for pattern, scopes in self._patterns.items()}
+        self._observed = {message.__name__: message for message in (*(c.message for c in CHANNELS), *observations)}
+
+    def filters(self, partition: int) -> list[str]:
+        """Subjects to tail. Filters of one consumer may not overlap: a cluster input's wide one covers the narrow."""
+        subjects = [f"journal.{self._service}.{partition}"]
+        for pattern, scopes in self._patterns.items():
+            if "cluster" in scopes and partition == CLUSTER_PARTITION:
+                subjects.append(f"*.{pattern}")
+            elif "job" in scopes:
+                subjects.append(f"{partition}.{pattern}")
+        return subjects
+
+    def arrivals(self, stored: Stored, partition: int) -> Iterator[Arrival]:
+        """The messages in ``stored``, in order. Raises nothing: what they say is parsed later, one by one."""
+        if stored.subject.startswith("journal."):
+            for index, entry in enumerate(json.loads(stored.data)):
+                yield self._entry(stored, index, entry)
+            return
+        token, _, subject = stored.subject.partition(".")
+        trace = stored.headers.get("traceparent", "")
+        for scope in self._scopes_of(subject):
+            if scope == "job" and int(token) != partition:
+                continue
+            key = CLUSTER if scope == "cluster" else subject.rpartition(".")[2]
+            source = f"{stored.seq}.{CLUSTER}" if scope == "cluster" else str(stored.seq)
+            meta = Meta(stored.seq, stored.time_s, subject, stored.headers, key)
+            yield Arrival("message", key, source, subject, stored.data, meta, trace)
+
+    def message(self, arrival: Arrival) -> Message:
+        """Parse. Raises WireError."""
+        if arrival.kind == "observation":
+            return decode(self._observed[arrival.subject.rpartition(".")[2]], arrival.data)
+        return parse(arrival.subject, arrival.data)
+
+    def _scopes_of(self, subject: str) -> list[Scope]:
+        tokens = subject.split(".")
+        if tokens[0] == "tel":
+            tokens[3] = "*"
+        return sorted(self._routes.get(tuple(tokens[:4]), ()), reverse=True)
+
+    def _entry(self, stored: Stored, index: int, entry: dict[str, Any]) -> Arrival:
+        key, subject = entry["key"], entry.get("s", "")
+        meta = Meta(
+            stored.seq,
+            stored.time_s,
+            subject,
+            {},
+            key,
+            observed=entry["kind"] == "observation",
+            request_id=entry.get("id", ""),
+        )
+        source = f"{stored.seq}.{index}"
+        return Arrival(entry["kind"], key, source, subject, entry.get("d", "").encode(), meta, entry.get("tp", ""))
+
+
+def request_entry(key: str, request_id: str, subject: str, data: bytes, trace: str) -> dict[str, Any]:
+    """A request as an entry of a journal frame."""
+    entry = {"kind": "request", "key": key, "id": request_id, "s": subject, "d": data.decode()}
+    return {**entry, "tp": trace} if trace else entry
+
+
+def observation_entry(key: str, message: Message, data: bytes, trace: str) -> dict[str, Any]:
+    """What an edge has seen, as an entry of a journal frame."""
+    entry = {"kind": "observation", "key": key, "s": f"observed.{type(message).__name__}", "d": data.decode()}
+    return {**entry, "tp": trace} if trace else entry
+
+
+TICK_ENTRY: dict[str, Any] = {"kind": "tick", "key": ""}

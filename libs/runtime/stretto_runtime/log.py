@@ -1,0 +1,322 @@
+"""The ordered log: read it by tails that are never acknowledged, write it through a fence.
+
+A tail is an ephemeral consumer without acknowledgements that starts at a sequence of our choosing: the snapshot is
+the cursor, the server keeps none. A fence (RUNTIME.md, step 3) is a message of the same stream whose sequence every
+output must expect to be the last of its subject: when a newer owner has written its own, the server refuses ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from nats.aio.msg import Msg
+
+from stretto_runtime.bus import EVENTS, Bus
+from stretto_runtime.faults import BusFault
+
+HEARTBEAT_S = 10.0
+BATCH = 256
+SILENCE_S = 15.0
+
+log = structlog.get_logger("stretto.log")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A message of a stream. ``time_s``: when the server stored it, seconds since the epoch."""
+
+    seq: int
+    time_s: float
+    subject: str
+    headers: dict[str, str]
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Sequence ``seq`` must still be the last one of ``subject`` for a write to be stored."""
+
+    subject: str
+    seq: int
+
+    def headers(self) -> dict[str, str]:
+        return {
+            "Nats-Expected-Last-Subject-Sequence": str(self.seq),
+            "Nats-Expected-Last-Subject-Sequence-Subject": self.subject,
+        }
+
+
+class Tail:
+    """Every message of ``filters`` from sequence ``start`` on, in stored order, none missing, none twice.
+
+    A gap, a silent server or a reconnect reopens the consumer after the last message that was taken in.
+    """
+
+    def __init__(self, bus: Bus, stream: str, filters: Sequence[str], start: int = 1, **options: Any) -> None:
+        self._bus = bus
+        self._stream = stream
+        self._filters = list(filters)
+        self._options = options
+        self._next = start
+        self._first = True
+        self._queue: deque[Stored | str] = deque()  # a str is a flow-control reply, sent when it is reached
+        self._wake = asyncio.Event()
+        self._consumer = ""
+        self._expected = 1
+        self._subscription: Any = None
+        self._reopening: asyncio.Task[None] | None = None
+        self._heard_s = 0.0
+        self._closed = False
+        self.backlog = 0
+        """how many messages the server still had when the tail was opened"""
+        self.pending = 0
+        """how many the server still had after the last one that arrived"""
+
+    @classmethod
+    async def open(cls, bus: Bus, stream: str, filters: Sequence[str], start: int = 1, **options: Any) -> Tail:
+        """Open; ``options`` are consumer settings (``headers_only``, ``deliver_policy``).
+
+        Raises:
+            BusFault: the server refused the consumer.
+        """
+        tail = cls(bus, stream, filters, start, **options)
+        bus.on_reconnect.append(tail._reopen)
+        bus.sweeps.append(tail._watch)
+        try:
+            await tail._create()
+        except BaseException:
+            await tail.close()
+            raise
+        return tail
+
+    def ready(self) -> bool:
+        """Whether ``batch`` would return at once."""
+        return bool(self._queue)
+
+    def on_arrival(self, wake: asyncio.Event) -> None:
+        """Set ``wake`` whenever something arrives (a reader that also waits for other things)."""
+        if self._queue:
+            wake.set()
+        self._wake = wake
+
+    async def take(self, limit: int = BATCH) -> list[Stored]:
+        """What has arrived, at most ``limit``; possibly nothing."""
+        queue = self._queue
+        taken: list[Stored] = []
+        while queue and len(taken) < limit:
+            item = queue.popleft()
+            if isinstance(item, str):
+                with contextlib.suppress(BusFault):
+                    await self._bus.send(item, b"")
+            else:
+                taken.append(item)
+        return taken
+
+    async def batch(self, limit: int = BATCH) -> list[Stored]:
+        """Wait for at least one message."""
+        while True:
+            if taken := await self.take(limit):
+                return taken
+            self._wake.clear()
+            await self._wake.wait()
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._reopen in self._bus.on_reconnect:
+            self._bus.on_reconnect.remove(self._reopen)
+        if self._watch in self._bus.sweeps:
+            self._bus.sweeps.remove(self._watch)
+        if self._reopening is not None:
+            self._reopening.cancel()
+        await self._drop()
+
+    async def _drop(self) -> None:
+        subscription, self._subscription = self._subscription, None
+        consumer, self._consumer = self._consumer, ""
+        if subscription is not None:
+            with contextlib.suppress(Exception):  # the connection may be gone: then the consumer goes by itself
+                await subscription.unsubscribe()
+                await self._bus.send(f"$JS.API.CONSUMER.DELETE.{self._stream}.{consumer}", b"")
+
+    async def _create(self) -> None:
+        bus = self._bus
+        consumer = uuid.uuid4().hex[:16]
+        self._consumer = consumer
+        self._expected = 1
+        self._heard_s = asyncio.get_running_loop().time()
+        inbox = f"{bus.inbox}.tail.{consumer}"
+        self._subscription = await bus.subscribe(inbox, self._arrived)
+        config: dict[str, Any] = {
+            "name": consumer,
+            "deliver_subject": inbox,
+            "ack_policy": "none",
+            "max_deliver": 1,
+            "filter_subjects": self._filters,
+            "flow_control": True,
+            "idle_heartbeat": int(HEARTBEAT_S * 1e9),
+            "inactive_threshold": int(30e9),
+            "mem_storage": True,
+            "num_replicas": 1,
+            **self._options,
+        }
+        if not (self._first and "deliver_policy" in config):
+            config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": max(1, self._next)}
+        body = {"stream_name": self._stream, "config": config}
+        answer = await bus.ask(f"CONSUMER.CREATE.{self._stream}.{consumer}", body)
+        # what was already delivered counts: the server may push before it answers
+        delivered = int(answer.get("delivered", {}).get("consumer_seq", 0))
+        if self._first:
+            self.backlog = int(answer.get("num_pending", 0)) + delivered
+        self._first = False
+
+    async def _arrived(self, msg: Msg) -> None:
+        if not msg.subject.endswith(self._consumer):
+            return  # of a consumer that we have given up
+        self._heard_s = asyncio.get_running_loop().time()
+        headers: dict[str, str] = msg.headers or {}
+        if not msg.reply.startswith("$JS.ACK"):
+            self._control(msg, headers)
+            return
+        tokens = msg.reply.split(".")
+        if len(tokens) > 9:  # with domain and account
+            tokens = tokens[2:]
+        if int(tokens[6]) != self._expected:
+            log.warning("gap in a tail", expected=self._expected, got=int(tokens[6]))
+            self._reopen()
+            return
+        self._expected += 1
+        seq = int(tokens[5])
+        self._next = seq + 1
+        self.pending = int(tokens[8])
+        self._queue.append(Stored(seq, int(tokens[7]) / 1e9, msg.subject, headers, msg.data))
+        self._wake.set()
+
+    def _control(self, msg: Msg, headers: dict[str, str]) -> None:
+        if msg.reply:  # flow control: answer once everything before it has been handled
+            self._queue.append(msg.reply)
+            self._wake.set()
+            return
+        stalled = headers.get("Nats-Consumer-Stalled")
+        if stalled:
+            self._queue.append(stalled)
+            self._wake.set()
+        last = headers.get("Nats-Last-Consumer")
+        if last is not None and int(last) >= self._expected:
+            log.warning("lost end of a tail", expected=self._expected, last=int(last))
+            self._reopen()
+
+    def _watch(self, now: float) -> None:
+        if now - self._heard_s > 3 * HEARTBEAT_S and self._bus.connected:
+            self._heard_s = now
+            self._reopen()
+
+    def _reopen(self) -> None:
+        if self._closed or (self._reopening is not None and not self._reopening.done()):
+            return
+        self._reopening = asyncio.get_running_loop().create_task(self._reopen_surely())
+
+    async def _reopen_surely(self) -> None:
+        await self._drop()
+        delay_s = 0.05
+        while not self._closed:
+            try:
+                await self._create()
+                return
+            except BusFault as fault:
+                log.warning("tail not reopened yet", stream=self._stream, fault=str(fault))
+                await self._drop()
+            await asyncio.sleep(delay_s)
+            delay_s = min(2.0, 2 * delay_s)
+
+
+async def read(bus: Bus, stream: str, filters: Sequence[str], start: int = 1, **options: Any) -> list[Stored]:
+    """Everything that the stream holds of ``filters`` from ``start`` on, at this moment."""
+    return [stored async for stored in scan(bus, stream, filters, start, **options)]
+
+
+async def scan(bus: Bus, stream: str, filters: Sequence[str], start: int = 1, **options: Any) -> AsyncIterator[Stored]:
+    """As ``read``, one by one."""
+    tail = await Tail.open(bus, stream, filters, start, **options)
+    try:
+        left = tail.backlog
+        while left > 0:
+            for stored in await asyncio.wait_for(tail.batch(), SILENCE_S):
+                left -= 1
+                yield stored
+            if tail.pending == 0 and not tail.ready():  # what was replaced meanwhile never comes
+                break
+    except TimeoutError:
+        raise BusFault(f"the server stopped in the middle of {list(filters)}") from None
+    finally:
+        await tail.close()
+
+
+class Writer:
+    """Outputs of one owner: sent in order without waiting, acknowledged later, all behind one fence.
+
+    The order at the stream is the order of sending, because a connection is a queue and nothing is sent again under
+    the same fence: whatever fails (connection, full stream, timeout) makes ``fault`` and ends this writer. Its owner
+    takes the partition anew with a higher fence, which refuses stragglers of this one, and publishes what is missing.
+    """
+
+    IN_FLIGHT = 1024
+
+    def __init__(self, bus: Bus, fence: Fence, wake: asyncio.Event) -> None:
+        self._bus = bus
+        self._headers = fence.headers()
+        self._wake = wake
+        self._in_flight = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.last_seq = fence.seq
+        self.fault: BaseException | None = None
+
+    async def send(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
+        """Send behind the fence; ``headers`` carry the ``Nats-Msg-Id``."""
+        await self.send_plain(subject, data, {**headers, **self._headers})
+
+    async def send_plain(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
+        """Send to another stream (dead letters), where our fence is unknown; ``drain`` waits for it too."""
+        if self.fault is not None:
+            raise self.fault
+        if self._in_flight >= self.IN_FLIGHT:
+            await self.drain()
+        future = await self._bus.post(subject, data, headers)
+        self._in_flight += 1
+        self._idle.clear()
+        future.add_done_callback(self._stored)
+
+    async def drain(self) -> None:
+        """Until everything sent is stored. Raises what went wrong."""
+        await self._idle.wait()
+        if self.fault is not None:
+            raise self.fault
+
+    @property
+    def idle(self) -> bool:
+        return self._in_flight == 0
+
+    def check(self) -> None:
+        """Raise what went wrong, if anything did."""
+        if self.fault is not None:
+            raise self.fault
+
+    def _stored(self, future: asyncio.Future[dict[str, Any]]) -> None:
+        self._in_flight -= 1
+        error = BusFault("cancelled") if future.cancelled() else future.exception()
+        if error is not None:
+            self.fault = self.fault or error
+            self._wake.set()
+        else:
+            answer = future.result()
+            if answer.get("stream") == EVENTS:
+                self.last_seq = max(self.last_seq, int(answer["seq"]))
+        if self._in_flight == 0 or self.fault is not None:
+            self._idle.set()

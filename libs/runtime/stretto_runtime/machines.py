@@ -1,0 +1,170 @@
+"""The machines of one partition, each as if its events had happened to it exactly once.
+
+Pure of the bus. An event that a machine refuses or breaks on must leave no half-changed state, and copying the state
+before every event would cost more than handling it. So each key keeps the document it was last saved as and the
+events since; after an exception the machine is built again from those, without the bad event. A snapshot bounds that
+list (200 events or one second).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from pydantic import TypeAdapter, ValidationError
+from stretto_core.machine import Action
+
+from stretto_runtime.faults import RuntimeFault
+from stretto_runtime.snapshots import Document
+
+CLUSTER = "_"
+"""The key of the one machine that sees the messages of every job."""
+
+LANES = 512
+"""How many callers' last replies a key remembers."""
+
+
+class MachineFactory(Protocol):
+    """What this module needs of a service."""
+
+    name: str
+    version: int
+    state_types: dict[str, type]
+
+    def machine(self, key: str, state: Any) -> Any: ...
+
+
+class Slot:
+    """One key: its machine and what is needed to build it again."""
+
+    __slots__ = ("base", "events", "machine", "replies", "seq", "trace")
+
+    def __init__(self, machine: Any, base: Document | None) -> None:
+        self.machine = machine
+        self.base = base
+        self.seq = base.seq if base else 0
+        self.trace = base.trace if base else ""
+        self.events: list[tuple[Any, float]] = []
+        self.replies: OrderedDict[str, list[Any]] = OrderedDict(base.replies if base else {})
+
+    def remember(self, request_id: str, refused: bool, body: str) -> None:
+        """Keep the last reply of a lane: a caller asks again only for its last request."""
+        lane = lane_of(request_id)
+        self.replies[lane] = [request_id, refused, body]
+        self.replies.move_to_end(lane)
+        if len(self.replies) > LANES:
+            self.replies.popitem(last=False)
+
+    def remembered(self, request_id: str) -> list[Any] | None:
+        reply = self.replies.get(lane_of(request_id))
+        return reply if reply is not None and reply[0] == request_id else None
+
+
+def lane_of(request_id: str) -> str:
+    """``<lane>.<n>``: a lane has one request in flight. An id without a dot is a lane of its own."""
+    lane, dot, _ = request_id.rpartition(".")
+    return lane if dot else request_id
+
+
+class Machines:
+    """The slots of one partition."""
+
+    def __init__(self, factory: MachineFactory) -> None:
+        self._factory = factory
+        self._adapters: dict[str, TypeAdapter[Any]] = {
+            scope: TypeAdapter(state_type) for scope, state_type in factory.state_types.items()
+        }
+        self.slots: dict[str, Slot] = {}
+        self.dirty: set[str] = set()
+
+    def load(self, documents: dict[str, Document]) -> None:
+        """Start from saved documents.
+
+        Raises:
+            RuntimeFault: a document does not fit the state type of the present code.
+        """
+        for key, document in documents.items():
+            self.slots[key] = Slot(self._build(key, document), document)
+
+    def contains(self, key: str, seq: int) -> bool:
+        """Whether the document of ``key`` was saved after input ``seq``."""
+        slot = self.slots.get(key)
+        return slot is not None and slot.base is not None and slot.base.seq >= seq
+
+    def handle(
+        self, key: str, event: Any, now: float, seq: int, commit: Callable[[list[Action]], Any] | None = None
+    ) -> Any:
+        """Advance one machine; returns its actions, or what ``commit`` makes of them.
+
+        Whatever the machine or ``commit`` raises leaves the machine as it was before the event. A key that a first
+        event leaves as new (a request about an unknown job) is not kept.
+        """
+        slot = self.slots.get(key)
+        if slot is None:
+            return self._first(key, event, now, seq, commit)
+        try:
+            actions = slot.machine.handle(event, now)
+            result = commit(actions) if commit else actions
+        except Exception:
+            self._restore(key, slot)
+            raise
+        self._advance(key, slot, event, now, seq)
+        return result
+
+    def documents(self, keys: Iterable[str]) -> dict[str, Document]:
+        """Those keys as they are now; they count as saved."""
+        saved: dict[str, Document] = {}
+        for key in keys:
+            slot = self.slots[key]
+            document = Document(
+                slot.seq, self._factory.version, self.dump(key, slot.machine), slot.trace, dict(slot.replies)
+            )
+            slot.base = saved[key] = document
+            slot.events = []
+        self.dirty.clear()
+        return saved
+
+    def dump(self, key: str, machine: Any) -> bytes:
+        """JSON of a machine's state."""
+        return self._adapter(key).dump_json(machine.state)
+
+    def ticking(self) -> list[str]:
+        """The keys that want ticks: a machine may say ``ticking = False`` (a finished job)."""
+        return sorted(key for key, slot in self.slots.items() if getattr(slot.machine, "ticking", True))
+
+    def _first(self, key: str, event: Any, now: float, seq: int, commit: Callable[[list[Action]], Any] | None) -> Any:
+        slot = Slot(self._factory.machine(key, None), None)
+        new = self.dump(key, slot.machine)
+        actions = slot.machine.handle(event, now)
+        result = commit(actions) if commit else actions
+        if self.dump(key, slot.machine) != new:
+            self.slots[key] = slot
+            self._advance(key, slot, event, now, seq)
+        return result
+
+    def _advance(self, key: str, slot: Slot, event: Any, now: float, seq: int) -> None:
+        slot.events.append((event, now))
+        slot.seq = seq
+        self.dirty.add(key)
+
+    def _restore(self, key: str, slot: Slot) -> None:
+        slot.machine = self._build(key, slot.base)
+        for event, now in slot.events:
+            slot.machine.handle(event, now)
+
+    def _build(self, key: str, document: Document | None) -> Any:
+        if document is None:
+            return self._factory.machine(key, None)
+        try:
+            state = self._adapter(key).validate_json(document.state)
+        except ValidationError as error:
+            raise RuntimeFault(
+                f"snapshot of {self._factory.name} for {key!r} (code version {document.version}) does not fit version "
+                f"{self._factory.version}: {error.errors()[0]['loc']} {error.errors()[0]['msg']}; "
+                "give new fields of the state a default, or delete the snapshots to replay from the beginning"
+            ) from error
+        return self._factory.machine(key, state)
+
+    def _adapter(self, key: str) -> TypeAdapter[Any]:
+        return self._adapters["cluster" if key == CLUSTER else "job"]

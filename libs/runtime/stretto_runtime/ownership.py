@@ -1,0 +1,162 @@
+"""Who owns which partition: members that renew a lease, a pure assignment, and compare-and-swap.
+
+Nothing here decides who may write: that is the fence's work. A wrong opinion about members costs a detour, no data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import math
+import uuid
+from collections.abc import Callable, Iterable
+
+import structlog
+
+from stretto_runtime.bus import STATE, STATE_PREFIX, Bus
+from stretto_runtime.faults import BusFault, Fenced
+from stretto_runtime.log import Fence, Stored, Tail
+
+log = structlog.get_logger("stretto.ownership")
+
+
+def assign(members: Iterable[str], partitions: int) -> dict[int, str]:
+    """Capped rendezvous hashing: the same answer in every replica, at most ceil(partitions / members) each.
+
+    Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998, with a cap: pairs of partition and
+    member are granted from the highest score down, as long as the member has room.
+    """
+    names = sorted(set(members))
+    if not names:
+        return {}
+    room = dict.fromkeys(names, math.ceil(partitions / len(names)))
+    scored = sorted(
+        ((_score(name, partition), name, partition) for name in names for partition in range(partitions)), reverse=True
+    )
+    owners: dict[int, str] = {}
+    for _, name, partition in scored:
+        if partition not in owners and room[name] > 0:
+            owners[partition] = name
+            room[name] -= 1
+    return owners
+
+
+def _score(member: str, partition: int) -> int:
+    return int.from_bytes(hashlib.blake2b(f"{member}/{partition}".encode(), digest_size=8).digest())
+
+
+class Ownership:
+    """Membership of one replica and the owner entries of its service, both watched."""
+
+    def __init__(self, bus: Bus, service: str, partitions: int, lease_s: float, changed: Callable[[], None]) -> None:
+        self.member = f"{service}-{uuid.uuid4().hex[:12]}"
+        self.members: set[str] = set()
+        self.owners: dict[int, tuple[str, int]] = {}
+        """partition -> (holder or "", revision)"""
+        self._bus = bus
+        self._service = service
+        self._partitions = partitions
+        self._lease_s = lease_s
+        self._changed = changed
+        self._tasks: list[asyncio.Task[None]] = []
+        self._tail: Tail | None = None
+
+    async def join(self) -> None:
+        """Become a member and learn the present entries."""
+        await self._renew()
+        filters = [f"{STATE_PREFIX}member.{self._service}.*", f"{STATE_PREFIX}owner.{self._service}.*"]
+        self._tail = await Tail.open(self._bus, STATE, filters, deliver_policy="last_per_subject")
+        seen = 0
+        while seen < self._tail.backlog:
+            for stored in await self._tail.batch():
+                seen += 1
+                self._learn(stored)
+            if self._tail.pending == 0:
+                break
+        self._tasks = [asyncio.create_task(self._renewing()), asyncio.create_task(self._watching(self._tail))]
+
+    async def leave(self) -> None:
+        """Stop renewing and say so at once."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tail is not None:
+            await self._tail.close()
+        with contextlib.suppress(BusFault):
+            await self._bus.store(self._member_key, b"", {"KV-Operation": "DEL", "Nats-TTL": "60s"})
+
+    def mine(self) -> set[int]:
+        """The partitions that this replica should own."""
+        owners = assign(self.members | {self.member}, self._partitions)
+        return {partition for partition, name in owners.items() if name == self.member}
+
+    def takeable(self, partition: int) -> bool:
+        """Nobody, ourselves, or somebody who is no member any more holds it."""
+        holder, _ = self.owners.get(partition, ("", 0))
+        return holder in ("", self.member) or holder not in self.members
+
+    def usurped(self, partition: int, epoch: int) -> bool:
+        """Whether a later entry than ``epoch`` names somebody else."""
+        holder, revision = self.owners.get(partition, ("", 0))
+        return revision > epoch and holder != self.member
+
+    def owner_key(self, partition: int) -> str:
+        return f"{STATE_PREFIX}owner.{self._service}.{partition}"
+
+    async def take(self, partition: int) -> int:
+        """Write our name by compare-and-swap; returns the epoch.
+
+        Raises:
+            Fenced: somebody else was faster.
+        """
+        key = self.owner_key(partition)
+        _, revision = self.owners.get(partition, ("", 0))
+        epoch = await self._bus.store(key, self.member.encode(), Fence(key, revision).headers())
+        self.owners[partition] = (self.member, epoch)
+        return epoch
+
+    async def release(self, partition: int, epoch: int) -> None:
+        """Empty the entry, if it is still ours."""
+        key = self.owner_key(partition)
+        with contextlib.suppress(Fenced):
+            revision = await self._bus.store(key, b"", Fence(key, epoch).headers())
+            self.owners[partition] = ("", revision)
+
+    @property
+    def _member_key(self) -> str:
+        return f"{STATE_PREFIX}member.{self._service}.{self.member}"
+
+    async def _renew(self) -> None:
+        await self._bus.store(self._member_key, b"1", {"Nats-TTL": f"{math.ceil(self._lease_s)}s"})
+
+    async def _renewing(self) -> None:
+        while True:
+            await asyncio.sleep(self._lease_s / 4)
+            try:
+                await self._renew()
+            except BusFault as fault:
+                log.warning("lease not renewed", fault=str(fault))
+
+    async def _watching(self, tail: Tail) -> None:
+        while True:
+            batch = await tail.batch()
+            if any([self._learn(stored) for stored in batch]):
+                self._changed()
+
+    def _learn(self, stored: Stored) -> bool:
+        """Take in one entry; whether it changed anything."""
+        kind, _, rest = stored.subject.removeprefix(STATE_PREFIX).partition(".")
+        name = rest.rpartition(".")[2]
+        gone = "Nats-Marker-Reason" in stored.headers or "KV-Operation" in stored.headers
+        if kind == "member":
+            known = name in self.members
+            if gone:
+                self.members.discard(name)
+            else:
+                self.members.add(name)
+            return known == gone
+        partition = int(name)
+        if stored.seq <= self.owners.get(partition, ("", 0))[1]:
+            return False
+        self.owners[partition] = ("" if gone else stored.data.decode(), stored.seq)
+        return True

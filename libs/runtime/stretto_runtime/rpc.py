@@ -1,0 +1,208 @@
+"""Requests: at the owner journalled in frames before they are handled, at the caller repeated under one id.
+
+Owner: one frame is in flight on ``journal.<service>.<partition>``; what arrives meanwhile shares the next one (group
+commit). Only when a frame comes back by the owner's own tail are its requests handled, because replay will see them in
+just that order.
+
+Caller: headers ``request-id`` (``<lane>.<n>``; a lane has one request in flight; the owner remembers the last reply of
+each lane) and optionally ``traceparent``. An error reply has the header ``error`` and the body
+``{"error": {"code", "message", "field", "value", "remedy"}}``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import uuid
+from collections import deque
+from typing import Any
+
+import nats.errors
+from stretto_wire.base import Message
+from stretto_wire.errors import WireError
+from stretto_wire.registry import channel_of, decode, encode, subject_of
+
+from stretto_runtime.bus import Bus
+from stretto_runtime.faults import BusFault, CallRefused, CallTimeout, PartitionLost
+from stretto_runtime.log import Fence
+
+FRAME_ENTRIES = 256
+FRAME_BYTES = 512 * 1024
+QUEUE_ENTRIES = 8192
+
+ATTEMPT_S = 1.0
+NO_OWNER_DELAY_S = 0.05
+
+
+class Journal:
+    """The frames of one owner. ``fault`` is set, and ``wake`` with it, when a frame could not be stored."""
+
+    def __init__(self, bus: Bus, subject: str, name: str, fence: Fence, ttl_s: int, wake: asyncio.Event) -> None:
+        self._bus = bus
+        self._subject = subject
+        self._name = name
+        self._headers = {**fence.headers(), "Nats-TTL": f"{ttl_s}s"}
+        self._wake = wake
+        self._queue: deque[tuple[dict[str, Any], asyncio.Future[None] | None]] = deque()
+        self._work = asyncio.Event()
+        self._serial = 0
+        self._task: asyncio.Task[None] | None = None
+        self.fault: BaseException | None = None
+        self.stored_seq = 0
+        """highest sequence of a stored frame"""
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run())
+
+    def add(self, entry: dict[str, Any], stored: asyncio.Future[None] | None = None) -> bool:
+        """Queue an entry for the next frame; False when too many wait already."""
+        if self.fault is not None or len(self._queue) >= QUEUE_ENTRIES:
+            return False
+        self._queue.append((entry, stored))
+        self._work.set()
+        return True
+
+    async def add_surely(self, entry: dict[str, Any]) -> None:
+        """Queue an entry and wait until its frame is stored.
+
+        Raises:
+            PartitionLost: it was not stored; the new owner decides what to do.
+        """
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if not self.add(entry, future):
+            raise PartitionLost(f"{self._subject}: not the owner any more, or overloaded; observe again later")
+        await future
+
+    @property
+    def idle(self) -> bool:
+        return not self._queue and not self._work.is_set()
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        self._give_up(PartitionLost(f"{self._subject}: ownership ended before the entry was stored"))
+
+    def _give_up(self, error: BaseException) -> None:
+        for _, future in self._queue:
+            if future is not None and not future.done():
+                future.set_exception(error)
+        self._queue.clear()
+
+    async def _run(self) -> None:
+        while True:
+            await self._work.wait()
+            frame, futures = self._next_frame()
+            self._serial += 1
+            headers = {**self._headers, "Nats-Msg-Id": f"{self._name}:{self._serial}"}
+            try:
+                self.stored_seq = await self._bus.store(self._subject, frame, headers)
+            except (BusFault, asyncio.CancelledError) as error:
+                self.fault = error if isinstance(error, BusFault) else PartitionLost("ownership ended")
+                for future in futures:
+                    if not future.done():
+                        future.set_exception(PartitionLost(f"{self._subject}: {self.fault}"))
+                        future.exception()
+                self._give_up(PartitionLost(f"{self._subject}: {self.fault}"))
+                self._wake.set()
+                if isinstance(error, asyncio.CancelledError):
+                    raise
+                return
+            for future in futures:
+                if not future.done():
+                    future.set_result(None)
+            if not self._queue:
+                self._work.clear()
+                self._wake.set()
+
+    def _next_frame(self) -> tuple[bytes, list[asyncio.Future[None]]]:
+        entries: list[dict[str, Any]] = []
+        futures: list[asyncio.Future[None]] = []
+        size = 0
+        while self._queue and len(entries) < FRAME_ENTRIES and size < FRAME_BYTES:
+            entry, future = self._queue.popleft()
+            size += len(entry.get("d", "")) + 200
+            entries.append(entry)
+            if future is not None:
+                futures.append(future)
+        return json.dumps(entries, separators=(",", ":")).encode(), futures
+
+
+def refusal(code: str, message: str, field: str = "", value: Any = "", remedy: str = "") -> bytes:
+    """The body of an error reply."""
+    body = {"code": code, "message": message, "field": field, "value": str(value)[:200], "remedy": remedy}
+    return json.dumps({"error": body}).encode()
+
+
+class Caller:
+    """Calls with one id per call, repeated until answered."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._base = uuid.uuid4().hex[:12]
+        self._free: list[int] = []
+        self._lanes = 0
+        self._serial = 0
+
+    async def call(self, request: Message, timeout_s: float = 15.0, trace: str = "") -> Any:
+        """Ask the owner of the request's job; repeats under the same id until ``timeout_s`` is over.
+
+        Raises:
+            CallRefused: the owner refused, with code, field, value and remedy.
+            CallTimeout: no answer; unknown whether it was handled.
+        """
+        lane = self._free.pop() if self._free else self._new_lane()
+        self._serial += 1
+        request_id = getattr(request, "request_id", None) or f"{self._base}-{lane}.{self._serial}"
+        try:
+            return await self._ask(request, subject_of(request), request_id, timeout_s, trace)
+        finally:
+            self._free.append(lane)
+
+    async def call_pod(self, pod: str, request: Message, timeout_s: float = 5.0, trace: str = "") -> Any:
+        """Ask one pod directly, once: what a pod does is not journalled, so repeating is the caller's decision.
+
+        Raises:
+            CallRefused: the pod refused.
+            CallTimeout: the pod is not there, or did not answer in time.
+        """
+        subject = subject_of(request, pod=pod)
+        headers = {"traceparent": trace} if trace else None
+        try:
+            msg = await self._bus.connection.request(subject, encode(request), timeout_s, headers=headers)
+        except nats.errors.NoRespondersError:
+            raise CallTimeout(f"{subject}: the pod is not connected; it starts, has exited, or never was") from None
+        except (nats.errors.Error, TimeoutError) as error:
+            raise CallTimeout(f"{subject}: no answer within {timeout_s} s ({type(error).__name__})") from None
+        return self._answer(request, msg.headers, msg.data)
+
+    async def _ask(self, request: Message, subject: str, request_id: str, timeout_s: float, trace: str) -> Any:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        headers = {"request-id": request_id, **({"traceparent": trace} if trace else {})}
+        data = encode(request)
+        reason = "no owner"
+        while (left := deadline - loop.time()) > 0:
+            try:
+                msg = await self._bus.connection.request(subject, data, min(ATTEMPT_S, left), headers=headers)
+                return self._answer(request, msg.headers, msg.data)
+            except nats.errors.NoRespondersError:
+                reason = "nobody owns this job at the moment"
+            except (nats.errors.Error, TimeoutError) as error:
+                reason = f"no answer ({type(error).__name__})"
+            await asyncio.sleep(NO_OWNER_DELAY_S)
+        raise CallTimeout(f"{subject}: {reason} for {timeout_s} s; is the service running? see its /readyz")
+
+    def _answer(self, request: Message, headers: dict[str, str] | None, data: bytes) -> Any:
+        if headers and "error" in headers:
+            raise CallRefused(**json.loads(data)["error"])
+        reply = channel_of(request).reply
+        if reply is None:
+            raise WireError("reply", type(request).__name__, "a channel of the registry that has a reply")
+        return decode(reply, data)
+
+    def _new_lane(self) -> int:
+        self._lanes += 1
+        return self._lanes

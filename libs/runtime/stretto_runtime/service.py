@@ -1,0 +1,279 @@
+"""What a service author writes, and what runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from typing import Any, ClassVar
+
+import structlog
+from stretto_core.machine import Tick
+from stretto_wire.base import Message
+from stretto_wire.registry import PARTITIONS, encode, partition_of
+
+from stretto_runtime.bus import Bus
+from stretto_runtime.faults import BusFault, PartitionLost, RuntimeFault
+from stretto_runtime.health import Health
+from stretto_runtime.inputs import Input, Meta, Routes, observation_entry
+from stretto_runtime.machines import CLUSTER
+from stretto_runtime.ownership import Ownership
+from stretto_runtime.partition import Partition, Shell
+from stretto_runtime.rpc import Caller
+from stretto_runtime.settings import Settings
+from stretto_runtime.telemetry import Metrics, Tracing, configure_logs
+
+RECHECK_S = 5.0
+LEAVE_S = 8.0
+
+log = structlog.get_logger("stretto.service")
+
+
+class Service:
+    """A pure machine per job (and per cluster), made durable. Subclasses fill in the class attributes and the hooks."""
+
+    name: ClassVar[str]
+    version: ClassVar[int]
+    settings_type: ClassVar[type[Settings]] = Settings
+    inputs: ClassVar[tuple[Input, ...]] = ()
+    rpcs: ClassVar[tuple[type[Message], ...]] = ()
+    observations: ClassVar[tuple[type[Message], ...]] = ()
+    """message types that only ``observe`` uses and that have no channel of their own"""
+    tick_s: float | None = None
+    """seconds between ticks of a partition that has keys; None: no ticks"""
+    state_types: ClassVar[dict[str, type]] = {}
+
+    def __init__(self, settings: Any) -> None:
+        self.settings = settings
+        self._runner: Runner | None = None
+
+    # what a service defines ------------------------------------------------------------------------------------
+
+    def machine(self, key: str, state: Any) -> Any:
+        """The machine of ``key`` (a job, or ``"_"``), continuing from ``state`` or fresh when that is None."""
+        raise NotImplementedError
+
+    def to_event(self, message: Any, meta: Meta) -> Any:
+        """The core event of a wire message, or None to ignore it. Pure."""
+        raise NotImplementedError
+
+    def to_message(self, key: str, fact: Any) -> Any:
+        """The wire message of a core fact or reply body; None publishes nothing. Pure."""
+        raise NotImplementedError
+
+    def tick_event(self) -> Any:
+        """What a machine gets as a tick."""
+        return Tick()
+
+    async def settled(self, key: str, machine: Any) -> None:
+        """The machine of ``key`` has changed (live), or was just taken over: make the world follow its state."""
+
+    async def left(self, key: str) -> None:
+        """The partition of ``key`` is another replica's from now on: stop background work at once."""
+
+    # what a service may use in its edges -----------------------------------------------------------------------
+
+    async def observe(self, key: str, message: Message, trace: str = "") -> None:
+        """Journal what was seen; it comes back as an input. Returns when it is stored.
+
+        Raises:
+            PartitionLost: this replica does not own ``key``; the new owner will see for itself.
+        """
+        await self._running.observe(key, message, trace)
+
+    async def call(self, request: Message, timeout_s: float = 15.0, trace: str = "") -> Any:
+        """Ask the owner of a job in another service. Raises CallRefused, CallTimeout."""
+        return await self._running.caller.call(request, timeout_s, trace)
+
+    async def call_pod(self, pod: str, request: Message, timeout_s: float = 5.0, trace: str = "") -> Any:
+        """Ask one pod, once. Raises CallRefused, CallTimeout."""
+        return await self._running.caller.call_pod(pod, request, timeout_s, trace)
+
+    def now(self) -> float:
+        """The wall clock, seconds since the epoch: for edges only, never for decisions."""
+        return time.time()
+
+    def trace_of(self, key: str) -> str:
+        """The ``traceparent`` of the job's first traced message, for what an edge sends."""
+        return self._running.trace_of(key)
+
+    # what the runtime asks -------------------------------------------------------------------------------------
+
+    @property
+    def has_edges(self) -> bool:
+        return type(self).settled is not Service.settled or type(self).left is not Service.left
+
+    def partition_changed(self) -> None:
+        """A partition came live or ended."""
+        self._running.wake()
+
+    def attach(self, runner: Runner) -> None:
+        self._runner = runner
+
+    @property
+    def _running(self) -> Runner:
+        if self._runner is None:
+            raise RuntimeFault(f"{self.name} is not running; start it with stretto_runtime.run")
+        return self._runner
+
+
+class Runner:
+    """One replica of a service: owns its share of the partitions until told to stop."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.settings: Settings = service.settings
+        self.metrics = Metrics(service.name)
+        self.port = 0
+        self._partitions: dict[int, tuple[Partition, asyncio.Task[None]]] = {}
+        self._stop = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._bus: Bus | None = None
+        self._ownership: Ownership | None = None
+        self._caller: Caller | None = None
+        service.attach(self)
+
+    async def run(self) -> None:
+        """Until ``stop``."""
+        service, settings = self.service, self.settings
+        tracing = Tracing(service.name, settings.state_folder, settings.spans_bytes, settings.spans_per_s)
+        health = Health(service.name, settings.state_folder, self.report, self.metrics.text)
+        self.port = await health.start(settings.health_host, settings.health_port)
+        user = settings.nats_user or service.name
+        self._bus = await Bus.connect(settings.nats_url, user, settings.nats_password, service.name)
+        self._caller = Caller(self._bus)
+        ownership = Ownership(self._bus, service.name, PARTITIONS, settings.lease_s, self.wake)
+        routes = Routes(service.name, service.inputs, service.observations)
+        shell = Shell(service, self._bus, ownership, routes, self.metrics, tracing)
+        try:
+            await self._join(ownership)
+            self._ownership = ownership
+            while not self._stop.is_set():
+                self._wake.clear()
+                self._reconcile(shell)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), RECHECK_S)
+            await self._leave_all()
+        finally:
+            for _, task in self._partitions.values():
+                task.cancel()
+            await asyncio.gather(*(task for _, task in self._partitions.values()), return_exceptions=True)
+            await ownership.leave()
+            await health.stop()
+            await self._bus.close()
+            tracing.close()
+
+    def stop(self) -> None:
+        """Leave gracefully, then end ``run``."""
+        self._stop.set()
+        self._wake.set()
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def report(self) -> dict[str, Any]:
+        """What /readyz tells."""
+        live = sorted(number for number, (partition, _) in self._partitions.items() if partition.live)
+        mine = sorted(self._ownership.mine()) if self._ownership else []
+        faults = {str(n): partition.fault for n, (partition, _) in self._partitions.items() if partition.fault}
+        connected = self._bus is not None and self._bus.connected
+        return {
+            "service": self.service.name,
+            "version": self.service.version,
+            "pid": os.getpid(),
+            "connected": connected,
+            "ready": connected and self._ownership is not None and set(mine) <= set(live),
+            "partitions": live,
+            "should_own": mine,
+            "faults": faults,
+        }
+
+    @property
+    def caller(self) -> Caller:
+        if self._caller is None:
+            raise RuntimeFault("not connected yet")
+        return self._caller
+
+    async def observe(self, key: str, message: Message, trace: str) -> None:
+        held = self._partitions.get(partition_of(key))
+        journal = held[0].journal if held else None
+        if journal is None:
+            raise PartitionLost(f"{self.service.name} does not own {key!r} (any more); stop working for it")
+        await journal.add_surely(observation_entry(key, message, encode(message), trace or self.trace_of(key)))
+
+    def trace_of(self, key: str) -> str:
+        held = self._partitions.get(partition_of(key))
+        slot = held[0].machines.slots.get(key) if held and held[0].machines and key != CLUSTER else None
+        return slot.trace if slot else ""
+
+    async def _join(self, ownership: Ownership) -> None:
+        """The streams may not be there yet: somebody provisions them while we start."""
+        while not self._stop.is_set():
+            try:
+                await ownership.join()
+                return
+            except BusFault as fault:
+                log.warning("waiting for the streams", fault=str(fault))
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._stop.wait(), 0.5)
+
+    def _reconcile(self, shell: Shell) -> None:
+        ownership = shell.ownership
+        for number, (partition, task) in list(self._partitions.items()):
+            if task.done():
+                del self._partitions[number]
+                if not task.cancelled() and (error := task.exception()) is not None:
+                    log.error("partition task failed", partition=number, error=repr(error))
+            elif partition.live and ownership.usurped(number, partition.epoch):
+                task.cancel()
+        mine = ownership.mine()
+        for number, (partition, _) in self._partitions.items():
+            if number not in mine:
+                partition.leave()
+        for number in sorted(mine - self._partitions.keys()):
+            if ownership.takeable(number):
+                partition = Partition(shell, number)
+                task = asyncio.create_task(partition.own(), name=f"partition {number}")
+                task.add_done_callback(lambda _: self.wake())
+                self._partitions[number] = (partition, task)
+
+    async def _leave_all(self) -> None:
+        for partition, _ in self._partitions.values():
+            partition.leave()
+        tasks = [task for _, task in self._partitions.values()]
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=LEAVE_S)
+            if late:
+                log.warning("not everything could be left gracefully; heirs will replay", partitions=len(late))
+
+
+async def serve(service: Service, stop: asyncio.Event | None = None) -> None:
+    """Run until SIGTERM, SIGINT or ``stop``."""
+    runner = Runner(service)
+    loop = asyncio.get_running_loop()
+    if stop is None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, runner.stop)
+        await runner.run()
+        return
+    task = asyncio.create_task(runner.run())
+    waiter = asyncio.create_task(stop.wait())
+    await asyncio.wait([task, waiter], return_when=asyncio.FIRST_COMPLETED)
+    waiter.cancel()
+    runner.stop()
+    await task
+
+
+def run(service_type: type[Service]) -> None:
+    """The ``__main__`` of a service: settings from the environment, then serve."""
+    try:
+        settings = service_type.settings_type.load(service_type.name)
+    except RuntimeFault as fault:
+        raise SystemExit(f"{service_type.name}: {fault}") from None
+    configure_logs(service_type.name, settings.log_level)
+    try:
+        asyncio.run(serve(service_type(settings)))
+    except RuntimeFault as fault:
+        raise SystemExit(f"{service_type.name}: {fault}") from None

@@ -1,0 +1,104 @@
+"""Settings from the environment, and nothing else: a misspelt variable is refused, never ignored.
+
+Fields of ``Settings`` are read from ``STRETTO_<FIELD>``. Fields that a service adds are read from
+``STRETTO_<SERVICE>_<FIELD>`` or, shorter, ``STRETTO_<FIELD>``; the longer name wins. Variables that name another
+component (``STRETTO_PLANNER_…`` seen by the fitter) are that component's business, so one environment serves all.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from stretto_runtime.faults import SettingsFault
+
+PREFIX = "STRETTO_"
+COMPONENTS = frozenset(
+    ["profiler", "fitter", "planner", "arbiter", "dispatcher", "checkpoints", "oom", "actuator", "gateway", "cli", "trainer", "pod", "job", "demo"]
+)
+
+
+class Settings(BaseSettings):
+    """What every service needs to run; a service subclasses it with its own fields."""
+
+    model_config = SettingsConfigDict(extra="forbid", frozen=True)
+
+    nats_url: str = Field("nats://127.0.0.1:4222", description="server, or several separated by commas")
+    nats_user: str | None = Field(None, description="default: the name of the service, if there is a password")
+    nats_password: SecretStr | None = Field(None, description="none: connect without credentials")
+    state_folder: Path = Field(Path(".stretto"), description="local spans, ports of the health endpoints")
+    log_level: str = Field("info", pattern="^(debug|info|warning|error)$")
+    health_host: str = "127.0.0.1"
+    health_port: int = Field(0, ge=0, le=65535, description="0: any free port, written to run/<service>.json")
+    lease_s: float = Field(3.0, ge=1, le=60, description="a replica silent for so long is taken for dead")
+    snapshot_inputs: int = Field(200, ge=1, description="snapshot after so many inputs …")
+    snapshot_s: float = Field(1.0, gt=0, le=60, description="… or so many seconds, whichever comes first")
+    journal_ttl_s: int = Field(7 * 86400, ge=3600, description="life of journal frames; > the longest outage")
+    spans_bytes: int = Field(32 << 20, ge=1 << 16, description="bound of the local span file of one service")
+    spans_per_s: float = Field(200.0, gt=0, description="more spans a second than this are counted, not kept")
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, **_: Any
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Only what ``load`` collected: the environment is read in one place."""
+        return (init_settings,)
+
+    @classmethod
+    def load(cls, component: str, environ: Mapping[str, str] | None = None) -> Self:
+        """Read and check the settings of ``component``.
+
+        Raises:
+            SettingsFault: a ``STRETTO_*`` variable is unknown, or a value is refused.
+        """
+        environ = os.environ if environ is None else environ
+        names = cls._names(component)
+        given: dict[str, Any] = {}
+        used: dict[str, str] = {}
+        for variable in sorted(environ, key=len):  # the longer, more particular name overwrites the shorter
+            if not variable.startswith(PREFIX):
+                continue
+            field = names.get(variable)
+            if field is None:
+                if _concerns_another(variable, component):
+                    continue
+                raise SettingsFault(_unknown(variable, names))
+            text = environ[variable]
+            given[field] = json.loads(text) if text[:1] in ("[", "{") else text
+            used[field] = variable
+        try:
+            return cls(**given)
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = str(first["loc"][0])
+            raise SettingsFault(
+                f"{used.get(field, PREFIX + field.upper())}={first.get('input')!r} is refused: {first['msg']}; "
+                "correct the variable or unset it to get the default"
+            ) from None
+
+    @classmethod
+    def _names(cls, component: str) -> dict[str, str]:
+        names: dict[str, str] = {}
+        for field in cls.model_fields:
+            names[PREFIX + field.upper()] = field
+            if field not in Settings.model_fields:
+                names[f"{PREFIX}{component.upper()}_{field.upper()}"] = field
+        return names
+
+
+def _concerns_another(variable: str, component: str) -> bool:
+    owner = variable.removeprefix(PREFIX).split("_", 1)[0].lower()
+    return owner in COMPONENTS and owner != component
+
+
+def _unknown(variable: str, names: Mapping[str, str]) -> str:
+    near = difflib.get_close_matches(variable, names, n=1, cutoff=0.5)
+    remedy = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(names))}"
+    return f"{variable} is not a setting; {remedy}"

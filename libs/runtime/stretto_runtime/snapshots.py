@@ -1,0 +1,109 @@
+"""Snapshots of one partition in the key-value bucket ``STATE``, written only by the rightful owner.
+
+``snap.<service>.<partition>.<key>``  one document per key, with the sequence of the last input it contains
+``cursor.<service>.<partition>``      every input up to here is in the documents, every output up to ``out_seq`` stored
+``mark.<service>.<partition>``        how often the inputs after the cursor may have been handled before
+
+A document may be newer than the cursor (death between the two): replay then skips, for that key, what it contains.
+Every write expects the owner entry to be of our epoch, so a former owner cannot overwrite its heir's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from stretto_runtime.bus import STATE, STATE_PREFIX, Bus
+from stretto_runtime.log import Fence, read
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """``seq``: last input contained; ``out_seq``: last own output stored by then; ``version`` of the machine code."""
+
+    seq: int = 0
+    out_seq: int = 0
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One key. ``state``: JSON of the machine's state; ``replies``: lane -> (request id, error?, body)."""
+
+    seq: int
+    version: int
+    state: bytes
+    trace: str = ""
+    replies: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
+
+    def encode(self) -> bytes:
+        head = {"seq": self.seq, "version": self.version, "trace": self.trace, "replies": self.replies}
+        return json.dumps(head).encode() + b"\n" + self.state
+
+    @classmethod
+    def decode(cls, data: bytes) -> Document:
+        head, _, state = data.partition(b"\n")
+        return cls(state=state, **json.loads(head))
+
+
+@dataclass(slots=True)
+class Loaded:
+    cursor: Cursor
+    documents: dict[str, Document]
+    attempt: int
+    """how many owners may have handled the inputs after the cursor before us"""
+
+
+class Snapshots:
+    """Reads and writes of the owner of one partition."""
+
+    def __init__(self, bus: Bus, service: str, partition: int, owner_key: str, epoch: int) -> None:
+        self._bus = bus
+        self._base = f"{service}.{partition}"
+        self._fence = Fence(owner_key, epoch).headers()
+
+    async def load(self) -> Loaded:
+        """Everything of this partition; then marks it, which proves that we were still the owner after the fence.
+
+        Raises:
+            Fenced: we are not the owner any more.
+        """
+        names = (f"cursor.{self._base}", f"mark.{self._base}", f"snap.{self._base}.*")
+        entries = await read(
+            self._bus, STATE, [STATE_PREFIX + name for name in names], deliver_policy="last_per_subject"
+        )
+        cursor, documents, mark = Cursor(), dict[str, Document](), dict[str, Any]()
+        for stored in entries:
+            kind = stored.subject.removeprefix(STATE_PREFIX).partition(".")[0]
+            if kind == "cursor":
+                cursor = Cursor(**json.loads(stored.data))
+            elif kind == "mark":
+                mark = json.loads(stored.data)
+            else:
+                documents[stored.subject.rpartition(".")[2]] = Document.decode(stored.data)
+        again = bool(mark) and mark["cursor"] == cursor.seq and not mark["clean"]
+        attempt = int(mark["attempt"]) + 1 if again else (1 if mark and not mark["clean"] else 0)
+        await self.mark(cursor, attempt)
+        return Loaded(cursor, documents, attempt)
+
+    async def mark(self, cursor: Cursor, attempt: int, clean: bool = False) -> None:
+        body = json.dumps({"cursor": cursor.seq, "attempt": attempt, "clean": clean}).encode()
+        await self._bus.store(f"{STATE_PREFIX}mark.{self._base}", body, self._fence)
+
+    async def save(self, dirty: dict[str, Document], cursor: Cursor) -> None:
+        """Write the documents, then the cursor. All outputs up to ``cursor`` must be stored already.
+
+        Raises:
+            Fenced: we are not the owner any more.
+        """
+        waiting = [
+            await self._bus.post(f"{STATE_PREFIX}snap.{self._base}.{key}", document.encode(), self._fence)
+            for key, document in dirty.items()
+        ]
+        for result in await asyncio.gather(*waiting, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
+        body = json.dumps({"seq": cursor.seq, "out_seq": cursor.out_seq, "version": cursor.version}).encode()
+        await self._bus.store(f"{STATE_PREFIX}cursor.{self._base}", body, self._fence)
