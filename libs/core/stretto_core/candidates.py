@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto_core.throughput import Array, Configuration, FittedModel, Inputs, throughput
-from stretto_core.types import GIB, JobLimits, Plan, Prices
+from stretto_core.types import GIB, JobLimits, Plan, Prices, Resources
 
 MEBIBYTE = 1024**2
 MEMORY_STEP_BYTES = 64 * MEBIBYTE
@@ -61,47 +61,54 @@ class Grid:
         one = np.ones((1, 1, 1, 1))
         return Inputs(w, p, lw, lp, one * batch_size, one, one, one)
 
+    def resources(self) -> tuple[Array, Array]:
+        """Cores and bytes of every plan; the bytes broadcast."""
+        x = self.inputs(1)
+        ps_bytes = np.array(self.ps_memory_bytes, dtype=np.float64).reshape(1, -1, 1, 1)
+        cores = x.workers * x.worker_cpu_cores + x.ps * x.ps_cpu_cores
+        return cores, x.workers * self.worker_memory_bytes + x.ps * ps_bytes
+
     def cost_per_hour(self, prices: Prices) -> Array:
         """RC of every plan (Eq. 7), in :attr:`shape`."""
-        x = self.inputs(1)
-        cores = (x.workers * x.worker_cpu_cores + x.ps * x.ps_cpu_cores) * prices.cpu_core_hour
-        ps_bytes = np.array(self.ps_memory_bytes, dtype=np.float64).reshape(1, -1, 1, 1)
-        gib = (x.workers * self.worker_memory_bytes + x.ps * ps_bytes) / GIB
-        return cores + gib * prices.memory_gib_hour
+        cores, memory = self.resources()
+        return cores * prices.cpu_core_hour + memory / GIB * prices.memory_gib_hour
 
 
-def grid_within(
-    limits: JobLimits,
-    *,
-    cpu_step: float = 1.0,
-    worker_memory_bytes: int | None = None,
-    ps_memory_total_bytes: int | None = None,
-) -> Grid:
-    """The grid of a job's limits. Memory is not searched: it follows from what the job needs.
+def grid_within(limits: JobLimits, room: Resources, current: Plan | None = None, *, cpu_step: float = 0.5) -> Grid:
+    """The grid of a job's limits, as far as ``room`` (what the whole job may use) can reach.
 
-    ``cpu_step`` in cores. ``ps_memory_total_bytes`` is what all PSes together must hold; each PS gets its part,
-    within the limits; counts of PSes that cannot hold it are left out unless none can.
+    ``cpu_step`` in cores; the values of ``current`` are always on it. Memory is not searched: a worker keeps its
+    memory, and so does a PS, unless there are fewer PSes than now, which then hold the embeddings of the others.
     """
     low, high = limits.low, limits.high
-    total = ps_memory_total_bytes or low.ps_memory_bytes
-    counts = _whole_axis(low.ps, high.ps, AXIS_LIMITS[1])
-    holding = tuple(p for p in counts if math.ceil(total / p) <= high.ps_memory_bytes) or (high.ps,)
+    start = current or low
+
+    def reachable(name: str) -> int:
+        pod = "worker" if name == "workers" else "ps"
+        by_cpu = room.cpu_cores / getattr(low, f"{pod}_cpu_cores")
+        by_memory = room.memory_bytes / getattr(low, f"{pod}_memory_bytes")
+        return max(math.floor(min(by_cpu, by_memory) + 1e-9), getattr(low, name))
+
+    def cores(name: str, limit: int) -> tuple[float, ...]:
+        least = getattr(low, name)
+        most = max(min(getattr(high, name), room.cpu_cores), least)
+        return tuple(sorted({*_core_axis(least, most, cpu_step, limit), getattr(start, name)}))
+
+    counts = sorted({*_whole_axis(low.ps, min(high.ps, reachable("ps")), AXIS_LIMITS[1]), start.ps})
+    needs = [math.ceil(start.ps_memory_bytes * max(start.ps / p, 1)) for p in counts]
+    # a count whose PSes cannot hold the embeddings is no plan; the present one stays, whatever it holds
+    holding = [
+        (p, need) for p, need in zip(counts, needs, strict=True) if need <= high.ps_memory_bytes or p == start.ps
+    ]
+    workers = {*_whole_axis(low.workers, min(high.workers, reachable("workers")), AXIS_LIMITS[0]), start.workers}
     return Grid(
-        workers=_whole_axis(low.workers, high.workers, AXIS_LIMITS[0]),
-        ps=holding,
-        worker_cpu_cores=_core_axis(low.worker_cpu_cores, high.worker_cpu_cores, cpu_step, AXIS_LIMITS[2]),
-        ps_cpu_cores=_core_axis(low.ps_cpu_cores, high.ps_cpu_cores, cpu_step, AXIS_LIMITS[3]),
-        worker_memory_bytes=min(
-            max(worker_memory_bytes or low.worker_memory_bytes, low.worker_memory_bytes), high.worker_memory_bytes
-        ),
-        ps_memory_bytes=tuple(ps_memory_each(total, p, limits) for p in holding),
+        workers=tuple(sorted(count for count in workers if count > 0)),
+        ps=tuple(p for p, _ in holding),
+        worker_cpu_cores=cores("worker_cpu_cores", AXIS_LIMITS[2]),
+        ps_cpu_cores=cores("ps_cpu_cores", AXIS_LIMITS[3]),
+        worker_memory_bytes=start.worker_memory_bytes,
+        ps_memory_bytes=tuple(max(need, low.ps_memory_bytes) for _, need in holding),
     )
-
-
-def ps_memory_each(total_bytes: int, ps: int, limits: JobLimits) -> int:
-    """Each PS's part of ``total_bytes``, rounded up to whole steps, within the limits."""
-    steps = math.ceil(total_bytes / ps / MEMORY_STEP_BYTES)
-    return min(max(steps * MEMORY_STEP_BYTES, limits.low.ps_memory_bytes), limits.high.ps_memory_bytes)
 
 
 def _whole_axis(low: int, high: int, limit: int) -> tuple[int, ...]:
@@ -138,14 +145,24 @@ class Verified:
 
 @dataclass(frozen=True, slots=True)
 class CandidateProblem:
-    """What a candidate algorithm gets. ``seed`` is for those that draw random numbers."""
+    """What a candidate algorithm gets. ``room`` is what the whole job may use (None: the grid alone limits it),
+    ``seed`` is for algorithms that draw random numbers."""
 
     model: FittedModel
     batch_size: int
     grid: Grid
     prices: Prices
     verified: tuple[Verified, ...] = ()
+    room: Resources | None = None
     seed: int = 0
+
+    def beyond_room(self) -> NDArray[np.bool_]:
+        """Whether each plan of the grid needs more than ``room``, in the grid's shape."""
+        cores, memory = self.grid.resources()
+        if self.room is None:
+            return np.zeros(self.grid.shape, dtype=np.bool_)
+        over = (cores > self.room.cpu_cores + 1e-9) | (memory > self.room.memory_bytes)
+        return np.broadcast_to(over, self.grid.shape)
 
     def throughput(self) -> Array:
         """Predicted (or verified) throughput of every plan of the grid, in the grid's shape."""
@@ -178,7 +195,7 @@ class CandidateAlgorithm(Protocol):
 def exact_front(problem: CandidateProblem) -> list[PricedPlan]:
     """The exact Pareto front over the whole grid (Eq. 9), cheapest first."""
     cost = np.broadcast_to(problem.grid.cost_per_hour(problem.prices), problem.grid.shape).ravel()
-    speed = problem.throughput().ravel()
+    speed = np.where(problem.beyond_room(), -np.inf, problem.throughput()).ravel()
     return [PricedPlan(problem.grid.plan(int(i)), float(speed[i]), float(cost[i])) for i in pareto_indices(cost, speed)]
 
 
@@ -206,30 +223,43 @@ class Overheads:
     worker_change_s: float = 5.0
     ps_change_s: float = 15.0
 
+    @staticmethod
+    def workers_change(current: Plan, target: Plan) -> bool:
+        """Whether workers join, leave or get other cores."""
+        return (target.workers, target.worker_cpu_cores) != (current.workers, current.worker_cpu_cores)
+
+    @staticmethod
+    def ps_moved(current: Plan, target: Plan) -> int:
+        """PSes whose parameters move: all of them when they get another size, else those that come or go."""
+        resized = (target.ps_cpu_cores, target.ps_memory_bytes) != (current.ps_cpu_cores, current.ps_memory_bytes)
+        return max(current.ps, target.ps) if resized else abs(target.ps - current.ps)
+
     def seconds(self, current: Plan, target: Plan) -> float:
         """The wasted seconds of going from one plan to another: workers join at once, PSes migrate one by one."""
-        worker = (target.workers, target.worker_cpu_cores) != (current.workers, current.worker_cpu_cores)
-        resized = (target.ps_cpu_cores, target.ps_memory_bytes) != (current.ps_cpu_cores, current.ps_memory_bytes)
-        moved = max(current.ps, target.ps) if resized else abs(target.ps - current.ps)
-        return worker * self.worker_change_s + moved * self.ps_change_s
+        workers = self.worker_change_s if self.workers_change(current, target) else 0.0
+        return workers + self.ps_moved(current, target) * self.ps_change_s
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A plan on the front, as the arbiter weighs it.
 
-    Throughputs in samples per second with a 90 % interval; ``log_sd`` of the throughput; ``overhead_s`` seconds that
-    the change wastes; ``gain`` in samples per second against the current plan, net of that (Eq. 8).
+    Throughputs in samples per second with a 90 % interval; ``overhead_s`` seconds that the change wastes; ``gain`` in
+    samples per second against the current plan, net of that (Eq. 8).
     """
 
     plan: Plan
     throughput: float
     throughput_low: float
     throughput_high: float
-    log_sd: float
     cost_per_hour: float
     overhead_s: float
     gain: float
+
+    @property
+    def relative_error(self) -> float:
+        """One standard deviation of the prediction, relative: a 90 % interval is 1.645 of them to either side."""
+        return math.log(self.throughput_high / self.throughput_low) / 2 / 1.645
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +302,6 @@ def weigh(problem: CandidateProblem, front: Sequence[PricedPlan], against: Compa
                 throughput=priced.throughput,
                 throughput_low=priced.throughput / factor,
                 throughput_high=priced.throughput * factor,
-                log_sd=sd,
                 cost_per_hour=priced.cost_per_hour,
                 overhead_s=overhead_s,
                 gain=throughput_gain(priced.throughput, against, overhead_s),
@@ -282,10 +311,10 @@ def weigh(problem: CandidateProblem, front: Sequence[PricedPlan], against: Compa
 
 
 def thin(candidates: Sequence[Candidate], limit: int = 64) -> list[Candidate]:
-    """At most ``limit`` candidates, evenly spread over the throughputs, cheapest and fastest included."""
+    """At most ``limit`` candidates, evenly spread over the logs of throughput, cheapest and fastest included."""
     if len(candidates) <= limit:
         return list(candidates)
     speeds = np.array([candidate.throughput for candidate in candidates])
-    wanted = np.linspace(speeds[0], speeds[-1], limit)
-    picked = sorted({int(np.abs(speeds - value).argmin()) for value in wanted})
+    wanted = np.geomspace(speeds[0], speeds[-1], limit)
+    picked = sorted({int(np.abs(speeds / value - 1).argmin()) for value in wanted})
     return [candidates[i] for i in picked]

@@ -1,0 +1,424 @@
+"""The machine that decides every job's plan: one choice over all jobs, under the cluster's capacity.
+
+One numbered cycle after every event: 1 memory that is about to run out, 2 jobs that wait to start, 3 measurements,
+4 the weighted greedy round over all jobs with candidates (DLRover-RM Eq. 11-14), 5 memory that can be given back.
+No job is decided on while its last decision is being applied.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from stretto_core.arbitration import (
+    as_option,
+    by_resource,
+    claim,
+    fit_into,
+    identified,
+    in_words,
+    required_gain,
+    worthwhile,
+)
+from stretto_core.candidates import MEMORY_STEP_BYTES, Candidate
+from stretto_core.jobs import (
+    Alternative,
+    CandidatesComputed,
+    JobEnded,
+    JobProgressed,
+    JobSubmitted,
+    OomForecast,
+    PlanApplied,
+    PlanDecided,
+    PlanKind,
+    PlanProposed,
+    PlanRefused,
+)
+from stretto_core.machine import Action, Emit
+from stretto_core.selection import (
+    Contender,
+    Objective,
+    Option,
+    SelectionAlgorithm,
+    SelectionProblem,
+    weighted_greedy,
+)
+from stretto_core.types import GIB, NOTHING, JobProfile, Plan, Resources
+
+ALTERNATIVES_MAX = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ArbiterSettings:
+    """``capacity`` of the cluster. A job is resized for throughput only when the predicted gain exceeds
+    ``gain_fraction_min`` plus one standard deviation of the prediction, and its last change is ``settle_s`` ago.
+    """
+
+    capacity: Resources
+    objective: Objective = "efficiency"
+    rho: float = 2.5
+    gain_fraction_min: float = 0.10
+    settle_s: float = 20.0
+    round_s: float = 2.0
+    apply_timeout_s: float = 300.0
+    leave_timeout_s: float = 60.0
+    shrink_after_s: float = 60.0
+
+
+@dataclass(slots=True)
+class JobState:
+    """One job's claim and wishes. ``plan`` is the last decided one, None until it starts; ``applying`` until its
+    pods are there, with ``before`` still claimed."""
+
+    job: str
+    profile: JobProfile
+    order: int
+    plan: Plan | None = None
+    before: Plan | None = None
+    version: int = 0
+    applying: bool = False
+    changed_s: float = 0.0
+    leaving_s: float | None = None
+    samples_done: int = 0
+    throughput: float = 0.0
+    proposal: PlanProposed | None = None
+    refused: PlanRefused | None = None
+    candidates: CandidatesComputed | None = None
+    ps_memory_bytes: int = 0
+    shrink_to_bytes: int = 0
+
+
+@dataclass(slots=True)
+class ArbiterState:
+    """All jobs that hold or want capacity, by name."""
+
+    jobs: dict[str, JobState] = field(default_factory=dict[str, JobState])
+    submitted: int = 0
+    last_round_s: float = 0.0
+
+
+class ArbiterMachine:
+    """Decides plans; one for the whole cluster."""
+
+    version = 1
+
+    def __init__(
+        self,
+        state: ArbiterState | None = None,
+        settings: ArbiterSettings | None = None,
+        select: SelectionAlgorithm = weighted_greedy,
+        select_name: str = "weighted-greedy",
+    ) -> None:
+        self.state = state or ArbiterState()
+        self.settings = settings or ArbiterSettings(Resources(1e9, 2**60))
+        self.select, self.select_name = select, select_name
+
+    def handle(self, event: object, now: float) -> list[Action]:
+        """Take in an event of any job, or a Tick, then run the cycle."""
+        self._hear(event, now)
+        self._expire(now)
+        return [Emit(fact) for fact in self._cycle(now)]
+
+    # ---- what is heard ----------------------------------------------------------------------------------------
+
+    def _hear(self, event: object, now: float) -> None:
+        if isinstance(event, JobSubmitted):
+            if event.job not in self.state.jobs:
+                self.state.submitted += 1
+                self.state.jobs[event.job] = JobState(event.job, event.profile, self.state.submitted)
+            return
+        job = self.state.jobs.get(getattr(event, "job", ""))
+        if job is None:
+            return
+        match event:
+            case PlanProposed():
+                job.proposal = event
+            case CandidatesComputed() if event.plan_version == job.version:
+                job.candidates, job.throughput = event, event.throughput
+            case PlanApplied() if event.version == job.version and job.applying:
+                job.applying, job.before, job.changed_s = False, None, now
+            case JobProgressed():
+                job.samples_done = max(job.samples_done, event.samples_done)
+            case OomForecast():
+                self._forecast(job, event)
+            case JobEnded():
+                self._ended(job, event, now)
+            case _:
+                pass
+
+    def _forecast(self, job: JobState, event: OomForecast) -> None:
+        wanted = math.ceil(event.recommended_ps_memory_bytes / MEMORY_STEP_BYTES) * MEMORY_STEP_BYTES
+        job.ps_memory_bytes = wanted if event.action == "grow" else 0
+        job.shrink_to_bytes = wanted if event.action == "shrink" else 0
+
+    def _ended(self, job: JobState, event: JobEnded, now: float) -> None:
+        """A completed job's pods hold their resources until they are gone."""
+        if event.outcome == "completed" and job.plan is not None:
+            job.leaving_s = now
+        else:
+            del self.state.jobs[job.job]
+
+    def _expire(self, now: float) -> None:
+        """Nobody waits for ever for an actuator that says nothing."""
+        for job in list(self.state.jobs.values()):
+            if job.leaving_s is not None and now - job.leaving_s > self.settings.leave_timeout_s:
+                del self.state.jobs[job.job]
+            elif job.applying and now - job.changed_s > self.settings.apply_timeout_s:
+                job.applying, job.before, job.changed_s = False, None, now
+
+    # ---- the cycle --------------------------------------------------------------------------------------------
+
+    def _cycle(self, now: float) -> list[PlanDecided | PlanRefused]:
+        facts: list[PlanDecided | PlanRefused] = []
+        ready = [job for job in self._by_priority() if not job.applying and job.leaving_s is None]
+        for job in ready:
+            if job.plan is not None and job.ps_memory_bytes > job.plan.ps_memory_bytes:
+                facts += self._grow_memory(job, job.plan, now)
+        for job in ready:
+            if job.plan is None and job.proposal is not None:
+                facts += self._admit(job, job.proposal, now)
+        for job in ready:
+            if job.plan is not None and job.proposal is not None and not job.applying:
+                facts += self._measure(job, job.plan, job.proposal, now)
+        if now - self.state.last_round_s >= self.settings.round_s:
+            facts += self._round([job for job in ready if not job.applying], now)
+        for job in ready:
+            if job.plan is not None and not job.applying and job.shrink_to_bytes:
+                facts += self._shrink_memory(job, job.plan, now)
+        return facts
+
+    def _by_priority(self) -> list[JobState]:
+        return sorted(self.state.jobs.values(), key=lambda job: (-job.profile.weight, job.order))
+
+    def claimed(self) -> Resources:
+        """What all jobs hold: while a change is applied, the larger of both plans in each resource."""
+        total = NOTHING
+        for job in self.state.jobs.values():
+            if job.plan is not None:
+                total = total + claim(job.plan, job.before)
+        return total
+
+    def free(self) -> Resources:
+        """What nobody holds; negative where the capacity was lowered below the claims."""
+        return self.settings.capacity - self.claimed()
+
+    def _decide(
+        self,
+        job: JobState,
+        kind: PlanKind,
+        plan: Plan,
+        reasons: Sequence[str],
+        now: float,
+        predicted: PlanProposed | Candidate | None = None,
+        alternatives: Sequence[Alternative] = (),
+    ) -> PlanDecided:
+        previous, before = job.plan, job.throughput or None
+        job.before, job.plan = previous, plan
+        job.version += 1
+        job.applying, job.changed_s = True, now
+        job.proposal = job.refused = job.candidates = None
+        free = self.free()
+        return PlanDecided(
+            job=job.job,
+            version=job.version,
+            kind=kind,
+            plan=plan,
+            previous=previous,
+            cost_per_hour=job.profile.prices.cost_per_hour(plan.resources),
+            reasons=tuple(reasons),
+            algorithm=self.select_name,
+            free=Resources(max(free.cpu_cores, 0.0), max(free.memory_bytes, 0)),
+            throughput=predicted.throughput if predicted else None,
+            throughput_low=predicted.throughput_low if predicted else None,
+            throughput_high=predicted.throughput_high if predicted else None,
+            throughput_before=before,
+            alternatives=tuple(alternatives[:ALTERNATIVES_MAX]),
+        )
+
+    def _refuse(self, job: JobState, kind: PlanKind, wanted: Plan, reasons: Sequence[str]) -> list[PlanRefused]:
+        """Say so once; the same wish is not refused twice in words."""
+        fact = PlanRefused(job.job, kind, wanted, tuple(reasons))
+        if job.refused is not None and (job.refused.kind, job.refused.wanted) == (kind, wanted):
+            return []
+        job.refused = fact
+        return [fact]
+
+    # ---- 1 and 5: memory --------------------------------------------------------------------------------------
+
+    def _grow_memory(self, job: JobState, plan: Plan, now: float) -> list[PlanDecided | PlanRefused]:
+        """More memory for every PS or, beyond what one PS may have, more PSes. No hysteresis: it would be lost."""
+        need, high = job.ps_memory_bytes, job.profile.limits.high
+        forecast = f"the forecast asks for {need / GIB:.2f} GiB per PS, each has {plan.ps_memory_bytes / GIB:.2f} GiB"
+        spread = min(math.ceil(plan.ps * need / high.ps_memory_bytes), high.ps)
+        larger = replace(plan, ps_memory_bytes=min(need, high.ps_memory_bytes))
+        wider = replace(larger, ps=max(spread, plan.ps))
+        target = wider if need > high.ps_memory_bytes else larger
+        room = self.free() + plan.resources
+        if target == plan:
+            job.ps_memory_bytes = 0
+            reason = f"the job's limits end at {high.ps} PSes of {high.ps_memory_bytes / GIB:.2f} GiB: raise them"
+            return list(self._refuse(job, "memory", plan, [forecast, reason]))
+        if not claim(target, plan).fits(room):
+            reason = (
+                f"{in_words(room - plan.resources)} are free, {in_words(target.resources - plan.resources)} are missing"
+            )
+            return list(self._refuse(job, "memory", target, [forecast, reason]))
+        job.ps_memory_bytes = 0
+        reasons = [forecast, "memory is decided at once: a PS that runs out loses more than any plan gains"]
+        if target.ps > plan.ps:
+            reasons.append(
+                f"one PS may have {high.ps_memory_bytes / GIB:.2f} GiB: its buckets move to {target.ps} PSes"
+            )
+        return [self._decide(job, "memory", target, reasons, now)]
+
+    def _shrink_memory(self, job: JobState, plan: Plan, now: float) -> list[PlanDecided]:
+        target = replace(plan, ps_memory_bytes=max(job.shrink_to_bytes, job.profile.limits.low.ps_memory_bytes))
+        saved = plan.resources.memory_bytes - target.resources.memory_bytes
+        if saved < 0.25 * plan.ps * plan.ps_memory_bytes:
+            job.shrink_to_bytes = 0
+            return []
+        if now - job.changed_s < self.settings.shrink_after_s:
+            return []
+        job.shrink_to_bytes = 0
+        reason = (
+            f"the forecast needs {target.ps_memory_bytes / GIB:.2f} GiB per PS: {saved / GIB:.2f} GiB are given back"
+        )
+        return [self._decide(job, "memory", target, [reason], now)]
+
+    # ---- 2 and 3: admission and measurements ------------------------------------------------------------------
+
+    def _admit(self, job: JobState, proposal: PlanProposed, now: float) -> list[PlanDecided | PlanRefused]:
+        """Start the job with the proposed plan, or with what of it fits."""
+        free = self.free()
+        state = f"{in_words(free)} of {in_words(self.settings.capacity)} are free"
+        if proposal.plan.resources.fits(free):
+            return [self._decide(job, proposal.kind, proposal.plan, [*proposal.reasons, state], now, proposal)]
+        if not job.profile.fixed:
+            smaller = fit_into(proposal.plan, job.profile.limits, free)
+            if smaller is not None:
+                reasons = [*proposal.reasons, f"proposed was {proposal.plan.describe()}; {state}: reduced to fit"]
+                return [self._decide(job, "fit-capacity", smaller, reasons, now)]
+        least = proposal.plan if job.profile.fixed else job.profile.limits.low
+        reasons = [state, f"the least that the job can start with is {in_words(least.resources)}: it waits"]
+        return list(self._refuse(job, proposal.kind, proposal.plan, reasons))
+
+    def _measure(
+        self, job: JobState, plan: Plan, proposal: PlanProposed, now: float
+    ) -> list[PlanDecided | PlanRefused]:
+        """A measurement needs room now, or the planner looks for another one."""
+        wanted = replace(proposal.plan, ps_memory_bytes=max(proposal.plan.ps_memory_bytes, job.ps_memory_bytes))
+        job.proposal = None
+        if wanted == plan:
+            return []
+        room = self.free() + plan.resources
+        if claim(wanted, plan).fits(room):
+            return [self._decide(job, proposal.kind, wanted, proposal.reasons, now, proposal)]
+        more, left = in_words(wanted.resources - plan.resources), in_words(room - plan.resources)
+        job.refused = None
+        return list(self._refuse(job, proposal.kind, proposal.plan, [f"it needs {more} more, {left} are free"]))
+
+    # ---- 4: the round -----------------------------------------------------------------------------------------
+
+    def _round(self, ready: Sequence[JobState], now: float) -> list[PlanDecided]:
+        """Weighted greedy selection over every job whose candidates are current and worth a change."""
+        self.state.last_round_s = now
+        offers = {job.job: self._offer(job, now) for job in ready}
+        contenders = tuple(
+            Contender(
+                job=job.job,
+                remaining_samples=max(job.profile.samples - job.samples_done, 0),
+                options=tuple(offers[job.job]),
+                weight=job.profile.weight,
+            )
+            for job in ready
+            if offers.get(job.job)
+        )
+        if not contenders:
+            return []
+        free = self.free()
+        problem = SelectionProblem(contenders, by_resource(free), self.settings.objective, self.settings.rho)
+        selection = self.select(problem)
+        chosen = [o for c in contenders for o in c.options if o.id == selection.chosen.get(c.job)]
+        if not problem.fits(chosen):
+            return []  # a plug-in that overdraws the capacity is not followed
+        facts: list[PlanDecided] = []
+        for contender in contenders:
+            job = self.state.jobs[contender.job]
+            if (choice := selection.chosen.get(contender.job)) is not None and job.candidates is not None:
+                candidate = job.candidates.candidates[int(choice)]
+                reasons = self._why(job, job.candidates, candidate, problem, contender, choice, len(contenders))
+                others = self._alternatives(job.candidates, contender, problem, choice, free)
+                facts.append(self._decide(job, "improve", candidate.plan, reasons, now, candidate, others))
+        return facts
+
+    def _offer(self, job: JobState, now: float) -> list[Option]:
+        """What the job brings into the round; nothing while its last change has not settled."""
+        settled = now - job.changed_s >= self.settings.settle_s
+        if job.plan is None or job.candidates is None or not settled or job.profile.fixed:
+            return []
+        return worthwhile(job.candidates, job.plan, job.profile, self.settings.gain_fraction_min)
+
+    def _why(
+        self,
+        job: JobState,
+        computed: CandidatesComputed,
+        candidate: Candidate,
+        problem: SelectionProblem,
+        contender: Contender,
+        choice: str,
+        jobs: int,
+    ) -> list[str]:
+        option = next(option for option in contender.options if option.id == choice)
+        need = required_gain(candidate, self.settings.gain_fraction_min)
+        term = f"gain / cost x weight (Eq. 12, rho {problem.rho:g})" if problem.objective == "efficiency" else "gain"
+        return [
+            f"measured now: {computed.throughput:.0f} samples/s with {computed.plan.describe()}",
+            f"predicted: {candidate.throughput:.0f} samples/s (90 %: {candidate.throughput_low:.0f} to"
+            f" {candidate.throughput_high:.0f}), {candidate.throughput / computed.throughput - 1:+.0%}; needed were"
+            f" {need:+.0%}: {self.settings.gain_fraction_min:.0%} and {candidate.relative_error:.0%} of error",
+            f"costs {option.cost:+.4f} per hour; the change wastes about {candidate.overhead_s:.0f} s, which leaves a"
+            f" gain of {candidate.gain:.0f} samples/s (Eq. 8)",
+            f"best {term} = {problem.value(contender, option):.3g} of {len(contender.options)} worthwhile plans,"
+            f" {jobs} job{'s' * (jobs != 1)} in the round",
+        ]
+
+    def _alternatives(
+        self,
+        computed: CandidatesComputed,
+        contender: Contender,
+        problem: SelectionProblem,
+        choice: str,
+        free: Resources,
+    ) -> list[Alternative]:
+        """The other plans, those nearest to being chosen first."""
+        job = self.state.jobs[contender.job]
+        rows: list[tuple[float, Alternative]] = []
+        for i, candidate in enumerate(computed.candidates):
+            if str(i) == choice or candidate.plan == computed.plan:
+                continue
+            option = as_option(i, candidate, computed.plan, job.profile)
+            efficiency = problem.value(contender, option)
+            fraction = candidate.throughput / computed.throughput - 1
+            need = required_gain(candidate, self.settings.gain_fraction_min)
+            more = candidate.plan.resources - computed.plan.resources
+            if not identified(candidate):
+                why = (
+                    f"not identified: between {candidate.throughput_low:.0f} and {candidate.throughput_high:.0f}"
+                    " samples/s; nearer plans come first"
+                )
+            elif candidate.gain <= 0:
+                why = f"gains nothing once its overhead of {candidate.overhead_s:.0f} s is counted"
+            elif fraction < need:
+                why = f"predicted {fraction:+.1%}, needed {need:+.1%}"
+            elif not more.fits(free):
+                why = f"needs {in_words(more)} more, {in_words(free)} were free"
+            else:
+                why = "a smaller term of the objective, or its room went to another job"
+            rows.append(
+                (
+                    -efficiency,
+                    Alternative(candidate.plan, candidate.throughput, candidate.cost_per_hour, efficiency, why),
+                )
+            )
+        return [alternative for _, alternative in sorted(rows, key=lambda row: row[0])]

@@ -1,0 +1,85 @@
+"""What a plan is worth to a job, what it claims while it is applied, and how it shrinks to fit: the arbiter's parts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from stretto_core.candidates import Candidate
+from stretto_core.jobs import CandidatesComputed
+from stretto_core.selection import Option
+from stretto_core.types import GIB, PLAN_FIELDS, JobLimits, JobProfile, Plan, Resources
+
+HALF_WIDTH_MAX = 0.5  # of the 90 % interval of log throughput: beyond it a plan is not identified, only guessed
+
+
+def identified(candidate: Candidate) -> bool:
+    """Whether the model knows enough of the plan to decide on it."""
+    return math.log(candidate.throughput_high / candidate.throughput_low) / 2 <= HALF_WIDTH_MAX
+
+
+def required_gain(candidate: Candidate, gain_fraction_min: float) -> float:
+    """The least relative gain that is worth a change: the hysteresis plus one standard deviation of the prediction."""
+    return gain_fraction_min + candidate.relative_error
+
+
+def worthwhile(computed: CandidatesComputed, plan: Plan, profile: JobProfile, gain_fraction_min: float) -> list[Option]:
+    """The identified candidates whose net gain passes the hysteresis, as options; their id is the candidate's index.
+
+    A plan that is no slower and saves at least the same fraction of the cost passes too.
+    """
+    if computed.throughput <= 0:
+        return []
+    cost_now = profile.prices.cost_per_hour(plan.resources)
+    options: list[Option] = []
+    for i, candidate in enumerate(computed.candidates):
+        need = required_gain(candidate, gain_fraction_min)
+        faster = candidate.gain / computed.throughput >= need
+        cheaper = candidate.gain > 0 and candidate.cost_per_hour <= cost_now * (1 - need)
+        if candidate.plan != plan and identified(candidate) and (faster or cheaper):
+            options.append(as_option(i, candidate, plan, profile))
+    return options
+
+
+def as_option(index: int, candidate: Candidate, plan: Plan, profile: JobProfile) -> Option:
+    """A candidate as additions to the plan in force, under its index."""
+    more = candidate.plan.resources - plan.resources
+    cost = profile.prices.cost_per_hour(more)
+    return Option(str(index), by_resource(more), cost, candidate.gain, candidate.throughput)
+
+
+def by_resource(amount: Resources) -> dict[str, float]:
+    """The amount as a selection problem names it."""
+    return {"cpu_cores": amount.cpu_cores, "memory_bytes": float(amount.memory_bytes)}
+
+
+def claim(plan: Plan, before: Plan | None) -> Resources:
+    """What is held while pods of both plans may be there."""
+    if before is None:
+        return plan.resources
+    one, other = plan.resources, before.resources
+    return Resources(max(one.cpu_cores, other.cpu_cores), max(one.memory_bytes, other.memory_bytes))
+
+
+def in_words(amount: Resources) -> str:
+    """The amount for reasons that people read."""
+    return f"{amount.cpu_cores:g} cores and {amount.memory_bytes / GIB:.2f} GiB"
+
+
+def fit_into(plan: Plan, limits: JobLimits, free: Resources) -> Plan | None:
+    """The plan reduced towards its lower limits until it fits: counts first, then cores, memory last. None if never.
+
+    Fewer PSes get more memory each: together they have to hold the same embeddings.
+    """
+    for name in PLAN_FIELDS:
+        low = getattr(limits.low, name)
+        while not plan.resources.fits(free) and getattr(plan, name) > low:
+            half = getattr(plan, name) / 2
+            changes = {name: max(half if name.endswith("_cores") else int(half), low)}
+            if name == "ps":
+                held = math.ceil(plan.ps * plan.ps_memory_bytes / changes["ps"])
+                changes["ps_memory_bytes"] = min(held, limits.high.ps_memory_bytes)
+            plan = replace(plan, **changes)
+        if plan.resources.fits(free):
+            return plan
+    return None

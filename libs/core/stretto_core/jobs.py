@@ -1,0 +1,201 @@
+"""What fitter, planner and arbiter tell each other about jobs: one machine's fact is another's event."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from stretto_core.candidates import Candidate
+from stretto_core.throughput import Configuration, FittedModel
+from stretto_core.types import JobProfile, Plan, Resources
+from stretto_core.warmstart import PastJob, SimilarJob, Value
+
+PlanKind = Literal["initial", "warm-start", "measure", "improve", "memory", "rebalance", "fit-capacity"]
+Outcome = Literal["completed", "failed", "cancelled", "gone"]
+
+
+@dataclass(frozen=True, slots=True)
+class JobSubmitted:
+    """The job exists, with what its specification says."""
+
+    job: str
+    profile: JobProfile
+
+
+@dataclass(frozen=True, slots=True)
+class JobProgressed:
+    """How far the job is. ``throughput`` in samples per second over the last seconds, by the ledger's count."""
+
+    job: str
+    samples_done: int
+    samples_total: int
+    throughput: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnded:
+    """``completed``: every sample is trained, pods are going; ``gone``: they are gone; the others end at once."""
+
+    job: str
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileMeasured:
+    """One window of one job under one plan. ``settled`` is false while pods start, leave or are being migrated.
+
+    ``components_s`` by the names of ``throughput.COMPONENTS``; ``ps_memory_used_bytes`` is the fullest PS's.
+    """
+
+    job: str
+    plan_version: int
+    plan: Plan
+    batch_size: int
+    window_s: float
+    step_time_s: float
+    components_s: dict[str, float]
+    throughput: float
+    ps_memory_used_bytes: int
+    settled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredConfiguration:
+    """A configuration's robust step time over its windows. ``log_sd``: standard error of its logarithm."""
+
+    configuration: Configuration
+    step_time_s: float
+    windows: int
+    log_sd: float
+
+    @property
+    def throughput(self) -> float:
+        """Samples per second (Eq. 1)."""
+        return self.configuration.workers * self.configuration.batch_size / self.step_time_s
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFitted:
+    """The job's throughput model, what it rests on, and how it does at the plan in force."""
+
+    job: str
+    model: FittedModel
+    windows: int
+    measured: tuple[MeasuredConfiguration, ...]
+    plan_version: int
+    plan: Plan
+    batch_size: int
+    measured_step_time_s: float
+    predicted_step_time_s: float
+    predicted_low_s: float
+    predicted_high_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRecorded:
+    """A past job joins the history."""
+
+    job: str
+    past: PastJob
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryMatched:
+    """The past jobs most similar to a new one, least similar first, and their smoothed plan (None: none similar)."""
+
+    job: str
+    metadata: dict[str, Value]
+    matches: tuple[SimilarJob, ...]
+    smoothing: float
+    plan: Plan | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanProposed:
+    """One plan that the job should have next. Throughputs in samples per second, where known."""
+
+    job: str
+    kind: PlanKind
+    plan: Plan
+    cost_per_hour: float
+    reasons: tuple[str, ...]
+    throughput: float | None = None
+    throughput_low: float | None = None
+    throughput_high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CandidatesComputed:
+    """The Pareto front around the plan in force, cheapest first. ``throughput`` is that plan's own."""
+
+    job: str
+    plan_version: int
+    plan: Plan
+    throughput: float
+    algorithm: str
+    plans_considered: int
+    candidates: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """A plan that was considered and not taken; ``efficiency`` is its term of the objective (Eq. 12)."""
+
+    plan: Plan
+    throughput: float
+    cost_per_hour: float
+    efficiency: float
+    why_not: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlanDecided:
+    """The plan that the job has to have; ``version`` grows by one with each decision of the job.
+
+    ``free`` is what the cluster has left after it.
+    """
+
+    job: str
+    version: int
+    kind: PlanKind
+    plan: Plan
+    previous: Plan | None
+    cost_per_hour: float
+    reasons: tuple[str, ...]
+    algorithm: str
+    free: Resources
+    throughput: float | None = None
+    throughput_low: float | None = None
+    throughput_high: float | None = None
+    throughput_before: float | None = None
+    alternatives: tuple[Alternative, ...] = field(default_factory=tuple)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRefused:
+    """Nothing can be given now. A job that waits to start is considered again when capacity comes free."""
+
+    job: str
+    kind: PlanKind
+    wanted: Plan
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanApplied:
+    """All pods match the plan of that version, ``took_s`` after it was decided."""
+
+    job: str
+    version: int
+    plan: Plan
+    took_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class OomForecast:
+    """What each PS of the job needs, to its end; ``grow`` is urgent, ``shrink`` gives memory back."""
+
+    job: str
+    action: Literal["none", "grow", "shrink"]
+    recommended_ps_memory_bytes: int
+    reason: str

@@ -1,0 +1,118 @@
+"""A cluster in a loop for tests: the real machines, a known truth, an actuator that takes its time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from stretto_core.arbiter import ArbiterMachine, ArbiterSettings
+from stretto_core.fitter import FitMachine
+from stretto_core.history import HistoryMachine
+from stretto_core.jobs import (
+    JobEnded,
+    JobProgressed,
+    JobSubmitted,
+    PlanApplied,
+    PlanDecided,
+    ProfileMeasured,
+)
+from stretto_core.machine import Emit, Tick
+from stretto_core.planner import PlanMachine, PlannerSettings
+from stretto_core.types import GIB, JobLimits, JobProfile, Plan, Resources
+
+MIB = 1024**2
+
+
+def plan(workers: int = 1, ps: int = 1, worker_cpu: float = 1.0, ps_cpu: float = 1.0, memory: int = GIB) -> Plan:
+    return Plan(workers, ps, worker_cpu, ps_cpu, memory, memory)
+
+
+LIMITS = JobLimits(plan(1, 1, 0.5, 0.5, 512 * MIB), plan(16, 8, 4.0, 4.0, 16 * GIB))
+
+
+def profile(samples: int = 5_000_000, **changes: Any) -> JobProfile:
+    return JobProfile(**{"batch_size": 512, "samples": samples, "limits": LIMITS, **changes})
+
+
+def truth(p: Plan) -> float:
+    """A step time with every effect of the default form."""
+    return 0.02 / p.worker_cpu_cores + 0.004 + 0.006 * p.workers / (p.ps * p.ps_cpu_cores) + 0.0005 * p.workers
+
+
+@dataclass
+class Loop:
+    """Runs every message to all machines that take it, in one order; ``log`` keeps (time, fact)."""
+
+    capacity: Resources
+    step_time: Callable[[Plan], float] = truth
+    noise: float = 0.03
+    window_s: float = 5.0
+    apply_s: float = 5.0
+    settings: ArbiterSettings | None = None
+    planner_settings: PlannerSettings | None = None
+    log: list[tuple[float, Any]] = field(default_factory=list)
+    now: float = 1000.0
+
+    def __post_init__(self) -> None:
+        self.arbiter = ArbiterMachine(None, self.settings or ArbiterSettings(self.capacity))
+        self.history = HistoryMachine()
+        self.planners: dict[str, PlanMachine] = {}
+        self.fitters: dict[str, FitMachine] = {}
+        self.running: dict[str, tuple[int, Plan]] = {}
+        self.due: list[tuple[float, PlanApplied]] = []
+        self.done: dict[str, float] = {}
+        self.profiles: dict[str, JobProfile] = {}
+        self.random = random.Random(0)
+
+    def tell(self, event: Any) -> None:
+        """Deliver an event, then what the machines say to it, breadth first."""
+        queue = [event]
+        while queue:
+            heard = queue.pop(0)
+            self.log.append((self.now, heard))
+            if isinstance(heard, PlanDecided):
+                self.due.append(
+                    (self.now + self.apply_s, PlanApplied(heard.job, heard.version, heard.plan, self.apply_s))
+                )
+            machines: list[Any] = [self.history, self.arbiter]
+            if job := getattr(heard, "job", None):
+                settings = self.planner_settings or PlannerSettings(room=self.capacity, window_s=self.window_s)
+                machines.append(self.planners.setdefault(job, PlanMachine(None, settings)))
+                machines.append(self.fitters.setdefault(job, FitMachine()))
+            for machine in machines:
+                queue += [action.fact for action in machine.handle(heard, self.now) if isinstance(action, Emit)]
+
+    def submit(self, job: str, spec: JobProfile) -> None:
+        self.profiles[job], self.done[job] = spec, 0.0
+        self.tell(JobSubmitted(job, spec))
+
+    def run(self, seconds: float) -> None:
+        """Let time pass in windows."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now += self.window_s
+            for at, applied in [row for row in self.due if row[0] <= self.now]:
+                self.due.remove((at, applied))
+                self.running[applied.job] = (applied.version, applied.plan)
+                self.tell(applied)
+            for job in list(self.running):
+                self._train(job)
+            self.tell(Tick())
+
+    def _train(self, job: str) -> None:
+        version, now_plan = self.running[job]
+        step = self.step_time(now_plan) * self.random.lognormvariate(0, self.noise)
+        rate = now_plan.workers * 512 / step
+        self.done[job] += rate * self.window_s
+        total = self.profiles[job].samples
+        self.tell(ProfileMeasured(job, version, now_plan, 512, self.window_s, step, {}, rate, 700 * MIB, settled=True))
+        self.tell(JobProgressed(job, min(int(self.done[job]), total), total, rate))
+        if self.done[job] >= total:
+            del self.running[job]
+            self.tell(JobEnded(job, "completed"))
+            self.tell(JobEnded(job, "gone"))
+
+    def facts(self, kind: type, job: str | None = None) -> list[Any]:
+        return [fact for _, fact in self.log if isinstance(fact, kind) and job in (None, fact.job)]
