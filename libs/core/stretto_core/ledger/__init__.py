@@ -1,0 +1,62 @@
+"""The shard ledger of a job: leases, books, order (DLRover-RM section 5.1)."""
+
+from stretto_core.ledger.book import Book, DataSpec, LedgerError, Range, Shard
+from stretto_core.ledger.events import (
+    HeartbeatReceived,
+    JobClosed,
+    JobOpened,
+    LedgerRestored,
+    MarkRequested,
+    NextRequested,
+    ShardReturned,
+    StragglerNamed,
+    TimePassed,
+    WorkerExited,
+)
+from stretto_core.ledger.facts import (
+    JobCompleted,
+    JobProgressed,
+    LeaseReply,
+    MarkReply,
+    NextReply,
+    ShardAbandoned,
+    ShardCompleted,
+    ShardLeased,
+    ShardRequeued,
+)
+from stretto_core.ledger.machine import LedgerEvent, ShardLedger
+from stretto_core.ledger.order import BlockOrder
+from stretto_core.ledger.state import LedgerSettings, LedgerState, Worker
+
+__all__ = [
+    "BlockOrder",
+    "Book",
+    "DataSpec",
+    "HeartbeatReceived",
+    "JobClosed",
+    "JobCompleted",
+    "JobOpened",
+    "JobProgressed",
+    "LeaseReply",
+    "LedgerError",
+    "LedgerEvent",
+    "LedgerRestored",
+    "LedgerSettings",
+    "LedgerState",
+    "MarkReply",
+    "MarkRequested",
+    "NextReply",
+    "NextRequested",
+    "Range",
+    "Shard",
+    "ShardAbandoned",
+    "ShardCompleted",
+    "ShardLeased",
+    "ShardLedger",
+    "ShardRequeued",
+    "ShardReturned",
+    "StragglerNamed",
+    "TimePassed",
+    "Worker",
+    "WorkerExited",
+]

@@ -1,0 +1,190 @@
+"""The books of a job's data: which samples are done, and where the others are. Ranges, never lists of shards.
+
+A dataset of ``samples`` is cut into blocks of ``batches_per_shard`` batches, whose seeded order is computed, not
+stored. So the whole of the unleased data of all epochs is one position, the rest of a block that was cut short for
+a slow worker, and the shards that came back. At every moment
+
+    samples_done + samples_abandoned + leased + waiting (requeued, remainder, unopened) = samples x epochs.
+
+(DLRover-RM section 5.1, dynamic data sharding; the attempts are ours.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from stretto_core.ledger.order import BlockOrder
+from stretto_core.machine import CoreError
+
+
+class LedgerError(CoreError):
+    """A request that contradicts the ledger's books; says what, with which value, and what to send instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataSpec:
+    """One epoch of a dataset, and how it is cut and ordered."""
+
+    samples: int
+    batch_size: int
+    batches_per_shard: int
+    shuffle: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("samples", "batch_size", "batches_per_shard"):
+            if getattr(self, name) < 1:
+                raise LedgerError(f"{name} is {getattr(self, name)}; give at least 1")
+
+    @property
+    def block_samples(self) -> int:
+        """Samples of every block but the last of the dataset."""
+        return self.batch_size * self.batches_per_shard
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of one epoch."""
+        return -(-self.samples // self.block_samples)
+
+
+@dataclass(slots=True)
+class Range:
+    """Consecutive samples of one epoch, in the dataset's own order."""
+
+    epoch: int
+    start: int
+    length: int
+
+
+@dataclass(slots=True)
+class Shard:
+    """Consecutive samples with an identity that the progress records of the parameter servers use.
+
+    Id and range never change; ``attempt`` counts its leases; ``offset`` samples are known to be applied, as a lower
+    bound; ``failures`` counts the attempts that its own data ended.
+    """
+
+    id: int
+    attempt: int
+    epoch: int
+    start: int
+    length: int
+    offset: int = 0
+    failures: int = 0
+
+
+@dataclass(slots=True)
+class Book:
+    """Where every sample of a job is, except for the leases; with them folded in, the document of a checkpoint."""
+
+    data: DataSpec
+    epochs: int
+    epoch: int = 0
+    position: int = 0
+    """blocks of ``epoch`` that have been opened"""
+    next_id: int = 0
+    attempt_max: int = 0
+    remainder: Range | None = None
+    """of a block that was cut short for a slow worker"""
+    requeued: list[Shard] = field(default_factory=list[Shard])
+    samples_opened: int = 0
+    """of all blocks that have been opened"""
+    samples_done: int = 0
+    samples_abandoned: int = 0
+    shards_done: int = 0
+
+    @property
+    def samples_total(self) -> int:
+        """Samples of all epochs."""
+        return self.data.samples * self.epochs
+
+    @property
+    def samples_waiting(self) -> int:
+        """Samples that nobody has leased: in blocks not yet opened, the remainder and the returned shards."""
+        remainder = self.remainder.length if self.remainder else 0
+        return self.samples_total - self.samples_opened + remainder + sum(s.length for s in self.requeued)
+
+    @property
+    def settled(self) -> bool:
+        """Whether every sample is done or abandoned."""
+        return self.samples_done + self.samples_abandoned >= self.samples_total
+
+    def take(self, batches: int, order: BlockOrder) -> Shard | None:
+        """The next shard, of at most ``batches`` batches unless it is one that came back. None: nothing is free.
+
+        What came back goes first. A slow worker is spared a returned shard above its size while there is fresh
+        data, since a returned shard keeps its range: the progress records of the parameter servers name it.
+        """
+        samples = batches * self.data.batch_size
+        for index, shard in enumerate(self.requeued):
+            if shard.length - shard.offset <= samples:
+                return self._lease(self.requeued.pop(index))
+        fresh = self._carve(samples, order)
+        if fresh is None:
+            return self._lease(self.requeued.pop(0)) if self.requeued else None
+        shard = Shard(self.next_id, 0, fresh.epoch, fresh.start, fresh.length)
+        self.next_id += 1
+        return self._lease(shard)
+
+    def _lease(self, shard: Shard) -> Shard:
+        shard.attempt += 1
+        if shard.attempt > self.attempt_max:
+            self.attempt_max = shard.attempt
+        return shard
+
+    def _carve(self, samples: int, order: BlockOrder) -> Range | None:
+        """Cut at most ``samples`` from the open remainder or the next block. ``order`` is that of ``epoch``."""
+        piece = self.remainder
+        if piece is not None:
+            self.remainder = None
+        elif self.epoch < self.epochs:
+            piece = self._open_block(order)
+        else:
+            return None
+        if piece.length > samples:
+            self.remainder = Range(piece.epoch, piece.start + samples, piece.length - samples)
+            piece.length = samples
+        return piece
+
+    def _open_block(self, order: BlockOrder) -> Range:
+        size = self.data.block_samples
+        start = order.block_at(self.position) * size
+        piece = Range(self.epoch, start, min(size, self.data.samples - start))
+        self.samples_opened += piece.length
+        self.position += 1
+        if self.position == self.data.blocks:
+            self.epoch, self.position = self.epoch + 1, 0
+        return piece
+
+    def complete(self, shard: Shard) -> None:
+        """All samples of a leased shard are applied."""
+        self.samples_done += shard.length
+        self.shards_done += 1
+
+    def abandon(self, shard: Shard) -> None:
+        """Give a leased shard up: what was applied of it counts as done, the rest as abandoned."""
+        self.samples_done += shard.offset
+        self.samples_abandoned += shard.length - shard.offset
+
+    def with_leases(self, leased: list[Shard]) -> Book:
+        """A copy in which the leased shards have come back: the document of a checkpoint."""
+        return replace(
+            self,
+            remainder=replace(self.remainder) if self.remainder else None,
+            requeued=[replace(shard) for shard in (*leased, *self.requeued)],
+        )
+
+    def restored_from(self, mark: Book) -> Book:
+        """The books after going back to ``mark``.
+
+        Ids and attempts never repeat: a late report from the time that was undone must not match a lease of now.
+        When the mark is of other data (a job that starts from another job's checkpoint), only the ids carry over,
+        because the restored progress records use them.
+        """
+        back = mark.with_leases([]) if mark.data == self.data else self.with_leases([])
+        back.epochs = self.epochs
+        back.next_id = max(self.next_id, mark.next_id)
+        back.attempt_max = max(self.attempt_max, mark.attempt_max)
+        for shard in back.requeued:
+            shard.attempt = back.attempt_max
+        return back

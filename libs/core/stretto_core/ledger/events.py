@@ -1,0 +1,86 @@
+"""What a shard ledger hears. ``now`` travels beside each event; the job is the machine's key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stretto_core.ledger.book import Book, DataSpec
+
+
+@dataclass(frozen=True, slots=True)
+class JobOpened:
+    """The job exists: its data, epochs, and how often a shard may fail by itself."""
+
+    data: DataSpec
+    epochs: int
+    shard_failures_max: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class NextRequested:
+    """A worker completes a shard (``completed_id`` under ``completed_attempt``, or None) and wants another."""
+
+    worker: str
+    request_id: str
+    completed_id: int | None = None
+    completed_attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatReceived:
+    """A worker lives; ``offset`` samples of its shard are applied."""
+
+    worker: str
+    shard_id: int
+    attempt: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardReturned:
+    """A worker gives its shard back: it leaves (``failure`` None), or the data themselves failed."""
+
+    worker: str
+    shard_id: int
+    attempt: int
+    offset: int
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MarkRequested:
+    """A checkpoint whose pushes are frozen now wants the books of this instant."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRestored:
+    """Parameters went back to a checkpoint; the books go back with them."""
+
+    book: Book
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerExited:
+    """A pod is gone for good; its name never returns."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class StragglerNamed:
+    """A worker is ``slowdown`` times slower than its peers' median; 1.0 when it keeps pace again."""
+
+    worker: str
+    slowdown: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobClosed:
+    """The job was cancelled, or cannot go on."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """A moment without any other event, so that silence is noticed."""

@@ -1,0 +1,336 @@
+"""The durable shard ledger: who trains which samples, exactly once (DLRover-RM section 5.1).
+
+What the public service of the paper gets wrong decides the shape: a lease has an attempt number, so that a zombie
+cannot complete somebody else's; losing a pod never counts against the data; a worker that finds nothing free while
+shards are in flight waits instead of going home; an unknown job is told apart from a finished one. A repeated
+request gets the remembered reply.
+
+Exactly-once at the parameter servers does not rest on this ledger's offsets: a requeued shard keeps its id and
+range, and the new holder asks the progress records of the parameter servers where to go on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from stretto_core.ledger import events as ev
+from stretto_core.ledger import facts as fa
+from stretto_core.ledger.book import Book, LedgerError, Shard
+from stretto_core.ledger.order import BlockOrder
+from stretto_core.ledger.state import Finished, LedgerSettings, LedgerState, Worker
+from stretto_core.machine import Action, Emit, Reply
+
+EXITED_MAX = 1000
+FINISHED_MAX = 1000
+FORGET_MAX = 64
+
+LedgerEvent = (
+    ev.JobOpened
+    | ev.NextRequested
+    | ev.HeartbeatReceived
+    | ev.ShardReturned
+    | ev.MarkRequested
+    | ev.LedgerRestored
+    | ev.WorkerExited
+    | ev.StragglerNamed
+    | ev.JobClosed
+    | ev.TimePassed
+)
+
+
+class ShardLedger:
+    """The ledger of one job."""
+
+    version: int = 1
+
+    def __init__(self, state: LedgerState | None = None, settings: LedgerSettings | None = None) -> None:
+        self.state: LedgerState = state or LedgerState()
+        self.settings = settings or LedgerSettings()
+        self._order: BlockOrder | None = None
+        self._order_epoch = -1
+        self._handlers: dict[type, Callable[[Any, float], list[Action]]] = {
+            ev.JobOpened: self._open,
+            ev.NextRequested: self._next,
+            ev.HeartbeatReceived: self._heartbeat,
+            ev.ShardReturned: self._returned,
+            ev.MarkRequested: self._mark,
+            ev.LedgerRestored: self._restore,
+            ev.WorkerExited: self._exited,
+            ev.StragglerNamed: self._straggler,
+            ev.JobClosed: self._close,
+            ev.TimePassed: self._tick,
+        }
+
+    def handle(self, event: LedgerEvent, now: float) -> list[Action]:
+        """Advance by one event. LedgerError, with the state unchanged, for a report that cannot be true."""
+        self._excuse_own_absence(now)
+        return self._handlers[type(event)](event, now)
+
+    # the job ---------------------------------------------------------------------------------------------------
+
+    def _open(self, event: ev.JobOpened, now: float) -> list[Action]:
+        st = self.state
+        if st.book is None:
+            st.book = Book(event.data, event.epochs)
+            st.shard_failures_max = event.shard_failures_max
+            st.opened_at_s = st.progress_at_s = now
+        return []
+
+    def _close(self, event: ev.JobClosed, now: float) -> list[Action]:
+        if not self.state.closed:
+            self._take_back_all()
+            self.state.closed = event.reason or "closed"
+        return []
+
+    def _mark(self, event: ev.MarkRequested, now: float) -> list[Action]:
+        book = self.state.book
+        if book is None:
+            return [Reply(fa.MarkReply(None, 0))]
+        leased = [worker.lease for worker in self.state.workers.values() if worker.lease]
+        return [Reply(fa.MarkReply(book.with_leases(leased), self._samples_seen(book)))]
+
+    def _restore(self, event: ev.LedgerRestored, now: float) -> list[Action]:
+        st = self.state
+        if st.book is None or st.closed:
+            return []
+        self._take_back_all()
+        st.book = st.book.restored_from(event.book)
+        st.finished.clear()
+        for worker in st.workers.values():  # a remembered lease is of the time that was undone
+            worker.request_id, worker.reply, worker.completed_id = "", None, -1
+        st.progress_samples = self._samples_seen(st.book)
+        return self._progress(now) + self._settle()
+
+    # workers ---------------------------------------------------------------------------------------------------
+
+    def _next(self, event: ev.NextRequested, now: float) -> list[Action]:
+        st = self.state
+        if st.book is None or event.worker in st.exited:
+            return [Reply(fa.NextReply("unknown"))]
+        worker = st.workers.get(event.worker)
+        if worker is None:
+            worker = st.workers[event.worker] = Worker(now)
+        worker.heard_at_s = now
+        if worker.reply is not None and worker.request_id == event.request_id:
+            return [Reply(worker.reply)]
+        actions: list[Action] = []
+        stale = event.completed_id is not None and not self._complete(st.book, worker, event, now, actions)
+        reply = self._answer(st.book, worker, event.worker, now, actions)
+        reply.stale = stale
+        worker.request_id, worker.reply = event.request_id, reply
+        actions.append(Reply(reply))
+        if now - st.progress_at_s >= self.settings.progress_every_s:
+            actions += self._progress(now)
+        return actions
+
+    def _complete(self, book: Book, worker: Worker, event: ev.NextRequested, now: float, actions: list[Action]) -> bool:
+        """Book the worker's lease as done. False when the report is of another lease."""
+        lease = worker.lease
+        if lease is None or lease.id != event.completed_id or lease.attempt != event.completed_attempt:
+            return (worker.completed_id, worker.completed_attempt) == (event.completed_id, event.completed_attempt)
+        worker.lease = None
+        worker.completed_id, worker.completed_attempt = lease.id, lease.attempt
+        lease.offset = lease.length
+        book.complete(lease)
+        self._remember_finished(lease, now)
+        actions.append(Emit(fa.ShardCompleted(lease, event.worker)))
+        actions += self._settle()
+        return True
+
+    def _answer(self, book: Book, worker: Worker, name: str, now: float, actions: list[Action]) -> fa.NextReply:
+        if self.state.closed:
+            return fa.NextReply("end")
+        if worker.lease is not None:  # asked again without completing: the reply was lost with its request id
+            return fa.NextReply("shard", replace(worker.lease))
+        shard = book.take(self._batches_for(book, worker), self._order_of(book))
+        if shard is None:
+            return fa.NextReply("wait", wait_s=self.settings.wait_s)
+        worker.lease = shard
+        told = replace(shard)  # the lease's offset will grow; the reply and the fact are of this moment
+        actions.append(Emit(fa.ShardLeased(told, name)))
+        return fa.NextReply("shard", told, forget=self._forgettable(now))
+
+    def _heartbeat(self, event: ev.HeartbeatReceived, now: float) -> list[Action]:
+        lease, answer = self._lease_of(event.worker, event.shard_id, event.attempt)
+        worker = self.state.workers.get(event.worker)
+        if lease is not None:
+            self._check_offset(lease, event.offset)
+            lease.offset = max(lease.offset, event.offset)
+        if worker is not None:
+            worker.heard_at_s = now
+        actions: list[Action] = [Reply(fa.LeaseReply(answer))]
+        if now - self.state.progress_at_s >= self.settings.progress_every_s:
+            actions += self._progress(now)
+        return actions
+
+    def _returned(self, event: ev.ShardReturned, now: float) -> list[Action]:
+        lease, answer = self._lease_of(event.worker, event.shard_id, event.attempt)
+        book = self.state.book
+        if lease is None or book is None:
+            return [Reply(fa.LeaseReply(answer))]
+        self._check_offset(lease, event.offset)
+        lease.offset = max(lease.offset, event.offset)
+        worker = self.state.workers[event.worker]
+        worker.heard_at_s = now
+        if event.failure is not None:
+            lease.failures += 1
+            if lease.failures >= self.state.shard_failures_max:
+                worker.lease = None
+                book.abandon(lease)
+                reason = f"failed {lease.failures} times, last in {event.worker}: {event.failure}"
+                return [Emit(fa.ShardAbandoned(lease, reason)), *self._settle(), Reply(fa.LeaseReply("ok"))]
+        actions = self._requeue(event.worker, worker, "released" if event.failure is None else "failed")
+        return [*actions, Reply(fa.LeaseReply("ok"))]
+
+    def _exited(self, event: ev.WorkerExited, now: float) -> list[Action]:
+        st = self.state
+        if event.worker in st.exited:
+            return []
+        st.exited[event.worker] = now
+        if len(st.exited) > EXITED_MAX:
+            del st.exited[next(iter(st.exited))]
+        worker = st.workers.pop(event.worker, None)
+        return self._requeue(event.worker, worker, "pod-exited") if worker else []
+
+    def _straggler(self, event: ev.StragglerNamed, now: float) -> list[Action]:
+        worker = self.state.workers.get(event.worker)
+        if worker is not None and math.isfinite(event.slowdown):
+            worker.slowdown = max(1.0, event.slowdown)
+        return []
+
+    # time ------------------------------------------------------------------------------------------------------
+
+    def _tick(self, event: ev.TimePassed, now: float) -> list[Action]:
+        st = self.state
+        if st.book is None or st.closed:
+            return []
+        actions: list[Action] = []
+        timeout_s = self.settings.lease_timeout_s
+        for name, worker in list(st.workers.items()):
+            silent_s = now - worker.heard_at_s
+            if silent_s > timeout_s and worker.lease is not None:
+                actions += self._requeue(name, worker, "lease-expired")
+            elif silent_s > 10 * timeout_s:
+                del st.workers[name]
+        if now - st.progress_at_s >= self.settings.progress_every_s:
+            actions += self._progress(now)
+        return actions
+
+    def _excuse_own_absence(self, now: float) -> None:
+        """Nobody is silent while the ledger itself is deaf: without this, an outage would expire every lease."""
+        st = self.state
+        gap_s = now - st.heard_at_s
+        if gap_s > self.settings.deaf_after_s and st.heard_at_s:
+            for worker in st.workers.values():
+                worker.heard_at_s += gap_s
+        if gap_s > 0:
+            st.heard_at_s = now
+
+    def _progress(self, now: float) -> list[Action]:
+        """Tell how far the job is. The rate forgets with time constant ``rate_memory_s``."""
+        st, book = self.state, self.state.book
+        if book is None:
+            return []
+        seen, elapsed_s = self._samples_seen(book), now - st.progress_at_s
+        if elapsed_s > 0 and seen >= st.progress_samples:
+            measured = (seen - st.progress_samples) / elapsed_s
+            weight = -math.expm1(-elapsed_s / self.settings.rate_memory_s) if st.samples_per_s else 1.0
+            st.samples_per_s += weight * (measured - st.samples_per_s)
+        unchanged = seen == st.progress_samples and not self._leased()
+        st.progress_at_s, st.progress_samples = now, seen
+        if unchanged and not book.settled:
+            return []
+        epoch = min(book.epoch, book.epochs - 1)
+        fact = fa.JobProgressed(seen, book.samples_total, epoch, st.samples_per_s, self._leased(), st.requeued_total)
+        return [Emit(fact)]
+
+    # parts -----------------------------------------------------------------------------------------------------
+
+    def _lease_of(self, name: str, shard_id: int, attempt: int) -> tuple[Shard | None, str]:
+        """The lease that a report is of, and the answer to it: ok, stale or unknown."""
+        if self.state.book is None or name in self.state.exited:
+            return None, "unknown"
+        worker = self.state.workers.get(name)
+        lease = worker.lease if worker else None
+        if lease is None or lease.id != shard_id or lease.attempt != attempt:
+            return None, "stale"
+        return lease, "ok"
+
+    @staticmethod
+    def _check_offset(lease: Shard, offset: int) -> None:
+        if not 0 <= offset <= lease.length:
+            raise LedgerError(
+                f"offset {offset} of shard {lease.id}: it has {lease.length} samples; report how many are applied"
+            )
+
+    def _requeue(self, name: str, worker: Worker, reason: str) -> list[Action]:
+        """Put a worker's lease back, to be leased before any fresh data."""
+        shard, book = worker.lease, self.state.book
+        if shard is None or book is None:
+            return []
+        worker.lease = None
+        book.requeued.append(shard)
+        self.state.requeued_total += 1
+        return [Emit(fa.ShardRequeued(replace(shard), name, reason))]
+
+    def _take_back_all(self) -> None:
+        for worker in self.state.workers.values():
+            if worker.lease is not None and self.state.book is not None:
+                self.state.book.requeued.append(worker.lease)
+                worker.lease = None
+
+    def _settle(self) -> list[Action]:
+        """The job's last fact, once every sample is done or abandoned."""
+        st, book = self.state, self.state.book
+        if book is None or st.closed or not book.settled:
+            return []
+        st.closed = "completed"
+        fact = fa.JobCompleted(
+            book.samples_done,
+            book.samples_abandoned,
+            book.epochs,
+            book.shards_done,
+            st.requeued_total,
+            st.opened_at_s,
+        )
+        return [*self._progress(st.heard_at_s), Emit(fact)]
+
+    def _batches_for(self, book: Book, worker: Worker) -> int:
+        """Batches of a worker's next shard: a slow one gets what takes it as long as a whole one takes its peers."""
+        return max(1, int(book.data.batches_per_shard / worker.slowdown))
+
+    def _order_of(self, book: Book) -> BlockOrder:
+        if self._order is None or self._order_epoch != book.epoch:
+            self._order = BlockOrder(book.data.blocks, book.data.seed, book.epoch, book.data.shuffle)
+            self._order_epoch = book.epoch
+        return self._order
+
+    def _samples_seen(self, book: Book) -> int:
+        """Samples done, with the reported offsets of what is not complete."""
+        leased = sum(worker.lease.offset for worker in self.state.workers.values() if worker.lease)
+        return book.samples_done + leased + sum(shard.offset for shard in book.requeued)
+
+    def _leased(self) -> int:
+        return sum(worker.lease is not None for worker in self.state.workers.values())
+
+    def _remember_finished(self, shard: Shard, now: float) -> None:
+        """Only of first attempts: an earlier holder of the others may still push, and needs the record to fail."""
+        if shard.attempt == 1:
+            self.state.finished.append(Finished(shard.id, now))
+            if len(self.state.finished) > FINISHED_MAX:
+                del self.state.finished[0]
+
+    def _forgettable(self, now: float) -> list[int] | None:
+        """Ids whose records may be deleted now; each is told once, and lost with the worker that was told."""
+        finished, ripe = self.state.finished, 0
+        limit_s = now - self.settings.forget_after_s
+        while ripe < len(finished) and ripe < FORGET_MAX and finished[ripe].at_s <= limit_s:
+            ripe += 1
+        if not ripe:
+            return None
+        ids = [shard.id for shard in finished[:ripe]]
+        del finished[:ripe]
+        return ids

@@ -1,0 +1,320 @@
+"""What one ledger answers, case by case. The books under random schedules: test_books.py."""
+
+import json
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+from stretto_core.ledger import (
+    DataSpec,
+    HeartbeatReceived,
+    JobClosed,
+    JobCompleted,
+    JobOpened,
+    JobProgressed,
+    LedgerError,
+    LedgerRestored,
+    LedgerSettings,
+    LedgerState,
+    MarkRequested,
+    NextReply,
+    NextRequested,
+    Shard,
+    ShardAbandoned,
+    ShardCompleted,
+    ShardLeased,
+    ShardLedger,
+    ShardRequeued,
+    ShardReturned,
+    StragglerNamed,
+    TimePassed,
+    WorkerExited,
+)
+from stretto_core.machine import Emit, Reply
+
+DATA = DataSpec(samples=1000, batch_size=10, batches_per_shard=8, shuffle=True, seed=3)
+
+
+class Desk:
+    """A ledger with a clock and request ids, and what it said."""
+
+    def __init__(self, data: DataSpec = DATA, epochs: int = 1, **settings: float) -> None:
+        self.ledger = ShardLedger(None, LedgerSettings(**settings))
+        self.now, self.requests, self.facts = 1000.0, 0, list[Any]()
+        self.tell(JobOpened(data, epochs, shard_failures_max=3))
+
+    def tell(self, event: Any) -> Any:
+        reply = None
+        for action in self.ledger.handle(event, self.now):
+            if isinstance(action, Reply):
+                reply = action.body
+            elif isinstance(action, Emit):
+                self.facts.append(action.fact)
+        return reply
+
+    def next(self, worker: str, done: Shard | None = None) -> NextReply:
+        self.requests += 1
+        report = (done.id, done.attempt) if done else (None, 0)
+        return self.tell(NextRequested(worker, f"r{self.requests}", *report))
+
+    def lease(self, worker: str, done: Shard | None = None) -> Shard:
+        reply = self.next(worker, done)
+        assert reply.answer == "shard", reply
+        assert reply.shard is not None
+        return reply.shard
+
+    def said(self, kind: type) -> list[Any]:
+        return [fact for fact in self.facts if isinstance(fact, kind)]
+
+    def pass_time(self, seconds: float) -> None:
+        for _ in range(int(seconds)):
+            self.now += 1
+            self.tell(TimePassed())
+
+
+def test_unknown_waiting_and_ended_are_told_apart() -> None:
+    assert ShardLedger().handle(NextRequested("worker-0", "a"), 1.0) == [Reply(NextReply("unknown"))]
+    desk = Desk(DataSpec(80, 10, 8))
+    shard = desk.lease("worker-0")
+    reply = desk.next("worker-1")
+    assert (reply.answer, reply.wait_s) == ("wait", 0.5)
+    assert desk.next("worker-0", shard).answer == "end"
+    assert desk.next("worker-1").answer == "end"
+    assert desk.said(JobCompleted) == [JobCompleted(80, 0, 1, 1, 0, 1000.0)]
+
+
+def test_every_sample_of_every_epoch_once() -> None:
+    desk = Desk(DataSpec(995, 10, 8, seed=1), epochs=3)
+    seen: list[tuple[int, int]] = []
+    shard = None
+    while (reply := desk.next("worker-0", shard)).shard:
+        shard = reply.shard
+        assert shard.start % 10 == 0
+        seen += [(shard.epoch, sample) for sample in range(shard.start, shard.start + shard.length)]
+    assert sorted(seen) == [(epoch, sample) for epoch in range(3) for sample in range(995)]
+    assert seen != sorted(seen)
+    assert desk.said(JobProgressed)[-1].samples_done == 2985
+
+
+def test_a_repeated_request_gets_the_same_reply() -> None:
+    desk = Desk()
+    request = NextRequested("worker-0", "a")
+    first = desk.tell(request)
+    assert desk.tell(request) == first
+    assert len(desk.said(ShardLeased)) == 1
+
+
+def test_a_request_without_completion_gets_the_open_lease_again() -> None:
+    desk = Desk()
+    assert desk.lease("worker-0") == desk.lease("worker-0")
+
+
+def test_exit_requeues_the_rest_at_once_and_the_name_is_refused() -> None:
+    desk = Desk()
+    shard = desk.lease("worker-0")
+    desk.tell(HeartbeatReceived("worker-0", shard.id, 1, 30))
+    desk.tell(WorkerExited("worker-0"))
+    again = desk.lease("worker-1")
+    assert (again.id, again.start, again.length) == (shard.id, shard.start, shard.length)
+    assert (again.attempt, again.offset) == (2, 30)
+    assert desk.said(ShardRequeued)[0].reason == "pod-exited"
+    assert desk.next("worker-0", shard).answer == "unknown"
+    assert desk.tell(HeartbeatReceived("worker-0", shard.id, 1, 40)).answer == "unknown"
+
+
+def test_a_zombie_cannot_complete_somebody_elses_lease() -> None:
+    desk = Desk(lease_timeout_s=10)
+    shard = desk.lease("worker-0")
+    desk.pass_time(12)
+    assert desk.said(ShardRequeued)[0].reason == "lease-expired"
+    again = desk.lease("worker-1")
+    assert again.id == shard.id
+    assert desk.tell(HeartbeatReceived("worker-0", shard.id, 1, 80)).answer == "stale"
+    reply = desk.next("worker-0", shard)
+    assert reply.stale
+    assert reply.shard is not None
+    assert reply.shard.id != shard.id
+    assert desk.said(ShardCompleted) == []
+    assert not desk.next("worker-1", again).stale
+
+
+def test_heartbeats_keep_a_lease() -> None:
+    desk = Desk(lease_timeout_s=10)
+    shard = desk.lease("worker-0")
+    for _ in range(10):
+        desk.pass_time(5)
+        assert desk.tell(HeartbeatReceived("worker-0", shard.id, 1, 10)).answer == "ok"
+    assert desk.said(ShardRequeued) == []
+
+
+def test_an_outage_of_the_ledger_expires_nobody() -> None:
+    desk = Desk(lease_timeout_s=10)
+    shard = desk.lease("worker-0")
+    desk.pass_time(3)
+    desk.now += 300
+    desk.tell(TimePassed())
+    desk.pass_time(6)
+    assert desk.said(ShardRequeued) == []
+    assert not desk.next("worker-0", shard).stale
+    desk.pass_time(12)
+    assert len(desk.said(ShardRequeued)) == 1
+
+
+def test_a_leaving_worker_gives_its_shard_back() -> None:
+    desk = Desk()
+    shard = desk.lease("worker-0")
+    assert desk.tell(ShardReturned("worker-0", shard.id, 1, 50)).answer == "ok"
+    assert desk.tell(ShardReturned("worker-0", shard.id, 1, 50)).answer == "stale"
+    again = desk.lease("worker-1")
+    assert (again.id, again.attempt, again.offset) == (shard.id, 2, 50)
+
+
+def test_data_that_always_fail_are_abandoned_by_name_and_the_job_goes_on() -> None:
+    desk = Desk(DataSpec(160, 10, 8))
+    shard = desk.lease("worker-0")
+    for attempt in (1, 2, 3):
+        desk.tell(ShardReturned("worker-0", shard.id, attempt, 20, failure="row 24: not a number"))
+        shard = desk.lease("worker-0")
+    abandoned = desk.said(ShardAbandoned)
+    assert len(abandoned) == 1
+    assert abandoned[0].shard.id != shard.id
+    assert "row 24" in abandoned[0].reason
+    assert desk.next("worker-0", shard).answer == "end"
+    assert desk.said(JobCompleted) == [JobCompleted(100, 60, 1, 1, 2, 1000.0)]
+
+
+def test_losing_pods_never_abandons_data() -> None:
+    desk = Desk(DataSpec(80, 10, 8))
+    for pod in range(50):
+        shard = desk.lease(f"worker-{pod}")
+        desk.tell(WorkerExited(f"worker-{pod}"))
+    assert desk.said(ShardAbandoned) == []
+    assert desk.lease("worker-99").attempt == shard.attempt + 1 == 51
+
+
+def test_a_straggler_gets_shards_that_take_it_as_long_as_its_peers() -> None:
+    desk = Desk(DataSpec(10_000, 10, 8))
+    shard = desk.lease("worker-0")
+    desk.tell(StragglerNamed("worker-0", 3.9))
+    shard = desk.lease("worker-0", shard)
+    assert shard.length == 20
+    rest = desk.lease("worker-1")
+    assert (rest.start, rest.length) == (shard.start + 20, 60)
+    desk.tell(StragglerNamed("worker-0", 1000.0))
+    shard = desk.lease("worker-0", shard)
+    assert shard.length == 10
+    desk.tell(StragglerNamed("worker-0", 1.0))
+    desk.lease("worker-1", rest)
+    assert desk.lease("worker-0", shard).length == 80
+
+
+def test_a_straggler_is_spared_a_large_returned_shard_while_there_is_fresh_data() -> None:
+    desk = Desk(DataSpec(160, 10, 8))
+    slow = desk.lease("worker-0")
+    large = desk.lease("worker-1")
+    desk.tell(StragglerNamed("worker-0", 8.0))
+    desk.tell(WorkerExited("worker-1"))
+    # nothing fresh is left: the straggler takes the returned shard after all
+    assert desk.lease("worker-0", slow).id == large.id
+    desk = Desk(DataSpec(240, 10, 8))
+    slow, large = desk.lease("worker-0"), desk.lease("worker-1")
+    desk.tell(StragglerNamed("worker-0", 8.0))
+    desk.tell(WorkerExited("worker-1"))
+    assert desk.lease("worker-0", slow).length == 10
+    assert desk.lease("worker-2").id == large.id
+
+
+def test_an_offset_that_cannot_be_is_refused_and_changes_nothing() -> None:
+    desk = Desk()
+    shard = desk.lease("worker-0")
+    with pytest.raises(LedgerError, match="offset 81 of shard 0: it has 80 samples"):
+        desk.tell(HeartbeatReceived("worker-0", shard.id, 1, 81))
+    with pytest.raises(LedgerError, match="offset -1"):
+        desk.tell(ShardReturned("worker-0", shard.id, 1, -1))
+    assert desk.lease("worker-0").offset == 0
+
+
+def test_a_closed_job_leases_nothing() -> None:
+    desk = Desk()
+    shard = desk.lease("worker-0")
+    desk.tell(JobClosed("cancelled by alice"))
+    assert desk.tell(HeartbeatReceived("worker-0", shard.id, 1, 10)).answer == "stale"
+    assert desk.next("worker-0", shard).answer == "end"
+
+
+def test_progress_at_most_every_two_seconds_with_its_rate() -> None:
+    desk = Desk(DataSpec(100_000, 10, 1), epochs=2)
+    shard = None
+    for _ in range(400):  # 10 samples each 0.1 s
+        shard = desk.lease("worker-0", shard)
+        desk.now += 0.1
+    told = desk.said(JobProgressed)
+    assert 17 <= len(told) <= 20
+    assert told[-1].samples_per_s == pytest.approx(100, rel=0.06)
+    assert (told[-1].samples_total, told[-1].epoch, told[-1].shards_leased) == (200_000, 0, 1)
+
+
+def test_restore_takes_books_back_and_never_reuses_an_id_or_attempt() -> None:
+    desk = Desk(DataSpec(400, 10, 8))
+    first = desk.lease("worker-0")
+    second = desk.lease("worker-1")
+    desk.tell(HeartbeatReceived("worker-1", second.id, 1, 30))
+    mark = desk.tell(MarkRequested())
+    assert mark.samples_done == 30
+    document = TypeAdapter(type(mark.book)).dump_json(mark.book)
+    later = desk.lease("worker-0", first)
+    desk.tell(LedgerRestored(TypeAdapter(type(mark.book)).validate_json(document)))
+    reply = desk.next("worker-0", later)
+    assert reply.stale
+    assert reply.shard is not None
+    assert (reply.shard.id, reply.shard.attempt) == (first.id, 2)
+    again = desk.lease("worker-1", second)
+    assert (again.id, again.attempt, again.offset) == (second.id, 2, 30)
+    fresh = desk.lease("worker-2")
+    assert fresh.id > later.id
+    assert (fresh.start, fresh.length) == (later.start, later.length)
+
+
+def test_a_checkpoint_of_other_data_only_keeps_ids_apart() -> None:
+    donor = Desk(DataSpec(400, 10, 8))
+    for worker in range(3):
+        donor.lease(f"worker-{worker}")
+    desk = Desk(DataSpec(240, 10, 8))
+    desk.tell(LedgerRestored(donor.tell(MarkRequested()).book))
+    assert desk.lease("worker-0").id == 3
+    more_epochs = Desk(DataSpec(400, 10, 8), epochs=5)
+    more_epochs.tell(LedgerRestored(donor.tell(MarkRequested()).book))
+    assert more_epochs.lease("worker-0").id == 0
+
+
+def test_records_are_forgotten_late_and_only_of_first_attempts() -> None:
+    desk = Desk(DataSpec(100_000, 10, 1), forget_after_s=15)
+    first = desk.lease("worker-0")
+    lost = desk.lease("worker-1")
+    desk.tell(WorkerExited("worker-1"))
+    shard = desk.lease("worker-0", first)
+    assert shard.id == lost.id
+    forgotten: list[int] = []
+    for _ in range(40):
+        desk.now += 1
+        reply = desk.next("worker-0", shard)
+        assert reply.shard is not None
+        shard = reply.shard
+        forgotten += reply.forget or []
+    assert first.id in forgotten
+    assert lost.id not in forgotten
+    assert len(forgotten) == len(set(forgotten))
+    assert max(forgotten) < shard.id - 13
+
+
+def test_the_state_stays_small_whatever_the_dataset() -> None:
+    desk = Desk(DataSpec(10**13, 512, 1), epochs=10_000)
+    shards: dict[int, Shard] = {}
+    for step in range(20_000):
+        worker = step % 200
+        shards[worker] = desk.lease(f"worker-{worker}", shards.get(worker))
+        desk.facts.clear()
+    document = TypeAdapter(LedgerState).dump_json(desk.ledger.state)
+    assert len(document) < 200_000
+    mark = desk.tell(MarkRequested()).book
+    assert len(json.dumps(TypeAdapter(type(mark)).dump_python(mark))) < 40_000
