@@ -152,7 +152,12 @@ class Tail:
         self._expected = 1
         self._heard_s = asyncio.get_running_loop().time()
         inbox = f"{bus.inbox}.tail.{consumer}"
-        self._subscription = await bus.subscribe(inbox, self._arrived)
+
+        async def arrived(msg: Msg) -> None:  # carries the stored subject: only the closure knows whose it is
+            if self._consumer == consumer:
+                self._arrived(msg)
+
+        self._subscription = await bus.subscribe(inbox, arrived)
         config: dict[str, Any] = {
             "name": consumer,
             "deliver_subject": inbox,
@@ -176,9 +181,7 @@ class Tail:
             self.backlog = int(answer.get("num_pending", 0)) + delivered
         self._first = False
 
-    async def _arrived(self, msg: Msg) -> None:
-        if not msg.subject.endswith(self._consumer):
-            return  # of a consumer that we have given up
+    def _arrived(self, msg: Msg) -> None:
         self._heard_s = asyncio.get_running_loop().time()
         headers: dict[str, str] = msg.headers or {}
         if not msg.reply.startswith("$JS.ACK"):
