@@ -18,9 +18,11 @@ JobId = Annotated[
     StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"),
     Field(description="a DNS label: lower-case letters, digits and hyphens, at most 63; one token of a subject"),
 ]
+POD_PATTERN = r"^(worker|ps|data)-[0-9]{1,9}$"
+
 PodId = Annotated[
     str,
-    StringConstraints(pattern=r"^(worker|ps|data)-[0-9]{1,9}$"),
+    StringConstraints(pattern=POD_PATTERN),
     Field(description="role and number; a number is never used again within a job"),
 ]
 Text = Annotated[str, StringConstraints(max_length=2000)]

@@ -10,14 +10,15 @@ from pydantic import ValidationError
 class WireError(ValueError):
     """A message, subject or specification that is not of the wire protocol.
 
-    ``field`` is the dotted path, ``value`` what stood there (shortened), ``remedy`` what would be accepted.
+    ``field`` is the dotted path, ``value`` what stood there, ``remedy`` what would be accepted. All are short and
+    printable whatever arrived, so that they can stand in a header, a log line or a terminal.
     """
 
     def __init__(self, field: str, value: Any, remedy: str) -> None:
-        self.field = field
+        self.field = _short(field)
         self.value = _short(value)
-        self.remedy = remedy
-        super().__init__(f"{field} = {self.value}: {remedy}")
+        self.remedy = _short(remedy, 1000)
+        super().__init__(f"{self.field} = {self.value}: {self.remedy}")
 
     @classmethod
     def of(cls, error: ValidationError, where: str = "") -> WireError:
@@ -32,7 +33,9 @@ class WireError(ValueError):
 
 def _short(value: Any, limit: int = 120) -> str:
     try:
-        text = value if isinstance(value, str) else repr(value)
+        text = value if isinstance(value, str) and value else repr(value)
     except (ValueError, RecursionError):  # Python refuses to print integers of thousands of digits
         text = f"a {type(value).__name__} that cannot be printed"
-    return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
+    if len(text) > limit:
+        text = f"{text[:limit]}… ({len(text)} characters)"
+    return text if text.isprintable() else repr(text)[1:-1]

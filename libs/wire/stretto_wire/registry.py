@@ -14,6 +14,7 @@ kind      subject                            delivery
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -22,7 +23,7 @@ from pydantic import ValidationError
 from . import events as e
 from . import requests as r
 from . import telemetry as t
-from .base import MAX_MESSAGE_BYTES, Message
+from .base import MAX_MESSAGE_BYTES, POD_PATTERN, Message
 from .errors import WireError
 
 M = TypeVar("M", bound=Message)
@@ -147,8 +148,8 @@ def subject_of(message: Message, pod: str | None = None) -> str:
     if channel.kind == "tel":
         return f"tel.v1.{channel.service}.{getattr(message, 'pod')}.{message.job}"  # noqa: B009
     if channel.kind == "pod":
-        if pod is None:
-            raise WireError("pod", None, "a request to a pod needs the pod's name")
+        if pod is None or not re.fullmatch(POD_PATTERN, pod):
+            raise WireError("pod", pod, "a request to a pod needs the pod's name, such as ps-0")
         return f"pod.v1.{channel.name}.{pod}.{message.job}"
     return f"{channel.kind}.v1.{channel.service}.{channel.name}.{message.job}"
 
@@ -177,8 +178,10 @@ def parse(subject: str, data: bytes) -> Message:
     tokens = subject.split(".")
     if message.job != tokens[-1]:
         raise WireError("job", message.job, f"the job of the subject, {tokens[-1]}")
-    if channel.kind == "tel" and getattr(message, "pod", None) != tokens[-2]:
-        raise WireError("pod", getattr(message, "pod", None), f"the pod of the subject, {tokens[-2]}")
+    if channel.kind == "tel":
+        pod = getattr(message, "pod", "")
+        if pod != tokens[-2] or not pod.startswith(f"{channel.service}-"):
+            raise WireError("pod", pod, f"the pod of the subject, {tokens[-2]}, of the role {channel.service}")
     return message
 
 
