@@ -227,10 +227,10 @@ def _removed(name: str, added: list[str], place: _Place) -> Break:
 def _part(old: Any, new: Any, place: _Place) -> Iterator[Break]:
     """A schema of items, values or names; true and absent mean anything, false nothing."""
     before, after = _open(old), _open(new)
-    if before == after:
-        return
-    if isinstance(before, dict) and isinstance(after, dict):
+    if isinstance(before, dict) and isinstance(after, dict):  # equal references may lead to different definitions
         yield from _schema(cast(Schema, before), cast(Schema, after), place)
+    elif before == after:
+        return
     elif before is True or after is False:
         yield from place.narrowed("accepts less than before")
     else:
