@@ -1,0 +1,155 @@
+"""CPU and memory limits of process groups by the kernel's control groups, version 1 or 2, where they may be written.
+
+Version 1: one hierarchy per controller (``cpu``, ``memory``); version 2: one for all. Either can be missing or
+read-only (unprivileged, containers); what cannot be had is told, and the backend falls back to weaker means.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+PERIOD_US = 100_000
+QUOTA_LEAST_US = 1_000
+HEADROOM = 1.1
+"""a memory limit is never set below what is in use times this"""
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchy:
+    """A folder of control groups that we may write. ``controllers``: of ``cpu`` and ``memory``."""
+
+    folder: Path
+    version: int
+    controllers: frozenset[str]
+
+
+class Cgroups:
+    """The control groups of one installation's pods."""
+
+    def __init__(self, hierarchies: list[Hierarchy]) -> None:
+        self._of = {controller: h for h in hierarchies for controller in h.controllers}
+
+    @classmethod
+    def find(cls, name: str) -> Cgroups:
+        """Folders called ``name`` below our own control groups, created where the system lets us."""
+        found: list[Hierarchy] = []
+        for version, mount, controllers, own in _mounts():
+            missing = controllers - {c for h in found for c in h.controllers}
+            if missing and (folder := _create(mount, own, name, version, missing)):
+                found.append(Hierarchy(folder, version, frozenset(missing)))
+        return cls(found)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What is in force, as told in PodStarted: cgroup-cpu, cgroup-memory."""
+        return tuple(f"cgroup{h.version}-{c}" for c, h in sorted(self._of.items()))
+
+    def has(self, controller: str) -> bool:
+        """Whether ``cpu`` or ``memory`` is limited by the kernel here."""
+        return controller in self._of
+
+    def create(self, group: str, cpu_cores: float, memory_bytes: int) -> list[str]:
+        """A group with limits; returns the files into which a process writes its pid to enter it. Raises OSError."""
+        folders = self._folders(group)
+        for folder in folders:
+            folder.mkdir(exist_ok=True)
+        self.set(group, cpu_cores, memory_bytes)
+        return [str(folder / "cgroup.procs") for folder in folders]
+
+    def set(self, group: str, cpu_cores: float, memory_bytes: int) -> int:
+        """Change the limits live; returns the memory limit, which stays above what is in use. Raises OSError."""
+        if cpu := self._of.get("cpu"):
+            quota = max(int(cpu_cores * PERIOD_US), QUOTA_LEAST_US)
+            if cpu.version == 2:
+                (cpu.folder / group / "cpu.max").write_text(f"{quota} {PERIOD_US}")
+            else:
+                (cpu.folder / group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+                (cpu.folder / group / "cpu.cfs_quota_us").write_text(str(quota))
+        if memory := self._of.get("memory"):
+            v2 = memory.version == 2
+            used = _number(memory.folder / group / ("memory.current" if v2 else "memory.usage_in_bytes"))
+            memory_bytes = max(memory_bytes, int(used * HEADROOM))
+            (memory.folder / group / ("memory.max" if v2 else "memory.limit_in_bytes")).write_text(str(memory_bytes))
+        return memory_bytes
+
+    def oom_kills(self, group: str) -> int:
+        """How often the kernel ended a process of the group for its memory."""
+        memory = self._of.get("memory")
+        if memory is None:
+            return 0
+        file = memory.folder / group / ("memory.events" if memory.version == 2 else "memory.oom_control")
+        with contextlib.suppress(OSError, ValueError):
+            for line in file.read_text().splitlines():
+                key, _, value = line.partition(" ")
+                if key == "oom_kill":
+                    return int(value)
+        return 0
+
+    def pids(self, group: str) -> list[int]:
+        """Processes in the group."""
+        for folder in self._folders(group):
+            with contextlib.suppress(OSError, ValueError):
+                return [int(line) for line in (folder / "cgroup.procs").read_text().split()]
+        return []
+
+    def remove(self, group: str) -> bool:
+        """Clear an empty group; whether it is gone: the kernel refuses while a process is still dying in it."""
+        for folder in self._folders(group):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        return not any(folder.exists() for folder in self._folders(group))
+
+    def _folders(self, group: str) -> list[Path]:
+        return sorted({h.folder / group for h in self._of.values()})
+
+
+def _mounts() -> list[tuple[int, Path, set[str], str]]:
+    """(version, mount point, its cpu/memory controllers, our own group in it)."""
+    own: dict[str, str] = {}
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            own.update({controller: path for controller in controllers.split(",")})
+    result: list[tuple[int, Path, set[str], str]] = []
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/mounts").read_text().splitlines():
+            _, mount, kind, options = line.split(" ")[:4]
+            if kind == "cgroup":
+                controllers = {"cpu", "memory"} & set(options.split(","))
+                if controllers:
+                    result.append((1, Path(mount), controllers, own.get(min(controllers), "/")))
+            elif kind == "cgroup2":
+                with contextlib.suppress(OSError):
+                    there = set((Path(mount) / "cgroup.controllers").read_text().split())
+                    if {"cpu", "memory"} & there:
+                        result.append((2, Path(mount), {"cpu", "memory"} & there, own.get("", "/")))
+    return result
+
+
+def _create(mount: Path, own: str, name: str, version: int, controllers: set[str]) -> Path | None:
+    """Below our own group first (its limits bind us too), else below the root."""
+    parents = [mount / own.lstrip("/")] if ".." not in own else []
+    for parent in dict.fromkeys([*parents, mount]):
+        folder = parent / name
+        try:
+            folder.mkdir(exist_ok=True)
+            if version == 2:
+                for level in (parent, folder):
+                    (level / "cgroup.subtree_control").write_text(" ".join(f"+{c}" for c in sorted(controllers)))
+            if not os.access(folder / "cgroup.procs", os.W_OK):
+                continue
+            return folder
+        except OSError:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+    return None
+
+
+def _number(file: Path) -> int:
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):
+        return 0

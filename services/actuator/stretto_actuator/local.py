@@ -1,0 +1,342 @@
+"""Pods as processes of this machine.
+
+Each pod is a session of its own: a tiny shell that outlives the actuator and writes down the exit code, and the pod
+itself. What the actuator knows of it stands in ``pods/<job>/<pod>/``: ``lock`` (held by the pod as long as it lives:
+a second one of the same name cannot start), ``pod.json`` (pid and start time, against pids that are used again),
+``pid``, ``exit``, ``log``. A restarted actuator finds its pods there and goes on with them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import json
+import math
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from .backend import BackendError, PodSpec, PodStatus
+from .limits import Cgroups
+
+DETAIL_BYTES = 1500
+CLOCK_SLACK_S = 1.0
+DYING_TRIES, DYING_WAIT_S = 50, 0.02
+
+# Enter the control groups, start the pod, write down its pid and in the end its exit code. SIGTERM to the shell must
+# not end it before the pod; the trap also keeps the signal at its default for the pod itself.
+SHELL = """
+while [ "$1" != -- ]; do echo $$ > "$1" || exit 125; shift; done; shift
+trap : TERM
+"$@" &
+child=$!
+echo $child > pid.tmp && mv pid.tmp pid
+wait $child; code=$?
+while kill -0 $child 2>/dev/null; do wait $child; code=$?; done
+echo $code > exit.tmp && mv exit.tmp exit
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """``pod.json``. ``pid`` is the shell's, which is also the session's and the process group's id."""
+
+    job: str
+    pod: str
+    pid: int
+    started_at_s: float
+    launched_at_s: float
+    cpu_cores: float
+    memory_bytes: int
+    group: str
+    limits: tuple[str, ...]
+    stop_at_s: float | None = None
+    oom_killed: bool = False
+
+
+class LocalBackend:
+    """See the module. ``folder`` is the installation's state folder; ``cgroups`` false: only weaker limits."""
+
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.time, cgroups: bool = True) -> None:
+        self._pods = folder.resolve() / "pods"
+        self._pods.mkdir(parents=True, exist_ok=True)
+        self._clock = clock
+        name = "stretto-" + hashlib.sha256(str(self._pods).encode()).hexdigest()[:10]
+        self._cgroups = Cgroups.find(name) if cgroups else Cgroups([])
+        self._children: dict[tuple[str, str], subprocess.Popen[bytes]] = {}
+
+    # the protocol ----------------------------------------------------------------------------------------------
+
+    async def list(self, job: str | None = None) -> list[PodStatus]:
+        for child in self._children.values():
+            child.poll()  # our own children must not stay zombies
+        result: list[PodStatus] = []
+        for record in self._records(job):
+            status = self._status(record)
+            if status.state == "running" and "memory-watch" in record.limits:
+                self._watch_memory(record, status)
+            result.append(status)
+        return result
+
+    async def launch(self, spec: PodSpec) -> None:
+        folder = self._folder(spec.job, spec.pod)
+        if (folder / "pod.json").exists() or (folder / "pod.done.json").exists():
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "lock").open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                self._adopt_unrecorded(spec, folder)
+                return
+            self._start(spec, folder, lock.fileno())
+
+    async def stop(self, job: str, pod: str, grace_s: float) -> None:
+        record = self._record(job, pod)
+        if record is None or self._status(record).state != "running":
+            return
+        if record.stop_at_s is None:
+            self._write(replace(record, stop_at_s=self._clock()))
+            self._signal(record, signal.SIGTERM)
+        elif self._clock() - record.stop_at_s > grace_s:
+            self._signal(record, signal.SIGKILL)
+
+    async def kill(self, job: str, pod: str) -> None:
+        record = self._record(job, pod)
+        if record is not None and self._status(record).state == "running":
+            self._signal(record, signal.SIGKILL)
+
+    async def resize(self, job: str, pod: str, cpu_cores: float, memory_bytes: int) -> tuple[float, int]:
+        record = self._record(job, pod)
+        if record is None:
+            raise BackendError(f"{job}/{pod} is not here; it cannot be resized")
+        try:
+            memory_bytes = self._cgroups.set(record.group, cpu_cores, memory_bytes)
+        except OSError as error:
+            raise BackendError(f"{job}/{pod} cannot get {cpu_cores} cores and {memory_bytes} bytes: {error}") from error
+        limits = self._limits(cpu_cores)
+        if "cpu-affinity" in (*limits, *record.limits):
+            self._pin(record, cpu_cores)
+        self._write(replace(record, cpu_cores=cpu_cores, memory_bytes=memory_bytes, limits=limits))
+        return cpu_cores, memory_bytes
+
+    async def forget(self, job: str, pod: str) -> None:
+        record = self._record(job, pod)
+        if record is None or self._status(record).state == "running":
+            return
+        for process in self._members(record):  # what it left behind in its session
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        for _ in range(DYING_TRIES):
+            if self._cgroups.remove(record.group):
+                break
+            await asyncio.sleep(DYING_WAIT_S)
+        folder = self._folder(job, pod)
+        (folder / "pod.json").rename(folder / "pod.done.json")
+        if (child := self._children.pop((job, pod), None)) is not None:
+            child.poll()
+
+    # starting --------------------------------------------------------------------------------------------------
+
+    def _start(self, spec: PodSpec, folder: Path, lock: int) -> None:
+        group = f"{spec.job}.{spec.pod}"
+        try:
+            entries = self._cgroups.create(group, spec.cpu_cores, spec.memory_bytes)
+            with (folder / "log").open("ab") as log:
+                child = subprocess.Popen(
+                    ["/bin/sh", "-c", SHELL, "pod", *entries, "--", *spec.command],
+                    cwd=folder,
+                    env=spec.environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    pass_fds=(lock,),
+                )
+        except OSError as error:
+            raise BackendError(f"{spec.job}/{spec.pod} cannot be started as {spec.command[0]}: {error}") from error
+        self._children[spec.job, spec.pod] = child
+        self._record_start(spec, group, psutil.Process(child.pid))
+
+    def _record_start(self, spec: PodSpec, group: str, shell: psutil.Process) -> None:
+        limits = self._limits(spec.cpu_cores)
+        record = Record(
+            job=spec.job,
+            pod=spec.pod,
+            pid=shell.pid,
+            started_at_s=shell.create_time(),
+            launched_at_s=self._clock(),
+            cpu_cores=spec.cpu_cores,
+            memory_bytes=spec.memory_bytes,
+            group=group,
+            limits=limits,
+        )
+        self._write(record)
+        if "cpu-affinity" in limits:
+            self._pin(record, spec.cpu_cores)
+
+    def _adopt_unrecorded(self, spec: PodSpec, folder: Path) -> None:
+        """The actuator died between starting this pod and writing it down: its environment names it."""
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                environment = process.environ()
+                same = environment.get("STRETTO_POD_FOLDER") == spec.environment.get("STRETTO_POD_FOLDER")
+                if same and environment.get("STRETTO_POD") == spec.pod and os.getsid(process.pid) == process.pid:
+                    self._record_start(spec, f"{spec.job}.{spec.pod}", process)
+                    return
+        raise BackendError(f"{folder}/lock is held by a process that is not the pod; end it, or remove the folder")
+
+    # what is there ---------------------------------------------------------------------------------------------
+
+    def _status(self, record: Record) -> PodStatus:
+        folder = self._folder(record.job, record.pod)
+        base = PodStatus(
+            job=record.job,
+            pod=record.pod,
+            state="running",
+            cpu_cores=record.cpu_cores,
+            memory_bytes=record.memory_bytes,
+            limits=record.limits,
+            launched_at_s=record.launched_at_s,
+            adopted=(record.job, record.pod) not in self._children,
+        )
+        code = _integer(folder / "exit")
+        if code is None:
+            alive = [process.pid for process in (self._shell(record), self._child(record)) if process is not None]
+            if alive:
+                return replace(base, pids=tuple(alive))
+            code = _integer(folder / "exit")  # it may have ended while we looked
+        oom = record.oom_killed or (code == 137 and self._cgroups.oom_kills(record.group) > 0)
+        detail = _tail(folder / "log") if code not in (0, None) else ""
+        return replace(base, state="exited", exit_code=code, oom_killed=oom, detail=detail)
+
+    def _shell(self, record: Record) -> psutil.Process | None:
+        """The pod's shell, if the process with its pid is still that one."""
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(record.pid)
+            same = abs(process.create_time() - record.started_at_s) < CLOCK_SLACK_S
+            if same and process.status() != psutil.STATUS_ZOMBIE:
+                return process
+        return None
+
+    def _child(self, record: Record) -> psutil.Process | None:
+        """The pod itself: of the shell's session, started after it."""
+        pid = _integer(self._folder(record.job, record.pod) / "pid")
+        if pid is None:
+            return None
+        with contextlib.suppress(psutil.Error, OSError):
+            process = psutil.Process(pid)
+            ours = os.getsid(pid) == record.pid and process.create_time() >= record.started_at_s - CLOCK_SLACK_S
+            if ours and process.status() != psutil.STATUS_ZOMBIE:
+                return process
+        return None
+
+    def _members(self, record: Record) -> list[psutil.Process]:
+        """Every process of the pod's session and control group, the shell excluded."""
+        result: list[psutil.Process] = []
+        inside = set(self._cgroups.pids(record.group))
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                session = os.getsid(process.pid) == record.pid
+                later = process.create_time() >= record.started_at_s - CLOCK_SLACK_S
+                if process.pid != record.pid and later and (session or process.pid in inside):
+                    result.append(process)
+        return result
+
+    def _signal(self, record: Record, number: signal.Signals) -> None:
+        """SIGTERM goes to the pod, which knows its children; SIGKILL to all but the shell, which tells the end."""
+        child = self._child(record)
+        targets = [child] if child is not None and number == signal.SIGTERM else self._members(record)
+        if not targets and (shell := self._shell(record)) is not None and number == signal.SIGKILL:
+            targets = [shell]
+        for process in targets:
+            with contextlib.suppress(psutil.Error):
+                process.send_signal(number)
+
+    # weaker limits ---------------------------------------------------------------------------------------------
+
+    def _limits(self, cpu_cores: float) -> tuple[str, ...]:
+        names = list(self._cgroups.names)
+        if not self._cgroups.has("cpu") and math.ceil(cpu_cores) < len(os.sched_getaffinity(0)):
+            names.append("cpu-affinity")
+        if not self._cgroups.has("memory"):
+            names.append("memory-watch")
+        return tuple(names)
+
+    def _pin(self, record: Record, cpu_cores: float) -> None:
+        """Whole cores, those with the fewest pods on them, for every thread of the pod."""
+        cores = sorted(os.sched_getaffinity(0))
+        load = dict.fromkeys(cores, 0)
+        for other in self._records(None):
+            if (other.job, other.pod) != (record.job, record.pod) and (
+                child := self._child(other) or self._shell(other)
+            ):
+                with contextlib.suppress(psutil.Error):
+                    for core in child.cpu_affinity():
+                        load[core] = load.get(core, 0) + 1
+        chosen = sorted(cores, key=lambda core: (load[core], core))[: max(1, math.ceil(cpu_cores))]
+        for process in (self._shell(record), *self._members(record)):
+            if process is None:
+                continue
+            with contextlib.suppress(psutil.Error, OSError):
+                for thread in process.threads():
+                    os.sched_setaffinity(thread.id, chosen)
+
+    def _watch_memory(self, record: Record, status: PodStatus) -> None:
+        used = 0
+        for pid in status.pids:
+            with contextlib.suppress(psutil.Error):
+                used += psutil.Process(pid).memory_info().rss
+        if used > record.memory_bytes:
+            self._write(replace(record, oom_killed=True))
+            self._signal(record, signal.SIGKILL)
+
+    # files -----------------------------------------------------------------------------------------------------
+
+    def _folder(self, job: str, pod: str) -> Path:
+        return self._pods / job / pod
+
+    def _records(self, job: str | None) -> Iterator[Record]:
+        for file in sorted(self._pods.glob(f"{job or '*'}/*/pod.json")):
+            record = self._record(file.parent.parent.name, file.parent.name)
+            if record is not None:
+                yield record
+
+    def _record(self, job: str, pod: str) -> Record | None:
+        try:
+            fields: dict[str, Any] = json.loads((self._folder(job, pod) / "pod.json").read_text())
+        except FileNotFoundError:
+            return None
+        return Record(**{**fields, "limits": tuple(fields["limits"])})
+
+    def _write(self, record: Record) -> None:
+        file = self._folder(record.job, record.pod) / "pod.json"
+        draft = file.with_suffix(".tmp")
+        draft.write_text(json.dumps(asdict(record)))
+        draft.replace(file)
+
+
+def _integer(file: Path) -> int | None:
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _tail(log: Path) -> str:
+    """The last lines of a log, for people who read why a pod failed."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(log.stat().st_size - DETAIL_BYTES, 0))
+            return file.read().decode(errors="replace").strip()
+    except OSError:
+        return ""

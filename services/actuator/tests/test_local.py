@@ -1,0 +1,238 @@
+"""The local backend with real processes: one of each name, adopted, limited, ended, and told truly."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from stretto_actuator.backend import PodSpec, PodStatus
+from stretto_actuator.limits import Cgroups
+from stretto_actuator.local import LocalBackend
+
+MIB = 2**20
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    backend = LocalBackend(tmp_path)
+
+    async def clear() -> None:
+        for pod in await backend.list():
+            await backend.kill(pod.job, pod.pod)
+        for pod in await ended(backend):
+            await backend.forget(pod.job, pod.pod)
+
+    asyncio.run(clear())
+    for hierarchy in set(backend._cgroups._of.values()):
+        hierarchy.folder.rmdir()
+
+
+def spec(folder: Path, pod: str, script: str, memory: int = 256 * MIB, cpu: float = 1.0) -> PodSpec:
+    environment = {"PATH": os.environ["PATH"], "STRETTO_POD": pod, "STRETTO_POD_FOLDER": str(folder / "pods/j" / pod)}
+    command = (sys.executable, "-S", "-c", script) if script else ("sleep", "60")
+    return PodSpec("j", pod, command, environment, cpu, memory)
+
+
+async def until(check: Callable[[], bool], limit_s: float = 5.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not check():
+        assert time.monotonic() < deadline, "not in time"
+        await asyncio.sleep(0.02)
+
+
+async def ended(backend: LocalBackend, limit_s: float = 5.0) -> list[PodStatus]:
+    deadline = time.monotonic() + limit_s
+    while True:
+        pods = await backend.list()
+        if all(pod.state == "exited" for pod in pods):
+            return pods
+        assert time.monotonic() < deadline, pods
+        await asyncio.sleep(0.02)
+
+
+async def running_pid(folder: Path, pod: str) -> int:
+    file = folder / "pods/j" / pod / "pid"
+    await until(file.exists)
+    return int(file.read_text())
+
+
+async def test_exit_code_and_last_words_are_told(folder: Path) -> None:
+    backend = LocalBackend(folder)
+    await backend.launch(spec(folder, "worker-0", "import sys; print('bad column 7'); sys.exit(3)"))
+    (pod,) = await ended(backend)
+    assert (pod.exit_code, pod.detail, pod.oom_killed) == (3, "bad column 7", False)
+    await backend.forget("j", "worker-0")
+    assert await backend.list() == []
+    await backend.launch(spec(folder, "worker-0", ""))
+    assert await backend.list() == [], "a name is not used again"
+
+
+async def test_kill_of_the_pod_is_seen_with_its_signal(folder: Path) -> None:
+    backend = LocalBackend(folder)
+    await backend.launch(spec(folder, "worker-0", ""))
+    os.kill(await running_pid(folder, "worker-0"), signal.SIGKILL)
+    (pod,) = await ended(backend)
+    assert pod.exit_code == 137
+
+
+async def test_second_backend_adopts_and_never_starts_a_second(folder: Path) -> None:
+    first = LocalBackend(folder)
+    await first.launch(spec(folder, "ps-0", ""))
+    pid = await running_pid(folder, "ps-0")
+    second = LocalBackend(folder)
+    (pod,) = await second.list()
+    assert pod.state == "running"
+    assert pod.adopted
+    await second.launch(spec(folder, "ps-0", ""))
+    assert await running_pid(folder, "ps-0") == pid
+    os.kill(pid, signal.SIGKILL)
+    (pod,) = await ended(second)
+    assert pod.exit_code == 137, "the exit code survives the launcher"
+
+
+async def test_pod_started_but_never_recorded_is_found_again(folder: Path) -> None:
+    first = LocalBackend(folder)
+    await first.launch(spec(folder, "ps-0", ""))
+    pid = await running_pid(folder, "ps-0")
+    (folder / "pods/j/ps-0/pod.json").unlink()  # the launcher died just before it wrote this
+    second = LocalBackend(folder)
+    assert await second.list() == []
+    await second.launch(spec(folder, "ps-0", ""))
+    (pod,) = await second.list()
+    assert pid in pod.pids
+    assert await running_pid(folder, "ps-0") == pid
+
+
+async def test_reused_pid_is_neither_believed_nor_killed(folder: Path) -> None:
+    backend = LocalBackend(folder)
+    await backend.launch(spec(folder, "worker-0", ""))
+    await running_pid(folder, "worker-0")
+    await backend.kill("j", "worker-0")
+    await ended(backend)
+    stranger = await asyncio.create_subprocess_exec("sleep", "30")
+    try:
+        here = folder / "pods/j/worker-0"
+        (here / "exit").unlink()
+        (here / "pid").write_text(str(stranger.pid))
+        record = backend._record("j", "worker-0")
+        assert record is not None
+        text = (here / "pod.json").read_text().replace(f'"pid": {record.pid}', f'"pid": {stranger.pid}')
+        (here / "pod.json").write_text(text.replace(str(record.started_at_s), str(record.started_at_s - 100)))
+        (pod,) = await LocalBackend(folder).list()
+        assert (pod.state, pod.exit_code) == ("exited", None)
+        await backend.kill("j", "worker-0")
+        await backend.forget("j", "worker-0")
+        assert stranger.returncode is None
+        assert psutil.pid_exists(stranger.pid)
+    finally:
+        stranger.kill()
+        await stranger.wait()
+
+
+async def test_stop_asks_first_and_insists_after_the_grace(folder: Path) -> None:
+    now = [100.0]
+    backend = LocalBackend(folder, clock=lambda: now[0])
+    polite = (
+        "import signal,sys,time; signal.signal(15, lambda *_: sys.exit(0)); print('up', flush=True); time.sleep(60)"
+    )
+    stubborn = "import signal,time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+    await backend.launch(spec(folder, "worker-0", polite))
+    await backend.launch(spec(folder, "worker-1", stubborn))
+    for pod in ("worker-0", "worker-1"):
+        await until(lambda pod=pod: "up" in (folder / "pods/j" / pod / "log").read_text())
+        await backend.stop("j", pod, 5.0)
+    await until(lambda: (folder / "pods/j/worker-0/exit").exists())
+    await backend.stop("j", "worker-1", 5.0)
+    codes = {pod.pod: pod.exit_code for pod in await backend.list()}
+    assert codes == {"worker-0": 0, "worker-1": None}
+    now[0] += 6
+    await backend.stop("j", "worker-1", 5.0)
+    assert {pod.pod: pod.exit_code for pod in await ended(backend)} == {"worker-0": 0, "worker-1": 137}
+
+
+async def test_children_of_a_dead_pod_are_ended_with_it(folder: Path) -> None:
+    backend = LocalBackend(folder)
+    script = "import subprocess; print(subprocess.Popen(['sleep', '60']).pid, flush=True)"
+    await backend.launch(spec(folder, "worker-0", script))
+    await ended(backend)
+    orphan = int((folder / "pods/j/worker-0/log").read_text())
+    assert psutil.pid_exists(orphan)
+    await backend.forget("j", "worker-0")
+    await until(lambda: not psutil.pid_exists(orphan) or psutil.Process(orphan).status() == psutil.STATUS_ZOMBIE)
+
+
+HUNGRY = "x = bytearray(300 * 2**20); print('fed', flush=True); import time; time.sleep(60)"
+BUSY = "import time\nwhile True: pass"
+
+
+@pytest.mark.parametrize("cgroups", [True, False])
+async def test_memory_beyond_the_limit_is_an_oom_kill_by_whatever_means_there_are(folder: Path, cgroups: bool) -> None:
+    backend = LocalBackend(folder, cgroups=cgroups)
+    await backend.launch(spec(folder, "ps-0", HUNGRY, memory=64 * MIB))
+    (pod,) = await ended(backend)
+    assert pod.oom_killed
+    assert pod.exit_code == 137
+    kernel = "cgroup1-memory" in pod.limits or "cgroup2-memory" in pod.limits
+    assert kernel or "memory-watch" in pod.limits
+    assert cgroups or not kernel
+
+
+async def test_cpu_limit_binds_and_changes_live(folder: Path) -> None:
+    backend = LocalBackend(folder)
+    if not backend._cgroups.has("cpu"):
+        pytest.skip("no writable cpu controller: affinity is tested below")
+    await backend.launch(spec(folder, "worker-0", BUSY, cpu=0.2))
+    pid = await running_pid(folder, "worker-0")
+
+    async def used(seconds: float) -> float:
+        process = psutil.Process(pid)
+        before = process.cpu_times()
+        await asyncio.sleep(seconds)
+        after = process.cpu_times()
+        return (after.user + after.system - before.user - before.system) / seconds
+
+    await asyncio.sleep(0.3)
+    assert await used(1.0) < 0.32
+    assert await backend.resize("j", "worker-0", 0.05, 256 * MIB) == (0.05, 256 * MIB)
+    await asyncio.sleep(0.2)
+    assert await used(1.5) < 0.12
+
+
+async def test_without_cgroups_whole_cores_are_pinned(folder: Path) -> None:
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("one core: nothing to pin")
+    backend = LocalBackend(folder, cgroups=False)
+    await backend.launch(spec(folder, "worker-0", "", cpu=0.5))
+    pid = await running_pid(folder, "worker-0")
+    (pod,) = await backend.list()
+    assert pod.limits == ("cpu-affinity", "memory-watch")
+    assert len(os.sched_getaffinity(pid)) == 1
+    await backend.resize("j", "worker-0", 512.0, 256 * MIB)
+    assert os.sched_getaffinity(pid) == os.sched_getaffinity(0)
+
+
+async def test_memory_in_use_is_never_taken_away(folder: Path) -> None:
+    backend = LocalBackend(folder)
+    if not backend._cgroups.has("memory"):
+        pytest.skip("no writable memory controller")
+    await backend.launch(spec(folder, "ps-0", HUNGRY, memory=512 * MIB))
+    await until(lambda: "fed" in (folder / "pods/j/ps-0/log").read_text())
+    _, memory = await backend.resize("j", "ps-0", 1.0, 100 * MIB)
+    assert 300 * MIB < memory < 400 * MIB
+    (pod,) = await backend.list()
+    assert pod.state == "running"
+
+
+def test_cgroups_that_cannot_be_had_claim_nothing() -> None:
+    nothing = Cgroups([])
+    assert nothing.names == ()
+    assert nothing.create("g", 1.0, MIB) == []
+    assert nothing.oom_kills("g") == 0
