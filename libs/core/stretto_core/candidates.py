@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto_core.throughput import Array, Configuration, FittedModel, Inputs, throughput
+from stretto_core.throughput import KNOWS_NOTHING, Array, Configuration, FittedModel, Inputs, throughput
 from stretto_core.types import GIB, JobLimits, Plan, Prices, Resources
 
 MEBIBYTE = 1024**2
@@ -295,7 +295,7 @@ def weigh(problem: CandidateProblem, front: Sequence[PricedPlan], against: Compa
     for priced, configuration, predicted_sd in zip(front, configurations, log_sd, strict=True):
         sd = known.get(configuration, float(predicted_sd))
         overhead_s = against.overheads.seconds(against.current, priced.plan)
-        factor = math.exp(min(quantile * sd, 50.0))
+        factor = math.exp(min(quantile * sd, KNOWS_NOTHING))
         result.append(
             Candidate(
                 plan=priced.plan,

@@ -7,8 +7,8 @@ from typing import Literal
 
 from stretto_core.candidates import Candidate
 from stretto_core.throughput import Configuration, FittedModel
-from stretto_core.types import JobProfile, Plan, Resources
-from stretto_core.warmstart import PastJob, SimilarJob, Value
+from stretto_core.types import JobProfile, Plan, Resources, Value
+from stretto_core.warmstart import PastJob, SimilarJob
 
 PlanKind = Literal["initial", "warm-start", "measure", "improve", "memory", "rebalance", "fit-capacity"]
 Outcome = Literal["completed", "failed", "cancelled", "gone"]

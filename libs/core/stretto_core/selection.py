@@ -117,7 +117,7 @@ def weighted_greedy(problem: SelectionProblem) -> Selection:
         if _total(taken) > _total(best):
             best = taken
     chosen = {name: best[i].option.id if i in best else None for i, name in enumerate(names)}
-    return Selection(chosen, _total(best), max(_bound(problem, items), _total(best)))
+    return Selection(chosen, _total(best), max(_bound(problem), _total(best)))
 
 
 def _items(problem: SelectionProblem) -> list[_Item]:
@@ -162,29 +162,30 @@ def _improve(problem: SelectionProblem, items: Sequence[_Item], taken: dict[int,
     return taken
 
 
-def _bound(problem: SelectionProblem, items: Sequence[_Item]) -> float:
+def _bound(problem: SelectionProblem) -> float:
     """An upper bound: the Lagrangian of Eq. 13, its prices found by Polyak steps. Every price >= 0 proves one.
 
-    Amounts count in shares of what is free, so that cores and bytes weigh alike.
+    Options without value count too: giving back what one holds may be what lets another grow. Amounts are scaled,
+    so that cores and bytes weigh alike.
     """
-    resources = sorted({name for item in items for name in item.option.amounts})
-    scale = [max(problem.free.get(name, 0.0), 0.0) or 1.0 for name in resources]
-    free = np.array([float(problem.free.get(name, 0.0) > 0) for name in resources])
-    jobs = sorted({item.job for item in items})
-    rows = {
-        job: [
-            (item.value, np.array([item.option.amounts.get(n, 0.0) / s for n, s in zip(resources, scale, strict=True)]))
-            for item in items
-            if item.job == job
-        ]
-        for job in jobs
-    }
+    rows = [[(problem.value(c, option), option.amounts) for option in c.options] for c in problem.contenders]
+    resources = sorted({name for options in rows for _, amounts in options for name in amounts})
+    free = np.array([max(problem.free.get(name, 0.0), 0.0) for name in resources])
+    largest = [max(abs(a.get(name, 0.0)) for options in rows for _, a in options) for name in resources]
+    scale = np.maximum(np.maximum(free, largest), 1e-12)
+    free = free / scale
+    scaled = [
+        [(value, np.array([amounts.get(name, 0.0) for name in resources]) / scale) for value, amounts in options]
+        for options in rows
+    ]
     price = np.zeros(len(resources))
-    best = math.fsum(max(value for value, _ in rows[job]) for job in jobs)
-    for round_number in range(BOUND_ROUNDS if resources else 0):
+    best = math.inf
+    for round_number in range(BOUND_ROUNDS):
         value, slope = float(price @ free), free.copy()
-        for job in jobs:
-            reduced, amounts = max(((v - float(price @ a), a) for v, a in rows[job]), key=lambda row: row[0])
+        for options in scaled:
+            reduced, amounts = max(
+                ((v - float(price @ a), a) for v, a in options), key=lambda row: row[0], default=(0.0, free)
+            )
             if reduced > 0:
                 value += reduced
                 slope -= amounts

@@ -31,6 +31,7 @@ COMPONENTS = ("grad", "upd", "sync", "emb")
 ROBUST_ROUNDS = 12
 NEGLIGIBLE = 0.02  # a log error below this is never an outlier
 MISFIT_PER_LOG_UNIT = 0.06  # how far measured systems leave the form, per unit of log distance (measured)
+KNOWS_NOTHING = 20.0  # widest half of an interval of a logarithm: e^20, so that its ends stay finite
 NOISE_PRIOR_DOF, NOISE_PRIOR_SD = 4.0, 0.08
 
 
@@ -220,7 +221,7 @@ class FittedModel:
         sd = self.log_sd(x)
         if of_measurement:
             sd = np.sqrt(sd**2 + self.noise_sd**2)
-        half = self.quantile(level) * sd
+        half = np.minimum(self.quantile(level) * sd, KNOWS_NOTHING)
         predicted = self.step_time_s(x)
         return predicted * np.exp(-half), predicted * np.exp(half)
 

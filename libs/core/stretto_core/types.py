@@ -9,6 +9,8 @@ from stretto_core.machine import CoreError
 
 GIB = 1024**3
 
+Value = str | float | int | bool  # of one field of a job's metadata
+
 
 class InvalidValue(CoreError):
     """A value outside its domain; says the field, the value and the remedy."""
@@ -146,7 +148,7 @@ class JobProfile:
     limits: JobLimits
     prices: Prices = field(default_factory=Prices)
     weight: float = 1.0
-    metadata: dict[str, float | str] = field(default_factory=dict[str, float | str])
+    metadata: dict[str, Value] = field(default_factory=dict[str, Value])
     initial: Plan | None = None
     fixed: bool = False
 

@@ -7,9 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stretto_core.candidates import MEMORY_STEP_BYTES
-from stretto_core.types import InvalidValue, JobLimits, Plan
-
-Value = str | float | int | bool
+from stretto_core.types import InvalidValue, JobLimits, Plan, Value
 
 
 @dataclass(frozen=True, slots=True)

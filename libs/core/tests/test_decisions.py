@@ -1,0 +1,414 @@
+"""Whole sequences of the real machines: from submission to completion, and what they refuse to do."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from closed_loop import LIMITS, MIB, Loop, plan, profile, truth
+from stretto_core.arbiter import ArbiterMachine, ArbiterSettings, ArbiterState
+from stretto_core.candidates import Candidate
+from stretto_core.fitter import FitMachine, FitterSettings, weighted_median
+from stretto_core.history import HistoryMachine, HistorySettings
+from stretto_core.jobs import (
+    CandidatesComputed,
+    HistoryMatched,
+    HistoryRecorded,
+    JobEnded,
+    JobSubmitted,
+    ModelFitted,
+    OomForecast,
+    PlanApplied,
+    PlanDecided,
+    PlanProposed,
+    PlanRefused,
+    ProfileMeasured,
+)
+from stretto_core.machine import Emit, Tick
+from stretto_core.planner import PlanMachine, PlannerSettings
+from stretto_core.types import GIB, JobLimits, Resources
+from stretto_core.warmstart import PastJob
+
+BIG = Resources(64, 256 * GIB)
+
+
+def decided(loop: Loop, job: str = "a") -> list[PlanDecided]:
+    return loop.facts(PlanDecided, job)
+
+
+def capacity_held(loop: Loop) -> None:
+    claimed = loop.arbiter.claimed()
+    assert claimed.fits(loop.arbiter.settings.capacity), claimed
+
+
+# ---- the whole way of a job ------------------------------------------------------------------------------------
+
+
+def test_a_job_goes_from_history_over_measurements_to_a_better_plan_and_back_into_history() -> None:
+    loop = Loop(BIG)
+    seed = PastJob("old", {"model": "wide-deep"}, plan(2, 1), 30_000.0, 600.0, 900 * MIB, 10**6)
+    loop.tell(HistoryRecorded("old", seed))
+    loop.submit("a", profile(100_000_000, metadata={"model": "wide-deep"}))
+    loop.run(1500)
+    kinds = [fact.kind for fact in decided(loop)]
+    assert kinds[0] == "warm-start"
+    assert decided(loop)[0].plan == plan(2, 1)
+    assert kinds.count("measure") <= 5
+    assert "improve" in kinds
+    assert [fact.version for fact in decided(loop)] == list(range(1, len(kinds) + 1))
+    rates = [fact.throughput for fact in loop.facts(ProfileMeasured)]
+    assert rates[-1] > 3 * rates[0]
+    recorded = loop.facts(HistoryRecorded, "a")
+    assert len(recorded) == 1
+    assert recorded[0].past.plan == decided(loop)[-1].plan
+    assert "a" in loop.history.state.past
+    assert loop.arbiter.state.jobs == {}, "everything is given back"
+
+
+def test_predictions_that_led_to_a_decision_come_true_within_their_interval_mostly() -> None:
+    loop = Loop(BIG)
+    loop.submit("a", profile(100_000_000))
+    loop.run(600)
+    improved = [fact for fact in decided(loop) if fact.kind == "improve"]
+    assert improved
+    for fact in improved:
+        came = fact.plan.workers * 512 / truth(fact.plan)
+        assert fact.throughput_low is not None
+        assert fact.throughput_high is not None
+        assert fact.throughput_low * 0.9 <= came <= fact.throughput_high * 1.1
+        assert any("predicted" in reason and "90 %" in reason for reason in fact.reasons)
+        assert 0 < len(fact.alternatives) <= 8
+        assert all(alternative.why_not for alternative in fact.alternatives)
+
+
+def test_two_cores_are_enough_to_scale_out_and_to_add_a_server() -> None:
+    loop = Loop(Resources(2, 8 * GIB))
+    loop.submit("a", profile(5_000_000))
+    loop.run(200)
+    plans = [fact.plan for fact in decided(loop)]
+    assert max(p.workers for p in plans) == 2
+    assert max(p.ps for p in plans) == 2
+    capacity_held(loop)
+
+
+def test_noise_alone_never_resizes_a_job() -> None:
+    loop = Loop(Resources(4, 16 * GIB), noise=0.06)
+    loop.submit("a", profile(500_000_000))
+    loop.run(400)
+    settled = len(decided(loop))
+    loop.run(1500)
+    assert len(decided(loop)) <= settled + 1
+
+
+def test_many_jobs_share_the_capacity_and_none_overdraws_it() -> None:
+    loop = Loop(Resources(24, 96 * GIB))
+    for i in range(5):
+        loop.submit(f"job-{i}", profile(20_000_000 * (i + 1), weight=1.0 + i))
+        loop.run(15)
+        capacity_held(loop)
+    for _ in range(40):
+        loop.run(20)
+        capacity_held(loop)
+    assert {fact.job for fact in loop.facts(PlanDecided) if fact.kind == "improve"}
+
+
+def test_the_same_messages_give_the_same_decisions() -> None:
+    def history() -> list[object]:
+        loop = Loop(Resources(12, 64 * GIB))
+        loop.submit("a", profile())
+        loop.submit("b", profile())
+        loop.run(300)
+        return loop.log
+
+    assert history() == history()
+
+
+# ---- the planner -----------------------------------------------------------------------------------------------
+
+
+def start(machine: PlanMachine, job: JobSubmitted) -> list[object]:
+    facts = machine.handle(job, 0.0)
+    match = HistoryMatched(job.job, {}, (), 0.5, None)
+    return [action.fact for action in [*facts, *machine.handle(match, 0.1)] if isinstance(action, Emit)]
+
+
+def test_a_stated_plan_goes_before_history_and_is_brought_within_the_limits() -> None:
+    machine = PlanMachine(None, PlannerSettings(BIG))
+    facts = start(machine, JobSubmitted("a", profile(initial=plan(100, 2))))
+    assert [fact.kind for fact in facts] == ["initial"]
+    assert facts[0].plan == plan(16, 2)
+    assert any("outside" in reason for reason in facts[0].reasons)
+
+
+def test_a_fixed_job_is_never_advised() -> None:
+    loop = Loop(BIG)
+    loop.submit("a", profile(initial=plan(1, 1), fixed=True))
+    loop.run(100)
+    assert [fact.kind for fact in decided(loop)] == ["initial"]
+    assert loop.facts(CandidatesComputed) == []
+
+
+def test_a_refused_measurement_leads_to_another_and_the_search_ends() -> None:
+    machine = PlanMachine(None, PlannerSettings(BIG))
+    start(machine, JobSubmitted("a", profile(10**9)))
+    machine.handle(PlanDecided("a", 1, "warm-start", plan(), None, 0.1, (), "x", BIG), 1.0)
+    machine.handle(PlanApplied("a", 1, plan(), 3.0), 2.0)
+    fitter, asked = FitMachine(), []
+    for i in range(40):
+        window = ProfileMeasured("a", 1, plan(), 512, 5.0, 0.05, {}, 10_240.0, 1, settled=True)
+        for fitted in fitter.handle(window, 3.0 + i):
+            for action in machine.handle(fitted.fact, 3.0 + i):
+                if isinstance(action.fact, PlanProposed):
+                    asked.append(action.fact.plan)
+                    machine.handle(PlanRefused("a", "measure", action.fact.plan, ("no room",)), 3.5 + i)
+    assert len(asked) == len(set(asked)) > 1
+    assert machine.state.explored_enough
+
+
+def test_no_measurement_starts_when_the_job_is_nearly_done() -> None:
+    loop = Loop(BIG)
+    loop.submit("a", profile(700_000))  # about 40 s of training
+    loop.run(60)
+    assert [fact.kind for fact in decided(loop)] == ["warm-start"]
+
+
+def test_the_time_that_changes_took_refines_the_overhead() -> None:
+    loop = Loop(BIG, apply_s=25.0)
+    loop.submit("a", profile(100_000_000))
+    loop.run(300)
+    overheads = loop.planners["a"].state.overheads
+    assert overheads is not None
+    assert overheads.worker_change_s > 10
+
+
+# ---- the fitter ------------------------------------------------------------------------------------------------
+
+
+def window(step_time_s: float, settled: bool = True, workers: int = 1) -> ProfileMeasured:
+    return ProfileMeasured("a", 1, plan(workers), 512, 5.0, step_time_s, {}, 1.0, 1, settled=settled)
+
+
+def test_unsettled_and_repeated_windows_do_not_count() -> None:
+    machine = FitMachine()
+    assert machine.handle(window(0.05, settled=False), 1.0) == []
+    assert len(machine.handle(window(0.05), 2.0)) == 1
+    assert machine.handle(window(0.05), 2.0) == []
+    assert machine.state.windows == 1
+
+
+def test_one_hung_window_does_not_move_a_configuration() -> None:
+    machine = FitMachine()
+    for i in range(9):
+        machine.handle(window(0.05), float(i))
+    (action,) = machine.handle(window(1.0), 9.0)
+    assert action.fact.measured_step_time_s == pytest.approx(0.05)
+
+
+def test_old_windows_are_forgotten() -> None:
+    machine = FitMachine(None, FitterSettings(half_life_s=60.0))
+    for i in range(10):
+        machine.handle(window(0.05), float(i))
+    for i in range(10):
+        last = machine.handle(window(0.08 + i * 1e-6), 1000.0 + i)
+    assert last[0].fact.measured_step_time_s == pytest.approx(0.08, rel=1e-3)
+
+
+def test_the_model_carries_its_error_and_what_it_does_not_know() -> None:
+    machine = FitMachine()
+    facts = [a.fact for w in (1, 2) for i in range(3) for a in machine.handle(window(0.05 + 0.01 * w, True, w), i + w)]
+    last: ModelFitted = facts[-1]
+    assert last.predicted_low_s < last.predicted_step_time_s < last.predicted_high_s
+    assert "a7" in last.model.unidentified
+    assert [row.windows for row in last.measured] == [3, 3]
+    assert last.model.rmsle < 0.1
+
+
+def test_weighted_median() -> None:
+    assert weighted_median([3.0, 1.0, 2.0], [1, 1, 1]) == 2.0
+    assert weighted_median([1.0, 2.0], [1, 1]) == 1.5
+    assert weighted_median([1.0, 2.0, 9.0], [1, 1, 5]) == 9.0
+
+
+# ---- history ---------------------------------------------------------------------------------------------------
+
+
+def test_history_is_bounded_and_a_repeated_record_counts_once() -> None:
+    machine = HistoryMachine(None, HistorySettings(jobs_kept=3))
+    for i in [0, 1, 1, 2, 3]:
+        past = PastJob(f"j{i}", {"m": "x"}, plan(), 1.0, 1.0, 1, 1)
+        machine.handle(HistoryRecorded(past.job, past), float(i))
+    assert list(machine.state.past) == ["j1", "j2", "j3"]
+    (action,) = machine.handle(JobSubmitted("new", profile(metadata={"m": "x"})), 9.0)
+    assert sum(match.weight for match in action.fact.matches) == pytest.approx(1.0)
+
+
+# ---- the arbiter -----------------------------------------------------------------------------------------------
+
+
+def arbiter(capacity: Resources = BIG, **settings: float) -> ArbiterMachine:
+    return ArbiterMachine(None, ArbiterSettings(capacity, **settings))
+
+
+def facts(machine: ArbiterMachine, event: object, now: float) -> list[PlanDecided | PlanRefused]:
+    return [action.fact for action in machine.handle(event, now) if isinstance(action, Emit)]
+
+
+def started(machine: ArbiterMachine, job: str = "a", now: float = 0.0, p=None, **spec) -> None:
+    machine.handle(JobSubmitted(job, profile(**spec)), now)
+    (fact,) = facts(machine, PlanProposed(job, "warm-start", p or plan(), 0.1, ("r",)), now)
+    machine.handle(PlanApplied(job, fact.version, fact.plan, 1.0), now)
+
+
+def front(job: str, version: int, speed_now: float, *rows: tuple[int, float, float]) -> CandidatesComputed:
+    """Candidates as (workers, throughput, relative standard deviation)."""
+    candidates = tuple(
+        Candidate(
+            plan(w), rate, rate * math.exp(-1.645 * sd), rate * math.exp(1.645 * sd), 0.1 * w, 5.0, rate - speed_now
+        )
+        for w, rate, sd in rows
+    )
+    return CandidatesComputed(job, version, plan(), speed_now, "exact", 100, candidates)
+
+
+@pytest.mark.parametrize(
+    ("rate", "sd", "accepted"),
+    [(1090.0, 0.0, False), (1120.0, 0.0, True), (1250.0, 0.2, False), (1350.0, 0.2, True), (9000.0, 0.5, False)],
+)
+def test_a_gain_must_exceed_the_hysteresis_and_the_error(rate: float, sd: float, accepted: bool) -> None:
+    machine = arbiter()
+    started(machine)
+    assert bool(facts(machine, front("a", 1, 1000.0, (2, rate, sd)), 100.0)) is accepted
+
+
+def test_nothing_is_decided_while_a_plan_is_applied_or_has_not_settled() -> None:
+    machine = arbiter()
+    started(machine)
+    assert facts(machine, front("a", 1, 1000.0, (2, 2000.0, 0.0)), 5.0) == [], "20 s have not passed"
+    (fact,) = facts(machine, Tick(), 30.0)
+    assert fact.plan.workers == 2
+    assert facts(machine, front("a", 2, 2000.0, (4, 9000.0, 0.0)), 90.0) == [], "version 2 is not applied yet"
+    machine.handle(PlanApplied("a", 2, fact.plan, 1.0), 95.0)
+    assert facts(machine, Tick(), 100.0) == []
+    assert len(facts(machine, Tick(), 120.0)) == 1
+
+
+def test_candidates_of_an_earlier_plan_are_ignored() -> None:
+    machine = arbiter()
+    started(machine)
+    assert facts(machine, front("a", 0, 1000.0, (2, 5000.0, 0.0)), 100.0) == []
+
+
+def test_a_job_that_does_not_fit_waits_and_starts_when_room_comes_free() -> None:
+    machine = arbiter(Resources(2, 4 * GIB))
+    started(machine, "a", p=plan(1, 1, 1.0, 1.0))
+    machine.handle(JobSubmitted("b", profile()), 10.0)
+    (refused,) = facts(machine, PlanProposed("b", "warm-start", plan(2, 1), 0.1, ("r",)), 10.0)
+    assert isinstance(refused, PlanRefused)
+    assert any("waits" in reason for reason in refused.reasons)
+    assert facts(machine, Tick(), 11.0) == [], "it is said once"
+    assert facts(machine, JobEnded("a", "completed"), 12.0) == [], "its pods are still there"
+    (fact,) = facts(machine, JobEnded("a", "gone"), 13.0)
+    assert (fact.job, fact.kind) == ("b", "fit-capacity")
+    assert fact.plan.resources.fits(Resources(2, 4 * GIB))
+
+
+def test_a_measurement_without_room_is_refused_with_figures() -> None:
+    machine = arbiter(Resources(2, 4 * GIB))
+    started(machine)
+    (fact,) = facts(machine, PlanProposed("a", "measure", plan(3), 0.1, ("r",)), 50.0)
+    assert isinstance(fact, PlanRefused)
+    assert "2 cores" in fact.reasons[0]
+
+
+def test_memory_goes_before_everything_and_waits_only_for_the_running_change() -> None:
+    machine = arbiter()
+    started(machine)
+    (fact,) = facts(machine, OomForecast("a", "grow", 3 * GIB, "grows"), 1.0)
+    assert (fact.kind, fact.plan.ps_memory_bytes) == ("memory", 3 * GIB)
+    assert facts(machine, OomForecast("a", "grow", 5 * GIB, "grows"), 2.0) == []
+    (fact,) = facts(machine, PlanApplied("a", 2, fact.plan, 1.0), 3.0)
+    assert fact.plan.ps_memory_bytes == 5 * GIB
+
+
+def test_beyond_one_server_s_limit_the_buckets_move_to_more_servers() -> None:
+    machine = arbiter()
+    limits = JobLimits(LIMITS.low, replace(LIMITS.high, ps_memory_bytes=2 * GIB))
+    started(machine, limits=limits)
+    (fact,) = facts(machine, OomForecast("a", "grow", 5 * GIB, "grows"), 1.0)
+    assert fact.plan.ps == 3
+    assert fact.plan.ps_memory_bytes == 2 * GIB
+
+
+def test_memory_that_is_not_there_is_refused_once_and_given_later() -> None:
+    machine = arbiter(Resources(8, 5 * GIB))
+    started(machine, "a")
+    started(machine, "b")
+    (fact,) = facts(machine, OomForecast("a", "grow", 4 * GIB, "grows"), 1.0)
+    assert isinstance(fact, PlanRefused)
+    assert facts(machine, Tick(), 2.0) == []
+    machine.handle(JobEnded("b", "cancelled"), 3.0)
+    assert machine.state.jobs["a"].plan is not None
+    assert machine.state.jobs["a"].plan.ps_memory_bytes == 4 * GIB
+
+
+def test_memory_is_given_back_only_after_a_while_and_only_if_it_is_worth_it() -> None:
+    machine = arbiter()
+    started(machine, p=plan(memory=8 * GIB))
+    assert facts(machine, OomForecast("a", "shrink", 2 * GIB, "less"), 10.0) == []
+    (fact,) = facts(machine, Tick(), 70.0)
+    assert fact.plan.ps_memory_bytes == 2 * GIB
+    machine.handle(PlanApplied("a", 2, fact.plan, 1.0), 71.0)
+    assert facts(machine, OomForecast("a", "shrink", int(1.9 * GIB), "less"), 500.0) == []
+
+
+def test_an_actuator_that_says_nothing_does_not_block_for_ever() -> None:
+    machine = arbiter(apply_timeout_s=50.0)
+    machine.handle(JobSubmitted("a", profile()), 0.0)
+    machine.handle(PlanProposed("a", "warm-start", plan(), 0.1, ("r",)), 0.0)
+    machine.handle(front("a", 1, 1000.0, (2, 2000.0, 0.0)), 10.0)
+    machine.handle(Tick(), 60.0)
+    assert len(facts(machine, Tick(), 100.0)) == 1
+
+
+def test_the_higher_weight_starts_first() -> None:
+    machine = arbiter(Resources(2, 8 * GIB))
+    started(machine, "running")
+    for job, weight in (("low", 1.0), ("high", 5.0)):
+        machine.handle(JobSubmitted(job, profile(weight=weight)), 1.0)
+        machine.handle(PlanProposed(job, "warm-start", plan(), 0.1, ("r",)), 2.0)
+    (fact,) = facts(machine, JobEnded("running", "failed"), 3.0)
+    assert fact.job == "high"
+
+
+def test_a_plug_in_that_overdraws_is_not_followed() -> None:
+    from stretto_core.selection import Selection
+
+    def greedy_fool(problem: object) -> Selection:
+        return Selection({"a": "0"}, 1.0, 1.0)
+
+    machine = ArbiterMachine(None, ArbiterSettings(Resources(3, 8 * GIB)), greedy_fool, "fool")
+    started(machine)
+    assert facts(machine, front("a", 1, 1000.0, (8, 9000.0, 0.0)), 100.0) == []
+
+
+def test_state_survives_a_snapshot() -> None:
+    from pydantic import TypeAdapter
+    from stretto_core.fitter import FitState
+    from stretto_core.history import HistoryState
+    from stretto_core.planner import PlanState
+
+    loop = Loop(BIG)
+    loop.submit("a", profile(10**8, metadata={"model": "x", "rows": 3}))
+    loop.run(400)
+    loop.tell(HistoryRecorded("old", PastJob("old", {"m": 1}, plan(), 1.0, 1.0, 1, 1)))
+    for kind, state in (
+        (ArbiterState, loop.arbiter.state),
+        (PlanState, loop.planners["a"].state),
+        (FitState, loop.fitters["a"].state),
+        (HistoryState, loop.history.state),
+    ):
+        adapter = TypeAdapter(kind)
+        document = adapter.dump_json(state)
+        assert adapter.validate_json(document) == state
+        assert len(document) < 256 * 1024

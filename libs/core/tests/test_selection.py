@@ -1,0 +1,103 @@
+"""Weighted greedy against brute force."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stretto_core.selection import Contender, Option, SelectionProblem, weighted_greedy
+from stretto_core.types import InvalidValue
+
+amount = st.sampled_from([-2.0, 0.0, 1.0, 2.0, 3.0, 5.0])
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> SelectionProblem:
+    contenders = []
+    for j in range(draw(st.integers(1, 4))):
+        options = tuple(
+            Option(
+                str(i),
+                {"cpu_cores": draw(amount), "memory_bytes": draw(amount) * 1e9},
+                draw(st.floats(-1.0, 5.0)),
+                draw(st.floats(-50.0, 500.0)),
+                draw(st.floats(1.0, 1e5)),
+            )
+            for i in range(draw(st.integers(0, 4)))
+        )
+        contenders.append(Contender(f"j{j}", draw(st.floats(0, 1e7)), options, draw(st.floats(0.1, 10))))
+    return SelectionProblem(
+        tuple(contenders),
+        {"cpu_cores": draw(st.floats(0, 12)), "memory_bytes": draw(st.floats(0, 12)) * 1e9},
+        draw(st.sampled_from(["efficiency", "gain"])),
+        draw(st.sampled_from([0.0, 2.5, -1.0])),
+    )
+
+
+def brute_force(problem: SelectionProblem) -> float:
+    best = 0.0
+    for picks in itertools.product(*([None, *c.options] for c in problem.contenders)):
+        if problem.fits([option for option in picks if option is not None]):
+            pairs = zip(problem.contenders, picks, strict=True)
+            best = max(best, math.fsum(problem.value(c, o) for c, o in pairs if o is not None))
+    return best
+
+
+@settings(max_examples=150, deadline=None)
+@given(problems())
+def test_it_never_overdraws_nor_beats_the_optimum_and_its_bound_holds(problem: SelectionProblem) -> None:
+    selection = weighted_greedy(problem)
+    chosen = [
+        next(option for option in c.options if option.id == selection.chosen[c.job])
+        for c in problem.contenders
+        if selection.chosen[c.job] is not None
+    ]
+    assert problem.fits(chosen)
+    optimum = brute_force(problem)
+    tolerance = 1e-9 * max(optimum, 1e-300)
+    assert selection.value <= optimum + tolerance
+    assert selection.bound >= optimum - tolerance
+    assert weighted_greedy(problem) == selection, "the same problem gives the same choice"
+
+
+def test_it_comes_close_to_the_optimum_on_the_whole() -> None:
+    rng = random.Random(5)
+    ratios = []
+    for _ in range(60):
+        contenders = tuple(
+            Contender(
+                f"j{j}",
+                rng.uniform(1e5, 1e7),
+                tuple(
+                    Option(str(i), {"cpu": float(rng.randint(1, 8))}, rng.uniform(0.1, 2), rng.uniform(1, 500), 1e3)
+                    for i in range(4)
+                ),
+            )
+            for j in range(5)
+        )
+        problem = SelectionProblem(contenders, {"cpu": 12.0}, rng.choice(["efficiency", "gain"]))
+        ratios.append(weighted_greedy(problem).value / brute_force(problem))
+    assert min(ratios) > 0.7
+    assert sum(ratios) / len(ratios) > 0.97
+
+
+def test_rho_decides_between_short_and_long_jobs() -> None:
+    option = Option("0", {"cpu": 4.0}, 1.0, 100.0, 1000.0)
+    contenders = (Contender("long", 1e8, (option,)), Contender("short", 1e5, (option,)))
+    for rho, winner in ((2.5, "short"), (-2.5, "long")):
+        chosen = weighted_greedy(SelectionProblem(contenders, {"cpu": 4.0}, rho=rho)).chosen
+        assert [job for job, option_id in chosen.items() if option_id] == [winner]
+
+
+def test_what_nobody_offers_is_not_handed_out() -> None:
+    option = Option("0", {"gpu": 1.0}, 1.0, 100.0, 1000.0)
+    assert weighted_greedy(SelectionProblem((Contender("a", 1, (option,)),), {"cpu": 4.0})).chosen == {"a": None}
+
+
+def test_a_job_named_twice_is_refused() -> None:
+    with pytest.raises(InvalidValue, match="once"):
+        weighted_greedy(SelectionProblem((Contender("a", 1, ()), Contender("a", 1, ())), {}))
