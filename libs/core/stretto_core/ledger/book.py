@@ -18,7 +18,11 @@ from stretto_core.machine import CoreError
 
 
 class LedgerError(CoreError):
-    """A request that contradicts the ledger's books; says what, with which value, and what to send instead."""
+    """What contradicts the ledger's books or settings: ``field``, its ``value``, and the ``remedy``."""
+
+    def __init__(self, field: str, value: object, remedy: str) -> None:
+        self.field, self.value, self.remedy = field, value, remedy
+        super().__init__(f"{field} is {value!r}; give {remedy}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,7 @@ class DataSpec:
     def __post_init__(self) -> None:
         for name in ("samples", "batch_size", "batches_per_shard"):
             if getattr(self, name) < 1:
-                raise LedgerError(f"{name} is {getattr(self, name)}; give at least 1")
+                raise LedgerError(name, getattr(self, name), "at least 1")
 
     @property
     def block_samples(self) -> int:

@@ -79,8 +79,3 @@ class JobClosed:
     """The job was cancelled, or cannot go on."""
 
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class TimePassed:
-    """A moment without any other event, so that silence is noticed."""

@@ -83,8 +83,15 @@ class NextReply:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseReply:
-    """To a heartbeat or a returned shard: ok, stale or unknown."""
+class HeartbeatReply:
+    """ok, stale (stop training this shard, ask for the next) or unknown (no such job, or the pod has exited)."""
+
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnReply:
+    """ok, stale or unknown, as of a heartbeat."""
 
     answer: str
 

@@ -21,7 +21,7 @@ from stretto_core.ledger import facts as fa
 from stretto_core.ledger.book import Book, LedgerError, Shard
 from stretto_core.ledger.order import BlockOrder
 from stretto_core.ledger.state import Finished, LedgerSettings, LedgerState, Worker
-from stretto_core.machine import Action, Emit, Reply
+from stretto_core.machine import Action, Emit, Reply, Tick
 
 EXITED_MAX = 1000
 FINISHED_MAX = 1000
@@ -37,7 +37,7 @@ LedgerEvent = (
     | ev.WorkerExited
     | ev.StragglerNamed
     | ev.JobClosed
-    | ev.TimePassed
+    | Tick
 )
 
 
@@ -61,13 +61,18 @@ class ShardLedger:
             ev.WorkerExited: self._exited,
             ev.StragglerNamed: self._straggler,
             ev.JobClosed: self._close,
-            ev.TimePassed: self._tick,
+            Tick: self._tick,
         }
 
     def handle(self, event: LedgerEvent, now: float) -> list[Action]:
         """Advance by one event. LedgerError, with the state unchanged, for a report that cannot be true."""
         self._excuse_own_absence(now)
         return self._handlers[type(event)](event, now)
+
+    @property
+    def ticking(self) -> bool:
+        """Whether silence matters: the job exists and is not over."""
+        return self.state.book is not None and not self.state.closed
 
     # the job ---------------------------------------------------------------------------------------------------
 
@@ -161,7 +166,7 @@ class ShardLedger:
             lease.offset = max(lease.offset, event.offset)
         if worker is not None:
             worker.heard_at_s = now
-        actions: list[Action] = [Reply(fa.LeaseReply(answer))]
+        actions: list[Action] = [Reply(fa.HeartbeatReply(answer))]
         if now - self.state.progress_at_s >= self.settings.progress_every_s:
             actions += self._progress(now)
         return actions
@@ -170,7 +175,7 @@ class ShardLedger:
         lease, answer = self._lease_of(event.worker, event.shard_id, event.attempt)
         book = self.state.book
         if lease is None or book is None:
-            return [Reply(fa.LeaseReply(answer))]
+            return [Reply(fa.ReturnReply(answer))]
         self._check_offset(lease, event.offset)
         lease.offset = max(lease.offset, event.offset)
         worker = self.state.workers[event.worker]
@@ -181,9 +186,9 @@ class ShardLedger:
                 worker.lease = None
                 book.abandon(lease)
                 reason = f"failed {lease.failures} times, last in {event.worker}: {event.failure}"
-                return [Emit(fa.ShardAbandoned(lease, reason)), *self._settle(), Reply(fa.LeaseReply("ok"))]
+                return [Emit(fa.ShardAbandoned(lease, reason)), *self._settle(), Reply(fa.ReturnReply("ok"))]
         actions = self._requeue(event.worker, worker, "released" if event.failure is None else "failed")
-        return [*actions, Reply(fa.LeaseReply("ok"))]
+        return [*actions, Reply(fa.ReturnReply("ok"))]
 
     def _exited(self, event: ev.WorkerExited, now: float) -> list[Action]:
         st = self.state
@@ -203,7 +208,7 @@ class ShardLedger:
 
     # time ------------------------------------------------------------------------------------------------------
 
-    def _tick(self, event: ev.TimePassed, now: float) -> list[Action]:
+    def _tick(self, event: Tick, now: float) -> list[Action]:
         st = self.state
         if st.book is None or st.closed:
             return []
@@ -263,7 +268,7 @@ class ShardLedger:
     def _check_offset(lease: Shard, offset: int) -> None:
         if not 0 <= offset <= lease.length:
             raise LedgerError(
-                f"offset {offset} of shard {lease.id}: it has {lease.length} samples; report how many are applied"
+                "offset", offset, f"0 to {lease.length}, the samples of shard {lease.id} that are applied"
             )
 
     def _requeue(self, name: str, worker: Worker, reason: str) -> list[Action]:

@@ -26,9 +26,7 @@ class LedgerSettings:
 
     def __post_init__(self) -> None:
         if self.lease_timeout_s <= self.deaf_after_s:
-            raise LedgerError(
-                f"lease_timeout_s is {self.lease_timeout_s}; give more than deaf_after_s, {self.deaf_after_s}"
-            )
+            raise LedgerError("lease_timeout_s", self.lease_timeout_s, f"more than deaf_after_s, {self.deaf_after_s}")
 
 
 @dataclass(slots=True)

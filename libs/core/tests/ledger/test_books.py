@@ -34,10 +34,9 @@ from stretto_core.ledger import (
     ShardLedger,
     ShardReturned,
     StragglerNamed,
-    TimePassed,
     WorkerExited,
 )
-from stretto_core.machine import Emit, Reply
+from stretto_core.machine import Emit, Reply, Tick
 
 STATE = TypeAdapter(LedgerState)
 BOOK = TypeAdapter(Book)
@@ -226,7 +225,7 @@ class Books(RuleBasedStateMachine):
         """Some leases expire; their holders go on unaware."""
         for _ in range(seconds):
             self.now += 1
-            self.tell(TimePassed())
+            self.tell(Tick())
 
     @rule()
     def take_over(self) -> None:

@@ -27,10 +27,9 @@ from stretto_core.ledger import (
     ShardRequeued,
     ShardReturned,
     StragglerNamed,
-    TimePassed,
     WorkerExited,
 )
-from stretto_core.machine import Emit, Reply
+from stretto_core.machine import Emit, Reply, Tick
 
 DATA = DataSpec(samples=1000, batch_size=10, batches_per_shard=8, shuffle=True, seed=3)
 
@@ -69,7 +68,7 @@ class Desk:
     def pass_time(self, seconds: float) -> None:
         for _ in range(int(seconds)):
             self.now += 1
-            self.tell(TimePassed())
+            self.tell(Tick())
 
 
 def test_unknown_waiting_and_ended_are_told_apart() -> None:
@@ -152,7 +151,7 @@ def test_an_outage_of_the_ledger_expires_nobody() -> None:
     shard = desk.lease("worker-0")
     desk.pass_time(3)
     desk.now += 300
-    desk.tell(TimePassed())
+    desk.tell(Tick())
     desk.pass_time(6)
     assert desk.said(ShardRequeued) == []
     assert not desk.next("worker-0", shard).stale
@@ -227,9 +226,9 @@ def test_a_straggler_is_spared_a_large_returned_shard_while_there_is_fresh_data(
 def test_an_offset_that_cannot_be_is_refused_and_changes_nothing() -> None:
     desk = Desk()
     shard = desk.lease("worker-0")
-    with pytest.raises(LedgerError, match="offset 81 of shard 0: it has 80 samples"):
+    with pytest.raises(LedgerError, match="offset is 81; give 0 to 80, the samples of shard 0"):
         desk.tell(HeartbeatReceived("worker-0", shard.id, 1, 81))
-    with pytest.raises(LedgerError, match="offset -1"):
+    with pytest.raises(LedgerError, match="offset is -1"):
         desk.tell(ShardReturned("worker-0", shard.id, 1, -1))
     assert desk.lease("worker-0").offset == 0
 

@@ -1,0 +1,7 @@
+"""``python -m stretto_dispatcher``"""
+
+from stretto_runtime import run
+
+from stretto_dispatcher.service import Dispatcher
+
+run(Dispatcher)

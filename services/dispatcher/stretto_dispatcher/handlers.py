@@ -1,0 +1,132 @@
+"""Wire message <-> ledger event, fact and reply. Nothing is decided here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from stretto_core import ledger
+from stretto_runtime import Meta
+from stretto_wire import events, requests, values
+from stretto_wire.base import Message
+from stretto_wire.errors import WireError
+
+_BOOK = TypeAdapter(ledger.Book)
+
+
+def _opened(message: events.JobSubmitted) -> ledger.JobOpened:
+    data, restarts = message.spec.dataset, message.spec.restarts
+    return ledger.JobOpened(
+        ledger.DataSpec(data.samples, data.batch_size, data.batches_per_shard, data.shuffle, data.seed),
+        data.epochs,
+        restarts.shard_failures,
+    )
+
+
+def _next(message: requests.NextShard) -> ledger.NextRequested:
+    done = message.complete
+    if done is None:
+        return ledger.NextRequested(message.pod, message.request_id)
+    return ledger.NextRequested(message.pod, message.request_id, done.id, done.attempt)
+
+
+def _restored(message: events.CheckpointRestored) -> ledger.LedgerRestored:
+    try:
+        return ledger.LedgerRestored(_BOOK.validate_json(message.ledger))
+    except ValidationError as error:
+        raise WireError.of(error, "ledger") from error
+
+
+_EVENTS: dict[type[Message], Callable[[Any], Any]] = {
+    events.JobSubmitted: _opened,
+    events.JobCancelled: lambda m: ledger.JobClosed(f"cancelled by {m.by}"),
+    events.JobFailed: lambda m: ledger.JobClosed(f"failed: {m.reason}"),
+    events.PodExited: lambda m: ledger.WorkerExited(m.pod),
+    events.StragglerDetected: lambda m: ledger.StragglerNamed(m.pod, m.slowdown),
+    events.StragglerCleared: lambda m: ledger.StragglerNamed(m.pod, 1.0),
+    events.CheckpointRestored: _restored,
+    requests.NextShard: _next,
+    requests.ShardHeartbeat: lambda m: ledger.HeartbeatReceived(m.pod, m.shard, m.attempt, m.offset),
+    requests.ReleaseShard: lambda m: ledger.ShardReturned(m.pod, m.shard, m.attempt, m.offset, m.failure),
+    requests.MarkLedger: lambda m: ledger.MarkRequested(),
+}
+
+
+def to_event(message: Message, meta: Meta) -> Any:
+    """The ledger's event of a message. WireError for a checkpoint whose ledger document is not one."""
+    return _EVENTS[type(message)](message)
+
+
+def _shard(shard: ledger.Shard) -> values.Shard:
+    return values.Shard(
+        id=shard.id,
+        attempt=shard.attempt,
+        epoch=shard.epoch,
+        start=shard.start,
+        length=shard.length,
+        offset=shard.offset,
+    )
+
+
+def _next_reply(job: str, body: ledger.NextReply) -> Message:
+    return requests.NextShardReply(
+        job=job,
+        answer=body.answer,  # type: ignore[arg-type]
+        shard=_shard(body.shard) if body.shard else None,
+        wait_s=body.wait_s,
+        stale=body.stale,
+        forget=tuple(body.forget or ()),
+    )
+
+
+def _mark_reply(job: str, body: ledger.MarkReply) -> Message:
+    if body.book is None:
+        return requests.MarkLedgerReply(job=job, answer="unknown")
+    document = _BOOK.dump_json(body.book).decode()
+    return requests.MarkLedgerReply(job=job, answer="ok", ledger=document, samples_done=body.samples_done)
+
+
+def _progressed(job: str, fact: ledger.JobProgressed) -> Message:
+    return events.JobProgressed(
+        job=job,
+        samples_done=fact.samples_done,
+        samples_total=fact.samples_total,
+        epoch=fact.epoch,
+        samples_per_s=fact.samples_per_s,
+        shards_leased=fact.shards_leased,
+        shards_requeued_total=fact.shards_requeued_total,
+    )
+
+
+def _completed(job: str, fact: ledger.JobCompleted) -> Message:
+    return events.JobCompleted(
+        job=job,
+        samples=fact.samples,
+        samples_abandoned=fact.samples_abandoned,
+        epochs=fact.epochs,
+        shards=fact.shards,
+        requeued=fact.requeued,
+        started_at_s=fact.started_at_s,
+    )
+
+
+_MESSAGES: dict[type, Callable[[str, Any], Message]] = {
+    ledger.NextReply: _next_reply,
+    ledger.MarkReply: _mark_reply,
+    ledger.HeartbeatReply: lambda job, r: requests.ShardHeartbeatReply(job=job, answer=r.answer),
+    ledger.ReturnReply: lambda job, r: requests.ReleaseShardReply(job=job, answer=r.answer),
+    ledger.JobProgressed: _progressed,
+    ledger.JobCompleted: _completed,
+    ledger.ShardLeased: lambda job, f: events.ShardLeased(job=job, shard=_shard(f.shard), pod=f.worker),
+    ledger.ShardCompleted: lambda job, f: events.ShardCompleted(job=job, shard=_shard(f.shard), pod=f.worker),
+    ledger.ShardRequeued: lambda job, f: events.ShardRequeued(
+        job=job, shard=_shard(f.shard), pod=f.worker, reason=f.reason
+    ),
+    ledger.ShardAbandoned: lambda job, f: events.ShardAbandoned(job=job, shard=_shard(f.shard), reason=f.reason[:2000]),
+}
+
+
+def to_message(job: str, fact: Any) -> Message:
+    """The message of a ledger's fact or reply."""
+    return _MESSAGES[type(fact)](job, fact)

@@ -1,0 +1,42 @@
+"""The dispatcher: one shard ledger per job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stretto_core.ledger import LedgerState, ShardLedger
+from stretto_runtime import Input, Meta, Service
+from stretto_wire import events, requests
+from stretto_wire.base import Message
+
+from stretto_dispatcher import handlers
+from stretto_dispatcher.settings import DispatcherSettings
+
+
+class Dispatcher(Service):
+    """Leases shards, hears of their progress and end, and says when a job is completed."""
+
+    name = "dispatcher"
+    version = ShardLedger.version
+    settings_type = DispatcherSettings
+    inputs = (
+        Input(events.JobSubmitted),
+        Input(events.JobCancelled),
+        Input(events.JobFailed),
+        Input(events.PodExited),
+        Input(events.StragglerDetected),
+        Input(events.StragglerCleared),
+        Input(events.CheckpointRestored),
+    )
+    rpcs = (requests.NextShard, requests.ShardHeartbeat, requests.ReleaseShard, requests.MarkLedger)
+    tick_s = 1.0
+    state_types = {"job": LedgerState}
+
+    def machine(self, key: str, state: LedgerState | None) -> ShardLedger:
+        return ShardLedger(state, self.settings.ledger())
+
+    def to_event(self, message: Message, meta: Meta) -> Any:
+        return handlers.to_event(message, meta)
+
+    def to_message(self, key: str, fact: Any) -> Message:
+        return handlers.to_message(key, fact)

@@ -1,0 +1,186 @@
+"""The dispatcher on a real server: requests, faults, and what a restart must not change."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from stretto_dispatcher.service import Dispatcher
+from stretto_dispatcher.settings import DispatcherSettings
+from stretto_runtime import CallRefused, Client, EmbeddedServer, provision, serve
+from stretto_wire import events, requests
+from stretto_wire.spec import JobSpec
+from stretto_wire.values import CheckpointRef, Shard
+
+
+class Desk:
+    """A client beside a dispatcher that can be stopped and started."""
+
+    def __init__(self, client: Client, server: EmbeddedServer, folder: Path) -> None:
+        self.client = client
+        self._settings = DispatcherSettings(nats_url=server.url, state_folder=folder, forget_after_s=1)
+        self._stop = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._serial: Counter[str] = Counter()
+
+    def start(self) -> None:
+        self._stop = asyncio.Event()
+        self._task = asyncio.create_task(serve(Dispatcher(self._settings), self._stop))
+
+    async def stop(self) -> None:
+        self._stop.set()
+        if self._task:
+            await self._task
+
+    async def submit(self, job: str, **dataset: int) -> None:
+        document = {"name": job, "model": {"entry": "a:B"}, "dataset": dataset}
+        seq = await self.client.publish(events.JobSubmitted(job=job, spec=JobSpec.parse(document)))
+        assert seq > 0
+        probe = requests.MarkLedger(job=job, request_id="probe")
+        for n in range(200):
+            request = probe.model_copy(update={"request_id": f"probe.{n}"})
+            if (await self.client.call(request)).answer == "ok":
+                return
+            await asyncio.sleep(0.02)
+        raise AssertionError("the job did not become known")
+
+    def request(self, job: str, pod: str, done: Shard | None = None) -> requests.NextShard:
+        self._serial[pod] += 1
+        report = requests.ShardReport(id=done.id, attempt=done.attempt) if done else None
+        return requests.NextShard(job=job, request_id=f"{pod}.{self._serial[pod]}", pod=pod, complete=report)
+
+    async def next(self, job: str, pod: str, done: Shard | None = None) -> requests.NextShardReply:
+        return await self.client.call(self.request(job, pod, done))
+
+    async def lease(self, job: str, pod: str, done: Shard | None = None) -> Shard:
+        reply = await self.next(job, pod, done)
+        assert reply.shard is not None, reply
+        return reply.shard
+
+    async def drain(self, job: str, pod: str, done: Shard | None = None) -> list[Shard]:
+        """Train everything that is left."""
+        shards: list[Shard] = []
+        while True:
+            reply = await self.next(job, pod, done)
+            if reply.answer == "end":
+                return shards
+            assert reply.answer == "shard", reply
+            assert reply.shard is not None
+            done = reply.shard
+            shards.append(done)
+
+    async def said(self, kind: type) -> list[object]:
+        return [e.message async for e in self.client.events(follow=False) if isinstance(e.message, kind)]
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
+    server = EmbeddedServer(tmp_path / "nats", secured=False)
+    await server.start()
+    client = await Client.connect(server.url)
+    await provision(client.bus)
+    desk = Desk(client, server, tmp_path / "state")
+    desk.start()
+    try:
+        yield desk
+    finally:
+        with contextlib.suppress(Exception):
+            await desk.stop()
+        await client.close()
+        server.stop()
+
+
+def covered(shards: list[Shard]) -> Counter[tuple[int, int]]:
+    return Counter((s.epoch, sample) for s in shards for sample in range(s.start, s.start + s.length))
+
+
+async def test_a_restart_changes_no_lease_and_no_answer(desk: Desk) -> None:
+    await desk.submit("long", samples=990, epochs=2, batch_size=10, batches_per_shard=8)
+    first = await desk.lease("long", "worker-0")
+    request = desk.request("long", "worker-1")
+    answer = await desk.client.call(request)
+    assert answer.shard is not None
+    await desk.stop()
+    desk.start()
+    assert await desk.client.call(request) == answer
+    assert await desk.lease("long", "worker-0") == first
+    lost = answer.shard
+    await desk.client.publish(
+        events.PodExited(job="long", pod="worker-1", role="worker", reason="killed", exit_code=-9)
+    )
+    while (await desk.next("long", "worker-1")).answer != "unknown":
+        await asyncio.sleep(0.02)
+    shards = [first, *await desk.drain("long", "worker-0", first)]
+    assert covered(shards) == Counter({(e, s): 1 for e in range(2) for s in range(990)})
+    assert [(s.id, s.attempt) for s in shards if s.id == lost.id] == [(lost.id, 2)]
+    completed = await desk.said(events.JobCompleted)
+    assert [(c.samples, c.requeued) for c in completed] == [(1980, 1)]  # type: ignore[attr-defined]
+
+
+async def test_bad_reports_are_refused_by_field_value_and_remedy(desk: Desk) -> None:
+    assert (await desk.next("nobody", "worker-0")).answer == "unknown"
+    await desk.submit("strict", samples=100, batch_size=10, batches_per_shard=4)
+    shard = await desk.lease("strict", "worker-0")
+    beat = requests.ShardHeartbeat(
+        job="strict", pod="worker-0", shard=shard.id, attempt=1, offset=41, samples_per_s=5.0
+    )
+    with pytest.raises(CallRefused, match="offset is 41; give 0 to 40"):
+        await desk.client.call(beat)
+    assert (await desk.client.call(beat.model_copy(update={"offset": 40}))).answer == "ok"
+    assert (await desk.client.call(beat.model_copy(update={"attempt": 2}))).answer == "stale"
+    assert (await desk.client.call(beat.model_copy(update={"pod": "worker-5"}))).answer == "stale"
+
+
+async def test_failing_data_are_abandoned_and_the_job_completes(desk: Desk) -> None:
+    await desk.submit("dirty", samples=80, batch_size=10, batches_per_shard=4)
+    bad = await desk.lease("dirty", "worker-0")
+    for attempt in (1, 2, 3):
+        back = requests.ReleaseShard(
+            job="dirty", pod="worker-0", shard=bad.id, attempt=attempt, offset=10, failure="row 12 is not a number"
+        )
+        assert (await desk.client.call(back)).answer == "ok"
+        if attempt < 3:
+            assert (await desk.lease("dirty", "worker-0")).id == bad.id
+    await desk.drain("dirty", "worker-0")
+    (abandoned,) = await desk.said(events.ShardAbandoned)
+    assert (abandoned.shard.id, abandoned.shard.offset) == (bad.id, 10)  # type: ignore[attr-defined]
+    (completed,) = await desk.said(events.JobCompleted)
+    assert (completed.samples, completed.samples_abandoned) == (50, 30)  # type: ignore[attr-defined]
+
+
+async def test_books_go_back_with_a_checkpoint(desk: Desk) -> None:
+    await desk.submit("twice", samples=160, batch_size=10, batches_per_shard=4)
+    first = await desk.lease("twice", "worker-0")
+    mark = await desk.client.call(requests.MarkLedger(job="twice", request_id="mark.1"))
+    later = await desk.lease("twice", "worker-0", first)
+    reference = CheckpointRef(id="c1", url="file:///c1", samples=0, size_bytes=1, ps=1)
+    await desk.client.publish(
+        events.CheckpointRestored(job="twice", checkpoint=reference, ps=1, ledger=mark.ledger, request_id="r1")
+    )
+    broken = events.CheckpointRestored(job="twice", checkpoint=reference, ps=1, ledger="{}", request_id="r2")
+    await desk.client.publish(broken)
+    reply = await desk.next("twice", "worker-0", later)
+    while not reply.stale:  # the restore has not been heard yet
+        await asyncio.sleep(0.02)
+        reply = await desk.next("twice", "worker-0", later)
+    assert reply.shard is not None
+    assert (reply.shard.id, reply.shard.attempt) == (first.id, 2)
+    shards = [reply.shard, *await desk.drain("twice", "worker-0", reply.shard)]
+    assert covered(shards) == Counter({(0, s): 1 for s in range(160)})
+    (letter,) = await desk.client.dead_letters()
+    assert "ledger" in letter.headers["error"]
+
+
+async def test_a_cancelled_job_ends_its_workers(desk: Desk) -> None:
+    await desk.submit("short", samples=160, batch_size=10, batches_per_shard=4)
+    shard = await desk.lease("short", "worker-0")
+    await desk.client.publish(events.JobCancelled(job="short", by="alice"))
+    while (reply := await desk.next("short", "worker-0")).answer == "shard":
+        await asyncio.sleep(0.02)
+    assert reply.answer == "end"
+    beat = requests.ShardHeartbeat(job="short", pod="worker-0", shard=shard.id, attempt=1, offset=0, samples_per_s=0.0)
+    assert (await desk.client.call(beat)).answer == "stale"
