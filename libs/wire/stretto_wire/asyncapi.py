@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from .base import Message
-from .cloudevents import example_headers, headers_schema
+from .cloudevents import example_headers
 from .examples import EXAMPLES
 from .registry import CHANNELS, DEAD_LETTERS, EVENTS_KEPT_S, PARTITIONS, STREAM, TELEMETRY_KEPT_S, Channel
-from .schemas import DIALECT, schema_name
+from .schemas import schema_name
 
 Document = dict[str, Any]
 
@@ -58,7 +58,7 @@ def document() -> Document:
         "operations": operations,
         "components": {
             "messages": messages,
-            "messageTraits": {"cloudEvent": {"headers": _schema_object(headers_schema())}},
+            "messageTraits": {"cloudEvent": {"headers": _schema_object("./headers.schema.json")}},
         },
         "x-jetstream": _streams(),
     }
@@ -157,7 +157,7 @@ def _message(channel: Channel) -> Document:
         "title": message.__name__,
         "summary": _first_line(message),
         "contentType": "application/json",
-        "payload": _payload_schema(schema_name(channel)),
+        "payload": _schema_object(f"./schemas/{schema_name(channel)}"),
         "examples": [example],
     }
     if channel.kind == "evt":
@@ -172,17 +172,13 @@ def _reply(channel: Channel, reply: type[Message]) -> Document:
         "title": reply.__name__,
         "summary": _first_line(reply),
         "contentType": "application/json",
-        "payload": _payload_schema(schema_name(channel, reply=True)),
+        "payload": _schema_object(f"./schemas/{schema_name(channel, reply=True)}"),
         "examples": [{"name": "realistic", "payload": _payload(reply)}],
     }
 
 
-def _payload_schema(name: str) -> Document:
-    return {"schemaFormat": "application/schema+json;version=2020-12", "schema": {"$ref": f"./schemas/{name}"}}
-
-
-def _schema_object(schema: Document) -> Document:
-    return {"schemaFormat": "application/schema+json;version=2020-12", "schema": {"$schema": DIALECT, **schema}}
+def _schema_object(path: str) -> Document:
+    return {"schemaFormat": "application/schema+json;version=2020-12", "schema": {"$ref": path}}
 
 
 def _payload(message_type: type[Message]) -> Any:

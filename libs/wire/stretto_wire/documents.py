@@ -14,13 +14,14 @@ from typing import Any
 
 from .asyncapi import PARTITIONED, PATTERN_OF_STREAM, address, channel_key, document
 from .base import Message
-from .cloudevents import example_headers
+from .cloudevents import example_headers, headers_schema
 from .compatibility import Baseline, Break, breaks, without_prose
 from .examples import EXAMPLES, SPEC
 from .registry import CHANNELS, PARTITIONS, STREAM, Channel
-from .schemas import JOB_SCHEMA, job_schema, message_schema, schema_name
+from .schemas import DIALECT, JOB_SCHEMA, job_schema, message_schema, schema_name
 
 BASELINE = "compatibility/v1.json"
+HEADERS_SCHEMA = "headers.schema.json"
 
 
 def files() -> dict[str, str]:
@@ -29,6 +30,7 @@ def files() -> dict[str, str]:
         "README.md": _readme(),
         "asyncapi.yaml": _yaml(document()),
         JOB_SCHEMA: _json(job_schema()),
+        HEADERS_SCHEMA: _json({"$schema": DIALECT, "$id": HEADERS_SCHEMA, **headers_schema()}),
         "examples/job.json": _json(SPEC.model_dump(mode="json")),
         BASELINE: _json(baseline()),
     }
@@ -171,6 +173,7 @@ def _readme() -> str:
         pattern=PATTERN_OF_STREAM,
         partitioned=PARTITIONED,
         job=JOB_SCHEMA,
+        headers=HEADERS_SCHEMA,
         baseline=BASELINE,
     )
 
@@ -187,7 +190,8 @@ _README = """\
 Generated from `libs/wire` by `make proto`; `make lint` and the tests check that it is what the code says.
 
 - `asyncapi.yaml`: AsyncAPI 3.0 with every channel, operation and stream
-- `schemas/`: JSON Schema 2020-12 of every message and reply; `{job}` is for job files
+- `schemas/`: JSON Schema 2020-12 of every message and reply
+- `{job}` is for job files, `{headers}` for the headers of events
 - `examples/`: one valid, realistic example of each; `examples/headers/` the CloudEvents headers of events
 - `{baseline}`: what readers of v1 were promised
 

@@ -119,7 +119,7 @@ def test_publisher_and_readers_of_a_subject_have_operations(asyncapi: dict[str, 
     assert operations["dispatcher.receive.rpc.dispatcher.next-shard"]["action"] == "receive"
 
 
-def test_examples_fit_the_schemas_as_files(asyncapi: dict[str, Any]) -> None:
+def test_examples_fit_the_schemas_as_files() -> None:
     """As a reader in another language would see them: nothing but the files."""
     schemas = {path.name: json.loads(path.read_text()) for path in (PROTO / "schemas").iterdir()}
     registry = Registry().with_resources((name, Resource.from_contents(each)) for name, each in schemas.items())
@@ -129,7 +129,7 @@ def test_examples_fit_the_schemas_as_files(asyncapi: dict[str, Any]) -> None:
         assert schema["title"]
         assert schema["description"]
         Draft202012Validator(schema, registry=registry).validate(json.loads((PROTO / "examples" / name).read_text()))
-    headers = asyncapi["components"]["messageTraits"]["cloudEvent"]["headers"]["schema"]
+    headers = json.loads((PROTO / "headers.schema.json").read_text())
     for path in (PROTO / "examples" / "headers").iterdir():
         Draft202012Validator(headers).validate(json.loads(path.read_text()))
     job = json.loads((PROTO / "job.schema.json").read_text())

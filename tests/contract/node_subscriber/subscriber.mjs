@@ -1,0 +1,123 @@
+// Reads every event of Stretto from the beginning of its stream and validates headers and bodies.
+//
+// It knows nothing but the documents in proto/, as a reader in any language would. Prints one JSON summary:
+//   {events, types: {<ce-type>: count}, invalid: [{sequence, subject, reason}], invalid_total, last_sequence}
+// Exit status: 0 every event is valid, 1 some are not, 2 the stream cannot be read.
+
+import { readdirSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import { parseArgs } from "node:util";
+
+import { jetstream } from "@nats-io/jetstream";
+import { connect } from "@nats-io/transport-node";
+import Ajv2020 from "ajv/dist/2020.js";
+import addFormats from "ajv-formats";
+
+const INVALID_SHOWN = 100;
+
+const { values: options } = parseArgs({
+  options: {
+    server: { type: "string" },
+    proto: { type: "string" },
+    stream: { type: "string", default: "STRETTO" },
+    "until-sequence": { type: "string" },
+    "idle-s": { type: "string", default: "2" },
+  },
+});
+
+/** One validating function per event type, and one for the headers that all events carry. */
+function validators(folder) {
+  const ajv = new Ajv2020({ allErrors: true, strict: true, strictTypes: false });
+  addFormats(ajv);
+  const load = (name) => ajv.compile(JSON.parse(readFileSync(join(folder, name), "utf8")));
+  const bodies = new Map();
+  for (const name of readdirSync(join(folder, "schemas"))) {
+    const event = /^evt\.(.+)\.v1\.json$/.exec(name);
+    if (event) bodies.set(`stretto.${event[1]}.v1`, load(join("schemas", name)));
+  }
+  return { headers: load("headers.schema.json"), bodies };
+}
+
+const sentence = (check) =>
+  check.errors.map((error) => `${error.instancePath || "(body)"} ${error.message}`).join("; ");
+
+/** Why an event is not of the protocol, or null. */
+function fault(message, check) {
+  const headers = {};
+  for (const [name, texts] of message.headers ?? []) headers[name] = texts[0];
+  if (!check.headers(headers)) return `headers: ${sentence(check.headers)}`;
+  if (headers["ce-id"] !== headers["Nats-Msg-Id"]) return "headers: ce-id is not the Nats-Msg-Id";
+
+  const [, , , service, event, job] = message.subject.split(".");
+  const type = headers["ce-type"];
+  if (type !== `stretto.${service}.${event}.v1`) return `ce-type ${type} is not the type of the subject`;
+  if ("ce-subject" in headers && headers["ce-subject"] !== job) return "ce-subject is not the job of the subject";
+
+  const body = check.bodies.get(type);
+  if (!body) return `there is no schema of ${type}`;
+  let data;
+  try {
+    data = message.json();
+  } catch (error) {
+    return `the body is not JSON: ${error.message}`;
+  }
+  if (!body(data)) return sentence(body);
+  return data.job === job ? null : `job ${data.job} is not the job of the subject`;
+}
+
+/** Reads until the sequence, or until nothing has come for a while. */
+async function read(connection, check) {
+  const consumer = await jetstream(connection).consumers.get(options.stream, {
+    filter_subjects: ["*.evt.v1.>"],
+  });
+  const messages = await consumer.consume();
+  const summary = { events: 0, types: {}, invalid: [], invalid_total: 0, last_sequence: 0 };
+  const until = options["until-sequence"] ? Number(options["until-sequence"]) : Infinity;
+  let idle;
+  const wait = () => {
+    clearTimeout(idle);
+    idle = setTimeout(() => messages.stop(), 1000 * Number(options["idle-s"]));
+  };
+  wait();
+  for await (const message of messages) {
+    wait();
+    summary.events += 1;
+    summary.last_sequence = message.seq;
+    const type = message.headers?.get("ce-type") || "(none)";
+    summary.types[type] = (summary.types[type] ?? 0) + 1;
+    const reason = fault(message, check);
+    if (reason !== null) {
+      summary.invalid_total += 1;
+      if (summary.invalid.length < INVALID_SHOWN) {
+        summary.invalid.push({ sequence: message.seq, subject: message.subject, reason });
+      }
+    }
+    if (message.seq >= until) break;
+  }
+  clearTimeout(idle);
+  return summary;
+}
+
+async function main() {
+  const address = new URL(options.server);
+  const connection = await connect({
+    servers: address.host,
+    user: address.username ? decodeURIComponent(address.username) : undefined,
+    pass: address.password ? decodeURIComponent(address.password) : undefined,
+    name: "node-subscriber",
+  });
+  try {
+    return await read(connection, validators(options.proto));
+  } finally {
+    await connection.close();
+  }
+}
+
+try {
+  const summary = await main();
+  console.log(JSON.stringify(summary));
+  process.exitCode = summary.invalid_total > 0 ? 1 : 0;
+} catch (error) {
+  console.error(`cannot read ${options.stream} at ${new URL(options.server).host}: ${error.stack}`);
+  process.exitCode = 2;
+}

@@ -1,0 +1,73 @@
+"""Runs the Node subscriber over a server: is every event of a run what proto/ says, also for another language?"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+SOURCE = Path(__file__).parent / "node_subscriber"
+PROTO = Path(__file__).parents[2] / "proto"
+_FILES = ("package.json", "package-lock.json", "subscriber.mjs")
+
+
+class SubscriberUnavailable(Exception):
+    """Node or its packages are not to be had here; the message says which and why."""
+
+
+def install() -> Path:
+    """The folder of an installed subscriber, made once per version of its files. Raises SubscriberUnavailable."""
+    for program in ("node", "npm"):
+        if shutil.which(program) is None:
+            raise SubscriberUnavailable(f"{program} is not on the PATH")
+    digest = hashlib.sha256(b"".join((SOURCE / name).read_bytes() for name in _FILES)).hexdigest()[:16]
+    folder = Path(tempfile.gettempdir()) / f"stretto-node-subscriber-{os.getuid()}-{digest}"
+    if folder.is_dir():
+        return folder
+    with tempfile.TemporaryDirectory(prefix="stretto-node-", ignore_cleanup_errors=True) as parent:
+        fresh = Path(parent) / "subscriber"
+        fresh.mkdir()
+        for name in _FILES:
+            shutil.copy(SOURCE / name, fresh / name)
+        _npm_ci(fresh)
+        try:
+            fresh.rename(folder)
+        except OSError:  # another process was first
+            if not folder.is_dir():
+                raise
+    return folder
+
+
+def _npm_ci(folder: Path) -> None:
+    command = ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts", "--prefer-offline"]
+    command += ["--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--fetch-timeout=20000"]
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise SubscriberUnavailable("the npm registry did not answer within 120 s") from error
+    if done.returncode:
+        raise SubscriberUnavailable(f"npm ci failed: {done.stderr.strip()[-500:]}")
+
+
+def validate_run(nats_url: str, until_sequence: int | None = None, idle_s: float = 2.0) -> dict[str, Any]:
+    """Read and validate every event that the server keeps; ``nats_url`` may carry credentials.
+
+    Returns ``{events, types: {ce-type: count}, invalid: [{sequence, subject, reason}], invalid_total,
+    last_sequence}``. Raises SubscriberUnavailable without Node, RuntimeError when the stream cannot be read.
+    """
+    folder = install()
+    command = ["node", str(folder / "subscriber.mjs"), "--server", nats_url, "--proto", str(PROTO)]
+    command += ["--idle-s", str(idle_s)]
+    if until_sequence is not None:
+        command += ["--until-sequence", str(until_sequence)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    if done.returncode not in (0, 1):
+        raise RuntimeError(done.stderr.strip())
+    summary: dict[str, Any] = json.loads(done.stdout)
+    assert (done.returncode == 1) == bool(summary["invalid"])
+    return summary
