@@ -23,7 +23,7 @@ Bools = NDArray[np.bool_]
 # 2^64 / golden ratio, odd: consecutive keys land far apart in the top bits (Knuth, TAOCP 6.4, Fibonacci hashing).
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _INVERSE = np.uint64(pow(0x9E3779B97F4A7C15, -1, 2**64))
-_HALF = np.uint64(32)
+_HALF, _LESS = np.uint64(32), np.uint64(29)
 
 # The two stored values that a DenseHashTable reserves for "empty" and "deleted".
 EMPTY_STORED = np.int64(-(2**63))
@@ -135,16 +135,18 @@ class Layout:
     def store(self, keys: NDArray[np.integer[Any]]) -> U64:
         """key -> stored key: a bijection of 64-bit integers whose top bits are the bucket.
 
-        The xor spreads the high half into the low one, because the tables probe by the low bits, and keys
-        that carry a field number in their high bits would all collide there.
+        The tables probe by the low bits. Keys often carry a field number in their high bits, which a
+        multiplication alone would never bring down there: hence an xor-shift on either side of it.
         """
-        mixed = keys.astype(np.int64, copy=False).view(np.uint64) * _MULTIPLIER
-        return mixed ^ (mixed >> _HALF)
+        mixed = keys.astype(np.int64, copy=False).view(np.uint64)
+        mixed = (mixed ^ (mixed >> _HALF)) * _MULTIPLIER
+        return mixed ^ (mixed >> _LESS)
 
     def restore(self, stored: NDArray[Any]) -> I64:
         """Inverse of `store`."""
         unsigned = stored.view(np.uint64)
-        return ((unsigned ^ (unsigned >> _HALF)) * _INVERSE).view(np.int64)
+        mixed = (unsigned ^ (unsigned >> _LESS) ^ (unsigned >> (_LESS + _LESS))) * _INVERSE
+        return (mixed ^ (mixed >> _HALF)).view(np.int64)
 
     def bucket_of(self, stored: NDArray[Any]) -> I64:
         shift = np.uint64(64 - (self.buckets.bit_length() - 1))

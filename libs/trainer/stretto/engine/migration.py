@@ -43,8 +43,8 @@ def move(
     sources: Mapping[int, int],
     addresses: Mapping[int, str],
     *,
-    step_wait_s: float = 1.0,
-    active_s: float = 5.0,
+    step_wait_s: float = 0.5,
+    active_s: float = 2.0,
 ) -> Iterator[MoveStep]:
     """Take the columns `sources` (column -> server that has it now) over into `server`.
 

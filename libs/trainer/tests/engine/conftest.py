@@ -51,7 +51,7 @@ class Cluster:
 
     def __init__(self, pool, layout, count):
         self.pool, self.layout = pool, layout
-        self.processes, self.addresses, self._controls = {}, {}, {}
+        self.processes, self.addresses, self._controls, self._workers = {}, {}, {}, []
         for _ in range(count):
             self.add()
 
@@ -73,6 +73,25 @@ class Cluster:
         for index, columns in assign(self.layout, list(self.processes)).items():
             self.processes[index].ask("own", columns=columns)
         return self
+
+    def worker(self, number=0, **options):
+        """A worker's view of the parameters, in this process."""
+        from stretto.engine import Parameters
+
+        options.setdefault("refresh_servers", lambda: dict(self.addresses))
+        self._workers.append(Parameters(self.layout, dict(self.addresses), worker=number, **options))
+        return self._workers[-1]
+
+    def lose(self, index):
+        """Kill the process of one server."""
+        self.pool.pop(index).kill()
+        del self.processes[index], self.addresses[index]
+        self._controls.pop(index)
+
+    def close(self):
+        # an open session on a server that is gone holds the interpreter's exit up for a hundred seconds
+        for opened in (*self._workers, *self._controls.values()):
+            opened.close()
 
     def control(self, index):
         return self._controls[index]
@@ -100,19 +119,23 @@ def ps_pool():
 
 
 @pytest.fixture
-def cluster(ps_pool):
-    """cluster(layout, count) -> servers that own everything between them."""
+def bare_cluster(ps_pool):
+    """bare_cluster(layout, count) -> servers that own nothing."""
+    made = []
 
-    def make(layout, count=2):
-        return Cluster(ps_pool, layout, count).place()
+    def make(layout, count):
+        made.append(Cluster(ps_pool, layout, count))
+        return made[-1]
 
-    return make
+    yield make
+    for cluster in made:
+        cluster.close()
 
 
 @pytest.fixture
-def bare_cluster(ps_pool):
-    """The same, owning nothing."""
-    return lambda layout, count: Cluster(ps_pool, layout, count)
+def cluster(bare_cluster):
+    """cluster(layout, count) -> servers that own everything between them."""
+    return lambda layout, count=2: bare_cluster(layout, count).place()
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 import pytest
-from stretto.engine import FINISHED, Control, Layout, Optimizer, Own, Parameters, assign
+from stretto.engine import FINISHED, Layout, Optimizer, Own
 from stretto.errors import (
     BatchMisaligned,
     LayoutError,
@@ -46,7 +46,7 @@ def reference(optimizer, weights, gradients):
 def test_updates_are_those_of_the_optimiser(cluster, kind):
     layout = Layout(4, 50, 3, Optimizer(kind, learning_rate=0.1))
     servers = cluster(layout)
-    parameters = Parameters(layout, servers.addresses, worker=0)
+    parameters = servers.worker(0)
     initial = np.linspace(-1, 1, 50).astype(np.float32)
     parameters.seed(initial, np.ones(3, np.float32))
     keys, rows, dense = batch(layout, 1)
@@ -70,7 +70,7 @@ def test_updates_are_those_of_the_optimiser(cluster, kind):
 
 def test_a_repeated_push_changes_nothing_and_a_torn_one_is_completed(cluster):
     servers = cluster(LAYOUT)
-    whole, torn = (Parameters(LAYOUT, servers.addresses, worker=i) for i in range(2))
+    whole, torn = (servers.worker(i) for i in range(2))
     keys, rows, dense = batch(LAYOUT, 2)
     first = whole.push(keys, rows, dense, shard=5, attempt=1, start=0, stop=40)
     assert first.applied == LAYOUT.columns
@@ -92,7 +92,7 @@ def test_a_repeated_push_changes_nothing_and_a_torn_one_is_completed(cluster):
 
 def test_wrong_pushes_are_refused_and_leave_no_trace(cluster):
     servers = cluster(LAYOUT)
-    parameters = Parameters(LAYOUT, servers.addresses, worker=0)
+    parameters = servers.worker(0)
     keys, rows, dense = batch(LAYOUT, 3)
 
     def push(start, stop, attempt, rows=rows):
@@ -124,7 +124,7 @@ def test_wrong_pushes_are_refused_and_leave_no_trace(cluster):
 
 def test_a_frozen_server_rejects_the_whole_push_until_it_thaws(cluster):
     servers = cluster(LAYOUT)
-    parameters = Parameters(LAYOUT, servers.addresses, worker=0)
+    parameters = servers.worker(0)
     keys, rows, dense = batch(LAYOUT, 4)
     control = servers.control(0)
     column = control.columns()[0]
@@ -147,7 +147,7 @@ def test_a_frozen_server_rejects_the_whole_push_until_it_thaws(cluster):
 
 def test_the_first_worker_gives_the_initial_dense_values(cluster):
     servers = cluster(LAYOUT)
-    first, second = (Parameters(LAYOUT, servers.addresses, worker=i) for i in range(2))
+    first, second = (servers.worker(i) for i in range(2))
     first.seed(np.full(50, 1, np.float32), np.full(3, 1, np.float32))
     second.seed(np.full(50, 2, np.float32), np.full(3, 2, np.float32))
     pulled = second.pull(LAYOUT.index(np.array([1])))
@@ -157,7 +157,7 @@ def test_the_first_worker_gives_the_initial_dense_values(cluster):
 
 def test_servers_count_what_they_apply(cluster):
     servers = cluster(LAYOUT)
-    parameters = Parameters(LAYOUT, servers.addresses, worker=6)
+    parameters = servers.worker(6)
     for shard in range(3):
         keys, rows, dense = batch(LAYOUT, shard)
         result = parameters.push(keys, rows, dense, shard=shard, attempt=1, start=0, stop=10 + shard)
@@ -175,7 +175,7 @@ def test_servers_count_what_they_apply(cluster):
 
 def test_columns_without_owner_are_reported(bare_cluster):
     servers = bare_cluster(LAYOUT, 1)
-    parameters = Parameters(LAYOUT, servers.addresses, worker=0, patience_s=0.2)
+    parameters = servers.worker(0, patience_s=0.2)
     with pytest.raises(OwnershipUnknown, match="76 in all"):
         parameters.pull(LAYOUT.index(np.array([1])))
 
@@ -185,13 +185,13 @@ def test_killed_workers_lose_and_repeat_nothing(cluster, start_worker, training)
     layout = Layout(dimension=4, dense_size=2000)
     servers = cluster(layout)
     rng = np.random.default_rng(int(os.environ.get("STRETTO_TEST_SEED", "1")))
-    length, kills = 64 * 30, 4
-    spares = [start_worker(layout, servers.addresses, 10 + k) for k in range(kills + 1)]
-    survivor = Parameters(layout, servers.addresses, worker=0)
-    for shard, victim in enumerate(spares[:kills]):
+    length, kills = 64 * 200, 3
+    spares = [start_worker(layout, servers.addresses, 10 + k) for k in range(kills)]
+    survivor = servers.worker(0)
+    for shard, victim in enumerate(spares):
         # a first short shard says that it is up and warm
         victim.send({"shard": 100 + shard, "attempt": 1, "length": 64})
-    for shard, victim in enumerate(spares[:kills]):
+    for shard, victim in enumerate(spares):
         victim.receive()
         victim.send({"shard": shard, "attempt": 1, "length": length})
         time.sleep(rng.uniform(0.02, 0.25))
@@ -205,23 +205,17 @@ def test_killed_workers_lose_and_repeat_nothing(cluster, start_worker, training)
     assert all(per_shard[shard] == length for shard in range(kills))
 
 
-def test_a_dead_server_is_noticed_and_its_replacement_used(cluster, ps_pool):
-    servers = cluster(LAYOUT)
-    index = servers.add()
-    parameters = Parameters(
-        LAYOUT, {index: servers.addresses[index]}, worker=0, refresh_servers=lambda: {index: servers.addresses[index]}
-    )
-    servers.processes[index].ask("own", columns=assign(LAYOUT, [index])[index])
+def test_a_dead_server_is_noticed_and_its_replacement_used(cluster):
+    servers = cluster(LAYOUT, 1)
+    parameters = servers.worker(timeout_s=5)
     keys, rows, dense = batch(LAYOUT, 1)
     parameters.push(keys, rows, dense, shard=1, attempt=1, start=0, stop=10)
-    ps_pool.pop(index).kill()
+    servers.lose(0)
     begun = time.monotonic()
-    with pytest.raises(ServerLost, match=f"ps-{index}"):
+    with pytest.raises(ServerLost, match="ps-0"):
         parameters.push(keys, rows, dense, shard=1, attempt=1, start=10, stop=20)
-    assert time.monotonic() - begun < 10
-    del servers.processes[index], servers._controls[index]
-    assert servers.add() == index
-    servers.processes[index].ask("own", columns=assign(LAYOUT, [index])[index])
+    assert time.monotonic() - begun < 4, "a refused connection must be noticed before the timeout"
+    servers.add()
+    servers.place()
     parameters.push(keys, rows, dense, shard=2, attempt=1, start=0, stop=10)
-    with Control(LAYOUT, servers.addresses[index], index) as control:
-        assert (control.applied().samples == 10).all()
+    assert (servers.samples() == 10).all()

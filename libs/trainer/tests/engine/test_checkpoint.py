@@ -1,0 +1,100 @@
+import threading
+
+import numpy as np
+import pytest
+from stretto.engine import FINISHED, Layout, Optimizer, PsImage, assign, export_image, load_image
+from stretto.errors import CheckpointError
+
+pytestmark = pytest.mark.slow
+
+LAYOUT = Layout(dimension=4, dense_size=200, state_size=2, optimizer=Optimizer("adam"), seed=8)
+
+
+def save(servers):
+    """Through bytes, as a store would keep them."""
+    images = [export_image(control) for control in servers.controls()]
+    return [PsImage.read(image.manifest, bytes(image.to_bytes())) for image in images]
+
+
+def restore(bare_cluster, images, count, layout=LAYOUT):
+    servers = bare_cluster(layout, count)
+    for server, columns in assign(layout, range(count)).items():
+        load_image(servers.control(server), images, columns)
+    return servers
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_restored_at_another_number_of_servers_each_bit_is_the_same(cluster, bare_cluster, training, count):
+    servers = cluster(LAYOUT)
+    worker = servers.worker()
+    for shard in range(3):
+        training.train_shard(worker, shard, attempt=4, length=256)
+    worker.forget([1])
+    keys = LAYOUT.index(np.arange(5000))
+    before, checksum, samples = worker.pull(keys), servers.checksum(), servers.samples()
+    categories = sum(c.categories() for c in servers.controls())
+    images = save(servers)
+    restored = restore(bare_cluster, images, count)
+    assert restored.checksum() == checksum
+    assert (restored.samples() == samples).all()
+    assert sum(c.categories() for c in restored.controls()) == categories
+    worker = restored.worker()
+    after = worker.pull(keys)
+    assert (before.rows == after.rows).all()
+    assert (before.dense == after.dense).all()
+    assert (before.state == after.state).all()
+    assert [worker.progress(s) for s in range(4)] == [256, FINISHED, 256, 0]
+    # attempts start anew with the restored ledger
+    training.train_shard(worker, 0, attempt=1, length=320)
+    assert (restored.samples() == samples + 64).all()
+
+
+def test_a_checkpoint_taken_while_training_is_exact_after_replay(cluster, bare_cluster, training):
+    """Each column is of its own instant; from the ledger's older state everything becomes whole again."""
+    servers = cluster(LAYOUT)
+    worker, stop = servers.worker(), threading.Event()
+    shards, length = range(400), 192
+
+    def train():
+        for shard in shards:
+            if stop.is_set():
+                return
+            training.train_shard(worker, shard, attempt=1, length=length)
+            worker.forget([shard])
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    images = save(servers)
+    stop.set()
+    thread.join(60)
+    rejected = sum(c.stats().rejected for c in servers.controls())
+    assert rejected == 0, "a checkpoint rejects no push"
+    restored = restore(bare_cluster, images, 3)
+    samples = restored.samples()
+    assert samples.min() < samples.max(), "the columns should be of different instants for this test to say much"
+    worker, last = restored.worker(), int(samples.max()) // length + 2
+    for shard in range(last):
+        training.train_shard(worker, shard, attempt=1, length=length)
+    assert (restored.samples() == last * length).all()
+
+
+def test_damaged_foreign_and_incomplete_images_are_refused(cluster, bare_cluster):
+    servers = cluster(LAYOUT)
+    images = [export_image(control) for control in servers.controls()]
+    data = images[0].to_bytes()
+    data[len(data) // 2] ^= 1
+    with pytest.raises(CheckpointError, match="checksum"):
+        PsImage.read(images[0].manifest, data)
+    with pytest.raises(CheckpointError, match="truncated"):
+        PsImage.read(images[0].manifest, data[:100])
+    with pytest.raises(CheckpointError, match="version"):
+        PsImage.read(images[0].manifest | {"version": 99}, data)
+    target = bare_cluster(LAYOUT, 1)
+    with pytest.raises(CheckpointError, match="in no image"):
+        load_image(target.control(0), images[:1], [0])
+    with pytest.raises(CheckpointError, match="two images"):
+        load_image(target.control(0), [images[0], *images], [0])
+    other = bare_cluster(Layout(dimension=8, dense_size=200), 1)
+    with pytest.raises(CheckpointError, match="layout"):
+        load_image(other.control(0), images, [0])
+    assert target.control(0).columns() == []

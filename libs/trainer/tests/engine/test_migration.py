@@ -1,0 +1,168 @@
+import threading
+import time
+
+import numpy as np
+import pytest
+from stretto.engine import Layout, Optimizer, Own, plan_moves, repair
+from stretto.engine.migration import _copy, _release
+from stretto.errors import MigrationError
+
+pytestmark = pytest.mark.slow
+
+LAYOUT = Layout(dimension=4, dense_size=200, state_size=2, optimizer=Optimizer("adam"))
+
+
+class Training:
+    """Threads that train shards one after the other until they are told to stop."""
+
+    def __init__(self, servers, training, workers=2, length=640):
+        self.servers, self.training, self.length = servers, training, length
+        self.stop, self.trained, self.errors, self.longest_s = threading.Event(), [], [], 0.0
+        self.threads = [threading.Thread(target=self.run, args=(w,)) for w in range(workers)]
+        self.parameters = [servers.worker(w) for w in range(workers)]
+        for thread in self.threads:
+            thread.start()
+
+    def run(self, worker):
+        shard = worker
+        try:
+            while not self.stop.is_set():
+                begun = time.perf_counter()
+                self.training.train_shard(self.parameters[worker], shard, attempt=1, length=self.length)
+                self.longest_s = max(self.longest_s, time.perf_counter() - begun)
+                self.trained.append(shard)
+                shard += len(self.threads)
+        except Exception as error:
+            self.errors.append(error)
+
+    def finish(self):
+        self.stop.set()
+        for thread in self.threads:
+            thread.join(60)
+        assert not self.errors
+        return len(self.trained) * self.length
+
+
+def rescale(servers, target):
+    """What the actuator orders: every destination takes its columns."""
+    steps = []
+    for destination, sources in plan_moves(servers.layout, servers.columns(), target).items():
+        answer = servers.processes[destination].ask("move", sources=sources, addresses=servers.addresses)
+        assert "error" not in answer, answer
+        steps += answer["steps"]
+    return steps
+
+
+def settle(servers, training, shards=4):
+    """A little training, then rest."""
+    worker = servers.worker(9)
+    for shard in range(shards):
+        training.train_shard(worker, 1000 + shard, attempt=1, length=256)
+    return worker
+
+
+def test_out_and_in_while_training_loses_and_repeats_nothing(cluster, training):
+    servers = cluster(LAYOUT)
+    running = Training(servers, training)
+    time.sleep(0.5)
+    newcomer = servers.add()
+    for parameters in running.parameters:
+        parameters.connect(dict(servers.addresses))
+    assert len(rescale(servers, [0, 1, newcomer])) > 20
+    held = {s: len(columns) for s, columns in servers.columns().items()}
+    assert sorted(held.values()) == [25, 25, 26]
+    time.sleep(0.3)
+    rescale(servers, [1, newcomer])  # ps-0 leaves
+    assert servers.columns()[0] == []
+    assert servers.control(0).raw_sizes().sum() == 0, "the source frees its rows"
+    time.sleep(0.3)
+    samples = running.finish()
+    assert (servers.samples() == samples).all()
+    assert sum(c.stats().rejected for c in servers.controls()) > 0, "pushes met frozen columns"
+
+
+def test_a_move_at_rest_changes_no_bit(cluster, training):
+    servers = cluster(LAYOUT)
+    worker = settle(servers, training)
+    keys = LAYOUT.index(np.arange(5000))
+    before, checksum = worker.pull(keys), servers.checksum()
+    rows = sum(c.categories() for c in servers.controls())
+    samples = servers.samples()
+    servers.add()
+    rescale(servers, [0, 1, 2])
+    after = worker.pull(keys)
+    assert (before.rows == after.rows).all()
+    assert (before.dense == after.dense).all()
+    assert (before.state == after.state).all()
+    assert servers.checksum() == checksum
+    assert sum(c.categories() for c in servers.controls()) == rows
+    assert (servers.samples() == samples).all()
+    assert worker.progress(1000) == 256  # records went with their columns
+    # a batch that was applied before the move is still known
+    k, r, d = training.batch_of(LAYOUT, 1000, 192)
+    assert worker.push(k, r, d, shard=1000, attempt=1, start=192, stop=256).applied == 0
+
+
+@pytest.mark.parametrize("crash", ["after freeze", "after copy", "after taking over", "after release"])
+def test_a_mover_that_dies_at_any_step_is_repaired(cluster, training, crash):
+    servers = cluster(LAYOUT)
+    settle(servers, training, shards=2)
+    checksum, samples = servers.checksum(), servers.samples()
+    servers.add()
+    source, here = servers.control(0), servers.control(2)
+    column = next(c for c in source.columns() if source.sizes()[c] > 0)
+    source.set_own([column], Own.FROZEN, Own.MINE)
+    if crash != "after freeze":
+        _copy(LAYOUT, here, source, (column,))
+    if crash in ("after taking over", "after release"):
+        here.set_own([column], Own.MINE, Own.NOT_MINE)
+    if crash == "after release":
+        source.set_own([column], Own.NOT_MINE, Own.FROZEN)
+    done = repair(LAYOUT, servers.addresses)
+    assert done
+    assert repair(LAYOUT, servers.addresses) == []
+    taken = crash in ("after taking over", "after release")
+    assert (column in servers.columns()[2]) == taken
+    assert servers.checksum() == checksum
+    assert (servers.samples() == samples).all()
+    owned = np.array([c.own() for c in servers.controls()])
+    assert (owned.sum(axis=0) == 1).all()
+    assert servers.control(0 if taken else 2).raw_sizes()[column] == 0
+    # the workers' view is whole, and the interrupted move can be started again
+    rescale(servers, [0, 1, 2])
+    assert servers.checksum() == checksum
+    settle(servers, training, shards=2)  # all of it is applied already
+    assert (servers.samples() == samples).all()
+
+
+def test_a_broken_off_move_resumes(cluster, training):
+    servers = cluster(LAYOUT)
+    settle(servers, training, shards=2)
+    checksum = servers.checksum()
+    servers.add()
+    sources = plan_moves(LAYOUT, servers.columns(), [0, 1, 2])[2]
+    first = servers.processes[2].ask("move", sources=sources, addresses=servers.addresses, limit=3)
+    assert len(first["steps"]) == 3
+    second = servers.processes[2].ask("move", sources=sources, addresses=servers.addresses)
+    assert "error" not in second
+    assert set(servers.columns()[2]) == set(sources)
+    assert servers.checksum() == checksum
+
+
+def test_columns_that_the_source_does_not_own_are_refused_and_nothing_stays_frozen(cluster):
+    servers = cluster(LAYOUT)
+    servers.add()
+    not_there = servers.columns()[1][0]
+    answer = servers.processes[2].ask("move", sources={not_there: 0}, addresses=servers.addresses)
+    assert answer["error"] == "MigrationError"
+    answer = servers.processes[2].ask("move", sources={3: 7}, addresses=servers.addresses)
+    assert "7" in answer["text"]
+    assert all((c.own() != Own.FROZEN).all() for c in servers.controls())
+
+
+def test_a_column_owned_twice_is_not_guessed_about(cluster):
+    servers = cluster(LAYOUT)
+    servers.control(0).set_own(range(LAYOUT.columns), Own.MINE)
+    with pytest.raises(MigrationError, match="exactly one"):
+        repair(LAYOUT, servers.addresses)
+    _release(LAYOUT, servers.control(0), ())
