@@ -29,6 +29,7 @@ from .values import (
     Evaluation,
     Interval,
     Match,
+    MeasuredConfiguration,
     Metadata,
     ParameterServer,
     Plan,
@@ -118,8 +119,10 @@ class ModelFitted(Message):
         float, Field(ge=0, description="posterior standard deviation of log step time, measurement noise")
     ]
     covariance: Annotated[tuple[tuple[float, ...], ...], Field(max_length=20)] = Field(
-        default=(), description="of the coefficients in the order of their names, for intervals elsewhere"
+        default=(), description="of the coefficients in the order in which they are listed, per unit of log_sd squared"
     )
+    degrees_of_freedom: Annotated[float, Field(gt=0, le=10**6, description="of the t quantile of intervals")] = 4.0
+    measured: Annotated[tuple[MeasuredConfiguration, ...], Field(max_length=64)] = ()
     rmsle: Annotated[float, Field(ge=0, description="over the points used")]
     points: Annotated[Count, Field(description="windows used")]
     configurations: Annotated[Count, Field(description="distinct plans measured")]

@@ -60,6 +60,22 @@ class Match(Record):
     weight: Annotated[Fraction, Field(description="its share in the smoothed plan (Eq. 10)")]
     plan: Plan
     throughput: Rate
+    features: Annotated[dict[Name, Fraction], Field(max_length=80, description="similarity of each metadata field")] = (
+        Field(default_factory=dict[str, float])
+    )
+
+
+class MeasuredConfiguration(Record):
+    """The step time of one configuration over all its windows: a point that a throughput model is fitted to."""
+
+    workers: Annotated[int, Field(ge=1, le=10_000)]
+    ps: Annotated[int, Field(ge=1, le=1_000)]
+    worker_cpu_cores: Annotated[float, Field(gt=0, le=1024)]
+    ps_cpu_cores: Annotated[float, Field(gt=0, le=1024)]
+    batch_size: Annotated[int, Field(ge=1)]
+    step_time_s: Annotated[float, Field(gt=0, le=10**9, description="robust: a median over windows")]
+    windows: Annotated[int, Field(ge=1, le=10**9)]
+    log_sd: Annotated[float, Field(ge=0, description="standard error of the logarithm of the step time")]
 
 
 class Alternative(Record):
