@@ -14,7 +14,6 @@ import pytest
 import stretto_wire as wire
 from nats.js import JetStreamContext
 from nats.js.api import StreamConfig, SubjectTransform
-from stretto_wire.asyncapi import PARTITIONED, PATTERN_OF_STREAM
 from stretto_wire.cloudevents import headers_of
 from stretto_wire.examples import EXAMPLES, NOW_S
 
@@ -67,8 +66,10 @@ async def stream(nats_url: str) -> AsyncIterator[JetStreamContext]:
     host = nats_url.split("@")[1]
     client = await nats.connect(f"nats://{host}", user="reader", password="p@ss/word")
     context = client.jetstream()
-    transform = SubjectTransform(src=PATTERN_OF_STREAM, dest=PARTITIONED)
-    await context.add_stream(StreamConfig(name=wire.STREAM, subjects=["evt.>", "tel.>"], subject_transform=transform))
+    transform = SubjectTransform(src=wire.PATTERN_OF_STREAM, dest=wire.STORED_AS)
+    await context.add_stream(
+        StreamConfig(name=wire.STREAM, subjects=[*wire.SUBJECTS_OF_STREAM], subject_transform=transform)
+    )
     yield context
     await client.close()
 

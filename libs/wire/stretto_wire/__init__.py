@@ -9,11 +9,17 @@ from .base import Message as Message
 from .base import Record as Record
 from .errors import WireError as WireError
 from .events import *  # noqa: F403
+from .refusals import ERROR_HEADER as ERROR_HEADER
+from .refusals import Refusal as Refusal
+from .refusals import Refused as Refused
 from .registry import CHANNELS as CHANNELS
 from .registry import DEAD_LETTERS as DEAD_LETTERS
 from .registry import EVENTS_KEPT_S as EVENTS_KEPT_S
 from .registry import PARTITIONS as PARTITIONS
+from .registry import PATTERN_OF_STREAM as PATTERN_OF_STREAM
+from .registry import STORED_AS as STORED_AS
 from .registry import STREAM as STREAM
+from .registry import SUBJECTS_OF_STREAM as SUBJECTS_OF_STREAM
 from .registry import TELEMETRY_KEPT_S as TELEMETRY_KEPT_S
 from .registry import Channel as Channel
 from .registry import channel_at as channel_at

@@ -8,16 +8,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from .base import Message
+from .base import Message, Record
 from .cloudevents import example_headers
 from .examples import EXAMPLES
-from .registry import CHANNELS, DEAD_LETTERS, EVENTS_KEPT_S, PARTITIONS, STREAM, TELEMETRY_KEPT_S, Channel
-from .schemas import schema_name
+from .refusals import ERROR_HEADER, Refused
+from .registry import (
+    CHANNELS,
+    DEAD_LETTERS,
+    EVENTS_KEPT_S,
+    PARTITIONS,
+    PATTERN_OF_STREAM,
+    STORED_AS,
+    STREAM,
+    SUBJECTS_OF_STREAM,
+    TELEMETRY_KEPT_S,
+    Channel,
+)
+from .request_examples import REFUSAL
+from .schemas import REFUSED, schema_name
 
 Document = dict[str, Any]
-
-PATTERN_OF_STREAM = "*.v1.*.*.*"
-PARTITIONED = "{{partition(%d,4)}}.{{wildcard(1)}}.v1.{{wildcard(2)}}.{{wildcard(3)}}.{{wildcard(4)}}" % PARTITIONS  # noqa: UP031
 
 _DESCRIPTION = """\
 Everything that Stretto's services, pods and readers say to each other, generated from libs/wire.
@@ -48,6 +58,9 @@ def document() -> Document:
         if channel.reply is not None:
             channels[f"{key}.reply"] = _reply_channel(channel.reply)
             messages[channel.reply.__name__] = _reply(channel, channel.reply)
+    channels["dlq"] = _dead_letters()
+    messages["DeadLetter"] = _dead_letter()
+    messages["Refused"] = _refused()
     return {
         "asyncapi": "3.0.0",
         "id": "urn:stretto:wire:v1",
@@ -92,8 +105,8 @@ def _streams() -> Document:
         "streams": {
             STREAM: {
                 "description": "facts, telemetry and journals, in the one order that every service replays",
-                "subjects": ["evt.>", "tel.>", "cmd.>", "journal.>", "fence.>"],
-                "subject_transform": {"source": PATTERN_OF_STREAM, "destination": PARTITIONED},
+                "subjects": list(SUBJECTS_OF_STREAM),
+                "subject_transform": {"source": PATTERN_OF_STREAM, "destination": STORED_AS},
                 "partitions": PARTITIONS,
                 "kept_s": EVENTS_KEPT_S,
             },
@@ -145,7 +158,7 @@ def _reply_channel(reply: type[Message]) -> Document:
     return {
         "address": None,
         "description": "the reply subject that the request names",
-        "messages": {reply.__name__: {"$ref": f"#/components/messages/{reply.__name__}"}},
+        "messages": {name: {"$ref": f"#/components/messages/{name}"} for name in (reply.__name__, "Refused")},
     }
 
 
@@ -175,6 +188,53 @@ def _reply(channel: Channel, reply: type[Message]) -> Document:
         "payload": _schema_object(f"./schemas/{schema_name(channel, reply=True)}"),
         "examples": [{"name": "realistic", "payload": _payload(reply)}],
     }
+
+
+def _refused() -> Document:
+    return {
+        "name": "stretto.refused.v1",
+        "title": "Refused",
+        "summary": _first_line(Refused),
+        "contentType": "application/json",
+        "headers": _schema_object_of(_texts({ERROR_HEADER: "the code of the refusal"})),
+        "payload": _schema_object(f"./schemas/{REFUSED}"),
+        "examples": [{"name": "realistic", "payload": REFUSAL.model_dump(mode="json")}],
+    }
+
+
+def _dead_letters() -> Document:
+    return {
+        "address": "dlq.{subject}",
+        "title": "dead letters",
+        "summary": "What could not be read or used, under the subject it came by.",
+        "parameters": {"subject": {"description": "the whole original subject", "examples": ["tel.v1.ps.ps-0.a"]}},
+        "messages": {"DeadLetter": {"$ref": "#/components/messages/DeadLetter"}},
+        "x-jetstream": {"stream": DEAD_LETTERS, "kept_s": EVENTS_KEPT_S},
+    }
+
+
+def _dead_letter() -> Document:
+    texts = {
+        "reason": "what kind of fault it was",
+        "error": "what was wrong: field, value and remedy",
+        "service": "who could not use it",
+        "seq": "the original's sequence in its stream",
+    }
+    return {
+        "name": "stretto.dead-letter.v1",
+        "title": "DeadLetter",
+        "summary": "The original body; why it is here stands in the headers.",
+        "headers": _schema_object_of(_texts(texts)),
+    }
+
+
+def _texts(described: dict[str, str]) -> Document:
+    properties = {name: {"type": "string", "description": text} for name, text in described.items()}
+    return {"type": "object", "required": list(described), "properties": properties}
+
+
+def _schema_object_of(schema: Document) -> Document:
+    return {"schemaFormat": "application/schema+json;version=2020-12", "schema": schema}
 
 
 def _schema_object(path: str) -> Document:
@@ -210,10 +270,12 @@ def _operation(channel: Channel, action: str, service: str) -> Document:
     if channel.reply is not None:
         operation["reply"] = {
             "channel": {"$ref": f"#/channels/{key}.reply"},
-            "messages": [{"$ref": f"#/channels/{key}.reply/messages/{channel.reply.__name__}"}],
+            "messages": [
+                {"$ref": f"#/channels/{key}.reply/messages/{name}"} for name in (channel.reply.__name__, "Refused")
+            ],
         }
     return operation
 
 
-def _first_line(message_type: type[Message]) -> str:
+def _first_line(message_type: type[Record]) -> str:
     return " ".join((message_type.__doc__ or "").split("\n\n", maxsplit=1)[0].split())

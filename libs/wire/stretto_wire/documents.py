@@ -12,13 +12,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .asyncapi import PARTITIONED, PATTERN_OF_STREAM, address, channel_key, document
+from .asyncapi import address, channel_key, document
 from .base import Message
 from .cloudevents import example_headers, headers_schema
 from .compatibility import Baseline, Break, breaks, without_prose
 from .examples import EXAMPLES, SPEC
-from .registry import CHANNELS, PARTITIONS, STREAM, Channel
-from .schemas import DIALECT, JOB_SCHEMA, job_schema, message_schema, schema_name
+from .refusals import Refused
+from .registry import CHANNELS, PARTITIONS, PATTERN_OF_STREAM, STORED_AS, STREAM, Channel
+from .request_examples import REFUSAL
+from .schemas import DIALECT, JOB_SCHEMA, REFUSED, job_schema, message_schema, schema_name
 
 BASELINE = "compatibility/v1.json"
 HEADERS_SCHEMA = "headers.schema.json"
@@ -32,6 +34,8 @@ def files() -> dict[str, str]:
         JOB_SCHEMA: _json(job_schema()),
         HEADERS_SCHEMA: _json({"$schema": DIALECT, "$id": HEADERS_SCHEMA, **headers_schema()}),
         "examples/job.json": _json(SPEC.model_dump(mode="json")),
+        f"schemas/{REFUSED}": _json(message_schema(Refused, REFUSED)),
+        f"examples/{REFUSED}": _json(REFUSAL.model_dump(mode="json")),
         BASELINE: _json(baseline()),
     }
     for channel in CHANNELS:
@@ -56,6 +60,8 @@ def baseline() -> Baseline:
                 "type": channel.type_name,
                 "schema": _compared(message_schema(message_type, name)),
             }
+    refused = _compared(message_schema(Refused, REFUSED))
+    messages["refused"] = {"kind": "reply", "subject": "", "type": "stretto.refused.v1", "schema": refused}
     messages["job"] = {"kind": "job", "subject": "", "type": "stretto/v1", "schema": _compared(job_schema())}
     return {"messages": messages}
 
@@ -171,10 +177,11 @@ def _readme() -> str:
         stream=STREAM,
         partitions=PARTITIONS,
         pattern=PATTERN_OF_STREAM,
-        partitioned=PARTITIONED,
+        partitioned=STORED_AS,
         job=JOB_SCHEMA,
         headers=HEADERS_SCHEMA,
         baseline=BASELINE,
+        refused=REFUSED,
     )
 
 
@@ -198,10 +205,16 @@ Generated from `libs/wire` by `make proto`; `make lint` and the tests check that
 ## Subscribe to events
 
 Events are CloudEvents 1.0 in binary mode: attributes in `ce-*` headers, the body is plain JSON. Any NATS client may
-subscribe to `evt.v1.>`, or read them from the beginning from the JetStream stream `{stream}` with the filter
-`*.evt.v1.>`: it stores `{pattern}` as `{partitioned}`, one of {partitions} partitions by job.
+subscribe to `evt.v1.>` from now on. An account that may use JetStream reads them from the beginning from the stream
+`{stream}` with the filter `*.evt.v1.>`: it stores `{pattern}` as `{partitioned}`, one of {partitions} by job.
 Ignore fields and events that you do not know. A unit stands in the name of its field (`_s` seconds, `_bytes`,
 `_cores`, `_per_hour`).
+
+## Ask
+
+A request (`rpc.v1.…`, `pod.v1.…`) is answered by its reply, or by [Refused](schemas/{refused}) with a header
+`error`. A request with the same header `request-id` gets the same reply again. What could not be read or used goes to
+`dlq.<subject>` with the reason in its headers.
 
 ## What may change in v1
 

@@ -34,6 +34,11 @@ PARTITIONS = 16
 """Fixed for the life of the stream: stored subjects and snapshots carry the partition."""
 
 STREAM = "STRETTO"
+SUBJECTS_OF_STREAM = ("evt.v1.>", "tel.v1.>", "journal.>", "fence.>")
+PATTERN_OF_STREAM = "*.v1.*.*.*"
+STORED_AS = f"{{{{partition({PARTITIONS},4)}}}}." + "{{wildcard(1)}}.v1.{{wildcard(2)}}.{{wildcard(3)}}.{{wildcard(4)}}"
+"""The stream's subject transform: what fits the pattern is stored with the job's partition in front."""
+
 DEAD_LETTERS = "DLQ"
 EVENTS_KEPT_S = 30 * 24 * 3600
 TELEMETRY_KEPT_S = 3600

@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import requests as r
 from . import values as v
 from .base import Message
+from .refusals import Refusal, Refused
 
 JOB = "ctr-ranking-42"
 SHARD = v.Shard(id=311, attempt=1, epoch=0, start=10_190_848, length=32_768, offset=0)
@@ -89,6 +90,16 @@ PODS: tuple[Message, ...] = (
         rows=1_405_951,
         checksum="9f1c2d",
     ),
+)
+
+REFUSAL = Refused(
+    error=Refusal(
+        code="invalid",
+        message="offset = -1: Input should be greater than or equal to 0",
+        field="offset",
+        value="-1",
+        remedy="Input should be greater than or equal to 0",
+    )
 )
 
 REQUESTS: tuple[Message, ...] = (*DISPATCHER, *OWNERS, *PODS)

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from pydantic.json_schema import GenerateJsonSchema
 
-from .base import Message
+from .base import Record
 from .registry import Channel
 from .spec import JobSpec
 
@@ -15,6 +15,7 @@ Schema = dict[str, Any]
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 JOB_SCHEMA = "job.schema.json"
+REFUSED = "refused.v1.json"
 
 _SIZE: Schema = {
     "type": "string",
@@ -35,7 +36,7 @@ def schema_name(channel: Channel, *, reply: bool = False) -> str:
     return f"{channel.kind}.{channel.service}.{channel.name}{'.reply' if reply else ''}.v1.json"
 
 
-def message_schema(message_type: type[Message], name: str) -> Schema:
+def message_schema(message_type: type[Record], name: str) -> Schema:
     """What a reader of v1 has to accept. Open: fields that a newer writer adds are not an error."""
     return _opened(_document(message_type.model_json_schema(schema_generator=_WithoutFieldTitles), name))
 

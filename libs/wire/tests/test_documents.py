@@ -106,7 +106,7 @@ def test_every_subject_has_a_channel_with_its_parameters(asyncapi: dict[str, Any
                 assert f"{{{name}}}" in pattern
                 pattern = pattern.replace(f"{{{name}}}", "*")
             addresses[pattern] = channel
-    assert set(addresses) == {channel.pattern for channel in wire.CHANNELS}
+    assert set(addresses) == {"dlq.*", *(channel.pattern for channel in wire.CHANNELS)}
 
 
 def test_publisher_and_readers_of_a_subject_have_operations(asyncapi: dict[str, Any]) -> None:
