@@ -13,13 +13,12 @@ import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import nats
 import nats.errors
 import structlog
-from nats.aio.client import Client as Connection
 from nats.aio.msg import Msg
 from pydantic import SecretStr
 
+from stretto_runtime.connection import Connection
 from stretto_runtime.faults import BusFault, Fenced
 
 EVENTS = "STRETTO"

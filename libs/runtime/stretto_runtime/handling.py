@@ -150,21 +150,25 @@ class Handling:
             parent = parent or slot.trace
         if not (outputs or arrival.trace or arrival.kind == "request"):
             return parent
-        replayed = arrival.meta.seq <= self._fence_seq
-        name = f"{self._service.name} {arrival.subject.split('.')[3] if arrival.kind in ('message', 'request') else arrival.kind}"
-        attributes: dict[str, Any] = {
-            "messaging.system": "nats",
-            "messaging.destination.name": arrival.subject,
-            "stretto.job": key,
-            "stretto.source": source,
-            "stretto.delivery": 1 + (self._attempt if replayed else 0),
-        }
-        for _, fact, message in outputs:
-            attributes |= decision_attributes(fact)
-            attributes["stretto.published"] = (
-                f"{attributes.get('stretto.published', '')} {channel_of(message).name}".strip()
-            )
-        span = self._shell.tracing.span(name, parent, started_ns, attributes=attributes)
+        what = arrival.subject.split(".")[3] if arrival.kind in ("message", "request") else arrival.kind
+
+        def attributes() -> dict[str, Any]:
+            replayed = arrival.meta.seq <= self._fence_seq
+            found: dict[str, Any] = {
+                "messaging.system": "nats",
+                "messaging.destination.name": arrival.subject,
+                "stretto.job": key,
+                "stretto.source": source,
+                "stretto.delivery": 1 + (self._attempt if replayed else 0),
+                "stretto.published": [channel_of(message).name for _, _, message in outputs],
+            }
+            for _, fact, _ in outputs:
+                found |= decision_attributes(fact)
+            return found
+
+        span = self._shell.tracing.span(
+            f"{self._service.name} {what}", parent, started_ns, attributes=attributes
+        )
         if span is None:
             return parent
         span.end()

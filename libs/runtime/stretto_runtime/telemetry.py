@@ -14,7 +14,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +63,9 @@ class Tracing:
         parent: str = "",
         start_ns: int | None = None,
         kind: SpanKind = SpanKind.CONSUMER,
-        attributes: Mapping[str, Any] | None = None,
+        attributes: Callable[[], Mapping[str, Any]] | None = None,
     ) -> trace.Span | None:
-        """A started span, or None when too many were started in this second."""
+        """A started span, or None when too many were started in this second. ``attributes`` are asked for if needed."""
         now = time.monotonic()
         self._budget = min(self._per_s, self._budget + (now - self._filled_s) * self._per_s)
         self._filled_s = now
@@ -75,12 +75,13 @@ class Tracing:
         self._budget -= 1
         above = parse_traceparent(parent)
         context = trace.set_span_in_context(NonRecordingSpan(above)) if above else None
-        return self._tracer.start_span(name, context, kind, attributes, start_time=start_ns)
+        found = attributes() if attributes else None
+        return self._tracer.start_span(name, context, kind, found, start_time=start_ns)
 
     @contextlib.contextmanager
     def sending(self, name: str, parent: str = "", attributes: Mapping[str, Any] | None = None) -> Iterator[str]:
         """A span around an action of ours; yields the ``traceparent`` for what it sends."""
-        span = self.span(name, parent, kind=SpanKind.PRODUCER, attributes=attributes)
+        span = self.span(name, parent, kind=SpanKind.PRODUCER, attributes=lambda: attributes or {})
         if span is None:
             yield parent
             return
