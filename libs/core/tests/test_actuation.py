@@ -27,7 +27,7 @@ class World:
         self.launched: list[str] = []
         self.facts: list[Any] = []
         self.own: dict[int, list[int]] = {}
-        self.tell(submitted or a.JobSubmitted("job"))
+        self.tell(submitted or a.JobSubmitted("job", samples_total=12))
 
     @property
     def state(self) -> a.ActuatorState:
@@ -73,7 +73,7 @@ class World:
         if steps.converged:
             self.tell(a.PlanApplied(steps.converged))
         if steps.conclude:
-            self.tell(a.JobFinished(10, 10, 0, 0, 0, 5, "", None))
+            self.tell(a.BooksTaken((a.Book(10, 0, True, 5, "7"),), None))
         return any(
             (steps.launch, steps.stop, steps.resize, steps.claim, steps.rebalance, steps.converged, steps.conclude)
         )
@@ -260,19 +260,20 @@ def test_server_that_dies_before_the_claim_is_heard_restarts_the_set() -> None:
 
 def test_completion_takes_the_books_and_ends_all_pods() -> None:
     world = started(plan(workers=2))
-    world.tell(a.JobCompleted(10))
+    world.tell(a.JobCompleted(samples_abandoned=2))
     world.tell(a.PlanDecided(2, plan(workers=5)))
     world.run()
     assert world.told(a.JobFinished)[0].samples_expected == 10
+    assert world.state.samples_expected == 10
     assert world.pods == {}
     assert world.state.phase == "finished"
-    world.tell(a.JobFinished(1, 1, 0, 0, 0, 0, "", None))
+    world.tell(a.BooksTaken((), None))
     assert len(world.told(a.JobFinished)) == 1
 
 
 def test_evaluation_gets_a_worker_even_if_the_last_one_died() -> None:
     world = started(plan(workers=1), a.JobSubmitted("job", evaluate=100))
-    world.tell(a.JobCompleted(10))
+    world.tell(a.JobCompleted(samples_abandoned=2))
     world.kill("worker-0")
     assert a.next_steps(world.state, world.now).launch[0].name == "worker-1"
 
@@ -383,3 +384,14 @@ def test_moves_are_the_fewest_and_end_balanced(before: int, after: int, random: 
 def test_unowned_bucket_is_named() -> None:
     with pytest.raises(a.UnownedColumns, match=r"columns \[1\] of 2"):
         a.plan_moves({0: [1, 0]}, {0: [1]}, [1, 1], {0: 1.0})
+
+
+def test_books_count_what_is_missing_and_what_is_twice() -> None:
+    exact = a.Book(applied_samples=100, skipped_repeats=7, owns_dense=True, rows=5, checksum=str(2**64 - 1))
+    other = a.Book(applied_samples=0, skipped_repeats=9, owns_dense=False, rows=6, checksum="3")
+    books = a.close_books(100, [exact, other], None)
+    assert (books.samples_applied, books.samples_lost, books.samples_repeated) == (100, 0, 0)
+    assert (books.rows, books.repeats_recognised, books.checksum) == (11, 9, "2")
+    torn = a.close_books(100, [exact, a.Book(90, 0, True, 1, ""), a.Book(130, 0, True, 1, "")], None)
+    assert (torn.samples_applied, torn.samples_lost, torn.samples_repeated) == (90, 10, 30)
+    assert a.close_books(100, [], None).samples_lost == 100

@@ -4,10 +4,13 @@
 carries the steps out against a backend and reports what it observed; every observation may come twice, late or never.
 """
 
+from stretto_core.actuation.books import close_books
 from stretto_core.actuation.machine import ActuatorMachine
 from stretto_core.actuation.placement import UnownedColumns, claim, plan_moves
 from stretto_core.actuation.state import (
     ActuatorState,
+    Book,
+    BooksTaken,
     BucketsClaimed,
     CheckpointFailed,
     CheckpointFlushed,
@@ -36,6 +39,8 @@ from stretto_core.actuation.steps import Rebalance, Steps, next_steps
 __all__ = [
     "ActuatorMachine",
     "ActuatorState",
+    "Book",
+    "BooksTaken",
     "BucketsClaimed",
     "CheckpointFailed",
     "CheckpointFlushed",
@@ -62,6 +67,7 @@ __all__ = [
     "Steps",
     "UnownedColumns",
     "claim",
+    "close_books",
     "next_steps",
     "plan_moves",
 ]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from stretto_core.actuation import state as s
+from stretto_core.actuation.books import close_books
 from stretto_core.actuation.state import ActuatorState, Pod, Role
 from stretto_core.actuation.steps import all_servers_run, converged
 from stretto_core.machine import Action, Emit, Reply
@@ -48,7 +49,7 @@ class ActuatorMachine:
         if self.state.phase != "unknown":
             return
         st = self.state
-        st.job, st.phase = event.job, "active"
+        st.job, st.spec, st.samples_total, st.phase = event.job, event.spec, event.samples_total, "active"
         st.evaluate, st.worker_failures_allowed = event.evaluate, event.worker_failures
         st.restores, st.final_checkpoint_due = event.restores, event.final_checkpoint
 
@@ -68,7 +69,8 @@ class ActuatorMachine:
         st = self.state
         if st.phase != "active":
             return
-        st.phase, st.samples_expected, st.completed_at_s = "completing", event.samples, now
+        st.phase, st.completed_at_s = "completing", now
+        st.samples_expected = st.samples_total - event.samples_abandoned
         if st.migration is None:  # what has not begun is not worth beginning
             st.rebalance = None
             for pod in st.pods.values():
@@ -89,9 +91,9 @@ class ActuatorMachine:
         elif st.phase == "active" and st.restores and st.layout != "ready":
             self._fail(f"the parameters cannot be restored: {event.reason}")
 
-    def _finished(self, event: s.JobFinished, now: float) -> None:
+    def _closed(self, event: s.BooksTaken, now: float) -> None:
         if self.state.phase == "completing":
-            self._out.append(Emit(event))
+            self._out.append(Emit(close_books(self.state.samples_expected, event.books, event.evaluation)))
             self._end("finished")
 
     def _cancelled(self, event: s.JobCancelled, now: float) -> None:
@@ -127,6 +129,8 @@ class ActuatorMachine:
             return
         if (pod.cpu_cores_now, pod.memory_bytes_now) != (event.cpu_cores, event.memory_bytes):
             pod.cpu_cores_now, pod.memory_bytes_now = event.cpu_cores, event.memory_bytes
+            # memory in use cannot be taken away: what was possible is what is wanted until the next plan
+            pod.memory_bytes = max(pod.memory_bytes, event.memory_bytes)
             self._out.append(Emit(event))
 
     def _exited(self, event: s.PodExited, now: float) -> None:
@@ -374,7 +378,7 @@ class ActuatorMachine:
         s.CheckpointFlushed: _flushed,
         s.CheckpointFailed: _checkpoint_failed,
         s.CheckpointRestored: _restored,
-        s.JobFinished: _finished,
+        s.BooksTaken: _closed,
         s.JobCancelled: _cancelled,
         s.PodStarted: _started,
         s.PodResized: _resized,

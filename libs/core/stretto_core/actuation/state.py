@@ -23,9 +23,14 @@ USER_ERROR = 3
 
 @dataclass(frozen=True, slots=True)
 class JobSubmitted:
-    """A job exists. ``restores``: parameters come from a checkpoint. ``final_checkpoint``: one is taken at the end."""
+    """A job exists. ``restores``: parameters come from a checkpoint. ``final_checkpoint``: one is taken at the end.
+
+    ``spec`` is the specification as JSON, for the pods; the machine does not read it.
+    """
 
     job: str
+    spec: str = ""
+    samples_total: int = 0
     evaluate: int = 0
     worker_failures: int = 10
     restores: bool = False
@@ -77,9 +82,9 @@ class CheckpointFailed:
 
 @dataclass(frozen=True, slots=True)
 class JobCompleted:
-    """Every sample was trained; ``samples`` of them are to be found in the books."""
+    """Every sample of every epoch was trained, but for those that were given up by name."""
 
-    samples: int
+    samples_abandoned: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +167,25 @@ class MigrationFinished:
     longest_freeze_s: float
     plan_version: int = 0
     took_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    """One parameter server's own count. ``checksum``: decimal or 0x…, order-free, sums over servers are comparable."""
+
+    applied_samples: int
+    skipped_repeats: int
+    owns_dense: bool
+    rows: int
+    checksum: str
+
+
+@dataclass(frozen=True, slots=True)
+class BooksTaken:
+    """Observed: the counts of all parameter servers; the evaluation as samples, loss, AUC."""
+
+    books: tuple[Book, ...]
+    evaluation: tuple[int, float, float] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,10 +279,12 @@ class ActuatorState:
     """Everything that the actuator knows of one job."""
 
     job: str = ""
+    spec: str = ""
     phase: Literal["unknown", "active", "completing", "finished", "failed", "cancelled"] = "unknown"
     evaluate: int = 0
     worker_failures_allowed: int = 0
     final_checkpoint_due: bool = False
+    samples_total: int = 0
     samples_expected: int = 0
     completed_at_s: float = 0.0
 

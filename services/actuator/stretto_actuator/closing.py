@@ -1,0 +1,78 @@
+"""The end of a completed job: evaluation, last checkpoint, books."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Protocol
+
+import stretto_wire as wire
+import structlog
+from stretto_core.actuation import ActuatorState
+from stretto_runtime import CallRefused, CallTimeout
+
+from . import observations as seen
+from .settings import ActuatorSettings
+
+log = structlog.get_logger("stretto.actuator")
+
+
+class Edge(Protocol):
+    """What closing needs of the service."""
+
+    async def observe(self, key: str, message: wire.Message, trace: str = "") -> None: ...
+    async def call_pod(self, pod: str, request: wire.Message, timeout_s: float = 5.0, trace: str = "") -> Any: ...
+    def now(self) -> float: ...
+
+
+class Closing:
+    """One step per call; each wait is bounded, because a job's end must not hang on its extras."""
+
+    def __init__(self, job: str, edge: Edge, settings: ActuatorSettings) -> None:
+        self._job = job
+        self._edge = edge
+        self._settings = settings
+        self._evaluation: tuple[int, float, float] | None = None
+        self._evaluated = False
+
+    async def advance(self, state: ActuatorState) -> None:
+        """Towards JobFinished. Raises CallTimeout when a parameter server does not answer."""
+        waited_s = self._edge.now() - state.completed_at_s
+        if state.evaluate and not self._evaluated:
+            await self._evaluate(state, waited_s)
+            return
+        if state.final_checkpoint_due:
+            if waited_s < self._settings.final_checkpoint_timeout_s:
+                return
+            log.warning("finishing without the last checkpoint", job=self._job, waited_s=waited_s)
+        servers = [pod.name for pod in state.listed()]
+        replies = await asyncio.gather(*(self._edge.call_pod(s, wire.GetBooks(job=self._job), 30.0) for s in servers))
+        books = tuple(
+            seen.BookOfPs(
+                applied_samples=reply.applied_samples,
+                skipped_repeats=reply.skipped_repeats,
+                owns_dense=reply.owns_dense,
+                rows=reply.rows,
+                checksum=reply.checksum,
+            )
+            for reply in replies
+        )
+        await self._edge.observe(self._job, seen.BooksTaken(job=self._job, books=books, evaluation=self._evaluation))
+
+    async def _evaluate(self, state: ActuatorState, waited_s: float) -> None:
+        if waited_s > self._settings.evaluate_timeout_s:
+            log.warning("finishing without an evaluation", job=self._job, waited_s=waited_s)
+            self._evaluated = True
+            return
+        for worker in (pod for pod in state.of_role("worker") if pod.phase == "running"):
+            try:
+                request = wire.EvaluateModel(job=self._job, samples=state.evaluate)
+                reply = await self._edge.call_pod(worker.name, request)
+            except (CallTimeout, CallRefused) as error:
+                log.info("worker cannot evaluate now", job=self._job, pod=worker.name, error=str(error))
+                continue
+            if reply.state == "failed":
+                log.warning("evaluation failed", job=self._job, pod=worker.name, detail=reply.detail)
+            if reply.evaluation is not None:
+                self._evaluation = (reply.evaluation.samples, reply.evaluation.loss, reply.evaluation.auc)
+            self._evaluated = reply.state != "running"
+            return

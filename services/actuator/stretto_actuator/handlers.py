@@ -1,0 +1,115 @@
+"""Messages to events of the core, facts of the core to messages; nothing more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import stretto_wire as wire
+from stretto_core import actuation as core
+from stretto_core.types import Plan
+
+from . import observations as seen
+
+FINAL = "-final"
+"""how the checkpoint that is taken after the last shard is named"""
+
+
+def to_event(message: Any) -> Any:
+    """The core event of ``message``; None: none of the actuator's business."""
+    translate = _EVENTS.get(type(message))
+    return translate(message) if translate else None
+
+
+def to_message(job: str, fact: Any) -> Any:
+    """The wire message of a core fact or reply."""
+    return _FACTS[type(fact)](job, fact)
+
+
+def _submitted(message: wire.JobSubmitted) -> core.JobSubmitted:
+    spec = message.spec
+    return core.JobSubmitted(
+        job=message.job,
+        spec=spec.model_dump_json(),
+        samples_total=spec.samples_total,
+        evaluate=spec.evaluate,
+        worker_failures=spec.restarts.worker_failures,
+        restores=spec.checkpoint.restore_from is not None,
+        final_checkpoint=spec.checkpoint.every_s is not None or spec.checkpoint.url is not None,
+    )
+
+
+def _gone(message: seen.PodGone) -> core.PodExited:
+    return core.PodExited(message.pod, message.reason, message.exit_code, message.detail)
+
+
+def _ready(message: seen.PodReady) -> core.PodStarted:
+    return core.PodStarted(
+        pod=message.pod,
+        address=message.address,
+        took_s=message.took_s,
+        limits=message.limits,
+        cpu_cores=message.cpu_cores,
+        memory_bytes=message.memory_bytes,
+        adopted=message.adopted,
+    )
+
+
+_EVENTS: dict[type, Callable[[Any], Any]] = {
+    wire.JobSubmitted: _submitted,
+    wire.JobCancelled: lambda m: core.JobCancelled(),
+    wire.PlanDecided: lambda m: core.PlanDecided(m.version, Plan(**m.plan.model_dump())),
+    wire.HotPsDetected: lambda m: core.HotPsDetected(m.pod),
+    wire.CheckpointRestored: lambda m: core.CheckpointRestored(),
+    wire.CheckpointFlushed: lambda m: core.CheckpointFlushed(m.checkpoint.id, m.checkpoint.id.endswith(FINAL)),
+    wire.CheckpointFailed: lambda m: core.CheckpointFailed(m.id, m.reason),
+    wire.JobCompleted: lambda m: core.JobCompleted(m.samples_abandoned),
+    wire.GetServers: lambda m: core.ServersAsked(),
+    seen.PodReady: _ready,
+    seen.PodGone: _gone,
+    seen.PodLimited: lambda m: core.PodResized(m.pod, m.cpu_cores, m.memory_bytes),
+    seen.ServersClaimed: lambda m: core.BucketsClaimed(m.pods),
+    seen.MoveBegun: lambda m: core.MigrationStarted(m.number, m.sources, m.destinations, m.buckets),
+    seen.MoveEnded: lambda m: core.MigrationFinished(m.number, m.buckets, m.moved_bytes, m.longest_freeze_s),
+    seen.PlanReached: lambda m: core.PlanApplied(m.version),
+    seen.BooksTaken: lambda m: core.BooksTaken(tuple(core.Book(**book.model_dump()) for book in m.books), m.evaluation),
+}
+
+
+def _servers(servers: tuple[core.Server, ...]) -> tuple[wire.ParameterServer, ...]:
+    return tuple(wire.ParameterServer(**asdict(server)) for server in servers)
+
+
+def _finished(job: str, fact: core.JobFinished) -> wire.JobFinished:
+    fields = {**asdict(fact), "evaluation": None}
+    if fact.evaluation is not None:
+        samples, loss, auc = fact.evaluation
+        fields["evaluation"] = wire.Evaluation(samples=samples, loss=loss, auc=auc)
+    return wire.JobFinished(job=job, **fields)
+
+
+def _without(fact: Any, *names: str) -> dict[str, Any]:
+    return {key: value for key, value in asdict(fact).items() if key not in names}
+
+
+_FACTS: dict[type, Callable[[str, Any], Any]] = {
+    core.PodStarted: lambda job, f: wire.PodStarted(job=job, **_without(f, "adopted")),
+    core.PodExited: lambda job, f: wire.PodExited(job=job, **asdict(f)),
+    core.PodResized: lambda job, f: wire.PodResized(job=job, **asdict(f)),
+    core.PlanApplied: lambda job, f: wire.PlanApplied(
+        job=job, version=f.version, plan=wire.Plan(**asdict(f.plan)), took_s=f.took_s
+    ),
+    core.ServersChanged: lambda job, f: wire.ServersChanged(job=job, version=f.version, servers=_servers(f.servers)),
+    core.ServersKnown: lambda job, f: wire.GetServersReply(
+        job=job,
+        answer="ok" if f.known else "unknown",
+        version=f.version,
+        plan_version=f.plan_version,
+        servers=_servers(f.servers),
+    ),
+    core.MigrationStarted: lambda job, f: wire.MigrationStarted(job=job, **_without(f, "number")),
+    core.MigrationFinished: lambda job, f: wire.MigrationFinished(job=job, **_without(f, "number")),
+    core.JobFinished: _finished,
+    core.JobFailed: lambda job, f: wire.JobFailed(job=job, reason=f.reason[:2000]),
+}

@@ -1,0 +1,132 @@
+"""Moves parameters until the layout that is wanted is the one that the parameter servers own.
+
+Ownership on the servers is the truth: after a restart the moves are computed again from it, so a half-done migration
+is simply continued. One destination takes at a time, which keeps every worker's pauses short.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Protocol
+
+import stretto_wire as wire
+import structlog
+from stretto_core.actuation import ActuatorState, Rebalance, Server, plan_moves
+
+from . import observations as seen
+
+DENSE = -1
+
+log = structlog.get_logger("stretto.actuator")
+
+
+class Edge(Protocol):
+    """What moving needs of the service."""
+
+    async def observe(self, key: str, message: wire.Message, trace: str = "") -> None: ...
+    async def call_pod(self, pod: str, request: wire.Message, timeout_s: float = 5.0, trace: str = "") -> Any: ...
+
+
+class Mover:
+    """One job's migrations, one step per call."""
+
+    def __init__(self, job: str, edge: Edge) -> None:
+        self._job = job
+        self._edge = edge
+        self.rest()
+
+    def rest(self) -> None:
+        """No migration is wanted."""
+        self._taking: int | None = None
+        self._buckets = 0
+        self._moved_bytes = 0
+        self._longest_freeze_s = 0.0
+
+    async def advance(self, wanted: Rebalance, state: ActuatorState) -> None:
+        """Look how far it is, and do the next step. Raises CallTimeout when a server does not answer."""
+        names = {pod.number: pod.name for pod in state.listed()}
+        if await self._running(names):
+            return
+        owned = dict(zip(names, await asyncio.gather(*(self._ownership(names[n]) for n in names)), strict=True))
+        rows = [sum(counts) for counts in zip(*(reply.bucket_rows for reply in owned.values()), strict=False)]
+        moves = plan_moves(
+            {number: reply.buckets for number, reply in owned.items()},
+            {number: reply.slices for number, reply in owned.items()},
+            rows,
+            wanted.weights,
+        )
+        if not moves:
+            await self._observe(
+                seen.MoveEnded(
+                    job=self._job,
+                    number=wanted.number,
+                    buckets=self._buckets,
+                    moved_bytes=self._moved_bytes,
+                    longest_freeze_s=self._longest_freeze_s,
+                )
+            )
+        elif state.migration is None:
+            await self._begin(wanted, names, moves, {number: sum(map(bool, r.slices)) for number, r in owned.items()})
+        else:
+            destination = min(moves)
+            await self._take(destination, moves[destination], names, state)
+
+    async def _begin(
+        self,
+        wanted: Rebalance,
+        names: dict[int, str],
+        moves: dict[int, list[tuple[int, int]]],
+        slices: dict[int, int],
+    ) -> None:
+        self.rest()
+        every = [move for part in moves.values() for move in part]
+        self._buckets = sum(slices[source] if bucket == DENSE else 1 for bucket, source in every)
+        await self._observe(
+            seen.MoveBegun(
+                job=self._job,
+                number=wanted.number,
+                sources=tuple(sorted({names[source] for _, source in every})),
+                destinations=tuple(sorted(names[destination] for destination in moves)),
+                buckets=self._buckets,
+            )
+        )
+
+    async def _take(
+        self, destination: int, moves: list[tuple[int, int]], names: dict[int, str], state: ActuatorState
+    ) -> None:
+        servers = tuple(Server(pod.number, pod.address, pod.leaving) for pod in state.listed())
+        request = wire.TakeBuckets(
+            job=self._job,
+            moves=tuple(wire.BucketMove(bucket=bucket, source=source) for bucket, source in moves),
+            servers=tuple(wire.ParameterServer(index=s.index, address=s.address, leaving=s.leaving) for s in servers),
+        )
+        reply = await self._edge.call_pod(names[destination], request)
+        if reply.accepted:
+            self._taking = destination
+        else:
+            log.warning("move refused; again later", job=self._job, pod=names[destination], detail=reply.detail)
+
+    async def _running(self, names: dict[int, str]) -> bool:
+        """Whether a server is still taking buckets; books those that have finished."""
+        statuses = await asyncio.gather(*(self._status(name) for name in names.values()))
+        for number, status in zip(names, statuses, strict=True):
+            if status.running:
+                self._taking = number
+                return True
+            if number == self._taking:
+                self._taking = None
+                self._moved_bytes += status.moved_bytes
+                self._longest_freeze_s = max(self._longest_freeze_s, status.longest_freeze_s)
+                self._buckets = max(self._buckets, status.done)
+                if status.error:
+                    log.warning("move broke off; continued", job=self._job, pod=names[number], error=status.error)
+        return False
+
+    async def _status(self, name: str) -> wire.GetMoveStatusReply:
+        return await self._edge.call_pod(name, wire.GetMoveStatus(job=self._job))
+
+    async def _ownership(self, name: str) -> wire.GetOwnershipReply:
+        return await self._edge.call_pod(name, wire.GetOwnership(job=self._job))
+
+    async def _observe(self, message: wire.Message) -> None:
+        await self._edge.observe(self._job, message)

@@ -1,0 +1,251 @@
+"""The edge of one job: look at the pods, do what is missing, report what was seen; again and again.
+
+Nothing here remembers more than the state and the world do: a reconciler that starts in the middle of anything goes
+on with it. What it keeps in memory only spares repetitions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Any, Protocol
+
+import stretto_wire as wire
+import structlog
+from stretto_core.actuation import ActuatorState, Pod, Steps, next_steps
+from stretto_runtime import CallRefused, CallTimeout, PartitionLost, RuntimeFault
+
+from . import observations as seen
+from .backend import Backend, BackendError, PodStatus
+from .closing import Closing
+from .migration import Mover
+from .pods import pod_spec, write_spec
+from .settings import ActuatorSettings
+
+BUSY_S = 0.2
+PING_S = 1.0
+SIGNALLED = 128
+
+log = structlog.get_logger("stretto.actuator")
+
+
+class Edge(Protocol):
+    """What the reconciler needs of the service."""
+
+    async def observe(self, key: str, message: wire.Message, trace: str = "") -> None: ...
+    async def call_pod(self, pod: str, request: wire.Message, timeout_s: float = 5.0, trace: str = "") -> Any: ...
+    def now(self) -> float: ...
+    def trace_of(self, key: str) -> str: ...
+
+
+class Reconciler:
+    """One job's pods follow its state."""
+
+    def __init__(
+        self, job: str, state: ActuatorState, edge: Edge, backend: Backend, settings: ActuatorSettings
+    ) -> None:
+        self.job = job
+        self.state = state
+        self._edge = edge
+        self._backend = backend
+        self._settings = settings
+        self._wake = asyncio.Event()
+        self._told: dict[str, tuple[int, float]] = {}
+        """what each worker was last told to train under: plan version, cores"""
+        self._spec_file: Path | None = None
+        self._last_fault = ""
+        self._mover = Mover(job, edge)
+        self._closing = Closing(job, edge, settings)
+
+    def follow(self, state: ActuatorState) -> None:
+        """The machine has changed."""
+        self.state = state
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Until the job has ended and its pods are gone, or the partition is lost."""
+        while True:
+            self._wake.clear()
+            busy = False
+            try:
+                busy = await self.once()
+                self._last_fault = ""
+            except PartitionLost:
+                return
+            except (CallRefused, CallTimeout, BackendError, RuntimeFault, OSError) as error:
+                if str(error) != self._last_fault:
+                    log.warning("will try again", job=self.job, error=str(error))
+                self._last_fault, busy = str(error), True
+            if self.state.ended and not busy and not self.state.pods:
+                return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), BUSY_S if busy else self._settings.poll_s)
+
+    async def once(self) -> bool:
+        """One look and what follows from it; whether more is to be expected soon."""
+        pods = {pod.pod: pod for pod in await self._backend.list(self.job)}
+        steps = next_steps(self.state, self._edge.now())
+        if await self._report_gone(pods, steps):
+            return True
+        busy = await self._clear_orphans(pods)
+        busy |= await self._launch(pods, steps)
+        busy |= await self._stop(steps)
+        busy |= await self._greet(pods)
+        await self._resize(pods, steps)
+        if not await self._tell_workers(steps):
+            return True
+        if steps.claim:
+            await self._claim(steps)
+            return True
+        if steps.rebalance is not None:
+            await self._mover.advance(steps.rebalance, self.state)
+            return True
+        self._mover.rest()
+        if steps.converged is not None:
+            await self._observe(seen.PlanReached(job=self.job, version=steps.converged))
+            return True
+        if steps.conclude:
+            await self._closing.advance(self.state)
+            return True
+        return busy or steps.retry_at_s is not None
+
+    # pods ------------------------------------------------------------------------------------------------------
+
+    async def _report_gone(self, pods: dict[str, PodStatus], steps: Steps) -> bool:
+        """Exits first: what else is to do depends on them."""
+        gone = [
+            _gone(self.job, pods[name]) for name in self.state.pods if name in pods and pods[name].state == "exited"
+        ]
+        expected = {pod.name for pod in steps.expect}
+        for name, pod in self.state.pods.items():
+            if name not in pods and (name in expected or pod.phase == "stopping"):
+                reason = "vanished" if name in expected else "completed"
+                gone.append(seen.PodGone(job=self.job, pod=name, reason=reason, exit_code=None))
+        for message in gone:
+            await self._observe(message)
+        return bool(gone)
+
+    async def _clear_orphans(self, pods: dict[str, PodStatus]) -> bool:
+        """Pods that nobody knows of any more: ended, and their traces cleared once their end was told."""
+        busy = False
+        for name, pod in pods.items():
+            if name in self.state.pods:
+                continue
+            busy = True
+            if pod.state == "exited":
+                await self._backend.forget(self.job, name)
+            else:
+                await self._backend.stop(self.job, name, self._settings.stop_grace_s)
+        return busy
+
+    async def _launch(self, pods: dict[str, PodStatus], steps: Steps) -> bool:
+        for pod in steps.launch:
+            if pod.name in pods:
+                continue
+            try:
+                self._spec_file = self._spec_file or write_spec(self._settings.state_folder, self.job, self.state.spec)
+                trace = self._edge.trace_of(self.job)
+                await self._backend.launch(pod_spec(pod, self.state, self._settings, self._spec_file, trace))
+            except BackendError as error:
+                await self._observe(
+                    seen.PodGone(job=self.job, pod=pod.name, reason="failed", exit_code=126, detail=str(error)[:2000])
+                )
+        return bool(steps.launch)
+
+    async def _stop(self, steps: Steps) -> bool:
+        for pod in steps.stop:
+            await self._backend.stop(self.job, pod.name, self._settings.stop_grace_s)
+        return bool(steps.stop)
+
+    async def _greet(self, pods: dict[str, PodStatus]) -> bool:
+        """Ask pods that start whether they are ready."""
+        starting = [pod for pod in self.state.pods.values() if pod.phase == "starting" and pod.name in pods]
+        await asyncio.gather(*(self._greet_one(pod, pods[pod.name]) for pod in starting))
+        return bool(starting)
+
+    async def _greet_one(self, pod: Pod, status: PodStatus) -> None:
+        took_s = max(self._edge.now() - status.launched_at_s, 0.0)
+        try:
+            reply = await self._edge.call_pod(pod.name, wire.PodPing(job=self.job), PING_S)
+        except (CallTimeout, CallRefused):
+            reply = None
+        if reply is not None and reply.ready:
+            await self._observe(
+                seen.PodReady(
+                    job=self.job,
+                    pod=pod.name,
+                    address=reply.address,
+                    took_s=took_s,
+                    cpu_cores=status.cpu_cores,
+                    memory_bytes=status.memory_bytes,
+                    limits=status.limits,
+                    adopted=status.adopted,
+                )
+            )
+        elif took_s > self._settings.start_timeout_s:
+            log.warning("not ready in time; replaced", job=self.job, pod=pod.name, after_s=took_s)
+            await self._backend.kill(self.job, pod.name)
+
+    async def _resize(self, pods: dict[str, PodStatus], steps: Steps) -> None:
+        for pod in steps.resize:
+            cpu_cores, memory_bytes = await self._backend.resize(self.job, pod.name, pod.cpu_cores, pod.memory_bytes)
+            await self._observe(
+                seen.PodLimited(job=self.job, pod=pod.name, cpu_cores=cpu_cores, memory_bytes=memory_bytes)
+            )
+
+    async def _tell_workers(self, steps: Steps) -> bool:
+        """Workers label their telemetry with the plan they train under; whether all know."""
+        version = self.state.plan_version
+        due = [
+            pod
+            for pod in steps.expect
+            if pod.role == "worker" and self._told.get(pod.name) != (version, pod.cpu_cores) and self._knows_less(pod)
+        ]
+        return all(await asyncio.gather(*(self._tell(pod, version) for pod in due)))
+
+    def _knows_less(self, pod: Pod) -> bool:
+        return pod.name in self._told or pod.plan_version != self.state.plan_version
+
+    async def _tell(self, pod: Pod, version: int) -> bool:
+        request = wire.TrainUnder(job=self.job, plan_version=version, cpu_cores=pod.cpu_cores)
+        try:
+            await self._edge.call_pod(pod.name, request, PING_S)
+        except (CallTimeout, CallRefused) as error:
+            log.info("worker does not listen yet", job=self.job, pod=pod.name, error=str(error))
+            return False
+        self._told[pod.name] = (version, pod.cpu_cores)
+        return True
+
+    # parameters ------------------------------------------------------------------------------------------------
+
+    async def _claim(self, steps: Steps) -> None:
+        """All or nothing: a server that refuses owns something else, and is replaced with its peers."""
+
+        async def ask(name: str, buckets: list[int], slices: list[int]) -> bool:
+            request = wire.ClaimBuckets(job=self.job, buckets=tuple(buckets), slices=tuple(slices))
+            reply = await self._edge.call_pod(name, request)
+            if not reply.accepted:
+                log.warning("claim refused; replaced", job=self.job, pod=name, detail=reply.detail)
+                await self._backend.kill(self.job, name)
+            return reply.accepted
+
+        accepted = await asyncio.gather(*(ask(name, *parts) for name, parts in steps.claim.items()))
+        if all(accepted):
+            await self._observe(seen.ServersClaimed(job=self.job, pods=tuple(steps.claim)))
+
+    async def _observe(self, message: wire.Message) -> None:
+        await self._edge.observe(self.job, message)
+
+
+def _gone(job: str, pod: PodStatus) -> seen.PodGone:
+    code = pod.exit_code
+    if pod.oom_killed:
+        reason = "oom-killed"
+    elif code is None:
+        reason = "vanished"
+    elif code == 0:
+        reason = "completed"
+    else:
+        reason = "killed" if code > SIGNALLED else "failed"
+    return seen.PodGone(job=job, pod=pod.pod, reason=reason, exit_code=code, detail=pod.detail[-2000:])

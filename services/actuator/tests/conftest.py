@@ -1,0 +1,128 @@
+"""A real server, a real actuator, real processes as pods."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import stretto_wire as wire
+from stretto_actuator.local import LocalBackend
+from stretto_actuator.service import Actuator
+from stretto_actuator.settings import ActuatorSettings
+from stretto_runtime import Client, EmbeddedServer, provision, serve
+
+FAKE = Path(__file__).with_name("fake_pod.py")
+MIB = 2**20
+
+
+class Stage:
+    """The bus, an actuator in this process, and everything that was told."""
+
+    def __init__(self, server: EmbeddedServer, client: Client, folder: Path) -> None:
+        self.server, self.client, self.folder = server, client, folder
+        self.events: list[wire.Message] = []
+        self._following = asyncio.create_task(self._follow())
+        self._actuator: asyncio.Task[None] | None = None
+        self._stop = asyncio.Event()
+        self.backend = LocalBackend(folder)
+
+    async def submit(self, **more: Any) -> None:
+        """A job called j."""
+        document = {"name": "j", "model": {"entry": "m:M"}, "dataset": {"samples": 1000}, **more}
+        await self.client.publish(wire.JobSubmitted(job="j", spec=wire.JobSpec.parse(document)))
+
+    async def decide(self, version: int, workers: int = 1, ps: int = 1, cpu: float = 0.5) -> None:
+        """The arbiter's word."""
+        wanted = wire.Plan(
+            workers=workers,
+            ps=ps,
+            worker_cpu_cores=cpu,
+            ps_cpu_cores=cpu,
+            worker_memory_bytes=256 * MIB,
+            ps_memory_bytes=256 * MIB,
+        )
+        fields = {"cost_per_hour": 0.0, "reasons": ("test",), "alternatives": (), "algorithm": "test"}
+        fields |= dict.fromkeys(("previous", "throughput", "throughput_interval", "throughput_before"))
+        fields |= {"free_cpu_cores": 0.0, "free_memory_bytes": 0}
+        await self.client.publish(wire.PlanDecided(job="j", version=version, kind="initial", plan=wanted, **fields))
+
+    async def _follow(self) -> None:
+        async for event in self.client.events(patterns=("evt.v1.actuator.*.*",)):
+            if event.message is not None:
+                self.events.append(event.message)
+
+    async def start(self, **settings: Any) -> None:
+        assert self.server.passwords is not None
+        pods = self.server.url.replace("nats://", f"nats://operator:{self.server.passwords['operator']}@")
+        python = self.folder / "fake-python"
+        python.write_text(f"#!/bin/sh\nexec {sys.executable} {FAKE}\n")
+        python.chmod(0o755)
+        self._stop = asyncio.Event()
+        options = {
+            "nats_url": self.server.url,
+            "nats_password": self.server.passwords["actuator"],
+            "state_folder": self.folder,
+            "pod_nats_url": pods,
+            "pod_python": str(python),
+            "lease_s": 1.0,
+            "poll_s": 0.3,
+            "stop_grace_s": 3.0,
+            **settings,
+        }
+        self._actuator = asyncio.create_task(serve(Actuator(ActuatorSettings(**options)), self._stop))
+
+    async def stop_actuator(self, abruptly: bool = False) -> None:
+        if self._actuator is not None:
+            if abruptly:
+                self._actuator.cancel()
+            self._stop.set()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._actuator
+            self._actuator = None
+
+    async def end(self) -> None:
+        await self.stop_actuator()
+        self._following.cancel()
+        for pod in await self.backend.list():
+            await self.backend.kill(pod.job, pod.pod)
+        await asyncio.sleep(0.2)
+        for pod in await self.backend.list():
+            await self.backend.forget(pod.job, pod.pod)
+        for hierarchy in set(self.backend._cgroups._of.values()):
+            hierarchy.folder.rmdir()
+
+    def told(self, kind: type[Any]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    async def until(self, check: Callable[[], Any], limit_s: float = 15.0) -> Any:
+        deadline = asyncio.get_running_loop().time() + limit_s
+        while not (result := check()):
+            assert asyncio.get_running_loop().time() < deadline, [type(e).__name__ for e in self.events]
+            await asyncio.sleep(0.02)
+        return result
+
+    async def applied(self, version: int) -> wire.PlanApplied:
+        return (await self.until(lambda: [e for e in self.told(wire.PlanApplied) if e.version == version]))[0]
+
+    async def running(self) -> list[str]:
+        return sorted(pod.pod for pod in await self.backend.list() if pod.state == "running")
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    server = EmbeddedServer(tmp_path / "nats")
+    await server.start()
+    assert server.passwords is not None
+    client = await Client.connect(server.url, "operator", server.passwords["operator"])
+    await provision(client.bus)
+    made = Stage(server, client, tmp_path / "state")
+    made.folder.mkdir(exist_ok=True)
+    yield made
+    await made.end()
+    await client.close()
+    server.kill()

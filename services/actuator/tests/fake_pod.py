@@ -1,0 +1,144 @@
+"""A pod without TensorFlow: answers pod.v1.* as parameter servers and workers do. Runs as a real process.
+
+Ownership is kept as they keep it (0 not mine, 1 mine); a move takes a bucket at its source before it owns it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import nats
+
+JOB, POD = os.environ["STRETTO_JOB"], os.environ["STRETTO_POD"]
+INDEX = int(POD.split("-")[1])
+DELAY_S = float(os.environ.get("FAKE_MOVE_S", "0.002"))
+
+
+class FakePod:
+    def __init__(self, connection: Any) -> None:
+        self.nc = connection
+        self.buckets, self.slices = [0] * 64, [0] * 12
+        self.total = self.done = 0
+        self.running = False
+        self.told: list[int] = []
+        self.evaluations = 0
+        self.checkpoints: dict[str, str] = {}
+
+    def handlers(self) -> dict[str, Callable[[dict[str, Any]], dict[str, Any]]]:
+        return {
+            "ping": lambda r: {"ready": True, "address": f"127.0.0.1:{9000 + INDEX}"},
+            "claim-buckets": self.claim,
+            "import-state": self.restore,
+            "get-ownership": lambda r: {
+                "buckets": self.buckets,
+                "slices": self.slices,
+                "bucket_rows": [10 * b for b in self.buckets],
+            },
+            "take-buckets": self.take,
+            "get-move-status": lambda r: {
+                "running": self.running,
+                "done": self.done,
+                "total": self.total,
+                "moved_bytes": 1000 * self.done,
+                "longest_freeze_s": 0.01,
+            },
+            "release": self.release,
+            "train-under": lambda r: self.told.append(r["plan_version"]) or {"ok": True},
+            "get-told": lambda r: {"told": self.told},
+            "evaluate-model": self.evaluate,
+            "freeze-pushes": lambda r: {"frozen": True},
+            "export-state": self.export,
+            "get-export-status": self.exported,
+            "get-books": lambda r: {
+                "applied_samples": 1000,
+                "skipped_repeats": 3,
+                "rejected_pushes": 0,
+                "owns_dense": bool(sum(self.slices)),
+                "rows": sum(self.buckets),
+                "checksum": str(INDEX + 1),
+            },
+        }
+
+    def claim(self, request: dict[str, Any]) -> dict[str, Any]:
+        wanted = [int(b in request["buckets"]) for b in range(64)], [int(s in request["slices"]) for s in range(12)]
+        if sum(self.buckets) and (self.buckets, self.slices) != wanted:
+            return {"accepted": False, "detail": "owns others already"}
+        self.buckets, self.slices = wanted
+        return {"accepted": True}
+
+    def restore(self, request: dict[str, Any]) -> dict[str, Any]:
+        self.buckets = [int(b in request["buckets"]) for b in range(64)]
+        self.slices = [int(s in request["slices"]) for s in range(12)]
+        return {"accepted": True, "size_bytes": 100}
+
+    def export(self, request: dict[str, Any]) -> dict[str, Any]:
+        part = {"file": f"{POD}.bin", "buckets": [b for b in range(64) if self.buckets[b]]}
+        self.checkpoints[request["checkpoint_id"]] = json.dumps(part)
+        return {"accepted": True, "size_bytes": 640, "digest": "abc", "frozen_s": 0.02}
+
+    def exported(self, request: dict[str, Any]) -> dict[str, Any]:
+        part = self.checkpoints.get(request["checkpoint_id"])
+        return {"stage": "stored", "part": part} if part else {"stage": "unknown"}
+
+    def evaluate(self, request: dict[str, Any]) -> dict[str, Any]:
+        self.evaluations += 1
+        if self.evaluations < 2:
+            return {"state": "running"}
+        return {"state": "done", "evaluation": {"samples": request["samples"], "loss": 0.5, "auc": 0.7}}
+
+    def release(self, request: dict[str, Any]) -> dict[str, Any]:
+        bucket = request["bucket"]
+        if bucket == -1:
+            mine, self.slices = self.slices, [0] * 12
+            return {"slices": mine}
+        assert self.buckets[bucket] == 1, "released twice"
+        self.buckets[bucket] = 0
+        return {"slices": []}
+
+    def take(self, request: dict[str, Any]) -> dict[str, Any]:
+        if self.running:
+            return {"accepted": False, "detail": "busy"}
+        moves = [m for m in request["moves"] if m["bucket"] < 0 or not self.buckets[m["bucket"]]]
+        self.running, self.done, self.total = True, 0, len(moves)
+        self.task = asyncio.create_task(self.move(moves))
+        return {"accepted": True}
+
+    async def move(self, moves: list[dict[str, Any]]) -> None:
+        for move in moves:
+            body = json.dumps({"job": JOB, "bucket": move["bucket"]}).encode()
+            reply = await self.nc.request(f"pod.v1.release.ps-{move['source']}.{JOB}", body, timeout=5)
+            if move["bucket"] >= 0:
+                self.buckets[move["bucket"]] = 1
+            else:
+                self.slices = [max(a, b) for a, b in zip(self.slices, json.loads(reply.data)["slices"], strict=True)]
+            self.done += 1
+            await asyncio.sleep(DELAY_S)
+        self.running = False
+
+
+async def main() -> None:
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    connection = await nats.connect(os.environ["STRETTO_NATS_URL"])
+    handlers = FakePod(connection).handlers()
+
+    async def answer(msg: Any) -> None:
+        reply = handlers[msg.subject.split(".")[2]](json.loads(msg.data))
+        await msg.respond(json.dumps({"job": JOB, **reply}).encode())
+
+    await connection.subscribe(f"pod.v1.*.{POD}.{JOB}", cb=answer)
+    await stop.wait()
+    await connection.close()
+
+
+if __name__ == "__main__":
+    if os.environ.get("FAKE_FAIL") == POD.split("-")[0]:
+        sys.stderr.write("column 7 is not a number\n")
+        sys.exit(3)
+    asyncio.run(main())

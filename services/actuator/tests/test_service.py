@@ -1,0 +1,115 @@
+"""The actuator over a real bus with real processes: plans become pods, and their ends are told truly."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from typing import Any
+
+import stretto_wire as wire
+
+
+async def ownership(stage: Any, job: str, pods: list[str]) -> dict[str, int]:
+    replies = {pod: await stage.client.call_pod(pod, wire.GetOwnership(job=job)) for pod in pods}
+    return {pod: sum(reply.buckets) for pod, reply in replies.items()}
+
+
+async def test_a_job_from_its_first_plan_to_its_books(stage: Any) -> None:
+    await stage.start()
+    await stage.submit(evaluate=50)
+    await stage.decide(1, workers=1, ps=2)
+    await stage.applied(1)
+    assert await stage.running() == ["ps-0", "ps-1", "worker-0"]
+    first = stage.told(wire.ServersChanged)[0]
+    assert [server.address for server in first.servers] == ["127.0.0.1:9000", "127.0.0.1:9001"]
+    reply = await stage.client.call(wire.GetServers(job="j", request_id="a.1", pod="worker-0"))
+    assert (reply.answer, reply.version, len(reply.servers)) == ("ok", 1, 2)
+
+    await stage.decide(2, workers=2, ps=3)
+    await stage.applied(2)
+    (move,) = stage.told(wire.MigrationFinished)
+    assert (move.buckets, move.moved_bytes) == (21, 21000)
+    assert await ownership(stage, "j", ["ps-0", "ps-1", "ps-2"]) == {"ps-0": 22, "ps-1": 21, "ps-2": 21}
+
+    told = await stage.client.bus.connection.request("pod.v1.get-told.worker-0.j", b"{}")
+    assert json.loads(told.data)["told"] == [2], "telemetry belongs to the new plan before it counts as applied"
+
+    pid = int((stage.folder / "pods/j/worker-1/pid").read_text())
+    os.kill(pid, signal.SIGKILL)
+    replaced = await stage.until(lambda: [e for e in stage.told(wire.PodStarted) if e.pod == "worker-2"])
+    assert replaced[0].cause == "relaunch"
+    (exited,) = stage.told(wire.PodExited)
+    assert (exited.pod, exited.reason, exited.exit_code) == ("worker-1", "killed", 137)
+
+    await stage.decide(3, workers=1, ps=1, cpu=0.7)
+    await stage.applied(3)
+    assert await stage.running() == ["ps-0", "worker-0"]
+    assert await ownership(stage, "j", ["ps-0"]) == {"ps-0": 64}
+    assert {event.pod for event in stage.told(wire.PodResized)} >= {"ps-0", "worker-0"}
+
+    done = wire.JobCompleted(
+        job="j", samples=1000, samples_abandoned=0, epochs=1, shards=4, requeued=1, started_at_s=0.0
+    )
+    await stage.client.publish(done)
+    (books,) = await stage.until(lambda: stage.told(wire.JobFinished))
+    assert (books.samples_applied, books.samples_lost, books.samples_repeated) == (1000, 0, 0)
+    assert (books.rows, books.repeats_recognised) == (64, 3)
+    assert books.evaluation.auc == 0.7
+    await stage.until(lambda: len(stage.told(wire.PodExited)) == 6)
+    assert await stage.running() == []
+    names = [event.pod for event in stage.told(wire.PodStarted)]
+    assert len(set(names)) == len(names)
+
+
+async def test_killed_actuator_adopts_and_continues_a_migration(stage: Any) -> None:
+    await stage.start()
+    slow = {"environment": {"FAKE_MOVE_S": "0.08"}}
+    await stage.submit(**slow)
+    await stage.decide(1, workers=1, ps=1)
+    await stage.applied(1)
+    pid = (stage.folder / "pods/j/worker-0/pid").read_text()
+    await stage.decide(2, workers=2, ps=2)
+    await stage.until(lambda: stage.told(wire.MigrationStarted))
+    await stage.stop_actuator(abruptly=True)
+    await stage.start()
+    await stage.applied(2)
+    assert (stage.folder / "pods/j/worker-0/pid").read_text() == pid
+    assert await stage.running() == ["ps-0", "ps-1", "worker-0", "worker-1"]
+    assert len(stage.told(wire.MigrationFinished)) == 1
+    assert await ownership(stage, "j", ["ps-0", "ps-1"]) == {"ps-0": 32, "ps-1": 32}
+
+
+async def test_worker_that_dies_while_nobody_watches_is_replaced(stage: Any) -> None:
+    await stage.start()
+    await stage.submit()
+    await stage.decide(1, workers=1, ps=1)
+    await stage.applied(1)
+    await stage.stop_actuator()
+    os.kill(int((stage.folder / "pods/j/worker-0/pid").read_text()), signal.SIGKILL)
+    await stage.start()
+    await stage.until(lambda: [e for e in stage.told(wire.PodStarted) if e.pod == "worker-1"])
+    assert stage.told(wire.PodExited)[0].exit_code == 137
+
+
+async def test_users_error_is_told_with_its_last_words(stage: Any) -> None:
+    await stage.start()
+    await stage.submit(environment={"FAKE_FAIL": "worker"}, restarts={"worker_failures": 1})
+    await stage.decide(1)
+    (failed,) = await stage.until(lambda: stage.told(wire.JobFailed))
+    assert "column 7 is not a number" in failed.reason
+    await stage.until(lambda: [e for e in stage.told(wire.PodExited) if e.pod == "ps-0"])
+    assert await stage.running() == []
+
+
+async def test_cancel_ends_all_pods_and_unknown_jobs_have_no_servers(stage: Any) -> None:
+    await stage.start()
+    await stage.submit()
+    await stage.decide(1)
+    await stage.applied(1)
+    await stage.client.publish(wire.JobCancelled(job="j"))
+    await stage.until(lambda: len(stage.told(wire.PodExited)) == 2)
+    assert {event.reason for event in stage.told(wire.PodExited)} == {"stopped"}
+    reply = await stage.client.call(wire.GetServers(job="other", request_id="a.1", pod="worker-0"))
+    assert reply.answer == "unknown"
+    assert json.loads((stage.folder / "pods/j/job.json").read_text())["name"] == "j"
