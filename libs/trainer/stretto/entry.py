@@ -53,7 +53,7 @@ def load(spec: ModelSpec) -> Task:
 
 
 def instantiate(entry: Any, arguments: Mapping[str, Any], embedding_dim: int) -> Task:
-    """Call a class or factory with ``arguments``; an object is taken as it is. ``embedding_dim`` goes along if wanted."""
+    """Call a class or factory with ``arguments`` (``embedding_dim`` among them if wanted); take an object as it is."""
     if inspect.isclass(entry) or inspect.isfunction(entry):
         values = dict(arguments)
         factory = cast("Callable[..., Any]", entry)
@@ -62,7 +62,9 @@ def instantiate(entry: Any, arguments: Mapping[str, Any], embedding_dim: int) ->
             values["embedding_dim"] = embedding_dim
         unknown = [name for name in values if name not in parameters]
         if unknown and not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-            raise ModelRefused(f"model.arguments.{unknown[0]} is not an argument of {entry.__name__}; it has {[*parameters]}")
+            raise ModelRefused(
+                f"model.arguments.{unknown[0]} is not an argument of {entry.__name__}; it has {[*parameters]}"
+            )
         try:
             task = factory(**values)
         except Exception as error:
@@ -73,7 +75,9 @@ def instantiate(entry: Any, arguments: Mapping[str, Any], embedding_dim: int) ->
         task = entry
     for method in ("build", "read"):
         if not callable(getattr(task, method, None)):
-            raise ModelRefused(f"{type(task).__name__} has no method {method}(); a model needs build() and read(start, length)")
+            raise ModelRefused(
+                f"{type(task).__name__} has no method {method}(); a model needs build() and read(start, length)"
+            )
     return task
 
 

@@ -60,3 +60,15 @@ class ModelRefused(StrettoError):
 
 class DataError(StrettoError):
     """Samples that are malformed or do not exist: the data failed, not the pod."""
+
+
+class PodError(StrettoError):
+    """A pod was started with an environment that it cannot work in."""
+
+
+class BusError(StrettoError):
+    """The bus or the service behind it did not answer in time; unknown whether the request was handled."""
+
+
+class CallRefused(StrettoError):
+    """A service refused a request; repeating it does not help."""

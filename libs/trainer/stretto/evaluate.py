@@ -72,5 +72,7 @@ def evaluate(
             progress(position - start)
     label, score = np.concatenate(labels), np.concatenate(scores)
     if not np.isfinite(score).all():
-        raise DataError(f"{int((~np.isfinite(score)).sum())} of {length} predictions are not finite: the model diverged")
+        raise DataError(
+            f"{int((~np.isfinite(score)).sum())} of {length} predictions are not finite: the model diverged"
+        )
     return Quality(length, log_loss(label, score), auc(label, score))

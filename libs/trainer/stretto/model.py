@@ -57,7 +57,8 @@ class Program:
         fields, dimension = _rows_shape(model)
         if embedding_dim is not None and dimension != embedding_dim:
             raise ModelRefused(
-                f"model.embedding_dim = {embedding_dim}, but the input {ROWS!r} has {dimension} floats per row; make them equal"
+                f"model.embedding_dim = {embedding_dim}, but the input {ROWS!r} has {dimension} floats per row; "
+                "make them equal"
             )
         self.fields = fields
         self._trainable = list(model.trainable_variables)
@@ -93,7 +94,7 @@ class Program:
             [tf.TensorSpec(value.shape, value.dtype) for value in self._local],
             features,
         )
-        label = tf.TensorSpec(None, tf.float32)
+        label = tf.TensorSpec(tf.TensorShape(None), tf.float32)
         self._step = tf.function(self._step_graph, input_signature=(*shared, label))
         self._predict = tf.function(self._predict_graph, input_signature=shared)
 
@@ -138,8 +139,8 @@ class Program:
             raise DataError(f"keys(batch) failed: {type(error).__name__}: {error}") from error
         if ids.dtype.kind not in "iu" or ids.shape != (len(batch["label"]), self.fields):
             raise DataError(
-                f"keys(batch) gave {ids.dtype} {ids.shape}; expected int64 ({len(batch['label'])}, {self.fields}), one id "
-                f"for each row of the input {ROWS!r}"
+                f"keys(batch) gave {ids.dtype} {ids.shape}; expected int64 ({len(batch['label'])}, {self.fields}), "
+                f"one id for each row of the input {ROWS!r}"
             )
         return ids.astype(np.int64, copy=False)
 
@@ -182,10 +183,26 @@ class Program:
         """[n] probabilities of label 1."""
         return self._predict(rows, keys.inverse, dense, state, self._local, self._inputs(batch)).numpy()
 
+    def warm(self) -> None:
+        """Trace both computations on two made-up samples, so that the first real step is as fast as the others."""
+        batch: Batch = {}
+        for name, spec in self._features.items():
+            shape = (2, *(int(length or 1) for length in spec.shape[1:]))
+            batch[name] = np.zeros(shape, spec.dtype.as_numpy_dtype)
+        batch["label"] = np.array([0.0, 1.0], np.float32)
+        keys = self.layout.index(np.arange(2 * self.fields).reshape(2, self.fields))
+        rows = np.zeros((len(keys), self.layout.dimension), np.float32)
+        dense, state = self.initial_dense(), self.initial_state()
+        before = self._local
+        self._step(rows, keys.inverse, dense, state, before, self._inputs(batch), batch["label"])
+        self._predict(rows, keys.inverse, dense, state, before, self._inputs(batch))
+
     def _inputs(self, batch: Batch) -> dict[str, Any]:
         return {name: np.asarray(batch[name], spec.dtype.as_numpy_dtype) for name, spec in self._features.items()}
 
-    def _call(self, gathered: Any, dense: Any, state: Any, local: list[Any], features: dict[str, Any], training: bool) -> Any:
+    def _call(
+        self, gathered: Any, dense: Any, state: Any, local: list[Any], features: dict[str, Any], training: bool
+    ) -> Any:
         states = iter(_pieces(state, [v for v, s in zip(self._fixed, self._is_state, strict=True) if s]))
         locals_ = iter(local)
         fixed = [next(states) if is_state else next(locals_) for is_state in self._is_state]
@@ -206,7 +223,9 @@ class Program:
             loss = tf.reduce_mean(self._loss(_like(label, output), output))
             for penalty in penalties:
                 loss += tf.cast(penalty, tf.float32)
-        of_gathered, of_dense = tape.gradient(loss, [gathered, dense], unconnected_gradients="zero")
+        of_gathered, of_dense = tape.gradient(
+            loss, [gathered, dense], unconnected_gradients=tf.UnconnectedGradients.ZERO
+        )
         flat = tf.reshape(of_gathered, (-1, self.layout.dimension))
         of_rows = tf.math.unsorted_segment_sum(flat, tf.reshape(inverse, (-1,)), tf.shape(rows)[0])
         moved = [tf.reshape(v, (-1,)) for v, is_state in zip(fixed, self._is_state, strict=True) if is_state]
@@ -236,13 +255,15 @@ def _build(task: Task) -> Any:
     functional = type(model).__module__.startswith("keras.") and bool(getattr(model, "inputs", None))
     if not functional:
         raise ModelRefused(
-            f"build() gave {type(model).__name__}, a subclassed model, whose variables and inputs are not known before it "
-            "runs; return a functional one: keras.Model(inputs=[rows, …], outputs=output)"
+            f"build() gave {type(model).__name__}, a subclassed model, whose variables and inputs are not known before "
+            "it runs; return a functional one: keras.Model(inputs=[rows, …], outputs=output)"
         )
     if len(model.outputs) != 1:
         raise ModelRefused(f"the model has {len(model.outputs)} outputs; expected one, of shape (None, 1)")
     if model.outputs[0].shape not in ((None, 1), (None,)):
-        raise ModelRefused(f"the output has shape {model.outputs[0].shape}; expected (None, 1): one logit or probability")
+        raise ModelRefused(
+            f"the output has shape {model.outputs[0].shape}; expected (None, 1): one logit or probability"
+        )
     return model
 
 
@@ -250,8 +271,8 @@ def _check_layers(model: Any) -> None:
     for layer in model._flatten_layers():  # pyright: ignore[reportPrivateUsage]
         if isinstance(layer, keras.layers.Embedding) and layer.input_dim * layer.output_dim > _LARGEST_EMBEDDING:
             raise ModelRefused(
-                f"layer {layer.name} holds {layer.input_dim} x {layer.output_dim} floats, which every worker would pull in "
-                f"every step; take the rows from the input {ROWS!r} and return their ids from keys(batch)"
+                f"layer {layer.name} holds {layer.input_dim} x {layer.output_dim} floats, which every worker would pull "
+                f"in every step; take the rows from the input {ROWS!r} and return their ids from keys(batch)"
             )
 
 

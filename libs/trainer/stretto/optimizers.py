@@ -53,10 +53,16 @@ def _from_keras(given: object) -> Optimizer:
     for option, default in _DEFAULTS.items():
         value = config.get(option, default)
         if value != default and not (option == "weight_decay" and not value):
-            raise ModelRefused(f"{name}({option}={value!r}) is not supported on the parameter servers: leave {option} out")
+            raise ModelRefused(
+                f"{name}({option}={value!r}) is not supported on the parameter servers: leave {option} out"
+            )
     if name.lower() == "adagrad":
         accumulator = float(config["initial_accumulator_value"])
         return Optimizer("adagrad", float(rate), initial_accumulator=accumulator, epsilon=float(config["epsilon"]))
     return Optimizer(
-        "adam", float(rate), beta_1=float(config["beta_1"]), beta_2=float(config["beta_2"]), epsilon=float(config["epsilon"])
+        "adam",
+        float(rate),
+        beta_1=float(config["beta_1"]),
+        beta_2=float(config["beta_2"]),
+        epsilon=float(config["epsilon"]),
     )

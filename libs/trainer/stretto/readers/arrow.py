@@ -93,9 +93,7 @@ class Arrow:
         label = _numbers(table, self._label, start, missing=None)
         wrong = np.flatnonzero((label != 0) & (label != 1))
         if len(wrong):
-            raise DataError(
-                f"row {start + int(wrong[0])}: {self._label} = {label[wrong[0]]}, expected 0 or 1"
-            )
+            raise DataError(f"row {start + int(wrong[0])}: {self._label} = {label[wrong[0]]}, expected 0 or 1")
         dense = _stack([_numbers(table, name, start, missing=0.0) for name in self._dense], len(label), np.float32)
         if self._log_dense:
             dense = log_counts(dense, np.zeros(dense.shape, np.bool_))

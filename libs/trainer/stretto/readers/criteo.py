@@ -38,13 +38,15 @@ class Criteo:
             with open(path, "rb") as file:
                 head = file.read(4)
         except OSError as error:
-            raise DataError(f"data = {path!r} cannot be read ({error.strerror}); name a file in Criteo's format") from error
+            raise DataError(
+                f"data = {path!r} cannot be read ({error.strerror}); name a file in Criteo's format"
+            ) from error
         if head[:2] == b"\x1f\x8b" or head == b"\x28\xb5\x2f\xfd":
             raise DataError(f"{path} is compressed: workers read shards in any order, so decompress it first")
         self.size, self._offsets = _line_index(path)
 
     def read(self, start: int, length: int) -> Batch:
-        """Samples [start, start + length): ``label``, ``numeric``, ``categorical``. DataError names a malformed line."""
+        """Samples [start, start + length): ``label``, ``numeric``, ``categorical``. DataError names a bad line."""
         check_range(start, length, self.size, self.path)
         if not length:
             return _batch(np.zeros(0, np.int64), np.zeros((0, 13), np.int64), np.zeros((0, 26), np.int64))
@@ -52,7 +54,9 @@ class Criteo:
         try:
             table = pa_csv.read_csv(
                 io.BytesIO(data),
-                read_options=pa_csv.ReadOptions(column_names=list(COLUMNS), use_threads=False, block_size=len(data) + 1),
+                read_options=pa_csv.ReadOptions(
+                    column_names=list(COLUMNS), use_threads=False, block_size=len(data) + 1
+                ),
                 parse_options=pa_csv.ParseOptions(delimiter="\t", quote_char=False, ignore_empty_lines=False),
                 convert_options=_CONVERT,
             )
@@ -61,7 +65,9 @@ class Criteo:
         except (pa.ArrowInvalid, ValueError) as error:
             raise DataError(_first_malformed(data, self.path, start) or f"{self.path}: {error}") from error
         if table.num_rows != length or not np.isin(label, (0, 1)).all():
-            raise DataError(_first_malformed(data, self.path, start) or f"{self.path}: {table.num_rows} of {length} lines")
+            raise DataError(
+                _first_malformed(data, self.path, start) or f"{self.path}: {table.num_rows} of {length} lines"
+            )
         return _batch(label, integers, codes)
 
     def _lines(self, start: int, length: int) -> bytes:

@@ -1,0 +1,215 @@
+"""A pod's connection to NATS: an asyncio loop in a thread of its own, so that training never waits for it.
+
+Requests to services carry an id ``<lane>.<n>`` and are repeated under it until they are answered: the owner remembers
+the last reply of each lane, and a lane has one request in flight. Nobody listening is known at once (NoResponders).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar, cast
+from urllib.parse import urlsplit
+
+import nats
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from stretto_wire import registry
+from stretto_wire.base import Message
+from stretto_wire.cloudevents import headers_of
+from stretto_wire.errors import WireError
+
+from .errors import BusError, CallRefused, StrettoError
+from .tracing import Tracing
+
+M = TypeVar("M", bound=Message)
+Handler = Callable[[Any], Message]
+
+_ATTEMPT_S = 1.0
+_NO_OWNER_S = 0.05
+
+log = logging.getLogger("stretto.bus")
+
+
+class Bus:
+    """``job`` and ``pod`` say whose connection it is. Methods may be called from any thread but the bus's own."""
+
+    def __init__(self, url: str, job: str, pod: str, tracing: Tracing) -> None:
+        self.job, self.pod = job, pod
+        self._url = url
+        self._tracing = tracing
+        self._client = Client()
+        self._loop = asyncio.new_event_loop()
+        self._workers = ThreadPoolExecutor(4, thread_name_prefix="pod-request")
+        self._life = f"{pod}-{uuid.uuid4().hex[:8]}"
+        self._lanes: dict[str, threading.Lock] = {}
+        self._serial = 0
+        self._told = 0
+        threading.Thread(target=self._loop.run_forever, name="bus", daemon=True).start()
+
+    def connect(self, timeout_s: float = 30.0) -> None:
+        """Connect, waiting for the server; later breaks are mended for ever. Raises BusError."""
+        self._run(self._connect(), timeout_s)
+
+    async def _connect(self) -> None:
+        async def failed(error: Exception) -> None:
+            log.warning("bus: %s: %s", type(error).__name__, error)
+
+        user = urlsplit(self._url.split(",")[0]).username
+        await self._client.connect(
+            servers=self._url.split(","),
+            name=f"{self.job}/{self.pod}",
+            error_cb=failed,
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=cast("int", 0.2),
+            connect_timeout=2,
+            ping_interval=20,
+            # credentials may only receive replies below their own inbox
+            inbox_prefix=f"_INBOX.{user}".encode() if user else b"_INBOX",
+        )
+
+    def _run(self, work: Coroutine[Any, Any, Any], timeout_s: float) -> Any:
+        future: Future[Any] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result(timeout_s)
+        except TimeoutError as error:
+            future.cancel()
+            raise BusError(f"the bus at {_without_password(self._url)} did not answer for {timeout_s:.0f} s") from error
+        except (nats.errors.Error, OSError) as error:
+            raise BusError(f"{_without_password(self._url)}: {type(error).__name__}: {error}") from error
+
+    # --- what this pod asks -------------------------------------------------------------------------------
+
+    def request_id(self, kind: type[Message]) -> str:
+        """A new id in the lane of this kind of request; the same id again is the same request."""
+        self._serial += 1
+        return f"{self._life}-{registry.channel_of(kind).name}.{self._serial}"
+
+    def call(self, request: Message, reply: type[M], timeout_s: float = 15.0, parent: str = "") -> M:
+        """Ask the service that owns the job; repeats under one id until ``timeout_s`` is over.
+
+        Raises CallRefused with the service's reason, BusError when nobody answered.
+        """
+        channel = registry.channel_of(request)
+        lane = self._lanes.setdefault(channel.name, threading.Lock())
+        with lane, self._tracing.span(f"{channel.service} {channel.name}", parent) as span:
+            request_id = getattr(request, "request_id", None) or self.request_id(type(request))
+            headers = {"request-id": str(request_id)}
+            if span.traceparent:
+                headers["traceparent"] = span.traceparent
+            message = self._run(self._ask(request, headers, timeout_s), timeout_s + 5.0)
+        if message.headers and "error" in message.headers:
+            raise CallRefused(_reason(message.data, f"{channel.service} {channel.name}"))
+        return registry.decode(reply, message.data)
+
+    async def _ask(self, request: Message, headers: dict[str, str], timeout_s: float) -> Msg:
+        subject, data = registry.subject_of(request), registry.encode(request)
+        deadline = time.monotonic() + timeout_s
+        reason = "nobody owns the job at the moment"
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                return await self._client.request(subject, data, min(_ATTEMPT_S, left), headers=headers)
+            except nats.errors.NoRespondersError:
+                reason = "nobody owns the job at the moment"
+            except (nats.errors.Error, TimeoutError) as error:
+                reason = type(error).__name__
+            await asyncio.sleep(_NO_OWNER_S)
+        raise BusError(f"{subject}: no answer for {timeout_s:.0f} s ({reason})")
+
+    def tell(self, message: Message) -> None:
+        """Publish telemetry; one that gets lost on the way is not worth a wait."""
+        self._told += 1
+        headers = headers_of(message, f"{self._life}:{self._told}", time.time())
+        self._spawn(self._publish(registry.subject_of(message), registry.encode(message), headers))
+
+    async def _publish(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
+        if self._client.is_connected:
+            await self._client.publish(subject, data, headers=headers)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    # --- what this pod is asked ---------------------------------------------------------------------------
+
+    def serve(self, request: type[Message], handler: Handler) -> None:
+        """Answer requests to this pod; the handler runs in a thread. Its StrettoError becomes an error reply."""
+        name = registry.channel_of(request).name
+
+        async def arrived(message: Msg) -> None:
+            self._loop.create_task(self._answer(request, handler, message))
+
+        self._run(self._subscribe(f"pod.v1.{name}.{self.pod}.{self.job}", arrived), 10.0)
+
+    async def _subscribe(self, subject: str, callback: Callable[[Msg], Coroutine[Any, Any, None]]) -> None:
+        await self._client.subscribe(subject, cb=callback)
+        await self._client.flush()
+
+    async def _answer(self, request: type[Message], handler: Handler, message: Msg) -> None:
+        headers: dict[str, str] | None = None
+        try:
+            asked = registry.decode(request, message.data)
+            if asked.job != self.job:
+                raise WireError("job", asked.job, f"this pod belongs to {self.job}")
+            reply = await self._loop.run_in_executor(self._workers, handler, asked)
+            data = registry.encode(reply)
+        except WireError as error:
+            headers, data = {"error": "malformed"}, _refusal("malformed", error.field, error.value, error.remedy)
+        except StrettoError as error:
+            headers, data = {"error": "failed"}, _refusal("failed", "", "", str(error))
+        except Exception as error:
+            log.exception("answering %s failed", request.__name__)
+            headers, data = {"error": "bug"}, _refusal("bug", "", "", f"{type(error).__name__}: {error}")
+        if message.reply and self._client.is_connected:
+            await self._client.publish(message.reply, data, headers=headers)
+
+    def follow(self, event: type[M], handler: Callable[[M], None]) -> None:
+        """Call ``handler`` for every event of this kind and job from now on."""
+        channel = registry.channel_of(event)
+
+        async def arrived(message: Msg) -> None:
+            try:
+                heard = registry.decode(event, message.data)
+            except WireError as error:
+                log.warning("%s ignored: %s", message.subject, error)
+                return
+            await self._loop.run_in_executor(self._workers, handler, heard)
+
+        self._run(self._subscribe(f"evt.v1.{channel.service}.{channel.name}.{self.job}", arrived), 10.0)
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """Send what is waiting, then disconnect; never raises."""
+
+        async def end() -> None:
+            if self._client.is_connected:
+                await self._client.flush(1)
+            await self._client.close()
+
+        try:
+            self._run(end(), timeout_s)
+        except BusError as error:
+            log.warning("closing: %s", error)
+
+
+def _refusal(code: str, field: str, value: str, remedy: str) -> bytes:
+    body = {"code": code, "message": remedy[:1500], "field": field, "value": str(value)[:200], "remedy": remedy[:1500]}
+    return json.dumps({"error": body}).encode()
+
+
+def _reason(data: bytes, where: str) -> str:
+    try:
+        error: dict[str, Any] = json.loads(data)["error"]
+        return f"{where} refused: {error.get('message', '')} {error.get('field', '')} {error.get('remedy', '')}".strip()
+    except (ValueError, KeyError, TypeError):
+        return f"{where} refused: {data[:200]!r}"
+
+
+def _without_password(url: str) -> str:
+    parts = urlsplit(url.split(",")[0])
+    return f"{parts.scheme}://{parts.hostname}:{parts.port}"

@@ -1,0 +1,157 @@
+"""The worker's side of the dispatcher: one lease at a time, kept alive by heartbeats."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass
+
+from stretto_wire.requests import (
+    NextShard,
+    NextShardReply,
+    ReleaseShard,
+    ReleaseShardReply,
+    ShardHeartbeat,
+    ShardHeartbeatReply,
+    ShardReport,
+)
+from stretto_wire.values import Shard
+
+from .bus import Bus
+from .errors import BusError, CallRefused
+
+log = logging.getLogger("stretto.leases")
+
+_LONGEST_WAIT_S = 5.0
+
+
+@dataclass(slots=True)
+class _Held:
+    shard: Shard
+    offset: int
+    since_s: float
+    first_offset: int
+
+
+class Leases:
+    """Thread-safe: the training thread asks and reports, a timer beats."""
+
+    def __init__(self, bus: Bus, leaving: threading.Event) -> None:
+        self._bus = bus
+        self._leaving = leaving
+        self._lock = threading.Lock()
+        self._held: _Held | None = None
+        self._stale = False
+        self._done: ShardReport | None = None
+        self._request: NextShard | None = None
+
+    def next(self) -> NextShardReply | None:
+        """Report the finished shard, if any, and ask for another. None when nobody answered: ask again.
+
+        The same request, with its id, is repeated until it is answered, even across calls.
+        """
+        if self._request is None:
+            self._request = NextShard(
+                job=self._bus.job, pod=self._bus.pod, request_id=self._bus.request_id(NextShard), complete=self._done
+            )
+        try:
+            reply = self._bus.call(self._request, NextShardReply, timeout_s=10.0)
+        except BusError as error:
+            log.warning("%s", error)
+            return None
+        self._request = self._done = None
+        if reply.stale:
+            log.info("the completion came late: the shard was leased to somebody else meanwhile")
+        with self._lock:
+            self._stale = False
+            shard = reply.shard if reply.answer == "shard" else None
+            offset = shard.offset if shard else 0
+            self._held = _Held(shard, offset, time.monotonic(), offset) if shard else None
+        return reply
+
+    def wait(self, reply: NextShardReply) -> None:
+        """As long as the dispatcher said, or until the pod leaves."""
+        self._leaving.wait(min(max(reply.wait_s, 0.05), _LONGEST_WAIT_S))
+
+    def passed(self, offset: int) -> None:
+        """So many samples of the shard are applied."""
+        with self._lock:
+            if self._held is not None:
+                self._held.offset = offset
+
+    @property
+    def shard(self) -> Shard | None:
+        """The shard that is held."""
+        with self._lock:
+            return self._held.shard if self._held else None
+
+    @property
+    def offset(self) -> int:
+        """How far the held shard is."""
+        with self._lock:
+            return self._held.offset if self._held else 0
+
+    @property
+    def current(self) -> bool:
+        """Whether the lease is still this worker's, as far as it knows."""
+        with self._lock:
+            return not self._stale
+
+    def completed(self) -> None:
+        """Every sample of the shard is applied; told with the next request."""
+        with self._lock:
+            if self._held is not None and not self._stale:
+                self._done = ShardReport(id=self._held.shard.id, attempt=self._held.shard.attempt)
+            self._held = None
+
+    def drop(self) -> None:
+        """The lease is somebody else's."""
+        with self._lock:
+            self._held = None
+
+    def release(self, offset: int, failure: str | None = None) -> None:
+        """Give the shard back; ``failure`` when its data failed."""
+        with self._lock:
+            held, self._held = self._held, None
+        if held is None:
+            return
+        request = ReleaseShard(
+            job=self._bus.job,
+            pod=self._bus.pod,
+            shard=held.shard.id,
+            attempt=held.shard.attempt,
+            offset=offset,
+            failure=failure[:2000] if failure else None,
+        )
+        try:
+            self._bus.call(request, ReleaseShardReply, timeout_s=3.0)
+        except (BusError, CallRefused) as error:
+            log.warning("release: %s; the dispatcher will learn it from the pod's end", error)
+
+    def beat(self) -> None:
+        """Tell the dispatcher that this worker lives, and how far it is."""
+        with self._lock:
+            held = self._held
+            if held is None or self._stale:
+                return
+            shard, offset = held.shard, held.offset
+            rate = (offset - held.first_offset) / max(1e-3, time.monotonic() - held.since_s)
+        beat = ShardHeartbeat(
+            job=self._bus.job,
+            pod=self._bus.pod,
+            shard=shard.id,
+            attempt=shard.attempt,
+            offset=offset,
+            samples_per_s=max(0.0, rate),
+        )
+        try:
+            reply = self._bus.call(beat, ShardHeartbeatReply, timeout_s=3.0)
+        except BusError as error:
+            log.warning("heartbeat: %s", error)
+            return
+        if reply.answer == "stale":
+            with self._lock:
+                same = self._held is not None and self._held.shard.id == shard.id
+                if same and self._held is not None and self._held.shard.attempt == shard.attempt:
+                    self._stale = True

@@ -1,0 +1,84 @@
+"""Trying a model on one machine: a parameter server and a worker in this process, no bus and no services."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .engine import KeyBatch, Parameters, ParameterServer
+from .engine.layout import F32
+from .entry import Task, instantiate
+from .evaluate import Quality, evaluate
+from .meter import Meter
+from .model import Program
+from .training import Trainer, Work
+
+log = logging.getLogger("stretto.local")
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What a local run found; losses: of the last batch of every shard, first to last."""
+
+    quality: Quality | None
+    losses: list[float]
+    steps: int
+    steps_per_s: float
+    program: Program
+
+    def model(self) -> Any:
+        """The Keras model with the trained dense parameters."""
+        return self.program.model
+
+
+def train_locally(
+    task: Task | type[Any],
+    samples: int,
+    *,
+    arguments: Mapping[str, Any] | None = None,
+    batch_size: int = 512,
+    evaluate_samples: int = 0,
+    optimizer: str = "adagrad",
+    learning_rate: float = 0.05,
+    embedding_dim: int = 16,
+    seed: int = 0,
+) -> Trained:
+    """Train on samples [0, samples) as a worker of a job would, then evaluate on those that follow.
+
+    task: an object with build() and read(start, length), or a class that is called with ``arguments``.
+    Raises ModelRefused and DataError as a job would.
+    """
+    program = Program(
+        instantiate(task, arguments or {}, embedding_dim), optimizer=optimizer, learning_rate=learning_rate, seed=seed
+    )
+    server = ParameterServer(0, program.layout)
+    server.own(range(program.layout.columns))
+    parameters = Parameters(program.layout, {0: server.address}, worker=0)
+    meter = Meter()
+    trainer = Trainer(program, parameters, batch_size, meter)
+    try:
+        parameters.seed(program.initial_dense(), program.initial_state())
+        program.warm()
+        losses: list[float] = []
+        shard_size = 16 * batch_size
+        for shard, start in enumerate(range(0, samples, shard_size)):
+            trainer.train(Work(shard, 1, start, min(shard_size, samples - start)))
+            losses.append(trainer.last_loss)
+        window = meter.window()
+
+        def pull(keys: KeyBatch) -> tuple[F32, F32, F32]:
+            pulled = parameters.pull(keys)
+            return pulled.rows, pulled.dense, pulled.state
+
+        quality = evaluate(program, pull, samples, evaluate_samples) if evaluate_samples else None
+        last = parameters.pull(program.layout.index(np.zeros((0, program.fields), np.int64)))
+        program.load_into_model(last.dense, last.state)
+        return Trained(quality, losses, window.steps_total, 1.0 / max(1e-9, window.step_s), program)
+    finally:
+        trainer.close()
+        parameters.close()
+        server.control.close()

@@ -1,0 +1,95 @@
+"""What a worker measures about its steps, handed out in windows."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """Where one step's time went, in seconds (DLRover-RM Eq. 2-5).
+
+    Only what a step waited for counts: a pull that was over before it was needed cost nothing. Hence the sum is
+    the step's length, but for reading data.
+    """
+
+    rows_s: float = 0.0
+    gradient_s: float = 0.0
+    update_s: float = 0.0
+    sync_s: float = 0.0
+
+    def __add__(self, other: StepTime) -> StepTime:
+        return StepTime(
+            self.rows_s + other.rows_s,
+            self.gradient_s + other.gradient_s,
+            self.update_s + other.update_s,
+            self.sync_s + other.sync_s,
+        )
+
+    def over(self, steps: int) -> StepTime:
+        """The mean of so many steps."""
+        n = max(1, steps)
+        return StepTime(self.rows_s / n, self.gradient_s / n, self.update_s / n, self.sync_s / n)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Steps that ended in a window; step_s: their mean length, waiting for shards excluded."""
+
+    steps: int
+    steps_total: int
+    samples_total: int
+    step_s: float
+    longest_gap_s: float
+    times: StepTime
+
+
+class Meter:
+    """Thread-safe; times come from one monotonic clock."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last_s: float | None = None
+        self._steps_total = self._samples_total = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self._steps, self._busy_s, self._gap_s, self._times = 0, 0.0, 0.0, StepTime()
+
+    def idle(self) -> None:
+        """The worker waits for a shard: the time until its next step is nobody's."""
+        with self._lock:
+            self._last_s = None
+
+    def step(self, begun_s: float, ended_s: float, samples: int, times: StepTime) -> None:
+        """A step ended. ``begun_s`` counts where there is no step before it."""
+        with self._lock:
+            since = self._last_s if self._last_s is not None else begun_s
+            self._busy_s += ended_s - since
+            if self._last_s is not None:
+                self._gap_s = max(self._gap_s, ended_s - since)
+            self._last_s = ended_s
+            self._steps += 1
+            self._steps_total += 1
+            self._samples_total += samples
+            self._times += times
+
+    def window(self) -> Window:
+        """What was measured since the last call."""
+        with self._lock:
+            window = Window(
+                self._steps,
+                self._steps_total,
+                self._samples_total,
+                self._busy_s / max(1, self._steps),
+                self._gap_s,
+                self._times.over(self._steps),
+            )
+            self._clear()
+            return window
+
+    @property
+    def steps_total(self) -> int:
+        with self._lock:
+            return self._steps_total

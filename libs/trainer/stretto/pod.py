@@ -1,0 +1,231 @@
+"""What every pod has: its place in the job, its connection, its measured use of the machine, and an orderly end."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+import psutil
+from stretto_wire.errors import WireError
+from stretto_wire.requests import PodPing, PodPingReply
+from stretto_wire.spec import JobSpec
+
+from .bus import Bus
+from .errors import DataError, ModelRefused, PodError
+from .tracing import Tracing
+
+EXIT_OK = 0
+EXIT_PLATFORM = 1
+EXIT_USER = 3
+
+REPORT_EVERY_S = 1.0
+
+log = logging.getLogger("stretto.pod")
+
+
+@dataclass(frozen=True, slots=True)
+class PodSettings:
+    """A pod's environment, set by whoever launches it (STRETTO_…)."""
+
+    job: str
+    pod: str
+    nats_url: str
+    spec: JobSpec
+    plan_version: int
+    cpu_cores: float
+    memory_bytes: int
+    redis_url: str
+    state_folder: Path | None
+    traceparent: str
+
+    @property
+    def index(self) -> int:
+        """The n of ``worker-<n>`` or ``ps-<n>``."""
+        return int(self.pod.rpartition("-")[2])
+
+    @property
+    def threads(self) -> int:
+        """Threads that the cores allow; TensorFlow fixes them at its start."""
+        return max(1, round(self.cpu_cores + 0.49))
+
+
+def settings_of(environment: Mapping[str, str], role: str) -> PodSettings:
+    """Parse the environment. Raises PodError that names variable, value and remedy."""
+
+    def need(name: str) -> str:
+        value = environment.get(f"STRETTO_{name}", "")
+        if not value:
+            raise PodError(f"STRETTO_{name} is not set; pods are started by the actuator, which sets it")
+        return value
+
+    def number(name: str, default: str) -> float:
+        text = environment.get(f"STRETTO_{name}") or default
+        try:
+            return float(text)
+        except ValueError as error:
+            raise PodError(f"STRETTO_{name} = {text!r}: a number") from error
+
+    pod = need("POD")
+    if not pod.startswith(f"{role}-") or not pod.rpartition("-")[2].isdigit():
+        raise PodError(f"STRETTO_POD = {pod!r}: {role}-<number>")
+    path = need("JOB_SPEC")
+    try:
+        spec = JobSpec.model_validate_json(Path(path).read_bytes())
+    except OSError as error:
+        raise PodError(f"STRETTO_JOB_SPEC = {path!r} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise PodError(f"STRETTO_JOB_SPEC = {path!r}: {error}") from error
+    state = environment.get("STRETTO_STATE_FOLDER", "")
+    return PodSettings(
+        job=need("JOB"),
+        pod=pod,
+        nats_url=need("NATS_URL"),
+        spec=spec,
+        plan_version=int(number("PLAN_VERSION", "0")),
+        cpu_cores=number("CPU_CORES", str(os.cpu_count() or 1)),
+        memory_bytes=int(number("MEMORY_BYTES", str(psutil.virtual_memory().total))),
+        redis_url=environment.get("STRETTO_REDIS_URL", ""),
+        state_folder=Path(state) if state else None,
+        traceparent=environment.get("TRACEPARENT", ""),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """Since the last measurement: mean cores; resident bytes now."""
+
+    window_s: float
+    cpu_cores: float
+    memory_bytes: int
+
+
+class Usage:
+    """What this process takes from the machine."""
+
+    def __init__(self) -> None:
+        self._process = psutil.Process()
+        self._at_s = time.monotonic()
+        self._cpu_s = self._spent_s()
+
+    def _spent_s(self) -> float:
+        times = self._process.cpu_times()
+        return times.user + times.system
+
+    def measure(self) -> Used:
+        now, spent = time.monotonic(), self._spent_s()
+        window = max(1e-6, now - self._at_s)
+        used = Used(window, max(0.0, spent - self._cpu_s) / window, self._process.memory_info().rss)
+        self._at_s, self._cpu_s = now, spent
+        return used
+
+
+class Pod:
+    """The process: answers pings from its first moment, and knows when it was asked to leave."""
+
+    def __init__(self, settings: PodSettings) -> None:
+        self.settings = settings
+        self.leaving = threading.Event()
+        self.usage = Usage()
+        self.tracing = Tracing(settings.job, settings.pod, settings.state_folder, settings.traceparent)
+        self.bus = Bus(settings.nats_url, settings.job, settings.pod, self.tracing)
+        self._ready = False
+        self._address = ""
+        self._detail = "importing TensorFlow"
+
+    def join(self) -> None:
+        """Connect and answer pings. Raises BusError."""
+        self.bus.connect()
+        self.bus.serve(PodPing, self._ping)
+        log.info("%s of job %s joined", self.settings.pod, self.settings.job)
+
+    def _ping(self, _: PodPing) -> PodPingReply:
+        return PodPingReply(job=self.settings.job, ready=self._ready, address=self._address, detail=self._detail[:2000])
+
+    def ready(self, address: str = "") -> None:
+        """From now on pings say so."""
+        self.usage.measure()  # what starting took is not in the first window
+        self._address, self._detail, self._ready = address, "", True
+
+    def detail(self, text: str) -> None:
+        """What pings say while it is not ready."""
+        self._detail = text
+
+    def every(self, seconds: float, work: Callable[[], None]) -> None:
+        """Run ``work`` at this interval in a thread, until the pod leaves; a failure is logged and not repeated."""
+
+        def loop() -> None:
+            last = ""
+            while not self.leaving.wait(seconds):
+                try:
+                    work()
+                    last = ""
+                except Exception as error:
+                    text = f"{type(error).__name__}: {error}"
+                    if text != last:
+                        log.warning("%s: %s", work.__name__, text)
+                    last = text
+
+        threading.Thread(target=loop, name=work.__name__, daemon=True).start()
+
+
+def run_pod(role: str, work: Callable[[Pod], int]) -> NoReturn:
+    """Start a pod, run ``work``, and end the process with its exit code.
+
+    The interpreter is left by ``os._exit``: TensorFlow clients of a dead server hold an ordinary exit up for minutes.
+    """
+    logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(message)s")
+    code = EXIT_PLATFORM
+    pod: Pod | None = None
+    try:
+        settings = settings_of(os.environ, role)
+        _configure_logs(settings)
+        pod = Pod(settings)
+        leave_on_signals(pod.leaving)
+        pod.join()
+        code = work(pod)
+    except (ModelRefused, DataError) as error:
+        code = EXIT_USER
+        log.error("%s", error, exc_info=error.__cause__ is not None)
+        if pod is not None:
+            pod.detail(str(error))
+    except (PodError, WireError) as error:
+        log.error("%s", error)
+    except Exception:
+        log.exception("the pod failed")
+    if pod is not None:
+        pod.leaving.set()
+        pod.bus.close()
+        with contextlib.suppress(Exception):
+            pod.tracing.close()
+    log.info("exit %d", code)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def leave_on_signals(leaving: threading.Event) -> None:
+    """SIGTERM and SIGINT ask the pod to leave."""
+
+    def asked(number: int, _: FrameType | None) -> None:
+        # in a thread: the handler may have interrupted the very lock that the event needs
+        threading.Thread(target=leaving.set, daemon=True).start()
+
+    signal.signal(signal.SIGTERM, asked)
+    signal.signal(signal.SIGINT, asked)
+
+
+def _configure_logs(settings: PodSettings) -> None:
+    trace = settings.traceparent.split("-")[1] if settings.traceparent.count("-") == 3 else "-"
+    form = f"%(asctime)s %(levelname)s {settings.job} {settings.pod} trace={trace} %(message)s"
+    logging.basicConfig(stream=sys.stdout, level=logging.INFO, format=form, force=True)
+    logging.getLogger("nats").setLevel(logging.WARNING)

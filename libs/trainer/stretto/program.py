@@ -1,0 +1,42 @@
+"""From a pod's specification to its model: where a pod imports TensorFlow."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from .pod import Pod
+
+if TYPE_CHECKING:
+    from .model import Program
+
+log = logging.getLogger("stretto.program")
+
+
+def build_program(pod: Pod) -> Program:
+    """Import TensorFlow under the pod's limits and build the user's model. Raises ModelRefused."""
+    begun = time.monotonic()
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(pod.settings.threads)
+    tf.config.threading.set_inter_op_parallelism_threads(max(2, pod.settings.threads))
+    from .entry import load
+    from .model import Program
+
+    imported = time.monotonic()
+    pod.detail("building the model")
+    spec = pod.settings.spec.model
+    stated = spec.model_fields_set
+    program = Program(
+        load(spec),
+        optimizer=spec.optimizer,
+        learning_rate=spec.learning_rate,
+        embedding_dim=spec.embedding_dim if "embedding_dim" in stated else None,
+        seed=pod.settings.spec.dataset.seed,
+    )
+    log.info(
+        "TensorFlow imported in %.1f s, %s built in %.1f s: %d dense parameters, rows of %d floats",
+        imported - begun, spec.entry, time.monotonic() - imported, program.layout.dense_size, program.layout.dimension,
+    )  # fmt: skip
+    return program

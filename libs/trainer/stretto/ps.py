@@ -1,0 +1,333 @@
+"""A parameter server and its agent on the bus; ``python -m stretto.ps``.
+
+What it owns is written in its own vectors, and nowhere else: the answers here are read from them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+from stretto_wire.requests import (
+    BucketMove,
+    ClaimBuckets,
+    ClaimBucketsReply,
+    ExportState,
+    ExportStateReply,
+    FreezePushes,
+    FreezePushesReply,
+    GetBooks,
+    GetBooksReply,
+    GetExportStatus,
+    GetExportStatusReply,
+    GetMoveStatus,
+    GetMoveStatusReply,
+    GetOwnership,
+    GetOwnershipReply,
+    ImportState,
+    ImportStateReply,
+    TakeBuckets,
+    TakeBucketsReply,
+)
+from stretto_wire.telemetry import PsReported
+
+from .errors import LayoutError, StrettoError
+from .pod import EXIT_OK, REPORT_EVERY_S, Pod, run_pod
+from .program import build_program
+
+if TYPE_CHECKING:
+    from .engine import Control, Layout, ParameterServer
+
+log = logging.getLogger("stretto.ps")
+
+_ALL_SLICES = -1
+
+
+class Agent:
+    """Answers for one parameter server."""
+
+    def __init__(self, pod: Pod) -> None:
+        self._pod = pod
+        self._job = pod.settings.job
+        self._last_stats = (0, 0.0)
+
+    def run(self) -> int:
+        """Serve until asked to leave. The model is built only for its layout: every pod finds the same one."""
+        settings = self._pod.settings
+        layout = build_program(self._pod).layout
+        from .engine import ParameterServer
+        from .exports import Exports
+
+        self._layout: Layout = layout
+        self._server: ParameterServer = ParameterServer(settings.index, layout, threads=settings.threads)
+        self._control: Control = self._server.control
+        self._exports = Exports(self._job, settings.pod, self._control, settings.redis_url)
+        self._freeze = Freeze(self._control)
+        self._move = Move(self._server)
+        bus = self._pod.bus
+        bus.serve(ClaimBuckets, self._claim)
+        bus.serve(TakeBuckets, self._take)
+        bus.serve(GetMoveStatus, lambda request: self._move.status(request))
+        bus.serve(GetOwnership, self._ownership)
+        bus.serve(FreezePushes, self._freeze_pushes)
+        bus.serve(ExportState, self._export)
+        bus.serve(GetExportStatus, self._export_status)
+        bus.serve(ImportState, self._import)
+        bus.serve(GetBooks, self._books)
+        self._pod.ready(self._server.address)
+        self._pod.every(REPORT_EVERY_S, self._report)
+        log.info("serving at %s", self._server.address)
+        self._pod.leaving.wait()
+        self._exports.close()
+        return EXIT_OK
+
+    # --- ownership ----------------------------------------------------------------------------------------
+
+    def _columns(self, buckets: Iterable[int], slices: Iterable[int]) -> list[int]:
+        columns = [*buckets, *(self._layout.buckets + s for s in slices)]
+        wrong = [c for c in buckets if c >= self._layout.buckets] + [s for s in slices if s >= self._layout.slices]
+        if wrong:
+            raise LayoutError(
+                f"bucket or slice {wrong[0]} does not exist: there are {self._layout.buckets} buckets and "
+                f"{self._layout.slices} slices"
+            )
+        return sorted(columns)
+
+    def _claim(self, request: ClaimBuckets) -> ClaimBucketsReply:
+        wanted, has = self._columns(request.buckets, request.slices), self._control.columns()
+        if has and has != wanted:
+            detail = (
+                f"owns {len(has)} columns already, others than the {len(wanted)} claimed: take buckets over instead"
+            )
+            return ClaimBucketsReply(job=self._job, accepted=False, detail=detail)
+        if not has:
+            self._server.own(wanted)
+            log.info("owns %d columns, empty", len(wanted))
+        return ClaimBucketsReply(job=self._job, accepted=True)
+
+    def _ownership(self, _: GetOwnership) -> GetOwnershipReply:
+        own = self._control.own().tolist()
+        return GetOwnershipReply(
+            job=self._job,
+            buckets=tuple(own[: self._layout.buckets]),
+            slices=tuple(own[self._layout.buckets :]),
+            bucket_rows=tuple(self._control.sizes().tolist()),
+            applied_samples=self._applied_samples(),
+        )
+
+    def _take(self, request: TakeBuckets) -> TakeBucketsReply:
+        addresses = {server.index: server.address for server in request.servers}
+        detail = self._move.begin(request.moves, addresses)
+        return TakeBucketsReply(job=self._job, accepted=not detail, detail=detail)
+
+    # --- accounts -----------------------------------------------------------------------------------------
+
+    def _applied_samples(self) -> int:
+        """Samples that this server applied of all time, as its columns count them.
+
+        Every column counts every push, so all agree; if one did not, it is the one to tell about.
+        """
+        counts = self._control.applied().samples[self._control.own() != 0]
+        if not len(counts):
+            return 0
+        middle = np.median(counts)
+        return int(counts[int(np.argmax(np.abs(counts - middle)))])
+
+    def _books(self, _: GetBooks) -> GetBooksReply:
+        stats = self._control.stats()
+        own = self._control.own()
+        return GetBooksReply(
+            job=self._job,
+            applied_samples=self._applied_samples(),
+            skipped_repeats=getattr(stats, "repeated_samples", 0),
+            rejected_pushes=stats.rejected,
+            owns_dense=bool((own[self._layout.buckets :] != 0).any()),
+            rows=self._control.categories(),
+            checksum=f"{self._control.checksum():016x}",
+        )
+
+    def _report(self) -> None:
+        used = self._pod.usage.measure()
+        stats = self._control.stats()
+        updates, seconds = stats.updates - self._last_stats[0], stats.update_seconds - self._last_stats[1]
+        self._last_stats = (stats.updates, stats.update_seconds)
+        self._pod.bus.tell(
+            PsReported(
+                job=self._job,
+                pod=self._pod.settings.pod,
+                ended_at_s=time.time(),
+                window_s=used.window_s,
+                updates=updates,
+                update_time_s=max(0.0, seconds) / max(1, updates),
+                applied_samples_total=self._applied_samples(),
+                categories=self._control.categories(),
+                buckets=int((self._control.own()[: self._layout.buckets] != 0).sum()),
+                cpu_used_cores=used.cpu_cores,
+                cpu_limit_cores=self._pod.settings.cpu_cores,
+                memory_used_bytes=used.memory_bytes,
+                memory_limit_bytes=self._pod.settings.memory_bytes,
+            )
+        )
+
+    # --- checkpoints --------------------------------------------------------------------------------------
+
+    def _freeze_pushes(self, request: FreezePushes) -> FreezePushesReply:
+        self._freeze.begin(request.at_most_s)
+        return FreezePushesReply(job=self._job, frozen=True)
+
+    def _export(self, request: ExportState) -> ExportStateReply:
+        try:
+            size, digest = self._exports.begin(request.checkpoint_id, request.cache_url, request.store_url)
+        except StrettoError as error:
+            return ExportStateReply(
+                job=self._job, accepted=False, frozen_s=self._freeze.end(), detail=str(error)[:2000]
+            )
+        return ExportStateReply(
+            job=self._job, accepted=True, size_bytes=size, digest=digest, frozen_s=self._freeze.end()
+        )
+
+    def _export_status(self, request: GetExportStatus) -> GetExportStatusReply:
+        stage, part, detail = self._exports.status(request.checkpoint_id)
+        return GetExportStatusReply(job=self._job, stage=stage, part=part, detail=detail[:2000])
+
+    def _import(self, request: ImportState) -> ImportStateReply:
+        wanted, has = self._columns(request.buckets, request.slices), self._control.columns()
+        if has:
+            # the request repeated, or a server that has begun another life
+            detail = "" if has == wanted else f"owns {len(has)} columns already; import into a new parameter server"
+            return ImportStateReply(job=self._job, accepted=not detail, detail=detail)
+        try:
+            size = self._exports.load(request.checkpoint.url, wanted)
+        except StrettoError as error:
+            return ImportStateReply(job=self._job, accepted=False, detail=str(error)[:2000])
+        log.info("owns %d columns from %s (%d bytes)", len(wanted), request.checkpoint.url, size)
+        return ImportStateReply(job=self._job, accepted=True, size_bytes=size)
+
+
+class Freeze:
+    """Pushes are refused for the instant of a checkpoint; thaws by itself.
+
+    Only columns that this freeze has frozen are thawed: those that a migration froze are its own business.
+    """
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        self._lock = threading.Lock()
+        self._frozen: list[int] = []
+        self._since_s = 0.0
+        self._timer: threading.Timer | None = None
+
+    def begin(self, at_most_s: float) -> None:
+        from .engine import Own
+
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+            if not self._frozen:
+                self._since_s = time.monotonic()
+            mine = np.flatnonzero(self._control.own() == Own.MINE)
+            self._frozen += [int(c) for c in mine if self._control.set_own((int(c),), Own.FROZEN, Own.MINE)]
+            self._timer = threading.Timer(at_most_s, self.end)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def end(self) -> float:
+        """Thaw; the seconds that pushes were refused."""
+        from .engine import Own
+
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            if not self._frozen:
+                return 0.0
+            self._control.set_own(self._frozen, Own.MINE, Own.FROZEN)
+            self._frozen = []
+            return time.monotonic() - self._since_s
+
+
+class Move:
+    """One migration into this server at a time, in a thread."""
+
+    def __init__(self, server: ParameterServer) -> None:
+        self._server = server
+        self._lock = threading.Lock()
+        self._running = False
+        self._done = self._total = self._moved_bytes = 0
+        self._longest_freeze_s = 0.0
+        self._error: str | None = None
+
+    def begin(self, moves: tuple[BucketMove, ...], addresses: dict[int, str]) -> str:
+        """Why it cannot begin, or nothing. While one is at work the request is taken for its repetition."""
+        unknown = sorted({move.source for move in moves} - set(addresses))
+        if unknown:
+            return f"source ps-{unknown[0]} is not among the servers {sorted(addresses)}: send the addresses of all"
+        with self._lock:
+            if self._running:
+                return ""
+            self._running, self._error = True, None
+            self._done, self._total, self._moved_bytes, self._longest_freeze_s = 0, len(moves), 0, 0.0
+        threading.Thread(target=self._run, args=(moves, addresses), name="move", daemon=True).start()
+        return ""
+
+    def _run(self, moves: tuple[BucketMove, ...], addresses: dict[int, str]) -> None:
+        from .engine import move
+
+        error = None
+        try:
+            for step in move(self._server, self._sources(moves, addresses), addresses):
+                with self._lock:
+                    self._done, self._total = step.done, step.total
+                    self._moved_bytes += step.moved_bytes
+                    self._longest_freeze_s = max(self._longest_freeze_s, step.frozen_seconds)
+        except Exception as failure:
+            log.exception("the move failed")
+            error = f"{type(failure).__name__}: {failure}"[:2000]
+        with self._lock:
+            self._running, self._error = False, error
+            if error is None:
+                self._done = self._total
+        log.info("moved %d bytes, longest freeze %.3f s", self._moved_bytes, self._longest_freeze_s)
+
+    def _sources(self, moves: tuple[BucketMove, ...], addresses: dict[int, str]) -> dict[int, int]:
+        """column -> server that has it. What this server is to take from itself was left frozen by a dead mover."""
+        from .engine import Control, Own
+
+        layout, mine = self._server.layout, self._server.index
+        sources = {m.bucket: m.source for m in moves if m.bucket != _ALL_SLICES}
+        for source in sorted({m.source for m in moves if m.bucket == _ALL_SLICES}):
+            if source == mine:
+                slices = [c for c in self._server.control.columns() if c >= layout.buckets]
+            else:
+                with Control(layout, addresses[source], source) as control:
+                    slices = [c for c in control.columns() if c >= layout.buckets]
+            sources.update(dict.fromkeys(slices, source))
+        own = [column for column, source in sources.items() if source == mine]
+        self._server.control.set_own(own, Own.MINE, Own.FROZEN)
+        return {column: source for column, source in sources.items() if source != mine}
+
+    def status(self, request: GetMoveStatus) -> GetMoveStatusReply:
+        with self._lock:
+            return GetMoveStatusReply(
+                job=request.job,
+                running=self._running,
+                done=self._done,
+                total=self._total,
+                moved_bytes=self._moved_bytes,
+                longest_freeze_s=self._longest_freeze_s,
+                error=self._error,
+            )
+
+
+def main() -> None:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    run_pod("ps", lambda pod: Agent(pod).run())
+
+
+if __name__ == "__main__":
+    main()

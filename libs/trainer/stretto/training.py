@@ -1,0 +1,184 @@
+"""Training one shard: read, pull, compute, push; the next batch is read and pulled while this one is computed."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .engine.client import FINISHED, Parameters, Pulled, PushResult
+from .engine.layout import KeyBatch
+from .errors import BatchMisaligned, DataError, OwnershipUnknown, ProgressGap, ServerLost, StaleAttempt
+from .meter import Meter, StepTime
+from .readers import Batch
+
+if TYPE_CHECKING:
+    from .model import Gradients, Program
+
+log = logging.getLogger("stretto.training")
+
+_RETRY_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A lease: samples [start, start + length) of the data, ``offset`` of them known to be done."""
+
+    shard: int
+    attempt: int
+    start: int
+    length: int
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """Training ended before the shard did: it was told to, or the lease is somebody else's."""
+
+    offset: int
+    stale: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A batch that was read and indexed: samples [begin, end) of its shard."""
+
+    begin: int
+    end: int
+    batch: Batch
+    keys: KeyBatch
+
+
+class Trainer:
+    """Trains shards on ``parameters``; ``keep_going`` is asked before every step, ``passed`` hears every offset."""
+
+    def __init__(
+        self,
+        program: Program,
+        parameters: Parameters,
+        batch_size: int,
+        meter: Meter,
+        keep_going: Callable[[], bool] = lambda: True,
+        passed: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._program = program
+        self._parameters = parameters
+        self._batch_size = batch_size
+        self._meter = meter
+        self._keep_going = keep_going
+        self._passed = passed
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="reader")
+        self.last_loss = float("nan")
+
+    def train(self, work: Work) -> Stopped | None:
+        """Train the rest of the shard; None when every sample of it is applied everywhere.
+
+        Where it resumes is read from the parameter servers, which alone know what they applied; batches are cut from
+        the shard's beginning, so that a replay has the boundaries of the first time.
+        Raises DataError (the user's data or code), ModelRefused.
+        """
+        offset = self._resume(work) if work.attempt > 1 or work.offset else 0
+        while offset is not None and offset < work.length:
+            try:
+                return self._run(work, offset)
+            except ProgressGap as gap:
+                # the servers went back to a checkpoint, or a column arrived late: they say where to go on
+                log.warning("%s", gap)
+                offset = self._resume(work)
+            except StaleAttempt as stale:
+                log.info("%s", stale)
+                return Stopped(offset, stale=True)
+            except BatchMisaligned as error:
+                raise DataError(f"shard {work.shard}: {error}; was dataset.batch_size changed?") from error
+        return Stopped(work.offset) if offset is None else None
+
+    def _resume(self, work: Work) -> int | None:
+        """Where to go on; None when told to stop before the servers answered."""
+        while self._keep_going():
+            try:
+                done = self._parameters.progress(work.shard, work.attempt)
+                return work.length if done >= FINISHED else min(done, work.length)
+            except (ServerLost, OwnershipUnknown) as error:
+                log.warning("%s", error)
+                time.sleep(_RETRY_S)
+        return None
+
+    def _run(self, work: Work, offset: int) -> Stopped | None:
+        ahead = self._prepare(work, offset)
+        pull: Future[Pulled] | None = None
+        while ahead is not None:
+            begun = time.monotonic()
+            ready = ahead.result()
+            pull = pull or self._parameters.begin_pull(ready.keys)
+            ahead = self._prepare(work, ready.end)
+            wanted = time.perf_counter()
+            pulled = self._pulled(pull, ready.keys)
+            if pulled is None:
+                return Stopped(ready.begin)
+            waited = time.perf_counter() - wanted
+            # the next batch is there already if reading keeps pace; its pull then runs beside this step
+            pull = self._parameters.begin_pull(ahead.result().keys) if ahead is not None and ahead.done() else None
+            computing = time.perf_counter()
+            gradients = self._program.step(pulled.rows, ready.keys, pulled.dense, pulled.state, ready.batch)
+            computed = time.perf_counter() - computing
+            pushed = self._push(work, ready, gradients)
+            if pushed is None:
+                return Stopped(ready.begin)
+            self.last_loss = gradients.loss
+            share = pulled.rows_seconds / max(1e-9, pulled.seconds)
+            update = min(pushed.update_seconds, pushed.seconds)
+            times = StepTime(waited * share, computed, update, waited * (1 - share) + pushed.seconds - update)
+            self._meter.step(begun, time.monotonic(), ready.end - ready.begin, times)
+            self._passed(ready.end)
+            if not self._keep_going() and ready.end < work.length:
+                return Stopped(ready.end)
+        return None
+
+    def _prepare(self, work: Work, begin: int) -> Future[_Ready] | None:
+        if begin >= work.length:
+            return None
+        end = min(begin - begin % self._batch_size + self._batch_size, work.length)
+
+        def prepare() -> _Ready:
+            batch = self._program.read(work.start + begin, end - begin)
+            return _Ready(begin, end, batch, self._program.index(batch))
+
+        return self._reader.submit(prepare)
+
+    def _pulled(self, pull: Future[Pulled], keys: KeyBatch) -> Pulled | None:
+        """The pulled values; repeats as long as a server is away. None when told to stop."""
+        while True:
+            try:
+                return pull.result()
+            except (ServerLost, OwnershipUnknown) as error:
+                log.warning("pull: %s", error)
+            if not self._keep_going():
+                return None
+            time.sleep(_RETRY_S)
+            pull = self._parameters.begin_pull(keys)
+
+    def _push(self, work: Work, ready: _Ready, gradients: Gradients) -> PushResult | None:
+        """Push until every column has the batch (their records make repeating harmless). None when told to stop."""
+        while True:
+            try:
+                return self._parameters.push(
+                    ready.keys,
+                    gradients.rows,
+                    gradients.dense,
+                    shard=work.shard,
+                    attempt=work.attempt,
+                    start=ready.begin,
+                    stop=ready.end,
+                    state_delta=gradients.state_delta if len(gradients.state_delta) else None,
+                )
+            except (ServerLost, OwnershipUnknown) as error:
+                log.warning("push: %s", error)
+            if not self._keep_going():
+                return None
+            time.sleep(_RETRY_S)
+
+    def close(self) -> None:
+        self._reader.shutdown(wait=False, cancel_futures=True)

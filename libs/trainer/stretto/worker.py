@@ -1,0 +1,305 @@
+"""A worker: leases shards, trains them, reports; ``python -m stretto.worker``."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from stretto_wire.events import ServersChanged
+from stretto_wire.requests import (
+    EvaluateModel,
+    EvaluateModelReply,
+    GetServers,
+    GetServersReply,
+    TrainUnder,
+    TrainUnderReply,
+)
+from stretto_wire.telemetry import WorkerReported
+from stretto_wire.values import Evaluation, ParameterServer, StepTimes
+
+from .errors import BusError, DataError, ModelRefused, StrettoError
+from .leases import Leases
+from .meter import Meter
+from .pod import EXIT_OK, REPORT_EVERY_S, Pod, run_pod
+from .program import build_program
+
+if TYPE_CHECKING:
+    from .engine.client import Parameters
+    from .engine.layout import F32, KeyBatch
+    from .training import Trainer
+
+log = logging.getLogger("stretto.worker")
+
+_HEARTBEAT_S = 1.0
+_EVALUATION_KEPT_S = 60.0
+_HOPELESS_SHARDS = 5
+"""So many shards failing one after another, none before them trained: it is the code, not the data."""
+
+
+class Worker:
+    """One worker pod."""
+
+    def __init__(self, pod: Pod) -> None:
+        self._pod = pod
+        self._spec = pod.settings.spec
+        self._meter = Meter()
+        self._leases = Leases(pod.bus, pod.leaving)
+        self._plan_version = pod.settings.plan_version
+        self._cpu_cores = pod.settings.cpu_cores
+        self._servers: dict[int, str] = {}
+        self._servers_version = 0
+        self._servers_lock = threading.Lock()
+        self._parameters: Parameters | None = None
+        self._evaluation = Evaluations(self)
+
+    def run(self) -> int:
+        bus = self._pod.bus
+        bus.serve(TrainUnder, self._train_under)
+        bus.serve(EvaluateModel, lambda request: self._evaluation.ask(request))
+        bus.follow(ServersChanged, self._servers_changed)
+        self.program = build_program(self._pod)
+        self._pod.ready()
+        self._pod.every(REPORT_EVERY_S, self._report)
+        if not self._connect():
+            return EXIT_OK
+        self._pod.every(_HEARTBEAT_S, self._leases.beat)
+        return self._train()
+
+    # --- servers ------------------------------------------------------------------------------------------
+
+    def _connect(self) -> bool:
+        """Wait for the job's servers and connect; False when asked to leave before."""
+        from .engine.client import Parameters
+
+        warming = ThreadPoolExecutor(1).submit(self.program.warm)
+        while not self._pod.leaving.is_set():
+            try:
+                servers = self._refresh_servers()
+                if not servers:
+                    self._pod.leaving.wait(0.2)
+                    continue
+                parameters = Parameters(
+                    self.program.layout,
+                    servers,
+                    worker=self._pod.settings.index,
+                    refresh_servers=self._refresh_servers,
+                )
+                parameters.seed(self.program.initial_dense(), self.program.initial_state())
+                self._parameters = parameters
+                warming.result()
+                log.info("connected to %s", servers)
+                return True
+            except (BusError, StrettoError) as error:
+                if isinstance(error, (ModelRefused, DataError)):
+                    raise
+                log.warning("connecting: %s", error)
+                self._pod.leaving.wait(0.5)
+        return False
+
+    def _refresh_servers(self) -> dict[int, str]:
+        """Index -> address of the job's servers, as the actuator knows them; what was known when it is silent."""
+        request = GetServers(
+            job=self._pod.settings.job, pod=self._pod.settings.pod, request_id=self._pod.bus.request_id(GetServers)
+        )
+        try:
+            reply = self._pod.bus.call(request, GetServersReply, timeout_s=5.0)
+        except BusError as error:
+            log.warning("%s", error)
+        else:
+            if reply.answer == "ok":
+                self._take_servers(reply.version, reply.servers)
+        with self._servers_lock:
+            return dict(self._servers)
+
+    def _take_servers(self, version: int, servers: tuple[ParameterServer, ...]) -> bool:
+        with self._servers_lock:
+            if version < self._servers_version:
+                return False
+            self._servers_version = version
+            self._servers = {server.index: server.address for server in servers}
+            return True
+
+    def _servers_changed(self, event: ServersChanged) -> None:
+        if self._take_servers(event.version, event.servers) and self._parameters is not None:
+            with self._servers_lock:
+                servers = dict(self._servers)
+            log.info("servers version %d: %s", event.version, servers)
+            self._parameters.connect(servers)
+
+    # --- training -----------------------------------------------------------------------------------------
+
+    def _train(self) -> int:
+        from .training import Trainer
+
+        assert self._parameters is not None
+        trainer = Trainer(
+            self.program,
+            self._parameters,
+            self._spec.dataset.batch_size,
+            self._meter,
+            keep_going=lambda: not self._pod.leaving.is_set() and self._leases.current,
+            passed=self._leases.passed,
+        )
+        failures = 0
+        while not self._pod.leaving.is_set():
+            reply = self._leases.next()
+            if reply is None:
+                self._meter.idle()
+                continue
+            if reply.forget:
+                self._forget(reply.forget)
+            if reply.answer == "end":
+                log.info("the job has no more shards")
+                self._meter.idle()
+                self._pod.leaving.wait()
+            elif reply.shard is None:
+                self._meter.idle()
+                self._leases.wait(reply)
+            elif self._train_shard(trainer):
+                failures = 0
+            else:
+                failures += 1
+                if failures >= _HOPELESS_SHARDS and not self._meter.steps_total:
+                    raise DataError(f"the first {failures} shards all failed: see the errors above")
+        return EXIT_OK
+
+    def _train_shard(self, trainer: Trainer) -> bool:
+        """False when the shard's data failed."""
+        from .training import Work
+
+        shard = self._leases.shard
+        assert shard is not None
+        work = Work(shard.id, shard.attempt, shard.start, shard.length, shard.offset)
+        attributes = {"shard": shard.id, "attempt": shard.attempt, "start": shard.start, "length": shard.length}
+        with self._pod.tracing.span("train shard", attributes=attributes):
+            try:
+                stopped = trainer.train(work)
+            except DataError as error:
+                log.error("shard %d failed: %s", shard.id, error)
+                self._leases.release(self._leases.offset, failure=str(error))
+                self._meter.idle()
+                return False
+            except ModelRefused as error:
+                self._leases.release(self._leases.offset, failure=str(error))
+                raise
+        if stopped is None:
+            self._leases.completed()
+            if self._pod.leaving.is_set():
+                self._hand_in()
+        elif stopped.stale or not self._leases.current:
+            self._leases.drop()
+        else:
+            self._leases.release(stopped.offset)
+        return True
+
+    def _hand_in(self) -> None:
+        """Report the last shard on leaving; what the reply leases goes back at once."""
+        reply = self._leases.next()
+        if reply is not None and reply.shard is not None:
+            self._leases.release(reply.shard.offset)
+
+    def _forget(self, shards: tuple[int, ...]) -> None:
+        assert self._parameters is not None
+        try:
+            self._parameters.forget(shards)
+        except StrettoError as error:
+            # the records stay: 0.6 kB each, and no harm to correctness
+            log.warning("forget: %s", error)
+
+    # --- what it tells and is asked -----------------------------------------------------------------------
+
+    def _report(self) -> None:
+        used = self._pod.usage.measure()
+        window = self._meter.window()
+        self._pod.bus.tell(
+            WorkerReported(
+                job=self._pod.settings.job,
+                pod=self._pod.settings.pod,
+                plan_version=self._plan_version,
+                ended_at_s=time.time(),
+                window_s=used.window_s,
+                steps=window.steps,
+                steps_total=window.steps_total,
+                samples_total=window.samples_total,
+                step_time_s=window.step_s,
+                longest_gap_s=window.longest_gap_s,
+                times=StepTimes(
+                    emb_s=window.times.rows_s,
+                    grad_s=window.times.gradient_s,
+                    upd_s=window.times.update_s,
+                    sync_s=max(0.0, window.times.sync_s),
+                ),
+                cpu_used_cores=used.cpu_cores,
+                cpu_limit_cores=self._cpu_cores,
+                memory_used_bytes=used.memory_bytes,
+                memory_limit_bytes=self._pod.settings.memory_bytes,
+            )
+        )
+
+    def _train_under(self, request: TrainUnder) -> TrainUnderReply:
+        self._plan_version = request.plan_version
+        self._cpu_cores = request.cpu_cores
+        return TrainUnderReply(job=request.job)
+
+    def evaluate(self, samples: int) -> Evaluation:
+        """Evaluate on the samples that follow the training samples. Raises StrettoError."""
+        from .evaluate import evaluate
+
+        parameters = self._parameters
+        if parameters is None:
+            raise BusError("the worker is not connected to the parameter servers yet; ask again")
+
+        def pull(keys: KeyBatch) -> tuple[F32, F32, F32]:
+            pulled = parameters.pull(keys)
+            return pulled.rows, pulled.dense, pulled.state
+
+        quality = evaluate(self.program, pull, self._spec.dataset.samples, samples)
+        return Evaluation(samples=quality.samples, loss=quality.loss, auc=quality.auc)
+
+
+class Evaluations:
+    """One evaluation at a time, in a thread; asked again, it tells how far it is."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._lock = threading.Lock()
+        self._samples = 0
+        self._reply: EvaluateModelReply | None = None
+        self._ended_s = 0.0
+
+    def ask(self, request: EvaluateModel) -> EvaluateModelReply:
+        running = EvaluateModelReply(job=request.job, state="running")
+        with self._lock:
+            if self._reply is not None:
+                if self._reply.state == "running":
+                    return self._reply
+                if self._samples == request.samples and time.monotonic() - self._ended_s < _EVALUATION_KEPT_S:
+                    return self._reply
+            self._samples, self._reply = request.samples, running
+        threading.Thread(target=self._run, args=(request,), name="evaluate", daemon=True).start()
+        return running
+
+    def _run(self, request: EvaluateModel) -> None:
+        try:
+            evaluation = self._worker.evaluate(request.samples)
+            reply = EvaluateModelReply(job=request.job, state="done", evaluation=evaluation)
+        except Exception as error:
+            log.exception("evaluation failed")
+            reply = EvaluateModelReply(
+                job=request.job, state="failed", detail=f"{type(error).__name__}: {error}"[:2000]
+            )
+        with self._lock:
+            self._reply, self._ended_s = reply, time.monotonic()
+
+
+def main() -> None:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    run_pod("worker", lambda pod: Worker(pod).run())
+
+
+if __name__ == "__main__":
+    main()

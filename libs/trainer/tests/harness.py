@@ -1,0 +1,283 @@
+"""A real nats-server, a tiny dispatcher and actuator on it, and pods as processes: what the pods' tests stand on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import nats
+from stretto_wire import registry, requests, telemetry
+from stretto_wire.base import Message
+from stretto_wire.events import ServersChanged
+from stretto_wire.spec import JobSpec
+from stretto_wire.values import ParameterServer, Shard
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def wait_for(condition: Any, timeout_s: float = 60.0, what: str = "") -> Any:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.05)
+    raise AssertionError(f"waited {timeout_s} s for {what or condition}")
+
+
+class Cluster:
+    """One job. The dispatcher keeps shards in a list; leases of a pod that is gone are requeued with attempt + 1."""
+
+    def __init__(self, folder: Path, spec: JobSpec) -> None:
+        self.folder, self.spec, self.job = folder, spec, spec.name
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.logs: dict[str, Path] = {}
+        self.reports: list[Any] = []
+        self.requests: list[Message] = []
+        self.servers: dict[int, str] = {}
+        self.version = 0
+        batch = spec.dataset.batch_size * spec.dataset.batches_per_shard
+        starts = range(0, spec.dataset.samples, batch)
+        self.todo = [
+            Shard(id=i, attempt=0 + 1, epoch=0, start=s, length=min(batch, spec.dataset.samples - s))
+            for i, s in enumerate(starts)
+        ]
+        self.leased: dict[str, Shard] = {}
+        self.done: dict[int, Shard] = {}
+        self.failed: list[requests.ReleaseShard] = []
+        self.released: list[requests.ReleaseShard] = []
+        self.remembered: dict[str, tuple[str, bytes]] = {}
+        self.repeated_requests = 0
+        self.forget: list[int] = []
+        self.deaf = 0
+        """so many requests for shards are answered after the caller has given up waiting"""
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+
+    # --- life ---------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        port = free_port()
+        self.url = f"nats://127.0.0.1:{port}"
+        binary = shutil.which("nats-server") or str(Path(sys.executable).parent / "nats-server")
+        self.processes["nats"] = subprocess.Popen(
+            [binary, "-a", "127.0.0.1", "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        self.spec_path = self.folder / "spec.json"
+        self.spec_path.write_text(self.spec.model_dump_json())
+        self.run(self._connect())
+
+    def run(self, work: Any, timeout_s: float = 60.0) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
+
+    async def _connect(self) -> None:
+        self.nc = await nats.connect(self.url, connect_timeout=5, max_reconnect_attempts=-1, reconnect_time_wait=0.1)
+        await self.nc.subscribe("rpc.v1.>", cb=self._rpc)
+        await self.nc.subscribe("tel.v1.>", cb=self._telemetry)
+
+    def stop(self) -> None:
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.kill()
+                process.wait(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+    # --- pods ---------------------------------------------------------------------------------------------
+
+    def launch(self, pod: str, **extra: str) -> subprocess.Popen[bytes]:
+        role = pod.partition("-")[0]
+        environment = {
+            **os.environ,
+            "STRETTO_JOB": self.job,
+            "STRETTO_POD": pod,
+            "STRETTO_NATS_URL": self.url,
+            "STRETTO_JOB_SPEC": str(self.spec_path),
+            "STRETTO_PLAN_VERSION": "1",
+            "STRETTO_CPU_CORES": "1",
+            "STRETTO_MEMORY_BYTES": str(2**30),
+            "STRETTO_STATE_FOLDER": str(self.folder / "state"),
+            "TRACEPARENT": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            **extra,
+        }
+        self.logs[pod] = self.folder / f"{pod}.log"
+        with open(self.logs[pod], "wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", f"stretto.{role}"], env=environment, stdout=log, stderr=subprocess.STDOUT
+            )
+        self.processes[pod] = process
+        return process
+
+    def log(self, pod: str) -> str:
+        return self.logs[pod].read_text()
+
+    def ask(self, pod: str, request: Message, timeout_s: float = 20.0) -> Any:
+        """The pod's reply; RuntimeError for an error reply."""
+        message = self.run(
+            self.nc.request(registry.subject_of(request, pod=pod), registry.encode(request), timeout=timeout_s),
+            timeout_s + 5,
+        )
+        if message.headers and "error" in message.headers:
+            raise RuntimeError(message.data.decode())
+        reply = registry.channel_of(request).reply
+        assert reply is not None
+        return registry.decode(reply, message.data)
+
+    def ready(self, pod: str, timeout_s: float = 60.0) -> requests.PodPingReply:
+        def pinged() -> Any:
+            assert self.processes[pod].poll() is None, self.log(pod)
+            try:
+                reply = self.ask(pod, requests.PodPing(job=self.job), 1.0)
+            except (nats.errors.Error, TimeoutError):
+                return None
+            return reply if reply.ready else None
+
+        return wait_for(pinged, timeout_s, f"{pod} to be ready")
+
+    def start_ps(self, *indices: int, claim: bool = True) -> None:
+        for index in indices:
+            self.launch(f"ps-{index}", **getattr(self, "ps_environment", {}))
+        for index in indices:
+            self.servers[index] = self.ready(f"ps-{index}").address
+        if claim:
+            for position, index in enumerate(indices):
+                claimed = requests.ClaimBuckets(
+                    job=self.job,
+                    buckets=tuple(range(64))[position :: len(indices)],
+                    slices=tuple(range(12))[position :: len(indices)],
+                )
+                assert self.ask(f"ps-{index}", claimed).accepted
+        self.announce()
+
+    def server_list(self) -> tuple[ParameterServer, ...]:
+        return tuple(ParameterServer(index=i, address=a) for i, a in self.servers.items())
+
+    def announce(self) -> None:
+        self.version += 1
+        event = ServersChanged(job=self.job, version=self.version, servers=self.server_list())
+        self.run(self.nc.publish(registry.subject_of(event), registry.encode(event)))
+
+    def kill(self, pod: str) -> None:
+        """kill -9, and what the dispatcher does about it."""
+        self.processes[pod].send_signal(signal.SIGKILL)
+        self.processes[pod].wait(10)
+        self._loop.call_soon_threadsafe(self._requeue, pod)
+
+    def terminate(self, pod: str, timeout_s: float = 20.0) -> int:
+        self.processes[pod].terminate()
+        return self.processes[pod].wait(timeout_s)
+
+    def _requeue(self, pod: str) -> None:
+        shard = self.leased.pop(pod, None)
+        if shard is not None:
+            self.todo.insert(0, shard.model_copy(update={"attempt": shard.attempt + 1}))
+
+    # --- dispatcher and actuator --------------------------------------------------------------------------
+
+    async def _telemetry(self, message: Any) -> None:
+        report = registry.parse(message.subject, message.data)
+        assert message.headers["ce-id"] == message.headers["Nats-Msg-Id"]
+        self.reports.append(report)
+
+    async def _rpc(self, message: Any) -> None:
+        request = registry.parse(message.subject, message.data)
+        self.requests.append(request)
+        request_id = message.headers["request-id"]
+        lane = request_id.rpartition(".")[0]
+        known = self.remembered.get(lane)
+        if known is not None and known[0] == request_id:
+            self.repeated_requests += 1
+            await message.respond(known[1])
+            return
+        reply = registry.encode(self._handle(request))
+        self.remembered[lane] = (request_id, reply)
+        if self.deaf and isinstance(request, requests.NextShard):
+            self.deaf -= 1
+            return
+        await message.respond(reply)
+
+    def _handle(self, request: Message) -> Message:
+        if isinstance(request, requests.GetServers):
+            return requests.GetServersReply(
+                job=self.job, answer="ok", version=self.version, plan_version=1, servers=self.server_list()
+            )
+        if isinstance(request, requests.NextShard):
+            return self._next(request)
+        if isinstance(request, requests.ShardHeartbeat):
+            held = self.leased.get(request.pod)
+            same = held is not None and (held.id, held.attempt) == (request.shard, request.attempt)
+            return requests.ShardHeartbeatReply(job=self.job, answer="ok" if same else "stale")
+        assert isinstance(request, requests.ReleaseShard)
+        self.released.append(request)
+        shard = self.leased.pop(request.pod, None)
+        if shard is None or shard.id != request.shard:
+            return requests.ReleaseShardReply(job=self.job, answer="stale")
+        if request.failure:
+            self.failed.append(request)
+            self.done[shard.id] = shard
+        else:
+            self.todo.insert(0, shard.model_copy(update={"attempt": shard.attempt + 1, "offset": request.offset}))
+        return requests.ReleaseShardReply(job=self.job, answer="ok")
+
+    def _next(self, request: requests.NextShard) -> Message:
+        stale = False
+        if request.complete is not None:
+            held = self.leased.pop(request.pod, None)
+            stale = held is None or (held.id, held.attempt) != (request.complete.id, request.complete.attempt)
+            if held is not None and not stale:
+                self.done[held.id] = held
+                self.forget.append(held.id)
+        forget, self.forget = tuple(self.forget[:-2]), self.forget[-2:]
+        if self.todo:
+            shard = self.todo.pop(0)
+            self.leased[request.pod] = shard
+            return requests.NextShardReply(job=self.job, answer="shard", shard=shard, stale=stale, forget=forget)
+        answer = "wait" if self.leased else "end"
+        return requests.NextShardReply(job=self.job, answer=answer, wait_s=0.1, stale=stale, forget=forget)
+
+    def finished(self) -> bool:
+        return not self.todo and not self.leased
+
+    # --- measures -----------------------------------------------------------------------------------------
+
+    def books(self, *indices: int) -> list[requests.GetBooksReply]:
+        return [self.ask(f"ps-{i}", requests.GetBooks(job=self.job)) for i in indices]
+
+    def worker_reports(self) -> list[telemetry.WorkerReported]:
+        return [r for r in self.reports if isinstance(r, telemetry.WorkerReported)]
+
+    def ps_reports(self) -> list[telemetry.PsReported]:
+        return [r for r in self.reports if isinstance(r, telemetry.PsReported)]
+
+    def spans(self) -> list[dict[str, Any]]:
+        files = (self.folder / "state" / "spans").glob("*.jsonl")
+        return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+def spec_of(samples: int, **changes: Any) -> JobSpec:
+    document: dict[str, Any] = {
+        "name": "tiny",
+        "model": {
+            "entry": "stretto.examples.wide_deep:WideDeep",
+            "arguments": {"seed": 5, "categories": 2000, "hidden": "16"},
+            "embedding_dim": 8,
+        },
+        "dataset": {"samples": samples, "batch_size": 256, "batches_per_shard": 8, "seed": 3},
+        "resources": {},
+    }
+    for name, value in changes.items():
+        document[name] = {**document[name], **value} if isinstance(value, dict) else value
+    return JobSpec.parse(document)
