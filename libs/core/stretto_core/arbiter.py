@@ -120,6 +120,11 @@ class ArbiterMachine:
         self._expire(now)
         return [Emit(fact) for fact in self._cycle(now)]
 
+    @property
+    def ticking(self) -> bool:
+        """Whether time matters: not in a cluster without jobs."""
+        return bool(self.state.jobs)
+
     # ---- what is heard ----------------------------------------------------------------------------------------
 
     def _hear(self, event: object, now: float) -> None:

@@ -15,7 +15,7 @@ HALF_WIDTH_MAX = 0.5  # of the 90 % interval of log throughput: beyond it a plan
 
 def identified(candidate: Candidate) -> bool:
     """Whether the model knows enough of the plan to decide on it."""
-    return math.log(candidate.throughput_high / candidate.throughput_low) / 2 <= HALF_WIDTH_MAX
+    return candidate.half_width <= HALF_WIDTH_MAX
 
 
 def required_gain(candidate: Candidate, gain_fraction_min: float) -> float:

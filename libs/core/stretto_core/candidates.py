@@ -257,9 +257,14 @@ class Candidate:
     gain: float
 
     @property
+    def half_width(self) -> float:
+        """Half of the interval of log throughput."""
+        return math.log(max(self.throughput_high, 1e-9) / max(self.throughput_low, 1e-9)) / 2
+
+    @property
     def relative_error(self) -> float:
         """One standard deviation of the prediction, relative: a 90 % interval is 1.645 of them to either side."""
-        return math.log(self.throughput_high / self.throughput_low) / 2 / 1.645
+        return self.half_width / 1.645
 
 
 @dataclass(frozen=True, slots=True)

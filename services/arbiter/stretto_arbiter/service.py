@@ -1,0 +1,49 @@
+"""The arbiter: one machine for the cluster that decides every job's plan."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from stretto_core.arbiter import ArbiterMachine, ArbiterState
+from stretto_runtime import Input, Meta, Service
+from stretto_wire import events
+from stretto_wire.base import Message
+
+from stretto_arbiter import handlers
+from stretto_arbiter.plugins import algorithm_named
+from stretto_arbiter.settings import ArbiterSettings
+
+
+class Arbiter(Service):
+    """Admits jobs, grants measurements and memory, and shares the cluster between all jobs."""
+
+    name = "arbiter"
+    version = ArbiterMachine.version
+    settings_type = ArbiterSettings
+    inputs = (
+        Input(events.JobSubmitted, scope="cluster"),
+        Input(events.JobCancelled, scope="cluster"),
+        Input(events.PlanProposed, scope="cluster"),
+        Input(events.CandidatesComputed, scope="cluster"),
+        Input(events.OomForecast, scope="cluster"),
+        Input(events.PlanApplied, scope="cluster"),
+        Input(events.JobProgressed, scope="cluster"),
+        Input(events.JobCompleted, scope="cluster"),
+        Input(events.JobFinished, scope="cluster"),
+        Input(events.JobFailed, scope="cluster"),
+    )
+    tick_s = 1.0
+    state_types: ClassVar[dict[str, type]] = {"cluster": ArbiterState}
+
+    def __init__(self, settings: ArbiterSettings) -> None:
+        super().__init__(settings)
+        self._algorithm = algorithm_named(settings.algorithm)
+
+    def machine(self, key: str, state: ArbiterState | None) -> ArbiterMachine:
+        return ArbiterMachine(state, self.settings.machine(), self._algorithm, self.settings.algorithm)
+
+    def to_event(self, message: Message, meta: Meta) -> Any:
+        return handlers.to_event(message, meta)
+
+    def to_message(self, key: str, fact: Any) -> Message:
+        return handlers.to_message(key, fact)

@@ -1,0 +1,44 @@
+"""What the arbiter can be told: the capacity, the objective, the hysteresis."""
+
+from __future__ import annotations
+
+import os
+
+from pydantic import Field
+from stretto_core.arbiter import ArbiterSettings as MachineSettings
+from stretto_core.types import Resources
+from stretto_runtime import Settings
+
+
+def machine_memory_bytes() -> int:
+    """This machine's memory: the default of an installation on one machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+class ArbiterSettings(Settings):
+    """Read from ``STRETTO_ARBITER_<FIELD>``, or from ``STRETTO_<FIELD>`` as every service's settings are."""
+
+    cpu_cores: float = Field(default_factory=lambda: float(os.cpu_count() or 1), gt=0, description="of the cluster")
+    memory_bytes: int = Field(default_factory=machine_memory_bytes, ge=2**20, description="of the cluster")
+    algorithm: str = Field("weighted-greedy", description="an entry point of the group stretto.arbiters")
+    objective: str = Field("efficiency", pattern="^(efficiency|gain)$", description="Eq. 12's, or throughput gain")
+    rho: float = Field(2.5, ge=-20, le=20, description="Eq. 14: > 0 prefers jobs that finish soon")
+    gain_fraction_min: float = Field(0.10, ge=0, le=10, description="hysteresis, beyond the prediction's error")
+    settle_s: float = Field(20.0, ge=0, description="between two changes of a job for its throughput")
+    round_s: float = Field(2.0, ge=0, description="between two cluster-wide choices")
+    apply_timeout_s: float = Field(300.0, ge=10, description="an actuator silent for so long is not waited for")
+    leave_timeout_s: float = Field(60.0, ge=1, description="a completed job's pods are counted for at most so long")
+    shrink_after_s: float = Field(60.0, ge=0, description="memory is given back so long after the last change")
+
+    def machine(self) -> MachineSettings:
+        return MachineSettings(
+            capacity=Resources(self.cpu_cores, self.memory_bytes),
+            objective="gain" if self.objective == "gain" else "efficiency",
+            rho=self.rho,
+            gain_fraction_min=self.gain_fraction_min,
+            settle_s=self.settle_s,
+            round_s=self.round_s,
+            apply_timeout_s=self.apply_timeout_s,
+            leave_timeout_s=self.leave_timeout_s,
+            shrink_after_s=self.shrink_after_s,
+        )

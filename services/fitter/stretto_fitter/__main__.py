@@ -1,0 +1,7 @@
+"""``python -m stretto_fitter``"""
+
+from stretto_runtime import run
+
+from stretto_fitter.service import Fitter
+
+run(Fitter)

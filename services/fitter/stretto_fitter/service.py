@@ -1,0 +1,32 @@
+"""The fitter: one throughput model per job."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from stretto_core.fitter import FitMachine, FitState
+from stretto_runtime import Input, Meta, Service
+from stretto_wire import events
+from stretto_wire.base import Message
+
+from stretto_fitter import handlers
+from stretto_fitter.settings import FitterSettings
+
+
+class Fitter(Service):
+    """Refits a job's model with every settled window, and says how sure it is."""
+
+    name = "fitter"
+    version = FitMachine.version
+    settings_type = FitterSettings
+    inputs = (Input(events.ProfileMeasured),)
+    state_types: ClassVar[dict[str, type]] = {"job": FitState}
+
+    def machine(self, key: str, state: FitState | None) -> FitMachine:
+        return FitMachine(state, self.settings.machine())
+
+    def to_event(self, message: Message, meta: Meta) -> Any:
+        return handlers.to_event(message, meta)
+
+    def to_message(self, key: str, fact: Any) -> Message:
+        return handlers.to_message(key, fact)

@@ -1,0 +1,77 @@
+"""The fitter's translation, and a window's way through it."""
+
+from __future__ import annotations
+
+import pytest
+from stretto_core.machine import Emit
+from stretto_fitter.service import Fitter
+from stretto_fitter.settings import FitterSettings
+from stretto_runtime import Meta, SettingsFault
+from stretto_wire import events, values
+from stretto_wire.registry import decode, encode
+
+META = Meta(1, 1000.0, "evt.v1.profiler.profile-measured.a", {}, "a")
+
+
+def profile(step_time_s: float, workers: int = 1, settled: bool = True) -> events.ProfileMeasured:
+    return events.ProfileMeasured(
+        job="a",
+        plan_version=1,
+        plan=values.Plan(
+            workers=workers,
+            ps=1,
+            worker_cpu_cores=0.5,
+            ps_cpu_cores=0.5,
+            worker_memory_bytes=2**30,
+            ps_memory_bytes=2**30,
+        ),
+        batch_size=512,
+        window_s=5.0,
+        step_time_s=step_time_s,
+        times=values.StepTimes(emb_s=step_time_s / 4, grad_s=step_time_s / 2, upd_s=0.001, sync_s=0.002),
+        throughput=workers * 512 / max(step_time_s, 1e-3),
+        samples_total=1000,
+        categories=10,
+        settled=settled,
+        workers=(),
+        ps=(),
+    )
+
+
+def fitted(*messages: events.ProfileMeasured) -> list[events.ModelFitted]:
+    service = Fitter(FitterSettings())
+    machine = service.machine("a", None)
+    result = []
+    for i, message in enumerate(messages):
+        for action in machine.handle(service.to_event(message, META), 1000.0 + i):
+            assert isinstance(action, Emit)
+            result.append(service.to_message("a", action.fact))
+    return result
+
+
+def test_windows_become_models_that_any_reader_can_parse() -> None:
+    models = fitted(profile(0.05), profile(0.052), profile(0.06, workers=2))
+    assert [model.configurations for model in models] == [1, 1, 2]
+    last = models[-1]
+    assert decode(events.ModelFitted, encode(last)) == last
+    assert len(last.covariance) == len(last.coefficients)
+    assert last.predicted_interval_s.low < last.predicted_step_time_s < last.predicted_interval_s.high
+    assert last.measured[-1].workers == 2
+    assert "a1" in last.unidentified
+    assert "a2_grad" in last.coefficients, "measured components have constants of their own"
+
+
+def test_unsettled_windows_and_those_without_steps_give_no_model() -> None:
+    assert fitted(profile(0.05, settled=False), profile(0.0), profile(0.05, workers=0)) == []
+
+
+def test_the_form_can_be_the_papers() -> None:
+    service = Fitter(FitterSettings(form="paper"))
+    machine = service.machine("a", None)
+    (action,) = machine.handle(service.to_event(profile(0.05), META), 1000.0)
+    assert {"alpha_grad", "beta_emb"} <= service.to_message("a", action.fact).coefficients.keys()
+
+
+def test_an_unknown_form_is_refused_by_name() -> None:
+    with pytest.raises(SettingsFault, match="STRETTO_FITTER_FORM"):
+        FitterSettings.load("fitter", {"STRETTO_FITTER_FORM": "cubic"})

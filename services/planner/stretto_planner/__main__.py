@@ -1,0 +1,7 @@
+"""``python -m stretto_planner``"""
+
+from stretto_runtime import run
+
+from stretto_planner.service import Planner
+
+run(Planner)

@@ -1,0 +1,56 @@
+"""The planner: a machine per job that proposes its plans, and one for the cluster that remembers past jobs."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from stretto_core.history import HistoryMachine, HistoryState
+from stretto_core.planner import PlanMachine, PlanState
+from stretto_runtime import Input, Meta, Service
+from stretto_wire import events
+from stretto_wire.base import Message
+
+from stretto_planner import handlers
+from stretto_planner.plugins import algorithm_named
+from stretto_planner.settings import PlannerSettings
+
+CLUSTER = "_"
+
+
+class Planner(Service):
+    """Warm start, what to measure next, candidates on the Pareto front; the history of finished jobs."""
+
+    name = "planner"
+    version = max(PlanMachine.version, HistoryMachine.version)
+    settings_type = PlannerSettings
+    inputs = (
+        Input(events.JobSubmitted),
+        Input(events.JobSubmitted, scope="cluster"),
+        Input(events.HistoryRecorded, scope="cluster"),
+        Input(events.HistoryMatched),
+        Input(events.PlanDecided),
+        Input(events.PlanRefused),
+        Input(events.PlanApplied),
+        Input(events.ModelFitted),
+        Input(events.ProfileMeasured),
+        Input(events.JobProgressed),
+        Input(events.JobCompleted),
+        Input(events.JobCancelled),
+        Input(events.JobFailed),
+    )
+    state_types: ClassVar[dict[str, type]] = {"job": PlanState, "cluster": HistoryState}
+
+    def __init__(self, settings: PlannerSettings) -> None:
+        super().__init__(settings)
+        self._algorithm = algorithm_named(settings.algorithm)
+
+    def machine(self, key: str, state: Any) -> PlanMachine | HistoryMachine:
+        if key == CLUSTER:
+            return HistoryMachine(state, self.settings.history())
+        return PlanMachine(state, self.settings.machine(), self._algorithm, self.settings.algorithm)
+
+    def to_event(self, message: Message, meta: Meta) -> Any:
+        return handlers.to_event(message, meta)
+
+    def to_message(self, key: str, fact: Any) -> Message:
+        return handlers.to_message(key, fact)

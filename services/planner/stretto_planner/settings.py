@@ -1,0 +1,71 @@
+"""What the planner can be told: the cluster's size, the first plan without history, how much to explore."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+from pydantic import Field
+from stretto_core.candidates import Overheads
+from stretto_core.exploration import ExplorationLimits
+from stretto_core.history import HistorySettings
+from stretto_core.planner import PlannerSettings as MachineSettings
+from stretto_core.types import GIB, Plan, Resources
+from stretto_runtime import Settings
+
+Positive = Annotated[float, Field(gt=0)]
+
+
+def machine_memory_bytes() -> int:
+    """This machine's memory: the default of an installation on one machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+class PlannerSettings(Settings):
+    """Read from ``STRETTO_PLANNER_<FIELD>``, or from ``STRETTO_<FIELD>`` as every service's settings are."""
+
+    cpu_cores: float = Field(default_factory=lambda: float(os.cpu_count() or 1), gt=0, description="of the cluster")
+    memory_bytes: int = Field(default_factory=machine_memory_bytes, ge=2**20, description="of the cluster")
+    algorithm: str = Field("exact", description="an entry point of the group stretto.planners")
+    cold_start_cpu_cores: float = Field(1.0, gt=0, le=1024, description="of one pod of the first plan without history")
+    cold_start_worker_memory_bytes: int = Field(2 * GIB, ge=2**20)
+    cold_start_ps_memory_bytes: int = Field(2 * GIB, ge=2**20)
+    windows_min: int = Field(3, ge=1, le=100, description="a plan is judged after so many settled windows")
+    window_s: float = Field(5.0, gt=0, description="how long the profiler's windows are")
+    payback_factor: float = Field(3.0, ge=0, description="measure only if the job lasts so many times longer")
+    cpu_step: float = Field(0.5, gt=0, description="cores between two plans")
+    explorations_max: int = Field(5, ge=0, le=50, description="measurements of one job")
+    optimistic_gain_min: float = Field(0.05, ge=0, description="stop exploring below this")
+    explore_cpu: bool = Field(False, description="vary the cores of pods too, after the counts")
+    worker_change_s: float = Field(5.0, ge=0, description="training lost by a change of workers, until measured")
+    ps_change_s: float = Field(15.0, ge=0, description="training lost by moving one PS, until measured")
+    similar_jobs: int = Field(5, ge=1, le=20, description="Algorithm 1's k")
+    smoothing: float = Field(0.5, gt=0, lt=1, description="Eq. 10's mu")
+    similarity_min: float = Field(0.3, ge=0, le=1, description="past jobs below it do not count")
+
+    def machine(self) -> MachineSettings:
+        counts, cores = ("workers", "ps"), ("worker_cpu_cores", "ps_cpu_cores")
+        return MachineSettings(
+            room=Resources(self.cpu_cores, self.memory_bytes),
+            cold_start=Plan(
+                workers=1,
+                ps=1,
+                worker_cpu_cores=self.cold_start_cpu_cores,
+                ps_cpu_cores=self.cold_start_cpu_cores,
+                worker_memory_bytes=self.cold_start_worker_memory_bytes,
+                ps_memory_bytes=self.cold_start_ps_memory_bytes,
+            ),
+            windows_min=self.windows_min,
+            window_s=self.window_s,
+            payback_factor=self.payback_factor,
+            cpu_step=self.cpu_step,
+            exploration=ExplorationLimits(
+                explorations_max=self.explorations_max,
+                optimistic_gain_min=self.optimistic_gain_min,
+                axes=(*counts, *cores) if self.explore_cpu else counts,
+            ),
+            overheads=Overheads(self.worker_change_s, self.ps_change_s),
+        )
+
+    def history(self) -> HistorySettings:
+        return HistorySettings(similar_jobs=self.similar_jobs, smoothing=self.smoothing, threshold=self.similarity_min)
