@@ -88,11 +88,11 @@ class Stage:
     async def end(self) -> None:
         await self.stop_actuator()
         self._following.cancel()
-        for pod in await self.backend.list():
-            await self.backend.kill(pod.job, pod.pod)
-        await asyncio.sleep(0.2)
-        for pod in await self.backend.list():
-            await self.backend.forget(pod.job, pod.pod)
+        while pods := await self.backend.list():
+            for pod in pods:
+                await self.backend.kill(pod.job, pod.pod)
+                await self.backend.forget(pod.job, pod.pod)
+            await asyncio.sleep(0.02)
         for hierarchy in set(self.backend._cgroups._of.values()):
             hierarchy.folder.rmdir()
 
