@@ -1,0 +1,169 @@
+"""The gateway over HTTP, for people: finds it, speaks to it, turns its problems into sentences."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+
+from .errors import BadInput, CliError, NotRunning
+
+TIMEOUT_S = 20.0
+RECONNECT_S = 30.0
+BAD_INPUT = frozenset({400, 404, 409, 413, 415, 422})
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One server-sent event. ``id`` is the stream sequence."""
+
+    id: int
+    name: str
+    body: Json
+
+
+def locate(folder: Path, url: str | None, token: str | None) -> tuple[str, str]:
+    """Where the gateway listens and its token: as given, else as ``stretto up`` wrote it into ``folder``.
+
+    Raises NotRunning when there is nothing.
+    """
+    if url is None:
+        where = folder / "run" / "gateway.json"
+        try:
+            found = json.loads(where.read_text())
+        except (OSError, ValueError):
+            raise NotRunning(f"no gateway runs in {folder}: start one with `stretto up --folder {folder}`, "
+                             "or name another with --url") from None  # fmt: skip
+        url = f"http://{found['host']}:{found['port']}"
+    if token is None:
+        file = folder / "gateway.token"
+        token = file.read_text().strip() if file.is_file() else ""
+    return url, token
+
+
+class Gateway:
+    """A connection to ``/api/v1``. Use as a context manager."""
+
+    def __init__(self, url: str, token: str) -> None:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self.url = url
+        self._http = httpx.Client(base_url=f"{url}/api/v1", headers=headers, timeout=TIMEOUT_S, trust_env=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def submit(self, text: str) -> Json:
+        """Submit a specification in YAML or JSON."""
+        return self._ask("POST", "/jobs", content=text.encode(), headers={"Content-Type": "application/yaml"})
+
+    def jobs(self, status: str | None = None) -> list[Json]:
+        return self._ask("GET", "/jobs", params={"status": status} if status else {})
+
+    def job(self, name: str) -> Json:
+        return self._ask("GET", f"/jobs/{name}")
+
+    def decisions(self, name: str) -> list[Json]:
+        return self._ask("GET", f"/jobs/{name}/decisions")
+
+    def cancel(self, name: str, reason: str = "") -> Json:
+        return self._ask("DELETE", f"/jobs/{name}", params={"reason": reason})
+
+    def checkpoint(self, name: str) -> Json:
+        return self._ask("POST", f"/jobs/{name}/checkpoints")
+
+    def history(self) -> list[Json]:
+        return self._ask("GET", "/history")
+
+    def status(self) -> Json:
+        return self._ask("GET", "/status")
+
+    def events(
+        self, job: str | None = None, after: int = 0, follow: bool = True, names: tuple[str, ...] = ()
+    ) -> Iterator[Event]:
+        """Events after a sequence. A lost connection is taken up again where it broke, for half a minute."""
+        path = f"/jobs/{job}/events" if job else "/events"
+        last = after
+        while True:
+            try:
+                for event in self._stream(path, last, follow, names):
+                    last = event.id
+                    yield event
+                return
+            except (httpx.RemoteProtocolError, httpx.ReadError, httpx.ReadTimeout):
+                self._wait_back()
+
+    def _stream(self, path: str, after: int, follow: bool, names: tuple[str, ...]) -> Iterator[Event]:
+        params: dict[str, Any] = {"follow": follow, "event": list(names)}
+        with self._sending(), self._http.stream(
+            "GET", path, params=params, headers={"Last-Event-ID": str(after)}, timeout=httpx.Timeout(10.0, read=60.0)
+        ) as response:  # fmt: skip
+            if response.status_code >= 400:
+                response.read()
+                raise self._problem(response)
+            yield from parse_events(response.iter_lines())
+
+    def _wait_back(self) -> None:
+        transport_error: Exception | None = None
+        deadline = time.monotonic() + RECONNECT_S
+        while time.monotonic() < deadline:
+            try:
+                self._http.get("/status")
+                return
+            except httpx.TransportError as error:
+                transport_error = error
+                time.sleep(0.5)
+        raise CliError(f"the gateway at {self.url} went away: {transport_error}; see `stretto status`")
+
+    def _ask(self, method: str, path: str, **options: Any) -> Any:
+        with self._sending():
+            response = self._http.request(method, path, **options)
+        if response.status_code >= 400:
+            raise self._problem(response)
+        return response.json()
+
+    @contextmanager
+    def _sending(self) -> Iterator[None]:
+        try:
+            yield
+        except httpx.ConnectError as error:
+            raise NotRunning(f"nothing answers at {self.url} ({error}): start it with `stretto up`") from error
+        except (httpx.ConnectTimeout, httpx.WriteError, httpx.PoolTimeout, httpx.InvalidURL) as error:
+            raise CliError(f"{self.url}: {type(error).__name__} {error}") from error
+
+    @staticmethod
+    def _problem(response: httpx.Response) -> CliError:
+        try:
+            problem = response.json()
+            text = f"{problem['detail']}" + (f"\n  remedy: {problem['remedy']}" if problem.get("remedy") else "")
+        except (ValueError, KeyError, TypeError):
+            text = f"HTTP {response.status_code}: {response.text[:300]}"
+        return BadInput(text) if response.status_code in BAD_INPUT else CliError(text)
+
+
+def parse_events(lines: Iterator[str]) -> Iterator[Event]:
+    """Server-sent events out of their lines; comments and retry hints are passed over."""
+    name, id_, data = "", 0, ""
+    for line in lines:
+        if line == "":
+            if data:
+                yield Event(id_, name, json.loads(data))
+            name, data = "", ""
+            continue
+        field, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if field == "id":
+            id_ = int(value)
+        elif field == "event":
+            name = value
+        elif field == "data":
+            data += value

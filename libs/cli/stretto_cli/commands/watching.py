@@ -1,0 +1,133 @@
+"""See what a job does and why."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import typer
+from rich.live import Live
+
+from .. import explaining, figures, render
+from ..client import Event, Gateway
+from ..options import (
+    DEFAULT_FOLDER,
+    FolderOption,
+    JobArgument,
+    Output,
+    OutputOption,
+    TokenOption,
+    UrlOption,
+    answer,
+    connect,
+    console,
+    print_json,
+)
+
+PANEL = "See"
+OVER = ("finished", "failed", "cancelled")
+NOISE = frozenset({"shard-leased", "shard-completed", "job-progressed", "profile-measured"})
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this group."""
+    app.command(rich_help_panel=PANEL)(watch)
+    app.command(rich_help_panel=PANEL)(explain)
+    app.command(rich_help_panel=PANEL)(events)
+
+
+def watch(
+    job: JobArgument,
+    interval_s: Annotated[float, typer.Option("--interval", min=0.2, max=60, help="seconds between looks")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="look once and leave")] = False,
+    output: OutputOption = Output.TABLE,
+    folder: FolderOption = DEFAULT_FOLDER,
+    url: UrlOption = None,
+    token: TokenOption = None,
+) -> None:
+    """Show throughput, plan, pods, shards and memory forecast, live, until the job ends.
+
+    With -o json: one line a look, with everything known of the job.
+    """
+    with connect(folder, url, token) as gateway:
+        view = gateway.job(job)
+        if output is Output.JSON:
+            print_json(view, lines=not once)
+            while not once and view["status"] not in OVER:
+                time.sleep(interval_s)
+                view = gateway.job(job)
+                print_json(view, lines=True)
+            return
+        if once or not console.is_terminal:
+            console.print(render.dashboard(view))
+            if once:
+                return
+        with Live(render.dashboard(view), console=console, auto_refresh=False, vertical_overflow="visible") as live:
+            while view["status"] not in OVER:
+                time.sleep(interval_s)
+                view = gateway.job(job)
+                live.update(render.dashboard(view), refresh=True)
+
+
+def explain(
+    job: JobArgument,
+    version: Annotated[int | None, typer.Option("--decision", "-d", help="only this one")] = None,
+    output: OutputOption = Output.TABLE,
+    folder: FolderOption = DEFAULT_FOLDER,
+    url: UrlOption = None,
+    token: TokenOption = None,
+) -> None:
+    """Say for every decision what was measured, the fitted model and its error, the candidates, why this one,
+    what it was predicted to bring, and what it brought."""
+    with connect(folder, url, token) as gateway:
+        view = gateway.job(job)
+    chosen = [d for d in view["decisions"] if version in (None, d["version"])]
+    if output is Output.JSON:
+        print_json({"job": job, "decisions": chosen, "refusals": view["refusals"]})
+        return
+    console.print(explaining.decisions(view, chosen))
+
+
+def events(
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="stay for new ones")] = False,
+    job: Annotated[str | None, typer.Option("--job", "-j", help="only of this job")] = None,
+    event: Annotated[list[str] | None, typer.Option("--event", "-e", help="only of this name; repeatable")] = None,
+    after: Annotated[int, typer.Option(min=0, help="only what was stored after this sequence")] = 0,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="shards, progress and profiles too")] = False,
+    output: OutputOption = Output.TABLE,
+    folder: FolderOption = DEFAULT_FOLDER,
+    url: UrlOption = None,
+    token: TokenOption = None,
+) -> None:
+    """Print events as they were stored. With -o json: one line each, of every kind."""
+    with connect(folder, url, token) as gateway:
+        for found in gateway.events(job, after, follow, tuple(event or ())):
+            if output is Output.JSON:
+                print_json(found.body, lines=True)
+            elif everything or event or found.name not in NOISE:
+                print_event(found)
+
+
+def print_event(event: Event) -> None:
+    """One event in one line."""
+    body = event.body
+    console.print(
+        f"[dim]{event.id:>7}  {figures.clock(body['time_s'])}[/dim]  {body['job']:<16.16}  "
+        f"[bold]{body['service']}[/bold] {event.name}  [dim]{render.gist(event.name, body['data'])}[/dim]",
+        soft_wrap=True,
+    )
+
+
+def follow_to_the_end(gateway: Gateway, job: str, quiet: bool = False) -> dict[str, Any]:
+    """Print what happens to a job until it ends; returns its last view."""
+    ends = {"job-finished", "job-failed", "job-cancelled"}
+    for event in gateway.events(job):
+        if not quiet and event.name not in NOISE:
+            print_event(event)
+        if event.name in ends:
+            break
+    view = gateway.job(job)
+    while view["status"] not in OVER:
+        time.sleep(0.2)
+        view = gateway.job(job)
+    return view

@@ -1,0 +1,167 @@
+"""``stretto explain``: the story of every decision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from . import figures as f
+from .render import table
+
+Json = dict[str, Any]
+
+
+def decisions(view: Json, chosen: list[Json]) -> RenderableType:
+    """All decisions of a job, oldest first, and what was refused."""
+    parts: list[RenderableType] = [_decision(decision) for decision in chosen]
+    for refusal in view["refusals"][-5:]:
+        parts.append(
+            Text(f"{f.clock(refusal['time_s'])} refused {refusal['kind']}: {f.short_plan(refusal['wanted'])}; "
+                 f"{'; '.join(refusal['reasons'])}", style="yellow")
+        )  # fmt: skip
+    return Group(*parts) if parts else Text(f"nothing was decided for {view['name']} yet", style="dim")
+
+
+def _decision(d: Json) -> RenderableType:
+    parts: list[RenderableType] = [_why(d)]
+    if d["warm_start"]:
+        parts.append(_warm_start(d["warm_start"]))
+    if d["forecast"]:
+        parts.append(_forecast(d["forecast"]))
+    if d["measured"]:
+        parts.append(_measured(d["measured"]))
+    if d["fitted"]:
+        parts.append(_fitted(d["fitted"]))
+    if d["front"] and d["front"]["candidates"]:
+        parts.append(_front(d))
+    if d["alternatives"]:
+        parts.append(_alternatives(d))
+    parts.append(_outcome(d))
+    title = f"[bold]v{d['version']} {d['kind']}[/bold]  {f.clock(d['time_s'])}  {f.plan(d['plan'])}"
+    return Panel(Group(*parts), title=title, title_align="left")
+
+
+def _line(label: str, text: str) -> RenderableType:
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(width=12, style="dim")
+    grid.add_column()
+    grid.add_row(label, escape(text))
+    return grid
+
+
+def _why(d: Json) -> RenderableType:
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(width=12, style="dim")
+    grid.add_column()
+    reasons = list(d["reasons"]) or ["no reason was given"]
+    for index, reason in enumerate(reasons):
+        grid.add_row("why" if index == 0 else "", escape(reason))
+    if d["previous"]:
+        grid.add_row("instead of", f.plan(d["previous"]))
+    grid.add_row(
+        "chosen by",
+        f"{d['algorithm']}; costs {d['cost_per_hour']:.3f} an hour; leaves {d['free_cpu_cores']:g} cores and "
+        f"{f.size(d['free_memory_bytes'])} free in the cluster",
+    )
+    return grid
+
+
+def _warm_start(w: Json) -> RenderableType:
+    made = table("  similar past job", "similarity", "weight", "its plan", "its throughput",
+                 right=("similarity", "weight", "its throughput"))  # fmt: skip
+    for match in w["matches"]:
+        made.add_row(f"  {match['job']}", f"{match['similarity']:.3f}", f"{match['weight']:.3f}",
+                     f.short_plan(match["plan"]), f.rate(match["throughput"]))  # fmt: skip
+    return made
+
+
+def _forecast(w: Json) -> RenderableType:
+    lines = [f"{w['action']}: {w['reason']}"]
+    for ps in w["ps"]:
+        full = "never full" if ps["oom_in_s"] is None else f"full in {f.seconds(ps['oom_in_s'])}"
+        lines.append(f"{ps['pod']}: {f.size(ps['used_bytes'])} of {f.size(ps['limit_bytes'])} now, "
+                     f"{f.size(ps['at_end_bytes'])} at the end, {full}")  # fmt: skip
+    return _line("forecast", "\n".join(lines))
+
+
+def _measured(m: Json) -> RenderableType:
+    times = m["times"]
+    parts = ", ".join(f"{name} {f.seconds(times[key])}" for name, key in
+                      (("T_emb", "emb_s"), ("T_grad", "grad_s"), ("T_upd", "upd_s"), ("T_sync", "sync_s")))  # fmt: skip
+    settled = "" if m["settled"] else " (not settled)"
+    return _line(
+        "measured",
+        f"plan v{m['plan_version']}: {f.rate(m['throughput'])}, step {f.seconds(m['step_time_s'])} = {parts}; "
+        f"{m['categories']:,} categories{settled}",
+    )
+
+
+def _fitted(m: Json) -> RenderableType:
+    coefficients = ", ".join(f"{name} {value:.3g}" for name, value in m["coefficients"].items())
+    unknown = f"; cannot be told apart yet: {', '.join(m['unidentified'])}" if m["unidentified"] else ""
+    interval = f.interval(m["predicted_interval_s"], "{:.4f}")
+    return _line(
+        "model",
+        f"{m['form']} form, RMSLE {m['rmsle']:.3f} over {m['points']} windows of {m['configurations']} configurations; "
+        f"step predicted {m['predicted_step_time_s']:.4f} s {interval}, measured {m['measured_step_time_s']:.4f} s; "
+        f"{coefficients}{unknown}",
+    )
+
+
+def _front(d: Json) -> RenderableType:
+    front = d["front"]
+    made = table("  candidate", "plan", "predicted", "90 %", "gain", "overhead", "cost / h",
+                 right=("predicted", "gain", "overhead", "cost / h"))  # fmt: skip
+    for candidate in front["candidates"][:12]:
+        mark = "→" if candidate["plan"] == d["plan"] else " "
+        made.add_row(
+            f"{mark} {candidate['id']}",
+            f.short_plan(candidate["plan"]),
+            f.rate(candidate["throughput"]),
+            escape(f.interval(candidate["throughput_interval"])),
+            f"{candidate['gain']:+,.0f}/s",
+            f.seconds(candidate["overhead_s"]),
+            f"{candidate['cost_per_hour']:.3f}",
+        )
+    rest = len(front["candidates"]) - 12
+    head = f"{len(front['candidates'])} on the Pareto front of {front['plans_considered']:,} ({front['algorithm']})"
+    return Group(
+        _line("candidates", head), made, Text(f"  and {rest} more", style="dim") if rest > 0 else Text("", end="")
+    )
+
+
+def _alternatives(d: Json) -> RenderableType:
+    made = table(
+        "  not taken", "predicted", "cost / h", "efficiency", "why not", right=("predicted", "cost / h", "efficiency")
+    )
+    for other in d["alternatives"][:8]:
+        made.add_row(
+            f"  {f.short_plan(other['plan'])}",
+            f.rate(other["throughput"]),
+            f"{other['cost_per_hour']:.3f}",
+            f"{other['efficiency']:.3g}",
+            escape(other["why_not"]),
+        )
+    return made
+
+
+def _outcome(d: Json) -> RenderableType:
+    outcome = d["outcome"]
+    predicted = f"{f.rate(d['throughput'])} {f.interval(d['throughput_interval'])}".strip()
+    before = f.rate(d["throughput_before"])
+    lines = [f"predicted {predicted}, before {before}"]
+    if outcome["applied_at_s"] is not None:
+        lines.append(f"applied {f.clock(outcome['applied_at_s'])}, took {f.seconds(outcome['took_s'])}")
+    if outcome["throughput"] is not None:
+        error = "" if outcome["prediction_error"] is None else f", {f.percent(outcome['prediction_error'])} off"
+        inside = {True: ", inside the interval", False: ", outside the interval", None: ""}[outcome["inside_interval"]]
+        gain = "" if outcome["gain"] is None else f" = {outcome['gain']:.2f} × before"
+        lines.append(f"brought {f.rate(outcome['throughput'])}{gain} over {outcome['windows']} windows{error}{inside}")
+    else:
+        lines.append("what it brought was not measured: no settled window under it yet")
+    return _line("outcome", "\n".join(lines))

@@ -1,0 +1,83 @@
+"""Figures as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def size(value: float | None) -> str:
+    """Bytes, in binary units."""
+    if value is None:
+        return "–"
+    amount = float(value)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(amount) < 1024 or unit == "TiB":
+            return f"{amount:.0f} {unit}" if unit in ("B", "KiB") or amount >= 100 else f"{amount:.1f} {unit}"
+        amount /= 1024
+    raise AssertionError
+
+
+def rate(value: float | None) -> str:
+    """Samples per second."""
+    return "–" if value is None else f"{value:,.0f}/s"
+
+
+def seconds(value: float | None) -> str:
+    """A duration, in the unit that suits it."""
+    if value is None:
+        return "–"
+    if value < 1:
+        return f"{value * 1000:.0f} ms"
+    if value < 100:
+        return f"{value:.1f} s"
+    minutes, rest = divmod(round(value), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 100 else f"{value / 3600:.1f} h"
+
+
+def percent(value: float | None) -> str:
+    """A ratio's distance from 0, signed."""
+    return "–" if value is None else f"{value:+.0%}"
+
+
+def clock(epoch_s: float | None) -> str:
+    """Local time of day."""
+    return "–" if epoch_s is None else datetime.fromtimestamp(epoch_s).astimezone().strftime("%H:%M:%S")
+
+
+def plan(value: dict[str, Any] | None) -> str:
+    """A plan in one line: workers x (cores, memory) + servers x (cores, memory)."""
+    if value is None:
+        return "–"
+    return (
+        f"{value['workers']} × worker ({value['worker_cpu_cores']:g} cores, {size(value['worker_memory_bytes'])})  "
+        f"{value['ps']} × ps ({value['ps_cpu_cores']:g} cores, {size(value['ps_memory_bytes'])})"
+    )
+
+
+def short_plan(value: dict[str, Any] | None) -> str:
+    """Counts and memory of the servers."""
+    return "–" if value is None else f"{value['workers']}w {value['ps']}ps {size(value['ps_memory_bytes'])}"
+
+
+def interval(value: dict[str, float] | None, form: str = "{:,.0f}") -> str:
+    """A 90 % interval."""
+    return "" if value is None else f"[{form.format(value['low'])} … {form.format(value['high'])}]"
+
+
+def sparkline(values: Sequence[float], width: int = 60) -> str:
+    """Values as bars from zero to their maximum; the newest ones if there are more than ``width``."""
+    shown = values[-width:]
+    top = max(shown, default=0.0)
+    if top <= 0:
+        return ""
+    return "".join(_BARS[min(len(_BARS) - 1, int(value / top * (len(_BARS) - 1) + 0.5))] for value in shown)
+
+
+def bar(share: float, width: int = 20) -> str:
+    """A share of 1 as a bar."""
+    full = round(max(0.0, min(1.0, share)) * width)
+    return "█" * full + "░" * (width - full)

@@ -1,0 +1,109 @@
+"""``python -m stretto_gateway``"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import signal
+import socket
+from pathlib import Path
+
+import structlog
+import uvicorn
+
+from stretto_runtime import RuntimeFault
+from stretto_runtime.bus import Bus
+from stretto_runtime.health import Server
+from stretto_runtime.telemetry import Tracing, configure_logs
+
+from .app import create_app
+from .bus import StreamBus
+from .service import Gateway
+from .settings import GatewaySettings
+
+NAME = "gateway"
+RETRY_S = 0.3
+log = structlog.get_logger("stretto.gateway")
+
+
+def token_of(settings: GatewaySettings) -> str:
+    """The configured token; else the one in the file, which is made (mode 600) when it is not there."""
+    if settings.token is not None:
+        return settings.token.get_secret_value()
+    path = settings.token_file or settings.state_folder / "gateway.token"
+    with contextlib.suppress(FileNotFoundError):
+        return path.read_text().strip()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError), os.fdopen(
+        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w"
+    ) as file:  # fmt: skip
+        file.write(secrets.token_urlsafe(32) + "\n")
+    return path.read_text().strip()
+
+
+async def serve(settings: GatewaySettings) -> None:
+    """Until SIGTERM or SIGINT."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    tracing = Tracing(NAME, settings.state_folder, settings.spans_bytes, settings.spans_per_s)
+    bus = await Bus.connect(settings.nats_url, settings.nats_user or NAME, settings.nats_password, NAME)
+    gateway = Gateway(StreamBus(bus, tracing), settings, token_of(settings))
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind((settings.host, settings.port))
+    port = int(listener.getsockname()[1])
+    config = uvicorn.Config(
+        create_app(gateway), log_config=None, access_log=False, lifespan="off", ws="none", timeout_graceful_shutdown=1
+    )
+    server = Server(config)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    following = asyncio.create_task(follow(gateway))
+    where = settings.state_folder / "run" / f"{NAME}.json"
+    write(where, {"service": NAME, "pid": os.getpid(), "host": settings.host, "port": port})
+    log.info("listening", host=settings.host, port=port, token=bool(gateway.token))
+    stopping = asyncio.create_task(stop.wait())
+    done, _ = await asyncio.wait([serving, following, stopping], return_when=asyncio.FIRST_COMPLETED)
+    following.cancel()
+    server.stop()
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(serving, 3)
+    await bus.close()
+    tracing.close()
+    for task in done - {stopping}:
+        task.result()
+
+
+async def follow(gateway: Gateway) -> None:
+    """The streams may not be there yet: somebody provisions them while we start."""
+    while True:
+        try:
+            await gateway.follow()
+        except RuntimeFault as fault:
+            log.warning("reading the stream again", fault=str(fault))
+        await asyncio.sleep(RETRY_S)
+
+
+def write(path: Path, body: dict[str, object]) -> None:
+    """Whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(f".{os.getpid()}")
+    draft.write_text(json.dumps(body))
+    draft.replace(path)
+
+
+def main() -> None:
+    """Settings from the environment, then serve."""
+    try:
+        settings = GatewaySettings.load(NAME)
+    except RuntimeFault as fault:
+        raise SystemExit(f"{NAME}: {fault}") from None
+    configure_logs(NAME, settings.log_level)
+    asyncio.run(serve(settings))
+
+
+if __name__ == "__main__":
+    main()

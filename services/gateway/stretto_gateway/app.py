@@ -1,0 +1,234 @@
+"""The REST interface: addresses, who may use them, and what they answer. Decisions are elsewhere."""
+
+from __future__ import annotations
+
+import hmac
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Request, Response
+from fastapi.responses import PlainTextResponse, StreamingResponse
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from pydantic import BaseModel, TypeAdapter
+
+from stretto_wire import JobSpec
+
+from . import documents, problems, sse
+from .problems import Problem, ProblemBody
+from .service import Gateway
+from .views import Decision, JobSummary, JobView, PastJob, Status, summary
+
+JobName = Annotated[str, Path(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", description="the job's name")]
+JobNameFilter = Annotated[
+    str | None, Query(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", description="only events of this job")
+]
+After = Annotated[int | None, Query(ge=0, le=10**18, description="send what comes after this sequence")]
+Follow = Annotated[bool, Query(description="false: end after the last event stored now")]
+Names = Annotated[list[str], Query(max_length=50, description="only events of these names, as in plan-decided")]
+Credentials = Annotated[
+    HTTPAuthorizationCredentials | None,
+    Depends(HTTPBearer(auto_error=False, description="the token in gateway.token of the state folder")),
+]
+LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", max_length=100)]
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    "4XX": {"model": ProblemBody, "description": "refused; the problem names field, value and remedy"},
+    "5XX": {"model": ProblemBody, "description": "the gateway or the bus is not well"},
+}
+
+# a view holds records of the wire: serialised once by pydantic, not validated again by FastAPI
+_VIEW = TypeAdapter(JobView)
+_SUMMARIES = TypeAdapter(list[JobSummary])
+_DECISIONS = TypeAdapter(list[Decision])
+_HISTORY = TypeAdapter(list[PastJob])
+
+
+class Submitted(BaseModel):
+    """A job was taken in, or had been already."""
+
+    job: str
+    created: bool
+    seq: int
+
+
+class CheckpointAnswer(BaseModel):
+    """A checkpoint has begun; the event checkpoint-saved follows."""
+
+    job: str
+    id: str | None
+
+
+class GatewayStatus(BaseModel):
+    """How far the read model is."""
+
+    ready: bool
+    last_seq: int
+    jobs: int
+    strangers: int
+
+
+def _json(adapter: TypeAdapter[Any], value: Any) -> Response:
+    return Response(adapter.dump_json(value), media_type="application/json")
+
+
+def create_app(gateway: Gateway) -> FastAPI:
+    """The application over a running or starting gateway."""
+    app = FastAPI(
+        title="Stretto",
+        version="1",
+        summary="Submit, watch, explain and cancel training jobs.",
+        openapi_url="/openapi.json",
+        docs_url="/docs",
+        redoc_url=None,
+    )
+    problems.install(app)
+    app.include_router(_health(gateway))
+    app.include_router(_api(gateway))
+    return app
+
+
+def _guard(gateway: Gateway) -> Any:
+    async def guard(credentials: Credentials) -> None:
+        expected = gateway.token
+        if not expected:
+            return
+        given = credentials.credentials if credentials else ""
+        if not hmac.compare_digest(given.encode(errors="replace"), expected.encode()):
+            raise Problem(
+                401,
+                "unauthorized",
+                "a bearer token is required" if not given else "the bearer token is not the one of this gateway",
+                field="Authorization",
+                value="absent" if not given else "Bearer …",
+                remedy="send `Authorization: Bearer <token>`; `stretto up` keeps it in gateway.token of its folder",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+
+    return guard
+
+
+def _health(gateway: Gateway) -> APIRouter:
+    router = APIRouter(include_in_schema=False)
+
+    @router.get("/healthz")
+    async def healthz() -> PlainTextResponse:
+        return PlainTextResponse("ok\n")
+
+    @router.get("/readyz")
+    async def readyz() -> PlainTextResponse:
+        return PlainTextResponse("ready\n" if gateway.ready else "catching up\n", 200 if gateway.ready else 503)
+
+    return router
+
+
+def _api(gateway: Gateway) -> APIRouter:
+    router = APIRouter(prefix="/api/v1", dependencies=[Depends(_guard(gateway))], responses=ERRORS)
+    _add_jobs(router, gateway)
+    _add_events(router, gateway)
+
+    @router.get("/status", tags=["about"])
+    async def status() -> GatewayStatus:
+        """How far the gateway has read."""
+        projection = gateway.projection
+        return GatewayStatus(
+            ready=gateway.ready,
+            last_seq=projection.last_seq,
+            jobs=len(projection.jobs),
+            strangers=projection.strangers,
+        )
+
+    @router.get("/history", tags=["about"], response_model=list[PastJob])
+    async def history() -> Response:
+        """The past jobs that warm start reads."""
+        return _json(_HISTORY, list(gateway.projection.history.values()))
+
+    @router.get("/schema/job", tags=["about"])
+    async def schema() -> dict[str, Any]:
+        """JSON Schema of a job specification."""
+        return JobSpec.model_json_schema()
+
+    return router
+
+
+def _add_jobs(router: APIRouter, gateway: Gateway) -> None:
+    body_schema = {"schema": {"type": "object", "description": "see /api/v1/schema/job"}}
+
+    @router.post(
+        "/jobs",
+        tags=["jobs"],
+        status_code=201,
+        openapi_extra={
+            "requestBody": {
+                "required": True,
+                "content": {"application/json": body_schema, "application/yaml": body_schema},
+            }
+        },
+    )
+    async def submit(request: Request, response: Response) -> Submitted:
+        """Submit a job. The same specification again is answered with 200 and changes nothing; another one under
+        the same name is 409."""
+        body = await documents.read_body(request, gateway.settings.body_bytes)
+        document = documents.parse_document(body, request.headers.get("content-type", ""))
+        spec = documents.parse_job(document)
+        created, seq = await gateway.submit(spec, request.headers.get("x-stretto-user", "")[:200] or "anonymous")
+        response.status_code = 201 if created else 200
+        response.headers["Location"] = f"/api/v1/jobs/{spec.name}"
+        return Submitted(job=spec.name, created=created, seq=seq)
+
+    @router.get("/jobs", tags=["jobs"], response_model=list[JobSummary])
+    async def jobs(status: Annotated[Status | None, Query(description="only jobs in this state")] = None) -> Response:
+        """All jobs, oldest first."""
+        views = sorted(gateway.projection.jobs.values(), key=lambda view: view.submitted_at_s)
+        return _json(_SUMMARIES, [summary(view) for view in views if status in (None, view.status)])
+
+    @router.get("/jobs/{job}", tags=["jobs"], response_model=JobView)
+    async def job(job: JobName) -> Response:
+        """Everything known of a job."""
+        return _json(_VIEW, gateway.view(job))
+
+    @router.get("/jobs/{job}/decisions", tags=["jobs"], response_model=list[Decision])
+    async def decisions(job: JobName) -> Response:
+        """Every decision: what it rests on, what it was predicted to bring, and what it brought."""
+        return _json(_DECISIONS, gateway.view(job).decisions)
+
+    @router.delete("/jobs/{job}", tags=["jobs"], status_code=202, response_model=JobSummary)
+    async def cancel(
+        job: JobName, reason: Annotated[str, Query(max_length=500, description="kept with the event")] = ""
+    ) -> JobSummary:
+        """End a job. Its pods are stopped; what it has trained stays in its last checkpoint."""
+        return summary(await gateway.cancel(job, reason))
+
+    @router.post("/jobs/{job}/checkpoints", tags=["jobs"], status_code=202)
+    async def checkpoint(job: JobName) -> CheckpointAnswer:
+        """Take a checkpoint now."""
+        return CheckpointAnswer(job=job, id=await gateway.checkpoint(job))
+
+
+def _add_events(router: APIRouter, gateway: Gateway) -> None:
+    def answer(start_seq: int, job: str | None, follow: bool, names: list[str]) -> StreamingResponse:
+        frames = sse.stream(gateway.source, start_seq, job, follow, frozenset(names), gateway.settings.keepalive_s)
+        return StreamingResponse(
+            frames, media_type="text/event-stream", headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        )
+
+    @router.get("/events", tags=["events"], response_class=StreamingResponse)
+    async def events(
+        job: JobNameFilter = None,
+        after: After = None,
+        follow: Follow = True,
+        event: Names = [],  # noqa: B006 - FastAPI copies defaults
+        last_event_id: LastEventId = None,
+    ) -> StreamingResponse:
+        """Events of all jobs as server-sent events; the id is the stream sequence, Last-Event-ID resumes."""
+        return answer(sse.start_of(last_event_id, after), job, follow, event)
+
+    @router.get("/jobs/{job}/events", tags=["events"], response_class=StreamingResponse)
+    async def job_events(
+        job: JobName,
+        after: After = None,
+        follow: Follow = True,
+        event: Names = [],  # noqa: B006 - FastAPI copies defaults
+        last_event_id: LastEventId = None,
+    ) -> StreamingResponse:
+        """Events of one job, from its first one on."""
+        gateway.view(job)
+        return answer(sse.start_of(last_event_id, after), job, follow, event)

@@ -1,0 +1,141 @@
+"""The gateway's side of the bus: publish, ask, and read the stream from any sequence."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import structlog
+
+import stretto_wire as w
+from stretto_runtime import BusFault, CallRefused
+from stretto_runtime.bus import Bus
+from stretto_runtime.faults import Fenced
+from stretto_runtime.handling import event_headers
+from stretto_runtime.log import Stored, Tail
+from stretto_runtime.rpc import Caller
+from stretto_runtime.telemetry import Tracing
+
+from .problems import Problem
+from .sse import StoredEvent
+
+PUBLISH_S = 5.0
+log = structlog.get_logger("stretto.gateway")
+
+
+class StreamBus:
+    """One connection to the stream of all events."""
+
+    def __init__(self, bus: Bus, tracing: Tracing) -> None:
+        self._bus = bus
+        self._tracing = tracing
+        self._caller = Caller(bus)
+
+    async def publish(self, message: w.Message, msg_id: str, first: bool = False) -> int | None:
+        """Store an event; returns its sequence. With ``first``: None if its subject holds one already.
+
+        The server decides, by the expected last sequence of the stored subject, so that two gateways cannot both
+        be first. Raises BusFault when it is not stored in time.
+        """
+        subject = w.subject_of(message)
+        attributes = {"stretto.job": message.job}
+        with self._tracing.sending(f"publish {w.channel_of(message).name}", attributes=attributes) as trace:
+            headers = event_headers(message, msg_id, time.time(), "gateway", trace)
+            if first:
+                headers["Nats-Expected-Last-Subject-Sequence"] = "0"
+                headers["Nats-Expected-Last-Subject-Sequence-Subject"] = f"{w.partition_of(message.job)}.{subject}"
+            try:
+                answer = await (await self._bus.post(subject, w.encode(message), headers, PUBLISH_S))
+            except Fenced:
+                return None
+        return None if first and answer.get("duplicate") else int(answer["seq"])
+
+    async def call(self, request: w.Message, timeout_s: float) -> w.Message:
+        """Ask the owner of a job. Raises CallTimeout, and Problem when it refused."""
+        try:
+            return await self._caller.call(request, timeout_s)
+        except CallRefused as refused:
+            raise Problem(
+                409,
+                refused.code,
+                refused.message,
+                field=refused.field,
+                value=refused.value,
+                remedy=refused.remedy,
+            ) from refused
+
+    async def fold(
+        self,
+        apply: Callable[[w.Message, int, float, str | None], None],
+        caught_up: Callable[[], None],
+        advanced: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Everything stored, from the first message on, for ever."""
+        tail = await self._open(["*.evt.>", "*.tel.>"], 1)
+        left = tail.backlog
+        behind = True
+        try:
+            while True:
+                if behind and (left <= 0 or (tail.pending == 0 and not tail.ready())):
+                    behind = False
+                    caught_up()
+                for stored in await tail.batch():
+                    left -= 1
+                    self._apply(stored, apply)
+                await advanced()
+        finally:
+            await tail.close()
+
+    def _apply(self, stored: Stored, apply: Callable[[w.Message, int, float, str | None], None]) -> None:
+        try:
+            message = w.parse(stored.subject, stored.data)
+        except w.WireError as error:
+            log.warning("passed over", seq=stored.seq, subject=stored.subject, error=str(error))
+            return
+        apply(message, stored.seq, stored.time_s, trace_id_of(stored))
+
+    async def follow(self, start_seq: int, job: str | None, live: bool) -> AsyncIterator[StoredEvent]:
+        """Events from ``start_seq`` on, in stored order, none missing; ends with the last one stored unless ``live``."""
+        tail = await self._open([f"*.evt.v1.*.*.{job or '*'}"], start_seq)
+        left = tail.backlog
+        try:
+            while live or left > 0:
+                for stored in await tail.batch():
+                    left -= 1
+                    if (event := to_event(stored)) is not None:
+                        yield event
+                if not live and tail.pending == 0 and not tail.ready():
+                    return
+        finally:
+            await tail.close()
+
+    async def _open(self, filters: list[str], start_seq: int) -> Tail:
+        try:
+            return await Tail.open(self._bus, w.STREAM, filters, start_seq)
+        except BusFault as fault:
+            log.warning("the stream cannot be read yet", fault=str(fault))
+            raise
+
+
+def to_event(stored: Stored) -> StoredEvent | None:
+    """An event as it is shown; None for what is not of the registry."""
+    try:
+        channel = w.channel_at(stored.subject)
+    except w.WireError:
+        return None
+    return StoredEvent(
+        seq=stored.seq,
+        time_s=stored.time_s,
+        type=channel.type_name,
+        service=channel.service,
+        name=channel.name,
+        job=stored.subject.rpartition(".")[2],
+        trace_id=trace_id_of(stored),
+        data=stored.data.decode(errors="replace"),
+    )
+
+
+def trace_id_of(stored: Stored) -> str | None:
+    """Of the W3C ``traceparent`` header: version-trace-span-flags."""
+    parts = stored.headers.get("traceparent", "").split("-")
+    return parts[1] if len(parts) == 4 and len(parts[1]) == 32 else None

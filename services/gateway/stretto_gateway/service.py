@@ -1,0 +1,140 @@
+"""The gateway's life: follow the stream into the read model, and publish what users ask for.
+
+It owns no partition and keeps nothing: any number of replicas may run, and a restart reads the stream again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+import structlog
+
+import stretto_wire as w
+
+from .problems import Problem
+from .projection import Projection
+from .settings import GatewaySettings
+from .sse import EventSource
+from .views import OVER, JobView
+
+R = TypeVar("R", bound=w.Message)
+READ_BACK_S = 5.0
+log = structlog.get_logger("stretto.gateway")
+
+
+class Bus(EventSource, Protocol):
+    """What the gateway needs of the bus (:mod:`stretto_gateway.bus`)."""
+
+    async def publish(self, message: w.Message, msg_id: str, first: bool = False) -> int | None:
+        """Store an event; returns its sequence. With ``first``, None when the subject holds one already."""
+        ...
+
+    async def call(self, request: w.Message, timeout_s: float) -> w.Message:
+        """Ask the owner of a job."""
+        ...
+
+    async def fold(self, apply: Callable[[w.Message, int, float, str | None], None], caught_up: Callable[[], None],
+                   advanced: Callable[[], Awaitable[None]]) -> None:  # fmt: skip
+        """Everything stored from the start on, for ever; ``advanced`` after each batch, ``caught_up`` once."""
+        ...
+
+
+class Gateway:
+    """The read model, kept up to date, and the writes of users."""
+
+    def __init__(self, bus: Bus, settings: GatewaySettings, token: str) -> None:
+        self.projection = Projection()
+        self.settings = settings
+        self.token = token
+        self.ready = False
+        self._bus = bus
+        self._advance = asyncio.Condition()
+
+    @property
+    def source(self) -> EventSource:
+        """Where event streams read from."""
+        return self._bus
+
+    async def follow(self) -> None:
+        """Keep the read model up to date; returns never."""
+
+        def apply(message: w.Message, seq: int, time_s: float, trace_id: str | None) -> None:
+            self.projection.apply(message, seq, time_s, trace_id)
+
+        def caught_up() -> None:
+            self.ready = True
+            log.info("caught up", seq=self.projection.last_seq, jobs=len(self.projection.jobs))
+
+        async def advanced() -> None:
+            async with self._advance:
+                self._advance.notify_all()
+
+        await self._bus.fold(apply, caught_up, advanced)
+
+    def view(self, job: str) -> JobView:
+        """Raises Problem 404 for a job that nobody submitted, 503 while the stream is still being read."""
+        view = self.projection.jobs.get(job)
+        if view is None and not self.ready:
+            raise Problem(503, "catching-up", "the gateway is still reading the stream", field="job", value=job,
+                          remedy="try again in a second", headers={"Retry-After": "1"})  # fmt: skip
+        if view is None:
+            raise Problem(404, "no-such-job", f"no job is called {job}", field="job", value=job,
+                          remedy="`stretto jobs` or GET /api/v1/jobs lists them")  # fmt: skip
+        return view
+
+    async def submit(self, spec: w.JobSpec, by: str) -> tuple[bool, int]:
+        """Returns whether it is new, and the sequence. Raises Problem 409 when the name has another specification."""
+        message = w.JobSubmitted(job=spec.name, spec=spec, submitted_by=by)
+        try:
+            digest = hashlib.sha256(w.encode(message)).hexdigest()[:16]
+        except w.WireError as error:
+            raise Problem.of_wire(error) from error
+        # the server lets only the first submission of a name through, whichever replica sends it
+        seq = await self._bus.publish(message, f"gateway:{spec.name}:submitted:{digest}", first=True)
+        if seq is not None:
+            await self._seen(lambda: self.projection.last_seq >= seq)
+            return True, seq
+        await self._seen(lambda: spec.name in self.projection.jobs)
+        view = self.view(spec.name)
+        if view.spec != spec:
+            raise Problem(409, "name-taken", f"a job called {spec.name} exists with another specification",
+                          field="name", value=spec.name, remedy="choose another name")  # fmt: skip
+        return False, view.last_seq
+
+    async def cancel(self, job: str, reason: str) -> JobView:
+        """Repeatable. Raises Problem 409 for a job that has ended by itself."""
+        view = self.view(job)
+        if view.status == "cancelled":
+            return view
+        if view.status in OVER:
+            raise Problem(409, "over", f"{job} has {view.status} already", field="job", value=job,
+                          remedy="nothing is left to cancel")  # fmt: skip
+        await self._bus.publish(w.JobCancelled(job=job, by="user", reason=reason), f"gateway:{job}:cancelled")
+        await self._seen(lambda: view.status in OVER)
+        return view
+
+    async def checkpoint(self, job: str) -> str | None:
+        """Ask for a checkpoint; returns its id. Raises Problem 409 when one is being taken or the job is over."""
+        view = self.view(job)
+        if view.status in OVER:
+            raise Problem(409, "over", f"{job} has {view.status}", field="job", value=job,
+                          remedy="only a running job has something to save")  # fmt: skip
+        request = w.SaveCheckpoint(job=job, request_id=f"gateway.{view.last_seq}")
+        reply = await self._bus.call(request, self.settings.call_timeout_s)
+        assert isinstance(reply, w.SaveCheckpointReply)
+        if reply.answer == "begun":
+            return reply.id
+        remedy = "wait for checkpoint-saved" if reply.answer == "busy" else "try again once it trains"
+        raise Problem(409, reply.answer, f"no checkpoint of {job} was begun: {reply.answer}", field="job", value=job,
+                      remedy=remedy)  # fmt: skip
+
+    async def _seen(self, reached: Callable[[], bool]) -> None:
+        """Until the read model shows what was written, so that a client reads its own writes."""
+        async with self._advance:
+            try:
+                await asyncio.wait_for(self._advance.wait_for(reached), READ_BACK_S)
+            except TimeoutError:
+                log.warning("the read model lags behind", last_seq=self.projection.last_seq)

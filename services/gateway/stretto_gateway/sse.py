@@ -1,0 +1,88 @@
+"""Server-sent events: the stored events of the bus, resumable by their sequence."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from .problems import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEvent:
+    """One event of the stream. ``data`` is the JSON text that its publisher wrote."""
+
+    seq: int
+    time_s: float
+    type: str
+    service: str
+    name: str
+    job: str
+    trace_id: str | None
+    data: str
+
+
+class EventSource(Protocol):
+    """Where events are read from."""
+
+    def follow(self, start_seq: int, job: str | None, live: bool) -> AsyncIterator[StoredEvent]:
+        """Events from ``start_seq`` on; ends after the last one stored now unless ``live``."""
+        ...
+
+
+def frame(event: StoredEvent) -> bytes:
+    """One event in the text/event-stream format; ``id`` is the stream sequence."""
+    head: dict[str, Any] = {
+        "seq": event.seq,
+        "time_s": event.time_s,
+        "type": event.type,
+        "service": event.service,
+        "event": event.name,
+        "job": event.job,
+        "trace_id": event.trace_id,
+    }
+    # the publisher's JSON has no line breaks outside strings, and inside they are escaped: one data line is enough
+    body = json.dumps(head)[:-1] + ', "data": ' + event.data.replace("\n", " ").replace("\r", " ") + "}"
+    return f"id: {event.seq}\nevent: {event.name}\ndata: {body}\n\n".encode()
+
+
+def start_of(last_event_id: str | None, after: int | None) -> int:
+    """The first sequence to send. The header of a reconnecting client wins over the address. Raises Problem 400."""
+    if last_event_id is None or last_event_id == "":
+        return (after or 0) + 1
+    if not last_event_id.isascii() or not last_event_id.isdigit() or len(last_event_id) > 18:
+        raise Problem(400, "bad-request", "Last-Event-ID is not a sequence of this stream", field="Last-Event-ID",
+                      value=last_event_id, remedy="the id of the last event that was received, a whole number")  # fmt: skip
+    return int(last_event_id) + 1
+
+
+async def stream(
+    source: EventSource, start_seq: int, job: str | None, live: bool, names: frozenset[str], keepalive_s: float
+) -> AsyncIterator[bytes]:
+    """Frames of the events of ``job`` (None: of all), and a comment whenever it was quiet for ``keepalive_s``."""
+    yield b"retry: 1000\n\n"
+    events = source.follow(start_seq, job, live)
+    pending: asyncio.Task[StoredEvent] | None = None
+    try:
+        while True:
+            pending = pending or asyncio.ensure_future(anext(events))  # type: ignore[arg-type]
+            done, _ = await asyncio.wait([pending], timeout=keepalive_s)
+            if not done:
+                yield b": still here\n\n"
+                continue
+            try:
+                event = pending.result()
+            except StopAsyncIteration:
+                return
+            finally:
+                pending = None
+            if not names or event.name in names:
+                yield frame(event)
+    finally:
+        if pending is not None:
+            pending.cancel()
+            await asyncio.wait([pending])
+        await events.aclose()  # type: ignore[attr-defined]

@@ -1,0 +1,382 @@
+"""What the gateway shows of a job: plain records, JSON-able, built by :mod:`stretto_gateway.projection`.
+
+Times ``*_at_s`` and ``time_s`` are stored timestamps of events, seconds since 1970-01-01 UTC; throughput is samples
+per second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from stretto_wire import (
+    Alternative,
+    Candidate,
+    CheckpointRef,
+    Evaluation,
+    Interval,
+    JobSpec,
+    Match,
+    Plan,
+    PsForecast,
+    StepTimes,
+)
+
+Status = Literal["submitted", "waiting", "starting", "training", "finishing", "finished", "failed", "cancelled"]
+OVER: frozenset[Status] = frozenset({"finished", "failed", "cancelled"})
+PhaseKind = Literal["starting", "applying", "steady", "migrating", "recovering", "finishing"]
+
+
+@dataclass(slots=True)
+class ThroughputPoint:
+    """One measured window."""
+
+    time_s: float
+    plan_version: int
+    workers: int
+    ps: int
+    throughput: float
+    step_time_s: float
+    settled: bool
+
+
+@dataclass(slots=True)
+class Measured:
+    """The profile that a decision saw."""
+
+    time_s: float
+    plan_version: int
+    plan: Plan
+    throughput: float
+    step_time_s: float
+    times: StepTimes
+    window_s: float
+    samples_total: int
+    categories: int
+    settled: bool
+
+
+@dataclass(slots=True)
+class Fitted:
+    """The throughput model that a decision saw, with its error and what it cannot tell."""
+
+    time_s: float
+    form: str
+    coefficients: dict[str, float]
+    rmsle: float
+    log_sd: float
+    points: int
+    configurations: int
+    unidentified: tuple[str, ...]
+    measured_step_time_s: float
+    predicted_step_time_s: float
+    predicted_interval_s: Interval
+
+
+@dataclass(slots=True)
+class Front:
+    """The Pareto front that a decision chose from."""
+
+    time_s: float
+    algorithm: str
+    plans_considered: int
+    throughput: float
+    candidates: tuple[Candidate, ...]
+
+
+@dataclass(slots=True)
+class Proposal:
+    """A plan proposed for a reason that is not throughput alone."""
+
+    time_s: float
+    kind: str
+    plan: Plan
+    throughput: float | None
+    throughput_interval: Interval | None
+    reasons: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class WarmStart:
+    """The past jobs that a first plan came from."""
+
+    time_s: float
+    matches: tuple[Match, ...]
+    smoothing: float
+    plan: Plan | None
+
+
+@dataclass(slots=True)
+class Forecast:
+    """Where the memory of the parameter servers is going."""
+
+    time_s: float
+    ps: tuple[PsForecast, ...]
+    samples_done: int
+    samples_total: int
+    horizon_s: float
+    recommended_ps_memory_bytes: int
+    limit_ps_memory_bytes: int
+    action: str
+    reason: str
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a decision brought, as measured afterwards in settled windows of its plan."""
+
+    applied_at_s: float | None = None
+    took_s: float | None = None
+    windows: int = 0
+    throughput: float | None = None
+    step_time_s: float | None = None
+    gain: float | None = None
+    """measured throughput over the one before the decision; 1.0 = no change"""
+    prediction_error: float | None = None
+    """(measured - predicted) / predicted"""
+    inside_interval: bool | None = None
+
+
+@dataclass(slots=True)
+class Decision:
+    """A plan that was decided, everything it rests on, and what it brought."""
+
+    version: int
+    kind: str
+    time_s: float
+    seq: int
+    plan: Plan
+    previous: Plan | None
+    throughput: float | None
+    throughput_interval: Interval | None
+    throughput_before: float | None
+    cost_per_hour: float
+    reasons: tuple[str, ...]
+    alternatives: tuple[Alternative, ...]
+    algorithm: str
+    free_cpu_cores: float
+    free_memory_bytes: int
+    measured: Measured | None
+    fitted: Fitted | None
+    front: Front | None
+    proposal: Proposal | None
+    warm_start: WarmStart | None
+    forecast: Forecast | None
+    outcome: Outcome = field(default_factory=Outcome)
+
+
+@dataclass(slots=True)
+class Refusal:
+    """A plan that could not be given."""
+
+    time_s: float
+    kind: str
+    wanted: Plan
+    reasons: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class PodView:
+    """A pod, living or gone."""
+
+    pod: str
+    role: str
+    state: Literal["running", "exited"] = "running"
+    plan_version: int = 0
+    cause: str = ""
+    address: str = ""
+    started_at_s: float | None = None
+    took_s: float | None = None
+    exited_at_s: float | None = None
+    exit_reason: str | None = None
+    exit_code: int | None = None
+    detail: str = ""
+    limits: tuple[str, ...] = ()
+    cpu_limit_cores: float | None = None
+    memory_limit_bytes: int | None = None
+    cpu_used_cores: float | None = None
+    memory_used_bytes: int | None = None
+    samples_per_s: float | None = None
+    samples_total: int | None = None
+    step_time_s: float | None = None
+    update_time_s: float | None = None
+    categories: int | None = None
+    buckets: int | None = None
+    straggler: bool = False
+    hot: bool = False
+    reported_at_s: float | None = None
+
+
+@dataclass(slots=True)
+class Shards:
+    """Counts of the ledger's events."""
+
+    leased: dict[str, str] = field(default_factory=dict[str, str])
+    """shard id to the pod that holds it now"""
+    leases: int = 0
+    completed: int = 0
+    requeued: int = 0
+    abandoned: int = 0
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far the job is."""
+
+    samples_done: int = 0
+    samples_total: int = 0
+    epoch: int = 0
+    samples_per_s: float = 0.0
+    updated_at_s: float | None = None
+
+
+@dataclass(slots=True)
+class Migration:
+    """Parameters that moved while training went on."""
+
+    plan_version: int
+    cause: str
+    sources: tuple[str, ...]
+    destinations: tuple[str, ...]
+    buckets: int
+    started_at_s: float
+    finished_at_s: float | None = None
+    moved_bytes: int = 0
+    took_s: float | None = None
+    longest_freeze_s: float | None = None
+    longest_gap_s: float | None = None
+    """longest time between two finished steps of any worker while it ran"""
+
+
+@dataclass(slots=True)
+class Phase:
+    """A stretch of the job's life, with the longest pause of any worker within it."""
+
+    kind: PhaseKind
+    plan_version: int
+    detail: str
+    started_at_s: float
+    ended_at_s: float | None = None
+    longest_gap_s: float | None = None
+    longest_gap_pod: str | None = None
+    reports: int = 0
+
+
+@dataclass(slots=True)
+class Resize:
+    """Limits of a pod changed in place."""
+
+    time_s: float
+    pod: str
+    cpu_cores: float
+    memory_bytes: int
+    memory_before_bytes: int | None
+
+
+@dataclass(slots=True)
+class CheckpointView:
+    """A checkpoint and how far it is."""
+
+    id: str
+    stage: Literal["cached", "stored", "restored", "failed"]
+    time_s: float
+    checkpoint: CheckpointRef | None = None
+    pause_s: float | None = None
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class Books:
+    """The end of a job, counted by the parameter servers."""
+
+    samples_expected: int
+    samples_applied: int
+    samples_lost: int
+    samples_repeated: int
+    repeats_recognised: int
+    samples_abandoned: int
+    rows: int
+    checksum: str
+    evaluation: Evaluation | None
+    shards: int
+    requeued: int
+
+
+@dataclass(slots=True)
+class JobView:
+    """Everything known of one job."""
+
+    name: str
+    status: Status
+    spec: JobSpec
+    submitted_at_s: float
+    submitted_by: str
+    trace_id: str | None = None
+    started_at_s: float | None = None
+    ended_at_s: float | None = None
+    reason: str = ""
+    plan_version: int = 0
+    plan: Plan | None = None
+    applied_version: int = 0
+    cost_per_hour: float | None = None
+    progress: Progress = field(default_factory=Progress)
+    shards: Shards = field(default_factory=Shards)
+    pods: dict[str, PodView] = field(default_factory=dict[str, PodView])
+    throughput: list[ThroughputPoint] = field(default_factory=list[ThroughputPoint])
+    decisions: list[Decision] = field(default_factory=list[Decision])
+    refusals: list[Refusal] = field(default_factory=list[Refusal])
+    phases: list[Phase] = field(default_factory=list[Phase])
+    migrations: list[Migration] = field(default_factory=list[Migration])
+    resizes: list[Resize] = field(default_factory=list[Resize])
+    checkpoints: list[CheckpointView] = field(default_factory=list[CheckpointView])
+    model: Fitted | None = None
+    forecast: Forecast | None = None
+    forecasts: list[Forecast] = field(default_factory=list[Forecast])
+    books: Books | None = None
+    last_seq: int = 0
+
+
+@dataclass(slots=True)
+class JobSummary:
+    """One line of the list of jobs."""
+
+    name: str
+    status: Status
+    submitted_at_s: float
+    ended_at_s: float | None
+    plan_version: int
+    plan: Plan | None
+    samples_done: int
+    samples_total: int
+    samples_per_s: float
+    reason: str
+
+
+@dataclass(slots=True)
+class PastJob:
+    """A job of the history that warm start reads."""
+
+    job: str
+    time_s: float
+    metadata: dict[str, str | int | float | bool]
+    plan: Plan
+    throughput: float
+    duration_s: float
+    ps_memory_peak_bytes: int
+    samples: int
+
+
+def summary(view: JobView) -> JobSummary:
+    """One line of a job."""
+    return JobSummary(
+        name=view.name,
+        status=view.status,
+        submitted_at_s=view.submitted_at_s,
+        ended_at_s=view.ended_at_s,
+        plan_version=view.plan_version,
+        plan=view.plan,
+        samples_done=view.progress.samples_done,
+        samples_total=view.progress.samples_total,
+        samples_per_s=view.progress.samples_per_s,
+        reason=view.reason,
+    )
