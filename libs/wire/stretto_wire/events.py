@@ -115,9 +115,7 @@ class ModelFitted(Message):
 
     form: Literal["default", "paper"]
     coefficients: Annotated[dict[Name, Annotated[float, Field(ge=0)]], Field(max_length=20)]
-    log_sd: Annotated[
-        float, Field(ge=0, description="posterior standard deviation of log step time, measurement noise")
-    ]
+    log_sd: Annotated[float, Field(ge=0, description="posterior standard deviation of the noise of log step time")]
     covariance: Annotated[tuple[tuple[float, ...], ...], Field(max_length=20)] = Field(
         default=(), description="of the coefficients in the order in which they are listed, per unit of log_sd squared"
     )
