@@ -1,0 +1,140 @@
+"""The rules of the house that no linter knows: what the README promises exists, and every room has its shape."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from functools import cache
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SERVICES = sorted(path.parent for path in ROOT.glob("services/*/pyproject.toml"))
+DISTRIBUTIONS = sorted(path.parent for path in ROOT.glob("*/*/pyproject.toml"))
+LONGEST_FILE_LINES = 400
+GENERATED = ("proto/", "tests/contract/node_subscriber/package-lock.json")
+
+# put together here, so that this file does not hold what it forbids
+REGISTRY_HOST = re.compile(r"https?://[\w.-]*(" + "|".join(["py" + "pi", "python" + "hosted", "npm" + "js"]) + r")\b")
+MACHINE_PATH = re.compile(r"(?<![\w./}])/(" + "|".join(["wo" + "rk", "ro" + "ot", "ho" + "me"]) + r")/")
+
+
+@cache
+def tracked() -> list[Path]:
+    """Every text file that a clone gets, and those that are about to be added."""
+    listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    return [ROOT / name for name in names if (ROOT / name).is_file()]
+
+
+@cache
+def text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return ""
+
+
+def names_of(paths: list[Path]) -> list[str]:
+    return [str(path.relative_to(ROOT)) for path in paths]
+
+
+class TestReadme:
+    README = text_of(ROOT / "README.md")
+
+    def test_every_make_target_that_is_named_exists(self) -> None:
+        targets = set(re.findall(r"^([a-z]+):", text_of(ROOT / "Makefile"), re.MULTILINE))
+        named = set(re.findall(r"(?:^|`)make ([a-z]+)", self.README, re.MULTILINE))
+        assert {"demo", "test"} <= named <= targets
+
+    def test_every_command_that_is_named_exists(self) -> None:
+        named = set(re.findall(r"^\.venv/bin/stretto ([a-z]+)", self.README, re.MULTILINE))
+        command = [Path(sys.executable).with_name("stretto"), "--help"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-2000:]
+        missing = [name for name in sorted(named) if not re.search(rf"\b{name}\b", done.stdout)]
+        assert named
+        assert missing == []
+
+    def test_every_file_that_is_named_exists(self) -> None:
+        linked = re.findall(r"\]\((?!https?:)([^)#]+)\)", self.README)
+        submitted = re.findall(r"stretto submit (\S+)", self.README)
+        assert [name for name in [*linked, *submitted] if not (ROOT / name).exists()] == []
+
+
+def test_the_import_rules_hold() -> None:
+    command = [Path(sys.executable).with_name("lint-imports"), "--no-cache"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
+
+
+@pytest.mark.parametrize("forbidden", [REGISTRY_HOST, MACHINE_PATH], ids=["registry host", "path of one machine"])
+def test_no_file_knows_the_machine_that_it_was_written_on(forbidden: re.Pattern[str]) -> None:
+    assert names_of([path for path in tracked() if forbidden.search(text_of(path))]) == []
+
+
+def test_no_file_is_too_long_to_be_read_at_once() -> None:
+    long = {
+        name: text_of(path).count("\n")
+        for path, name in zip(tracked(), names_of(tracked()), strict=True)
+        if not name.startswith(GENERATED)
+    }
+    assert {name: lines for name, lines in long.items() if lines > LONGEST_FILE_LINES} == {}
+
+
+@pytest.mark.parametrize("service", SERVICES, ids=lambda path: path.name)
+class TestEveryService:
+    def test_has_the_one_shape(self, service: Path) -> None:
+        package = f"stretto_{service.name}"
+        wanted = ["pyproject.toml", "README.md"]
+        wanted += [f"{package}/{name}.py" for name in ("__init__", "__main__", "service", "handlers", "settings")]
+        assert [name for name in wanted if not (service / name).is_file()] == []
+        assert list(service.glob("tests/test_*.py")), "no tests"
+
+    def test_readme_says_what_it_is_and_how_it_dies(self, service: Path) -> None:
+        readme = text_of(service / "README.md").lower()
+        said = {word: word in readme for word in ("in", "out", "state", "dies")}
+        assert all(said.values()), said
+
+
+@cache
+def distribution_of() -> dict[str, set[str]]:
+    """Import name to the distributions that bring it, in the spelling of requirements."""
+    return {name: {_normal(each) for each in found} for name, found in packages_distributions().items()}
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _imported(folder: Path) -> set[str]:
+    """Top-level modules that a distribution's package imports, those of type checking and of fallbacks included."""
+    found: set[str] = set()
+    for path in folder.glob("stretto*/**/*.py"):
+        for node in ast.walk(ast.parse(text_of(path))):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+                found.add(node.module.split(".")[0])
+    own = {path.name for path in folder.glob("stretto*") if (path / "__init__.py").exists()}
+    return found - own - set(sys.stdlib_module_names)
+
+
+@pytest.mark.parametrize("folder", DISTRIBUTIONS, ids=lambda path: path.name)
+def test_a_distribution_declares_what_it_imports(folder: Path) -> None:
+    project = tomllib.loads(text_of(folder / "pyproject.toml"))["project"]
+    groups = [project.get("dependencies", []), *project.get("optional-dependencies", {}).values()]
+    declared = [each for group in groups for each in group]
+    names = {_normal(re.split(r"[\[<>=!~; ]", each)[0]) for each in declared}
+    names |= {"tensorflow"} if "tensorflow-cpu" in names else set()
+    missing = {
+        module: sorted(distribution_of().get(module, {"not installed"}))
+        for module in sorted(_imported(folder))
+        if not distribution_of().get(module, set()) & names
+    }
+    assert missing == {}
