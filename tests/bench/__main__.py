@@ -1,0 +1,128 @@
+"""``make bench``: measures, as ratios against baselines of the same run; writes a table and bench-results/bench.json.
+
+Each module of :data:`MODULES` has ``run() -> list[Row]``. ``--only NAME`` measures one and keeps the others' last
+results. Exit status 1 when a bar is missed or something could not be measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import platform
+import sys
+import time
+import traceback
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypedDict
+
+from rich.console import Console
+from rich.table import Table
+
+MODULES = ("dispatcher", "runtime", "trainer", "idle")
+RESULTS = Path(__file__).parents[2] / "bench-results" / "bench.json"
+
+
+class Row(TypedDict):
+    """One figure. ``baseline`` was measured in the same run; ``ok`` None: a figure without a bar."""
+
+    name: str
+    value: float
+    unit: str
+    baseline: float | None
+    ratio: float | None
+    bar: str
+    ok: bool | None
+    note: str
+
+
+def measure(module: str) -> dict[str, Any]:
+    """Rows of one module, and under which circumstances they came about."""
+    result: dict[str, Any] = {
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "load_average_before": round(os.getloadavg()[0], 2),
+    }
+    begin = time.perf_counter()
+    try:
+        rows = [checked(row) for row in importlib.import_module(f"tests.bench.{module}").run()]
+    except Exception as error:
+        traceback.print_exc()
+        rows = [failed(module, error)]
+    return {**result, "took_s": round(time.perf_counter() - begin, 1), "rows": rows}
+
+
+def checked(row: dict[str, Any]) -> Row:
+    """A row with every column. ValueError names one that is missing or unknown."""
+    wanted = Row.__required_keys__
+    if row.keys() != wanted:
+        raise ValueError(f"row {row.get('name')}: columns {sorted(row.keys() ^ wanted)} are missing or unknown")
+    return Row(**row)
+
+
+def failed(module: str, error: Exception) -> Row:
+    lines = str(error).strip().splitlines() or [""]
+    note = f"could not be measured: {type(error).__name__}: {lines[-1][:300]}"
+    return Row(name=module, value=float("nan"), unit="", baseline=None, ratio=None, bar="", ok=False, note=note)
+
+
+def table(results: dict[str, Any]) -> Table:
+    shown = Table(title="Stretto, measured", title_justify="left", header_style="bold")
+    for column in ("what", "value", "baseline", "ratio", "bar", "", "note"):
+        shown.add_column(column, justify="right" if column in ("value", "baseline", "ratio") else "left")
+    for result in results.values():
+        for row in result["rows"]:
+            verdict = {True: "[green]met[/green]", False: "[red]missed[/red]", None: ""}[row["ok"]]
+            figures = [_figure(row[column]) for column in ("value", "baseline", "ratio")]
+            value = f"{figures[0]} {row['unit']}".strip()
+            shown.add_row(row["name"], value, figures[1], figures[2], row["bar"], verdict, row["note"])
+        shown.add_section()
+    return shown
+
+
+def _figure(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def save(results: dict[str, Any], path: Path) -> None:
+    """JSON has no NaN: a figure that could not be measured is null."""
+    machine = {"python": platform.python_version(), "system": platform.system(), "cores": os.cpu_count()}
+    text = json.dumps({"machine": machine, "results": _without_nan(results)}, indent=2, allow_nan=False)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_nan(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_without_nan(part) for part in value]
+    return None if isinstance(value, float) and value != value else value
+
+
+def earlier(path: Path) -> dict[str, Any]:
+    """Results of the last runs, by module."""
+    return json.loads(path.read_text(encoding="utf-8"))["results"] if path.exists() else {}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser.add_argument("--only", choices=MODULES, help="measure this one alone")
+    only = parser.parse_args().only
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    modules = (only,) if only else MODULES
+    results: dict[str, Any] = {}
+    for module in modules:
+        console.print(f"measuring {module} …", style="dim")
+        results[module] = measure(module)
+    console.print(table(results))
+    save({**earlier(RESULTS), **results} if only else results, RESULTS)
+    console.print(f"written: {RESULTS.relative_to(Path.cwd()) if RESULTS.is_relative_to(Path.cwd()) else RESULTS}")
+    return 0 if all(row["ok"] is not False for result in results.values() for row in result["rows"]) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,93 @@
+"""The whole embedded control plane, idle: time until ready, memory, processor."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+COMMAND = str(Path(sys.executable).with_name("stretto"))
+SETTLE_S = 5.0
+WATCHED_S = 20.0
+READY_BAR_S = 6.0
+MEMORY_BAR_GIB = 1.2
+CPU_BAR_PERCENT = 5.0
+GIB = 2**30
+
+
+def run() -> list[dict[str, Any]]:
+    """Rows for readiness, memory and processor of everything that `stretto up` starts."""
+    folder = Path(tempfile.mkdtemp(prefix="stretto-idle-"))
+    try:
+        return _measure(folder)
+    finally:
+        subprocess.run([COMMAND, "down", "--folder", str(folder)], capture_output=True, timeout=60, check=False)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _measure(folder: Path) -> list[dict[str, Any]]:
+    begin = time.perf_counter()
+    up = [COMMAND, "up", "--detach", "--folder", str(folder)]
+    with (folder / "up.log").open("w+") as log:  # no pipe: what is left running would hold its end open
+        status = subprocess.run(up, stdout=log, stderr=log, timeout=120, check=False).returncode
+    ready_s = time.perf_counter() - begin
+    if status:
+        raise RuntimeError(f"{' '.join(up)} ended with {status}: {(folder / 'up.log').read_text()[-2000:]}")
+    time.sleep(SETTLE_S)
+    processes = processes_of(folder)
+    if not processes:
+        raise RuntimeError(f"nothing runs in {folder} after `stretto up`")
+    pss_gib, rss_gib = (sum(each) / GIB for each in zip(*map(_memory_bytes, processes), strict=True))
+    before = _cpu_s(processes)
+    watched = time.perf_counter()
+    time.sleep(WATCHED_S)
+    percent = 100 * (_cpu_s(processes) - before) / (time.perf_counter() - watched)
+    names = f"{len(processes)} processes"
+    return [
+        _row("control plane, ready", ready_s, "s", READY_BAR_S, "from the command to the last /readyz"),
+        _row("control plane, resident", pss_gib, "GiB", MEMORY_BAR_GIB, f"PSS of {names}; RSS {rss_gib:.2f} GiB"),
+        _row("control plane, idle CPU", percent, "% of a core", CPU_BAR_PERCENT, f"{names} over {WATCHED_S:.0f} s"),
+    ]
+
+
+def _row(name: str, value: float, unit: str, bar: float, note: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "value": value,
+        "unit": unit,
+        "baseline": None,
+        "ratio": None,
+        "bar": f"≤ {bar:g} {unit}",
+        "ok": value <= bar,
+        "note": note,
+    }
+
+
+def processes_of(folder: Path) -> list[psutil.Process]:
+    """Everything whose command line or environment names the folder; nothing else on the machine does."""
+    own = psutil.Process().pid
+    return [each for each in psutil.process_iter() if each.pid != own and _names(each, str(folder))]
+
+
+def _names(process: psutil.Process, folder: str) -> bool:
+    try:
+        return any(folder in text for text in (*process.cmdline(), *process.environ().values()))
+    except psutil.Error:
+        return False
+
+
+def _memory_bytes(process: psutil.Process) -> tuple[int, int]:
+    """PSS, which counts shared pages once over all sharers, and RSS."""
+    memory = process.memory_full_info()
+    return getattr(memory, "pss", memory.rss), memory.rss
+
+
+def _cpu_s(processes: list[psutil.Process]) -> float:
+    """Processor time used so far. A process that ends meanwhile is an error: nothing may restart while idle."""
+    return sum(sum(process.cpu_times()[:2]) for process in processes)
