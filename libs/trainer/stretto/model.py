@@ -94,7 +94,7 @@ class Program:
             [tf.TensorSpec(value.shape, value.dtype) for value in self._local],
             features,
         )
-        label = tf.TensorSpec(tf.TensorShape(None), tf.float32)
+        label = tf.TensorSpec(tf.TensorShape(cast("Any", None)), tf.float32)
         self._step = tf.function(self._step_graph, input_signature=(*shared, label))
         self._predict = tf.function(self._predict_graph, input_signature=shared)
 
@@ -226,7 +226,7 @@ class Program:
         of_gathered, of_dense = tape.gradient(
             loss, [gathered, dense], unconnected_gradients=tf.UnconnectedGradients.ZERO
         )
-        flat = tf.reshape(of_gathered, (-1, self.layout.dimension))
+        flat = tf.reshape(cast("Any", of_gathered), (-1, self.layout.dimension))
         of_rows = tf.math.unsorted_segment_sum(flat, tf.reshape(inverse, (-1,)), tf.shape(rows)[0])
         moved = [tf.reshape(v, (-1,)) for v, is_state in zip(fixed, self._is_state, strict=True) if is_state]
         delta = tf.concat(moved, axis=0) - state if moved else tf.zeros_like(state)
@@ -271,8 +271,8 @@ def _check_layers(model: Any) -> None:
     for layer in model._flatten_layers():  # pyright: ignore[reportPrivateUsage]
         if isinstance(layer, keras.layers.Embedding) and layer.input_dim * layer.output_dim > _LARGEST_EMBEDDING:
             raise ModelRefused(
-                f"layer {layer.name} holds {layer.input_dim} x {layer.output_dim} floats, which every worker would pull "
-                f"in every step; take the rows from the input {ROWS!r} and return their ids from keys(batch)"
+                f"layer {layer.name} holds {layer.input_dim} x {layer.output_dim} floats, which every worker would "
+                f"pull in every step; take the rows from the input {ROWS!r} and return their ids from keys(batch)"
             )
 
 

@@ -1,0 +1,364 @@
+"""Models: the examples learn, what cannot be trained is refused with a remedy, computations are what Keras computes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from stretto.errors import DataError, ModelRefused
+from stretto.readers.synthetic import Synthetic, write_criteo
+from stretto_wire.spec import ModelSpec
+
+pytestmark = pytest.mark.slow
+
+keras = pytest.importorskip("keras")
+
+from stretto.entry import instantiate, load  # noqa: E402
+from stretto.examples.dcn import DCN  # noqa: E402
+from stretto.examples.wide_deep import WideDeep  # noqa: E402
+from stretto.examples.xdeepfm import XDeepFM  # noqa: E402
+from stretto.local import train_locally  # noqa: E402
+from stretto.model import Program  # noqa: E402
+from stretto.optimizers import resolve  # noqa: E402
+
+
+class Task:
+    """The smallest task: 3 fields of 4 floats, 2 numbers; ``build`` comes from the test."""
+
+    def __init__(self, build: Any = None, **attributes: Any) -> None:
+        self._build = build or functional
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+    def build(self) -> Any:
+        return self._build()
+
+    def read(self, start: int, length: int) -> dict[str, Any]:
+        place = np.arange(start, start + length)
+        label = (place % 3 == 0).astype(np.float32)
+        return {
+            "label": label,
+            "numeric": np.stack([label + 0.1 * (place % 5), place % 2], axis=1).astype(np.float32),
+            "categorical": np.stack([place % 3, place % 7, place % 11], axis=1).astype(np.int64),
+        }
+
+
+def inputs() -> tuple[Any, Any]:
+    return keras.Input((3, 4), name="rows"), keras.Input((2,), name="numeric")
+
+
+def functional(*layers: Any, activation: str | None = None) -> Any:
+    rows, numeric = inputs()
+    x = keras.layers.Concatenate()([keras.layers.Flatten()(rows), numeric])
+    for layer in layers:
+        x = layer(x)
+    return keras.Model([rows, numeric], keras.layers.Dense(1, activation=activation)(x))
+
+
+# --- the examples --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", [WideDeep, DCN, XDeepFM])
+def test_the_examples_learn(model: type):
+    arguments = {"seed": 4, "categories": 3000, "hidden": "32"}
+    trained = train_locally(
+        model, 40_000, arguments=arguments, evaluate_samples=8000, embedding_dim=8, learning_rate=0.1
+    )
+    assert trained.steps == -(-40_000 // 512)
+    assert np.mean(trained.losses[-2:]) < trained.losses[0] - 0.03
+    assert trained.quality is not None
+    assert trained.quality.samples == 8000
+    assert trained.quality.auc > 0.65
+
+
+def test_an_example_reads_a_file_of_criteo_format(tmp_path: Path):
+    write_criteo(Synthetic(4, categories=3000), str(tmp_path / "day.tsv"), 0, 3000)
+    arguments: dict[str, Any] = {"data": str(tmp_path / "day.tsv"), "hidden": "8"}
+    trained = train_locally(WideDeep, 2048, arguments=arguments, evaluate_samples=900)
+    generated = train_locally(
+        WideDeep, 2048, arguments={"seed": 4, "categories": 3000, "hidden": "8"}, evaluate_samples=900
+    )
+    assert trained.quality is not None
+    assert generated.quality is not None
+    # the pull of a batch runs beside the step before, so two runs differ in the last digits
+    assert trained.quality.loss == pytest.approx(generated.quality.loss, rel=0.02)
+
+
+def test_adam_learns():
+    trained = train_locally(Task(), 3000, batch_size=100, optimizer="adam", learning_rate=0.02, evaluate_samples=500)
+    assert trained.quality is not None
+    assert trained.quality.auc > 0.95
+
+
+# --- a step is what Keras computes ---------------------------------------------------------------------------
+
+
+def test_gradients_are_those_of_the_keras_model():
+    import tensorflow as tf
+
+    program = Program(Task(lambda: functional(keras.layers.Dense(5, activation="tanh", kernel_regularizer="l2"))))
+    batch = program.read(10, 8)
+    keys = program.index(batch)
+    rows = np.random.default_rng(1).normal(size=(len(keys), 4)).astype(np.float32)
+    found = program.step(rows, keys, program.initial_dense(), program.initial_state(), batch)
+
+    model = program.model
+    table = tf.Variable(rows)
+    with tf.GradientTape() as tape:
+        output = model([tf.gather(table, keys.inverse), tf.constant(batch["numeric"])], training=True)
+        loss = keras.losses.BinaryCrossentropy(from_logits=True)(batch["label"][:, None], output) + sum(model.losses)
+    of_rows, *of_dense = tape.gradient(loss, [table, *model.trainable_variables])
+    np.testing.assert_allclose(found.loss, float(loss), rtol=1e-5)
+    np.testing.assert_allclose(found.rows, tf.convert_to_tensor(of_rows).numpy(), rtol=1e-4, atol=1e-6)
+    flat = np.concatenate([gradient.numpy().reshape(-1) for gradient in of_dense])
+    np.testing.assert_allclose(found.dense, flat, rtol=1e-4, atol=1e-6)
+    probability = program.predict(rows, keys, program.initial_dense(), program.initial_state(), batch)
+    np.testing.assert_allclose(probability, tf.sigmoid(output).numpy()[:, 0], rtol=1e-5)
+
+
+def test_a_sigmoid_at_the_end_and_a_compiled_loss_are_understood():
+    probability = Program(Task(lambda: functional(activation="sigmoid")))
+    logit = Program(Task(functional))
+    batch = logit.read(0, 16)
+    keys = logit.index(batch)
+    rows = np.ones((len(keys), 4), np.float32)
+    dense, state = logit.initial_dense(), logit.initial_state()
+    a, b = (p.step(rows, keys, dense, state, batch) for p in (probability, logit))
+    assert a.loss == pytest.approx(b.loss, rel=1e-4)
+    np.testing.assert_allclose(*(p.predict(rows, keys, dense, state, batch) for p in (probability, logit)), rtol=1e-5)
+
+    def compiled() -> Any:
+        model = functional(activation="sigmoid")
+        model.compile(optimizer="adam", loss="mse")
+        return model
+
+    squared = Program(Task(compiled))
+    assert squared.layout.optimizer.kind == "adam"
+    predicted = squared.predict(rows, keys, dense, state, batch)
+    loss = squared.step(rows, keys, dense, state, batch).loss
+    assert loss == pytest.approx(float(np.mean((predicted - batch["label"]) ** 2)), rel=1e-4)
+
+
+def test_batch_normalisation_keeps_its_moments_on_the_servers():
+    program = Program(Task(lambda: functional(keras.layers.BatchNormalization(momentum=0.5))))
+    assert program.layout.state_size == 2 * 14
+    batch = program.read(0, 64)
+    keys = program.index(batch)
+    rows, state = np.ones((len(keys), 4), np.float32), program.initial_state()
+    delta = program.step(rows, keys, program.initial_dense(), state, batch).state_delta
+    assert delta[0] == pytest.approx(0.5)  # moving mean of a constant 1, half way from 0
+    trained = train_locally(
+        Task(lambda: functional(keras.layers.BatchNormalization())), 4000, batch_size=100, evaluate_samples=500
+    )
+    assert trained.quality is not None
+    assert trained.quality.auc > 0.9
+    moments = trained.model().layers[-2].moving_mean.numpy()
+    assert np.abs(moments).max() > 0.05
+
+
+def test_dropout_draws_anew_in_every_step():
+    program = Program(Task(lambda: functional(keras.layers.Dropout(0.5))))
+    batch = program.read(0, 64)
+    keys = program.index(batch)
+    rows = np.ones((len(keys), 4), np.float32)
+    losses = {program.step(rows, keys, program.initial_dense(), program.initial_state(), batch).loss for _ in range(4)}
+    assert len(losses) == 4
+
+
+def test_every_process_builds_the_same_start():
+    a, b = Program(Task(), seed=5), Program(Task(), seed=5)
+    assert a.layout == b.layout
+    np.testing.assert_array_equal(a.initial_dense(), b.initial_dense())
+    assert not np.array_equal(a.initial_dense(), Program(Task(), seed=6).initial_dense())
+
+
+# --- refusals ------------------------------------------------------------------------------------------------
+
+
+def subclassed() -> Any:
+    class Mine(keras.Model):
+        def call(self, inputs: Any) -> Any:
+            return inputs
+
+    return Mine()
+
+
+def two_outputs() -> Any:
+    rows, numeric = inputs()
+    return keras.Model([rows, numeric], [keras.layers.Dense(1)(numeric), keras.layers.Flatten()(rows)])
+
+
+def no_rows() -> Any:
+    numeric = keras.Input((2,), name="numeric")
+    return keras.Model(numeric, keras.layers.Dense(1)(numeric))
+
+
+def flat_rows() -> Any:
+    rows = keras.Input((12,), name="rows")
+    return keras.Model(rows, keras.layers.Dense(1)(rows))
+
+
+def own_table() -> Any:
+    rows, numeric = inputs()
+    words = keras.Input((1,), name="words")
+    table = keras.layers.Flatten()(keras.layers.Embedding(2_000_000, 8)(words))
+    x = keras.layers.Concatenate()([keras.layers.Flatten()(rows), numeric, table])
+    return keras.Model([rows, numeric, words], keras.layers.Dense(1)(x))
+
+
+def half_precision() -> Any:
+    return functional(keras.layers.Dense(3, dtype="float16"))
+
+
+def failing() -> Any:
+    raise ValueError("no such layer")
+
+
+@pytest.mark.parametrize(
+    ("build", "named"),
+    [
+        (subclassed, "a subclassed model.*functional one"),
+        (two_outputs, "2 outputs; expected one"),
+        (lambda: functional(), None),
+        (no_rows, "none named 'rows'; add"),
+        (flat_rows, r"expected \(None, fields, dimension\)"),
+        (own_table, "2000000 x 8 floats.*rows"),
+        (half_precision, "float16; parameters are float32"),
+        (failing, "build\\(\\) failed: ValueError: no such layer"),
+        (lambda: "a model", "gave str; expected a functional"),
+    ],
+)
+def test_models_that_cannot_be_trained(build: Any, named: str | None):
+    if named is None:
+        Program(Task(build))
+        return
+    with pytest.raises(ModelRefused, match=f"(?s){named}"):
+        Program(Task(build))
+
+
+def used_optimizer() -> Any:
+    optimizer = keras.optimizers.Adam()
+    optimizer.build([keras.Variable(np.zeros(2, np.float32))])
+    return optimizer
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "named"),
+    [
+        (lambda: "rmsprop", "'rmsprop' is not supported: use 'adagrad', 'adam'"),
+        (lambda: keras.optimizers.SGD(), "SGD is not supported"),
+        (lambda: keras.optimizers.AdamW(), "AdamW is not supported"),
+        (used_optimizer, "used already.*fresh one"),
+        (lambda: keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5)), "schedule"),
+        (lambda: keras.optimizers.Adam(clipnorm=1.0), "clipnorm=1.0"),
+        (lambda: keras.optimizers.Adam(amsgrad=True), "amsgrad=True"),
+        (lambda: object(), "neither a name nor a Keras optimizer"),
+    ],
+)
+def test_optimizers_that_the_servers_do_not_have(optimizer: Any, named: str):
+    with pytest.raises(ModelRefused, match=named):
+        Program(Task(optimizer=optimizer()))
+
+
+def test_a_fresh_keras_optimizer_gives_its_figures():
+    found = resolve(keras.optimizers.Adam(0.02, beta_1=0.8), "adagrad", 0.05)
+    assert (found.kind, found.learning_rate, found.beta_1) == ("adam", pytest.approx(0.02), 0.8)
+    found = resolve(keras.optimizers.Adagrad(0.3, initial_accumulator_value=0.2), "adam", 0.05)
+    assert (found.kind, found.learning_rate, found.initial_accumulator) == ("adagrad", pytest.approx(0.3), 0.2)
+
+
+def test_embedding_dim_of_the_specification_must_be_the_models():
+    with pytest.raises(ModelRefused, match=r"model\.embedding_dim = 8.*4 floats per row"):
+        Program(Task(), embedding_dim=8)
+
+
+def spec(entry: str, **arguments: Any) -> ModelSpec:
+    return ModelSpec(entry=entry, arguments=arguments)
+
+
+@pytest.mark.parametrize(
+    ("entry", "arguments", "named"),
+    [
+        ("no_such_module:Model", {}, "no module 'no_such_module'; set model.path"),
+        ("stretto.examples.dcn:Nothing", {}, "has no 'Nothing'"),
+        ("broken_entry:Model", {}, "failed on import: ZeroDivisionError"),
+        ("stretto.examples.dcn:DCN", {"colour": "red"}, "model.arguments.colour is not an argument"),
+        ("stretto.examples.dcn:DCN", {"hidden": "many"}, "hidden = 'many'"),
+        ("stretto.readers.synthetic:Synthetic", {}, "has no method build"),
+        ("stretto.keys:VALUE_BITS", {"a": 1}, "cannot be given to an object"),
+    ],
+)
+def test_entries_that_cannot_be_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry: str, arguments: Any, named: str
+):
+    (tmp_path / "broken_entry.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sys.modules.pop("broken_entry", None)
+    with pytest.raises(ModelRefused, match=named):
+        load(spec(entry, **arguments))
+
+
+def test_embedding_dim_reaches_the_entry():
+    assert load(ModelSpec(entry="stretto.examples.dcn:DCN", embedding_dim=24)).embedding_dim == 24
+    assert instantiate(WideDeep, {"embedding_dim": 9}, 24).embedding_dim == 9
+
+
+# --- data ----------------------------------------------------------------------------------------------------
+
+
+def reading(**changes: Any) -> Any:
+    def read(start: int, length: int) -> dict[str, Any]:
+        batch = Task().read(start, length)
+        for name, value in changes.items():
+            batch[name] = value(batch[name]) if callable(value) else value
+        return batch
+
+    return read
+
+
+def spoil(values: Any) -> Any:
+    values[5, 1] = np.nan
+    return values
+
+
+@pytest.mark.parametrize(
+    ("read", "named"),
+    [
+        (reading(label=lambda v: v[1:]), r"read\(100, 20\): 'label' has shape \(19,\), expected 20 samples"),
+        (reading(numeric=lambda v: v[:, :1]), r"'numeric' has shape \(20, 1\), the model wants"),
+        (reading(numeric=spoil), "sample 105: 'numeric' is not finite"),
+        (reading(numeric=lambda v: v.astype(str)), "'numeric' has type <U"),
+        (lambda start, length: {"label": np.zeros(length)}, "input 'numeric' is missing"),
+        (lambda start, length: [1], "gave list; expected a dict"),
+        (lambda start, length: 1 / 0, r"read\(100, 20\) failed: ZeroDivisionError"),
+    ],
+)
+def test_batches_that_are_wrong_are_named(read: Any, named: str):
+    program = Program(Task(read=read))
+    with pytest.raises(DataError, match=named):
+        program.read(100, 20)
+
+
+@pytest.mark.parametrize(
+    ("keys", "named"),
+    [
+        (lambda batch: batch["categorical"][:, :2], r"expected int64 \(20, 3\)"),
+        (lambda batch: batch["numeric"], "gave float32"),
+        (lambda batch: batch["nothing"], "failed: KeyError"),
+    ],
+)
+def test_keys_that_are_wrong_are_named(keys: Any, named: str):
+    program = Program(Task(keys=keys))
+    with pytest.raises(DataError, match=named):
+        program.index(program.read(100, 20))
+
+
+def test_a_loss_that_is_not_finite_is_never_pushed():
+    program = Program(Task(loss=lambda label, output: output * float("nan")))
+    batch = program.read(0, 8)
+    keys = program.index(batch)
+    with pytest.raises(ModelRefused, match=r"the loss is nan.*learning_rate"):
+        program.step(np.ones((len(keys), 4), np.float32), keys, program.initial_dense(), program.initial_state(), batch)
