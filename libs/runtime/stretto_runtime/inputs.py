@@ -94,7 +94,8 @@ class Routes:
         token, _, subject = stored.subject.partition(".")
         trace = stored.headers.get("traceparent", "")
         for scope in self._scopes_of(subject):
-            if scope == "job" and int(token) != partition:
+            # a message heard in both scopes reaches two partitions; each takes only what is its own
+            if partition != (CLUSTER_PARTITION if scope == "cluster" else int(token)):
                 continue
             key = CLUSTER if scope == "cluster" else subject.rpartition(".")[2]
             source = f"{stored.seq}.{CLUSTER}" if scope == "cluster" else str(stored.seq)

@@ -1,0 +1,233 @@
+"""Fitter, planner and arbiter over a real bus: a job's way from history to a better plan, decided by all three."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stretto_arbiter.service import Arbiter
+from stretto_arbiter.settings import ArbiterSettings
+from stretto_fitter.service import Fitter
+from stretto_fitter.settings import FitterSettings
+from stretto_planner.service import Planner
+from stretto_planner.settings import PlannerSettings
+from stretto_runtime import Client, EmbeddedServer, Runner, provision
+from stretto_wire import events, spec, values
+
+GIB = 2**30
+JOB = "ctr-1"
+
+
+def plan(workers: int, ps: int, cores: float = 0.5) -> values.Plan:
+    return values.Plan(
+        workers=workers,
+        ps=ps,
+        worker_cpu_cores=cores,
+        ps_cpu_cores=cores,
+        worker_memory_bytes=GIB,
+        ps_memory_bytes=GIB,
+    )
+
+
+def step_time_s(p: values.Plan) -> float:
+    return 0.010 / p.worker_cpu_cores + 0.002 + 0.004 * p.workers / (p.ps * p.ps_cpu_cores) + 0.001 * p.workers
+
+
+class Chain:
+    """The three services, and a world of two sentences: a decided plan is applied at once, then windows come."""
+
+    def __init__(self, server: EmbeddedServer, client: Client, folder: Path) -> None:
+        self.server, self.client, self.folder = server, client, folder
+        self.running: dict[str, tuple[Runner, asyncio.Task[None]]] = {}
+        self.seen: list[Any] = []
+        self.world: asyncio.Task[None] | None = None
+
+    def start(self, service: type, settings_type: type, **settings: Any) -> None:
+        assert self.server.passwords is not None
+        own = settings_type(
+            nats_url=self.server.url,
+            nats_password=self.server.passwords[service.name],
+            state_folder=self.folder,
+            **settings,
+        )
+        runner = Runner(service(own))
+        self.running[service.name] = (runner, asyncio.create_task(runner.run()))
+
+    def start_all(self) -> None:
+        self.start(Fitter, FitterSettings)
+        self.start(Planner, PlannerSettings, cpu_cores=8, memory_bytes=32 * GIB, window_s=0.05, ps_change_s=0.1)
+        self.start(Arbiter, ArbiterSettings, cpu_cores=8, memory_bytes=32 * GIB, settle_s=0, round_s=0)
+
+    async def stop(self, name: str) -> None:
+        runner, task = self.running.pop(name)
+        runner.stop()
+        await task
+
+    async def live(self) -> None:
+        """Apply what is decided, and measure it."""
+        current: tuple[int, values.Plan] | None = None
+
+        async def follow() -> None:
+            nonlocal current
+            async for event in self.client.events():
+                self.seen.append(event.message)
+                if isinstance(event.message, events.PlanDecided):
+                    decided = event.message
+                    await self.client.publish(
+                        events.PlanApplied(job=JOB, version=decided.version, plan=decided.plan, took_s=0.1)
+                    )
+                    current = (decided.version, decided.plan)
+
+        follower = asyncio.create_task(follow())
+        try:
+            samples = 0
+            while True:
+                await asyncio.sleep(0.03)
+                if current is None:
+                    continue
+                version, now = current
+                rate = now.workers * 512 / step_time_s(now)
+                samples += int(rate)
+                await self.client.publish(window(version, now, rate, samples))
+        finally:
+            follower.cancel()
+
+    def facts(self, kind: type) -> list[Any]:
+        return [fact for fact in self.seen if isinstance(fact, kind)]
+
+    async def until(self, condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not condition():
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            told = [(type(fact).__name__, getattr(fact, "kind", "")) for fact in self.seen]
+            pytest.fail(f"not within {timeout_s} s; last events: {told[-15:]}")
+
+
+def window(version: int, now: values.Plan, rate: float, samples: int) -> events.ProfileMeasured:
+    return events.ProfileMeasured(
+        job=JOB,
+        plan_version=version,
+        plan=now,
+        batch_size=512,
+        window_s=0.05,
+        step_time_s=step_time_s(now),
+        times=values.StepTimes(emb_s=0.0, grad_s=0.0, upd_s=0.0, sync_s=0.0),
+        throughput=rate,
+        samples_total=samples,
+        categories=samples // 10,
+        settled=True,
+        workers=(),
+        ps=(),
+    )
+
+
+@pytest.fixture
+async def chain(tmp_path: Path) -> AsyncIterator[Chain]:
+    server = EmbeddedServer(tmp_path / "nats")
+    await server.start()
+    assert server.passwords is not None
+    client = await Client.connect(server.url, "operator", server.passwords["operator"])
+    await provision(client.bus)
+    started = Chain(server, client, tmp_path)
+    started.start_all()
+    yield started
+    if started.world is not None:
+        started.world.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await started.world
+    for name in list(started.running):
+        await started.stop(name)
+    await client.close()
+    server.kill()
+
+
+def submission(**resources: Any) -> events.JobSubmitted:
+    return events.JobSubmitted(
+        job=JOB,
+        spec=spec.JobSpec.parse(
+            {
+                "name": JOB,
+                "model": {"entry": "examples.wide_deep:WideDeep", "metadata": {"family": "wide-deep", "rows": 1000}},
+                "dataset": {"samples": 2_000_000_000},
+                "resources": resources,
+            }
+        ),
+    )
+
+
+async def test_a_job_is_started_from_history_measured_improved_and_remembered(chain: Chain) -> None:
+    past = events.HistoryRecorded(
+        job="past-1",
+        metadata={"family": "wide-deep", "rows": 900},
+        plan=plan(1, 1),
+        throughput=10_000.0,
+        duration_s=600.0,
+        ps_memory_peak_bytes=GIB // 2,
+        samples=10**6,
+    )
+    await chain.client.publish(past)
+    await chain.client.publish(submission())
+    chain.world = asyncio.create_task(chain.live())
+    await chain.until(lambda: any(d.kind == "measure" for d in chain.facts(events.PlanDecided)))
+    first = chain.facts(events.PlanDecided)[0]
+    assert (first.kind, first.version, first.plan) == ("warm-start", 1, plan(1, 1))
+    (matched,) = chain.facts(events.HistoryMatched)
+    assert [(match.job, match.weight) for match in matched.matches] == [("past-1", 1.0)]
+    assert matched.matches[0].features == {"family": 1.0, "rows": 0.9}
+
+    await chain.stop("planner")  # a restart in the middle loses and repeats nothing
+    chain.start(Planner, PlannerSettings, cpu_cores=8, memory_bytes=32 * GIB, window_s=0.05, ps_change_s=0.1)
+    await chain.until(lambda: bool(chain.facts(events.CandidatesComputed)), 30)
+    decided = chain.facts(events.PlanDecided)
+    assert [fact.version for fact in decided] == list(range(1, len(decided) + 1))
+    assert max(fact.plan.workers for fact in decided) > 1
+    assert max(fact.plan.ps for fact in decided) > 1
+    for fact in decided:
+        used = fact.plan.workers * fact.plan.worker_cpu_cores + fact.plan.ps * fact.plan.ps_cpu_cores
+        assert used <= 8
+        assert fact.reasons
+
+    last = chain.facts(events.ModelFitted)[-1]
+    assert last.rmsle < 0.1
+    await chain.client.publish(
+        events.JobCompleted(job=JOB, samples=1, samples_abandoned=0, epochs=1, shards=1, requeued=0, started_at_s=1.0)
+    )
+    await chain.until(lambda: any(fact.job == JOB for fact in chain.facts(events.HistoryRecorded)))
+    remembered = next(fact for fact in chain.facts(events.HistoryRecorded) if fact.job == JOB)
+    assert remembered.throughput > 10_000
+    assert await chain.client.dead_letters() == []
+
+
+async def test_memory_is_decided_within_the_capacity_and_a_second_job_waits(chain: Chain) -> None:
+    await chain.client.publish(submission(initial=plan(1, 1).model_dump(), fixed=True))
+    chain.world = asyncio.create_task(chain.live())
+    await chain.until(lambda: bool(chain.facts(events.PlanApplied)))
+    forecast = events.OomForecast(
+        job=JOB,
+        ps=(),
+        samples_done=1,
+        samples_total=2,
+        horizon_s=60.0,
+        recommended_ps_memory_bytes=5 * GIB,
+        limit_ps_memory_bytes=GIB,
+        action="grow",
+        reason="categories grow",
+    )
+    await chain.client.publish(forecast)
+    await chain.until(lambda: len(chain.facts(events.PlanDecided)) == 2)
+    memory = chain.facts(events.PlanDecided)[1]
+    assert (memory.kind, memory.plan.ps_memory_bytes) == ("memory", 5 * GIB)
+    large = submission(initial=plan(40, 1, 1.0).model_dump(), fixed=True)
+    other = large.model_copy(update={"job": "ctr-2"})
+    await chain.client.publish(other)
+    await chain.until(lambda: bool(chain.facts(events.PlanRefused)))
+    refused = chain.facts(events.PlanRefused)[0]
+    assert (refused.job, refused.kind) == ("ctr-2", "initial")
+    assert any("it waits" in reason for reason in refused.reasons)
+    assert await chain.client.dead_letters() == []
