@@ -37,7 +37,8 @@ TokenOption = Annotated[
 ]
 DEFAULT_FOLDER = Path(".stretto")
 
-console = Console(highlight=False)
+# a pipe has no width: wide enough that no column is cut
+console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
 complaints = Console(stderr=True, highlight=False)
 
 

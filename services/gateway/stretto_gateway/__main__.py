@@ -13,7 +13,6 @@ from pathlib import Path
 
 import structlog
 import uvicorn
-
 from stretto_runtime import RuntimeFault
 from stretto_runtime.bus import Bus
 from stretto_runtime.health import Server

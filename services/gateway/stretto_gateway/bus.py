@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-import structlog
-
 import stretto_wire as w
+import structlog
 from stretto_runtime import BusFault, CallRefused
 from stretto_runtime.bus import Bus
 from stretto_runtime.faults import Fenced
@@ -95,7 +94,7 @@ class StreamBus:
         apply(message, stored.seq, stored.time_s, trace_id_of(stored))
 
     async def follow(self, start_seq: int, job: str | None, live: bool) -> AsyncIterator[StoredEvent]:
-        """Events from ``start_seq`` on, in stored order, none missing; ends with the last one stored unless ``live``."""
+        """Events from ``start_seq`` on, in stored order; ends with the last one stored unless ``live``."""
         tail = await self._open([f"*.evt.v1.*.*.{job or '*'}"], start_seq)
         left = tail.backlog
         try:

@@ -7,7 +7,6 @@ from typing import Any
 
 import yaml
 from starlette.requests import Request
-
 from stretto_wire import JobSpec, WireError
 
 from .problems import Problem
@@ -50,14 +49,15 @@ def parse_document(body: bytes, content_type: str) -> object:
                       remedy="application/json or application/yaml")  # fmt: skip
     try:
         text = body.decode()
-        return json.loads(text) if kind in JSON_TYPES else yaml.load(text, _Loader)  # noqa: S506 - a safe loader
+        return json.loads(text) if kind in JSON_TYPES else yaml.load(text, _Loader)
     except (yaml.YAMLError, ValueError, OverflowError) as error:
         reason = " ".join(str(error).split())[:300]
     except RecursionError:
         reason = "nested too deeply"
     form = "JSON" if kind in JSON_TYPES else "YAML"
     raise Problem(422, "bad-document", f"the body is not {form}: {reason}", field="(body)",
-                  value=body[:80].decode(errors="replace"), remedy=f"a job specification in {form}; see `stretto schema`")  # fmt: skip
+                  value=body[:80].decode(errors="replace"), 
+                  remedy=f"a job specification in {form}; see `stretto schema`")  # fmt: skip
 
 
 def parse_job(document: object) -> JobSpec:

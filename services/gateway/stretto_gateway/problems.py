@@ -12,7 +12,6 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
-
 from stretto_runtime import RuntimeFault
 from stretto_wire import WireError
 

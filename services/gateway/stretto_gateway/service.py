@@ -10,9 +10,8 @@ import hashlib
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
-import structlog
-
 import stretto_wire as w
+import structlog
 
 from .problems import Problem
 from .projection import Projection

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from pydantic import Field, SecretStr
-
 from stretto_runtime import Settings
 
 

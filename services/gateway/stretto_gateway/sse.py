@@ -55,7 +55,7 @@ def start_of(last_event_id: str | None, after: int | None) -> int:
         return (after or 0) + 1
     if not last_event_id.isascii() or not last_event_id.isdigit() or len(last_event_id) > 18:
         raise Problem(400, "bad-request", "Last-Event-ID is not a sequence of this stream", field="Last-Event-ID",
-                      value=last_event_id, remedy="the id of the last event that was received, a whole number")  # fmt: skip
+                      value=last_event_id, remedy="the id of the last event received, a whole number")  # fmt: skip
     return int(last_event_id) + 1
 
 

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 import yaml
-
 from stretto_wire import JobSpec, WireError
 
 from .. import render

@@ -18,7 +18,6 @@ from ..options import (
     OutputOption,
     TokenOption,
     UrlOption,
-    answer,
     connect,
     console,
     print_json,

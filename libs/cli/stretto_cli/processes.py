@@ -1,0 +1,146 @@
+"""Child processes that are kept alive: started, watched, started again with growing pauses, ended in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+BACKOFF_FIRST_S = 0.2
+BACKOFF_MOST_S = 10.0
+HEALTHY_S = 30.0
+"""alive for so long, a process has earned a quick restart again"""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What to run. Its output goes to ``log``."""
+
+    name: str
+    argv: Sequence[str]
+    environment: Mapping[str, str]
+    log: Path
+
+
+class Child:
+    """One process that lives until ``stop``."""
+
+    def __init__(self, command: Command, changed: Callable[[], None]) -> None:
+        self.command = command
+        self.pid: int | None = None
+        self.created_s: float | None = None
+        self.restarts = 0
+        self.last_exit: int | None = None
+        self._changed = changed
+        self._process: asyncio.subprocess.Process | None = None
+        self._stopping = False
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Start, and keep alive from now on."""
+        await self._spawn()
+        self._task = asyncio.create_task(self._keep())
+
+    async def stop(self, grace_s: float) -> None:
+        """SIGTERM, and SIGKILL after ``grace_s``."""
+        self._stopping = True
+        process = self._process
+        if process is not None and process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), grace_s)
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        self.pid = None
+
+    def last_words(self, lines: int = 3) -> str:
+        """The end of its log."""
+        with contextlib.suppress(OSError):
+            return "\n".join(self.command.log.read_text(errors="replace").strip().splitlines()[-lines:])
+        return ""
+
+    async def _spawn(self) -> None:
+        command = self.command
+        command.log.parent.mkdir(parents=True, exist_ok=True)
+        with command.log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *command.argv,
+                env=dict(command.environment),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for the supervisor; it ends the others in order
+            )
+        self.pid = self._process.pid
+        with contextlib.suppress(psutil.Error):
+            self.created_s = psutil.Process(self.pid).create_time()
+        self._changed()
+
+    async def _keep(self) -> None:
+        delay_s = BACKOFF_FIRST_S
+        while True:
+            process, began = self._process, time.monotonic()
+            assert process is not None
+            self.last_exit = await process.wait()
+            self.pid = None
+            self._changed()
+            if self._stopping:
+                return
+            if time.monotonic() - began > HEALTHY_S:
+                delay_s = BACKOFF_FIRST_S
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, BACKOFF_MOST_S)
+            self.restarts += 1
+            await self._spawn()
+
+
+def same_process(pid: int, created_s: float | None) -> psutil.Process | None:
+    """The process if it still is the one that was created then; pids are used again."""
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        if created_s is not None and abs(process.create_time() - created_s) > 2.0:
+            return None
+        return process if process.status() != psutil.STATUS_ZOMBIE else None
+    return None
+
+
+def end_all(processes: Sequence[psutil.Process], grace_s: float) -> int:
+    """SIGTERM to all, SIGKILL to those that stay; returns how many there were."""
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.send_signal(signal.SIGTERM)
+    _, alive = psutil.wait_procs(list(processes), timeout=grace_s)
+    for process in alive:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(alive, timeout=5)
+    return len(processes)
+
+
+def pods_of(folder: Path) -> list[psutil.Process]:
+    """Every process of every pod of an installation: the sessions that its pod files name."""
+    found: list[psutil.Process] = []
+    sessions: set[int] = set()
+    for file in (folder / "pods").glob("*/*/pod.json"):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            record = json.loads(file.read_text())
+            shell = same_process(int(record["pid"]), float(record["started_at_s"]))
+            if shell is not None:
+                sessions.add(shell.pid)
+                found.append(shell)
+                found.extend(shell.children(recursive=True))
+    return found
