@@ -201,32 +201,33 @@ class Program:
         return {name: np.asarray(batch[name], spec.dtype.as_numpy_dtype) for name, spec in self._features.items()}
 
     def _call(
-        self, gathered: Any, dense: Any, state: Any, local: list[Any], features: dict[str, Any], training: bool
+        self, gathered: Any, pieces: list[Any], state: Any, local: list[Any], features: dict[str, Any], training: bool
     ) -> Any:
         states = iter(_pieces(state, [v for v, s in zip(self._fixed, self._is_state, strict=True) if s]))
         locals_ = iter(local)
         fixed = [next(states) if is_state else next(locals_) for is_state in self._is_state]
         values = {**features, ROWS: gathered}
         inputs = keras.tree.pack_sequence_as(self.model.input, [values[name] for name in self._names])
-        return self.model.stateless_call(
-            _pieces(dense, self._trainable), fixed, inputs, training=training, return_losses=True
-        )
+        return self.model.stateless_call(pieces, fixed, inputs, training=training, return_losses=True)
 
     def _step_graph(
         self, rows: Any, inverse: Any, dense: Any, state: Any, local: list[Any], features: dict[str, Any], label: Any
     ) -> Any:
         with tf.GradientTape() as tape:
             gathered = tf.gather(rows, inverse)
-            tape.watch(gathered)
-            tape.watch(dense)
-            output, fixed, penalties = self._call(gathered, dense, state, local, features, training=True)
+            # the pieces are watched, not the flat vector: a slice's gradient is as long as what it was cut from
+            pieces = _pieces(dense, self._trainable)
+            tape.watch([gathered, *pieces])
+            output, fixed, penalties = self._call(gathered, pieces, state, local, features, training=True)
             loss = tf.reduce_mean(self._loss(_like(label, output), output))
             for penalty in penalties:
                 loss += tf.cast(penalty, tf.float32)
-        of_gathered, of_dense = tape.gradient(
-            loss, [gathered, dense], unconnected_gradients=tf.UnconnectedGradients.ZERO
+        of_gathered, *of_pieces = cast(
+            "list[Any]",
+            tape.gradient(loss, [gathered, *pieces], unconnected_gradients=tf.UnconnectedGradients.ZERO),
         )
-        flat = tf.reshape(cast("Any", of_gathered), (-1, self.layout.dimension))
+        of_dense = tf.concat([tf.reshape(g, (-1,)) for g in of_pieces], axis=0) if of_pieces else tf.zeros_like(dense)
+        flat = tf.reshape(of_gathered, (-1, self.layout.dimension))
         of_rows = tf.math.unsorted_segment_sum(flat, tf.reshape(inverse, (-1,)), tf.shape(rows)[0])
         moved = [tf.reshape(v, (-1,)) for v, is_state in zip(fixed, self._is_state, strict=True) if is_state]
         delta = tf.concat(moved, axis=0) - state if moved else tf.zeros_like(state)
@@ -235,7 +236,8 @@ class Program:
     def _predict_graph(
         self, rows: Any, inverse: Any, dense: Any, state: Any, local: list[Any], features: dict[str, Any]
     ) -> Any:
-        output = self._call(tf.gather(rows, inverse), dense, state, local, features, training=False)[0]
+        pieces = _pieces(dense, self._trainable)
+        output = self._call(tf.gather(rows, inverse), pieces, state, local, features, training=False)[0]
         output = tf.reshape(output, (-1,))
         return output if self._probability else tf.sigmoid(output)
 

@@ -77,7 +77,8 @@ class Layout:
     """The shape of a model's parameters; the same value in every worker and parameter server of a job.
 
     dimension: floats per embedding row. dense_size: length of the flat trainable dense vector.
-    state_size: length of the flat non-trainable one (BatchNorm moments), travelling with the first dense slice. initial_scale: rows start uniform in +-scale.
+    state_size: length of the flat non-trainable one (BatchNorm moments), which travels with the first dense slice.
+    initial_scale: rows start uniform in +-initial_scale.
     """
 
     dimension: int

@@ -1,0 +1,304 @@
+"""The trainer: steps per second beside ParameterServerStrategy, and the pause of a live change of servers.
+
+python -m tests.bench.trainer [seconds]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+PS_SCRIPT = ROOT / "libs/trainer/tests/engine/ps_process.py"
+WORKERS = 2
+SERVERS = 2
+ROWS = 1_800_000  # of 136 B: about 245 MB of embeddings and slots
+
+
+class Process:
+    """A child that answers each JSON line with one."""
+
+    def __init__(self, *command: str, cwd: Path = ROOT) -> None:
+        environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+        self.child = subprocess.Popen(
+            [sys.executable, *command],
+            cwd=cwd,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=None,
+            text=True,
+        )
+
+    def send(self, **message: Any) -> Process:
+        assert self.child.stdin is not None
+        self.child.stdin.write(json.dumps(message) + "\n")
+        self.child.stdin.flush()
+        return self
+
+    def receive(self) -> Any:
+        assert self.child.stdout is not None
+        line = self.child.stdout.readline()
+        if not line:
+            raise EOFError(f"{self.child.args} ended with status {self.child.wait()}")
+        return json.loads(line)
+
+    def ask(self, **message: Any) -> Any:
+        return self.send(**message).receive()
+
+    def kill(self) -> None:
+        self.child.kill()
+        self.child.wait()
+
+
+def ask_all(processes: list[Process], **message: Any) -> list[Any]:
+    for process in processes:
+        process.send(**message)
+    return [process.receive() for process in processes]
+
+
+class Stretto:
+    """Parameter servers and workers of the real engine, without a bus."""
+
+    def __init__(self) -> None:
+        self.servers: list[Process] = []
+        self.workers: list[Process] = []
+        self.addresses: dict[int, str] = {}
+
+    def start_workers(self) -> None:
+        self.workers = [Process("-m", "tests.bench.trainer_worker") for _ in range(WORKERS)]
+        self.layout = [worker.ask(do="layout") for worker in self.workers][0]["layout"]
+
+    def start_server(self) -> int:
+        self.servers.append(Process(str(PS_SCRIPT)))
+        index = len(self.servers) - 1
+        self.addresses[index] = self.servers[index].ask(do="start", index=index, layout=self.layout)["address"]
+        return index
+
+    def connect(self, first_shard: int = 0) -> None:
+        for i, worker in enumerate(self.workers):
+            worker.send(do="connect", servers=self.addresses, worker=i, first_shard=first_shard)
+        for worker in self.workers:
+            worker.receive()
+
+    def train(self, seconds: float) -> list[list[float]]:
+        """Step ends of each worker, on the machine's monotonic clock."""
+        ask_all(self.workers, do="train", seconds=seconds)
+        return [answer["ends"] for answer in ask_all(self.workers, do="collect")]
+
+    def kill(self) -> None:
+        for process in [*self.servers, *self.workers]:
+            process.kill()
+
+
+class Strategy:
+    """TensorFlow's own."""
+
+    def __init__(self) -> None:
+        # all ports are held until all are known, so that they differ
+        holders = [socket.create_server(("127.0.0.1", 0)) for _ in range(1 + WORKERS + SERVERS)]
+        ports = [f"127.0.0.1:{holder.getsockname()[1]}" for holder in holders]
+        for holder in holders:
+            holder.close()
+        cluster = {"chief": ports[:1], "worker": ports[1 : 1 + WORKERS], "ps": ports[1 + WORKERS :]}
+        module = ("-m", "tests.bench.trainer_strategy")
+        self.processes = [
+            Process(*module, role, str(i), json.dumps(cluster)) for role in ("ps", "worker") for i in range(WORKERS)
+        ]
+        for process in self.processes:
+            process.receive()
+        self.chief = Process(*module, "chief", "0", json.dumps(cluster))
+        self.processes.append(self.chief)
+
+    def train(self, steps: int) -> float:
+        """Steps per second."""
+        return steps / self.chief.ask(steps=steps)["seconds"]
+
+    def kill(self) -> None:
+        for process in self.processes:
+            process.kill()
+
+
+def measure_steps(seconds: float) -> dict[str, Any]:
+    """Alternating rounds of both, both warm, the other one at rest."""
+    rounds = 5
+    each_s = max(1.5, seconds / (2 * rounds))
+    ours, theirs = Stretto(), Strategy()
+    try:
+        ours.start_workers()
+        for _ in range(SERVERS):
+            ours.start_server()
+        place(ours)
+        ours.connect()
+        ours.train(2.0)
+        rate = theirs.train(100)
+        pairs: list[tuple[float, float]] = []
+        for _ in range(rounds):
+            ends = ours.train(each_s)
+            mine = sum(len(e) / (e[-1] - e[0]) for e in ends if len(e) > 1)
+            rate = theirs.train(max(20, int(rate * each_s)))
+            pairs.append((mine, rate))
+    finally:
+        ours.kill()
+        theirs.kill()
+    ratio = statistics.median(mine / other for mine, other in pairs)
+    return row(
+        "training steps, 2 workers, 2 parameter servers",
+        statistics.median(mine for mine, _ in pairs),
+        "steps/s",
+        statistics.median(other for _, other in pairs),
+        ratio,
+        ">= 1.0",
+        ratio >= 1.0,
+        f"ParameterServerStrategy, same model and batches; rounds {[round(m / o, 2) for m, o in pairs]}",
+    )
+
+
+def place(job: Stretto) -> None:
+    from stretto.engine.layout import Layout
+    from stretto.engine.placement import assign
+
+    for index, columns in assign(Layout.from_dict(job.layout), list(job.addresses)).items():
+        job.servers[index].ask(do="own", columns=columns)
+
+
+def fill(job: Stretto) -> float:
+    """Rows into the tables; returns megabytes of keys, rows and slots in use."""
+    import numpy as np
+    from stretto.engine import Layout, Parameters
+
+    layout = Layout.from_dict(job.layout)
+    parameters = Parameters(layout, job.addresses, worker=99)
+    block = 60_000
+    for i in range(ROWS // block):
+        keys = layout.index(np.arange(i * block, (i + 1) * block) + (1 << 55))
+        rows = np.full((len(keys), layout.dimension), 0.01, np.float32)
+        dense = np.zeros(layout.dense_size, np.float32)
+        parameters.push(keys, rows, dense, shard=-1, attempt=1, start=i, stop=i + 1)
+    parameters.close()
+    return ROWS * layout.row_bytes / 1e6
+
+
+def longest_gap(ends: list[list[float]], begin: float, end: float) -> float:
+    """Longest time between two steps of one worker that touches [begin, end]."""
+    gaps = [b - a for e in ends for a, b in zip(e, e[1:], strict=False) if b >= begin and a <= end]
+    return max(gaps, default=0.0)
+
+
+def measure_migration(seconds: float) -> list[dict[str, Any]]:
+    """2 -> 3 servers while both workers train; then the same change by checkpoint, stop, restart, restore."""
+    job = Stretto()
+    ordinary_s = max(4.0, seconds / 4)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            job.start_workers()
+            for _ in range(SERVERS):
+                job.start_server()
+            place(job)
+            megabytes = fill(job)
+            job.connect()
+            job.train(2.0)
+            ask_all(job.workers, do="train", seconds=600)
+            begun = time.monotonic()
+            time.sleep(ordinary_s)
+            quiet_until = time.monotonic()
+            newcomer = job.start_server()
+            ask_all(job.workers, do="meet", servers=job.addresses)
+            moved, move_s = move(job, newcomer)
+            ended = time.monotonic()
+            time.sleep(1.0)
+            ask_all(job.workers, do="stop")
+            ends = [answer["ends"] for answer in ask_all(job.workers, do="collect")]
+            pause = longest_gap(ends, quiet_until, ended)
+            ordinary = longest_gap(ends, begun, quiet_until)
+            restart = restart_pause(job, Path(folder))
+        finally:
+            job.kill()
+    note = f"{megabytes:.0f} MB of rows and slots, {moved:.0f} MB moved in {move_s:.1f} s while both workers train"
+    return [
+        row(
+            "longest pause, 2 -> 3 servers live, beside a restart",
+            pause, "s", restart, pause / restart, "<= 0.03", pause <= 0.03 * restart,
+            f"{note}; baseline: checkpoint, stop, restart at 3 servers, restore",
+        ),
+        row(
+            "longest pause, 2 -> 3 servers live, beside an ordinary step",
+            pause, "s", ordinary, pause / ordinary, "<= 6", pause <= 6 * ordinary,
+            f"baseline: the longest step of {ordinary_s:.0f} s without a move",
+        ),
+    ]  # fmt: skip
+
+
+def move(job: Stretto, newcomer: int) -> tuple[float, float]:
+    from stretto.engine import Control, Layout, plan_moves
+
+    layout = Layout.from_dict(job.layout)
+    current = {}
+    for server, address in job.addresses.items():
+        with Control(layout, address, server) as control:
+            current[server] = control.columns()
+    sources = plan_moves(layout, current, list(job.addresses))[newcomer]
+    answer = job.servers[newcomer].ask(do="move", sources=sources, addresses=job.addresses)
+    if "error" in answer:
+        raise RuntimeError(answer["text"])
+    return sum(step[1] for step in answer["steps"]) / 1e6, answer["seconds"]
+
+
+def restart_pause(job: Stretto, folder: Path) -> float:
+    """From the last step before to the first step of the last worker after; every process starts anew."""
+    ask_all(job.workers, do="train", seconds=1.0)
+    last = max(answer["ends"][-1] for answer in ask_all(job.workers, do="collect"))
+    paths = [str(folder / f"ps-{i}") for i in job.addresses]
+    for server, path in zip(job.servers, paths, strict=True):
+        server.send(do="save", path=path)
+    for server in job.servers:
+        server.receive()
+    count = len(job.servers)
+    job.kill()
+    job.servers, job.addresses = [], {}
+    layout = job.layout
+    servers = [Process(str(PS_SCRIPT)) for _ in range(count)]
+    job.workers = [Process("-m", "tests.bench.trainer_worker") for _ in range(WORKERS)]
+    job.servers = servers
+    for index, server in enumerate(servers):
+        server.send(do="start", index=index, layout=layout)
+    for index, server in enumerate(servers):
+        job.addresses[index] = server.receive()["address"]
+    from stretto.engine.layout import Layout
+    from stretto.engine.placement import assign
+
+    placement = assign(Layout.from_dict(layout), range(count))
+    for index, server in enumerate(servers):
+        server.send(do="load", paths=paths, columns=placement[index])
+    for server in servers:
+        server.receive()
+    job.connect(first_shard=500_000)
+    ends = job.train(2.0)
+    return max(e[0] for e in ends) - last
+
+
+def row(
+    name: str, value: float, unit: str, baseline: float, ratio: float, bar: str, ok: bool, note: str
+) -> dict[str, Any]:
+    return {
+        "name": name, "value": value, "unit": unit, "baseline": baseline,
+        "ratio": ratio, "bar": bar, "ok": ok, "note": note,
+    }  # fmt: skip
+
+
+def run(seconds: float) -> dict[str, Any]:
+    """Rows `steps` and `migration` of the bench table; about `seconds` of measuring beside some 60 s of starting."""
+    return {"rows": [measure_steps(seconds / 2), *measure_migration(seconds / 2)]}
+
+
+if __name__ == "__main__":
+    json.dump(run(float(sys.argv[1]) if len(sys.argv) > 1 else 40.0), sys.stdout, indent=2)
+    print()

@@ -1,0 +1,89 @@
+"""A Stretto worker without a bus: trains whenever it is told to, through the same Trainer that pods use."""
+
+import json
+import os
+import sys
+import threading
+import time
+
+os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+
+from stretto.engine import Parameters
+from stretto.meter import Meter
+from stretto.model import Program
+from stretto.training import Trainer, Work
+
+from tests.bench.trainer_task import BATCH, PooledWideDeep
+
+SHARD = BATCH * 200
+
+
+class Worker:
+    def __init__(self, answers):
+        self.answers = answers
+        self.program = Program(PooledWideDeep())
+        self.program.warm()
+        self.until, self.ends, self.losses = 0.0, [], []
+        self.shard, self.offset = 0, 0
+
+    def connect(self, servers, worker, first_shard=0):
+        self.servers = {int(s): a for s, a in servers.items()}
+        self.shard = worker * 1_000_000 + first_shard
+        self.parameters = Parameters(
+            self.program.layout, self.servers, worker=worker, refresh_servers=lambda: dict(self.servers)
+        )
+        self.parameters.seed(self.program.initial_dense())
+        self.trainer = Trainer(
+            self.program,
+            self.parameters,
+            BATCH,
+            Meter(),
+            keep_going=lambda: time.monotonic() < self.until,
+            passed=lambda _: self.ends.append(time.monotonic()),
+        )
+
+    def layout(self):
+        return {"layout": self.program.layout.to_dict()}
+
+    def train(self, seconds):
+        """Answers at once; `collect` waits for the end."""
+        self.until, self.ends = time.monotonic() + seconds, []
+        self.thread = threading.Thread(target=self._train)
+        self.thread.start()
+
+    def _train(self):
+        while time.monotonic() < self.until:
+            work = Work(self.shard, 1, 0, SHARD, self.offset)
+            stopped = self.trainer.train(work)
+            if stopped is None:
+                self.parameters.forget([self.shard])
+                self.shard, self.offset = self.shard + 1, 0
+            else:
+                self.offset = stopped.offset
+
+    def meet(self, servers):
+        """More servers, while training."""
+        self.servers = {int(s): a for s, a in servers.items()}
+        self.parameters.connect(dict(self.servers))
+
+    def stop(self):
+        self.until = 0.0
+
+    def collect(self):
+        self.thread.join()
+        return {"ends": self.ends, "loss": self.trainer.last_loss}
+
+
+def main():
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    worker = Worker(answers)
+    for line in sys.stdin:
+        command = json.loads(line)
+        answer = getattr(worker, command.pop("do"))(**command)
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+    os._exit(0)
+
+
+main()
