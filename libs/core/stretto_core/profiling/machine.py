@@ -1,0 +1,340 @@
+"""Telemetry of one job, validated and put together into windows; stragglers and hot parameter servers by comparison.
+
+A window spans ``window_s`` of stored time and one plan. What a pod reports is believed only after it was checked
+against what it said before, and figures of the job are medians over pods, so that one liar or one slow machine does
+not bend a profile. The comparisons follow DLRover-RM section 5.2: a pod is judged by its peers of the same job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import median
+from typing import Any, ClassVar
+
+from stretto_core.machine import Action, Emit
+from stretto_core.profiling.books import (
+    PodBook,
+    ProfilerState,
+    Sums,
+    add_ps,
+    add_worker,
+    median_times,
+    ps_profile,
+    worker_profile,
+)
+from stretto_core.profiling.facts import (
+    HotPsDetected,
+    ImpossibleTelemetry,
+    JobEnded,
+    JobSubmitted,
+    MigrationFinished,
+    MigrationStarted,
+    PlanApplied,
+    PlanDecided,
+    PodExited,
+    PodStarted,
+    ProfileMeasured,
+    ProfilingRules,
+    PsProfile,
+    PsReported,
+    Role,
+    StragglerCleared,
+    StragglerDetected,
+    WorkerProfile,
+    WorkerReported,
+)
+from stretto_core.types import Plan
+
+GONE_KEPT = 1000
+"""names of pods that have exited, the latest"""
+
+
+class ProfilerMachine:
+    """See the module."""
+
+    version = 1
+
+    def __init__(self, state: ProfilerState | None = None, rules: ProfilingRules | None = None) -> None:
+        self.state = state if state is not None else ProfilerState()
+        self.rules = rules or ProfilingRules()
+        self._out: list[Action] = []
+
+    def handle(self, event: Any, now: float) -> list[Action]:
+        """Advance by one event. Raises ImpossibleTelemetry for a report that cannot be true."""
+        self._out = []
+        handler = self._HANDLERS.get(type(event))
+        if handler is not None:
+            handler(self, event, now)
+        return self._out
+
+    # the job ---------------------------------------------------------------------------------------------------
+
+    def _submitted(self, event: JobSubmitted, now: float) -> None:
+        if not self.state.batch_size:
+            self.state.batch_size = event.batch_size
+
+    def _decided(self, event: PlanDecided, now: float) -> None:
+        if event.version > self.state.decided_version:
+            self.state.decided_version = event.version
+            self._change(now)
+
+    def _applied(self, event: PlanApplied, now: float) -> None:
+        if event.version > self.state.plan_version:
+            self._change(now)
+            self.state.plan_version, self.state.plan = event.version, event.plan
+
+    def _started(self, event: PodStarted, now: float) -> None:
+        st = self.state
+        if event.pod in st.gone:
+            return
+        book = st.pods.setdefault(event.pod, PodBook(event.role))
+        if not book.announced:
+            book.announced = True
+            st.highest[event.role] = max(st.highest[event.role], _number(event.pod))
+            self._change(now)
+
+    def _exited(self, event: PodExited, now: float) -> None:
+        st = self.state
+        if event.pod in st.gone:
+            return
+        role = "ps" if event.pod.startswith("ps-") else "worker"
+        st.highest[role] = max(st.highest[role], _number(event.pod))
+        book = st.pods.pop(event.pod, None)
+        if book is not None:
+            st.samples_of_gone += book.samples_total
+        st.gone = [*st.gone[-GONE_KEPT + 1 :], event.pod]
+        self._change(now)
+
+    def _moves(self, event: MigrationStarted, now: float) -> None:
+        self.state.migrating = True
+        self._change(now)
+
+    def _moved(self, event: MigrationFinished, now: float) -> None:
+        self.state.migrating = False
+        self._change(now)
+
+    def _ended(self, event: JobEnded, now: float) -> None:
+        self.state.ended = True
+
+    def _change(self, now: float) -> None:
+        """What was measured until now is told by itself, so that the next window is of one piece."""
+        st = self.state
+        st.changed_at_s = now
+        if st.plan is not None and not st.ended and now - st.window_began_s >= self.rules.window_s / 2:
+            self._close(now, st.plan)
+        self._begin(now)
+
+    # reports ---------------------------------------------------------------------------------------------------
+
+    def _worker(self, event: WorkerReported, now: float) -> None:
+        book = self._book(event.pod, "worker")
+        if not self._fresh(book, event.ended_at_s, event.window_s, now):
+            return
+        steps, samples = event.steps_total - book.steps_total, event.samples_total - book.samples_total
+        _require(steps >= 0, "steps_total", event.steps_total, f"not below {book.steps_total}, which it said before")
+        _require(samples >= 0, "samples_total", event.samples_total, f"not below {book.samples_total}, said before")
+        _require(event.steps <= steps, "steps", event.steps, f"at most {steps}, by which steps_total has grown")
+        most = steps * self.state.batch_size
+        _require(samples <= most, "samples_total", event.samples_total, f"at most {most} more in {steps} steps")
+        if event.steps:
+            busy_s, span_s = event.steps * event.step_time_s, max(event.window_s, event.longest_gap_s)
+            _require(event.step_time_s > 0, "step_time_s", event.step_time_s, "positive when steps were done")
+            _require(
+                busy_s <= 2 * span_s + 2 * event.step_time_s,
+                "step_time_s",
+                event.step_time_s,
+                f"{event.steps} in {span_s:g} s",
+            )
+        first = book.reports == 0
+        self._remember(book, event)
+        book.steps_total, book.samples_total = event.steps_total, event.samples_total
+        current = event.plan_version == self.state.plan_version
+        if current and book.announced and not self.state.ended:
+            own = samples if not first else event.steps * self.state.batch_size
+            add_worker(book.sums, event, min(own, event.steps * self.state.batch_size))
+        self._close_if_due(now)
+
+    def _ps(self, event: PsReported, now: float) -> None:
+        book = self._book(event.pod, "ps")
+        if not self._fresh(book, event.ended_at_s, event.window_s, now):
+            return
+        known = event.updates == 0 or event.update_time_s > 0
+        _require(known, "update_time_s", event.update_time_s, "positive when updates were done")
+        self._remember(book, event)
+        book.categories, book.buckets = event.categories, event.buckets
+        add_ps(book.sums, event)
+        self._close_if_due(now)
+
+    def _book(self, pod: str, role: Role) -> PodBook:
+        """Its book. A name that nobody announced yet may be just about to be; one far ahead cannot be."""
+        st = self.state
+        _require(st.batch_size > 0, "job", "unknown", "a job that was submitted")
+        _require(pod.startswith(f"{role}-"), "pod", pod, f"a pod named {role}-<number>")
+        _require(pod not in st.gone, "pod", pod, "has exited and its name is not used again; restart it as a new pod")
+        book = st.pods.get(pod)
+        if book is None:
+            ahead = st.highest[role] + self.rules.names_ahead
+            _require(_number(pod) <= ahead, "pod", pod, "a pod that the actuator has started")
+            book = PodBook(role)  # kept only once its report has been believed
+        return book
+
+    def _fresh(self, book: PodBook, ended_at_s: float, window_s: float, now: float) -> bool:
+        """Whether the report is new; the same again is harmless. Raises when its times cannot be."""
+        rules = self.rules
+        skew = abs(ended_at_s - now)
+        _require(
+            skew <= rules.clock_skew_s,
+            "ended_at_s",
+            ended_at_s,
+            f"within {rules.clock_skew_s:g} s of {now:.3f}; set its clock",
+        )
+        _require(window_s <= rules.report_span_s, "window_s", window_s, f"at most {rules.report_span_s:g} s")
+        if book.reports and ended_at_s == book.ended_at_s:
+            return False
+        later = ended_at_s > book.ended_at_s
+        _require(later, "ended_at_s", ended_at_s, f"after {book.ended_at_s:.3f}, the end of its last report")
+        return True
+
+    def _remember(self, book: PodBook, event: WorkerReported | PsReported) -> None:
+        self.state.pods[event.pod] = book
+        book.reports += 1
+        book.ended_at_s = event.ended_at_s
+        book.cpu_limit_cores = event.cpu_limit_cores
+        book.memory_used_bytes, book.memory_limit_bytes = event.memory_used_bytes, event.memory_limit_bytes
+
+    # windows ---------------------------------------------------------------------------------------------------
+
+    def _begin(self, now: float) -> None:
+        self.state.window_began_s = now
+        for book in self.state.pods.values():
+            book.sums = Sums()
+
+    def _close_if_due(self, now: float) -> None:
+        st = self.state
+        if not st.window_began_s:
+            self._begin(now)
+        elif now - st.window_began_s >= self.rules.window_s:
+            if st.plan is not None and not st.ended:
+                self._close(now, st.plan)
+            self._begin(now)
+
+    def _close(self, now: float, plan: Plan) -> None:
+        st = self.state
+        workers = [worker_profile(pod, b) for pod, b in self._reporting("worker") if b.sums.count]
+        servers = [ps_profile(pod, b) for pod, b in self._reporting("ps")]
+        if not workers:
+            return
+        active = [b for _, b in self._reporting("worker") if b.sums.count]
+        settled = (
+            st.plan_version == st.decided_version
+            and not st.migrating
+            and st.window_began_s - st.changed_at_s >= self.rules.window_s
+            and (len(workers), len(servers)) == (plan.workers, plan.ps)
+        )
+        profile = ProfileMeasured(
+            plan_version=st.plan_version,
+            plan=plan,
+            batch_size=st.batch_size,
+            window_s=now - st.window_began_s,
+            step_time_s=median(worker.step_time_s for worker in workers),
+            times=median_times(active),
+            throughput=sum(worker.samples_per_s for worker in workers),
+            samples_total=st.samples_of_gone + sum(book.samples_total for book in st.pods.values()),
+            categories=sum(server.categories for server in servers),
+            settled=settled,
+            workers=tuple(workers),
+            ps=tuple(servers),
+        )
+        self._out.append(Emit(profile))
+        self._compare_workers(workers)
+        if not st.migrating:
+            self._compare_servers(servers, now)
+
+    def _reporting(self, role: Role) -> list[tuple[str, PodBook]]:
+        """Announced pods that reported in this window, by number."""
+        pods = ((pod, book) for pod, book in self.state.pods.items() if book.role == role)
+        return sorted(((p, b) for p, b in pods if b.announced and b.sums.span_s > 0), key=lambda item: _number(item[0]))
+
+    # comparisons -----------------------------------------------------------------------------------------------
+
+    def _compare_workers(self, workers: list[WorkerProfile]) -> None:
+        rules = self.rules
+        for worker in workers:
+            peers = [other.step_time_s for other in workers if other.pod != worker.pod]
+            if not peers:
+                return
+            book = self.state.pods[worker.pod]
+            slowdown = worker.step_time_s / max(median(peers), 1e-9)
+            if _hysteresis(
+                book, slowdown > rules.straggler_slowdown, slowdown < rules.cleared_slowdown, rules.patience
+            ):
+                book.told = not book.told
+                if not book.told:
+                    self._out.append(Emit(StragglerCleared(worker.pod)))
+                    continue
+                own, of_peers = (self.state.batch_size / max(t, 1e-9) for t in (worker.step_time_s, median(peers)))
+                self._out.append(Emit(StragglerDetected(worker.pod, own, of_peers, slowdown)))
+
+    def _compare_servers(self, servers: list[PsProfile], now: float) -> None:
+        rules = self.rules
+        for server in servers:
+            peers = [other for other in servers if other.pod != server.pod]
+            if not peers:
+                return
+            book = self.state.pods[server.pod]
+            usual_s = median(peer.update_time_s for peer in peers)
+            slow = usual_s > 0 and server.update_time_s > rules.hot_factor * usual_s
+            busy = _load(server) > rules.hot_cpu and median(_load(peer) for peer in peers) < rules.cool_cpu
+            hot = slow or busy
+            again = book.told and hot and now - book.told_at_s >= rules.hot_pause_s
+            if _hysteresis(book, hot, not hot, rules.patience):
+                book.told = not book.told
+                again = book.told
+            if again:
+                book.told_at_s = now
+                self._out.append(
+                    Emit(
+                        HotPsDetected(
+                            pod=server.pod,
+                            update_time_s=server.update_time_s,
+                            peers_update_time_s=usual_s,
+                            cpu_used_cores=server.cpu_used_cores,
+                            cpu_limit_cores=server.cpu_limit_cores,
+                        )
+                    )
+                )
+
+    _HANDLERS: ClassVar[dict[type, Callable[[ProfilerMachine, Any, float], None]]] = {
+        JobSubmitted: _submitted,
+        PlanDecided: _decided,
+        PlanApplied: _applied,
+        PodStarted: _started,
+        PodExited: _exited,
+        MigrationStarted: _moves,
+        MigrationFinished: _moved,
+        JobEnded: _ended,
+        WorkerReported: _worker,
+        PsReported: _ps,
+    }
+
+
+def _require(holds: bool, name: str, value: Any, remedy: str) -> None:
+    if not holds:
+        raise ImpossibleTelemetry(name, value, remedy)
+
+
+def _number(pod: str) -> int:
+    return int(pod.rpartition("-")[2])
+
+
+def _load(server: PsProfile) -> float:
+    return server.cpu_used_cores / server.cpu_limit_cores if server.cpu_limit_cores > 0 else 0.0
+
+
+def _hysteresis(book: PodBook, bad: bool, good: bool, patience: int) -> bool:
+    """Whether the other state has held for ``patience`` windows in a row."""
+    book.suspicion = book.suspicion + 1 if (good if book.told else bad) else 0
+    if book.suspicion < patience:
+        return False
+    book.suspicion = 0
+    return True

@@ -1,0 +1,44 @@
+"""The profiler as a service."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import stretto_wire as wire
+from stretto_core.profiling import ProfilerMachine, ProfilerState
+from stretto_runtime import Input, Meta, Service
+
+from . import handlers
+from .settings import ProfilerSettings
+
+
+class Profiler(Service):
+    """See the README."""
+
+    name = "profiler"
+    version = ProfilerMachine.version
+    settings_type = ProfilerSettings
+    inputs = (
+        Input(wire.JobSubmitted),
+        Input(wire.JobCancelled),
+        Input(wire.JobCompleted),
+        Input(wire.JobFailed),
+        Input(wire.PlanDecided),
+        Input(wire.PlanApplied),
+        Input(wire.PodStarted),
+        Input(wire.PodExited),
+        Input(wire.MigrationStarted),
+        Input(wire.MigrationFinished),
+        Input(wire.WorkerReported),
+        Input(wire.PsReported),
+    )
+    state_types: ClassVar[dict[str, type]] = {"job": ProfilerState}
+
+    def machine(self, key: str, state: Any) -> ProfilerMachine:
+        return ProfilerMachine(state, self.settings.rules)
+
+    def to_event(self, message: Any, meta: Meta) -> Any:
+        return handlers.to_event(message)
+
+    def to_message(self, key: str, fact: Any) -> Any:
+        return handlers.to_message(key, fact)

@@ -1,0 +1,101 @@
+"""The profiler over a real bus: profiles come out, impossible telemetry goes to the dead letters with its reason."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import stretto_wire as wire
+from stretto_profiler.service import Profiler
+from stretto_profiler.settings import ProfilerSettings
+from stretto_runtime import Client, EmbeddedServer, provision, serve
+
+GIB = 2**30
+PLAN = wire.Plan(workers=1, ps=1, worker_cpu_cores=1.0, ps_cpu_cores=1.0, worker_memory_bytes=GIB, ps_memory_bytes=GIB)
+
+
+def started(pod: str, role: Any) -> wire.PodStarted:
+    return wire.PodStarted(
+        job="j",
+        pod=pod,
+        role=role,
+        plan_version=1,
+        address="",
+        cpu_cores=1.0,
+        memory_bytes=GIB,
+        took_s=1.0,
+        cause="plan",
+    )
+
+
+def report(number: int, at_s: float, **more: Any) -> wire.WorkerReported:
+    fields: dict[str, Any] = {
+        "job": "j",
+        "pod": "worker-0",
+        "plan_version": 1,
+        "ended_at_s": at_s,
+        "window_s": 0.1,
+        "steps": 2,
+        "steps_total": 2 * number,
+        "samples_total": 1024 * number,
+        "step_time_s": 0.05,
+        "longest_gap_s": 0.06,
+        "times": wire.StepTimes(emb_s=0.01, grad_s=0.02, upd_s=0.01, sync_s=0.01),
+        "cpu_used_cores": 0.9,
+        "cpu_limit_cores": 1.0,
+        "memory_used_bytes": GIB // 2,
+        "memory_limit_bytes": GIB,
+    }
+    return wire.WorkerReported(**{**fields, **more})
+
+
+async def test_profiles_and_dead_letters(tmp_path: Path) -> None:
+    server = EmbeddedServer(tmp_path / "nats")
+    await server.start()
+    assert server.passwords is not None
+    client = await Client.connect(server.url, "operator", server.passwords["operator"])
+    await provision(client.bus)
+    settings = ProfilerSettings(
+        nats_url=server.url, nats_password=server.passwords["profiler"], state_folder=tmp_path, lease_s=1, window_s=0.5
+    )
+    stop = asyncio.Event()
+    running = asyncio.create_task(serve(Profiler(settings), stop))
+    spec = wire.JobSpec.parse({"name": "j", "model": {"entry": "m:M"}, "dataset": {"samples": 10**6}})
+    await client.publish(wire.JobSubmitted(job="j", spec=spec))
+    await client.publish(started("ps-0", "ps"))
+    await client.publish(started("worker-0", "worker"))
+    await client.publish(wire.PlanApplied(job="j", version=1, plan=PLAN, took_s=1.0))
+    for number in range(1, 16):
+        now = time.time()
+        await client.publish(report(number, now))
+        ps = wire.PsReported(
+            job="j", pod="ps-0", ended_at_s=now, window_s=0.1, updates=2, update_time_s=0.001,
+            applied_samples_total=1024, categories=77, buckets=64, cpu_used_cores=0.1, cpu_limit_cores=1.0,
+            memory_used_bytes=GIB // 4, memory_limit_bytes=GIB,
+        )  # fmt: skip
+        await client.publish(ps)
+        await asyncio.sleep(0.1)
+    await client.publish(report(1, time.time()))
+    await client.publish(report(1, time.time(), pod="worker-77"))
+    profiles: list[Any] = []
+    for _ in range(100):
+        events = [e.message async for e in client.events(patterns=("evt.v1.profiler.*.*",), follow=False)]
+        profiles = [message for message in events if isinstance(message, wire.ProfileMeasured)]
+        dead = await client.dead_letters()
+        if len(profiles) >= 2 and len(dead) >= 2:
+            break
+        await asyncio.sleep(0.1)
+    assert profiles[0].step_time_s == pytest.approx(0.05)
+    assert profiles[1].categories == 77
+    assert profiles[-1].settled
+    first, second = (letter.headers for letter in dead)
+    assert (first["field"], second["field"]) == ("steps_total", "pod")
+    assert "not below" in first["error"]
+    assert "a pod that the actuator has started" in second["error"]
+    stop.set()
+    await running
+    await client.close()
+    server.kill()
