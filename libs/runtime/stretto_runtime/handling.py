@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from opentelemetry.trace import Status, StatusCode
 from pydantic import ValidationError
-from stretto_core.machine import Action, CoreError, Emit, Reply
+from stretto_core.machine import Action, CoreError, Reply
 from stretto_wire.base import Message
 from stretto_wire.errors import WireError
 from stretto_wire.registry import channel_of, encode, subject_of
@@ -83,14 +83,10 @@ class Handling:
 
         def commit(actions: list[Action]) -> None:
             """Make messages of the actions while the machine can still be put back."""
-            for index, action in enumerate(actions):
-                if isinstance(action, Emit):
-                    message = self._service.to_message(key, action.fact)
-                    if message is not None:
-                        self._check_output(key, message)
-                        outputs.append((f"{self._service.name}:{source}:{index}", action.fact, message))
-                else:
-                    replies.append(self._reply_message(arrival, key, action))
+            try:
+                self._translate(arrival, key, source, actions, outputs, replies)
+            except (WireError, ValidationError) as error:  # ours, not the input's: nobody else is to blame
+                raise RuntimeFault(f"{self._service.name} made a message that the wire refuses: {error}") from error
 
         try:
             if arrival.kind == "request" and self._answered(arrival, key):
@@ -124,6 +120,24 @@ class Handling:
         return bool(outputs or replies)
 
     # outputs ---------------------------------------------------------------------------------------------------
+
+    def _translate(
+        self,
+        arrival: Arrival,
+        key: str,
+        source: str,
+        actions: list[Action],
+        outputs: list[tuple[str, Any, Message]],
+        replies: list[Message],
+    ) -> None:
+        for index, action in enumerate(actions):
+            if isinstance(action, Reply):
+                replies.append(self._reply_message(arrival, key, action))
+                continue
+            message = self._service.to_message(key, action.fact)
+            if message is not None:
+                self._check_output(key, message)
+                outputs.append((f"{self._service.name}:{source}:{index}", action.fact, message))
 
     def _check_output(self, key: str, message: Message) -> None:
         if channel_of(message).kind != "evt" or channel_of(message).service != self._service.name:
@@ -166,9 +180,7 @@ class Handling:
                 found |= decision_attributes(fact)
             return found
 
-        span = self._shell.tracing.span(
-            f"{self._service.name} {what}", parent, started_ns, attributes=attributes
-        )
+        span = self._shell.tracing.span(f"{self._service.name} {what}", parent, started_ns, attributes=attributes)
         if span is None:
             return parent
         span.end()

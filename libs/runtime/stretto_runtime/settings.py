@@ -21,7 +21,22 @@ from stretto_runtime.faults import SettingsFault
 
 PREFIX = "STRETTO_"
 COMPONENTS = frozenset(
-    ["profiler", "fitter", "planner", "arbiter", "dispatcher", "checkpoints", "oom", "actuator", "gateway", "cli", "trainer", "pod", "job", "demo"]
+    [
+        "profiler",
+        "fitter",
+        "planner",
+        "arbiter",
+        "dispatcher",
+        "checkpoints",
+        "oom",
+        "actuator",
+        "gateway",
+        "cli",
+        "trainer",
+        "pod",
+        "job",
+        "demo",
+    ]
 )
 
 

@@ -16,6 +16,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from stretto_runtime import Client, EmbeddedServer, Runner, provision
+from stretto_runtime.telemetry import configure_logs
+
+configure_logs("test", "error")
 
 HERE = Path(__file__).parent
 

@@ -1,0 +1,83 @@
+"""A machine is as if each event had happened to it exactly once, whatever it raised."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from runtime_counting import Add, Counter, CountState
+from stretto_core.machine import CoreError
+from stretto_runtime import RuntimeFault
+from stretto_runtime.machines import LANES, Machines, lane_of
+from stretto_runtime.snapshots import Document
+
+
+class Factory:
+    name = "counting"
+    version = 1
+    state_types = {"job": CountState}  # noqa: RUF012
+
+    def machine(self, key: str, state: Any) -> Counter:
+        return Counter(state)
+
+
+@given(st.lists(st.tuples(st.integers(-5, 700), st.booleans()), max_size=40))
+def test_events_that_raise_leave_no_trace_even_across_snapshots(steps: list[tuple[int, bool]]) -> None:
+    machines = Machines(Factory())
+    good: list[int] = []
+    for seq, (value, save) in enumerate(steps, start=1):
+        try:
+            machines.handle("a", Add("a", value), 0.0, seq)
+            good.append(value)
+        except (CoreError, RuntimeError):
+            pass
+        if save and "a" in machines.slots:
+            reloaded = Machines(Factory())
+            reloaded.load({k: Document.decode(d.encode()) for k, d in machines.documents(["a"]).items()})
+            machines = reloaded
+    if good:
+        state = machines.slots["a"].machine.state
+        assert (state.count, state.total) == (len(good), sum(good))
+    else:
+        assert "a" not in machines.slots
+
+
+def test_a_failing_translation_of_the_output_undoes_the_event_too() -> None:
+    machines = Machines(Factory())
+    machines.handle("a", Add("a", 1), 0.0, 1)
+
+    def commit(actions: list[Any]) -> None:
+        raise ValueError("no message for this")
+
+    with pytest.raises(ValueError, match="no message"):
+        machines.handle("a", Add("a", 2), 0.0, 2, commit)
+    assert machines.slots["a"].machine.state == CountState(count=1, total=1)
+
+
+def test_a_document_newer_than_the_cursor_is_not_replayed_into() -> None:
+    machines = Machines(Factory())
+    machines.load({"a": Document(10, 1, b'{"count": 3}')})
+    assert machines.contains("a", 10)
+    assert not machines.contains("a", 11)
+    assert not machines.contains("b", 10)
+
+
+def test_a_snapshot_that_does_not_fit_the_code_says_what_to_do() -> None:
+    with pytest.raises(RuntimeFault, match=r"'a' \(code version 1\).*'count'.*give new fields"):
+        Machines(Factory()).load({"a": Document(1, 1, b'{"count": "many"}')})
+
+
+def test_each_lane_remembers_its_last_reply_and_lanes_are_bounded() -> None:
+    machines = Machines(Factory())
+    machines.handle("a", Add("a", 1), 0.0, 1)
+    slot = machines.slots["a"]
+    slot.remember("worker-1.1", False, "one")
+    slot.remember("worker-1.2", False, "two")
+    assert slot.remembered("worker-1.1") is None
+    assert slot.remembered("worker-1.2") == ["worker-1.2", False, "two"]
+    for number in range(LANES):
+        slot.remember(f"lane-{number}.1", False, "x")
+    assert slot.remembered("worker-1.2") is None
+    assert lane_of("no-dot") == "no-dot"

@@ -1,0 +1,104 @@
+"""Who owns what."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from conftest import connect
+from hypothesis import given
+from hypothesis import strategies as st
+from stretto_runtime import Client, EmbeddedServer
+from stretto_runtime.faults import Fenced
+from stretto_runtime.log import Fence, Writer
+from stretto_runtime.ownership import Ownership, assign
+from stretto_runtime.snapshots import Cursor, Document, Snapshots
+
+members = st.sets(st.text("abcdef0123456789", min_size=1, max_size=8), min_size=1, max_size=12)
+
+
+@given(members, st.integers(1, 64))
+def test_every_partition_has_one_owner_and_nobody_more_than_a_fair_share(names: set[str], partitions: int) -> None:
+    owners = assign(names, partitions)
+    assert sorted(owners) == list(range(partitions))
+    shares = [list(owners.values()).count(name) for name in names]
+    assert max(shares) <= math.ceil(partitions / len(names))
+    assert set(owners.values()) <= names
+
+
+@given(members)
+def test_all_replicas_come_to_the_same_answer(names: set[str]) -> None:
+    assert assign(sorted(names), 16) == assign(sorted(names, reverse=True), 16)
+
+
+@given(members.filter(lambda names: len(names) > 2))
+def test_a_death_moves_few_partitions_that_the_dead_did_not_own(names: set[str]) -> None:
+    """The cap may push some on, but most stay where they are."""
+    before = assign(names, 16)
+    dead = min(names)
+    after = assign(names - {dead}, 16)
+    moved = [p for p in range(16) if before[p] != dead and after[p] != before[p]]
+    assert len(moved) <= 16 // 2
+
+
+def test_without_members_nothing_is_owned() -> None:
+    assert assign([], 16) == {}
+
+
+async def test_a_former_owner_can_write_neither_outputs_nor_snapshots(client: Client) -> None:
+    """What protects the stream is not anybody's opinion about ownership but the fence."""
+    import asyncio
+
+    bus = client.bus
+    old = Fence("fence.dispatcher.3", await bus.store("fence.dispatcher.3", b"old"))
+    await bus.store("fence.dispatcher.3", b"new")
+    before = await client.last_seq()
+    writer = Writer(bus, old, asyncio.Event())
+    await writer.send("evt.v1.dispatcher.job-progressed.a", b"{}", {"Nats-Msg-Id": "dispatcher:1:0"})
+    with pytest.raises(Fenced):
+        await writer.drain()
+    assert await client.last_seq() == before
+
+    first = Ownership(bus, "dispatcher", 16, 3, lambda: None)
+    epoch = await first.take(3)
+    second = Ownership(bus, "dispatcher", 16, 3, lambda: None)
+    second.owners = dict(first.owners)
+    newer = await second.take(3)
+    key = first.owner_key(3)
+    document = {"job-a": Document(7, 1, b"{}")}
+    with pytest.raises(Fenced):
+        await Snapshots(bus, "dispatcher", 3, key, epoch).save(document, Cursor(7, 7, 1))
+    with pytest.raises(Fenced):
+        await Snapshots(bus, "dispatcher", 3, key, epoch).load()
+    heir = Snapshots(bus, "dispatcher", 3, key, newer)
+    await heir.save(document, Cursor(9, 8, 1))
+    loaded = await heir.load()
+    assert loaded.cursor == Cursor(9, 8, 1)
+    assert loaded.documents == document
+
+
+async def test_two_who_take_the_same_entry_cannot_both_have_it(client: Client) -> None:
+    first, second = (Ownership(client.bus, "oom", 16, 3, lambda: None) for _ in range(2))
+    await first.take(0)
+    with pytest.raises(Fenced):
+        await second.take(0)
+
+
+async def test_a_service_can_use_only_its_own_subjects(server: EmbeddedServer, client: Client) -> None:
+    planner = await connect(server, "planner")
+    reader = await connect(server, "reader")
+    from stretto_runtime import BusFault
+
+    for subject in (
+        "evt.v1.arbiter.plan-decided.a",
+        "journal.arbiter.0",
+        "fence.arbiter.0",
+        "$KV.STATE.owner.arbiter.0",
+    ):
+        with pytest.raises(BusFault):
+            await (await planner.bus.post(subject, b"{}", {}, timeout_s=0.2))
+    with pytest.raises(BusFault):
+        await (await reader.bus.post("evt.v1.planner.plan-proposed.a", b"{}", {}, timeout_s=0.2))
+    assert await planner.bus.store("evt.v1.planner.plan-proposed.a", b"{}") > 0
+    await planner.close()
+    await reader.close()

@@ -1,0 +1,364 @@
+"""What a service author can rely on, against a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from conftest import connect, until_ready
+from runtime_counting import Counted, Counting, CountState, add
+from stretto_core.machine import Emit, Tick
+from stretto_runtime import (
+    CallRefused,
+    CallTimeout,
+    Client,
+    EmbeddedServer,
+    Input,
+    Meta,
+    Runner,
+    Service,
+    Settings,
+)
+from stretto_wire import events, requests
+
+
+@asynccontextmanager
+async def running(service: type[Service], server: EmbeddedServer, folder: Path, **more: Any) -> AsyncIterator[Runner]:
+    assert server.passwords is not None
+    settings = service.settings_type(
+        nats_url=server.url, nats_password=server.passwords[service.name], state_folder=folder, **more
+    )
+    runner = Runner(service(settings))
+    task = asyncio.create_task(runner.run())
+    try:
+        await until_ready(runner)
+        yield runner
+    finally:
+        runner.stop()
+        await asyncio.wait_for(task, 10)
+
+
+async def eventually(condition: Callable[[], Any], timeout_s: float = 5) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+async def published(client: Client, service: str, count: int) -> list[Any]:
+    """The first ``count`` events of ``service``."""
+    found: list[Any] = []
+    async with asyncio.timeout(5):
+        async for event in client.events(patterns=[f"evt.v1.{service}.*.*"]):
+            found.append(event)
+            if len(found) == count:
+                return found
+    return found
+
+
+async def test_events_are_cloudevents_in_binary_mode(server: EmbeddedServer, client: Client, tmp_path: Path) -> None:
+    async with running(Counting, server, tmp_path):
+        seq = await client.publish(add("job-a", 4))
+        (event,) = await published(client, "dispatcher", 1)
+    assert event.subject == "evt.v1.dispatcher.job-progressed.job-a"
+    assert event.headers["ce-id"] == event.headers["Nats-Msg-Id"] == f"dispatcher:{seq}:0"
+    assert event.headers["ce-type"] == "stretto.dispatcher.job-progressed.v1"
+    assert event.headers["ce-source"] == "/stretto/dispatcher"
+    assert event.headers["ce-specversion"] == "1.0"
+    assert event.headers["ce-subject"] == "job-a"
+    assert event.headers["content-type"] == "application/json"
+    assert json.loads(event.data)["samples_total"] == 4
+
+
+async def test_bad_messages_are_set_aside_with_the_reason_and_work_goes_on(
+    server: EmbeddedServer, client: Client, tmp_path: Path
+) -> None:
+    async with running(Counting, server, tmp_path):
+        await client.publish(add("job-a", 1))
+        await client.bus.store("evt.v1.gateway.job-cancelled.job-a", b"not json")
+        await client.bus.store("evt.v1.gateway.job-cancelled.job-a", b'{"job": "job-b", "reason": "1"}')
+        await client.publish(add("job-a", -1))
+        await client.publish(add("job-a", 666))
+        await client.publish(add("job-a", 2))
+        second = (await published(client, "dispatcher", 2))[1]
+        letters = await client.dead_letters()
+    assert second.message.samples_total == 3
+    assert second.message.samples_done == 2
+    assert [letter.headers["reason"] for letter in letters] == ["refused", "refused", "refused", "fault"]
+    assert letters[0].data == b"not json"
+    assert letters[0].subject == "dlq.evt.v1.gateway.job-cancelled.job-a"
+    assert "job of the subject" in letters[1].headers["error"]
+    assert letters[2].headers["error"] == "value = -1: not negative"
+    assert letters[3].headers["error"] == "RuntimeError: a bug"
+
+
+async def test_a_request_is_handled_once_however_often_it_is_asked(
+    server: EmbeddedServer, client: Client, tmp_path: Path
+) -> None:
+    async with running(Counting, server, tmp_path):
+        await client.publish(add("job-a", 1))
+        request = requests.NextShard(job="job-a", request_id="w.1", pod="worker-1")
+        first = await asyncio.gather(*(client.call(request) for _ in range(5)))
+        again = await client.call(request)
+        other = await client.call(request.model_copy(update={"request_id": "w.2"}))
+    assert {reply.wait_s for reply in (*first, again)} == {2.0}
+    assert other.wait_s == 3.0
+    # the next owner remembers too
+    async with running(Counting, server, tmp_path):
+        assert (await client.call(request.model_copy(update={"request_id": "w.2"}))).wait_s == 3.0
+
+
+async def test_a_malformed_request_is_refused_with_field_value_and_remedy(
+    server: EmbeddedServer, client: Client, tmp_path: Path
+) -> None:
+    async with running(Counting, server, tmp_path):
+        msg = await client.bus.connection.request(
+            "rpc.v1.dispatcher.next-shard.job-a", b'{"job":"job-a","request_id":"r","pod":"nobody"}'
+        )
+    assert msg.headers["error"]
+    error = json.loads(msg.data)["error"]
+    assert error["code"] == "invalid"
+    assert error["field"] == "pod"
+    assert error["value"] == "nobody"
+    assert error["remedy"]
+
+
+async def test_without_an_owner_a_call_ends_with_what_to_do(client: Client) -> None:
+    with pytest.raises(CallTimeout, match="is the service running"):
+        await client.call(requests.NextShard(job="job-a", request_id="w.1", pod="worker-1"), timeout_s=0.3)
+    with pytest.raises(CallTimeout, match="not connected"):
+        await client.call_pod("worker-1", requests.PodPing(job="job-a"), timeout_s=0.3)
+
+
+# ticks, observations, edges, scopes ------------------------------------------------------------------------------
+
+
+@dataclass
+class EdgeState:
+    ticks: int = 0
+    observed: list[str] = field(default_factory=list)
+    wanted: bool = False
+
+
+class EdgeMachine:
+    version = 1
+
+    def __init__(self, state: EdgeState | None) -> None:
+        self.state = state or EdgeState()
+        self.ticking = True
+
+    def handle(self, event: Any, now: float) -> list[Any]:
+        if isinstance(event, Tick):
+            self.state.ticks += 1
+            return []
+        if event == "cancel":
+            self.state.wanted = True
+            return []
+        self.state.observed.append(event)
+        return [Emit(Counted("job-a", len(self.state.observed), 0))]
+
+
+class Edged(Service):
+    """Edges as the actuator has them: work follows state, what it sees comes back as input."""
+
+    name = "actuator"
+    version = 1
+    inputs = (Input(events.JobCancelled),)
+    tick_s = 0.1
+    state_types = {"job": EdgeState}  # noqa: RUF012
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self.settled_with: list[tuple[bool, int]] = []
+        self.gone: list[str] = []
+        self.failed_once = False
+
+    def machine(self, key: str, state: Any) -> EdgeMachine:
+        return EdgeMachine(state)
+
+    def to_event(self, message: Any, meta: Meta) -> Any:
+        if isinstance(message, events.PodExited):
+            assert meta.observed
+            return message.pod
+        return "cancel"
+
+    def to_message(self, key: str, fact: Any) -> Any:
+        return events.PodExited(
+            job=fact.job, pod=f"worker-{fact.count}", role="worker", reason="completed", exit_code=0
+        )
+
+    async def settled(self, key: str, machine: EdgeMachine) -> None:
+        if not self.failed_once:
+            self.failed_once = True
+            raise OSError("the edge fails now and then; it is called again")
+        self.settled_with.append((machine.state.wanted, len(machine.state.observed)))
+        if machine.state.wanted and not machine.state.observed:
+            seen = events.PodExited(job=key, pod="worker-7", role="worker", reason="failed", exit_code=1)
+            await self.observe(key, seen)
+
+    async def left(self, key: str) -> None:
+        self.gone.append(key)
+
+
+async def test_edges_follow_the_state_and_what_they_see_comes_back(
+    server: EmbeddedServer, client: Client, tmp_path: Path
+) -> None:
+    async with running(Edged, server, tmp_path) as runner:
+        service: Any = runner.service
+        await client.publish(add("job-a", 0))
+        (event,) = await published(client, "actuator", 1)
+        assert event.message.pod == "worker-1"
+        await eventually(lambda: (True, 1) in service.settled_with)
+    assert service.gone == ["job-a"]
+    async with running(Edged, server, tmp_path) as runner:
+        heir: Any = runner.service
+        heir.failed_once = True
+        await eventually(lambda: heir.settled_with)
+        assert heir.settled_with[0] == (True, 1)
+
+
+async def test_ticks_come_through_the_journal_and_only_for_keys_that_exist(
+    server: EmbeddedServer, client: Client, tmp_path: Path
+) -> None:
+    async with running(Edged, server, tmp_path) as runner:
+        await asyncio.sleep(0.5)
+        before = await client.last_seq()
+        await asyncio.sleep(0.3)
+        assert await client.last_seq() == before  # no key, no tick
+        await client.publish(add("job-a", 0))
+        await asyncio.sleep(1.0)
+        service: Any = runner.service
+        partition = next(p for p, _ in runner._partitions.values() if p.machines and "job-a" in p.machines.slots)
+        ticks = partition.machines.slots["job-a"].machine.state.ticks
+        assert 5 <= ticks <= 10
+        assert service.settled_with
+
+
+class Overseer(Counting):
+    """Hears one message for the job and for the cluster."""
+
+    inputs = (Input(events.JobCancelled, scope="cluster"), Input(events.JobCancelled))
+    rpcs = ()
+    state_types = {"job": CountState, "cluster": CountState}  # noqa: RUF012
+
+    def to_event(self, message: Any, meta: Meta) -> Any:
+        event = super().to_event(message, meta)
+        assert meta.scope == ("cluster" if meta.key == "_" else "job")
+        return event
+
+
+async def test_the_cluster_machine_sees_every_job_in_one_order(
+    server: EmbeddedServer, client: Client, tmp_path: Path
+) -> None:
+    async with running(Overseer, server, tmp_path):
+        for number in range(12):
+            await client.publish(add(f"job-{number}", 1))
+        found = await published(client, "dispatcher", 24)
+    by_cluster = [e for e in found if "._:" in e.headers["ce-id"]]
+    by_job = [e for e in found if "._:" not in e.headers["ce-id"]]
+    assert [e.message.samples_done for e in by_cluster] == list(range(1, 13))
+    assert [e.message.job for e in by_cluster] == [f"job-{number}" for number in range(12)]
+    assert {e.message.samples_done for e in by_job} == {1}
+
+
+# traces, health --------------------------------------------------------------------------------------------------
+
+
+class Second(Counting):
+    """Hears what the first publishes."""
+
+    name = "arbiter"
+    inputs = (Input(events.JobProgressed),)
+    rpcs = ()
+
+    def to_event(self, message: Any, meta: Meta) -> Any:
+        return super().to_event(add(message.job, 1), meta)
+
+    def to_message(self, key: str, fact: Any) -> Any:
+        return None
+
+
+async def test_one_trace_from_the_client_through_two_services(
+    server: EmbeddedServer, client: Client, tmp_path: Path
+) -> None:
+    async with running(Counting, server, tmp_path), running(Second, server, tmp_path):
+        await client.publish(add("job-a", 1))
+        await client.call(requests.NextShard(job="job-a", request_id="w.1", pod="worker-1"))
+        path = tmp_path / "spans" / "arbiter.jsonl"
+        await eventually(lambda: path.exists() and len(path.read_text().splitlines()) >= 2)
+    spans = [json.loads(line) for file in (tmp_path / "spans").iterdir() for line in file.read_text().splitlines()]
+    assert len({span["trace_id"] for span in spans}) == 1
+    by_id = {span["span_id"]: span for span in spans}
+    root = next(span for span in spans if span["parent_id"] is None)
+    assert root["name"] == "operator job-cancelled"
+    for span in spans:
+        if span["service"] == "stretto-arbiter":
+            assert by_id[span["parent_id"]]["service"] == "stretto-dispatcher"
+    handled = next(span for span in spans if span["name"] == "dispatcher job-cancelled")
+    assert handled["attributes"]["decision.total"] == 1
+    assert handled["attributes"]["stretto.delivery"] == 1
+
+
+async def test_health_readiness_and_metrics(server: EmbeddedServer, client: Client, tmp_path: Path) -> None:
+    async with running(Counting, server, tmp_path) as runner, httpx.AsyncClient() as http:
+        where = json.loads((tmp_path / "run" / "dispatcher.json").read_text())
+        assert where["port"] == runner.port
+        base = f"http://127.0.0.1:{runner.port}"
+        assert (await http.get(f"{base}/healthz")).status_code == 200
+        ready = (await http.get(f"{base}/readyz")).json()
+        assert ready["partitions"] == list(range(16))
+        await client.publish(add("job-a", 1))
+        await published(client, "dispatcher", 1)
+        assert 'stretto_outputs_total{service="dispatcher"} 1.0' in (await http.get(f"{base}/metrics")).text
+        server.kill()
+        async with asyncio.timeout(5):
+            while (await http.get(f"{base}/readyz")).status_code != 503:
+                await asyncio.sleep(0.05)
+        await server.start()
+        await until_ready(runner)
+    assert not (tmp_path / "run" / "dispatcher.json").exists()
+
+
+async def test_a_machine_that_speaks_about_another_job_is_a_bug_that_publishes_nothing(
+    server: EmbeddedServer, client: Client, tmp_path: Path
+) -> None:
+    class Gossip(Counting):
+        def to_message(self, key: str, fact: Any) -> Any:
+            message = super().to_message(key, fact)
+            return message.model_copy(update={"job": "job-other"})
+
+    async with running(Gossip, server, tmp_path):
+        await client.publish(add("job-a", 1))
+        letters: list[Any] = []
+        async with asyncio.timeout(5):
+            while not letters:
+                letters = await client.dead_letters()
+    assert "only '_' may" in letters[0].headers["error"]
+
+
+async def test_the_gateway_user_can_follow_and_resume(server: EmbeddedServer, client: Client) -> None:
+    gateway = await connect(server, "gateway")
+    first = await gateway.publish(add("job-a", 1))
+    second = await gateway.publish(add("job-a", 2))
+    found = [event.seq async for event in gateway.events(from_seq=first + 1, follow=False)]
+    assert found == [second]
+    await gateway.close()
+
+
+async def test_a_refused_request_is_told_apart_from_a_broken_one(
+    server: EmbeddedServer, client: Client, tmp_path: Path
+) -> None:
+    class Broken(Counting):
+        def to_event(self, message: Any, meta: Meta) -> Any:
+            raise RuntimeError("a bug")
+
+    async with running(Broken, server, tmp_path):
+        with pytest.raises(CallRefused) as caught:
+            await client.call(requests.NextShard(job="job-a", request_id="w.1", pod="worker-1"))
+    assert caught.value.code == "internal"

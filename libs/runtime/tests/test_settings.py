@@ -1,0 +1,36 @@
+"""A misspelt variable is refused, never ignored."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import Field
+from stretto_runtime import Settings, SettingsFault
+
+
+class PlannerSettings(Settings):
+    top_k: int = Field(3, ge=1)
+    weights: list[float] = [1.0]
+
+
+def test_defaults_and_overrides() -> None:
+    assert PlannerSettings.load("planner", {}).top_k == 3
+    assert PlannerSettings.load("planner", {"STRETTO_TOP_K": "5"}).top_k == 5
+    assert PlannerSettings.load("planner", {"STRETTO_PLANNER_TOP_K": "6", "STRETTO_TOP_K": "5"}).top_k == 6
+    assert PlannerSettings.load("planner", {"STRETTO_WEIGHTS": "[0.5, 2]"}).weights == [0.5, 2.0]
+
+
+def test_an_unknown_variable_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(SettingsFault, match=r"STRETTO_NATS_URI is not a setting; did you mean STRETTO_NATS_URL\?"):
+        PlannerSettings.load("planner", {"STRETTO_NATS_URI": "nats://x"})
+    with pytest.raises(SettingsFault, match="did you mean STRETTO_PLANNER_TOP_K"):
+        PlannerSettings.load("planner", {"STRETTO_PLANNER_TOPK": "3"})
+
+
+def test_a_refused_value_names_variable_value_and_reason() -> None:
+    with pytest.raises(SettingsFault, match=r"STRETTO_TOP_K='0' is refused: .*greater than or equal to 1"):
+        PlannerSettings.load("planner", {"STRETTO_TOP_K": "0"})
+
+
+def test_variables_of_other_components_and_of_nobody_are_not_ours() -> None:
+    settings = PlannerSettings.load("planner", {"STRETTO_FITTER_WINDOW": "3", "PATH": "/bin"})
+    assert settings == PlannerSettings()
