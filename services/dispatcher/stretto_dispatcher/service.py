@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from stretto_core.ledger import LedgerState, ShardLedger
 from stretto_runtime import Input, Meta, Service
@@ -30,7 +30,7 @@ class Dispatcher(Service):
     )
     rpcs = (requests.NextShard, requests.ShardHeartbeat, requests.ReleaseShard, requests.MarkLedger)
     tick_s = 1.0
-    state_types = {"job": LedgerState}
+    state_types: ClassVar[dict[str, type]] = {"job": LedgerState}
 
     def machine(self, key: str, state: LedgerState | None) -> ShardLedger:
         return ShardLedger(state, self.settings.ledger())

@@ -1,0 +1,47 @@
+"""Where the memory of parameter servers is going, and what they need (DLRover-RM section 5.3)."""
+
+from stretto_core.memory.forecast import MemoryForecast, ServerForecast, forecast
+from stretto_core.memory.growth import Growth, GrowthPoint, Interval, add_point, fit_growth
+from stretto_core.memory.machine import (
+    LimitChanged,
+    MemoryMeasured,
+    OomForecast,
+    OomMachine,
+    ProgressSeen,
+    ServerLeft,
+    ServerMeasured,
+    WatchClosed,
+    WatchError,
+    WatchOpened,
+    WatchSettings,
+    WatchState,
+)
+from stretto_core.memory.usage import RowCost, ServerUsage, bytes_at, fit_row_cost, share_of_growth
+
+__all__ = [
+    "Growth",
+    "GrowthPoint",
+    "Interval",
+    "LimitChanged",
+    "MemoryForecast",
+    "MemoryMeasured",
+    "OomForecast",
+    "OomMachine",
+    "ProgressSeen",
+    "RowCost",
+    "ServerForecast",
+    "ServerLeft",
+    "ServerMeasured",
+    "ServerUsage",
+    "WatchClosed",
+    "WatchError",
+    "WatchOpened",
+    "WatchSettings",
+    "WatchState",
+    "add_point",
+    "bytes_at",
+    "fit_growth",
+    "fit_row_cost",
+    "forecast",
+    "share_of_growth",
+]

@@ -1,0 +1,256 @@
+"""The memory watch of one job: measures in, a forecast out when it says something new (DLRover-RM section 5.3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from stretto_core.machine import Action, CoreError, Emit
+from stretto_core.memory.forecast import MemoryForecast, ServerForecast, forecast
+from stretto_core.memory.growth import GrowthPoint, add_point, fit_growth
+from stretto_core.memory.usage import ServerUsage, fit_row_cost
+
+GIB = 1024**3
+
+
+class WatchError(CoreError):
+    """A setting of the memory watch that cannot be; ``field``, ``value``, ``remedy``."""
+
+    def __init__(self, field: str, value: object, remedy: str) -> None:
+        self.field, self.value, self.remedy = field, value, remedy
+        super().__init__(f"{field} is {value!r}; give {remedy}")
+
+
+@dataclass(frozen=True, slots=True)
+class WatchOpened:
+    """A job's memory bounds per parameter server, and what a row costs by its specification.
+
+    ``row_bytes``: key, weights and optimiser slots of one category. ``initial_slots``: of one bucket's hash table,
+    which doubles when full; 0 for tables that grow row by row.
+    """
+
+    samples_total: int
+    row_bytes: float
+    min_bytes: int
+    max_bytes: int
+    initial_slots: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ServerMeasured:
+    """One parameter server in a window."""
+
+    pod: str
+    used_bytes: int
+    limit_bytes: int
+    rows: int
+    buckets: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryMeasured:
+    """All parameter servers after ``samples``. ``settled`` false: pods are coming or going, buckets are moving."""
+
+    samples: int
+    servers: tuple[ServerMeasured, ...]
+    settled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressSeen:
+    """How fast the job goes, and where it ends."""
+
+    samples_done: int
+    samples_total: int
+    samples_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LimitChanged:
+    """A parameter server (``pod`` None: every one) has ``limit_bytes`` from now on."""
+
+    limit_bytes: int
+    pod: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLeft:
+    """A parameter server is gone."""
+
+    pod: str
+
+
+@dataclass(frozen=True, slots=True)
+class WatchClosed:
+    """The job is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class OomForecast:
+    """What to know and what to do. ``action``: none, grow or shrink, to ``recommended_bytes`` per parameter server."""
+
+    servers: tuple[ServerForecast, ...]
+    samples_done: int
+    samples_total: int
+    horizon_s: float
+    recommended_bytes: int
+    limit_bytes: int
+    action: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WatchSettings:
+    """When to speak and when to act.
+
+    ``lead_s``: time that getting memory takes, with room. A shrink must free ``shrink_gain`` of the limit, and be
+    right for ``shrink_patience_s`` without a break.
+    """
+
+    lead_s: float = 30.0
+    repeat_s: float = 30.0
+    change: float = 0.05
+    shrink_gain: float = 0.25
+    shrink_patience_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.shrink_gain < 1:
+            raise WatchError("shrink_gain", self.shrink_gain, "a fraction between 0 and 1")
+
+
+@dataclass(slots=True)
+class WatchState:
+    """The memory of one job's watch; some KB."""
+
+    opened: WatchOpened | None = None
+    closed: bool = False
+    points: list[GrowthPoint] = field(default_factory=list[GrowthPoint])
+    servers: dict[str, ServerUsage] = field(default_factory=dict[str, ServerUsage])
+    samples_total: int = 0
+    samples_per_s: float = 0.0
+    told_at_s: float = 0.0
+    told_bytes: int = 0
+    told_end_bytes: int = 0
+    told_action: str = ""
+    roomy_since_s: float | None = None
+    """since when the limit has been larger than needed"""
+
+
+class OomMachine:
+    """The memory watch of one job."""
+
+    version: int = 1
+
+    def __init__(self, state: WatchState | None = None, settings: WatchSettings | None = None) -> None:
+        self.state: WatchState = state or WatchState()
+        self.settings = settings or WatchSettings()
+
+    def handle(self, event: Any, now: float) -> list[Action]:
+        """Advance by one event; an :class:`OomForecast` when there is something new to say."""
+        st = self.state
+        match event:
+            case WatchOpened():
+                if st.opened is None:
+                    st.opened, st.samples_total = event, event.samples_total
+            case ProgressSeen():
+                st.samples_total, st.samples_per_s = event.samples_total, event.samples_per_s
+            case LimitChanged():
+                for pod, server in st.servers.items():
+                    if event.pod in (None, pod):
+                        server.limit_bytes = event.limit_bytes
+            case ServerLeft():
+                st.servers.pop(event.pod, None)
+            case WatchClosed():
+                st.closed = True
+                st.points.clear()
+                st.servers.clear()
+            case MemoryMeasured():
+                return self._measured(event, now)
+            case _:
+                pass
+        return []
+
+    def _measured(self, event: MemoryMeasured, now: float) -> list[Action]:
+        st, opened = self.state, self.state.opened
+        if opened is None or st.closed or not event.servers:
+            return []
+        for measured in event.servers:
+            server = st.servers.setdefault(measured.pod, ServerUsage())
+            if event.settled or measured.used_bytes > server.used_bytes:
+                server.add(measured.rows, measured.used_bytes, measured.limit_bytes, measured.buckets)
+        if not event.settled:
+            return []
+        present = {measured.pod for measured in event.servers}
+        for pod in [pod for pod in st.servers if pod not in present]:
+            del st.servers[pod]
+        add_point(st.points, event.samples, sum(measured.rows for measured in event.servers))
+        growth = fit_growth(st.points)
+        if growth is None:
+            return []
+        cost = fit_row_cost(list(st.servers.values()), opened.row_bytes, opened.initial_slots)
+        seen = forecast(st.servers, growth, cost, st.samples_total, st.samples_per_s, self.settings.lead_s)
+        return self._tell(self._decide(seen, event.samples, opened, now), now)
+
+    def _decide(self, seen: MemoryForecast, samples: int, opened: WatchOpened, now: float) -> OomForecast:
+        st, settings = self.state, self.settings
+        limit = min((s.limit_bytes for s in seen.servers if s.limit_bytes), default=0)
+        wanted = min(max(seen.recommended_bytes, opened.min_bytes), opened.max_bytes)
+        most = max(seen.servers, key=lambda s: s.at_end_bytes)
+        horizon_s = (st.samples_total - samples) / st.samples_per_s if st.samples_per_s > 0 else 0.0
+        roomy = seen.reaches_end and not seen.crosses and wanted <= (1 - settings.shrink_gain) * limit
+        if not roomy:
+            st.roomy_since_s = None
+        elif st.roomy_since_s is None:
+            st.roomy_since_s = now
+        if limit and wanted > limit and (seen.urgent or (seen.crosses and self._worth(seen, wanted, limit))):
+            action, reason = "grow", self._why_grow(seen, most, opened)
+        elif st.roomy_since_s is not None and now - st.roomy_since_s >= settings.shrink_patience_s:
+            action, reason = "shrink", f"{_gib(wanted)} is enough to the end, {_gib(limit)} is the limit"
+        elif seen.crosses:
+            action = "none"
+            reason = f"{most.pod} may pass its limit of {_gib(most.limit_bytes)} before the end, not within {settings.lead_s:g} s"
+            if limit and wanted <= limit and seen.urgent:
+                reason = (
+                    f"{most.pod} needs more than the job's maximum of {_gib(opened.max_bytes)} per server; add servers"
+                )
+        else:
+            action = "none"
+            reason = f"{most.pod} ends at about {_gib(most.at_end_bytes)} of {_gib(most.limit_bytes)}"
+        return OomForecast(seen.servers, samples, st.samples_total, max(0.0, horizon_s), wanted, limit, action, reason)
+
+    @staticmethod
+    def _worth(seen: MemoryForecast, wanted: int, limit: int) -> bool:
+        """Without urgency a change has to be final, or large: not a series of small ones."""
+        return seen.reaches_end or wanted >= 1.2 * limit
+
+    @staticmethod
+    def _why_grow(seen: MemoryForecast, most: ServerForecast, opened: WatchOpened) -> str:
+        crossing = [s for s in seen.servers if s.oom_in_s is not None]
+        if crossing:
+            first = min(crossing, key=lambda s: s.oom_in_s or 0.0)
+            when = f"{first.pod} reaches its limit of {_gib(first.limit_bytes)} in about {first.oom_in_s:.0f} s"
+        else:
+            when = f"{most.pod} may reach its limit of {_gib(most.limit_bytes)}"
+        capped = (
+            "" if seen.recommended_bytes <= opened.max_bytes else "; the job's maximum is less than needed: add servers"
+        )
+        return f"{when} (at the end {_gib(most.at_end_low_bytes)} to {_gib(most.at_end_high_bytes)}){capped}"
+
+    def _tell(self, said: OomForecast, now: float) -> list[Action]:
+        """Speak when it is new: the action, the end by 5 %, or after a while."""
+        st, settings = self.state, self.settings
+        end = max(server.at_end_bytes for server in said.servers)
+        moved = abs(end - st.told_end_bytes) > settings.change * st.told_end_bytes
+        asked = said.action != "none" and (
+            abs(said.recommended_bytes - st.told_bytes) > settings.change * st.told_bytes
+        )
+        due = now - st.told_at_s >= settings.repeat_s
+        if not (moved or asked or due or said.action != st.told_action):
+            return []
+        st.told_at_s, st.told_end_bytes = now, end
+        st.told_bytes, st.told_action = said.recommended_bytes, said.action
+        return [Emit(said)]
+
+
+def _gib(size_bytes: float) -> str:
+    return f"{size_bytes / GIB:.2f} GiB"

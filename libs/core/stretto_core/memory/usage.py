@@ -1,0 +1,155 @@
+"""What categories cost in the memory of one parameter server, and its share of the new ones.
+
+DLRover-RM section 5.3: M_emb = T x D x phi. Two things differ in a real server. The row also holds the optimiser's
+slots, and the rest of the process does not grow; so the bytes per row are measured, with T x D as the prior. And a
+hash table does not grow row by row: it doubles when it is 80 % full, all tables of a server at nearly the same time,
+because a good hash fills them alike. A forecast that is linear in the categories misses that jump by up to half.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from stretto_core.memory.growth import Z_90, Interval
+
+POINTS_MAX = 40
+LOAD_MAX = 0.8
+"""TensorFlow's DenseHashTable doubles above this load"""
+
+MEASURING_SD = 0.01
+"""of resident memory, relative: allocators, buffers under way"""
+
+PRIOR_SD = 0.3
+"""of the bytes per row that a specification promises, relative"""
+
+
+@dataclass(slots=True)
+class UsagePoint:
+    """Resident bytes of one parameter server that holds ``rows``."""
+
+    rows: int
+    used_bytes: int
+
+
+@dataclass(slots=True)
+class ServerUsage:
+    """What was measured of one parameter server since its buckets last changed."""
+
+    limit_bytes: int = 0
+    buckets: int = -1
+    points: list[UsagePoint] = field(default_factory=list[UsagePoint])
+    first_rows: int = 0
+    """when this ownership began"""
+
+    @property
+    def rows(self) -> int:
+        return self.points[-1].rows if self.points else 0
+
+    @property
+    def used_bytes(self) -> int:
+        """As last measured."""
+        return self.points[-1].used_bytes if self.points else 0
+
+    def add(self, rows: int, used_bytes: int, limit_bytes: int, buckets: int) -> None:
+        """Take a measurement in. Another number of buckets begins a new series: what they hold moved in or out."""
+        if buckets != self.buckets or (self.points and rows < 0.98 * self.rows):
+            self.points, self.first_rows = [], rows
+        self.buckets, self.limit_bytes = buckets, limit_bytes
+        self.points.append(UsagePoint(rows, used_bytes))
+        if len(self.points) > POINTS_MAX:
+            self.points[: POINTS_MAX // 2] = self.points[: POINTS_MAX // 2 : 2]
+
+
+@dataclass(frozen=True, slots=True)
+class RowCost:
+    """Bytes per row, or per table slot where ``initial_slots`` is set, with standard deviation."""
+
+    bytes: float
+    sd: float
+    initial_slots: int = 0
+
+    def units(self, rows: float, buckets: int) -> float:
+        """What memory is proportional to: rows, or slots of ``buckets`` tables that doubled from ``initial_slots``."""
+        if not self.initial_slots or buckets < 1:
+            return rows
+        return buckets * _slots(rows / buckets, self.initial_slots)
+
+
+def _slots(rows: float, initial: int) -> float:
+    """Expected slots of one table of a server on whose tables ``rows`` each are hashed at random (Poisson, smooth)."""
+    slots = float(initial)
+    while rows > LOAD_MAX * slots * 2:
+        slots *= 2
+    for _ in range(3):
+        threshold = LOAD_MAX * slots
+        above = 0.5 * math.erfc((threshold - rows) / math.sqrt(2 * max(1.0, rows)))
+        if above < 1e-6:
+            break
+        if above < 1 - 1e-6:
+            return slots * (1 + above)
+        slots *= 2
+    return slots
+
+
+def fit_row_cost(servers: list[ServerUsage], prior_bytes: float, initial_slots: int) -> RowCost:
+    """Bytes per unit from what all servers did, each with its own fixed part; ``prior_bytes`` holds until then.
+
+    Ridge towards the prior: the precision of the data is sum (u - mean u)^2 / sd^2.
+    """
+    shape = RowCost(0.0, 0.0, initial_slots)
+    prior = max(prior_bytes, 1.0)
+    precision = 1 / (PRIOR_SD * prior) ** 2
+    moment = prior * precision
+    for server in servers:
+        if len(server.points) < 3:
+            continue
+        units = np.array([shape.units(point.rows, server.buckets) for point in server.points])
+        used = np.array([point.used_bytes for point in server.points], float)
+        noise = MEASURING_SD * float(used.mean()) + 2**20
+        centred = units - units.mean()
+        precision += float((centred**2).sum()) / noise**2
+        moment += float((centred * (used - used.mean())).sum()) / noise**2
+    estimate, sd = moment / precision, 1 / math.sqrt(precision)
+    return RowCost(max(estimate, 0.2 * prior), max(sd, 0.01 * estimate), initial_slots)
+
+
+def share_of_growth(server: ServerUsage, servers: list[ServerUsage]) -> float:
+    """Which part of the job's new categories comes to ``server``.
+
+    What it got since its buckets last changed, weighed against its share of the stock, which stands for as many
+    categories as half the stock.
+    """
+    stock = sum(other.rows for other in servers)
+    if stock <= 0:
+        return 1 / max(1, len(servers))
+    grown = sum(max(0, other.rows - other.first_rows) for other in servers)
+    own = max(0, server.rows - server.first_rows)
+    return (own + 0.5 * server.rows) / (grown + 0.5 * stock)
+
+
+def _level(server: ServerUsage, cost: RowCost, units: float) -> float:
+    """Memory now, without the noise of one reading: the median of the last three, each brought forward to ``units``."""
+    forward = sorted(
+        point.used_bytes + cost.bytes * (units - cost.units(point.rows, server.buckets)) for point in server.points[-3:]
+    )
+    return forward[len(forward) // 2]
+
+
+def bytes_at(server: ServerUsage, new_rows: Interval, cost: RowCost) -> Interval:
+    """Memory of a server when it has got ``new_rows`` more."""
+    start = cost.units(server.rows, server.buckets)
+    used = _level(server, cost, start)
+
+    def after(rows: float, bytes_per_unit: float) -> float:
+        return used + bytes_per_unit * (cost.units(server.rows + rows, server.buckets) - start)
+
+    z_cost = Z_90 * cost.sd * 0.7  # the two errors are independent: neither at its worst when the other is
+    noise = MEASURING_SD * used
+    return Interval(
+        after(new_rows.low, max(0.0, cost.bytes - z_cost)) - noise,
+        after(new_rows.mean, cost.bytes),
+        after(new_rows.high, cost.bytes + z_cost) + noise,
+    )

@@ -1,0 +1,228 @@
+"""The memory watch against generated growth (curves.py), and case by case where the truth is known."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from curves import FAMILIES, generate
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from play import play
+from pydantic import TypeAdapter
+from stretto_core.machine import Action, Emit
+from stretto_core.memory import (
+    GrowthPoint,
+    LimitChanged,
+    MemoryMeasured,
+    OomForecast,
+    OomMachine,
+    ProgressSeen,
+    RowCost,
+    ServerLeft,
+    ServerMeasured,
+    WatchClosed,
+    WatchError,
+    WatchOpened,
+    WatchSettings,
+    WatchState,
+    add_point,
+    fit_growth,
+)
+
+MIB = 2**20
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_curve_runs_out_of_memory_and_no_request_is_wasteful(family: str) -> None:
+    """12 jobs of each family, begun with too little memory."""
+    rng = np.random.default_rng(5)
+    played = []
+    for seed in range(100, 112):
+        curve = generate(family, seed, moments=80)
+        first = curve.used_bytes[3].max() / curve.need_bytes
+        played.append(play(curve, first + (1 - first) * rng.uniform(0.2, 0.9)))
+    assert not any(outcome.oom for outcome in played)
+    assert all(outcome.foreseen for outcome in played)
+    assert np.mean([outcome.worst_request for outcome in played]) <= 1.15
+    assert np.mean([outcome.over_provision for outcome in played]) <= 0.15
+    if family != "late-surge":  # nobody can know of a surge before it comes
+        assert np.median([abs(outcome.end_error) for outcome in played]) <= 0.05
+        assert np.mean([outcome.covered for outcome in played]) >= 0.8
+
+
+@pytest.mark.parametrize("family", ["steady", "skewed"])
+def test_memory_that_is_not_needed_is_given_back(family: str) -> None:
+    for seed in range(4):
+        outcome = play(generate(family, seed, moments=80), limit_share=3.0)
+        assert not outcome.oom
+        assert outcome.over_provision <= 0.2
+
+
+@given(
+    exponent=st.floats(0.3, 1.0),
+    scale=st.floats(10, 1e6),
+    points=st.integers(6, 60),
+    factor=st.floats(1.0, 4.0),
+)
+@settings(max_examples=60, deadline=None)
+def test_pure_power_laws_are_continued(exponent: float, scale: float, points: int, factor: float) -> None:
+    samples = np.unique(np.linspace(1000, 100_000, points).astype(int))
+    history: list[GrowthPoint] = []
+    for count in samples:
+        add_point(history, int(count), int(scale * count**exponent))
+    growth = fit_growth(history)
+    assert growth is not None
+    end = samples[-1] * factor
+    truth = scale * end**exponent
+    found = growth.at(end)
+    assert found.low <= found.mean <= found.high
+    assert found.mean == pytest.approx(truth, rel=0.1)
+    assert found.low <= truth * 1.02
+    assert truth <= found.high * 1.02
+
+
+@given(
+    categories=st.lists(st.integers(0, 10**12), min_size=3, max_size=200),
+    ahead=st.floats(0, 1e6),
+)
+@settings(max_examples=80, deadline=None)
+def test_any_history_gives_a_finite_ordered_forecast_not_below_the_stock(categories: list[int], ahead: float) -> None:
+    points: list[GrowthPoint] = []
+    for index, count in enumerate(categories):
+        add_point(points, 1000 * (index + 1), count)
+    growth = fit_growth(points)
+    assert growth is not None
+    found = growth.at(growth.samples * (1 + ahead))
+    assert all(np.isfinite([found.low, found.mean, found.high]))
+    assert categories[-1] <= found.low <= found.mean <= found.high
+
+
+def test_history_is_bounded_and_follows_a_restore() -> None:
+    points: list[GrowthPoint] = []
+    for index in range(5000):
+        add_point(points, index + 1, index)
+    assert len(points) <= 96
+    add_point(points, 100, 80)
+    assert [point.samples for point in points[-1:]] == [100]
+    assert all(first.samples < second.samples for first, second in pairwise(points))
+
+
+def test_tables_double_where_a_hash_table_would() -> None:
+    cost = RowCost(144.0, 1.0, initial_slots=256)
+    assert cost.units(64 * 100, 64) == 64 * 256
+    assert cost.units(64 * 300, 64) == 64 * 512
+    assert cost.units(64 * 0.8 * 512, 64) == pytest.approx(64 * 768, rel=0.02)  # half have doubled
+    rng = np.random.default_rng(0)
+    for rows in (500, 3300, 26_214, 100_000):
+        held = rng.poisson(rows, 64)
+        truth = sum(256 * 2 ** max(0, int(np.ceil(np.log2(h / 0.8 / 256)))) for h in held)
+        assert cost.units(64 * rows, 64) == pytest.approx(truth, rel=0.08)
+
+
+class Watch:
+    """A memory watch with a clock."""
+
+    def __init__(self, row_bytes: float = 144.0, slots: int = 0, total: int = 1_000_000, most: int = 2**40) -> None:
+        self.machine = OomMachine(None, WatchSettings(lead_s=10, shrink_patience_s=20))
+        self.now = 1000.0
+        self.machine.handle(WatchOpened(total, row_bytes, 64 * MIB, most, slots), self.now)
+        self.machine.handle(ProgressSeen(0, total, 1000.0), self.now)
+
+    def measure(
+        self, samples: int, used: list[int], limit: int, rows: list[int], buckets: int = 32, settled: bool = True
+    ) -> OomForecast | None:
+        self.now += 5
+        servers = tuple(
+            ServerMeasured(f"ps-{i}", u, limit, r, buckets) for i, (u, r) in enumerate(zip(used, rows, strict=True))
+        )
+        return said(self.machine.handle(MemoryMeasured(samples, servers, settled), self.now))
+
+
+def said(actions: list[Action]) -> OomForecast | None:
+    facts = [action.fact for action in actions if isinstance(action, Emit)]
+    return facts[-1] if facts else None
+
+
+def grow_linearly(watch: Watch, limit: int, steps: int = 20, row_bytes: int = 144) -> list[OomForecast]:
+    told = [
+        watch.measure(10_000 * k, [600 * MIB + row_bytes * 2000 * k] * 2, limit, [2000 * k] * 2)
+        for k in range(1, steps + 1)
+    ]
+    return [forecast for forecast in told if forecast]
+
+
+def test_time_and_samples_to_oom() -> None:
+    """2,000 rows of 14.4 kB each 10,000 samples: 27.5 MiB a window; 900 MiB are full after 109,000 samples."""
+    told = grow_linearly(Watch(row_bytes=14_400.0), 900 * MIB, steps=10, row_bytes=14_400)
+    for forecast in told:
+        server = forecast.servers[0]
+        assert server.oom_at_samples == pytest.approx(109_000, rel=0.06)
+        assert server.oom_in_s == pytest.approx(109 - forecast.samples_done / 1000, abs=6)
+    assert any(forecast.action == "grow" for forecast in told)
+    assert "reaches its limit of 0.88 GiB" in next(f for f in told if f.action == "grow").reason
+
+
+def test_the_next_doubling_is_foreseen_while_memory_is_flat() -> None:
+    """Between doublings memory stands still: a straight line through it sees nothing coming."""
+    watch, buckets, slots = Watch(row_bytes=4000.0, slots=256, total=300_000), 32, 256
+    cost = RowCost(4000.0, 0.0, slots)
+    forecast = None
+    for k in range(1, 15):
+        rows = 32 * 14 * k  # up to 196 of the 204 rows a bucket holds before it doubles
+        used = int(600 * MIB + 4000 * cost.units(rows, buckets))
+        forecast = watch.measure(10_000 * k, [used] * 2, 640 * MIB, [rows] * 2, buckets) or forecast
+    assert forecast is not None
+    assert forecast.action == "grow"
+    assert forecast.recommended_bytes >= 600 * MIB + 4000 * 32 * 512
+
+
+def test_it_speaks_when_there_is_news_only() -> None:
+    told = grow_linearly(Watch(), 4096 * MIB, steps=40)
+    assert 3 <= len(told) <= 10  # 200 s: the first words, then one in 30 s
+    assert {forecast.action for forecast in told} <= {"none", "shrink"}
+
+
+def test_a_move_of_buckets_starts_a_servers_series_anew() -> None:
+    watch = Watch(row_bytes=1440.0)
+    for k in range(1, 12):
+        watch.measure(10_000 * k, [600 * MIB + 1440 * 3000 * k] * 2, 4096 * MIB, [3000 * k] * 2)
+    watch.measure(115_000, [605 * MIB, 605 * MIB, 602 * MIB], 4096 * MIB, [22_000] * 3, 21, settled=False)
+    forecast = None
+    for k in range(12, 25):
+        rows = [2000 * k] * 3
+        forecast = watch.measure(10_000 * k, [600 * MIB + 1440 * r for r in rows], 4096 * MIB, rows, 21) or forecast
+    assert forecast is not None
+    assert len(forecast.servers) == 3
+    truth = 600 * MIB + 1440 * 200_000
+    assert forecast.servers[2].at_end_bytes == pytest.approx(truth, rel=0.05)
+
+
+def test_more_than_the_jobs_maximum_is_never_asked_but_told() -> None:
+    watch = Watch(row_bytes=14_400.0, most=1000 * MIB)
+    told = grow_linearly(watch, 950 * MIB, steps=12, row_bytes=14_400)
+    assert max(forecast.recommended_bytes for forecast in told) <= 1000 * MIB
+    assert any("add servers" in forecast.reason for forecast in told)
+
+
+def test_a_snapshot_continues_and_a_closed_watch_is_silent() -> None:
+    watch = Watch(row_bytes=1440.0)
+    grow_linearly(watch, 2048 * MIB, steps=8, row_bytes=1440)
+    adapter = TypeAdapter(WatchState)
+    document = adapter.dump_json(watch.machine.state)
+    assert len(document) < 20_000
+    other = OomMachine(adapter.validate_json(document), watch.machine.settings)
+    event = MemoryMeasured(95_000, (ServerMeasured("ps-0", 620 * MIB, 640 * MIB, 19_000, 32),))
+    assert other.handle(event, 1100.0) == watch.machine.handle(event, 1100.0)
+    other.handle(LimitChanged(700 * MIB, "ps-0"), 1101.0)
+    assert other.state.servers["ps-0"].limit_bytes == 700 * MIB
+    other.handle(ServerLeft("ps-0"), 1102.0)
+    assert not other.state.servers
+    other.handle(WatchClosed(), 1103.0)
+    assert other.handle(event, 1104.0) == []
+
+
+def test_settings_that_cannot_be_are_refused() -> None:
+    with pytest.raises(WatchError, match=r"shrink_gain is 1\.5; give a fraction"):
+        WatchSettings(shrink_gain=1.5)
