@@ -196,7 +196,7 @@ def _refused() -> Document:
         "title": "Refused",
         "summary": _first_line(Refused),
         "contentType": "application/json",
-        "headers": _schema_object_of(_texts({ERROR_HEADER: "the code of the refusal"})),
+        "headers": _schema_object_of(_texts({ERROR_HEADER: "present: the body is a refusal"})),
         "payload": _schema_object(f"./schemas/{REFUSED}"),
         "examples": [{"name": "realistic", "payload": REFUSAL.model_dump(mode="json")}],
     }

@@ -1,4 +1,4 @@
-"""How a request is refused: instead of its reply, with a header ``error`` that holds the code."""
+"""How a request is refused: instead of its reply, told apart by a header ``error``."""
 
 from __future__ import annotations
 

@@ -28,9 +28,10 @@ class NextShard(Message):
 
 
 class NextShardReply(Message):
-    """``shard``: train it; ``wait``: nothing free now, ask again; ``end``: the job is over; ``unknown``: no such job.
+    """``shard``: train it; ``wait``: nothing free now, ask again; ``end``: the job is over; ``unknown``: see below.
 
-    ``stale`` tells that the completion was of a lease which somebody else holds now.
+    ``unknown``: there is no such job, or the pod is known to have exited. ``stale`` tells that the completion was of a
+    lease which somebody else holds now.
     """
 
     answer: Literal["shard", "wait", "end", "unknown"]
@@ -53,7 +54,10 @@ class ShardHeartbeat(Message):
 
 
 class ShardHeartbeatReply(Message):
-    """``stale``: the lease is somebody else's now; stop training it and ask for the next."""
+    """``stale``: the lease is somebody else's now; stop training it and ask for the next.
+
+    ``unknown``: there is no such job, or the pod is known to have exited.
+    """
 
     answer: Literal["ok", "stale", "unknown"]
 

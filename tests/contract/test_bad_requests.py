@@ -1,0 +1,216 @@
+"""What is malformed, too large, of an unknown job or from a replaced pod gets a reason, and harms nobody else.
+
+A real server and a real dispatcher; bodies are generated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+import stretto_wire as wire
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from stretto_dispatcher.service import Dispatcher
+from stretto_dispatcher.settings import DispatcherSettings
+from stretto_runtime import Client, EmbeddedServer, provision, serve
+from stretto_wire.examples import EXAMPLES
+
+JOB = "bad-input"
+RPCS = [channel for channel in wire.CHANNELS if channel.kind == "rpc" and channel.service == "dispatcher"]
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(10**20), 10**20),
+    st.floats(),
+    st.text(max_size=30),
+    st.just("x" * 3000),
+    st.lists(st.integers(), max_size=2),
+)
+BOUNDED = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+T = TypeVar("T")
+
+
+class Desk:
+    """A dispatcher with one job, and a client; driven from outside of their event loop."""
+
+    def __init__(self, folder: Path) -> None:
+        self._loop = asyncio.Runner()
+        self._serial = 0
+        self._stop: asyncio.Event
+        self.client: Client
+        self._server = EmbeddedServer(folder / "nats", secured=False)
+        self.do(self._start(folder), 30)
+
+    def do(self, work: Coroutine[Any, Any, T], timeout_s: float = 10) -> T:
+        return self._loop.run(asyncio.wait_for(work, timeout_s))
+
+    async def _start(self, folder: Path) -> None:
+        await self._server.start()
+        self.client = await Client.connect(self._server.url)
+        await provision(self.client.bus)
+        self._stop = asyncio.Event()
+        service = Dispatcher(DispatcherSettings(nats_url=self._server.url, state_folder=folder / "state"))
+        self._task = asyncio.create_task(serve(service, self._stop))
+        document = {"name": JOB, "model": {"entry": "a:B"}, "dataset": {"samples": 10**9}}
+        await self.client.publish(wire.JobSubmitted(job=JOB, spec=wire.JobSpec.parse(document)))
+        while (await self.next("worker-0", "ready")).answer == "unknown":
+            await asyncio.sleep(0.05)
+
+    def end(self) -> None:
+        async def leave() -> None:
+            self._stop.set()
+            await self._task
+            await self.client.close()
+
+        self.do(leave(), 20)
+        self._server.stop()
+        self._loop.close()
+
+    async def next(self, pod: str, request_id: str = "", job: str = JOB) -> wire.NextShardReply:
+        self._serial += 1
+        return await self.client.call(
+            wire.NextShard(job=job, pod=pod, request_id=f"{pod}:{request_id}:{self._serial}"), timeout_s=5
+        )
+
+    def ask(self, channel: wire.Channel, body: bytes, job: str = JOB) -> dict[str, Any]:
+        """The reply to raw bytes: as it is, or the refusal, which has to be of the wire's shape."""
+        subject = f"rpc.v1.dispatcher.{channel.name}.{job}"
+        message = self.do(self.client.bus.connection.request(subject, body, timeout=5))
+        if (message.headers or {}).get(wire.ERROR_HEADER):
+            return {"refused": wire.Refused.model_validate_json(message.data).error}
+        assert channel.reply is not None
+        return {"reply": wire.decode(channel.reply, message.data)}
+
+    def is_well(self) -> None:
+        """It still serves, and no machine broke on anything that came."""
+        assert self.do(self.next("worker-9")).answer == "shard"
+        assert [
+            dict(each.headers) for each in self.do(self.client.dead_letters()) if each.headers["reason"] == "fault"
+        ] == []
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    desk = Desk(tmp_path_factory.mktemp("desk"))
+    yield desk
+    desk.end()
+
+
+@BOUNDED
+@given(channel=st.sampled_from(RPCS), body=st.binary(max_size=200))
+def test_bytes_that_are_no_request_are_refused(desk: Desk, channel: wire.Channel, body: bytes) -> None:
+    refused = desk.ask(channel, body)["refused"]
+    assert refused.code == "invalid"
+    assert refused.field
+    assert refused.remedy
+
+
+@BOUNDED
+@given(channel=st.sampled_from(RPCS), value=VALUES, data=st.data())
+def test_a_bad_field_is_refused_by_name(desk: Desk, channel: wire.Channel, value: Any, data: st.DataObject) -> None:
+    whole = {**json.loads(wire.encode(EXAMPLES[channel.message])), "job": JOB}
+    name = data.draw(st.sampled_from(sorted(whole)))
+    body = json.dumps({**whole, name: value}).encode()
+    answer = desk.ask(channel, body)
+    if _is_of_the_wire(channel, body):  # if strange: the ledger answers, or refuses for a reason of its own
+        assert "reply" in answer or answer["refused"].remedy
+    else:
+        assert answer["refused"].code == "invalid"
+        assert answer["refused"].field.split(".")[0] == name
+        assert answer["refused"].remedy
+
+
+def _is_of_the_wire(channel: wire.Channel, body: bytes) -> bool:
+    try:
+        wire.parse(f"rpc.v1.dispatcher.{channel.name}.{JOB}", body)
+    except wire.WireError:
+        return False
+    return True
+
+
+def test_too_large_a_request_is_refused(desk: Desk) -> None:
+    body = json.dumps({"job": JOB, "pod": "worker-0", "request_id": "r", "pad": "x" * wire.MAX_MESSAGE_BYTES}).encode()
+    refused = desk.ask(RPCS[0], body)["refused"]
+    assert "bytes" in refused.value
+    assert str(wire.MAX_MESSAGE_BYTES) in refused.remedy
+
+
+def test_a_body_of_another_job_is_refused(desk: Desk) -> None:
+    refused = desk.ask(RPCS[0], json.dumps({"job": "other", "pod": "worker-0", "request_id": "r"}).encode())["refused"]
+    assert (refused.field, refused.value) == ("job", "other")
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(job=st.from_regex(r"\A[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?\Z").filter(lambda job: job != JOB))
+def test_an_unknown_job_is_told_apart(desk: Desk, job: str) -> None:
+    assert desk.do(desk.next("worker-0", job=job)).answer == "unknown"
+
+
+def test_a_pod_that_has_exited_changes_nothing_more(desk: Desk) -> None:
+    lease = desk.do(desk.next("worker-5")).shard
+    assert lease is not None
+    exited = wire.PodExited(job=JOB, pod="worker-5", role="worker", reason="killed", exit_code=-9)
+    desk.do(desk.client.publish(exited))
+    mine = {"job": JOB, "pod": "worker-5", "shard": lease.id, "attempt": lease.attempt}
+    beat = wire.ShardHeartbeat(**mine, offset=1, samples_per_s=1.0)
+
+    async def refused() -> str:
+        while (reply := await desk.client.call(beat)).answer == "ok":
+            await asyncio.sleep(0.05)
+        return reply.answer
+
+    assert desk.do(refused()) == "unknown"
+    assert desk.do(desk.client.call(wire.ReleaseShard(**mine, offset=100))).answer == "unknown"
+    assert desk.do(desk.next("worker-5")).answer == "unknown"
+    again = desk.do(desk.next("worker-6")).shard
+    assert again is not None
+    assert (again.id, again.attempt, again.offset) == (lease.id, lease.attempt + 1, 0)
+    taken = {**mine, "pod": "worker-6"}
+    assert desk.do(desk.client.call(wire.ReleaseShard(**taken, offset=100))).answer == "stale"
+
+
+def _exit(**changes: str | None) -> bytes:
+    """PodExited with a field changed, or (None) left out."""
+    body = {"job": JOB, "pod": "worker-1", "role": "worker", "reason": "failed", "exit_code": 1, **changes}
+    return json.dumps({name: value for name, value in body.items() if value is not None}).encode()
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (b"\xff\xfe", "(body)"),
+        (_exit(role=None), "role"),
+        (_exit(job="elsewhere"), "job"),
+        (_exit(reason="tired"), "reason"),
+        (b'{"pad": "' + b"x" * wire.MAX_MESSAGE_BYTES + b'"}', "(body)"),
+    ],
+    ids=["no text", "field absent", "other job", "unknown value", "too large"],
+)
+def test_an_event_that_is_none_is_set_aside_with_the_reason(desk: Desk, body: bytes, field: str) -> None:
+    subject = f"evt.v1.actuator.pod-exited.{JOB}"
+
+    async def find() -> Any:
+        seq = await desk.client.bus.store_surely(subject, body, {"Nats-Msg-Id": f"bad:{hash(body)}"}, 5)
+        while True:
+            for letter in await desk.client.dead_letters():
+                if letter.headers["seq"] == str(seq):
+                    return letter
+            await asyncio.sleep(0.05)
+
+    letter = desk.do(find())
+    assert letter.subject.endswith(subject)
+    assert letter.data == body
+    assert letter.headers["reason"] == "refused"
+    assert letter.headers["service"] == "dispatcher"
+    assert letter.headers["error"].startswith(f"{field} = ")
+    assert letter.headers["field"] == field
+    assert letter.headers["remedy"]
+
+
+def test_after_all_that_it_serves_as_before(desk: Desk) -> None:
+    desk.is_well()
