@@ -1,0 +1,150 @@
+"""What has to happen in the demonstration, recognised in the events of the job: nothing is taken on trust."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+Json = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Station:
+    """One thing to see. ``seen_s``: seconds after the job's submission."""
+
+    title: str
+    seen_s: float | None = None
+    what: str = ""
+
+
+def _stations() -> dict[str, Station]:
+    return {
+        "warm-start": Station("started from the history"),
+        "profile": Station("measured"),
+        "fit": Station("throughput model fitted"),
+        "scale-out": Station("a worker more, while it trains"),
+        "migration": Station("number of parameter servers changed by live migration"),
+        "memory": Station("out-of-memory foreseen and acted on"),
+        "kill": Station("a worker killed (SIGKILL) and replaced"),
+        "completion": Station("every sample trained exactly once"),
+    }
+
+
+@dataclass(slots=True)
+class Course:
+    """The stations of one job, and what the next ones wait for."""
+
+    stations: dict[str, Station] = field(default_factory=_stations)
+    killed_pod: str | None = None
+    killed_requeued: bool = False
+    killed_gone: bool = False
+    applying: bool = False
+    workers: int = 0
+    ps: int = 0
+    samples_done: int = 0
+    samples_total: int = 1
+    ended: str | None = None
+    _began_s: float = 0.0
+    _pending: Json | None = None
+    _memory_grown: bool = False
+    _migrated_ps: int = 0
+
+    def take(self, name: str, time_s: float, data: Json) -> None:
+        """Fold one event of the job in, by the event's name."""
+        if name == "job-submitted":
+            self._began_s = time_s
+        handle = getattr(self, "_on_" + name.replace("-", "_"), None)
+        if handle is not None:
+            handle(time_s, data)
+
+    def seen(self, name: str) -> bool:
+        """Whether a station has been passed."""
+        return self.stations[name].seen_s is not None
+
+    @property
+    def complete(self) -> bool:
+        """Whether every station has been passed."""
+        return all(station.seen_s is not None for station in self.stations.values())
+
+    @property
+    def share(self) -> float:
+        """Part of the samples that are trained."""
+        return self.samples_done / self.samples_total
+
+    def _see(self, name: str, time_s: float, what: str) -> None:
+        station = self.stations[name]
+        if station.seen_s is None:
+            station.seen_s, station.what = time_s - self._began_s, what
+
+    def _on_plan_decided(self, time_s: float, data: Json) -> None:
+        self.applying, self._pending = True, data
+        if data["kind"] == "warm-start" and len(data["reasons"]) > 1:
+            self._see("warm-start", time_s, data["reasons"][0])
+        previous = data["previous"]
+        if data["kind"] == "memory" and previous and data["plan"]["ps_memory_bytes"] > previous["ps_memory_bytes"]:
+            self._memory_grown = True
+
+    def _on_pod_resized(self, time_s: float, data: Json) -> None:
+        if self._memory_grown and data["pod"].startswith("ps-"):
+            self._see("memory", time_s, f"{data['pod']} now has {data['memory_bytes'] / 2**20:.0f} MiB")
+
+    def _on_plan_applied(self, time_s: float, data: Json) -> None:
+        self.applying = False
+        plan, decided = data["plan"], self._pending
+        if decided and decided["version"] == data["version"] and decided["previous"]:
+            before = decided["previous"]["workers"]
+            if plan["workers"] > before:
+                self._see("scale-out", time_s, f"{before} → {plan['workers']} workers in {data['took_s']:.1f} s")
+        self.workers, self.ps = plan["workers"], plan["ps"]
+
+    def _on_profile_measured(self, time_s: float, data: Json) -> None:
+        if data["settled"]:
+            self._see(
+                "profile", time_s, f"{data['throughput']:,.0f} samples/s with {data['plan']['workers']} worker(s)"
+            )
+
+    def _on_model_fitted(self, time_s: float, data: Json) -> None:
+        self._see("fit", time_s, f"RMSLE {data['rmsle']:.3f} over {data['points']} windows")
+
+    def _on_migration_finished(self, time_s: float, data: Json) -> None:
+        decided = self._pending
+        changed = decided and decided["previous"] and decided["plan"]["ps"] != decided["previous"]["ps"]
+        if changed and data["moved_bytes"] > 0:
+            self._see(
+                "migration",
+                time_s,
+                f"{decided['previous']['ps']} → {decided['plan']['ps']}, {data['moved_bytes'] / 2**20:.0f} MiB in "
+                f"{data['took_s']:.1f} s, longest freeze {data['longest_freeze_s'] * 1000:.0f} ms",
+            )
+
+    def _on_pod_exited(self, time_s: float, data: Json) -> None:
+        if data["pod"] == self.killed_pod and data["reason"] in ("killed", "vanished"):
+            self.killed_gone = True
+
+    def _on_shard_requeued(self, time_s: float, data: Json) -> None:
+        if data["pod"] == self.killed_pod:
+            self.killed_requeued = True
+
+    def _on_pod_started(self, time_s: float, data: Json) -> None:
+        if self.killed_gone and data["role"] == "worker" and data["cause"] == "relaunch":
+            rest = "; the rest of its shard went to another" if self.killed_requeued else ""
+            self._see("kill", time_s, f"{self.killed_pod} killed, {data['pod']} trains in its place{rest}")
+
+    def _on_job_progressed(self, time_s: float, data: Json) -> None:
+        self.samples_done, self.samples_total = data["samples_done"], data["samples_total"]
+
+    def _on_job_finished(self, time_s: float, data: Json) -> None:
+        self.ended = "finished"
+        exact = (
+            data["samples_lost"] == 0
+            and data["samples_repeated"] == 0
+            and data["samples_applied"] == data["samples_expected"]
+        )
+        if exact:
+            self._see("completion", time_s, f"{data['samples_applied']:,} applied, none lost, none repeated")
+
+    def _on_job_failed(self, time_s: float, data: Json) -> None:
+        self.ended = "failed: " + data["reason"]
+
+    def _on_job_cancelled(self, time_s: float, data: Json) -> None:
+        self.ended = "cancelled"
