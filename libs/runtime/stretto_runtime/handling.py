@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,24 @@ if TYPE_CHECKING:
     from stretto_runtime.partition import Shell
 
 log = structlog.get_logger("stretto.handling")
+
+
+@dataclass(slots=True)
+class Work:
+    """One arrival for one machine, and what comes of it. ``source`` makes ids: ``<service>:<source>:<index>``."""
+
+    arrival: Arrival
+    key: str
+    source: str
+    time_s: float
+    started_ns: int
+    outputs: list[tuple[str, Any, Message]] = field(default_factory=list[tuple[str, Any, Message]])
+    """(id, core fact, wire message)"""
+    reply: Message | None = None
+
+    @property
+    def is_request(self) -> bool:
+        return self.arrival.kind == "request"
 
 
 class Handling:
@@ -61,89 +80,93 @@ class Handling:
         Raises:
             BusFault: an output could not be sent; the session ends.
         """
-        if not self.live:
-            self._shell.metrics.replayed.inc()
-        elif stored.time_s:
+        if self.live:
             self._shell.metrics.lag_s.observe(max(0.0, time.time() - stored.time_s))
+        else:
+            self._shell.metrics.replayed.inc()
         news = False
         for arrival in self._shell.routes.arrivals(stored, self._number):
             if arrival.kind == "tick":
                 for key in self.machines.ticking():
-                    news |= await self._one(arrival, key, stored, f"{stored.seq}.{key}")
+                    news |= await self._one(Work(arrival, key, f"{stored.seq}.{key}", stored.time_s, time.time_ns()))
             else:
-                news |= await self._one(arrival, arrival.key, stored, arrival.source)
+                work = Work(arrival, arrival.key, arrival.source, stored.time_s, time.time_ns())
+                news |= await self._one(work)
         return news
 
-    async def _one(self, arrival: Arrival, key: str, stored: Stored, source: str) -> bool:
-        if self.machines.contains(key, stored.seq):
+    async def _one(self, work: Work) -> bool:
+        if self.machines.contains(work.key, work.arrival.meta.seq):
             return False
-        started_ns = time.time_ns()
-        outputs: list[tuple[str, Any, Message]] = []
-        replies: list[Message] = []
+        if work.is_request and self._answered(work):
+            await self._reply(work.arrival.meta.request_id, work.key)
+            return False
+        try:
+            handled = self._decide(work)
+        except (WireError, ValidationError, CoreError) as error:
+            await self._refused(work, error)
+            return True
+        except Exception as error:
+            await self._broken(work, error)
+            return True
+        if not handled:
+            return False
+        self.changed.add(work.key)
+        self._shell.metrics.inputs.labels(self._service.name, work.arrival.kind).inc()
+        trace = self._trace(work)
+        for output_id, _, message in work.outputs:
+            await self._publish(output_id, message, work.time_s, trace)
+        if work.reply is not None:
+            request_id = work.arrival.meta.request_id
+            self._remember(work.key, request_id, False, encode(work.reply))
+            await self._reply(request_id, work.key)
+        return bool(work.outputs or work.is_request)
+
+    # decisions -------------------------------------------------------------------------------------------------
+
+    def _decide(self, work: Work) -> bool:
+        """Let the machine handle the event; False if the service ignores the message."""
+        arrival = work.arrival
+        if arrival.kind == "tick":
+            event = self._service.tick_event()
+        else:
+            event = self._service.to_event(self._shell.routes.message(arrival), arrival.meta)
+        if event is None:
+            if work.is_request:
+                raise RuntimeFault(f"{self._service.name} ignores the request {arrival.subject}")
+            return False
 
         def commit(actions: list[Action]) -> None:
             """Make messages of the actions while the machine can still be put back."""
             try:
-                self._translate(arrival, key, source, actions, outputs, replies)
+                self._translate(work, actions)
             except (WireError, ValidationError) as error:  # ours, not the input's: nobody else is to blame
                 raise RuntimeFault(f"{self._service.name} made a message that the wire refuses: {error}") from error
 
-        try:
-            if arrival.kind == "request" and self._answered(arrival, key):
-                await self._reply(arrival.meta.request_id, key)
-                return False
-            if arrival.kind == "tick":
-                event = self._service.tick_event()
-            else:
-                event = self._service.to_event(self._shell.routes.message(arrival), arrival.meta)
-            if event is None:
-                if arrival.kind == "request":
-                    raise RuntimeFault(f"{self._service.name} ignores the request {arrival.subject}")
-                return False
-            self.machines.handle(key, event, stored.time_s, stored.seq, commit)
-            if arrival.kind == "request" and not replies:
-                raise RuntimeFault(f"{self._service.name} gave no Reply to {arrival.subject}")
-        except (WireError, ValidationError, CoreError) as error:
-            await self._refused(arrival, key, source, error)
-            return True
-        except Exception as error:
-            await self._broken(arrival, key, source, error)
-            return True
-        self.changed.add(key)
-        self._shell.metrics.inputs.labels(self._service.name, arrival.kind).inc()
-        trace = self._trace(arrival, key, source, started_ns, outputs)
-        for output_id, _, message in outputs:
-            await self._publish(output_id, message, stored.time_s, trace)
-        if arrival.kind == "request":
-            self._remember(key, arrival.meta.request_id, False, encode(replies[0]))
-            await self._reply(arrival.meta.request_id, key)
-        return bool(outputs or replies)
+        self.machines.handle(work.key, event, work.time_s, arrival.meta.seq, commit)
+        return True
 
-    # outputs ---------------------------------------------------------------------------------------------------
-
-    def _translate(
-        self,
-        arrival: Arrival,
-        key: str,
-        source: str,
-        actions: list[Action],
-        outputs: list[tuple[str, Any, Message]],
-        replies: list[Message],
-    ) -> None:
+    def _translate(self, work: Work, actions: list[Action]) -> None:
         for index, action in enumerate(actions):
+            fact = action.body if isinstance(action, Reply) else action.fact
+            message = self._service.to_message(work.key, fact)
             if isinstance(action, Reply):
-                replies.append(self._reply_message(arrival, key, action))
-                continue
-            message = self._service.to_message(key, action.fact)
-            if message is not None:
-                self._check_output(key, message)
-                outputs.append((f"{self._service.name}:{source}:{index}", action.fact, message))
+                if not work.is_request or message is None:
+                    raise RuntimeFault(f"{self._service.name} replied {fact!r} to {work.arrival.subject}")
+                work.reply = message
+            elif message is not None:
+                self._check_output(work.key, message)
+                work.outputs.append((f"{self._service.name}:{work.source}:{index}", fact, message))
+        if work.is_request and work.reply is None:
+            raise RuntimeFault(f"{self._service.name} gave no Reply to {work.arrival.subject}")
 
     def _check_output(self, key: str, message: Message) -> None:
-        if channel_of(message).kind != "evt" or channel_of(message).service != self._service.name:
+        channel = channel_of(message)
+        if channel.kind != "evt" or channel.service != self._service.name:
             raise RuntimeFault(f"{self._service.name} may not publish {type(message).__name__}")
         if key not in (CLUSTER, message.job):
             raise RuntimeFault(f"the machine of {key!r} published about {message.job!r}; only '_' may")
+
+    # outputs ---------------------------------------------------------------------------------------------------
 
     async def _publish(self, output_id: str, message: Message, now: float, trace: str) -> None:
         if output_id in self._published:
@@ -153,16 +176,14 @@ class Handling:
         await self.writer.send(subject_of(message), encode(message), headers)
         self._shell.metrics.outputs.inc()
 
-    def _trace(
-        self, arrival: Arrival, key: str, source: str, started_ns: int, outputs: list[tuple[str, Any, Message]]
-    ) -> str:
+    def _trace(self, work: Work) -> str:
         """A span for what was handled, if anybody could want it; the ``traceparent`` of its outputs."""
-        slot = self.machines.slots.get(key)
+        arrival, slot = work.arrival, self.machines.slots.get(work.key)
         parent = arrival.trace
-        if slot is not None and key != CLUSTER:
+        if slot is not None and work.key != CLUSTER:
             slot.trace = slot.trace or parent
             parent = parent or slot.trace
-        if not (outputs or arrival.trace or arrival.kind == "request"):
+        if not (work.outputs or arrival.trace or work.is_request):
             return parent
         what = arrival.subject.split(".")[3] if arrival.kind in ("message", "request") else arrival.kind
 
@@ -171,16 +192,16 @@ class Handling:
             found: dict[str, Any] = {
                 "messaging.system": "nats",
                 "messaging.destination.name": arrival.subject,
-                "stretto.job": key,
-                "stretto.source": source,
+                "stretto.job": work.key,
+                "stretto.source": work.source,
                 "stretto.delivery": 1 + (self._attempt if replayed else 0),
-                "stretto.published": [channel_of(message).name for _, _, message in outputs],
+                "stretto.published": [channel_of(message).name for _, _, message in work.outputs],
             }
-            for _, fact, _ in outputs:
+            for _, fact, _ in work.outputs:
                 found |= decision_attributes(fact)
             return found
 
-        span = self._shell.tracing.span(f"{self._service.name} {what}", parent, started_ns, attributes=attributes)
+        span = self._shell.tracing.span(f"{self._service.name} {what}", parent, work.started_ns, attributes=attributes)
         if span is None:
             return parent
         span.end()
@@ -188,17 +209,9 @@ class Handling:
 
     # replies ---------------------------------------------------------------------------------------------------
 
-    def _reply_message(self, arrival: Arrival, key: str, action: Reply) -> Message:
-        if arrival.kind != "request":
-            raise RuntimeFault(f"{self._service.name} replied to {arrival.subject or arrival.kind}: nobody asked")
-        message = self._service.to_message(key, action.body)
-        if message is None:
-            raise RuntimeFault(f"{self._service.name} has no message for the reply {action.body!r}")
-        return message
-
-    def _answered(self, arrival: Arrival, key: str) -> bool:
-        slot = self.machines.slots.get(key)
-        return slot is not None and slot.remembered(arrival.meta.request_id) is not None
+    def _answered(self, work: Work) -> bool:
+        slot = self.machines.slots.get(work.key)
+        return slot is not None and slot.remembered(work.arrival.meta.request_id) is not None
 
     def _remember(self, key: str, request_id: str, refused: bool, body: bytes) -> None:
         slot = self.machines.slots.get(key)
@@ -221,15 +234,17 @@ class Handling:
 
     # what cannot be handled ------------------------------------------------------------------------------------
 
-    async def _refused(self, arrival: Arrival, key: str, source: str, error: Exception) -> None:
+    async def _refused(self, work: Work, error: Exception) -> None:
+        arrival, key = work.arrival, work.key
         field, value, remedy = (str(getattr(error, name, "")) for name in ("field", "value", "remedy"))
-        if arrival.kind == "request":
+        if work.is_request:
             self._remember(key, arrival.meta.request_id, True, refusal("refused", str(error), field, value, remedy))
             await self._reply(arrival.meta.request_id, key)
             return
-        await self._dead_letter(arrival, source, "refused", str(error), {"field": field, "remedy": remedy})
+        await self._dead_letter(arrival, work.source, "refused", str(error), {"field": field, "remedy": remedy})
 
-    async def _broken(self, arrival: Arrival, key: str, source: str, error: Exception) -> None:
+    async def _broken(self, work: Work, error: Exception) -> None:
+        arrival, key = work.arrival, work.key
         self._shell.metrics.faults.inc()
         log.exception(
             "a machine broke on a message; it is as before, the message is set aside",
@@ -244,11 +259,11 @@ class Handling:
             span.set_attribute("stretto.job", key)
             span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
             span.end()
-        if arrival.kind == "request":
+        if work.is_request:
             body = refusal("internal", f"{type(error).__name__}: {error}", remedy="see the service's log")
             self._remember(key, arrival.meta.request_id, True, body)
             await self._reply(arrival.meta.request_id, key)
-        await self._dead_letter(arrival, source, "fault", f"{type(error).__name__}: {error}", {})
+        await self._dead_letter(arrival, work.source, "fault", f"{type(error).__name__}: {error}", {})
 
     async def _dead_letter(self, arrival: Arrival, source: str, reason: str, text: str, more: dict[str, str]) -> None:
         subject = arrival.subject or f"tick.{self._service.name}"

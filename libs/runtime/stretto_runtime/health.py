@@ -1,4 +1,4 @@
-"""``/healthz`` (the process lives and is connected), ``/readyz`` (every partition it should own is live), ``/metrics``."""
+"""``/healthz``: alive and connected; ``/readyz``: every partition it should own is live; ``/metrics``: Prometheus."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ class Server(uvicorn.Server):
         self._stop = asyncio.Event()
 
     @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
+    def capture_signals(self) -> Generator[None]:
         yield
 
     async def main_loop(self) -> None:

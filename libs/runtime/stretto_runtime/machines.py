@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from pydantic import TypeAdapter, ValidationError
 from stretto_core.machine import Action
@@ -28,9 +28,9 @@ LANES = 512
 class MachineFactory(Protocol):
     """What this module needs of a service."""
 
-    name: str
-    version: int
-    state_types: dict[str, type]
+    name: ClassVar[str]
+    version: ClassVar[int]
+    state_types: ClassVar[dict[str, type]]
 
     def machine(self, key: str, state: Any) -> Any: ...
 

@@ -154,7 +154,7 @@ def server_config(
     """The text of a nats-server configuration file.
 
     ``passwords``: user -> password, with the permissions of each; None: nobody needs credentials (tests).
-    ``sync_interval``: ``"always"`` survives power loss on one replica, at the price of every write waiting for the disk.
+    ``sync_interval``: ``"always"`` survives power loss on one replica; every write then waits for the disk.
     """
     lines = [
         f"host: {json.dumps(host)}",

@@ -18,26 +18,10 @@ from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from stretto_runtime.faults import SettingsFault
+from stretto_runtime.provision import SERVICES
 
 PREFIX = "STRETTO_"
-COMPONENTS = frozenset(
-    [
-        "profiler",
-        "fitter",
-        "planner",
-        "arbiter",
-        "dispatcher",
-        "checkpoints",
-        "oom",
-        "actuator",
-        "gateway",
-        "cli",
-        "trainer",
-        "pod",
-        "job",
-        "demo",
-    ]
-)
+COMPONENTS = frozenset((*SERVICES, "cli", "trainer", "pod", "job", "demo"))
 
 
 class Settings(BaseSettings):
@@ -61,7 +45,12 @@ class Settings(BaseSettings):
 
     @classmethod
     def settings_customise_sources(
-        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, **_: Any
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Only what ``load`` collected: the environment is read in one place."""
         return (init_settings,)

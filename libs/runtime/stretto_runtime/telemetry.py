@@ -14,7 +14,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,7 @@ class Tracing:
         return self._tracer.start_span(name, context, kind, found, start_time=start_ns)
 
     @contextlib.contextmanager
-    def sending(self, name: str, parent: str = "", attributes: Mapping[str, Any] | None = None) -> Iterator[str]:
+    def sending(self, name: str, parent: str = "", attributes: Mapping[str, Any] | None = None) -> Generator[str]:
         """A span around an action of ours; yields the ``traceparent`` for what it sends."""
         span = self.span(name, parent, kind=SpanKind.PRODUCER, attributes=lambda: attributes or {})
         if span is None:
@@ -142,7 +142,7 @@ class LocalSpans(SpanProcessor):
         pass
 
     def on_end(self, span: ReadableSpan) -> None:
-        context, resource = span.get_span_context(), span.resource
+        context, resource = span.context, span.resource
         line = {
             "trace_id": f"{context.trace_id:032x}",
             "span_id": f"{context.span_id:016x}",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 
 import pytest
 from conftest import connect
 from hypothesis import given
 from hypothesis import strategies as st
-from stretto_runtime import Client, EmbeddedServer
+from stretto_runtime import BusFault, Client, EmbeddedServer
 from stretto_runtime.faults import Fenced
 from stretto_runtime.log import Fence, Writer
 from stretto_runtime.ownership import Ownership, assign
@@ -47,8 +48,6 @@ def test_without_members_nothing_is_owned() -> None:
 
 async def test_a_former_owner_can_write_neither_outputs_nor_snapshots(client: Client) -> None:
     """What protects the stream is not anybody's opinion about ownership but the fence."""
-    import asyncio
-
     bus = client.bus
     old = Fence("fence.dispatcher.3", await bus.store("fence.dispatcher.3", b"old"))
     await bus.store("fence.dispatcher.3", b"new")
@@ -87,14 +86,8 @@ async def test_two_who_take_the_same_entry_cannot_both_have_it(client: Client) -
 async def test_a_service_can_use_only_its_own_subjects(server: EmbeddedServer, client: Client) -> None:
     planner = await connect(server, "planner")
     reader = await connect(server, "reader")
-    from stretto_runtime import BusFault
-
-    for subject in (
-        "evt.v1.arbiter.plan-decided.a",
-        "journal.arbiter.0",
-        "fence.arbiter.0",
-        "$KV.STATE.owner.arbiter.0",
-    ):
+    foreign = ("evt.v1.arbiter.plan-decided.a", "journal.arbiter.0", "fence.arbiter.0", "$KV.STATE.owner.arbiter.0")
+    for subject in foreign:
         with pytest.raises(BusFault):
             await (await planner.bus.post(subject, b"{}", {}, timeout_s=0.2))
     with pytest.raises(BusFault):

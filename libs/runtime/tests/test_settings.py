@@ -9,14 +9,14 @@ from stretto_runtime import Settings, SettingsFault
 
 class PlannerSettings(Settings):
     top_k: int = Field(3, ge=1)
-    weights: list[float] = [1.0]
+    weights: tuple[float, ...] = (1.0,)
 
 
 def test_defaults_and_overrides() -> None:
     assert PlannerSettings.load("planner", {}).top_k == 3
     assert PlannerSettings.load("planner", {"STRETTO_TOP_K": "5"}).top_k == 5
     assert PlannerSettings.load("planner", {"STRETTO_PLANNER_TOP_K": "6", "STRETTO_TOP_K": "5"}).top_k == 6
-    assert PlannerSettings.load("planner", {"STRETTO_WEIGHTS": "[0.5, 2]"}).weights == [0.5, 2.0]
+    assert PlannerSettings.load("planner", {"STRETTO_WEIGHTS": "[0.5, 2]"}).weights == (0.5, 2.0)
 
 
 def test_an_unknown_variable_is_refused_with_the_nearest_name() -> None:

@@ -1,0 +1,276 @@
+"""From a loaded snapshot to the end of one ownership: replay, live, leave (RUNTIME.md, steps 6 to 9)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from nats.aio.msg import Msg
+from stretto_wire.errors import WireError
+from stretto_wire.registry import parse
+
+from stretto_runtime.bus import EVENTS
+from stretto_runtime.faults import BusFault, PartitionLost
+from stretto_runtime.handling import Handling
+from stretto_runtime.inputs import TICK_ENTRY, request_entry
+from stretto_runtime.log import Tail
+from stretto_runtime.rpc import Journal, refusal
+from stretto_runtime.snapshots import Cursor, Snapshots
+
+if TYPE_CHECKING:
+    from stretto_runtime.partition import Partition, Shell
+
+SETTLE_AGAIN_S = 1.0
+MIN_SNAPSHOT_S = 0.2
+QUIET = 30
+"""Inputs without outputs (ticks, most telemetry) are cheap to replay: they wait this many times longer."""
+
+log = structlog.get_logger("stretto.session")
+
+
+class Session:
+    """From a loaded snapshot to the end of one ownership."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        shell: Shell,
+        handling: Handling,
+        snapshots: Snapshots,
+        journal: Journal,
+        cursor: Cursor,
+    ) -> None:
+        self._partition = partition
+        self._shell = shell
+        self._service = shell.service
+        self._handling = handling
+        self._machines = handling.machines
+        self._snapshots = snapshots
+        self._journal = journal
+        self._seq = cursor.seq
+        self._saved_seq = cursor.seq
+        self._unsaved = 0
+        self._news = False
+        self._saved_at_s = 0.0
+        self._loop = asyncio.get_running_loop()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._subscription: Any = None
+        self._edges: asyncio.Task[None] | None = None
+        self._touched: set[str] = set()
+        self._settle = asyncio.Event()
+        self._wake = partition.wake
+        self._settled: set[str] = set()
+
+    async def run(self) -> None:
+        partition, bus = self._partition, self._shell.bus
+        filters = self._shell.routes.filters(partition.number)
+        tail = await Tail.open(bus, EVENTS, filters, self._seq + 1)
+        tail.on_arrival(self._wake)
+        self._saved_at_s = self._loop.time()
+        left_of_backlog = tail.backlog
+        try:
+            while True:
+                self._wake.clear()
+                batch = await tail.take()
+                for stored in batch:
+                    self._news |= await self._handling.handle(stored)
+                    self._seq = stored.seq
+                    self._unsaved += 1
+                self._check()
+                if not partition.live:
+                    left_of_backlog -= len(batch)
+                    if left_of_backlog <= 0 or (batch and tail.pending == 0 and not tail.ready()):
+                        await self._go_live()
+                elif batch:
+                    self._after()
+                await self._snapshot_if_due()
+                if partition.stopping and partition.live and await self._drained(tail):
+                    await self._leave()
+                    return
+                if partition.stopping and not partition.live:
+                    await self._shell.ownership.release(partition.number, partition.epoch)
+                    return
+                if tail.ready():
+                    await asyncio.sleep(0)
+                else:
+                    await self._wake.wait()
+        finally:
+            await self._end(tail)
+
+    def _check(self) -> None:
+        """Raise what makes this session end."""
+        self._handling.writer.check()
+        if self._journal.fault is not None:
+            raise self._journal.fault
+        if self._partition.connection_broke:
+            self._partition.connection_broke = False
+            if not (self._handling.writer.idle and self._journal.idle):
+                raise BusFault("the connection broke while outputs were on their way")
+
+    async def _go_live(self) -> None:
+        service, number = self._service, self._partition.number
+        self._handling.live = True
+        self._partition.live = True
+        self._partition.journal = self._journal
+        self._partition.fault = ""
+        self._journal.start()
+        if service.rpcs:
+            subject = f"rpc.v1.{service.name}.*.{number}.*"
+            self._subscription = await self._shell.bus.subscribe(subject, self._requested)
+        self._edges = asyncio.create_task(self._settling())
+        self._touch(self._machines.slots)
+        self._plan_tick()
+        self._shell.metrics.partitions.inc()
+        service.partition_changed()
+
+    def _after(self) -> None:
+        self._touch(self._handling.changed)
+        self._handling.changed.clear()
+        self._plan_tick()
+
+    def _touch(self, keys: Iterable[str]) -> None:
+        if self._service.has_edges:
+            self._touched.update(keys)
+            self._settle.set()
+
+    # requests --------------------------------------------------------------------------------------------------
+
+    async def _requested(self, msg: Msg) -> None:
+        headers = msg.headers or {}
+        tokens = msg.subject.split(".")  # rpc.v1.<service>.<verb>.<partition>.<job>
+        subject = ".".join((*tokens[:4], tokens[5]))
+        try:
+            message = parse(subject, msg.data)
+        except WireError as error:
+            await self._answer(msg.reply, True, refusal("invalid", str(error), error.field, error.value, error.remedy))
+            return
+        request_id = headers.get("request-id") or getattr(message, "request_id", "") or msg.reply
+        waiting = self._handling.waiting
+        slot = self._machines.slots.get(message.job)
+        known = slot.remembered(request_id) if slot else None
+        if known is not None:
+            await self._answer(msg.reply, known[1], known[2].encode())
+        elif request_id in waiting:
+            waiting[request_id].append(msg.reply)
+        else:
+            entry = request_entry(message.job, request_id, subject, msg.data, headers.get("traceparent", ""))
+            if self._journal.add(entry):
+                waiting[request_id] = [msg.reply]
+            else:
+                await self._answer(msg.reply, True, refusal("busy", "too many requests wait", remedy="ask again later"))
+
+    async def _answer(self, reply: str, refused: bool, body: bytes) -> None:
+        with contextlib.suppress(BusFault):  # the caller asks again
+            await self._shell.bus.send(reply, body, {"error": "1"} if refused else None)
+
+    # time ------------------------------------------------------------------------------------------------------
+
+    def _plan(self, name: str, delay_s: float, action: Callable[[], None]) -> None:
+        if name not in self._timers:
+            self._timers[name] = self._loop.call_later(delay_s, self._fire, name, action)
+
+    def _fire(self, name: str, action: Callable[[], None]) -> None:
+        self._timers.pop(name, None)
+        action()
+
+    def _plan_tick(self) -> None:
+        if self._service.tick_s is not None and not self._partition.stopping and self._machines.ticking():
+            self._plan("tick", self._service.tick_s, self._tick)
+
+    def _tick(self) -> None:
+        self._journal.add(TICK_ENTRY)
+
+    async def _snapshot_if_due(self) -> None:
+        settings = self._service.settings
+        if self._unsaved == 0:
+            return
+        many = self._unsaved >= settings.snapshot_inputs
+        if many:
+            wait_s = min(MIN_SNAPSHOT_S, settings.snapshot_s)
+        else:
+            wait_s = settings.snapshot_s * (1 if self._news else QUIET)
+        left_s = self._saved_at_s + wait_s - self._loop.time()
+        if left_s <= 0:
+            await self._snapshot()
+        else:
+            self._plan("news" if self._news or many else "quiet", left_s, self._wake.set)
+
+    async def _snapshot(self) -> None:
+        writer = self._handling.writer
+        await writer.drain()
+        cursor = Cursor(self._seq, writer.last_seq, self._service.version)
+        await self._snapshots.save(self._machines.documents(sorted(self._machines.dirty)), cursor)
+        self._saved_seq = self._seq
+        self._unsaved = 0
+        self._news = False
+        self._saved_at_s = self._loop.time()
+        self._shell.metrics.snapshots.inc()
+
+    # edges -----------------------------------------------------------------------------------------------------
+
+    async def _settling(self) -> None:
+        while True:
+            await self._settle.wait()
+            self._settle.clear()
+            while self._touched:
+                key = self._touched.pop()
+                slot = self._machines.slots.get(key)
+                if slot is None:
+                    continue
+                self._settled.add(key)
+                try:
+                    await self._service.settled(key, slot.machine)
+                except PartitionLost:
+                    log.info("edge stopped: partition lost", key=key)
+                except Exception as error:
+                    log.exception("settled failed; it is called again", key=key, error=str(error))
+                    self._loop.call_later(SETTLE_AGAIN_S, self._touch, {key})
+
+    # end -------------------------------------------------------------------------------------------------------
+
+    async def _drained(self, tail: Tail) -> bool:
+        """Stop what brings new work; whether the last frame has come back."""
+        if self._subscription is not None:
+            subscription, self._subscription = self._subscription, None
+            await subscription.drain()
+        return self._journal.idle and self._seq >= self._journal.stored_seq and not tail.ready()
+
+    async def _leave(self) -> None:
+        await self._stop_edges()
+        if self._seq > self._saved_seq:
+            await self._snapshot()
+        await self._handling.writer.drain()
+        cursor = Cursor(self._seq, self._handling.writer.last_seq, self._service.version)
+        await self._snapshots.mark(cursor, 0, clean=True)
+        await self._shell.ownership.release(self._partition.number, self._partition.epoch)
+
+    async def _stop_edges(self) -> None:
+        edges, self._edges = self._edges, None
+        if edges is not None:
+            edges.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await edges
+        settled, self._settled = self._settled, set()
+        for key in sorted(settled):
+            try:
+                await self._service.left(key)
+            except Exception as error:
+                log.exception("left failed", key=key, error=str(error))
+
+    async def _end(self, tail: Tail) -> None:
+        if self._partition.live:
+            self._partition.live = False
+            self._shell.metrics.partitions.dec()
+        self._partition.journal = None
+        for timer in self._timers.values():
+            timer.cancel()
+        if self._subscription is not None:
+            with contextlib.suppress(Exception):
+                await self._subscription.unsubscribe()
+        await self._stop_edges()
+        await self._journal.close()
+        await tail.close()
+        self._service.partition_changed()
