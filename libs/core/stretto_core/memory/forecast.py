@@ -64,10 +64,9 @@ def forecast(
     lead = min(left, max(samples_per_s * lead_s, left / 50))
     grid = sorted({now + lead, *(now + left * step / HORIZONS for step in range(1, HORIZONS + 1))})
     totals = [growth.at(samples) for samples in grid]
+    shares = {pod: share_of_growth(server, peers) for pod, server in known.items()}
     paths = {
-        pod: [
-            bytes_at(server, _part(total, growth.categories, share_of_growth(server, peers)), cost) for total in totals
-        ]
+        pod: [bytes_at(server, _part(total, growth.categories, shares[pod]), cost) for total in totals]
         for pod, server in known.items()
     }
     at_lead = grid.index(now + lead)

@@ -208,11 +208,9 @@ class OomMachine:
             action, reason = "shrink", f"{_gib(wanted)} is enough to the end, {_gib(limit)} is the limit"
         elif seen.crosses:
             action = "none"
-            reason = f"{most.pod} may pass its limit of {_gib(most.limit_bytes)} before the end, not within {settings.lead_s:g} s"
-            if limit and wanted <= limit and seen.urgent:
-                reason = (
-                    f"{most.pod} needs more than the job's maximum of {_gib(opened.max_bytes)} per server; add servers"
-                )
+            reason = f"{most.pod} may pass its limit of {_gib(most.limit_bytes)} before the end, but not soon"
+            if seen.urgent:
+                reason = f"{most.pod} needs more than the job's maximum, {_gib(opened.max_bytes)}: add servers"
         else:
             action = "none"
             reason = f"{most.pod} ends at about {_gib(most.at_end_bytes)} of {_gib(most.limit_bytes)}"
@@ -231,9 +229,7 @@ class OomMachine:
             when = f"{first.pod} reaches its limit of {_gib(first.limit_bytes)} in about {first.oom_in_s:.0f} s"
         else:
             when = f"{most.pod} may reach its limit of {_gib(most.limit_bytes)}"
-        capped = (
-            "" if seen.recommended_bytes <= opened.max_bytes else "; the job's maximum is less than needed: add servers"
-        )
+        capped = "" if seen.recommended_bytes <= opened.max_bytes else "; the job's maximum is less: add servers"
         return f"{when} (at the end {_gib(most.at_end_low_bytes)} to {_gib(most.at_end_high_bytes)}){capped}"
 
     def _tell(self, said: OomForecast, now: float) -> list[Action]:

@@ -1,0 +1,7 @@
+"""``python -m stretto_oom``"""
+
+from stretto_runtime import run
+
+from stretto_oom.service import Oom
+
+run(Oom)

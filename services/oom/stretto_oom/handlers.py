@@ -1,0 +1,85 @@
+"""Wire message <-> event and fact of the memory watch. Nothing is decided here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from stretto_core import memory
+from stretto_wire import events, values
+from stretto_wire.base import Message
+from stretto_wire.spec import ModelSpec
+
+KEY_BYTES = 8
+FLOAT_BYTES = 4
+
+
+def row_bytes(model: ModelSpec) -> int:
+    """One category: its key, its weights and the optimiser's slots (Adagrad [w|a], Adam [w|m|v|t])."""
+    dimension = model.embedding_dim
+    floats = 2 * dimension if model.optimizer == "adagrad" else 3 * dimension + 1
+    return KEY_BYTES + FLOAT_BYTES * floats
+
+
+def _opened(message: events.JobSubmitted, table_slots: int) -> memory.WatchOpened:
+    spec = message.spec
+    bounds = spec.resources.ps.memory
+    return memory.WatchOpened(spec.samples_total, row_bytes(spec.model), bounds.min, bounds.max, table_slots)
+
+
+def _measured(message: events.ProfileMeasured) -> memory.MemoryMeasured:
+    servers = tuple(
+        memory.ServerMeasured(ps.pod, ps.memory_used_bytes, ps.memory_limit_bytes, ps.categories, ps.buckets)
+        for ps in message.ps
+    )
+    return memory.MemoryMeasured(message.samples_total, servers, message.settled)
+
+
+def _of_server(pod: str, event: Any) -> Any:
+    return event if pod.startswith("ps-") else None
+
+
+_EVENTS: dict[type[Message], Callable[[Any], Any]] = {
+    events.ProfileMeasured: _measured,
+    events.JobProgressed: lambda m: memory.ProgressSeen(m.samples_done, m.samples_total, m.samples_per_s),
+    events.PlanApplied: lambda m: memory.LimitChanged(m.plan.ps_memory_bytes),
+    events.PodResized: lambda m: _of_server(m.pod, memory.LimitChanged(m.memory_bytes, m.pod)),
+    events.PodExited: lambda m: _of_server(m.pod, memory.ServerLeft(m.pod)),
+    events.JobCompleted: lambda m: memory.WatchClosed(),
+    events.JobCancelled: lambda m: memory.WatchClosed(),
+    events.JobFailed: lambda m: memory.WatchClosed(),
+}
+
+
+def to_event(message: Message, table_slots: int) -> Any:
+    """The watch's event of a message; None for pods that are no parameter servers."""
+    if isinstance(message, events.JobSubmitted):
+        return _opened(message, table_slots)
+    return _EVENTS[type(message)](message)
+
+
+def _server(server: memory.ServerForecast) -> values.PsForecast:
+    return values.PsForecast(
+        pod=server.pod,
+        used_bytes=server.used_bytes,
+        limit_bytes=server.limit_bytes,
+        at_end_bytes=server.at_end_bytes,
+        at_end_interval_bytes=values.Interval(low=float(server.at_end_low_bytes), high=float(server.at_end_high_bytes)),
+        oom_in_s=server.oom_in_s,
+        oom_at_samples=server.oom_at_samples,
+    )
+
+
+def to_message(job: str, fact: memory.OomForecast) -> events.OomForecast:
+    """The forecast on the wire."""
+    return events.OomForecast(
+        job=job,
+        ps=tuple(_server(server) for server in fact.servers),
+        samples_done=fact.samples_done,
+        samples_total=fact.samples_total,
+        horizon_s=fact.horizon_s,
+        recommended_ps_memory_bytes=fact.recommended_bytes,
+        limit_ps_memory_bytes=fact.limit_bytes,
+        action=fact.action,  # type: ignore[arg-type]
+        reason=fact.reason,
+    )

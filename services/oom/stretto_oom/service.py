@@ -1,0 +1,42 @@
+"""The memory watch over the parameter servers of every job."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from stretto_core.memory import OomMachine, WatchState
+from stretto_runtime import Input, Meta, Service
+from stretto_wire import events
+from stretto_wire.base import Message
+
+from stretto_oom import handlers
+from stretto_oom.settings import OomSettings
+
+
+class Oom(Service):
+    """Hears what parameter servers use, says where it goes and what they need."""
+
+    name = "oom"
+    version = OomMachine.version
+    settings_type = OomSettings
+    inputs = (
+        Input(events.JobSubmitted),
+        Input(events.JobCancelled),
+        Input(events.JobFailed),
+        Input(events.JobCompleted),
+        Input(events.ProfileMeasured),
+        Input(events.JobProgressed),
+        Input(events.PlanApplied),
+        Input(events.PodResized),
+        Input(events.PodExited),
+    )
+    state_types: ClassVar[dict[str, type]] = {"job": WatchState}
+
+    def machine(self, key: str, state: WatchState | None) -> OomMachine:
+        return OomMachine(state, self.settings.watch())
+
+    def to_event(self, message: Message, meta: Meta) -> Any:
+        return handlers.to_event(message, self.settings.table_slots)
+
+    def to_message(self, key: str, fact: Any) -> Message:
+        return handlers.to_message(key, fact)
