@@ -387,11 +387,19 @@ def test_unowned_bucket_is_named() -> None:
 
 
 def test_books_count_what_is_missing_and_what_is_twice() -> None:
-    exact = a.Book(applied_samples=100, skipped_repeats=7, owns_dense=True, rows=5, checksum=str(2**64 - 1))
-    other = a.Book(applied_samples=0, skipped_repeats=9, owns_dense=False, rows=6, checksum="3")
-    books = a.close_books(100, [exact, other], None)
+    exact = a.Book(applied_samples=100, skipped_repeats=7, owns_dense=True, rows=5, checksum="f" * 16)
+    other = a.Book(applied_samples=100, skipped_repeats=9, owns_dense=False, rows=6, checksum="1a")
+    empty = a.Book(applied_samples=0, skipped_repeats=0, owns_dense=False, rows=0, checksum="0")
+    books = a.close_books(100, [exact, other, empty], None)
     assert (books.samples_applied, books.samples_lost, books.samples_repeated) == (100, 0, 0)
-    assert (books.rows, books.repeats_recognised, books.checksum) == (11, 9, "2")
+    assert (books.rows, books.repeats_recognised, books.checksum) == (11, 9, f"{0x19:016x}")
     torn = a.close_books(100, [exact, a.Book(90, 0, True, 1, ""), a.Book(130, 0, True, 1, "")], None)
     assert (torn.samples_applied, torn.samples_lost, torn.samples_repeated) == (90, 10, 30)
     assert a.close_books(100, [], None).samples_lost == 100
+
+
+def test_bucket_left_frozen_by_a_dead_mover_is_taken_from_itself() -> None:
+    vectors = {0: [1, 2], 1: [0, 0]}
+    moves = a.plan_moves(vectors, {0: [1], 1: [0]}, [1, 1], {0: 1.0})
+    assert moves == {0: [(1, 0)]}
+    assert a.plan_moves({0: [1, 1]}, {0: [2]}, [1, 1], {0: 1.0}) == {0: [(-1, 0)]}

@@ -63,7 +63,7 @@ _EVENTS: dict[type, Callable[[Any], Any]] = {
     wire.HotPsDetected: lambda m: core.HotPsDetected(m.pod),
     wire.CheckpointRestored: lambda m: core.CheckpointRestored(),
     wire.CheckpointFlushed: lambda m: core.CheckpointFlushed(m.checkpoint.id, m.checkpoint.id.endswith(FINAL)),
-    wire.CheckpointFailed: lambda m: core.CheckpointFailed(m.id, m.reason),
+    wire.CheckpointFailed: lambda m: core.CheckpointFailed(m.id, m.reason, m.id.endswith(FINAL)),
     wire.JobCompleted: lambda m: core.JobCompleted(m.samples_abandoned),
     wire.GetServers: lambda m: core.ServersAsked(),
     seen.PodReady: _ready,

@@ -16,6 +16,8 @@ from stretto_core.actuation import ActuatorState, Rebalance, Server, plan_moves
 from . import observations as seen
 
 DENSE = -1
+FROZEN_LOOKS = 25
+"""looks, some 0.2 s apart, after which a frozen bucket counts as left behind"""
 
 log = structlog.get_logger("stretto.actuator")
 
@@ -38,6 +40,7 @@ class Mover:
     def rest(self) -> None:
         """No migration is wanted."""
         self._taking: int | None = None
+        self._frozen_looks = 0
         self._buckets = 0
         self._moved_bytes = 0
         self._longest_freeze_s = 0.0
@@ -55,6 +58,10 @@ class Mover:
             rows,
             wanted.weights,
         )
+        thaws = all(source == destination for destination, part in moves.items() for _, source in part)
+        self._frozen_looks = self._frozen_looks + 1 if moves and thaws else 0
+        if moves and thaws and self._frozen_looks < FROZEN_LOOKS:
+            return  # a checkpoint freezes for an instant, too
         if not moves:
             await self._observe(
                 seen.MoveEnded(

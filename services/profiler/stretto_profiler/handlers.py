@@ -28,7 +28,9 @@ def _worker(message: wire.WorkerReported) -> core.WorkerReported:
 
 
 def _started(message: wire.PodStarted) -> core.PodStarted | None:
-    return None if message.role == "data" else core.PodStarted(message.pod, message.role)
+    if message.role == "data":
+        return None
+    return core.PodStarted(message.pod, message.role, message.cpu_cores, message.memory_bytes)
 
 
 _EVENTS: dict[type, Callable[[Any], Any]] = {
@@ -36,6 +38,7 @@ _EVENTS: dict[type, Callable[[Any], Any]] = {
     wire.PlanDecided: lambda m: core.PlanDecided(m.version),
     wire.PlanApplied: lambda m: core.PlanApplied(m.version, Plan(**m.plan.model_dump())),
     wire.PodStarted: _started,
+    wire.PodResized: lambda m: core.PodResized(m.pod, m.cpu_cores, m.memory_bytes),
     wire.PodExited: lambda m: core.PodExited(m.pod),
     wire.MigrationStarted: lambda m: core.MigrationStarted(),
     wire.MigrationFinished: lambda m: core.MigrationFinished(),

@@ -27,6 +27,7 @@ class Profiler(Service):
         Input(wire.PlanApplied),
         Input(wire.PodStarted),
         Input(wire.PodExited),
+        Input(wire.PodResized),
         Input(wire.MigrationStarted),
         Input(wire.MigrationFinished),
         Input(wire.WorkerReported),

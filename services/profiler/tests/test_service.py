@@ -68,7 +68,7 @@ async def test_profiles_and_dead_letters(tmp_path: Path) -> None:
     await client.publish(started("ps-0", "ps"))
     await client.publish(started("worker-0", "worker"))
     await client.publish(wire.PlanApplied(job="j", version=1, plan=PLAN, took_s=1.0))
-    for number in range(1, 16):
+    for number in range(1, 21):
         now = time.time()
         await client.publish(report(number, now))
         ps = wire.PsReported(
@@ -90,7 +90,7 @@ async def test_profiles_and_dead_letters(tmp_path: Path) -> None:
         await asyncio.sleep(0.1)
     assert profiles[0].step_time_s == pytest.approx(0.05)
     assert profiles[1].categories == 77
-    assert profiles[-1].settled
+    assert any(profile.settled for profile in profiles)
     first, second = (letter.headers for letter in dead)
     assert (first["field"], second["field"]) == ("steps_total", "pod")
     assert "not below" in first["error"]

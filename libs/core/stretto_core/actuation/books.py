@@ -12,7 +12,7 @@ def close_books(expected: int, books: Sequence[Book], evaluation: tuple[int, flo
 
     The smallest count shows what was lost, the largest what was applied twice; both are exact when all agree.
     """
-    counts = [book.applied_samples for book in books if book.owns_dense] or [0]
+    counts = [book.applied_samples for book in books if book.owns_dense or book.rows] or [0]
     return JobFinished(
         samples_expected=expected,
         samples_applied=min(counts),
@@ -28,6 +28,6 @@ def close_books(expected: int, books: Sequence[Book], evaluation: tuple[int, flo
 def _sum(checksums: Sequence[str]) -> str:
     """The sum modulo 2^64; empty when a server gave none."""
     try:
-        return str(sum(int(checksum, 0) for checksum in checksums) % 2**64) if checksums else ""
+        return f"{sum(int(checksum, 16) for checksum in checksums) % 2**64:016x}" if checksums else ""
     except ValueError:
         return ""

@@ -86,7 +86,7 @@ class ActuatorMachine:
 
     def _checkpoint_failed(self, event: s.CheckpointFailed, now: float) -> None:
         st = self.state
-        if st.phase == "completing":
+        if event.final:
             st.final_checkpoint_due = False  # its failure is told; the books do not wait for it
         elif st.phase == "active" and st.restores and st.layout != "ready":
             self._fail(f"the parameters cannot be restored: {event.reason}")

@@ -81,6 +81,7 @@ def plan_moves(
     ``buckets`` and ``slices`` are the own vectors of all servers, those that leave included; ``rows`` per bucket.
     Servers without a weight are emptied. Of what a server gives away, it gives the buckets whose rows are
     nearest to the mean, so that counts and rows stay balanced together; dense slices move only off servers that leave.
+    What a broken migration has left frozen at the server where it stays, that server takes from itself.
     """
     targets = {server: weight for server, weight in weights.items() if weight > 0}
     owner = owner_of(buckets)
@@ -102,6 +103,10 @@ def plan_moves(
         room[destination] -= 1
         load[destination] += rows[bucket] if bucket < len(rows) else 0
         moves.setdefault(destination, []).append((bucket, owner[bucket]))
+    going = {bucket for part in moves.values() for bucket, _ in part}
+    for bucket, server in enumerate(owner):
+        if bucket not in going and buckets[server][bucket] == FROZEN:
+            moves.setdefault(server, []).append((bucket, server))  # a mover died here: thaw it
     for destination, source in _dense_moves(slices, targets):
         moves.setdefault(destination, []).insert(0, (DENSE, source))
     return moves
@@ -116,4 +121,6 @@ def _dense_moves(slices: Mapping[int, Sequence[int]], targets: Mapping[int, floa
             destination = min(targets, key=lambda s: (count[s], s))
             count[destination] += count[source]
             moves.append((destination, source))
+        elif any(value == FROZEN for value in slices.get(source, ())):
+            moves.append((source, source))
     return moves

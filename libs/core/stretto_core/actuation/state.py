@@ -74,10 +74,11 @@ class CheckpointFlushed:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFailed:
-    """A checkpoint could not be taken or read."""
+    """A checkpoint could not be taken or read. ``final`` as above."""
 
     id: str
     reason: str
+    final: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +172,7 @@ class MigrationFinished:
 
 @dataclass(frozen=True, slots=True)
 class Book:
-    """One parameter server's own count. ``checksum``: decimal or 0x…, order-free, sums over servers are comparable."""
+    """One parameter server's own count. ``checksum``: hexadecimal, order-free; sums over servers compare."""
 
     applied_samples: int
     skipped_repeats: int

@@ -63,10 +63,21 @@ class PlanApplied:
 
 @dataclass(frozen=True, slots=True)
 class PodStarted:
-    """A pod is ready."""
+    """A pod is ready, with these limits."""
 
     pod: str
     role: Role
+    cpu_limit_cores: float = 0.0
+    memory_limit_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PodResized:
+    """A running pod has other limits now; it may not know them itself."""
+
+    pod: str
+    cpu_limit_cores: float
+    memory_limit_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from stretto_core.profiling.facts import (
     PlanApplied,
     PlanDecided,
     PodExited,
+    PodResized,
     PodStarted,
     ProfileMeasured,
     ProfilingRules,
@@ -82,6 +83,7 @@ class ProfilerMachine:
         if event.version > self.state.plan_version:
             self._change(now)
             self.state.plan_version, self.state.plan = event.version, event.plan
+            self.state.decided_version = max(self.state.decided_version, event.version)
 
     def _started(self, event: PodStarted, now: float) -> None:
         st = self.state
@@ -90,7 +92,14 @@ class ProfilerMachine:
         book = st.pods.setdefault(event.pod, PodBook(event.role))
         if not book.announced:
             book.announced = True
+            book.cpu_limit_cores, book.memory_limit_bytes = event.cpu_limit_cores, event.memory_limit_bytes
             st.highest[event.role] = max(st.highest[event.role], _number(event.pod))
+            self._change(now)
+
+    def _resized(self, event: PodResized, now: float) -> None:
+        book = self.state.pods.get(event.pod)
+        if book is not None:
+            book.cpu_limit_cores, book.memory_limit_bytes = event.cpu_limit_cores, event.memory_limit_bytes
             self._change(now)
 
     def _exited(self, event: PodExited, now: float) -> None:
@@ -199,8 +208,9 @@ class ProfilerMachine:
         self.state.pods[event.pod] = book
         book.reports += 1
         book.ended_at_s = event.ended_at_s
-        book.cpu_limit_cores = event.cpu_limit_cores
-        book.memory_used_bytes, book.memory_limit_bytes = event.memory_used_bytes, event.memory_limit_bytes
+        book.memory_used_bytes = event.memory_used_bytes
+        book.cpu_limit_cores = book.cpu_limit_cores or event.cpu_limit_cores  # the actuator knows better
+        book.memory_limit_bytes = book.memory_limit_bytes or event.memory_limit_bytes
 
     # windows ---------------------------------------------------------------------------------------------------
 
@@ -309,6 +319,7 @@ class ProfilerMachine:
         PlanDecided: _decided,
         PlanApplied: _applied,
         PodStarted: _started,
+        PodResized: _resized,
         PodExited: _exited,
         MigrationStarted: _moves,
         MigrationFinished: _moved,
