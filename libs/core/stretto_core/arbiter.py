@@ -12,16 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from stretto_core.arbitration import (
-    as_option,
     by_resource,
     claim,
     fit_into,
-    identified,
+    give_back,
     in_words,
-    required_gain,
+    shortage,
     worthwhile,
 )
 from stretto_core.candidates import MEMORY_STEP_BYTES, Candidate
+from stretto_core.explanation import Choice, alternatives, why
 from stretto_core.jobs import (
     Alternative,
     CandidatesComputed,
@@ -216,7 +216,7 @@ class ArbiterMachine:
         reasons: Sequence[str],
         now: float,
         predicted: PlanProposed | Candidate | None = None,
-        alternatives: Sequence[Alternative] = (),
+        others: Sequence[Alternative] = (),
     ) -> PlanDecided:
         previous, before = job.plan, job.throughput or None
         job.before, job.plan = previous, plan
@@ -238,7 +238,7 @@ class ArbiterMachine:
             throughput_low=predicted.throughput_low if predicted else None,
             throughput_high=predicted.throughput_high if predicted else None,
             throughput_before=before,
-            alternatives=tuple(alternatives[:ALTERNATIVES_MAX]),
+            alternatives=tuple(others[:ALTERNATIVES_MAX]),
         )
 
     def _refuse(self, job: JobState, kind: PlanKind, wanted: Plan, reasons: Sequence[str]) -> list[PlanRefused]:
@@ -304,9 +304,41 @@ class ArbiterMachine:
             if smaller is not None:
                 reasons = [*proposal.reasons, f"proposed was {proposal.plan.describe()}; {state}: reduced to fit"]
                 return [self._decide(job, "fit-capacity", smaller, reasons, now)]
-        least = proposal.plan if job.profile.fixed else job.profile.limits.low
-        reasons = [state, f"the least that the job can start with is {in_words(least.resources)}: it waits"]
-        return list(self._refuse(job, proposal.kind, proposal.plan, reasons))
+        least = _least(job, proposal)
+        reasons = [state, f"the least that the job can start with is {in_words(least)}: it waits"]
+        if not least.fits(self.settings.capacity):
+            reasons.append("that is more than the whole cluster: lower the job's limits, or cancel it")
+        return [*self._refuse(job, proposal.kind, proposal.plan, reasons), *self._rebalance(job, least, now)]
+
+    def _rebalance(self, waiting: JobState, least: Resources, now: float) -> list[PlanDecided]:
+        """Take what is missing from jobs of no higher weight, the least important first; nothing if that is too little.
+
+        While any change is applied, room may be about to come free: nobody is asked then.
+        """
+        others = [job for job in reversed(self._by_priority()) if job.plan is not None and job.leaving_s is None]
+        if any(job.applying for job in others):
+            return []
+        free = self.free()
+        targets: list[tuple[JobState, Plan]] = []
+        for job in others:
+            if job.plan is None or job.profile.fixed or job.profile.weight > waiting.profile.weight:
+                continue
+            smaller = give_back(job.plan, job.profile.limits, shortage(least, free))
+            if smaller != job.plan:
+                targets.append((job, smaller))
+                free = free + (job.plan.resources - smaller.resources)
+            if least.fits(free):
+                reason = f"{waiting.job} waits for {in_words(least)}; this job holds more than its least"
+                return [self._decide(donor, "rebalance", plan, [reason], now) for donor, plan in targets]
+        return []
+
+    def _to_give(self) -> Resources:
+        """What running jobs may still get: nothing while another waits to start that ever could."""
+        for job in self.state.jobs.values():
+            waits = job.plan is None and job.refused is not None
+            if waits and job.proposal is not None and _least(job, job.proposal).fits(self.settings.capacity):
+                return NOTHING
+        return self.free()
 
     def _measure(
         self, job: JobState, plan: Plan, proposal: PlanProposed, now: float
@@ -316,7 +348,7 @@ class ArbiterMachine:
         job.proposal = None
         if wanted == plan:
             return []
-        room = self.free() + plan.resources
+        room = self._to_give() + plan.resources
         if claim(wanted, plan).fits(room):
             return [self._decide(job, proposal.kind, wanted, proposal.reasons, now, proposal)]
         more, left = in_words(wanted.resources - plan.resources), in_words(room - plan.resources)
@@ -341,7 +373,7 @@ class ArbiterMachine:
         )
         if not contenders:
             return []
-        free = self.free()
+        free = self._to_give()
         problem = SelectionProblem(contenders, by_resource(free), self.settings.objective, self.settings.rho)
         selection = self.select(problem)
         chosen = [o for c in contenders for o in c.options if o.id == selection.chosen.get(c.job)]
@@ -350,11 +382,19 @@ class ArbiterMachine:
         facts: list[PlanDecided] = []
         for contender in contenders:
             job = self.state.jobs[contender.job]
-            if (choice := selection.chosen.get(contender.job)) is not None and job.candidates is not None:
-                candidate = job.candidates.candidates[int(choice)]
-                reasons = self._why(job, job.candidates, candidate, problem, contender, choice, len(contenders))
-                others = self._alternatives(job.candidates, contender, problem, choice, free)
-                facts.append(self._decide(job, "improve", candidate.plan, reasons, now, candidate, others))
+            if (chosen_id := selection.chosen.get(contender.job)) is None or job.candidates is None:
+                continue
+            choice = Choice(
+                job.candidates,
+                job.profile,
+                contender,
+                problem,
+                int(chosen_id),
+                free,
+                self.settings.gain_fraction_min,
+            )
+            plan, others = choice.candidate.plan, alternatives(choice)
+            facts.append(self._decide(job, "improve", plan, why(choice), now, choice.candidate, others))
         return facts
 
     def _offer(self, job: JobState, now: float) -> list[Option]:
@@ -364,66 +404,7 @@ class ArbiterMachine:
             return []
         return worthwhile(job.candidates, job.plan, job.profile, self.settings.gain_fraction_min)
 
-    def _why(
-        self,
-        job: JobState,
-        computed: CandidatesComputed,
-        candidate: Candidate,
-        problem: SelectionProblem,
-        contender: Contender,
-        choice: str,
-        jobs: int,
-    ) -> list[str]:
-        option = next(option for option in contender.options if option.id == choice)
-        need = required_gain(candidate, self.settings.gain_fraction_min)
-        term = f"gain / cost x weight (Eq. 12, rho {problem.rho:g})" if problem.objective == "efficiency" else "gain"
-        return [
-            f"measured now: {computed.throughput:.0f} samples/s with {computed.plan.describe()}",
-            f"predicted: {candidate.throughput:.0f} samples/s (90 %: {candidate.throughput_low:.0f} to"
-            f" {candidate.throughput_high:.0f}), {candidate.throughput / computed.throughput - 1:+.0%}; needed were"
-            f" {need:+.0%}: {self.settings.gain_fraction_min:.0%} and {candidate.relative_error:.0%} of error",
-            f"costs {option.cost:+.4f} per hour; the change wastes about {candidate.overhead_s:.0f} s, which leaves a"
-            f" gain of {candidate.gain:.0f} samples/s (Eq. 8)",
-            f"best {term} = {problem.value(contender, option):.3g} of {len(contender.options)} worthwhile plans,"
-            f" {jobs} job{'s' * (jobs != 1)} in the round",
-        ]
 
-    def _alternatives(
-        self,
-        computed: CandidatesComputed,
-        contender: Contender,
-        problem: SelectionProblem,
-        choice: str,
-        free: Resources,
-    ) -> list[Alternative]:
-        """The other plans, those nearest to being chosen first."""
-        job = self.state.jobs[contender.job]
-        rows: list[tuple[float, Alternative]] = []
-        for i, candidate in enumerate(computed.candidates):
-            if str(i) == choice or candidate.plan == computed.plan:
-                continue
-            option = as_option(i, candidate, computed.plan, job.profile)
-            efficiency = problem.value(contender, option)
-            fraction = candidate.throughput / computed.throughput - 1
-            need = required_gain(candidate, self.settings.gain_fraction_min)
-            more = candidate.plan.resources - computed.plan.resources
-            if not identified(candidate):
-                why = (
-                    f"not identified: between {candidate.throughput_low:.0f} and {candidate.throughput_high:.0f}"
-                    " samples/s; nearer plans come first"
-                )
-            elif candidate.gain <= 0:
-                why = f"gains nothing once its overhead of {candidate.overhead_s:.0f} s is counted"
-            elif fraction < need:
-                why = f"predicted {fraction:+.1%}, needed {need:+.1%}"
-            elif not more.fits(free):
-                why = f"needs {in_words(more)} more, {in_words(free)} were free"
-            else:
-                why = "a smaller term of the objective, or its room went to another job"
-            rows.append(
-                (
-                    -efficiency,
-                    Alternative(candidate.plan, candidate.throughput, candidate.cost_per_hour, efficiency, why),
-                )
-            )
-        return [alternative for _, alternative in sorted(rows, key=lambda row: row[0])]
+def _least(job: JobState, proposal: PlanProposed) -> Resources:
+    """What the job cannot start without."""
+    return (proposal.plan if job.profile.fixed else job.profile.limits.low).resources

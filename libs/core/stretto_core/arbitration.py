@@ -61,6 +61,12 @@ def claim(plan: Plan, before: Plan | None) -> Resources:
     return Resources(max(one.cpu_cores, other.cpu_cores), max(one.memory_bytes, other.memory_bytes))
 
 
+def shortage(wanted: Resources, free: Resources) -> Resources:
+    """What of ``wanted`` is not free; nothing of a resource that suffices."""
+    gap = wanted - free
+    return Resources(max(gap.cpu_cores, 0.0), max(gap.memory_bytes, 0))
+
+
 def in_words(amount: Resources) -> str:
     """The amount for reasons that people read."""
     return f"{amount.cpu_cores:g} cores and {amount.memory_bytes / GIB:.2f} GiB"
@@ -83,3 +89,21 @@ def fit_into(plan: Plan, limits: JobLimits, free: Resources) -> Plan | None:
         if plan.resources.fits(free):
             return plan
     return None
+
+
+def give_back(plan: Plan, limits: JobLimits, missing: Resources) -> Plan:
+    """The plan with workers, then cores, reduced until ``missing`` is free or the lower limits are reached.
+
+    Parameter servers and their memory stay: what they hold would be lost, and moving it takes long.
+    """
+
+    def enough(smaller: Plan) -> bool:
+        return missing.fits(plan.resources - smaller.resources)
+
+    smaller = plan
+    while not enough(smaller) and smaller.workers > limits.low.workers:
+        smaller = replace(smaller, workers=smaller.workers - 1)
+    for name in ("worker_cpu_cores", "ps_cpu_cores"):
+        if not enough(smaller):
+            smaller = replace(smaller, **{name: max(getattr(smaller, name) / 2, getattr(limits.low, name))})
+    return smaller

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from stretto_core.fitting import fit
 from stretto_core.jobs import MeasuredConfiguration, ModelFitted, ProfileMeasured
 from stretto_core.machine import Action, Emit
-from stretto_core.throughput import COMPONENTS, Configuration, Inputs, Measurement, fit
+from stretto_core.throughput import COMPONENTS, Configuration, Inputs, Measurement
 
 CONFIGURATIONS_KEPT = 32
 LEAST_LOG_SD = 0.01  # of a configuration's step time: windows share the machine's slow drifts

@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 from scipy.stats import t as student_t
 
 from stretto_core.machine import CoreError
@@ -28,11 +27,8 @@ from stretto_core.types import Plan
 Array = NDArray[np.float64]
 
 COMPONENTS = ("grad", "upd", "sync", "emb")
-ROBUST_ROUNDS = 12
-NEGLIGIBLE = 0.02  # a log error below this is never an outlier
 MISFIT_PER_LOG_UNIT = 0.06  # how far measured systems leave the form, per unit of log distance (measured)
 KNOWS_NOTHING = 20.0  # widest half of an interval of a logarithm: e^20, so that its ends stay finite
-NOISE_PRIOR_DOF, NOISE_PRIOR_SD = 4.0, 0.08
 
 
 class FitError(CoreError):
@@ -171,13 +167,13 @@ def form_named(name: str) -> Form:
     return FORMS[name]
 
 
-def _terms(form: Form, names: Sequence[str] | None = None, components: Sequence[str] = ()) -> tuple[Term, ...]:
+def terms_of(form: Form, names: Sequence[str] | None = None, components: Sequence[str] = ()) -> tuple[Term, ...]:
     """The form's terms with its constants: one, and one more for each component measured by itself."""
     constants = [Term(form.constants_by_component[c], c, _ones) for c in COMPONENTS if c in components]
     every = (*form.terms, *constants, Term(form.constant, "", _ones))
     if names is None:
         return every
-    known = {term.name: term for term in _terms(form, components=COMPONENTS)}
+    known = {term.name: term for term in terms_of(form, components=COMPONENTS)}
     return tuple(known[name] for name in names)
 
 
@@ -202,7 +198,7 @@ class FittedModel:
     def step_time_s(self, x: Inputs) -> Array:
         """Predicted T in seconds, in the shape that the inputs broadcast to."""
         total: Array = np.zeros(np.broadcast_shapes(*(getattr(x, name).shape for name in Inputs.__slots__)))
-        for term in _terms(form_named(self.form), tuple(self.coefficients)):
+        for term in terms_of(form_named(self.form), tuple(self.coefficients)):
             coefficient = self.coefficients[term.name]
             if coefficient > 0:  # broadcasting the small feature arrays keeps a million-plan grid cheap
                 total = total + coefficient * term.feature(x)
@@ -210,7 +206,7 @@ class FittedModel:
 
     def log_sd(self, x: Inputs) -> Array:
         """Standard deviation of log T of each row of one-dimensional inputs: coefficients, noise-free."""
-        features = _design(_terms(form_named(self.form), tuple(self.coefficients)), x)
+        features = design_of(terms_of(form_named(self.form), tuple(self.coefficients)), x)
         jacobian = features / self.step_time_s(x)[:, None]
         spread = np.einsum("ij,jk,ik->i", jacobian, np.array(self.covariance), jacobian)
         misfit = MISFIT_PER_LOG_UNIT * _log_distance(x, Inputs.of(self.measured))
@@ -240,7 +236,7 @@ def throughput(step_time_s: Array, x: Inputs) -> Array:
     return x.workers * x.batch_size / step_time_s
 
 
-def _design(terms: Sequence[Term], x: Inputs) -> Array:
+def design_of(terms: Sequence[Term], x: Inputs) -> Array:
     """One row per configuration, one column per term."""
     return np.stack([np.broadcast_to(term.feature(x), x.workers.shape) for term in terms], axis=1)
 
@@ -251,182 +247,3 @@ def _log_distance(x: Inputs, measured: Inputs) -> Array:
     here = np.log(np.stack([getattr(x, name) for name in names], axis=1))
     there = np.log(np.stack([getattr(measured, name) for name in names], axis=1))
     return np.sqrt(((here[:, None, :] - there[None, :, :]) ** 2).sum(axis=2).min(axis=1))
-
-
-@dataclass(frozen=True, slots=True)
-class _System:
-    """What one fit works on. ``rows`` stacks a row for each T and one for each measured component; ``owner`` is the
-    measurement that a row came from, ``is_total`` marks the rows of T."""
-
-    design: Array
-    rows: Array
-    observed: Array
-    owner: NDArray[np.int64]
-    is_total: NDArray[np.bool_]
-    weight: Array
-    scale: Array  # per term: its share of the step time per unit of coefficient, for the prior
-    ridge: Array  # per term: prior standard deviation of that share
-
-
-def fit(
-    measurements: Sequence[Measurement],
-    form: str = "default",
-    *,
-    robust: bool = True,
-    component_constants: bool = True,
-) -> FittedModel:
-    """Fit by minimising the squared log error (RMSLE, DLRover-RM §4.3) under non-negative coefficients.
-
-    Each Gauss-Newton step on log T is a plain NNLS: with J = X / T_predicted the linearised prediction is
-    log T_predicted + J theta - 1, so the target is 1 + log(T / T_predicted). ``robust`` reweights by L1, then by
-    Tukey's bisquare, against hung windows. Measured components add rows of their own, relative to the whole step;
-    ``component_constants`` gives each of them its beta (leave it off where components exclude their constant).
-    Raises :class:`FitError` without measurements.
-    """
-    if not measurements:
-        raise FitError("measurements is empty; give at least one measured configuration")
-    chosen = form_named(form)
-    measured = {name for row in measurements for name in row.components_s} if component_constants else set[str]()
-    terms = _terms(chosen, components=sorted(measured))
-    x = Inputs.of([row.configuration for row in measurements])
-    system = _assemble(chosen, terms, x, measurements)
-    weight = system.weight.copy()
-    theta = _gauss_newton(system, weight)
-    if robust and len(measurements) > 4:
-        theta, weight = _reweight(system, theta)
-    return _posterior(chosen, terms, system, theta, weight, measurements)
-
-
-def _assemble(form: Form, terms: Sequence[Term], x: Inputs, measurements: Sequence[Measurement]) -> _System:
-    design = _design(terms, x)
-    step_time = np.array([row.step_time_s for row in measurements])
-    rows, observed, owner = [design], [step_time], [np.arange(len(measurements))]
-    for component in COMPONENTS:
-        having = [i for i, row in enumerate(measurements) if component in row.components_s]
-        if having:
-            mask = np.array([term.component == component for term in terms], dtype=np.float64)
-            rows.append(design[having] * mask)
-            observed.append(np.array([measurements[i].components_s[component] for i in having]))
-            owner.append(np.array(having))
-    doubled = _design(terms, replace(x, workers=2 * x.workers))  # log w is 0 where only w = 1 was measured
-    scale = np.where(design.any(axis=0), design, doubled) / step_time[:, None]
-    prior = np.full(len(terms), form.share_prior)
-    prior[0] = 10.0
-    stacked = np.concatenate(rows)
-    return _System(
-        design=design,
-        rows=stacked,
-        observed=np.concatenate(observed),
-        owner=np.concatenate(owner),
-        is_total=np.arange(len(stacked)) < len(measurements),
-        weight=np.array([row.weight for row in measurements]),
-        scale=np.maximum(scale.mean(axis=0), 1e-300),
-        ridge=np.where(np.arange(len(terms)) > 0, prior if form.ridge else 1e4, 1e4),
-    )
-
-
-RIDGE_NOISE_SD = 0.07
-
-
-def _residuals(system: _System, theta: Array) -> tuple[Array, Array, Array]:
-    """Predicted T per measurement, Jacobian and residual per row: of log T for T, relative to T for components."""
-    predicted = np.maximum(system.design @ theta, 1e-3 * system.observed[system.is_total])
-    jacobian = system.rows / predicted[system.owner][:, None]
-    residual = (system.observed - system.rows @ theta) / predicted[system.owner]
-    residual[system.is_total] = np.log(system.observed[system.is_total] / predicted)
-    return predicted, jacobian, residual
-
-
-def _objective(system: _System, theta: Array, weight: Array) -> float:
-    _, _, residual = _residuals(system, theta)
-    penalty = RIDGE_NOISE_SD / system.ridge * system.scale * theta
-    return float((weight[system.owner] * residual**2).sum() + (penalty**2).sum())
-
-
-def _gauss_newton(system: _System, weight: Array, theta: Array | None = None, rounds: int = 30) -> Array:
-    """The non-negative coefficients of least weighted squared log error, ridge included."""
-    ridge = np.diag(RIDGE_NOISE_SD / system.ridge)
-    root = np.sqrt(weight)[system.owner][:, None]
-    if theta is None:  # start from errors relative to the measured T
-        relative = system.rows / system.observed[system.is_total][system.owner][:, None] / system.scale
-        target = system.observed / system.observed[system.is_total][system.owner]
-        solution = _nnls(np.vstack([root * relative, ridge]), np.concatenate([root[:, 0] * target, ridge[0] * 0]))
-        theta = solution / system.scale
-    best = _objective(system, theta, weight)
-    for _ in range(rounds):
-        _, jacobian, residual = _residuals(system, theta)
-        target = jacobian @ theta + residual  # equals 1 + log(T / predicted) on the rows of T
-        matrix = np.vstack([root * jacobian / system.scale, ridge])
-        step = _nnls(matrix, np.concatenate([root[:, 0] * target, ridge[0] * 0])) / system.scale
-        fraction, value = 1.0, math.inf
-        while fraction > 1e-3:  # a convex combination stays non-negative
-            value = _objective(system, theta + fraction * (step - theta), weight)
-            if value <= best:
-                break
-            fraction /= 2
-        if value > best:
-            break
-        theta = theta + fraction * (step - theta)
-        if best - value <= 1e-12 * (1 + best):
-            break
-        best = value
-    return theta
-
-
-def _nnls(matrix: Array, target: Array) -> Array:
-    return np.asarray(nnls(matrix, target, maxiter=50 * matrix.shape[1])[0], dtype=np.float64)
-
-
-def _reweight(system: _System, theta: Array) -> tuple[Array, Array]:
-    """L1, then bisquare weights by the residual of T: a hung window loses its say."""
-    weight = system.weight
-    for round_number in range(ROBUST_ROUNDS):
-        _, _, residual = _residuals(system, theta)
-        size = np.abs(residual[system.is_total])
-        spread = max(1.4826 * float(np.median(size)), NEGLIGIBLE)
-        if round_number < ROBUST_ROUNDS // 2:
-            weight = system.weight * NEGLIGIBLE / np.maximum(size, NEGLIGIBLE)  # L1
-        else:
-            weight = system.weight * np.maximum(1 - (size / (4.685 * spread)) ** 2, 1e-3) ** 2
-        theta = _gauss_newton(system, weight, theta, rounds=4)
-    return theta, weight
-
-
-def _posterior(
-    form: Form,
-    terms: Sequence[Term],
-    system: _System,
-    theta: Array,
-    weight: Array,
-    measurements: Sequence[Measurement],
-) -> FittedModel:
-    """Inverse-gamma posterior of the noise and normal posterior of all terms, those at zero included."""
-    _, jacobian, residual = _residuals(system, theta)
-    totals = residual[system.is_total]
-    dof = NOISE_PRIOR_DOF + float(weight.sum())
-    variance = (NOISE_PRIOR_DOF * NOISE_PRIOR_SD**2 + float((weight * totals**2).sum())) / dof
-    prior = np.full(len(terms), form.share_prior)
-    prior[0] = 10.0
-    scaled = np.sqrt(weight)[system.owner][:, None] * jacobian / system.scale
-    precision = scaled.T @ scaled + np.diag(variance / prior**2)
-    covariance = np.linalg.inv(precision) / np.outer(system.scale, system.scale)
-    return FittedModel(
-        form=form.name,
-        coefficients={term.name: float(value) for term, value in zip(terms, theta, strict=True)},
-        covariance=tuple(tuple(float(value) for value in row) for row in covariance),
-        noise_sd=math.sqrt(variance),
-        dof=dof,
-        rmsle=float(np.sqrt(np.average(totals**2, weights=system.weight))),
-        unidentified=_unidentified(system.rows, [term.name for term in terms]),
-        measured=tuple(dict.fromkeys(row.configuration for row in measurements)),
-    )
-
-
-def _unidentified(rows: Array, names: Sequence[str]) -> tuple[str, ...]:
-    """Every coefficient on which some null vector of the design matrix is non-zero."""
-    norms = np.linalg.norm(rows, axis=0)
-    scaled = rows / np.where(norms > 0, norms, 1.0)
-    _, singular, right = np.linalg.svd(scaled, full_matrices=True)
-    rank = int((singular > 1e-9 * singular.max(initial=1.0)).sum())
-    null = right[rank:]
-    return tuple(name for name, column in zip(names, null.T, strict=True) if (np.abs(column) > 1e-6).any())

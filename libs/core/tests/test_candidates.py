@@ -21,7 +21,8 @@ from stretto_core.candidates import (
     throughput_gain,
     weigh,
 )
-from stretto_core.throughput import Configuration, Measurement, fit
+from stretto_core.fitting import fit
+from stretto_core.throughput import Configuration, Measurement
 from stretto_core.types import GIB, JobLimits, Plan, Prices, Resources
 
 

@@ -301,7 +301,7 @@ def test_candidates_of_an_earlier_plan_are_ignored() -> None:
 
 def test_a_job_that_does_not_fit_waits_and_starts_when_room_comes_free() -> None:
     machine = arbiter(Resources(2, 4 * GIB))
-    started(machine, "a", p=plan(1, 1, 1.0, 1.0))
+    started(machine, "a", p=plan(1, 1, 1.0, 1.0), fixed=True)
     machine.handle(JobSubmitted("b", profile()), 10.0)
     (refused,) = facts(machine, PlanProposed("b", "warm-start", plan(2, 1), 0.1, ("r",)), 10.0)
     assert isinstance(refused, PlanRefused)
@@ -379,6 +379,40 @@ def test_the_higher_weight_starts_first() -> None:
         machine.handle(PlanProposed(job, "warm-start", plan(), 0.1, ("r",)), 2.0)
     (fact,) = facts(machine, JobEnded("running", "failed"), 3.0)
     assert fact.job == "high"
+
+
+def test_a_waiting_job_gets_its_least_from_one_that_holds_more() -> None:
+    machine = arbiter(Resources(6, 16 * GIB))
+    started(machine, "large", p=plan(5, 1))
+    machine.handle(JobSubmitted("small", profile()), 10.0)
+    said = facts(machine, PlanProposed("small", "warm-start", plan(2, 1), 0.1, ("r",)), 10.0)
+    assert [type(fact) for fact in said] == [PlanRefused, PlanDecided]
+    given = said[1]
+    assert (given.job, given.kind, given.plan.workers, given.plan.ps) == ("large", "rebalance", 4, 1)
+    assert facts(machine, Tick(), 11.0) == [], "the room is not free yet"
+    (fact,) = facts(machine, PlanApplied("large", 2, given.plan, 1.0), 12.0)
+    assert (fact.job, fact.kind) == ("small", "fit-capacity")
+    assert machine.claimed().fits(Resources(6, 16 * GIB))
+
+
+def test_a_more_important_job_gives_nothing_back_and_nobody_grows_before_the_waiting_one() -> None:
+    machine = arbiter(Resources(6.5, 16 * GIB))
+    started(machine, "large", p=plan(5, 1), weight=9.0)
+    machine.handle(JobSubmitted("small", profile()), 10.0)
+    said = facts(machine, PlanProposed("small", "warm-start", plan(2, 1), 0.1, ("r",)), 10.0)
+    assert [type(fact) for fact in said] == [PlanRefused]
+    (refused,) = facts(machine, PlanProposed("large", "measure", plan(5, 1, 1.1), 0.1, ("r",)), 50.0)
+    assert isinstance(refused, PlanRefused)
+
+
+def test_a_job_larger_than_the_cluster_stops_nobody() -> None:
+    machine = arbiter(Resources(6, 16 * GIB))
+    started(machine, "running", p=plan(2, 1))
+    machine.handle(JobSubmitted("huge", profile(initial=plan(16, 1), fixed=True)), 10.0)
+    (refused,) = facts(machine, PlanProposed("huge", "initial", plan(16, 1), 0.1, ("r",)), 10.0)
+    assert any("whole cluster" in reason for reason in refused.reasons)
+    (fact,) = facts(machine, PlanProposed("running", "measure", plan(3, 1), 0.1, ("r",)), 50.0)
+    assert isinstance(fact, PlanDecided)
 
 
 def test_a_plug_in_that_overdraws_is_not_followed() -> None:

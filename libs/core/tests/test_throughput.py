@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stretto_core.fitting import fit
 from stretto_core.throughput import (
     FORMS,
     Configuration,
     FitError,
     Inputs,
     Measurement,
-    fit,
 )
 
 TABLES = Path(__file__).parents[4] / "shared" / "data" / "ps-throughput-tables" / "ps_throughput.csv"

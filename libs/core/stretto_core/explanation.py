@@ -1,0 +1,81 @@
+"""Why a plan was chosen, and why the others were not: sentences with figures for people."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stretto_core.arbitration import as_option, identified, in_words, required_gain
+from stretto_core.candidates import Candidate
+from stretto_core.jobs import Alternative, CandidatesComputed
+from stretto_core.selection import Contender, SelectionProblem
+from stretto_core.types import JobProfile, Resources
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One job's choice in a round. ``index`` is the chosen candidate's; ``free`` what the round had to give."""
+
+    computed: CandidatesComputed
+    profile: JobProfile
+    contender: Contender
+    problem: SelectionProblem
+    index: int
+    free: Resources
+    gain_fraction_min: float
+
+    @property
+    def candidate(self) -> Candidate:
+        """The chosen candidate."""
+        return self.computed.candidates[self.index]
+
+
+def why(choice: Choice) -> list[str]:
+    """What was measured, what is predicted, what it costs, and by which measure it was best."""
+    computed, candidate, problem = choice.computed, choice.candidate, choice.problem
+    option = next(option for option in choice.contender.options if option.id == str(choice.index))
+    need = required_gain(candidate, choice.gain_fraction_min)
+    term = f"gain / cost x weight (Eq. 12, rho {problem.rho:g})" if problem.objective == "efficiency" else "gain"
+    jobs = len(problem.contenders)
+    return [
+        f"measured now: {computed.throughput:.0f} samples/s with {computed.plan.describe()}",
+        f"predicted: {candidate.throughput:.0f} samples/s (90 %: {candidate.throughput_low:.0f} to"
+        f" {candidate.throughput_high:.0f}), {candidate.throughput / computed.throughput - 1:+.0%}; needed were"
+        f" {need:+.0%}: {choice.gain_fraction_min:.0%} and {candidate.relative_error:.0%} of error",
+        f"costs {option.cost:+.4f} per hour; the change wastes about {candidate.overhead_s:.0f} s, which leaves a"
+        f" gain of {candidate.gain:.0f} samples/s (Eq. 8)",
+        f"best {term} = {problem.value(choice.contender, option):.3g} of {len(choice.contender.options)} worthwhile"
+        f" plans, {jobs} job{'s' * (jobs != 1)} in the round",
+    ]
+
+
+def alternatives(choice: Choice) -> list[Alternative]:
+    """The other candidates with what spoke against them: those that could have been had first, best first."""
+    rows: list[tuple[bool, float, Alternative]] = []
+    for i, candidate in enumerate(choice.computed.candidates):
+        if i == choice.index or candidate.plan == choice.computed.plan:
+            continue
+        option = as_option(i, candidate, choice.computed.plan, choice.profile)
+        efficiency = choice.problem.value(choice.contender, option)
+        row = Alternative(
+            candidate.plan, candidate.throughput, candidate.cost_per_hour, efficiency, why_not(choice, candidate)
+        )
+        affordable = (candidate.plan.resources - choice.computed.plan.resources).fits(choice.free)
+        rows.append((not (affordable and identified(candidate)), -efficiency, row))
+    return [row for _, _, row in sorted(rows, key=lambda entry: entry[:2])]
+
+
+def why_not(choice: Choice, candidate: Candidate) -> str:
+    """The first of the arbiter's conditions that the candidate fails."""
+    net = candidate.gain / choice.computed.throughput
+    need = required_gain(candidate, choice.gain_fraction_min)
+    more = candidate.plan.resources - choice.computed.plan.resources
+    if not identified(candidate):
+        low, high = candidate.throughput_low, candidate.throughput_high
+        return f"not identified: between {low:.0f} and {high:.0f} samples/s; nearer plans come first"
+    if candidate.gain <= 0:
+        return f"gains nothing once its overhead of {candidate.overhead_s:.0f} s is counted"
+    if net < need:
+        return f"predicted net gain {net:+.1%}, needed {need:+.1%}"
+    if not more.fits(choice.free):
+        return f"needs {in_words(more)} more, {in_words(choice.free)} were free"
+    return "a smaller term of the objective, or its room went to another job"

@@ -1,0 +1,167 @@
+"""The arbiter's translation, its settings and plug-ins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from stretto_arbiter import handlers
+from stretto_arbiter.plugins import algorithm_named
+from stretto_arbiter.service import Arbiter
+from stretto_arbiter.settings import ArbiterSettings
+from stretto_core import jobs
+from stretto_core.machine import Tick
+from stretto_core.selection import weighted_greedy
+from stretto_core.types import GIB
+from stretto_runtime import Meta, SettingsFault
+from stretto_wire import events, spec, values
+from stretto_wire.registry import decode, encode
+
+META = Meta(1, 1000.0, "evt", {}, "_")
+
+
+def plan(workers: int, **changes: Any) -> values.Plan:
+    fields = {
+        "workers": workers,
+        "ps": 1,
+        "worker_cpu_cores": 1.0,
+        "ps_cpu_cores": 1.0,
+        "worker_memory_bytes": GIB,
+        "ps_memory_bytes": GIB,
+    }
+    return values.Plan(**{**fields, **changes})
+
+
+def submitted(job: str = "a") -> events.JobSubmitted:
+    document = {"name": job, "model": {"entry": "m:M"}, "dataset": {"samples": 10**9}}
+    return events.JobSubmitted(job=job, spec=spec.JobSpec.parse(document))
+
+
+def candidates(version: int, *rows: tuple[int, float]) -> events.CandidatesComputed:
+    return events.CandidatesComputed(
+        job="a",
+        plan_version=version,
+        plan=plan(1),
+        throughput=1000.0,
+        algorithm="exact",
+        plans_considered=9,
+        candidates=tuple(
+            values.Candidate(
+                id=f"c{i}",
+                plan=plan(workers),
+                cost_per_hour=0.05 * workers,
+                throughput=rate,
+                throughput_interval=values.Interval(low=rate * 0.9, high=rate * 1.1),
+                gain=rate - 1000.0,
+                overhead_s=5.0,
+            )
+            for i, (workers, rate) in enumerate(rows)
+        ),
+    )
+
+
+class Cluster:
+    """The service's own machine, fed with messages as they come off the bus."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.service = Arbiter(ArbiterSettings(cpu_cores=8, memory_bytes=32 * GIB, **settings))
+        self.machine = self.service.machine("_", None)
+        self.now = 1000.0
+
+    def tell(self, message: Any, after_s: float = 1.0) -> list[Any]:
+        self.now += after_s
+        event = message if isinstance(message, Tick) else self.service.to_event(message, META)
+        told = [self.service.to_message("_", action.fact) for action in self.machine.handle(event, self.now)]
+        assert all(decode(type(fact), encode(fact)) == fact for fact in told)
+        return told
+
+    def start(self) -> None:
+        self.tell(submitted())
+        proposal = events.PlanProposed(job="a", kind="warm-start", plan=plan(1), cost_per_hour=0.1, reasons=("r",))
+        (decided,) = self.tell(proposal)
+        assert (decided.version, decided.plan, decided.previous) == (1, plan(1), None)
+        self.tell(events.PlanApplied(job="a", version=1, plan=plan(1), took_s=3.0))
+
+
+def test_a_decision_says_why_and_what_else_was_possible() -> None:
+    cluster = Cluster()
+    cluster.start()
+    (decided,) = cluster.tell(candidates(1, (1, 1000.0), (2, 1900.0), (3, 2500.0), (7, 2600.0), (40, 9000.0)), 60)
+    assert (decided.kind, decided.version, decided.previous) == ("improve", 2, plan(1))
+    assert decided.plan.workers in (2, 3)
+    assert decided.throughput_before == 1000.0
+    assert decided.throughput_interval.low < decided.throughput < decided.throughput_interval.high
+    assert decided.free_cpu_cores == 8 - decided.plan.workers - 1
+    assert any("samples/s" in reason for reason in decided.reasons)
+    why_not = {row.plan.workers: row.why_not for row in decided.alternatives}
+    assert "cores" in why_not[40]
+    assert len(decided.alternatives) == 3
+
+
+@pytest.mark.parametrize("objective", ["efficiency", "gain"])
+def test_the_objective_decides(objective: str) -> None:
+    cluster = Cluster(objective=objective, rho=0.0)
+    cluster.start()
+    (decided,) = cluster.tell(candidates(1, (2, 1900.0), (5, 3000.0)), 60)
+    assert decided.plan.workers == {"efficiency": 2, "gain": 5}[objective]
+
+
+def test_an_interval_that_reaches_zero_is_no_crash() -> None:
+    cluster = Cluster()
+    cluster.start()
+    message = candidates(1, (2, 1900.0))
+    wide = message.candidates[0].model_copy(update={"throughput_interval": values.Interval(low=0.0, high=9e9)})
+    assert cluster.tell(message.model_copy(update={"candidates": (wide,)}), 60) == []
+
+
+def test_a_completed_job_gives_back_its_room_when_its_pods_are_gone() -> None:
+    cluster = Cluster()
+    cluster.start()
+    completed = events.JobCompleted(
+        job="a", samples=1, samples_abandoned=0, epochs=1, shards=1, requeued=0, started_at_s=1.0
+    )
+    cluster.tell(completed)
+    assert cluster.machine.free().cpu_cores == 6
+    finished = events.JobFinished(
+        job="a",
+        samples_expected=1,
+        samples_applied=1,
+        samples_lost=0,
+        samples_repeated=0,
+        repeats_recognised=0,
+        rows=1,
+    )
+    cluster.tell(finished)
+    assert cluster.machine.free().cpu_cores == 8
+    assert not cluster.machine.ticking
+
+
+def test_events_of_unknown_jobs_change_nothing() -> None:
+    cluster = Cluster()
+    assert cluster.tell(candidates(1, (2, 1900.0))) == []
+    assert cluster.tell(events.JobFailed(job="a", reason="x")) == []
+    assert cluster.tell(Tick()) == []
+
+
+def test_algorithms_are_chosen_by_name_and_unknown_ones_refused() -> None:
+    assert algorithm_named("weighted-greedy") is weighted_greedy
+    with pytest.raises(SettingsFault, match=r"auction.*known are weighted-greedy"):
+        algorithm_named("auction")
+
+
+def test_settings_come_from_the_environment_under_the_service_s_name() -> None:
+    settings = ArbiterSettings.load("arbiter", {"STRETTO_ARBITER_CPU_CORES": "3.5", "STRETTO_ARBITER_RHO": "0"})
+    machine = settings.machine()
+    assert (machine.capacity.cpu_cores, machine.rho) == (3.5, 0.0)
+    with pytest.raises(SettingsFault, match="CPU_CORES"):
+        ArbiterSettings.load("arbiter", {"STRETTO_ARBITER_CPU_CORES": "-1"})
+
+
+def test_a_refusal_names_what_was_wanted() -> None:
+    cluster = Cluster()
+    cluster.start()
+    proposal = events.PlanProposed(job="a", kind="measure", plan=plan(30), cost_per_hour=1.0, reasons=("r",))
+    (refused,) = cluster.tell(proposal)
+    assert isinstance(refused, events.PlanRefused)
+    assert refused.wanted == plan(30)
+    assert handlers.to_event(proposal, META) == jobs.PlanProposed("a", "measure", handlers._plan(plan(30)), 1.0, ("r",))

@@ -1,0 +1,137 @@
+"""The planner's translation, its plug-ins, and NSGA-II beside the exact front."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from stretto_core import jobs
+from stretto_core.candidates import CandidateProblem, Comparison, Overheads, exact_front, grid_within, weigh
+from stretto_core.fitter import FitMachine
+from stretto_core.fitting import fit
+from stretto_core.history import HistoryMachine
+from stretto_core.planner import PlanMachine
+from stretto_core.throughput import Configuration, Measurement
+from stretto_core.types import GIB, JobLimits, Plan, Prices, Resources
+from stretto_core.warmstart import PastJob, SimilarJob
+from stretto_planner import handlers
+from stretto_planner.plugins import algorithm_named
+from stretto_planner.service import Planner
+from stretto_planner.settings import PlannerSettings
+from stretto_runtime import Meta, SettingsFault
+from stretto_wire import events, spec
+from stretto_wire.registry import decode, encode
+
+META = Meta(1, 1000.0, "evt", {}, "a")
+PLAN = Plan(2, 1, 0.5, 1.5, GIB, 2 * GIB)
+
+
+def over_the_wire(fact: Any) -> Any:
+    """A fact as the next machine gets it."""
+    message = handlers.to_message(fact.job, fact)
+    return handlers.to_event(decode(type(message), encode(message)), META)
+
+
+def submitted(**resources: Any) -> jobs.JobSubmitted:
+    document = {
+        "name": "a",
+        "model": {"entry": "m:M", "metadata": {"family": "dcn", "rows": 10, "wide": True}},
+        "dataset": {"samples": 1000, "epochs": 3, "batch_size": 64},
+        "resources": resources,
+        "priority": 2.0,
+    }
+    return handlers.to_event(events.JobSubmitted(job="a", spec=spec.JobSpec.parse(document)), META)
+
+
+def test_a_specification_becomes_what_the_decisions_need() -> None:
+    profile = submitted(
+        workers={"count": {"min": 1, "max": 4}, "memory": {"min": "1Gi", "max": "2Gi"}}, ps={"cpu_cores": {"max": 2.0}}
+    ).profile
+    assert (profile.batch_size, profile.samples, profile.weight) == (64, 3000, 2.0)
+    assert profile.metadata == {"family": "dcn", "rows": 10, "wide": True}
+    assert (profile.limits.low.workers, profile.limits.high.workers) == (1, 4)
+    assert profile.limits.high.worker_memory_bytes == 2 * GIB
+    assert profile.limits.high.ps_cpu_cores == 2.0
+
+
+def test_a_past_job_survives_the_wire() -> None:
+    past = PastJob("a", {"family": "dcn", "rows": 10}, PLAN, 123.0, 60.0, GIB, 1000)
+    assert over_the_wire(jobs.HistoryRecorded("a", past)) == jobs.HistoryRecorded("a", past)
+
+
+def test_a_match_carries_what_its_reasons_need() -> None:
+    past = PastJob("old", {}, PLAN, 123.0, 0.0, 0, 0)
+    match = jobs.HistoryMatched("a", {"family": "dcn"}, (SimilarJob(past, 0.9, {"family": 0.9}, 1.0),), 0.5, PLAN)
+    assert over_the_wire(match) == match
+
+
+def test_one_machine_per_job_and_one_for_the_cluster() -> None:
+    service = Planner(PlannerSettings())
+    assert isinstance(service.machine("_", None), HistoryMachine)
+    assert isinstance(service.machine("a", None), PlanMachine)
+    assert set(service.state_types) == {"job", "cluster"}
+
+
+def test_algorithms_are_chosen_by_name_and_unknown_ones_refused() -> None:
+    assert algorithm_named("exact") is exact_front
+    with pytest.raises(SettingsFault, match=r"simulated-annealing.*known are exact, nsga2"):
+        algorithm_named("simulated-annealing")
+
+
+def test_pymoo_is_imported_only_when_it_is_chosen() -> None:
+    code = "import sys; import stretto_planner.service; sys.exit('pymoo' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_zero_worker_plan_or_an_odd_model_is_no_crash() -> None:
+    fitter = FitMachine()
+    idle = Plan(0, 1, 1.0, 1.0, GIB, GIB)
+    assert fitter.handle(jobs.ProfileMeasured("a", 1, idle, 64, 5.0, 0.1, {}, 0.0, 0, True), 1.0) == []
+    machine = Planner(PlannerSettings()).machine("a", None)
+    (action,) = machine.handle(submitted(initial=handlers._sent(idle).model_dump(), fixed=True), 1.0)
+    assert action.fact.plan.workers == 1
+
+
+@pytest.fixture(scope="module")
+def problem() -> CandidateProblem:
+    measurements = [
+        Measurement(Configuration(w, p, 1.0, 1.0, 512), 0.02 + 0.006 * w / p + 0.001 * w)
+        for w in (1, 2, 4, 8)
+        for p in (1, 2, 4)
+    ]
+    limits = JobLimits(Plan(1, 1, 0.5, 0.5, GIB, GIB), Plan(32, 8, 8.0, 8.0, GIB, GIB))
+    room = Resources(96.0, 400 * GIB)
+    return CandidateProblem(
+        model=fit(measurements),
+        batch_size=512,
+        grid=grid_within(limits, room),
+        prices=Prices(),
+        room=room,
+        seed=7,
+    )
+
+
+def test_candidates_survive_the_wire_well_enough_to_be_sent_on(problem: CandidateProblem) -> None:
+    front = weigh(problem, exact_front(problem), Comparison(PLAN, 1000.0, 1e9, Overheads()))[:64]
+    fact = jobs.CandidatesComputed("a", 3, PLAN, 1000.0, "exact", 10, tuple(front))
+    message = handlers.to_message("a", fact)
+    assert decode(events.CandidatesComputed, encode(message)) == message
+    assert [candidate.throughput for candidate in message.candidates] == [c.throughput for c in front]
+
+
+@pytest.mark.slow
+def test_nsga2_finds_much_of_the_exact_front_and_nothing_beyond_it(problem: CandidateProblem) -> None:
+    nsga2 = algorithm_named("nsga2")
+    found, exact = nsga2(problem), exact_front(problem)
+    assert found == nsga2(problem), "a seed decides"
+    assert len(found) > 10
+    regrets = []
+    for row in found:
+        assert problem.room is not None
+        assert row.plan.resources.fits(problem.room)
+        best = max(other.throughput for other in exact if other.cost_per_hour <= row.cost_per_hour + 1e-12)
+        assert row.throughput <= best * (1 + 1e-9), "nothing is beyond the exact front"
+        regrets.append(1 - row.throughput / best)
+    assert sum(regrets) / len(regrets) < 0.05
