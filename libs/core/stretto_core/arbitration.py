@@ -42,10 +42,13 @@ def worthwhile(computed: CandidatesComputed, plan: Plan, profile: JobProfile, ga
 
 
 def as_option(index: int, candidate: Candidate, plan: Plan, profile: JobProfile) -> Option:
-    """A candidate as additions to the plan in force, under its index."""
-    more = candidate.plan.resources - plan.resources
-    cost = profile.prices.cost_per_hour(more)
-    return Option(str(index), by_resource(more), cost, candidate.gain, candidate.throughput)
+    """A candidate as additions to the plan in force, under its index.
+
+    What it gives back is still held while it is applied, so nobody else can have it in the same round.
+    """
+    cost = profile.prices.cost_per_hour(candidate.plan.resources - plan.resources)
+    held = claim(candidate.plan, plan) - plan.resources
+    return Option(str(index), by_resource(held), cost, candidate.gain, candidate.throughput)
 
 
 def by_resource(amount: Resources) -> dict[str, float]:

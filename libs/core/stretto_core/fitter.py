@@ -22,7 +22,8 @@ class FitterSettings:
     """``half_life_s``: a window counts half after that time. ``windows_kept`` per configuration.
 
     A model is published for each of the first ``first_windows`` windows of a configuration, then for every
-    ``every_windows``-th, and whenever the step time moved by ``drift`` since the last one.
+    ``every_windows``-th, for the first window of a new plan, and whenever the step time moved by ``drift`` since the
+    last one.
     """
 
     form: str = "default"
@@ -53,11 +54,12 @@ class ConfigurationWindows:
 
 @dataclass(slots=True)
 class FitState:
-    """Everything measured of one job, and the step time that was last published."""
+    """Everything measured of one job, and what was last published: the step time and its plan's version."""
 
     measured: list[ConfigurationWindows] = field(default_factory=list[ConfigurationWindows])
     windows: int = 0
     published_step_time_s: float = 0.0
+    published_version: int = 0
 
 
 class FitMachine:
@@ -79,10 +81,11 @@ class FitMachine:
         first = rows.seen <= self.settings.first_windows or rows.seen % self.settings.every_windows == 0
         published = self.state.published_step_time_s
         drifted = published > 0 and abs(math.log(event.step_time_s / published)) > self.settings.drift
-        if not first and not drifted:
+        if not first and not drifted and event.plan_version == self.state.published_version:
             return []
         fact = self._fit(event, now)
         self.state.published_step_time_s = fact.measured_step_time_s
+        self.state.published_version = event.plan_version
         return [Emit(fact)]
 
     def _remember(self, event: ProfileMeasured, now: float) -> ConfigurationWindows | None:

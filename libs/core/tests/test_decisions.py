@@ -415,6 +415,18 @@ def test_a_job_larger_than_the_cluster_stops_nobody() -> None:
     assert isinstance(fact, PlanDecided)
 
 
+def test_what_one_job_gives_back_is_not_handed_out_before_it_is_there() -> None:
+    machine = arbiter(Resources(10, 40 * GIB), objective="gain", round_s=1000.0)
+    started(machine, "giver", p=plan(5))
+    started(machine, "taker", p=plan(2))
+    machine.handle(front("giver", 1, 1000.0, (2, 1500.0, 0.0)), 100.0)
+    machine.handle(front("taker", 1, 1000.0, (4, 9000.0, 0.0)), 100.0)
+    machine.state.last_round_s = 0.0
+    first = facts(machine, Tick(), 1100.0)
+    assert machine.claimed().fits(Resources(10, 40 * GIB))
+    assert "giver" in {fact.job for fact in first}
+
+
 def test_a_plug_in_that_overdraws_is_not_followed() -> None:
     from stretto_core.selection import Selection
 
