@@ -226,7 +226,9 @@ def test_lost_server_brings_everything_back_from_a_checkpoint() -> None:
 def test_lost_server_without_checkpoint_fails_clearly() -> None:
     world = started(plan())
     world.kill("ps-0")
-    world.tell(a.CheckpointFailed("none", "the job has no checkpoint"))
+    world.tell(a.CheckpointFailed("job-000003", "a parameter server was lost while it was taken"))
+    assert not world.told(a.JobFailed)
+    world.tell(a.CheckpointFailed("job-restore-1", "the job has no checkpoint", restore=True))
     world.run()
     assert "no checkpoint" in world.told(a.JobFailed)[0].reason
     assert world.pods == {}

@@ -8,12 +8,10 @@ from typing import Any
 
 import stretto_wire as wire
 from stretto_core import actuation as core
+from stretto_core.checkpointing import is_final, is_restore
 from stretto_core.types import Plan
 
 from . import observations as seen
-
-FINAL = "-final"
-"""how the checkpoint that is taken after the last shard is named"""
 
 
 def to_event(message: Any) -> Any:
@@ -62,8 +60,8 @@ _EVENTS: dict[type, Callable[[Any], Any]] = {
     wire.PlanDecided: lambda m: core.PlanDecided(m.version, Plan(**m.plan.model_dump())),
     wire.HotPsDetected: lambda m: core.HotPsDetected(m.pod),
     wire.CheckpointRestored: lambda m: core.CheckpointRestored(),
-    wire.CheckpointFlushed: lambda m: core.CheckpointFlushed(m.checkpoint.id, m.checkpoint.id.endswith(FINAL)),
-    wire.CheckpointFailed: lambda m: core.CheckpointFailed(m.id, m.reason, m.id.endswith(FINAL)),
+    wire.CheckpointFlushed: lambda m: core.CheckpointFlushed(m.checkpoint.id, is_final(m.checkpoint.id)),
+    wire.CheckpointFailed: lambda m: core.CheckpointFailed(m.id, m.reason, is_final(m.id), is_restore(m.id)),
     wire.JobCompleted: lambda m: core.JobCompleted(m.samples_abandoned),
     wire.GetServers: lambda m: core.ServersAsked(),
     seen.PodReady: _ready,

@@ -88,7 +88,7 @@ class ActuatorMachine:
         st = self.state
         if event.final:
             st.final_checkpoint_due = False  # its failure is told; the books do not wait for it
-        elif st.phase == "active" and st.restores and st.layout != "ready":
+        elif event.restore and st.phase == "active" and st.layout != "ready":
             self._fail(f"the parameters cannot be restored: {event.reason}")
 
     def _closed(self, event: s.BooksTaken, now: float) -> None:

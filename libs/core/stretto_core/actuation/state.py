@@ -74,11 +74,12 @@ class CheckpointFlushed:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFailed:
-    """A checkpoint could not be taken or read. ``final`` as above."""
+    """A checkpoint could not be taken (``final`` as above), or parameters could not go back to it (``restore``)."""
 
     id: str
     reason: str
     final: bool = False
+    restore: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,234 @@
+"""When a job's checkpoints are taken, which one stands, and when parameters go back to it.
+
+A checkpoint has two halves of one instant: the ledger's mark, taken first, and every parameter server's image. It is
+*saved* once all images are in memory (training has gone on already), and *complete* once all are in the store and the
+manifest names them. Whatever fails, the last complete one stands (DLRover-RM section 5.2, flash checkpoint).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from stretto_core.checkpointing.facts import (
+    EXPIRED_KEPT,
+    FINAL,
+    RESTORE,
+    Attempt,
+    Broken,
+    Checkpoint,
+    CheckpointFailed,
+    CheckpointFlushed,
+    CheckpointRestored,
+    CheckpointSaved,
+    CheckpointState,
+    JobCompleted,
+    JobEnded,
+    JobSubmitted,
+    Loaded,
+    MigrationFinished,
+    MigrationStarted,
+    Restore,
+    SaveAnswered,
+    SaveAsked,
+    Saved,
+    ServersChanged,
+    Stored,
+)
+from stretto_core.machine import Action, Emit, Reply, Tick
+
+
+class CheckpointMachine:
+    """See the module."""
+
+    version = 1
+
+    def __init__(self, state: CheckpointState | None = None) -> None:
+        self.state = state if state is not None else CheckpointState()
+        self._out: list[Action] = []
+
+    @property
+    def ticking(self) -> bool:
+        """Whether time matters."""
+        return not self.state.ended and self.state.every_s is not None
+
+    def handle(self, event: Any, now: float) -> list[Action]:
+        """Advance by one event."""
+        self._out = []
+        handler = self._HANDLERS.get(type(event))
+        if handler is not None:
+            handler(self, event, now)
+        return self._out
+
+    # the job ---------------------------------------------------------------------------------------------------
+
+    def _submitted(self, event: JobSubmitted, now: float) -> None:
+        st = self.state
+        if st.job:
+            return
+        st.job, st.folder = event.job, event.folder.rstrip("/")
+        st.every_s, st.keep, st.final, st.final_due = event.every_s, event.keep, event.final, event.final
+        st.restore_from, st.lost = event.restore_from, event.restore_from is not None
+
+    def _completed(self, event: JobCompleted, now: float) -> None:
+        self.state.completed = True
+        self._begin_if_due(now)
+
+    def _ended(self, event: JobEnded, now: float) -> None:
+        st = self.state
+        st.ended, st.restore, st.asked = True, None, False
+        if st.attempt is not None and st.attempt.stage == "taking":
+            st.attempt = None
+
+    # servers ---------------------------------------------------------------------------------------------------
+
+    def _servers(self, event: ServersChanged, now: float) -> None:
+        st = self.state
+        if event.version <= st.servers_version or st.ended:
+            return
+        st.servers_version, st.servers = event.version, list(event.servers)
+        st.last_began_at_s = st.last_began_at_s or now
+        if not event.servers:
+            st.lost, st.migrating, st.restore, st.completed = True, False, None, False
+            st.final_due = st.final  # what was completed is trained again
+            if st.attempt is not None:
+                self._give_up("a parameter server was lost while it was taken")
+        elif st.lost:
+            self._begin_restore()
+
+    def _begin_restore(self) -> None:
+        st = self.state
+        name = f"{st.job}{RESTORE}{st.next_number}"
+        latest = st.complete[-1].url if st.complete else st.restore_from
+        if latest is None:
+            reason = f"the parameters of {st.job} are lost and it has no complete checkpoint; set checkpoint.every_s"
+            self._out.append(Emit(CheckpointFailed(name, reason)))
+            return
+        st.next_number += 1
+        st.restore = Restore(name, latest, list(st.servers))
+
+    def _migrates(self, event: MigrationStarted, now: float) -> None:
+        st = self.state
+        st.migrating = True
+        attempt = st.attempt
+        if attempt is not None and attempt.stage == "taking":  # images of two moments of the layout do not fit
+            st.attempt, st.asked = None, True
+            if attempt.final:
+                st.final_due = True
+            else:
+                self._out.append(Emit(CheckpointFailed(attempt.id, "a migration began; it is taken again after it")))
+
+    def _migrated(self, event: MigrationFinished, now: float) -> None:
+        self.state.migrating = False
+        self._begin_if_due(now)
+
+    # taking ----------------------------------------------------------------------------------------------------
+
+    def _ticked(self, event: Tick, now: float) -> None:
+        self._begin_if_due(now)
+
+    def _asked(self, event: SaveAsked, now: float) -> None:
+        st = self.state
+        if not st.job or st.ended:
+            self._out.append(Reply(SaveAnswered("unknown")))
+        elif self._possible():
+            self._out.append(Reply(SaveAnswered("begun", self._begin(now))))
+        else:
+            self._out.append(Reply(SaveAnswered("busy", st.attempt.id if st.attempt else None)))
+
+    def _possible(self) -> bool:
+        st = self.state
+        quiet = not (st.migrating or st.lost or st.ended)
+        return quiet and bool(st.servers) and st.attempt is None and st.restore is None
+
+    def _begin_if_due(self, now: float) -> None:
+        st = self.state
+        if not self._possible():
+            return
+        periodic = st.every_s is not None and not st.completed and now - st.last_began_at_s >= st.every_s
+        if (st.completed and st.final_due) or st.asked or periodic:
+            self._begin(now)
+
+    def _begin(self, now: float) -> str:
+        st = self.state
+        final = st.completed and st.final_due
+        name = f"{st.job}-{st.next_number:06d}{FINAL if final else ''}"
+        st.next_number += 1
+        st.last_began_at_s, st.asked = now, False
+        if final:
+            st.final_due = False
+        st.attempt = Attempt(name, f"{st.folder}/{name}/manifest.json", list(st.servers), now, final)
+        return name
+
+    def _give_up(self, reason: str) -> None:
+        st = self.state
+        if st.attempt is not None:
+            self._out.append(Emit(CheckpointFailed(st.attempt.id, reason)))
+            st.expired = [*st.expired[-EXPIRED_KEPT + 1 :], st.attempt.url]
+            st.attempt = None
+
+    def _saved(self, event: Saved, now: float) -> None:
+        attempt = self.state.attempt
+        if attempt is None or attempt.id != event.id or attempt.stage != "taking":
+            return
+        attempt.stage, attempt.ledger = "storing", event.ledger
+        attempt.samples, attempt.size_bytes = event.samples, event.size_bytes
+        self._out.append(Emit(CheckpointSaved(_reference(attempt), event.pause_s, event.took_s)))
+
+    def _stored(self, event: Stored, now: float) -> None:
+        st = self.state
+        attempt = st.attempt
+        if attempt is None or attempt.id != event.id or attempt.stage != "storing":
+            return
+        reference = _reference(attempt)
+        st.attempt = None
+        st.complete.append(reference)
+        self._out.append(Emit(CheckpointFlushed(reference, event.took_s)))
+        while len(st.complete) > st.keep:
+            st.expired = [*st.expired[-EXPIRED_KEPT + 1 :], st.complete.pop(0).url]
+        self._begin_if_due(now)
+
+    def _broken(self, event: Broken, now: float) -> None:
+        st = self.state
+        if st.attempt is not None and st.attempt.id == event.id:
+            self._give_up(event.reason)
+            self._begin_if_due(now)
+        elif st.restore is not None and st.restore.id == event.id:
+            self._restore_broke(event, st.restore)
+
+    def _restore_broke(self, event: Broken, restore: Restore) -> None:
+        """The one before it may be sound."""
+        st = self.state
+        st.restore = None
+        if st.complete and st.complete[-1].url == restore.url:
+            st.complete.pop()
+            if st.complete or st.restore_from:
+                self._begin_restore()
+                return
+        self._out.append(Emit(CheckpointFailed(event.id, event.reason)))
+
+    def _loaded(self, event: Loaded, now: float) -> None:
+        st = self.state
+        if st.restore is None or st.restore.id != event.id:
+            return
+        st.restore, st.lost, st.last_began_at_s = None, False, now
+        self._out.append(Emit(CheckpointRestored(event.checkpoint, len(event.servers), event.ledger, event.id)))
+
+    _HANDLERS: ClassVar[dict[type, Callable[[CheckpointMachine, Any, float], None]]] = {
+        JobSubmitted: _submitted,
+        JobCompleted: _completed,
+        JobEnded: _ended,
+        ServersChanged: _servers,
+        MigrationStarted: _migrates,
+        MigrationFinished: _migrated,
+        Tick: _ticked,
+        SaveAsked: _asked,
+        Saved: _saved,
+        Stored: _stored,
+        Broken: _broken,
+        Loaded: _loaded,
+    }
+
+
+def _reference(attempt: Attempt) -> Checkpoint:
+    return Checkpoint(attempt.id, attempt.url, attempt.samples, attempt.size_bytes, len(attempt.servers))

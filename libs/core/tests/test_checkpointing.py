@@ -1,0 +1,253 @@
+"""Checkpoints: taken in time, never across a migration, the last complete one stands, and the way back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+from stretto_core import checkpointing as c
+from stretto_core.machine import Tick
+
+POLICY = c.JobSubmitted("job", "file:/store/job", every_s=10.0, keep=2, final=True)
+
+
+class Job:
+    """A machine and everything it told."""
+
+    def __init__(self, policy: c.JobSubmitted = POLICY) -> None:
+        self.machine = c.CheckpointMachine()
+        self.now = 100.0
+        self.facts: list[Any] = []
+        self.tell(policy)
+
+    @property
+    def state(self) -> c.CheckpointState:
+        return self.machine.state
+
+    def tell(self, event: Any) -> list[Any]:
+        facts = [a.fact if hasattr(a, "fact") else a.body for a in self.machine.handle(event, self.now)]
+        self.facts += facts
+        return facts
+
+    def told(self, kind: type) -> list[Any]:
+        return [fact for fact in self.facts if isinstance(fact, kind)]
+
+    def serve(self, version: int = 1, servers: tuple[int, ...] = (0, 1)) -> None:
+        self.tell(c.ServersChanged(version, servers))
+
+    def after(self, seconds: float) -> None:
+        self.now += seconds
+        self.tell(Tick())
+
+    def save(self) -> str:
+        assert self.state.attempt is not None
+        name = self.state.attempt.id
+        self.tell(c.Saved(name, "ledger", 500, 1000, 0.1, 0.5))
+        return name
+
+    def complete(self) -> str:
+        name = self.save()
+        self.tell(c.Stored(name, 1.0))
+        return name
+
+
+def test_periodic_checkpoints_are_saved_flushed_and_expire() -> None:
+    job = Job()
+    job.serve()
+    job.after(9)
+    assert job.state.attempt is None
+    names: list[str] = []
+    for _ in range(3):
+        job.after(10)
+        names.append(job.complete())
+    assert names == ["job-000001", "job-000002", "job-000003"]
+    saved, flushed = job.told(c.CheckpointSaved), job.told(c.CheckpointFlushed)
+    assert [fact.checkpoint.id for fact in saved] == [fact.checkpoint.id for fact in flushed] == names
+    assert saved[0].checkpoint.url == "file:/store/job/job-000001/manifest.json"
+    assert [kept.id for kept in job.state.complete] == names[1:]
+    assert job.state.expired == ["file:/store/job/job-000001/manifest.json"]
+
+
+def test_never_while_parameters_move_and_at_once_after() -> None:
+    job = Job()
+    job.serve()
+    job.tell(c.MigrationStarted())
+    job.after(20)
+    assert job.state.attempt is None
+    assert job.tell(c.SaveAsked())[0].answer == "busy"
+    job.tell(c.MigrationFinished())
+    assert job.state.attempt is not None
+    job.tell(c.MigrationStarted())
+    assert job.state.attempt is None
+    assert "migration" in job.told(c.CheckpointFailed)[0].reason
+    job.tell(c.Saved("job-000001", "late", 1, 1, 0.0, 0.0))
+    assert job.told(c.CheckpointSaved) == []
+    job.tell(c.MigrationFinished())
+    assert job.state.attempt is not None
+    assert job.state.attempt.id == "job-000002"
+
+
+def test_flushing_goes_on_during_a_migration() -> None:
+    job = Job()
+    job.serve()
+    job.after(10)
+    name = job.save()
+    job.tell(c.MigrationStarted())
+    job.tell(c.Stored(name, 1.0))
+    assert len(job.told(c.CheckpointFlushed)) == 1
+
+
+def test_failure_leaves_the_previous_one_standing() -> None:
+    job = Job()
+    job.serve()
+    job.after(10)
+    first = job.complete()
+    job.after(10)
+    assert job.state.attempt is not None
+    job.tell(c.Broken(job.state.attempt.id, "disk full"))
+    assert job.told(c.CheckpointFailed)[0].reason == "disk full"
+    assert [kept.id for kept in job.state.complete] == [first]
+    job.after(10)
+    job.complete()
+    assert len(job.state.complete) == 2
+
+
+def test_last_checkpoint_follows_the_last_shard_even_behind_another() -> None:
+    job = Job()
+    job.serve()
+    job.after(10)
+    job.save()
+    job.tell(c.JobCompleted())
+    assert job.state.attempt is not None
+    assert not job.state.attempt.final
+    job.tell(c.Stored(job.state.attempt.id, 1.0))
+    last = job.complete()
+    assert c.is_final(last)
+    job.after(100)
+    assert job.state.attempt is None
+
+
+def test_on_demand_only() -> None:
+    job = Job(c.JobSubmitted("job", "file:/store/job"))
+    assert not job.machine.ticking
+    assert job.tell(c.SaveAsked())[0].answer == "busy"
+    job.serve()
+    job.after(1000)
+    answer = job.tell(c.SaveAsked())[0]
+    assert (answer.answer, answer.id) == ("begun", "job-000001")
+    assert job.tell(c.SaveAsked())[0].answer == "busy"
+    job.complete()
+    job.tell(c.JobCompleted())
+    assert job.state.attempt is None
+    job.tell(c.JobEnded())
+    assert job.tell(c.SaveAsked())[0].answer == "unknown"
+    assert c.CheckpointMachine().handle(c.SaveAsked(), 1.0)[0].body.answer == "unknown"  # type: ignore[union-attr]
+
+
+def test_lost_parameters_come_back_to_new_servers_from_the_last_complete_one() -> None:
+    job = Job()
+    job.serve()
+    job.after(10)
+    name = job.complete()
+    job.after(10)
+    job.tell(c.ServersChanged(2, ()))
+    assert "lost" in job.told(c.CheckpointFailed)[0].reason
+    assert not c.is_restore(job.told(c.CheckpointFailed)[0].id)
+    job.after(50)
+    assert job.state.attempt is None
+    job.serve(3, (2, 3, 4))
+    restore = job.state.restore
+    assert restore is not None
+    assert (restore.url, restore.servers) == (f"file:/store/job/{name}/manifest.json", [2, 3, 4])
+    reference = job.state.complete[0]
+    job.tell(c.Loaded(restore.id, reference, "ledger", (2, 3, 4)))
+    job.tell(c.Loaded(restore.id, reference, "ledger", (2, 3, 4)))
+    (restored,) = job.told(c.CheckpointRestored)
+    assert (restored.ps, restored.ledger, restored.checkpoint.id) == (3, "ledger", name)
+    job.after(10)
+    assert job.state.attempt is not None
+
+
+def test_damaged_checkpoint_falls_back_to_the_one_before() -> None:
+    job = Job()
+    job.serve()
+    for _ in range(2):
+        job.after(10)
+        job.complete()
+    job.tell(c.ServersChanged(2, ()))
+    job.serve(3, (2, 3))
+    assert job.state.restore is not None
+    job.tell(c.Broken(job.state.restore.id, "checksum differs"))
+    assert job.state.restore is not None
+    assert job.state.restore.url.endswith("job-000001/manifest.json")
+    job.tell(c.Broken(job.state.restore.id, "checksum differs"))
+    failed = job.told(c.CheckpointFailed)[-1]
+    assert c.is_restore(failed.id)
+    assert failed.reason == "checksum differs"
+
+
+def test_lost_parameters_without_a_checkpoint_are_told() -> None:
+    job = Job(c.JobSubmitted("job", "file:/store/job"))
+    job.serve()
+    job.tell(c.ServersChanged(2, ()))
+    job.serve(3, (1,))
+    (failed,) = job.told(c.CheckpointFailed)
+    assert c.is_restore(failed.id)
+    assert "no complete checkpoint" in failed.reason
+
+
+def test_job_from_a_checkpoint_restores_before_anything_is_saved() -> None:
+    job = Job(c.JobSubmitted("job", "file:/s", every_s=1.0, restore_from="file:/old/manifest.json"))
+    job.serve()
+    job.after(10)
+    assert job.state.attempt is None
+    assert job.state.restore is not None
+    assert job.state.restore.url == "file:/old/manifest.json"
+
+
+events = st.one_of(
+    st.just(Tick()),
+    st.just(c.MigrationStarted()),
+    st.just(c.MigrationFinished()),
+    st.just(c.SaveAsked()),
+    st.just(c.JobCompleted()),
+    st.sampled_from(["saved", "stored", "broken", "lost", "servers", "loaded", "again"]),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(events, max_size=40))
+def test_any_order_keeps_the_last_complete_and_never_takes_across_a_migration(script: list[Any]) -> None:
+    job = Job()
+    adapter = TypeAdapter(c.CheckpointState)
+    version, heard = 1, list[Any]()
+    job.serve()
+    for event in script:
+        job.now += 4
+        attempt, restore = job.state.attempt, job.state.restore
+        if event == "saved" and attempt:
+            event = c.Saved(attempt.id, "l", 1, 1, 0.0, 0.0)
+        elif event == "stored" and attempt:
+            event = c.Stored(attempt.id, 0.1)
+        elif event == "broken" and (attempt or restore):
+            event = c.Broken((attempt or restore).id, "broke")  # type: ignore[union-attr]
+        elif event in ("lost", "servers"):
+            version += 1
+            event = c.ServersChanged(version, () if event == "lost" else (version,))
+        elif event == "loaded" and restore:
+            event = c.Loaded(restore.id, c.Checkpoint("x", "u", 1, 1, 1), "l", tuple(restore.servers))
+        elif event == "again" and heard:
+            event = heard[len(heard) // 2]
+        if not isinstance(event, str):
+            heard.append(event)
+            job.tell(event)
+        job.machine.state = adapter.validate_json(adapter.dump_json(job.state))
+        state = job.state
+        assert not (state.migrating and state.attempt and state.attempt.stage == "taking")
+        assert not (state.attempt and state.restore)
+        assert len(state.complete) <= 2
+    flushed = [fact.checkpoint.id for fact in job.told(c.CheckpointFlushed)]
+    assert len(set(flushed)) == len(flushed)
+    assert {kept.id for kept in job.state.complete} <= set(flushed)
