@@ -172,6 +172,10 @@ def _first(reasons: list[str]) -> str:
     return reasons[0] if reasons else ""
 
 
+def _last_line(detail: str) -> str:
+    return detail.strip().rpartition("\n")[2][:120]
+
+
 _GISTS: dict[str, Any] = {
     "job-submitted": lambda d: f"{d['spec']['model']['entry']}, {d['spec']['dataset']['samples']:,} samples",
     "job-cancelled": lambda d: d["reason"],
@@ -193,7 +197,7 @@ _GISTS: dict[str, Any] = {
     "plan-refused": lambda d: f"{d['kind']}: {f.short_plan(d['wanted'])}; {_first(d['reasons'])}",
     "plan-applied": lambda d: f"v{d['version']} in {f.seconds(d['took_s'])}",
     "pod-started": lambda d: f"{d['pod']} in {f.seconds(d['took_s'])} ({d['cause']})",
-    "pod-exited": lambda d: f"{d['pod']} {d['reason']} {d['detail']}",
+    "pod-exited": lambda d: f"{d['pod']} {d['reason']} {_last_line(d['detail'])}",
     "pod-resized": lambda d: f"{d['pod']} {d['cpu_cores']:g} cores, {f.size(d['memory_bytes'])}",
     "migration-started": lambda d: (
         f"{d['buckets']} buckets {','.join(d['sources'])} → {','.join(d['destinations'])} ({d['cause']})"

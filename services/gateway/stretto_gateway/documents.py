@@ -56,7 +56,7 @@ def parse_document(body: bytes, content_type: str) -> object:
         reason = "nested too deeply"
     form = "JSON" if kind in JSON_TYPES else "YAML"
     raise Problem(422, "bad-document", f"the body is not {form}: {reason}", field="(body)",
-                  value=body[:80].decode(errors="replace"), 
+                  value=body[:80].decode(errors="replace"),
                   remedy=f"a job specification in {form}; see `stretto schema`")  # fmt: skip
 
 

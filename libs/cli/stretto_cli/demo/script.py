@@ -8,6 +8,7 @@ import json
 import os
 import queue
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -45,7 +46,8 @@ class Story:
     """Tells what happens, with the seconds since the start in front."""
 
     def __init__(self, quiet: bool) -> None:
-        self.console = Console(stderr=quiet, highlight=False, soft_wrap=True)
+        stream = sys.stderr if quiet else sys.stdout
+        self.console = Console(file=stream, highlight=False, soft_wrap=True, width=None if stream.isatty() else 160)
         self._began_s = time.monotonic()
 
     def tell(self, text: str, style: str = "") -> None:

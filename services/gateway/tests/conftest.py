@@ -1,0 +1,92 @@
+"""A real nats-server and a real gateway process, once for all tests of the package."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+from stretto_runtime import Client, EmbeddedServer, provision
+
+START_S = 20.0
+
+
+@dataclass
+class Running:
+    """Where the gateway is, and how to reach the bus beside it."""
+
+    url: str
+    token: str
+    server: EmbeddedServer
+    folder: Path
+    process: subprocess.Popen[bytes]
+
+    def http(self) -> httpx.Client:
+        return httpx.Client(
+            base_url=f"{self.url}/api/v1",
+            headers={"Authorization": f"Bearer {self.token}"},
+            timeout=10,
+            trust_env=False,
+        )
+
+    async def operator(self) -> Client:
+        assert self.server.passwords is not None
+        return await Client.connect(self.server.url, "operator", self.server.passwords["operator"])
+
+    def restart(self) -> None:
+        """End the gateway and start another on the same stream."""
+        self.process.terminate()
+        self.process.wait(10)
+        (self.folder / "run" / "gateway.json").unlink()
+        self.process, self.url = start_gateway(self.server, self.folder)
+
+
+def start_gateway(server: EmbeddedServer, folder: Path) -> tuple[subprocess.Popen[bytes], str]:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("STRETTO_")}
+    environment |= server.environment("gateway")
+    environment |= {"STRETTO_STATE_FOLDER": str(folder), "STRETTO_GATEWAY_CALL_TIMEOUT_S": "0.5"}
+    with (folder / "gateway.log").open("ab") as log:
+        process = subprocess.Popen([sys.executable, "-m", "stretto_gateway"], env=environment, stdout=log, stderr=log)
+    deadline = time.monotonic() + START_S
+    where = folder / "run" / "gateway.json"
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError, ValueError, httpx.HTTPError):
+            found = json.loads(where.read_text())
+            url = f"http://{found['host']}:{found['port']}"
+            if httpx.get(f"{url}/readyz", trust_env=False).status_code == 200:
+                return process, url
+        time.sleep(0.02)
+    process.kill()
+    raise AssertionError((folder / "gateway.log").read_text())
+
+
+@pytest.fixture(scope="session")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder = tmp_path_factory.mktemp("gateway")
+    server = EmbeddedServer(folder / "nats")
+
+    async def prepare() -> None:
+        await server.start()
+        assert server.passwords is not None
+        client = await Client.connect(server.url, "operator", server.passwords["operator"])
+        await provision(client.bus)
+        await client.close()
+
+    asyncio.run(prepare())
+    process, url = start_gateway(server, folder)
+    running = Running(url, (folder / "gateway.token").read_text().strip(), server, folder, process)
+    try:
+        yield running
+    finally:
+        running.process.terminate()
+        running.process.wait(10)
+        server.stop()

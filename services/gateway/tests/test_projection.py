@@ -1,0 +1,285 @@
+"""The read model as a pure fold: sequences of events in, views out."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import stretto_wire as w
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+from stretto_gateway.projection import HISTORY_POINTS, Projection
+from stretto_gateway.views import JobView
+
+MIB = 2**20
+TIMES = w.StepTimes(emb_s=0.01, grad_s=0.02, upd_s=0.001, sync_s=0.002)
+
+
+def plan(workers: int = 1, ps: int = 1, ps_memory_bytes: int = 900 * MIB) -> w.Plan:
+    return w.Plan(
+        workers=workers,
+        ps=ps,
+        worker_cpu_cores=0.5,
+        ps_cpu_cores=0.5,
+        worker_memory_bytes=900 * MIB,
+        ps_memory_bytes=ps_memory_bytes,
+    )
+
+
+def submitted(job: str = "a") -> w.JobSubmitted:
+    document = {"name": job, "model": {"entry": "m:M"}, "dataset": {"samples": 1000, "epochs": 2}}
+    return w.JobSubmitted(job=job, spec=w.JobSpec.parse(document))
+
+
+def decided(version: int, kind: str, new: w.Plan, previous: w.Plan | None, **more: object) -> w.PlanDecided:
+    fields: dict[str, object] = {
+        "throughput": None,
+        "throughput_interval": None,
+        "throughput_before": None,
+        "cost_per_hour": 0.1,
+        "reasons": ("because",),
+        "alternatives": (),
+        "algorithm": "weighted-greedy",
+        "free_cpu_cores": 1.0,
+        "free_memory_bytes": 0,
+    }
+    given = {**fields, **more}
+    return w.PlanDecided(job="a", version=version, kind=kind, plan=new, previous=previous, **given)  # type: ignore[arg-type]
+
+
+def profile(version: int, of: w.Plan, rate: float, settled: bool = True) -> w.ProfileMeasured:
+    return w.ProfileMeasured(
+        job="a", plan_version=version, plan=of, batch_size=512, window_s=3.0, step_time_s=0.05, times=TIMES,
+        throughput=rate, samples_total=1, categories=10, settled=settled, workers=(), ps=(),
+    )  # fmt: skip
+
+
+def started(pod: str, cause: str = "plan") -> w.PodStarted:
+    role = pod.partition("-")[0]
+    return w.PodStarted(
+        job="a", pod=pod, role=role, plan_version=1, address="x:1", cpu_cores=0.5, memory_bytes=900 * MIB,
+        took_s=5.0, cause=cause,
+    )  # type: ignore[arg-type]  # fmt: skip
+
+
+def worker_report(pod: str, ended_at_s: float, gap_s: float) -> w.WorkerReported:
+    return w.WorkerReported(
+        job="a", pod=pod, plan_version=1, ended_at_s=ended_at_s, window_s=1.0, steps=10, steps_total=10,
+        samples_total=5120, step_time_s=0.1, longest_gap_s=gap_s, times=TIMES, cpu_used_cores=0.4, cpu_limit_cores=0.5,
+        memory_used_bytes=600 * MIB, memory_limit_bytes=900 * MIB,
+    )  # fmt: skip
+
+
+def fold(*messages: w.Message) -> Projection:
+    """One message a second, sequences from 1."""
+    projection = Projection()
+    for number, message in enumerate(messages, start=1):
+        projection.apply(message, number, float(number))
+    return projection
+
+
+def test_a_job_goes_from_submitted_to_finished_with_its_books() -> None:
+    projection = Projection()
+    seen = []
+    shard = w.Shard(id=3, attempt=1, epoch=0, start=0, length=100)
+    messages: list[w.Message] = [
+        submitted(),
+        decided(1, "warm-start", plan(), None),
+        started("ps-0"),
+        w.ShardLeased(job="a", shard=shard, pod="worker-0"),
+        w.ShardCompleted(job="a", shard=shard, pod="worker-0"),
+        w.JobCompleted(
+            job="a", samples=2000, samples_abandoned=0, epochs=2, shards=20, requeued=1, started_at_s=3.0
+        ),
+        w.JobFinished(
+            job="a", samples_expected=2000, samples_applied=2000, samples_lost=0, samples_repeated=0,
+            repeats_recognised=64, rows=7, evaluation=w.Evaluation(samples=10, loss=0.4, auc=0.8),
+        ),
+    ]  # fmt: skip
+    for number, message in enumerate(messages, start=1):
+        view = projection.apply(message, number, float(number), "t" * 32)
+        assert view is not None
+        seen.append(view.status)
+    assert seen == ["submitted", "starting", "starting", "training", "training", "finishing", "finished"]
+    view = projection.jobs["a"]
+    assert view.trace_id == "t" * 32
+    assert view.progress.samples_total == 2000
+    assert view.shards.leased == {}
+    assert view.shards.completed == 1
+    assert view.books is not None
+    assert (view.books.samples_lost, view.books.repeats_recognised, view.books.shards) == (0, 64, 20)
+    assert view.ended_at_s == 7.0
+    assert view.phases[-1].ended_at_s == 7.0
+
+
+def test_a_decision_keeps_what_it_rested_on_and_learns_what_it_brought() -> None:
+    fitted = w.ModelFitted(
+        job="a", form="default", coefficients={"a1": 1.0}, log_sd=0.1, rmsle=0.02, points=3, configurations=1,
+        unidentified=("a2",), plan_version=1, plan=plan(), batch_size=512, measured_step_time_s=0.05,
+        predicted_step_time_s=0.051, predicted_interval_s=w.Interval(low=0.04, high=0.06),
+    )  # fmt: skip
+    candidates = w.CandidatesComputed(
+        job="a", plan_version=1, plan=plan(), throughput=100.0, algorithm="exact", plans_considered=12, candidates=()
+    )
+    projection = fold(
+        submitted(),
+        decided(1, "warm-start", plan(), None),
+        profile(1, plan(), 50.0, settled=False),
+        profile(1, plan(), 100.0),
+        fitted,
+        candidates,
+        decided(2, "improve", plan(2), plan(), throughput=180.0, throughput_interval=w.Interval(low=150.0, high=210.0)),
+        w.PlanApplied(job="a", version=2, plan=plan(2), took_s=4.0),
+        profile(2, plan(2), 60.0, settled=False),
+        profile(2, plan(2), 160.0),
+        profile(2, plan(2), 170.0),
+        profile(2, plan(2), 900.0),
+    )
+    first, second = projection.jobs["a"].decisions
+    assert second.measured is not None
+    assert second.measured.throughput == 100.0
+    assert second.throughput_before == 100.0
+    assert second.fitted is not None
+    assert second.fitted.rmsle == 0.02
+    assert second.front is not None
+    assert second.front.plans_considered == 12
+    outcome = second.outcome
+    assert (outcome.applied_at_s, outcome.took_s, outcome.windows) == (8.0, 4.0, 3)
+    assert outcome.throughput == 170.0  # the median: neither the unsettled window nor the outlier counts
+    assert outcome.gain == pytest.approx(1.7)
+    assert outcome.prediction_error == pytest.approx(-10 / 180)
+    assert outcome.inside_interval is True
+    assert first.outcome.throughput == 100.0
+
+
+def test_the_longest_gap_counts_in_every_phase_that_its_window_touches() -> None:
+    migration = w.MigrationStarted(
+        job="a", plan_version=2, cause="plan", sources=("ps-0",), destinations=("ps-1",), buckets=32
+    )
+    finished = w.MigrationFinished(
+        job="a", plan_version=2, buckets=32, moved_bytes=5 * MIB, took_s=1.0, longest_freeze_s=0.01
+    )
+    projection = fold(
+        submitted(),  # 1 s
+        decided(1, "warm-start", plan(), None),
+        started("worker-0"),
+        w.PlanApplied(job="a", version=1, plan=plan(), took_s=1.0),  # 4 s: steady
+        worker_report("worker-0", 5.0, 0.08),
+        migration,  # 6 s
+        worker_report("worker-0", 6.5, 0.30),
+        finished,  # 8 s
+        worker_report("worker-0", 10.5, 0.05),
+    )
+    view = projection.jobs["a"]
+    gaps = {phase.kind: phase.longest_gap_s for phase in view.phases}
+    assert gaps["steady"] == 0.30  # the report's window began before the migration did: it may be either's
+    assert gaps["migrating"] == 0.30
+    assert [phase.kind for phase in view.phases][-2:] == ["migrating", "applying"]
+    assert view.phases[-1].longest_gap_s == 0.05
+    moved = view.migrations[0]
+    assert (moved.longest_gap_s, moved.took_s, moved.moved_bytes) == (0.30, 1.0, 5 * MIB)
+    assert view.pods["worker-0"].memory_used_bytes == 600 * MIB
+
+
+def test_a_killed_worker_is_a_phase_of_its_own_until_its_replacement_runs() -> None:
+    projection = fold(
+        submitted(),
+        decided(1, "warm-start", plan(), None),
+        started("worker-0"),
+        w.PlanApplied(job="a", version=1, plan=plan(), took_s=1.0),
+        w.PodExited(job="a", pod="worker-0", role="worker", reason="killed", exit_code=-9),
+        started("worker-1", "relaunch"),
+    )
+    view = projection.jobs["a"]
+    assert [phase.kind for phase in view.phases] == ["starting", "applying", "steady", "recovering", "steady"]
+    assert view.pods["worker-0"].state == "exited"
+    assert view.pods["worker-0"].exit_reason == "killed"
+    assert view.pods["worker-1"].state == "running"
+
+
+def test_a_resize_tells_the_limit_before_it() -> None:
+    resized = w.PodResized(job="a", pod="ps-0", cpu_cores=0.5, memory_bytes=1200 * MIB)
+    view = fold(submitted(), started("ps-0"), resized).jobs["a"]
+    assert view.resizes[0].memory_before_bytes == 900 * MIB
+    assert view.pods["ps-0"].memory_limit_bytes == 1200 * MIB
+
+
+def test_events_of_strangers_and_repeats_change_nothing() -> None:
+    projection = fold(w.JobFailed(job="never-submitted", reason="?"), submitted())
+    assert projection.jobs.keys() == {"a"}
+    assert projection.strangers == 1
+    before = TypeAdapter(JobView).dump_json(projection.jobs["a"])
+    assert projection.apply(w.JobFailed(job="a", reason="late"), 2, 9.0) is None
+    assert TypeAdapter(JobView).dump_json(projection.jobs["a"]) == before
+
+
+def test_the_first_submission_of_a_name_is_the_job() -> None:
+    other = submitted()
+    other = w.JobSubmitted(job="a", spec=other.spec.model_copy(update={"priority": 9.0}))
+    view = fold(submitted(), other).jobs["a"]
+    assert view.spec.priority == 1.0
+
+
+def test_an_end_is_final() -> None:
+    view = fold(submitted(), w.JobCancelled(job="a", reason="enough"), w.JobFailed(job="a", reason="late")).jobs["a"]
+    assert (view.status, view.reason, view.ended_at_s) == ("cancelled", "enough", 2.0)
+
+
+def test_past_jobs_are_history_and_not_jobs() -> None:
+    past = w.HistoryRecorded(
+        job="old", metadata={"model": "x"}, plan=plan(), throughput=1.0, duration_s=1.0, ps_memory_peak_bytes=1,
+        samples=1,
+    )  # fmt: skip
+    projection = fold(past)
+    assert projection.jobs == {}
+    assert projection.history["old"].metadata == {"model": "x"}
+
+
+def test_the_throughput_history_is_bounded_and_spans_the_whole_job() -> None:
+    projection = fold(submitted(), *(profile(1, plan(), float(i)) for i in range(5 * HISTORY_POINTS)))
+    points = projection.jobs["a"].throughput
+    assert len(points) <= HISTORY_POINTS
+    assert points[0].throughput < HISTORY_POINTS / 4
+    assert points[-1].throughput == 5 * HISTORY_POINTS - 1
+
+
+EVENTS = st.sampled_from(
+    [
+        submitted(),
+        decided(1, "warm-start", plan(), None),
+        decided(2, "measure", plan(2), plan()),
+        profile(1, plan(), 10.0),
+        started("ps-0"),
+        started("worker-0"),
+        started("worker-1", "relaunch"),
+        worker_report("worker-0", 4.0, 0.1),
+        w.PodExited(job="a", pod="worker-0", role="worker", reason="killed", exit_code=-9),
+        w.PlanApplied(job="a", version=1, plan=plan(), took_s=1.0),
+        w.MigrationStarted(job="a", plan_version=2, cause="plan", sources=(), destinations=(), buckets=1),
+        w.MigrationFinished(
+            job="a", plan_version=2, buckets=1, moved_bytes=1, took_s=1.0, longest_freeze_s=0.1
+        ),
+        w.CheckpointFailed(job="a", id="c", reason="disk"),
+        w.JobFailed(job="a", reason="no"),
+        w.ShardRequeued(
+            job="a", shard=w.Shard(id=1, attempt=1, epoch=0, start=0, length=5), pod="worker-0", reason="pod-exited"
+        ),
+        w.JobFinished(
+            job="a", samples_expected=1, samples_applied=1, samples_lost=0, samples_repeated=0, repeats_recognised=0,
+            rows=0,
+        ),
+    ]
+)  # fmt: skip
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(EVENTS, max_size=30))
+def test_any_order_of_events_gives_a_view_that_can_be_served(messages: list[w.Message]) -> None:
+    one, two = fold(*messages), fold(*messages)
+    adapter = TypeAdapter(dict[str, JobView])
+    assert adapter.dump_json(one.jobs) == adapter.dump_json(two.jobs)
+    for view in json.loads(adapter.dump_json(one.jobs)).values():
+        ended = [phase["ended_at_s"] for phase in view["phases"]]
+        assert None not in ended[:-1]
+        assert (view["ended_at_s"] is not None) == (view["status"] in ("finished", "failed", "cancelled"))

@@ -1,0 +1,283 @@
+"""The REST interface of a real gateway on a real nats-server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import stat
+import threading
+import uuid
+from typing import Any
+
+import httpx
+import stretto_wire as w
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from .conftest import Running
+
+
+def spec(name: str | None = None, **more: Any) -> dict[str, Any]:
+    return {
+        "name": name or f"job-{uuid.uuid4().hex[:12]}",
+        "model": {"entry": "m:M"},
+        "dataset": {"samples": 1000},
+        **more,
+    }
+
+
+def problem(response: httpx.Response) -> dict[str, Any]:
+    assert response.headers["content-type"] == "application/problem+json"
+    body = response.json()
+    assert body["status"] == response.status_code
+    assert {"type", "title", "detail", "instance", "field", "value", "remedy"} <= body.keys()
+    return body
+
+
+def test_a_job_is_submitted_once_however_often_it_is_sent(gateway: Running) -> None:
+    document = spec()
+    with gateway.http() as http:
+        first = http.post("/jobs", json=document)
+        assert (first.status_code, first.json()["created"]) == (201, True)
+        assert first.headers["location"] == f"/api/v1/jobs/{document['name']}"
+        again = http.post("/jobs", json=document)
+        assert (again.status_code, again.json()["created"]) == (200, False)
+        events = http.get(f"/jobs/{document['name']}/events", params={"follow": False}).text
+        assert events.count("event: job-submitted") == 1
+        found = http.get(f"/jobs/{document['name']}").json()
+        assert found["status"] == "submitted"
+        assert found["spec"]["dataset"]["samples"] == 1000
+        assert document["name"] in [job["name"] for job in http.get("/jobs").json()]
+
+
+def test_another_specification_under_the_same_name_is_a_conflict(gateway: Running) -> None:
+    document = spec()
+    with gateway.http() as http:
+        http.post("/jobs", json=document)
+        refused = http.post("/jobs", json={**document, "priority": 2})
+        assert refused.status_code == 409
+        assert problem(refused)["field"] == "name"
+        # also for a gateway that has not read the first one from memory but from the stream
+        gateway.restart()
+    with gateway.http() as http:
+        assert http.post("/jobs", json={**document, "priority": 2}).status_code == 409
+        assert http.post("/jobs", json=document).status_code == 200
+
+
+def test_of_many_who_submit_different_jobs_under_one_name_one_wins(gateway: Running) -> None:
+    document, answers = spec(), []
+
+    def submit(priority: int) -> None:
+        with gateway.http() as http:
+            answers.append(http.post("/jobs", json={**document, "priority": priority}).status_code)
+
+    threads = [threading.Thread(target=submit, args=(priority,)) for priority in range(1, 9)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(answers) == [201, *[409] * 7]
+
+
+def test_yaml_is_accepted_and_sizes_may_have_units(gateway: Running) -> None:
+    name = f"job-{uuid.uuid4().hex[:12]}"
+    text = f"""
+name: {name}
+model: {{entry: "m:M"}}
+dataset: {{samples: 5}}
+resources: {{ps: {{memory: {{min: 1Gi, max: 2Gi}}}}}}
+"""
+    with gateway.http() as http:
+        assert http.post("/jobs", content=text, headers={"Content-Type": "application/yaml"}).status_code == 201
+        view = http.get(f"/jobs/{name}").json()
+    assert view["spec"]["resources"]["ps"]["memory"] == {"min": 2**30, "max": 2**31}
+
+
+def test_without_the_token_nothing_is_told(gateway: Running) -> None:
+    for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic eDp5"}):
+        for method, path in (("GET", "/jobs"), ("POST", "/jobs"), ("GET", "/events"), ("GET", "/schema/job")):
+            answer = httpx.request(method, f"{gateway.url}/api/v1{path}", headers=headers, trust_env=False)
+            assert answer.status_code == 401
+            assert problem(answer)["field"] == "Authorization"
+            assert answer.headers["www-authenticate"] == "Bearer"
+    assert gateway.token not in httpx.get(f"{gateway.url}/openapi.json", trust_env=False).text
+    assert stat.S_IMODE((gateway.folder / "gateway.token").stat().st_mode) == 0o600
+
+
+def test_cancel_is_repeatable_and_final(gateway: Running) -> None:
+    document = spec()
+    with gateway.http() as http:
+        http.post("/jobs", json=document)
+        path = f"/jobs/{document['name']}"
+        for _ in range(2):
+            answer = http.delete(path, params={"reason": "enough"})
+            assert (answer.status_code, answer.json()["status"]) == (202, "cancelled")
+        assert http.get(path, params={"follow": False}).json()["reason"] == "enough"
+        assert problem(http.post(f"{path}/checkpoints"))["type"].endswith("over")
+
+
+def test_what_nobody_answers_is_unavailable_and_not_a_crash(gateway: Running) -> None:
+    document = spec()
+    with gateway.http() as http:
+        http.post("/jobs", json=document)
+        answer = http.post(f"/jobs/{document['name']}/checkpoints")  # no checkpoints service runs here
+        assert answer.status_code == 503
+        assert "checkpoints" in problem(answer)["detail"]
+
+
+def test_unknown_jobs_paths_and_methods_are_problems(gateway: Running) -> None:
+    with gateway.http() as http:
+        for path in ("", "/decisions", "/events"):
+            assert problem(http.get(f"/jobs/no-such-job{path}"))["status"] == 404
+        assert problem(http.get("/jobs/Not_A_Name"))["field"] == "job"
+        assert problem(http.get("/nowhere"))["status"] == 404
+        assert problem(http.put("/jobs"))["status"] == 405
+        assert problem(http.get("/events", params={"after": "x"}))["field"] == "after"
+        assert problem(http.get("/events", headers={"Last-Event-ID": "x"}))["field"] == "Last-Event-ID"
+
+
+def test_a_body_beyond_the_limit_is_refused_before_it_is_read(gateway: Running) -> None:
+    def endless() -> Any:
+        for _ in range(100):
+            yield b" " * 65536
+
+    with gateway.http() as http:
+        assert problem(http.post("/jobs", content=b" " * 200_000))["status"] == 413
+        assert problem(http.post("/jobs", content=endless()))["status"] == 413
+
+
+def test_the_schema_is_one_that_a_good_job_satisfies_and_a_bad_one_does_not(gateway: Running) -> None:
+    import jsonschema
+
+    with gateway.http() as http:
+        schema = http.get("/schema/job").json()
+    validator = jsonschema.Draft202012Validator(schema)
+    assert validator.is_valid(spec("a"))
+    assert not validator.is_valid({**spec("a"), "pirority": 1})
+
+
+def test_the_openapi_document_names_every_address(gateway: Running) -> None:
+    paths = httpx.get(f"{gateway.url}/openapi.json", trust_env=False).json()["paths"]
+    assert {
+        "/api/v1/jobs",
+        "/api/v1/jobs/{job}",
+        "/api/v1/jobs/{job}/decisions",
+        "/api/v1/jobs/{job}/events",
+        "/api/v1/jobs/{job}/checkpoints",
+        "/api/v1/events",
+        "/api/v1/schema/job",
+    } <= paths.keys()
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=30)
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4)
+)
+WRONG = {
+    ("name",): st.text(max_size=80).filter(lambda text: not text.isascii() or not text.islower()) | st.integers(),
+    ("api",): VALUES.filter(lambda value: value != "stretto/v1"),
+    ("model", "entry"): st.text(max_size=40).filter(lambda text: ":" not in text) | st.integers(),
+    ("model", "optimizer"): VALUES.filter(lambda value: value not in ("adagrad", "adam")),
+    ("dataset", "samples"): st.integers(max_value=0) | st.floats() | st.text(max_size=5) | st.just(10**14),
+    ("dataset", "batch_size"): st.integers(min_value=10**6 + 1) | st.integers(max_value=0) | st.none(),
+    ("resources",): st.lists(SCALARS, max_size=2)
+    | st.sampled_from([{"fixed": True}, {"workers": {"count": {"min": 9, "max": 2}}}]),
+    ("priority",): st.floats(max_value=0) | st.floats(min_value=1001) | st.just(float("nan")) | st.text(max_size=4),
+    ("environment",): st.dictionaries(st.sampled_from(["1A", "A B", ""]), st.text(max_size=3), min_size=1),
+    ("unknown_field",): VALUES,
+}  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(sorted(WRONG)).flatmap(lambda path: st.tuples(st.just(path), WRONG[path])))
+def test_a_specification_with_one_bad_field_is_refused_by_its_name(
+    gateway: Running, wrong: tuple[tuple[str, ...], Any]
+) -> None:
+    path, value = wrong
+    document = spec("bad-job")
+    target = document
+    for part in path[:-1]:
+        target = target[part]
+    target[path[-1]] = value
+    body = json.dumps(document)
+    with gateway.http() as http:
+        answer = http.post("/jobs", content=body.encode(), headers={"Content-Type": "application/json"})
+    assert answer.status_code == 422
+    told = problem(answer)
+    assert path[0] in told["field"]
+    assert told["remedy"]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    body=st.binary(max_size=400)
+    | VALUES.map(lambda value: json.dumps(value).encode())
+    | st.text(max_size=200).map(lambda text: text.encode("utf-8", "surrogatepass")),
+    kind=st.sampled_from(["application/json", "application/yaml", "text/plain", "image/png", ""]),
+)
+@example(body=b"[" * 100_000, kind="application/json")
+@example(body=b"[" * 100_000, kind="application/yaml")
+@example(body=b"a: &a [1]\nb: [*a, *a]", kind="application/yaml")
+@example(body=b"!!python/object/apply:os.system [id]", kind="application/yaml")
+@example(body=b'{"name": "\\ud800"}', kind="application/json")
+@example(body=b"name: 2001-01-01\n1: 2", kind="application/yaml")
+@example(body=b"a: " + b"9" * 5000, kind="application/yaml")
+@example(body=b"a: 1:" + b"59:" * 3000 + b"1", kind="application/yaml")
+@example(body=b"? {a: 1}\n: 2", kind="application/yaml")
+@example(body=b"", kind="application/json")
+def test_no_body_at_all_makes_the_gateway_fail(gateway: Running, body: bytes, kind: str) -> None:
+    with gateway.http() as http:
+        answer = http.post("/jobs", content=body, headers={"Content-Type": kind} if kind else {})
+        assert 400 <= answer.status_code < 500
+        problem(answer)
+
+
+def parse_frames(text: str) -> list[tuple[int, str]]:
+    frames = [dict(line.split(": ", 1) for line in frame.splitlines()) for frame in text.strip().split("\n\n")]
+    return [(int(frame["id"]), frame["event"]) for frame in frames if "id" in frame]
+
+
+def publish_progress(gateway: Running, job: str, numbers: range) -> None:
+    async def publish() -> None:
+        client = await gateway.operator()
+        for number in numbers:
+            await client.publish(
+                w.JobProgressed(
+                    job=job, samples_done=number, samples_total=1000, epoch=0, samples_per_s=1.0, shards_leased=1,
+                    shards_requeued_total=0,
+                )
+            )  # fmt: skip
+        await client.close()
+
+    asyncio.run(publish())
+
+
+def test_an_event_stream_resumes_where_it_broke_and_goes_on_live(gateway: Running) -> None:
+    document = spec()
+    job = document["name"]
+    with gateway.http() as http:
+        http.post("/jobs", json=document)
+        publish_progress(gateway, job, range(1, 6))
+        everything = parse_frames(http.get(f"/jobs/{job}/events", params={"follow": False}).text)
+        assert [name for _, name in everything] == ["job-submitted"] + ["job-progressed"] * 5
+        sequences = [seq for seq, _ in everything]
+        assert sequences == sorted(set(sequences))
+        gateway.restart()  # the stream is the bus's: another gateway continues it
+    with gateway.http() as http:
+        got: list[int] = []
+        later = threading.Timer(0.3, publish_progress, (gateway, job, range(6, 9)))
+        later.start()
+        headers = {"Last-Event-ID": str(sequences[2])}
+        with http.stream("GET", f"/jobs/{job}/events", headers=headers) as response:
+            assert response.headers["content-type"].startswith("text/event-stream")
+            for line in response.iter_lines():
+                if line.startswith("id: "):
+                    got.append(int(line[4:]))
+                if len(got) == 6:
+                    break
+        later.join()
+        assert got[:3] == sequences[3:]
+        rest = parse_frames(http.get("/events", params={"follow": False, "job": job, "after": sequences[-1]}).text)
+        assert [seq for seq, _ in rest] == got[3:]
+        named = parse_frames(http.get(f"/jobs/{job}/events", params={"follow": False, "event": "job-submitted"}).text)
+        assert named == [everything[0]]
