@@ -141,7 +141,8 @@ class ShardLedger:
         lease.offset = lease.length
         book.complete(lease)
         self._remember_finished(lease, now)
-        actions.append(Emit(fa.ShardCompleted(lease, event.worker)))
+        if self._may_tell(now):
+            actions.append(Emit(fa.ShardCompleted(lease, event.worker)))
         actions += self._settle()
         return True
 
@@ -155,7 +156,8 @@ class ShardLedger:
             return fa.NextReply("wait", wait_s=self.settings.wait_s)
         worker.lease = shard
         told = replace(shard)  # the lease's offset will grow; the reply and the fact are of this moment
-        actions.append(Emit(fa.ShardLeased(told, name)))
+        if self._may_tell(now):
+            actions.append(Emit(fa.ShardLeased(told, name)))
         return fa.NextReply("shard", told, forget=self._forgettable(now))
 
     def _heartbeat(self, event: ev.HeartbeatReceived, now: float) -> list[Action]:
@@ -286,6 +288,17 @@ class ShardLedger:
             if worker.lease is not None and self.state.book is not None:
                 self.state.book.requeued.append(worker.lease)
                 worker.lease = None
+
+    def _may_tell(self, now: float) -> bool:
+        """Whether one more lease or completion is told: a token bucket of two seconds."""
+        st, rate = self.state, self.settings.shard_facts_per_s
+        if now > st.facts_at_s:
+            st.facts_left = min(2 * rate, st.facts_left + (now - st.facts_at_s) * rate)
+            st.facts_at_s = now
+        if st.facts_left < 1:
+            return False
+        st.facts_left -= 1
+        return True
 
     def _settle(self) -> list[Action]:
         """The job's last fact, once every sample is done or abandoned."""

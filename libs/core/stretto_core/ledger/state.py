@@ -14,7 +14,8 @@ class LedgerSettings:
 
     ``deaf_after_s``: when the ledger itself heard nothing at all for longer (its service was away), that time does
     not count as anybody's silence. ``forget_after_s``: how long after its completion the progress records of a shard
-    may be deleted; longer than any push can be under way.
+    may be deleted; longer than any push can be under way. ``shard_facts_per_s``: leases and completions told one by
+    one; a job with more of them is followed by its progress (requeued and abandoned shards are always told).
     """
 
     lease_timeout_s: float = 30.0
@@ -23,6 +24,7 @@ class LedgerSettings:
     rate_memory_s: float = 10.0
     deaf_after_s: float = 5.0
     forget_after_s: float = 15.0
+    shard_facts_per_s: float = 50.0
 
     def __post_init__(self) -> None:
         if self.lease_timeout_s <= self.deaf_after_s:
@@ -68,6 +70,9 @@ class LedgerState:
     finished: list[Finished] = field(default_factory=list[Finished])
     requeued_total: int = 0
     heard_at_s: float = 0.0
+    facts_left: float = 0.0
+    """of this second and the last one"""
+    facts_at_s: float = 0.0
     progress_at_s: float = 0.0
     progress_samples: int = 0
     samples_per_s: float = 0.0

@@ -24,6 +24,8 @@ EXPONENTS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 SATURATIONS = (0.1, 0.2, 0.35, 0.6, 1.0, 1.8, 3.0)
 """time constants of saturating curves, in units of the samples seen so far"""
 
+_EXPONENTS, _SATURATIONS = np.array(EXPONENTS), np.array(SATURATIONS)
+
 POINTS_MAX = 96
 HOLDOUT = 0.2
 """share of the newest points by which the length of the history is chosen"""
@@ -90,9 +92,8 @@ class Growth:
 
 def _curves(x: Floats) -> Floats:
     """Every shape's curve at ``x`` [n], relative to the samples seen so far: [n, shapes]."""
-    powers = [x**exponent for exponent in EXPONENTS]
-    saturating = [-np.expm1(-x / scale) for scale in SATURATIONS]
-    return np.stack([*powers, *saturating], axis=1)
+    column = x[:, None]
+    return np.concatenate([column**_EXPONENTS, -np.expm1(-column / _SATURATIONS)], axis=1)
 
 
 def _amplitudes(x: Floats, y: Floats, weight: Floats) -> tuple[Floats, Floats, Floats]:

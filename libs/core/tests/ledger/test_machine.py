@@ -306,6 +306,18 @@ def test_records_are_forgotten_late_and_only_of_first_attempts() -> None:
     assert max(forgotten) < shard.id - 13
 
 
+def test_a_flood_of_tiny_shards_is_told_by_its_progress() -> None:
+    desk = Desk(DataSpec(100_000, 10, 1), shard_facts_per_s=50)
+    shard = None
+    for _ in range(4000):  # a thousand a second
+        shard = desk.lease("worker-0", shard)
+        desk.now += 0.001
+    assert 250 <= len(desk.said(ShardLeased)) + len(desk.said(ShardCompleted)) <= 320
+    desk.tell(WorkerExited("worker-0"))
+    assert len(desk.said(ShardRequeued)) == 1
+    assert desk.said(JobProgressed)[-1].samples_done > 15_000
+
+
 def test_the_state_stays_small_whatever_the_dataset() -> None:
     desk = Desk(DataSpec(10**13, 512, 1), epochs=10_000)
     shards: dict[int, Shard] = {}
