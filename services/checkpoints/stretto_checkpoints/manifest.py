@@ -1,0 +1,88 @@
+"""The manifest of a checkpoint: what makes its files one, written last and at once.
+
+JSON: ``version``, ``id``, ``job``, ``samples``, ``size_bytes``, ``ps``, ``taken_at_s``, ``ledger`` (opaque, the
+dispatcher's), ``digest`` (SHA-256 of the ledger) and ``parts``: one per parameter server, as that server described its
+file, with the checksum of its header (which holds those of the blocks).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import fsspec
+import stretto_wire as wire
+
+VERSION = 1
+
+
+class ManifestError(Exception):
+    """A manifest cannot be written or read; says which, why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A complete checkpoint as its manifest tells it."""
+
+    checkpoint: wire.CheckpointRef
+    job: str
+    taken_at_s: float
+    ledger: str
+    parts: tuple[dict[str, Any], ...]
+
+    def write(self) -> None:
+        """Under another name first: what has the final name is complete. Raises ManifestError."""
+        document = {
+            "version": VERSION,
+            **self.checkpoint.model_dump(exclude={"url"}),
+            "job": self.job,
+            "taken_at_s": self.taken_at_s,
+            "ledger": self.ledger,
+            "digest": _digest(self.ledger),
+            "parts": list(self.parts),
+        }
+        url = self.checkpoint.url
+        try:
+            filesystem, path = fsspec.core.url_to_fs(url)
+            filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
+            filesystem.pipe_file(f"{path}.part", json.dumps(document, indent=1).encode())
+            filesystem.mv(f"{path}.part", path)
+        except Exception as error:  # whatever a file system raises
+            raise ManifestError(
+                f"{url} cannot be written ({type(error).__name__}: {error}); check the store"
+            ) from error
+
+
+def read(url: str) -> Manifest:
+    """Raises ManifestError."""
+    try:
+        filesystem, path = fsspec.core.url_to_fs(url)
+        document = json.loads(filesystem.cat_file(path))
+        names = ("id", "samples", "size_bytes", "ps")
+        reference = wire.CheckpointRef(url=url, **{name: document[name] for name in names})
+        manifest = Manifest(
+            reference, document["job"], document["taken_at_s"], document["ledger"], tuple(document["parts"])
+        )
+    except Exception as error:
+        raise ManifestError(
+            f"{url} cannot be read ({type(error).__name__}: {error}); name the manifest of a complete checkpoint"
+        ) from error
+    if document["version"] != VERSION or document["digest"] != _digest(manifest.ledger) or not manifest.parts:
+        raise ManifestError(f"{url} is damaged or of version {document['version']}; use another checkpoint")
+    return manifest
+
+
+def remove(url: str) -> None:
+    """Remove a checkpoint's folder; the manifest first, so that no half of it looks complete."""
+    filesystem, path = fsspec.core.url_to_fs(url)
+    for target, recursive in ((path, False), (path.rpartition("/")[0], True)):
+        try:
+            filesystem.rm(target, recursive=recursive)
+        except FileNotFoundError:
+            continue
+
+
+def _digest(ledger: str) -> str:
+    return hashlib.sha256(ledger.encode()).hexdigest()

@@ -1,0 +1,66 @@
+"""The checkpoints service: a taker in the background for every job that this replica owns."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any, ClassVar
+
+import stretto_wire as wire
+from stretto_core.checkpointing import CheckpointMachine, CheckpointState
+from stretto_runtime import Input, Meta, Service
+
+from . import handlers
+from .observations import OBSERVATIONS
+from .settings import CheckpointsSettings
+from .taking import Taker
+
+
+class Checkpoints(Service):
+    """See the README."""
+
+    name = "checkpoints"
+    version = CheckpointMachine.version
+    settings_type = CheckpointsSettings
+    inputs = (
+        Input(wire.JobSubmitted),
+        Input(wire.JobCancelled),
+        Input(wire.ServersChanged),
+        Input(wire.MigrationStarted),
+        Input(wire.MigrationFinished),
+        Input(wire.JobCompleted),
+        Input(wire.JobFinished),
+        Input(wire.JobFailed),
+    )
+    rpcs = (wire.SaveCheckpoint,)
+    observations = OBSERVATIONS
+    tick_s = 1.0
+    state_types: ClassVar[dict[str, type]] = {"job": CheckpointState}
+
+    def __init__(self, settings: CheckpointsSettings) -> None:
+        super().__init__(settings)
+        self._takers: dict[str, tuple[Taker, asyncio.Task[None]]] = {}
+
+    def machine(self, key: str, state: Any) -> CheckpointMachine:
+        return CheckpointMachine(state)
+
+    def to_event(self, message: Any, meta: Meta) -> Any:
+        return handlers.to_event(message, self.settings.store)
+
+    def to_message(self, key: str, fact: Any) -> Any:
+        return handlers.to_message(key, fact)
+
+    async def settled(self, key: str, machine: CheckpointMachine) -> None:
+        held = self._takers.get(key)
+        if held is None or held[1].done():
+            taker = Taker(key, machine.state, self, self.settings)
+            self._takers[key] = taker, asyncio.create_task(taker.run(), name=f"checkpoints {key}")
+        else:
+            held[0].follow(machine.state)
+
+    async def left(self, key: str) -> None:
+        _, task = self._takers.pop(key, (None, None))
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task

@@ -1,0 +1,22 @@
+"""What the checkpoints service can be told: STRETTO_CHECKPOINTS_<FIELD> or STRETTO_<FIELD>."""
+
+from __future__ import annotations
+
+from pydantic import Field
+from stretto_runtime import Settings
+
+
+class CheckpointsSettings(Settings):
+    """Where checkpoints stay when a job does not say, and how patient taking one is."""
+
+    store_url: str = Field("", description="any fsspec URL of a folder; empty: <state folder>/checkpoints")
+    redis_url: str = Field("", description="cache between machines; empty: shared memory and store only")
+    take_timeout_s: float = Field(120.0, gt=0, description="until all images are in memory")
+    store_timeout_s: float = Field(900.0, gt=0, description="until all images are in the store")
+    restore_timeout_s: float = Field(900.0, gt=0, description="until every server has its part")
+    poll_s: float = Field(0.3, gt=0.01, le=60, description="between looks at the copies to the store")
+
+    @property
+    def store(self) -> str:
+        """The installation's own store."""
+        return self.store_url.rstrip("/") or f"file://{self.state_folder.resolve() / 'checkpoints'}"

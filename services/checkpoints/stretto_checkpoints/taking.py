@@ -1,0 +1,203 @@
+"""The edge of one job: take, store and read checkpoints as the state says; level-triggered.
+
+The ledger's mark is taken before the first image. Each server copies its columns one by one, each together with its
+own progress records, so pushes go on: after a restore the ledger hands out again what the mark did not know of, and
+each column skips what it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from typing import Any, Protocol
+
+import stretto_wire as wire
+import structlog
+from stretto_core.actuation import claim
+from stretto_core.checkpointing import Attempt, CheckpointState, Restore
+from stretto_runtime import CallRefused, CallTimeout, PartitionLost, RuntimeFault
+
+from . import manifest
+from . import observations as seen
+from .manifest import Manifest, ManifestError
+from .settings import CheckpointsSettings
+
+CALL_S = 60.0
+
+log = structlog.get_logger("stretto.checkpoints")
+
+
+class TakingError(Exception):
+    """A step of a checkpoint failed; says which and why."""
+
+
+class Edge(Protocol):
+    """What taking needs of the service."""
+
+    async def observe(self, key: str, message: wire.Message, trace: str = "") -> None: ...
+    async def call(self, request: wire.Message, timeout_s: float = 15.0, trace: str = "") -> Any: ...
+    async def call_pod(self, pod: str, request: wire.Message, timeout_s: float = 5.0, trace: str = "") -> Any: ...
+    def now(self) -> float: ...
+
+
+class Taker:
+    """One job's checkpoints follow its state."""
+
+    def __init__(self, job: str, state: CheckpointState, edge: Edge, settings: CheckpointsSettings) -> None:
+        self.job = job
+        self.state = state
+        self._edge = edge
+        self._settings = settings
+        self._wake = asyncio.Event()
+        self._work: tuple[tuple[str, str], asyncio.Task[None]] | None = None
+        self._removed: set[str] = set()
+
+    def follow(self, state: CheckpointState) -> None:
+        """The machine has changed."""
+        self.state = state
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Until cancelled: keep exactly the work going that the state wants."""
+        try:
+            while True:
+                self._wake.clear()
+                self._reconcile()
+                await self._remove_expired()
+                await self._wake.wait()
+        finally:
+            if self._work is not None:
+                self._work[1].cancel()
+
+    def _reconcile(self) -> None:
+        attempt, restore = self.state.attempt, self.state.restore
+        wanted: tuple[str, str] | None = None
+        if attempt is not None:
+            wanted = (attempt.id, attempt.stage)
+        elif restore is not None:
+            wanted = (restore.id, "loading")
+        if self._work is not None and (self._work[0] == wanted):
+            return
+        if self._work is not None:
+            self._work[1].cancel()
+        self._work = None
+        if wanted is not None:
+            step = self._load(restore) if attempt is None and restore else self._advance(attempt)
+            self._work = wanted, asyncio.create_task(self._guard(wanted[0], step))
+
+    async def _guard(self, name: str, step: Any) -> None:
+        """Whatever fails is told; the machine decides what then."""
+        try:
+            await step
+        except PartitionLost:
+            return
+        except (TakingError, ManifestError, CallRefused, CallTimeout, RuntimeFault, TimeoutError) as error:
+            reason = str(error) or "it took too long"
+            log.warning("checkpoint failed", job=self.job, id=name, reason=reason)
+            with contextlib.suppress(PartitionLost):  # the next owner will find it broken, too
+                await self._edge.observe(self.job, seen.CheckpointBroken(job=self.job, id=name, reason=reason[:2000]))
+
+    async def _advance(self, attempt: Attempt | None) -> None:
+        if attempt is None:
+            return
+        if attempt.stage == "taking":
+            async with asyncio.timeout(self._settings.take_timeout_s):
+                await self._take(attempt)
+        else:
+            async with asyncio.timeout(self._settings.store_timeout_s):
+                await self._store(attempt)
+
+    async def _take(self, attempt: Attempt) -> None:
+        began_s = self._edge.now()
+        mark = await self._edge.call(wire.MarkLedger(job=self.job, request_id=f"{attempt.id}.1"))
+        if mark.answer != "ok":
+            raise TakingError(f"the dispatcher does not know {self.job}; nothing can be marked")
+        request = wire.ExportState(
+            job=self.job,
+            checkpoint_id=attempt.id,
+            cache_url=self._settings.redis_url,
+            store_url=attempt.url.rpartition("/")[0],
+        )
+        replies = await self._ask_all(attempt.servers, request)
+        for number, reply in zip(attempt.servers, replies, strict=True):
+            if not reply.accepted:
+                raise TakingError(f"ps-{number} could not copy its state: {reply.detail}")
+        taken = seen.ImagesTaken(
+            job=self.job,
+            id=attempt.id,
+            ledger=mark.ledger,
+            samples=mark.samples_done,
+            size_bytes=sum(reply.size_bytes for reply in replies),
+            pause_s=max(reply.frozen_s for reply in replies),
+            took_s=max(self._edge.now() - began_s, 0.0),
+        )
+        await self._edge.observe(self.job, taken)
+
+    async def _store(self, attempt: Attempt) -> None:
+        """Wait for the copies, then write what makes them one."""
+        request = wire.GetExportStatus(job=self.job, checkpoint_id=attempt.id)
+        while True:
+            replies = await self._ask_all(attempt.servers, request)
+            failed = [
+                f"ps-{number}: {reply.detail or reply.stage}"
+                for number, reply in zip(attempt.servers, replies, strict=True)
+                if reply.stage in ("failed", "unknown")
+            ]
+            if failed:
+                raise TakingError(f"not stored: {'; '.join(failed)}")
+            if all(reply.stage == "stored" for reply in replies):
+                break
+            await asyncio.sleep(self._settings.poll_s)
+        reference = wire.CheckpointRef(
+            id=attempt.id,
+            url=attempt.url,
+            samples=attempt.samples,
+            size_bytes=attempt.size_bytes,
+            ps=len(attempt.servers),
+        )
+        parts = tuple(json.loads(reply.part) for reply in replies)
+        whole = Manifest(reference, self.job, attempt.began_at_s, attempt.ledger, parts)
+        await asyncio.to_thread(whole.write)
+        took_s = max(self._edge.now() - attempt.began_at_s, 0.0)
+        await self._edge.observe(self.job, seen.ImagesStored(job=self.job, id=attempt.id, took_s=took_s))
+
+    async def _load(self, restore: Restore) -> None:
+        """Any number of servers: each imports an even part of the buckets from all the files."""
+        async with asyncio.timeout(self._settings.restore_timeout_s):
+            whole = await asyncio.to_thread(manifest.read, restore.url)
+            parts = claim(restore.servers)
+            requests = {
+                number: wire.ImportState(
+                    job=self.job, checkpoint=whole.checkpoint, buckets=tuple(buckets), slices=tuple(slices)
+                )
+                for number, (buckets, slices) in parts.items()
+            }
+            replies = await asyncio.gather(
+                *(
+                    self._edge.call_pod(f"ps-{n}", request, self._settings.restore_timeout_s)
+                    for n, request in requests.items()
+                )
+            )
+        for number, reply in zip(requests, replies, strict=True):
+            if not reply.accepted:
+                raise TakingError(f"ps-{number} could not load {restore.url}: {reply.detail}")
+        loaded = seen.ParametersLoaded(
+            job=self.job,
+            id=restore.id,
+            checkpoint=whole.checkpoint,
+            ledger=whole.ledger,
+            servers=tuple(restore.servers),
+        )
+        await self._edge.observe(self.job, loaded)
+
+    async def _ask_all(self, servers: list[int], request: wire.Message) -> list[Any]:
+        return await asyncio.gather(*(self._edge.call_pod(f"ps-{number}", request, CALL_S) for number in servers))
+
+    async def _remove_expired(self) -> None:
+        for url in [url for url in self.state.expired if url not in self._removed]:
+            self._removed.add(url)
+            try:
+                await asyncio.to_thread(manifest.remove, url)
+            except Exception as error:  # an old checkpoint that stays harms nobody
+                log.warning("old checkpoint not removed", job=self.job, url=url, error=str(error))

@@ -1,0 +1,50 @@
+"""A manifest is written at once, read whole, and a damaged one is refused by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import stretto_wire as wire
+from stretto_checkpoints import manifest
+from stretto_checkpoints.manifest import Manifest, ManifestError
+
+
+def made(folder: Path) -> Manifest:
+    url = f"file://{folder}/j/j-000001/manifest.json"
+    reference = wire.CheckpointRef(id="j-000001", url=url, samples=5, size_bytes=10, ps=1)
+    return Manifest(reference, "j", 1.5, "ledger", ({"pod": "ps-0", "file": "a"},))
+
+
+def test_round_trip_and_removal(tmp_path: Path) -> None:
+    whole = made(tmp_path)
+    whole.write()
+    assert manifest.read(whole.checkpoint.url) == whole
+    assert [file.name for file in (tmp_path / "j/j-000001").iterdir()] == ["manifest.json"]
+    manifest.remove(whole.checkpoint.url)
+    manifest.remove(whole.checkpoint.url)
+    assert not (tmp_path / "j/j-000001").exists()
+
+
+@pytest.mark.parametrize("damage", ["ledger", "parts", "version", "missing", "not json"])
+def test_damage_is_named(tmp_path: Path, damage: str) -> None:
+    whole = made(tmp_path)
+    whole.write()
+    file = tmp_path / "j/j-000001/manifest.json"
+    document = json.loads(file.read_text())
+    changes = {"ledger": {"ledger": "other"}, "parts": {"parts": []}, "version": {"version": 9}}
+    if damage == "missing":
+        file.unlink()
+    elif damage == "not json":
+        file.write_text("{")
+    else:
+        file.write_text(json.dumps(document | changes[damage]))
+    with pytest.raises(ManifestError, match=r"j-000001/manifest\.json"):
+        manifest.read(whole.checkpoint.url)
+
+
+def test_store_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "j").write_text("a file where a folder should be")
+    with pytest.raises(ManifestError, match="check the store"):
+        made(tmp_path).write()

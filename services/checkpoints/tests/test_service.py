@@ -1,0 +1,178 @@
+"""The checkpoints service over a real bus; servers and ledger answer as the real ones do, with real files."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import stretto_wire as wire
+from stretto_checkpoints import manifest
+from stretto_checkpoints.service import Checkpoints
+from stretto_checkpoints.settings import CheckpointsSettings
+from stretto_runtime import Client, EmbeddedServer, provision, serve
+
+
+def store(folder: Path, pod: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{pod}.image").write_text("parameters")
+
+
+class Stage:
+    """Bus, service, two parameter servers and a dispatcher."""
+
+    def __init__(self, server: EmbeddedServer, client: Client, folder: Path) -> None:
+        self.server, self.client, self.folder = server, client, folder
+        self.imported: dict[str, list[int]] = {}
+        self.calls: list[str] = []
+        self.refuse = ""
+        self.stored = True
+        self._stop = asyncio.Event()
+        self._running: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        connection = self.client.bus.connection
+        await connection.subscribe("pod.v1.*.*.j", cb=self._answer)
+        await connection.subscribe("rpc.v1.dispatcher.mark-ledger.*.j", cb=self._answer)
+        await self.start()
+
+    async def start(self) -> None:
+        assert self.server.passwords is not None
+        settings = CheckpointsSettings(
+            nats_url=self.server.url,
+            nats_password=self.server.passwords["checkpoints"],
+            state_folder=self.folder,
+            lease_s=1.0,
+            poll_s=0.05,
+        )
+        self._stop = asyncio.Event()
+        self._running = asyncio.create_task(serve(Checkpoints(settings), self._stop))
+
+    async def stop(self, abruptly: bool = False) -> None:
+        assert self._running is not None
+        if abruptly:
+            self._running.cancel()
+        self._stop.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._running
+
+    async def _answer(self, msg: Any) -> None:
+        tokens, request = msg.subject.split("."), json.loads(msg.data)
+        verb, pod = (tokens[3], "") if tokens[0] == "rpc" else (tokens[2], tokens[3])
+        self.calls.append(verb)
+        reply: dict[str, Any] = {}
+        if verb == "mark-ledger":
+            reply = {"answer": "ok", "ledger": "the ledger", "samples_done": 4711}
+        elif verb == "export-state":
+            refused = verb == self.refuse
+            reply = {"accepted": not refused, "size_bytes": 50, "frozen_s": 0.01, "detail": "no shared memory"}
+            store(Path(request["store_url"].removeprefix("file://")), pod)
+        elif verb == "get-export-status":
+            part = json.dumps({"pod": pod, "file": f"{pod}.image"})
+            reply = {"stage": "stored", "part": part} if self.stored else {"stage": "cached"}
+        elif verb == "import-state":
+            self.imported[pod] = request["buckets"]
+            reply = {"accepted": verb != self.refuse, "detail": "checksum differs"}
+        await msg.respond(json.dumps({"job": "j", **reply}).encode())
+
+    async def submit(self, **policy: Any) -> None:
+        document = {"name": "j", "model": {"entry": "m:M"}, "dataset": {"samples": 1000}, "checkpoint": policy}
+        await self.client.publish(wire.JobSubmitted(job="j", spec=wire.JobSpec.parse(document)))
+
+    async def serve(self, version: int, *numbers: int) -> None:
+        servers = tuple(wire.ParameterServer(index=n, address=f"127.0.0.1:{9000 + n}") for n in numbers)
+        await self.client.publish(wire.ServersChanged(job="j", version=version, servers=servers))
+
+    async def save(self, number: int) -> wire.SaveCheckpointReply:
+        return await self.client.call(wire.SaveCheckpoint(job="j", request_id=f"me.{number}"))
+
+    async def told(self, kind: type[Any], count: int = 1, check: Callable[[], bool] = lambda: True) -> list[Any]:
+        for _ in range(150):
+            events = [e.message async for e in self.client.events(patterns=("evt.v1.checkpoints.*.*",), follow=False)]
+            found = [message for message in events if isinstance(message, kind)]
+            if len(found) >= count and check():
+                return found
+            await asyncio.sleep(0.1)
+        raise AssertionError(f"{kind.__name__} was not told {count} times: {[type(e).__name__ for e in events]}")
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    server = EmbeddedServer(tmp_path / "nats")
+    await server.start()
+    assert server.passwords is not None
+    client = await Client.connect(server.url, "operator", server.passwords["operator"])
+    await provision(client.bus)
+    made = Stage(server, client, tmp_path / "state")
+    await made.open()
+    yield made
+    await made.stop()
+    await client.close()
+    server.kill()
+
+
+async def test_checkpoint_on_demand_then_lost_servers_then_restore_at_another_number(stage: Stage) -> None:
+    await stage.submit(keep=1)
+    await stage.serve(1, 0, 1)
+    reply = await stage.save(1)
+    assert (reply.answer, reply.id) == ("begun", "j-000001")
+    (saved,) = await stage.told(wire.CheckpointSaved)
+    assert (saved.checkpoint.samples, saved.checkpoint.size_bytes, saved.pause_s) == (4711, 100, 0.01)
+    assert stage.calls.index("mark-ledger") < stage.calls.index("export-state")
+    (flushed,) = await stage.told(wire.CheckpointFlushed)
+    whole = manifest.read(flushed.checkpoint.url)
+    assert [part["pod"] for part in whole.parts] == ["ps-0", "ps-1"]
+    await stage.save(2)
+    await stage.told(wire.CheckpointFlushed, 2)
+    folder = stage.folder / "checkpoints/j"
+    await stage.told(wire.CheckpointFlushed, 2, lambda: not (folder / "j-000001").exists())
+    assert (folder / "j-000002/manifest.json").exists()
+
+    await stage.serve(2)
+    await stage.serve(3, 2, 3, 4)
+    (restored,) = await stage.told(wire.CheckpointRestored)
+    assert (restored.ps, restored.ledger, restored.checkpoint.id) == (3, "the ledger", "j-000002")
+    assert sorted(stage.imported) == ["ps-2", "ps-3", "ps-4"]
+    assert sorted(b for buckets in stage.imported.values() for b in buckets) == list(range(64))
+
+
+async def test_service_killed_while_copies_are_under_way_still_completes_the_checkpoint(stage: Stage) -> None:
+    stage.stored = False
+    await stage.submit()
+    await stage.serve(1, 0)
+    await stage.save(1)
+    await stage.told(wire.CheckpointSaved)
+    await stage.stop(abruptly=True)
+    stage.stored = True
+    await stage.start()
+    await stage.told(wire.CheckpointFlushed)
+    assert len(await stage.told(wire.CheckpointSaved)) == 1
+
+
+async def test_refusal_is_told_with_its_reason_and_periodic_ones_go_on(stage: Stage) -> None:
+    stage.refuse = "export-state"
+    await stage.submit(every_s=1.0)
+    await stage.serve(1, 0)
+    failed = await stage.told(wire.CheckpointFailed)
+    assert "ps-0" in failed[0].reason
+    assert "no shared memory" in failed[0].reason
+    stage.refuse = ""
+    await stage.told(wire.CheckpointFlushed)
+    done = wire.JobCompleted(
+        job="j", samples=1000, samples_abandoned=0, epochs=1, shards=4, requeued=0, started_at_s=0.0
+    )
+    await stage.client.publish(done)
+    flushed = await stage.told(wire.CheckpointFlushed, 2)
+    assert flushed[-1].checkpoint.id.endswith("-final")
+
+
+async def test_no_way_back_is_told(stage: Stage) -> None:
+    await stage.submit(restore_from=f"file://{stage.folder}/nothing/manifest.json")
+    await stage.serve(1, 0)
+    (failed,) = await stage.told(wire.CheckpointFailed)
+    assert "-restore-" in failed.id
+    assert "name the manifest of a complete checkpoint" in failed.reason
