@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 import stretto_wire as wire
@@ -17,8 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stretto_dispatcher.service import Dispatcher
 from stretto_dispatcher.settings import DispatcherSettings
-from stretto_runtime import Client, EmbeddedServer, provision, serve
 from stretto_wire.examples import EXAMPLES
+
+from tests.contract.desk import Desk, is_of_the_wire
 
 JOB = "bad-input"
 RPCS = [channel for channel in wire.CHANNELS if channel.kind == "rpc" and channel.service == "dispatcher"]
@@ -32,78 +33,47 @@ VALUES = st.one_of(
     st.lists(st.integers(), max_size=2),
 )
 BOUNDED = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-T = TypeVar("T")
 
 
-class Desk:
-    """A dispatcher with one job, and a client; driven from outside of their event loop."""
+class Ledger(Desk):
+    """A dispatcher with one job."""
 
     def __init__(self, folder: Path) -> None:
-        self._loop = asyncio.Runner()
+        super().__init__(folder, Dispatcher, DispatcherSettings)
         self._serial = 0
-        self._stop: asyncio.Event
-        self.client: Client
-        self._server = EmbeddedServer(folder / "nats", secured=False)
-        self.do(self._start(folder), 30)
+        self.do(self._submit())
 
-    def do(self, work: Coroutine[Any, Any, T], timeout_s: float = 10) -> T:
-        return self._loop.run(asyncio.wait_for(work, timeout_s))
-
-    async def _start(self, folder: Path) -> None:
-        await self._server.start()
-        self.client = await Client.connect(self._server.url)
-        await provision(self.client.bus)
-        self._stop = asyncio.Event()
-        service = Dispatcher(DispatcherSettings(nats_url=self._server.url, state_folder=folder / "state"))
-        self._task = asyncio.create_task(serve(service, self._stop))
+    async def _submit(self) -> None:
         document = {"name": JOB, "model": {"entry": "a:B"}, "dataset": {"samples": 10**9}}
         await self.client.publish(wire.JobSubmitted(job=JOB, spec=wire.JobSpec.parse(document)))
-        while (await self.next("worker-0", "ready")).answer == "unknown":
+        while (await self.next("worker-0")).answer == "unknown":
             await asyncio.sleep(0.05)
 
-    def end(self) -> None:
-        async def leave() -> None:
-            self._stop.set()
-            await self._task
-            await self.client.close()
-
-        self.do(leave(), 20)
-        self._server.stop()
-        self._loop.close()
-
-    async def next(self, pod: str, request_id: str = "", job: str = JOB) -> wire.NextShardReply:
+    async def next(self, pod: str, job: str = JOB) -> wire.NextShardReply:
         self._serial += 1
-        return await self.client.call(
-            wire.NextShard(job=job, pod=pod, request_id=f"{pod}:{request_id}:{self._serial}"), timeout_s=5
-        )
+        request = wire.NextShard(job=job, pod=pod, request_id=f"{pod}:{self._serial}")
+        return await self.client.call(request, timeout_s=5)
 
-    def ask(self, channel: wire.Channel, body: bytes, job: str = JOB) -> dict[str, Any]:
+    def ask(self, channel: wire.Channel, body: bytes) -> dict[str, Any]:
         """The reply to raw bytes: as it is, or the refusal, which has to be of the wire's shape."""
-        subject = f"rpc.v1.dispatcher.{channel.name}.{job}"
+        subject = f"rpc.v1.dispatcher.{channel.name}.{JOB}"
         message = self.do(self.client.bus.connection.request(subject, body, timeout=5))
         if (message.headers or {}).get(wire.ERROR_HEADER):
             return {"refused": wire.Refused.model_validate_json(message.data).error}
         assert channel.reply is not None
         return {"reply": wire.decode(channel.reply, message.data)}
 
-    def is_well(self) -> None:
-        """It still serves, and no machine broke on anything that came."""
-        assert self.do(self.next("worker-9")).answer == "shard"
-        assert [
-            dict(each.headers) for each in self.do(self.client.dead_letters()) if each.headers["reason"] == "fault"
-        ] == []
-
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    desk = Desk(tmp_path_factory.mktemp("desk"))
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ledger]:
+    desk = Ledger(tmp_path_factory.mktemp("desk"))
     yield desk
     desk.end()
 
 
 @BOUNDED
 @given(channel=st.sampled_from(RPCS), body=st.binary(max_size=200))
-def test_bytes_that_are_no_request_are_refused(desk: Desk, channel: wire.Channel, body: bytes) -> None:
+def test_bytes_that_are_no_request_are_refused(desk: Ledger, channel: wire.Channel, body: bytes) -> None:
     refused = desk.ask(channel, body)["refused"]
     assert refused.code == "invalid"
     assert refused.field
@@ -112,12 +82,14 @@ def test_bytes_that_are_no_request_are_refused(desk: Desk, channel: wire.Channel
 
 @BOUNDED
 @given(channel=st.sampled_from(RPCS), value=VALUES, data=st.data())
-def test_a_bad_field_is_refused_by_name(desk: Desk, channel: wire.Channel, value: Any, data: st.DataObject) -> None:
+def test_a_bad_field_is_refused_by_name(desk: Ledger, channel: wire.Channel, value: Any, data: st.DataObject) -> None:
     whole = {**json.loads(wire.encode(EXAMPLES[channel.message])), "job": JOB}
     name = data.draw(st.sampled_from(sorted(whole)))
     body = json.dumps({**whole, name: value}).encode()
     answer = desk.ask(channel, body)
-    if _is_of_the_wire(channel, body):  # if strange: the ledger answers, or refuses for a reason of its own
+    if is_of_the_wire(f"rpc.v1.dispatcher.{channel.name}.{JOB}", body):  # if strange, then for the ledger to judge
+        f"rpc.v1.dispatcher.{channel.name}.{JOB}", body
+    ):  # if strange: the ledger answers, or refuses for a reason of its own
         assert "reply" in answer or answer["refused"].remedy
     else:
         assert answer["refused"].code == "invalid"
@@ -125,33 +97,25 @@ def test_a_bad_field_is_refused_by_name(desk: Desk, channel: wire.Channel, value
         assert answer["refused"].remedy
 
 
-def _is_of_the_wire(channel: wire.Channel, body: bytes) -> bool:
-    try:
-        wire.parse(f"rpc.v1.dispatcher.{channel.name}.{JOB}", body)
-    except wire.WireError:
-        return False
-    return True
-
-
-def test_too_large_a_request_is_refused(desk: Desk) -> None:
+def test_too_large_a_request_is_refused(desk: Ledger) -> None:
     body = json.dumps({"job": JOB, "pod": "worker-0", "request_id": "r", "pad": "x" * wire.MAX_MESSAGE_BYTES}).encode()
     refused = desk.ask(RPCS[0], body)["refused"]
     assert "bytes" in refused.value
     assert str(wire.MAX_MESSAGE_BYTES) in refused.remedy
 
 
-def test_a_body_of_another_job_is_refused(desk: Desk) -> None:
+def test_a_body_of_another_job_is_refused(desk: Ledger) -> None:
     refused = desk.ask(RPCS[0], json.dumps({"job": "other", "pod": "worker-0", "request_id": "r"}).encode())["refused"]
     assert (refused.field, refused.value) == ("job", "other")
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(job=st.from_regex(r"\A[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?\Z").filter(lambda job: job != JOB))
-def test_an_unknown_job_is_told_apart(desk: Desk, job: str) -> None:
+def test_an_unknown_job_is_told_apart(desk: Ledger, job: str) -> None:
     assert desk.do(desk.next("worker-0", job=job)).answer == "unknown"
 
 
-def test_a_pod_that_has_exited_changes_nothing_more(desk: Desk) -> None:
+def test_a_pod_that_has_exited_changes_nothing_more(desk: Ledger) -> None:
     lease = desk.do(desk.next("worker-5")).shard
     assert lease is not None
     exited = wire.PodExited(job=JOB, pod="worker-5", role="worker", reason="killed", exit_code=-9)
@@ -191,18 +155,10 @@ def _exit(**changes: str | None) -> bytes:
     ],
     ids=["no text", "field absent", "other job", "unknown value", "too large"],
 )
-def test_an_event_that_is_none_is_set_aside_with_the_reason(desk: Desk, body: bytes, field: str) -> None:
+def test_an_event_that_is_none_is_set_aside_with_the_reason(desk: Ledger, body: bytes, field: str) -> None:
     subject = f"evt.v1.actuator.pod-exited.{JOB}"
 
-    async def find() -> Any:
-        seq = await desk.client.bus.store_surely(subject, body, {"Nats-Msg-Id": f"bad:{hash(body)}"}, 5)
-        while True:
-            for letter in await desk.client.dead_letters():
-                if letter.headers["seq"] == str(seq):
-                    return letter
-            await asyncio.sleep(0.05)
-
-    letter = desk.do(find())
+    letter = desk.do(desk.set_aside(desk.do(desk.store(subject, body, f"bad:{hash(body)}"))))
     assert letter.subject.endswith(subject)
     assert letter.data == body
     assert letter.headers["reason"] == "refused"
@@ -212,5 +168,6 @@ def test_an_event_that_is_none_is_set_aside_with_the_reason(desk: Desk, body: by
     assert letter.headers["remedy"]
 
 
-def test_after_all_that_it_serves_as_before(desk: Desk) -> None:
-    desk.is_well()
+def test_after_all_that_it_serves_as_before(desk: Ledger) -> None:
+    assert desk.do(desk.next("worker-9")).answer == "shard"
+    assert desk.faults() == []
