@@ -8,6 +8,7 @@ the reconnect, one that was lost.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import uuid
 from collections.abc import Awaitable, Callable
@@ -85,7 +86,7 @@ class Bus:
                 error_cb=failed,
                 reconnected_cb=reconnected,
                 max_reconnect_attempts=-1,
-                reconnect_time_wait=0.2,
+                reconnect_time_wait=0.2,  # type: ignore[arg-type] - seconds; a fraction is as good as an integer
                 connect_timeout=2,
                 pending_size=0,
                 ping_interval=20,
@@ -105,7 +106,8 @@ class Bus:
         if self._sweeper is not None:
             self._sweeper.cancel()
         self._fail_all(BusFault("the connection is being closed"))
-        await self.connection.close()
+        with contextlib.suppress(OSError, nats.errors.Error):  # what is broken already is as good as closed
+            await self.connection.close()
 
     async def subscribe(self, subject: str, callback: Callable[[Msg], Awaitable[None]]) -> Any:
         """A plain subscription; its queue is bounded by bytes only."""

@@ -142,12 +142,14 @@ class LocalSpans(SpanProcessor):
         pass
 
     def on_end(self, span: ReadableSpan) -> None:
-        context, resource = span.context, span.resource
+        context = span.context
+        if context is None:
+            return
         line = {
             "trace_id": f"{context.trace_id:032x}",
             "span_id": f"{context.span_id:016x}",
             "parent_id": f"{span.parent.span_id:016x}" if span.parent else None,
-            "service": resource.attributes.get("service.name"),
+            "service": span.resource.attributes.get("service.name"),
             "name": span.name,
             "start_s": (span.start_time or 0) / 1e9,
             "end_s": (span.end_time or 0) / 1e9,
