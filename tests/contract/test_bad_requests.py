@@ -88,8 +88,6 @@ def test_a_bad_field_is_refused_by_name(desk: Ledger, channel: wire.Channel, val
     body = json.dumps({**whole, name: value}).encode()
     answer = desk.ask(channel, body)
     if is_of_the_wire(f"rpc.v1.dispatcher.{channel.name}.{JOB}", body):  # if strange, then for the ledger to judge
-        f"rpc.v1.dispatcher.{channel.name}.{JOB}", body
-    ):  # if strange: the ledger answers, or refuses for a reason of its own
         assert "reply" in answer or answer["refused"].remedy
     else:
         assert answer["refused"].code == "invalid"
