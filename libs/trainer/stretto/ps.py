@@ -148,7 +148,7 @@ class Agent:
             rejected_pushes=stats.rejected,
             owns_dense=bool((own[self._layout.buckets :] != 0).any()),
             rows=self._control.categories(),
-            checksum=f"{self._control.checksum():016x}",
+            checksum=str(self._control.checksum()),
         )
 
     def _report(self) -> None:

@@ -65,6 +65,10 @@ class Cluster:
         self.forget: list[int] = []
         self.deaf = 0
         """so many requests for shards are answered after the caller has given up waiting"""
+        self.reserved: dict[str, Shard] = {}
+        """shards that only these pods get"""
+        self.silent = False
+        """heartbeats do not tell that a lease is somebody else's"""
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
 
@@ -85,11 +89,17 @@ class Cluster:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
 
     async def _connect(self) -> None:
-        self.nc = await nats.connect(self.url, connect_timeout=5, max_reconnect_attempts=-1, reconnect_time_wait=0.1)
+        async def broken(_: Exception) -> None:
+            """While the server starts, and when it is stopped."""
+
+        self.nc = await nats.connect(
+            self.url, connect_timeout=5, max_reconnect_attempts=-1, reconnect_time_wait=0.1, error_cb=broken
+        )
         await self.nc.subscribe("rpc.v1.>", cb=self._rpc)
         await self.nc.subscribe("tel.v1.>", cb=self._telemetry)
 
     def stop(self) -> None:
+        self.run(self.nc.close(), 10)
         for process in self.processes.values():
             if process.poll() is None:
                 process.kill()
@@ -174,13 +184,13 @@ class Cluster:
         """kill -9, and what the dispatcher does about it."""
         self.processes[pod].send_signal(signal.SIGKILL)
         self.processes[pod].wait(10)
-        self._loop.call_soon_threadsafe(self._requeue, pod)
+        self.run(self._requeue(pod))
 
     def terminate(self, pod: str, timeout_s: float = 20.0) -> int:
         self.processes[pod].terminate()
         return self.processes[pod].wait(timeout_s)
 
-    def _requeue(self, pod: str) -> None:
+    async def _requeue(self, pod: str) -> None:
         shard = self.leased.pop(pod, None)
         if shard is not None:
             self.todo.insert(0, shard.model_copy(update={"attempt": shard.attempt + 1}))
@@ -219,7 +229,7 @@ class Cluster:
         if isinstance(request, requests.ShardHeartbeat):
             held = self.leased.get(request.pod)
             same = held is not None and (held.id, held.attempt) == (request.shard, request.attempt)
-            return requests.ShardHeartbeatReply(job=self.job, answer="ok" if same else "stale")
+            return requests.ShardHeartbeatReply(job=self.job, answer="ok" if same or self.silent else "stale")
         assert isinstance(request, requests.ReleaseShard)
         self.released.append(request)
         shard = self.leased.pop(request.pod, None)
@@ -241,15 +251,15 @@ class Cluster:
                 self.done[held.id] = held
                 self.forget.append(held.id)
         forget, self.forget = tuple(self.forget[:-2]), self.forget[-2:]
-        if self.todo:
-            shard = self.todo.pop(0)
+        if self.todo or request.pod in self.reserved:
+            shard = self.reserved.pop(request.pod, None) or self.todo.pop(0)
             self.leased[request.pod] = shard
             return requests.NextShardReply(job=self.job, answer="shard", shard=shard, stale=stale, forget=forget)
-        answer = "wait" if self.leased else "end"
+        answer = "wait" if self.leased or self.reserved else "end"
         return requests.NextShardReply(job=self.job, answer=answer, wait_s=0.1, stale=stale, forget=forget)
 
     def finished(self) -> bool:
-        return not self.todo and not self.leased
+        return not (self.todo or self.leased or self.reserved)
 
     # --- measures -----------------------------------------------------------------------------------------
 

@@ -1,0 +1,295 @@
+"""Pods as processes on a real nats-server: trained exactly once through kills, moves and checkpoints."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stretto_wire import requests
+from stretto_wire.values import CheckpointRef
+
+from .harness import Cluster, free_port, spec_of, wait_for
+
+pytestmark = pytest.mark.slow
+
+SAMPLES = 60_000
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Any]:
+    clusters: list[Cluster] = []
+
+    def start(samples: int, **changes: Any) -> Cluster:
+        folder = tmp_path / f"cluster{len(clusters)}"
+        folder.mkdir()
+        cluster = Cluster(folder, spec_of(samples, **changes))
+        clusters.append(cluster)
+        cluster.start()
+        return cluster
+
+    yield start
+    for cluster in clusters:
+        cluster.stop()
+    for left in Path("/dev/shm").glob("stretto.tiny.*"):
+        left.unlink()
+
+
+def finished(cluster: Cluster, timeout_s: float = 90.0) -> None:
+    def over() -> bool:
+        for name, process in cluster.processes.items():
+            if name.startswith("worker") and process.poll() not in (None, -9, 0):
+                raise AssertionError(cluster.log(name))
+        return cluster.finished()
+
+    wait_for(over, timeout_s, "the last shard")
+
+
+def evaluated(cluster: Cluster, worker: str, samples: int) -> Any:
+    request = requests.EvaluateModel(job=cluster.job, samples=samples)
+    reply = wait_for(lambda: (lambda r: r if r.state != "running" else None)(cluster.ask(worker, request)), 60)
+    assert reply.state == "done", reply.detail
+    return reply.evaluation
+
+
+def test_a_killed_worker_costs_nothing_but_time(make: Any):
+    cluster = make(SAMPLES)
+    cluster.start_ps(0)
+    assert not cluster.ask("ps-0", requests.ClaimBuckets(job="tiny", buckets=(1,), slices=())).accepted
+    cluster.launch("worker-0")
+    cluster.ready("worker-0")
+    wait_for(lambda: len(cluster.done) >= 2, 30, "two shards")
+    cluster.kill("worker-0")
+    done = len(cluster.done)
+    assert cluster.todo[0].attempt == 2
+    cluster.launch("worker-1")
+    finished(cluster)
+    assert len(cluster.done) > done
+    (books,) = cluster.books(0)
+    assert books.applied_samples == SAMPLES
+    assert books.owns_dense
+
+    quality = evaluated(cluster, "worker-1", 5000)
+    assert quality.samples == 5000
+    assert quality.auc > 0.7
+    assert cluster.books(0)[0].rows == books.rows  # evaluating creates no rows
+    assert cluster.books(0)[0].checksum == books.checksum
+
+    wait_for(lambda: [r for r in cluster.worker_reports() if r.steps_total == r.samples_total // 256 > 0], 10)
+    report = max(cluster.worker_reports(), key=lambda r: r.steps)
+    assert 0 < report.step_time_s < 1
+    parts = report.times.emb_s + report.times.grad_s + report.times.upd_s + report.times.sync_s
+    assert 0.5 * report.step_time_s < parts <= 1.05 * report.step_time_s
+    last = wait_for(lambda: [r for r in cluster.ps_reports() if r.applied_samples_total == SAMPLES], 10)[-1]
+    assert (last.categories, last.buckets) == (books.rows, 64)
+    assert cluster.terminate("worker-1") == 0
+    assert cluster.terminate("ps-0") == 0
+    # every span of both pods hangs in the trace that the pods were started under
+    spans = wait_for(cluster.spans, 5)
+    assert {span["trace_id"] for span in spans} == {"4bf92f3577b34da6a3ce929d0e0e4736"}
+    assert {"train shard", "dispatcher next-shard"} <= {span["name"] for span in spans}
+
+
+def test_a_worker_that_is_asked_to_leave_gives_its_rest_back(make: Any):
+    cluster = make(SAMPLES, dataset={"batches_per_shard": 64})
+    cluster.start_ps(0)
+    cluster.launch("worker-0")
+    wait_for(lambda: [r for r in cluster.worker_reports() if r.steps > 0], 40)
+    assert cluster.terminate("worker-0") == 0
+    if cluster.released:
+        released = cluster.released[0]
+        assert released.failure is None
+        assert released.offset % 256 == 0
+        assert cluster.ask("ps-0", requests.GetOwnership(job="tiny")).applied_samples >= released.offset
+    assert not cluster.leased
+    cluster.launch("worker-1")
+    finished(cluster)
+    assert cluster.books(0)[0].applied_samples == SAMPLES
+
+
+def test_buckets_move_to_a_new_server_while_a_worker_trains(make: Any):
+    cluster = make(4 * SAMPLES)
+    cluster.start_ps(0)
+    cluster.launch("worker-0")
+    wait_for(lambda: len(cluster.done) >= 3, 40)
+    cluster.start_ps(1, claim=False)
+    moves = tuple(requests.BucketMove(bucket=b, source=0) for b in range(32, 64))
+    take = requests.TakeBuckets(job="tiny", moves=moves, servers=cluster.server_list())
+    before = len(cluster.done)
+    assert cluster.ask("ps-1", take).accepted
+    assert cluster.ask("ps-1", take).accepted  # repeated while at work
+
+    def moved() -> Any:
+        status = cluster.ask("ps-1", requests.GetMoveStatus(job="tiny"))
+        return None if status.running else status
+
+    status = wait_for(moved, 60)
+    assert status.error is None
+    assert status.done == status.total == 32
+    assert status.moved_bytes > 0
+    assert 0 < status.longest_freeze_s < 1
+    assert len(cluster.done) > before  # training went on
+    own = [cluster.ask(f"ps-{i}", requests.GetOwnership(job="tiny")) for i in (0, 1)]
+    assert own[0].buckets == (1,) * 32 + (0,) * 32
+    assert own[1].buckets == (0,) * 32 + (1,) * 32
+    dense = requests.TakeBuckets(
+        job="tiny", moves=(requests.BucketMove(bucket=-1, source=0),), servers=cluster.server_list()
+    )
+    assert cluster.ask("ps-1", dense).accepted
+    assert wait_for(moved, 60).error is None
+    assert cluster.ask("ps-1", requests.GetOwnership(job="tiny")).slices == (1,) * 12
+    finished(cluster)
+    books = cluster.books(0, 1)
+    assert [b.applied_samples for b in books] == [4 * SAMPLES] * 2
+    assert [b.owns_dense for b in books] == [False, True]
+    unknown = requests.TakeBuckets(job="tiny", moves=(requests.BucketMove(bucket=1, source=7),), servers=())
+    refused = cluster.ask("ps-1", unknown)
+    assert not refused.accepted
+    assert "ps-7" in refused.detail
+
+
+# --- checkpoints ---------------------------------------------------------------------------------------------
+
+
+def exported(cluster: Cluster, checkpoint: str, store: Path, cache_url: str, *servers: int) -> CheckpointRef:
+    """What the checkpoints service does: freeze, mark, export, wait, write the manifest."""
+    for index in servers:
+        assert cluster.ask(f"ps-{index}", requests.FreezePushes(job="tiny", at_most_s=10.0)).frozen
+    samples = cluster.ask("ps-0", requests.GetOwnership(job="tiny")).applied_samples
+    digests = []
+    for index in servers:
+        request = requests.ExportState(job="tiny", checkpoint_id=checkpoint, cache_url=cache_url, store_url=str(store))
+        reply = cluster.ask(f"ps-{index}", request)
+        assert reply.accepted, reply.detail
+        assert reply.size_bytes > 1000
+        assert reply.frozen_s > 0
+        assert cluster.ask(f"ps-{index}", request).digest == reply.digest  # asked again: the same copy
+        digests.append(reply.digest)
+    assert len(set(digests)) == len(servers)
+    parts: list[str] = []
+    status = requests.GetExportStatus(job="tiny", checkpoint_id=checkpoint)
+    for index in servers:
+
+        def stored(index: int = index) -> Any:
+            reply = cluster.ask(f"ps-{index}", status)
+            assert reply.stage != "failed", reply.detail
+            return reply.part
+
+        parts.append(wait_for(stored, 30))
+    manifest = store / f"{checkpoint}.json"
+    manifest.write_text(json.dumps({"parts": [json.loads(part) for part in parts]}))
+    return CheckpointRef(id=checkpoint, url=str(manifest), samples=samples, size_bytes=1, ps=len(servers))
+
+
+def imported(cluster: Cluster, reference: CheckpointRef, *servers: int) -> list[requests.ImportStateReply]:
+    return [
+        cluster.ask(
+            f"ps-{index}",
+            requests.ImportState(
+                job="tiny",
+                checkpoint=reference,
+                buckets=tuple(range(64))[position :: len(servers)],
+                slices=tuple(range(12))[position :: len(servers)],
+            ),
+        )
+        for position, index in enumerate(servers)
+    ]
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[str]:
+    import subprocess
+    import sys
+
+    binary = shutil.which("redis-server") or str(Path(sys.executable).parent / "redis-server")
+    port = free_port()
+    process = subprocess.Popen(
+        [binary, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(tmp_path)],
+        stdout=subprocess.DEVNULL,
+    )
+    yield f"redis://127.0.0.1:{port}/0"
+    process.kill()
+    process.wait(5)
+
+
+def test_a_checkpoint_is_restored_at_another_number_of_servers(make: Any, cache: str, tmp_path: Path):
+    store = tmp_path / "store"
+    store.mkdir()
+    first = make(SAMPLES)
+    first.ps_environment = {"STRETTO_REDIS_URL": cache}
+    first.start_ps(0, 1)
+    first.launch("worker-0")
+    finished(first)
+    books = first.books(0, 1)
+    quality = evaluated(first, "worker-0", 3000)
+    reference = exported(first, "c1", store, cache, 0, 1)
+    assert reference.samples == SAMPLES
+    # thawed by the export, and not only by its timer
+    assert set(first.ask("ps-0", requests.GetOwnership(job="tiny")).buckets) == {0, 1}
+    again = exported(first, "c2", store, cache, 0, 1)
+    shared = sorted(path.name for path in Path("/dev/shm").glob("stretto.tiny.*"))
+    assert shared == ["stretto.tiny.c2.ps-0", "stretto.tiny.c2.ps-1"]  # only the newest stays in memory
+    for pod in ("worker-0", "ps-0", "ps-1"):
+        assert first.terminate(pod) == 0
+    assert not list(Path("/dev/shm").glob("stretto.tiny.*"))
+
+    # c1: the cache alone, the store is gone; at three servers
+    (store / "c1.ps-0.image").rename(tmp_path / "away")
+    second = make(SAMPLES)
+    second.ps_environment = {"STRETTO_REDIS_URL": cache}
+    second.start_ps(0, 1, 2, claim=False)
+    assert all(reply.accepted for reply in imported(second, reference, 0, 1, 2))
+    restored = second.books(0, 1, 2)
+    assert sum(b.rows for b in restored) == sum(b.rows for b in books)
+    assert sum(int(b.checksum) for b in restored) % 2**64 == sum(int(b.checksum) for b in books) % 2**64
+    assert [b.applied_samples for b in restored] == [SAMPLES] * 3
+    # the ledger restored with it knows the first half only: nothing of it is applied twice
+    half = len(second.todo) // 2
+    second.todo = [s.model_copy(update={"attempt": 2}) for s in second.todo[half:]]
+    second.launch("worker-0")
+    finished(second)
+    assert [b.applied_samples for b in second.books(0, 1, 2)] == [SAMPLES] * 3
+    assert evaluated(second, "worker-0", 3000).loss == pytest.approx(quality.loss, abs=1e-6)
+
+    # c2 at one server without a cache: damaged files are refused by name, good ones taken
+    third = make(SAMPLES)
+    third.start_ps(0, claim=False)
+    path = store / "c2.ps-1.image"
+    good = path.read_bytes()
+    flipped = bytearray(good)
+    flipped[len(good) * 2 // 3] ^= 4
+    for bad, named in ((good[: len(good) // 2], "truncated"), (bytes(flipped), "checksum differs"), (b"", "absent")):
+        path.write_bytes(bad)
+        if not bad:
+            path.unlink()
+        (refused,) = imported(third, again, 0)
+        assert not refused.accepted
+        assert "ps-1" in refused.detail
+        assert named in refused.detail
+        assert not any(third.ask("ps-0", requests.GetOwnership(job="tiny")).buckets)
+    path.write_bytes(good)
+    assert imported(third, again, 0)[0].accepted
+    assert imported(third, again, 0)[0].accepted  # asked again
+    assert third.books(0)[0].rows == sum(b.rows for b in books)
+
+
+def test_pushes_are_frozen_and_thaw_by_themselves(make: Any):
+    cluster = make(SAMPLES)
+    cluster.start_ps(0)
+    cluster.launch("worker-0")
+    wait_for(lambda: len(cluster.done) >= 1, 40)
+    assert cluster.ask("ps-0", requests.FreezePushes(job="tiny", at_most_s=1.5)).frozen
+    ownership = requests.GetOwnership(job="tiny")
+    assert set(cluster.ask("ps-0", ownership).buckets) == {2}
+    samples = cluster.ask("ps-0", ownership).applied_samples
+    time.sleep(0.7)
+    assert cluster.ask("ps-0", ownership).applied_samples == samples
+    finished(cluster)
+    assert set(cluster.ask("ps-0", ownership).buckets) == {1}
+    (books,) = cluster.books(0)
+    assert books.applied_samples == SAMPLES
+    assert books.rejected_pushes > 0
