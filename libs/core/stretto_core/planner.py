@@ -43,15 +43,15 @@ from stretto_core.warmstart import PastJob
 class PlannerSettings:
     """``room`` is the whole cluster: no plan beyond it is proposed. ``cold_start`` serves a job without any history.
 
-    A plan is judged after ``windows_min`` windows. Exploration stops when the job has less left than
-    ``payback_factor`` times what one more measurement takes. ``cpu_step`` in cores.
+    A plan is judged after ``windows_min`` windows. A measurement is made only if, once it is done, the job still lasts
+    ``payback_factor`` times what the change wastes. ``cpu_step`` in cores.
     """
 
     room: Resources
     cold_start: Plan = field(default_factory=lambda: Plan(1, 1, 1.0, 1.0, 2 * GIB, 2 * GIB))
     windows_min: int = 3
     window_s: float = 5.0
-    payback_factor: float = 3.0
+    payback_factor: float = 2.0
     cpu_step: float = 0.5
     candidates_max: int = 64
     republish_change: float = 0.03
@@ -198,11 +198,11 @@ class PlanMachine:
         state.decided_version = max(state.decided_version, event.version)
         if before is None:
             return
-        moved = overheads.ps_moved(before, event.plan)
+        moved = abs(event.plan.ps - before.ps)
         if moved:
             seen = (overheads.ps_change_s + event.took_s / moved) / 2
             state.overheads = replace(overheads, ps_change_s=seen)
-        elif overheads.workers_change(before, event.plan):
+        elif not overheads.ps_moved(before, event.plan) and overheads.workers_change(before, event.plan):
             state.overheads = replace(overheads, worker_change_s=(overheads.worker_change_s + event.took_s) / 2)
 
     def _measured(self, event: ProfileMeasured) -> None:
@@ -283,8 +283,9 @@ class PlanMachine:
         if choice.plan is None:
             state.explored_enough = choice.reasons[0]
             return None
-        takes_s = overheads.seconds(plan, choice.plan) + settings.windows_min * settings.window_s
-        if remaining_s < settings.payback_factor * takes_s:
+        wasted_s = overheads.seconds(plan, choice.plan)
+        takes_s = wasted_s + settings.windows_min * settings.window_s
+        if remaining_s < takes_s + settings.payback_factor * wasted_s:
             state.explored_enough = f"{remaining_s:.0f} s of training are left: a measurement of {takes_s:.0f} s"
             return None
         x = Inputs.of([Configuration.of(choice.plan, problem.batch_size)])

@@ -168,7 +168,7 @@ def test_a_refused_measurement_leads_to_another_and_the_search_ends() -> None:
 
 def test_no_measurement_starts_when_the_job_is_nearly_done() -> None:
     loop = Loop(BIG)
-    loop.submit("a", profile(700_000))  # about 40 s of training
+    loop.submit("a", profile(600_000))  # about 35 s of training
     loop.run(60)
     assert [fact.kind for fact in decided(loop)] == ["warm-start"]
 
