@@ -1,0 +1,219 @@
+"""The command against a real gateway on a real bus."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+
+import pytest
+import stretto_wire as w
+import yaml
+from stretto_cli.main import app
+from typer.testing import CliRunner
+
+from .conftest import Installed
+
+PLAN = w.Plan(workers=1, ps=1, worker_cpu_cores=0.5, ps_cpu_cores=0.5, worker_memory_bytes=2**30, ps_memory_bytes=2**30)
+
+
+def write_spec(folder: Path, name: str | None = None, **more: object) -> tuple[str, str]:
+    name = name or f"job-{uuid.uuid4().hex[:12]}"
+    file = folder / f"{name}.yaml"
+    file.write_text(yaml.safe_dump({"name": name, "model": {"entry": "m:M"}, "dataset": {"samples": 1000}, **more}))
+    return name, str(file)
+
+
+def decided(job: str, version: int, plan: w.Plan, previous: w.Plan | None) -> w.PlanDecided:
+    return w.PlanDecided(
+        job=job, version=version, kind="improve" if previous else "warm-start", plan=plan, previous=previous,
+        throughput=180.0, throughput_interval=w.Interval(low=150.0, high=210.0), throughput_before=100.0,
+        cost_per_hour=0.06, reasons=("a reason with [brackets] in it",), algorithm="weighted-greedy",
+        free_cpu_cores=1.0, free_memory_bytes=2**30,
+        alternatives=(
+            w.Alternative(plan=PLAN, throughput=90.0, cost_per_hour=0.1, efficiency=0.2, why_not="too dear"),
+        ),
+    )  # fmt: skip
+
+
+def test_a_job_from_submission_to_cancellation(installed: Installed, tmp_path: Path) -> None:
+    name, file = write_spec(tmp_path)
+    done = installed.stretto("submit", file, "-o", "json")
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout) == {"job": name, "created": True, "seq": json.loads(done.stdout)["seq"]}
+    assert json.loads(installed.stretto("submit", file, "-o", "json").stdout)["created"] is False
+
+    listed = json.loads(installed.stretto("jobs", "-o", "json").stdout)
+    assert name in [job["name"] for job in listed]
+    assert name in installed.stretto("jobs").stdout
+
+    cancelled = installed.stretto("cancel", name, "--reason", "enough", "-o", "json")
+    assert json.loads(cancelled.stdout)["status"] == "cancelled"
+    followed = installed.stretto("submit", file, "--follow", "-o", "json")
+    assert followed.exit_code == 1
+    assert json.loads(followed.stdout)["status"] == "cancelled"
+    assert "enough" in followed.stderr
+
+
+def test_a_job_is_read_from_a_pipe(installed: Installed) -> None:
+    text = yaml.safe_dump({"name": "piped", "model": {"entry": "m:M"}, "dataset": {"samples": 1}})
+    assert json.loads(installed.stretto("submit", "-", "-o", "json", input=text).stdout)["job"] == "piped"
+
+
+def test_explain_tells_what_was_measured_fitted_considered_and_brought(installed: Installed, tmp_path: Path) -> None:
+    name, file = write_spec(tmp_path)
+    installed.stretto("submit", file)
+    times = w.StepTimes(emb_s=0.01, grad_s=0.02, upd_s=0.001, sync_s=0.002)
+    wider = PLAN.model_copy(update={"workers": 2})
+
+    def profile(version: int, plan: w.Plan, rate: float) -> w.ProfileMeasured:
+        return w.ProfileMeasured(
+            job=name, plan_version=version, plan=plan, batch_size=512, window_s=3.0, step_time_s=0.05, times=times,
+            throughput=rate, samples_total=1, categories=4321, settled=True, workers=(), ps=(),
+        )  # fmt: skip
+
+    candidate = w.Candidate(
+        id="c1", plan=wider, cost_per_hour=0.06, throughput=180.0,
+        throughput_interval=w.Interval(low=150.0, high=210.0), gain=75.0, overhead_s=5.0,
+    )  # fmt: skip
+    installed.publish(
+        w.HistoryMatched(
+            job=name, metadata={}, smoothing=0.5, plan=PLAN,
+            matches=(w.Match(job="past-1", similarity=0.9, weight=1.0, plan=PLAN, throughput=99.0),),
+        ),
+        decided(name, 1, PLAN, None),
+        profile(1, PLAN, 100.0),
+        w.ModelFitted(
+            job=name, form="default", coefficients={"a1": 0.5}, log_sd=0.1, rmsle=0.023, points=3, configurations=1,
+            unidentified=("a2",), plan_version=1, plan=PLAN, batch_size=512, measured_step_time_s=0.05,
+            predicted_step_time_s=0.051, predicted_interval_s=w.Interval(low=0.04, high=0.06),
+        ),
+        w.CandidatesComputed(
+            job=name, plan_version=1, plan=PLAN, throughput=100.0, algorithm="exact", plans_considered=123,
+            candidates=(candidate,),
+        ),
+        decided(name, 2, wider, PLAN),
+        w.PlanApplied(job=name, version=2, plan=wider, took_s=4.0),
+        profile(2, wider, 171.0),
+    )  # fmt: skip
+    document = json.loads(installed.stretto("explain", name, "-o", "json").stdout)
+    first, second = document["decisions"]
+    assert first["warm_start"]["matches"][0]["job"] == "past-1"
+    assert second["measured"]["throughput"] == 100.0
+    assert second["fitted"]["rmsle"] == 0.023
+    assert second["front"]["plans_considered"] == 123
+    assert second["outcome"]["throughput"] == 171.0
+    assert second["outcome"]["inside_interval"] is True
+    told = " ".join(installed.stretto("explain", name, "-d", "2").stdout.replace("│", "").split())
+    for words in (
+        "RMSLE 0.023", "cannot be told apart yet: a2", "4,321 categories", "c1", "too dear", "[brackets]", "180/s",
+        "171/s = 1.71 × before", "-5% off, inside the interval",
+    ):  # fmt: skip
+        assert words in told, words
+    shown = installed.stretto("watch", name, "--once").stdout
+    for words in ("v2", "2 × worker", "171/s", "█"):
+        assert words in shown, words
+
+
+def test_events_are_one_json_line_each_and_can_be_resumed(installed: Installed, tmp_path: Path) -> None:
+    name, file = write_spec(tmp_path)
+    installed.stretto("submit", file)
+    installed.publish(decided(name, 1, PLAN, None), w.JobFailed(job=name, reason="over"))
+    lines = [json.loads(line) for line in installed.stretto("events", "--job", name, "-o", "json").stdout.splitlines()]
+    assert [line["event"] for line in lines] == ["job-submitted", "plan-decided", "job-failed"]
+    assert lines[0]["data"]["spec"]["name"] == name
+    rest = installed.stretto("events", "-j", name, "--after", str(lines[1]["seq"]), "-o", "json").stdout.splitlines()
+    assert [json.loads(line)["seq"] for line in rest] == [lines[2]["seq"]]
+    people = installed.stretto("events", "--job", name, "-e", "job-failed").stdout
+    assert "job-failed" in people
+    assert "plan-decided" not in people
+
+
+def test_the_trace_of_a_job_begins_at_its_submission(installed: Installed, tmp_path: Path) -> None:
+    name, file = write_spec(tmp_path)
+    installed.stretto("submit", file)
+    document = json.loads(installed.stretto("trace", name, "-o", "json").stdout)
+    assert [span["name"] for span in document["spans"]] == ["publish job-submitted"]
+    assert "publish job-submitted" in installed.stretto("trace", name).stdout
+
+
+def test_logs_are_found_by_pod_and_an_ambiguous_pod_is_refused(installed: Installed) -> None:
+    for job in ("one", "two"):
+        pod = installed.folder / "pods" / job / "worker-7"
+        pod.mkdir(parents=True, exist_ok=True)
+        (pod / "log").write_text("".join(f"{job} line {number} [x]\n" for number in range(100)))
+    assert installed.stretto("logs", "one/worker-7", "-n", "2").stdout.splitlines() == [
+        "one line 98 [x]",
+        "one line 99 [x]",
+    ]
+    assert json.loads(installed.stretto("logs", "worker-7", "-j", "two", "-n", "1", "-o", "json").stdout)["lines"] == [
+        "two line 99 [x]"
+    ]
+    refused = installed.stretto("logs", "worker-7")
+    assert refused.exit_code == 2
+    assert "one, two" in refused.stderr
+    assert installed.stretto("logs", "worker-99").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("name: x\nmodel: {entry: 'm:M'}\ndataset: {samples: 0}\n", "dataset.samples"),
+        ("name: x\nmodel: {entry: 'm:M'}\ndataset: {samples: 1}\npirority: 3\n", "pirority"),
+        ("name: [", "not YAML"),
+        ("just words", "job"),
+    ],
+)
+def test_bad_input_is_exit_2_with_the_field_on_stderr_and_nothing_on_stdout(
+    installed: Installed, tmp_path: Path, text: str, field: str
+) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text(text)
+    refused = installed.stretto("submit", str(file), "-o", "json")
+    assert refused.exit_code == 2
+    assert refused.stdout == ""
+    assert field in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_unknown_jobs_are_exit_2_and_a_missing_installation_is_exit_1(installed: Installed, tmp_path: Path) -> None:
+    for command in ("watch", "explain", "cancel", "checkpoint", "trace"):
+        refused = installed.stretto(command, "no-such-job")
+        assert refused.exit_code == 2, command
+        assert "no-such-job" in refused.stderr
+    for command in (["jobs"], ["status"], ["down"], ["watch", "x"]):
+        refused = CliRunner().invoke(app, [*command, "--folder", str(tmp_path / "nothing")])
+        assert refused.exit_code == 1, command
+        assert "stretto up" in refused.stderr
+
+
+def test_a_name_that_is_taken_is_exit_2_with_the_remedy(installed: Installed, tmp_path: Path) -> None:
+    name, file = write_spec(tmp_path)
+    installed.stretto("submit", file)
+    _, other = write_spec(tmp_path, name, priority=2)
+    refused = installed.stretto("submit", other)
+    assert refused.exit_code == 2
+    assert "choose another name" in refused.stderr
+
+
+def test_the_schema_needs_no_installation() -> None:
+    schema = json.loads(CliRunner().invoke(app, ["schema"]).stdout)
+    assert {"name", "model", "dataset"} <= set(schema["required"])
+
+
+def test_every_command_explains_itself() -> None:
+    names = [command.name or command.callback.__name__ for command in app.registered_commands]  # type: ignore[union-attr]
+    assert {"up", "down", "status", "submit", "jobs", "watch", "explain", "events", "trace", "logs", "cancel",
+            "checkpoint", "schema", "demo"} == set(names)  # fmt: skip
+    for name in names:
+        told = CliRunner().invoke(app, [name, "--help"])
+        assert told.exit_code == 0
+        assert len(told.stdout) > 200
+
+
+def test_status_shows_every_process(installed: Installed) -> None:
+    report = json.loads(installed.stretto("status", "-o", "json").stdout)
+    assert report["ready"] is True
+    assert [row["name"] for row in report["processes"]] == ["nats", "redis", "gateway"]
+    assert all(row["resident_bytes"] > 0 for row in report["processes"])
+    assert "ready" in installed.stretto("status").stdout

@@ -1,0 +1,142 @@
+"""The supervisor with real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import stat
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from stretto_cli import embedded
+from stretto_cli.commands.cluster import start_detached
+from stretto_cli.errors import CliError, NotRunning
+from stretto_cli.processes import Child, Command, end_all, pods_of, same_process
+
+from .conftest import Installed
+
+
+async def until(reached: Callable[[], bool], seconds: float = 10.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not reached():
+            await asyncio.sleep(0.02)
+
+
+def command(tmp_path: Path, code: str) -> Command:
+    return Command("child", [sys.executable, "-c", code], dict(os.environ), tmp_path / "child.log")
+
+
+async def test_a_process_that_dies_is_started_again_with_growing_pauses(tmp_path: Path) -> None:
+    changes: list[float] = []
+    child = Child(command(tmp_path, "raise SystemExit(3)"), lambda: changes.append(time.monotonic()))
+    await child.start()
+    await until(lambda: child.restarts >= 3)
+    assert child.last_exit == 3
+    await child.stop(1.0)
+    starts = changes[::2]
+    assert starts[2] - starts[1] > starts[1] - starts[0]
+
+
+async def test_a_process_that_does_not_heed_sigterm_is_killed(tmp_path: Path) -> None:
+    stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+    child = Child(command(tmp_path, stubborn), lambda: None)
+    await child.start()
+    await until(lambda: child.command.log.exists() and "up" in child.command.log.read_text())
+    pid = child.pid
+    assert pid is not None
+    await child.stop(0.2)
+    assert same_process(pid, None) is None
+
+
+def test_a_killed_gateway_comes_back_and_knows_everything(installed: Installed, tmp_path: Path) -> None:
+    spec = tmp_path / "job.json"
+    spec.write_text(json.dumps({"name": "survivor", "model": {"entry": "m:M"}, "dataset": {"samples": 5}}))
+    installed.stretto("submit", str(spec))
+    gateway = installed.installation.children["gateway"]
+    before = gateway.pid
+    assert before is not None
+    os.kill(before, signal.SIGKILL)
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        found = installed.stretto("jobs", "-o", "json")
+        if found.exit_code == 0 and gateway.pid not in (None, before):
+            break
+        time.sleep(0.1)
+    assert "survivor" in [job["name"] for job in json.loads(found.stdout)]
+    assert json.loads(installed.stretto("status", "-o", "json").stdout)["processes"][-1]["restarts"] == 1
+
+
+def test_secrets_are_readable_by_the_owner_only(installed: Installed) -> None:
+    for name in ("gateway.token", "nats/credentials.json", "nats/nats.conf", "redis/redis.conf"):
+        assert stat.S_IMODE((installed.folder / name).stat().st_mode) == 0o600, name
+
+
+def test_everything_listens_on_loopback_only(installed: Installed) -> None:
+    for child in installed.installation.children.values():
+        assert child.pid is not None
+        for connection in psutil.Process(child.pid).net_connections():
+            if connection.status == psutil.CONN_LISTEN:
+                assert connection.laddr.ip in ("127.0.0.1", "::1"), (child.command.name, connection)
+
+
+def test_a_folder_has_one_installation(installed: Installed) -> None:
+    with pytest.raises(CliError, match="already"):
+        asyncio.run(embedded.Installation(embedded.Plan(installed.folder), {}).up())
+    with pytest.raises(CliError, match="already"):
+        start_detached(embedded.Plan(installed.folder))
+
+
+def test_what_a_killed_supervisor_leaves_is_ended(tmp_path: Path) -> None:
+    left = psutil.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    (tmp_path / "run").mkdir()
+    entry = {"pid": left.pid, "created_s": left.create_time()}
+    other = {"pid": os.getpid(), "created_s": 1.0}  # a pid that somebody else has now
+    state = {"pid": 2**22 - 1, "created_s": 1.0, "processes": {"x": entry, "y": other}}
+    (tmp_path / "run" / "up.json").write_text(json.dumps(state))
+    with pytest.raises(NotRunning):
+        embedded.read_state(tmp_path)
+    assert embedded.end_leftovers(tmp_path) == 1
+    assert not left.is_running()
+
+
+def test_pods_are_found_by_their_files_and_ended_with_their_children(tmp_path: Path) -> None:
+    shell = psutil.Popen(["/bin/sh", "-c", "sleep 60 & wait"], start_new_session=True)
+    pod = tmp_path / "pods" / "a" / "worker-0"
+    pod.mkdir(parents=True)
+    (pod / "pod.json").write_text(json.dumps({"pid": shell.pid, "started_at_s": shell.create_time()}))
+    (tmp_path / "pods" / "a" / "worker-1").mkdir()
+    (tmp_path / "pods" / "a" / "worker-1" / "pod.json").write_text("{")
+    deadline = time.monotonic() + 5
+    while len(pods_of(tmp_path)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert end_all(pods_of(tmp_path), 2.0) == 2
+    shell.wait(5)
+    assert pods_of(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_the_whole_installation_comes_up_and_goes_down(tmp_path: Path) -> None:
+    where = start_detached(embedded.Plan(tmp_path, settings={"STRETTO_ARBITER_SETTLE_S": "5"}))
+    try:
+        state = embedded.read_state(tmp_path)
+        assert set(state["processes"]) == {"nats", "redis", *embedded.SERVICES}
+        assert where["ready_s"] is not None
+        pids = [(entry["pid"], entry["created_s"]) for entry in state["processes"].values()]
+    finally:
+        os.kill(embedded.read_state(tmp_path)["pid"], signal.SIGTERM)
+        deadline = time.monotonic() + 40
+        while (tmp_path / "run" / "up.json").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+    assert all(same_process(pid, created_s) is None for pid, created_s in pids)
+
+
+@pytest.mark.slow
+def test_a_service_that_refuses_its_settings_fails_the_start_with_its_words(tmp_path: Path) -> None:
+    with pytest.raises(CliError, match="STRETTO_ARBITER_SETLE_S"):
+        start_detached(embedded.Plan(tmp_path, settings={"STRETTO_ARBITER_SETLE_S": "5"}))

@@ -1,0 +1,158 @@
+"""Figures, waterfalls, stations and event streams without any process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from stretto_cli import figures, waterfall
+from stretto_cli.client import parse_events
+from stretto_cli.demo import course
+from stretto_cli.demo.stations import Course
+from stretto_wire import JobSpec
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, "–"),
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (900 * 2**20, "900 MiB"),
+        (1.5 * 2**30, "1.5 GiB"),
+        (2**50, "1024 TiB"),
+    ],
+)
+def test_sizes(value: float | None, shown: str) -> None:
+    assert figures.size(value) == shown
+
+
+@given(st.lists(st.floats(min_value=0, max_value=1e9), max_size=200), st.integers(1, 80))
+def test_a_sparkline_never_is_wider_than_asked(values: list[float], width: int) -> None:
+    assert len(figures.sparkline(values, width)) <= width
+
+
+def test_events_are_parsed_around_comments_and_retry_hints() -> None:
+    text = 'retry: 1000\n\n: still here\n\nid: 7\nevent: plan-decided\ndata: {"a":\ndata: 1}\n\n'
+    events = list(parse_events(iter(text.split("\n"))))
+    assert [(event.id, event.name, event.body) for event in events] == [(7, "plan-decided", {"a": 1})]
+
+
+def span(id: str, parent: str | None, name: str, start_s: float, end_s: float, **more: Any) -> waterfall.Span:
+    return waterfall.Span("t", id, parent, "stretto-x", name, start_s, end_s, {}, more.get("error"))
+
+
+def test_spans_become_a_tree_whatever_their_order_and_orphans_are_roots() -> None:
+    spans = [span("c", "b", "leaf", 3, 4), span("b", "a", "middle", 2, 5), span("o", "lost", "orphan", 1, 2),
+             span("a", None, "root", 0, 6), span("s", "s", "own parent", 5, 6)]  # fmt: skip
+    roots = waterfall.tree(spans)
+    assert [root.name for root in roots] == ["root", "orphan", "own parent"]
+    assert [(row.depth, row.span.name) for row in waterfall.rows(roots)][:3] == [
+        (0, "root"),
+        (1, "middle"),
+        (2, "leaf"),
+    ]
+
+
+def test_many_spans_of_one_name_are_folded_into_one_line() -> None:
+    children = [span(f"c{i}", "a", "shard-leased", i, i + 1) for i in range(100)]
+    rows = list(waterfall.rows(waterfall.tree([span("a", None, "root", 0, 200), *children])))
+    assert [row.repeats for row in rows] == [0, 0, 0, 0, 97]
+    assert rows[-1].until_s == 100
+    assert len(list(waterfall.rows(waterfall.tree(children), everything=True))) == 100
+    console = Console(width=120, record=True)
+    console.print(waterfall.render(waterfall.tree(children)))
+    assert "97 more shard-leased" in console.export_text()
+
+
+def test_a_span_file_with_a_torn_line_is_read_around_it(tmp_path: Path) -> None:
+    (tmp_path / "spans").mkdir()
+    good = '{"trace_id":"t1","span_id":"a","parent_id":null,"service":"x","name":"n","start_s":1,"end_s":2}'
+    (tmp_path / "spans" / "x.jsonl").write_text(good + "\n" + good[:40] + "\n[1]\n")
+    (tmp_path / "spans" / "y.jsonl.1").write_text(good.replace('"a"', '"b"') + "\n")
+    assert sorted(span.span_id for span in waterfall.read(tmp_path, "t1")) == ["a", "b"]
+
+
+def plan(workers: int, ps: int, ps_memory_bytes: int = 100) -> dict[str, Any]:
+    return {"workers": workers, "ps": ps, "ps_memory_bytes": ps_memory_bytes}
+
+
+def decided(version: int, kind: str, new: dict[str, Any], previous: dict[str, Any] | None) -> dict[str, Any]:
+    return {"version": version, "kind": kind, "plan": new, "previous": previous, "reasons": ["similar to x", "y"]}
+
+
+def test_a_station_that_did_not_happen_is_not_passed() -> None:
+    seen = Course()
+    seen.take("job-submitted", 100.0, {})
+    seen.take("plan-decided", 101.0, decided(1, "warm-start", plan(1, 1), None))
+    seen.take("plan-applied", 102.0, {"version": 1, "plan": plan(1, 1), "took_s": 1.0})
+    # a shrink is no forecast acted on, an exit that we did not cause is no kill, an inexact end is no completion
+    seen.take("plan-decided", 103.0, decided(2, "memory", plan(1, 1, 50), plan(1, 1, 100)))
+    seen.take("pod-resized", 103.1, {"pod": "ps-0", "memory_bytes": 50})
+    seen.take("pod-exited", 104.0, {"pod": "worker-0", "reason": "killed"})
+    seen.take("pod-started", 105.0, {"pod": "worker-1", "role": "worker", "cause": "relaunch"})
+    seen.take("migration-finished", 106.0, {"moved_bytes": 0, "took_s": 1.0, "longest_freeze_s": 0.0})
+    seen.take(
+        "job-finished", 107.0,
+        {"samples_lost": 0, "samples_repeated": 1, "samples_applied": 10, "samples_expected": 10},
+    )  # fmt: skip
+    assert [name for name in seen.stations if seen.seen(name)] == ["warm-start"]
+    assert seen.stations["warm-start"].seen_s == 1.0
+    assert seen.ended == "finished"
+    assert not seen.complete
+
+
+def test_a_full_course_passes_every_station() -> None:
+    seen = Course()
+    seen.take("job-submitted", 0.0, {})
+    seen.take("plan-decided", 1.0, decided(1, "warm-start", plan(1, 1), None))
+    seen.take("profile-measured", 2.0, {"settled": True, "throughput": 5.0, "plan": plan(1, 1)})
+    seen.take("model-fitted", 3.0, {"rmsle": 0.1, "points": 3})
+    seen.take("plan-decided", 4.0, decided(2, "measure", plan(2, 1), plan(1, 1)))
+    seen.take("plan-applied", 5.0, {"version": 2, "plan": plan(2, 1), "took_s": 1.0})
+    seen.take("plan-decided", 6.0, decided(3, "measure", plan(2, 2), plan(2, 1)))
+    seen.take("migration-finished", 7.0, {"moved_bytes": 9, "took_s": 1.0, "longest_freeze_s": 0.01})
+    seen.take("plan-applied", 8.0, {"version": 3, "plan": plan(2, 2), "took_s": 1.0})
+    seen.take("plan-decided", 9.0, decided(4, "memory", plan(2, 2, 300), plan(2, 2, 100)))
+    seen.take("pod-resized", 9.1, {"pod": "ps-0", "memory_bytes": 300})
+    seen.killed_pod = "worker-1"
+    seen.take("pod-exited", 10.0, {"pod": "worker-1", "reason": "killed"})
+    seen.take("shard-requeued", 10.1, {"pod": "worker-1"})
+    seen.take("pod-started", 11.0, {"pod": "worker-2", "role": "worker", "cause": "relaunch"})
+    seen.take(
+        "job-finished", 12.0,
+        {"samples_lost": 0, "samples_repeated": 0, "samples_applied": 10, "samples_expected": 10},
+    )  # fmt: skip
+    assert seen.complete
+
+
+def test_the_demonstration_states_no_resources_and_its_reference_is_the_same_data() -> None:
+    elastic = JobSpec.parse(course.job())
+    assert "resources" not in course.job()
+    chosen = {
+        "workers": 2, "ps": 2, "worker_cpu_cores": 0.5, "ps_cpu_cores": 0.5, "worker_memory_bytes": 2**30,
+        "ps_memory_bytes": 2**30,
+    }  # fmt: skip
+    reference = JobSpec.parse(course.reference(chosen))
+    assert reference.resources.fixed
+    assert (reference.dataset, reference.model, reference.evaluate) == (
+        elastic.dataset,
+        elastic.model,
+        elastic.evaluate,
+    )
+    assert elastic.dataset.samples == elastic.model.arguments["samples"] == elastic.model.metadata["samples"]
+
+
+def test_the_example_jobs_are_valid() -> None:
+    import yaml
+
+    examples = Path(__file__).parents[2] / "trainer" / "stretto" / "examples"
+    files = sorted(examples.glob("*.yaml"))
+    assert files
+    for file in files:
+        spec = JobSpec.parse(yaml.safe_load(file.read_text()))
+        assert spec.model.entry.startswith("stretto.examples.")
