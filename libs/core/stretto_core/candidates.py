@@ -118,11 +118,13 @@ def _whole_axis(low: int, high: int, limit: int) -> tuple[int, ...]:
 
 
 def _core_axis(low: float, high: float, step: float, limit: int) -> tuple[float, ...]:
+    """Whole steps from ``low`` on, thinned geometrically, and ``high``."""
     count = math.floor((high - low) / step + 1e-9)
-    values = [round(low + i * step, 6) for i in range(count + 1)] if count < limit else []
-    if not values:
-        values = [round(float(value), 3) for value in np.geomspace(low, high, limit)]
-    return tuple(values if values[-1] >= high - 1e-6 else [*values, high])
+    if count < limit:
+        steps = set(range(count + 1))
+    else:
+        steps = {0, *(round((value - low) / step) for value in np.geomspace(low, high, limit))}
+    return tuple(sorted({min(round(low + i * step, 6), high) for i in steps} | {high}))
 
 
 @dataclass(frozen=True, slots=True)

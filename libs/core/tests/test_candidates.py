@@ -99,6 +99,16 @@ def test_the_grid_holds_the_present_plan_and_keeps_the_embeddings_of_fewer_serve
     assert max(grid.worker_cpu_cores) <= 16
 
 
+def test_a_long_axis_is_thinned_to_whole_steps_within_its_ends() -> None:
+    limits = JobLimits(Plan(1, 1, 0.5, 0.3, GIB, GIB), Plan(500, 16, 32.0, 31.9, GIB, GIB))
+    grid = grid_within(limits, Resources(1e6, 10**15))
+    assert len(grid.workers) <= 64
+    assert (grid.workers[0], grid.workers[-1]) == (1, 500)
+    assert (grid.worker_cpu_cores[0], grid.worker_cpu_cores[-1]) == (0.5, 32.0)
+    assert all(cores * 2 == int(cores * 2) for cores in grid.worker_cpu_cores)
+    assert (grid.ps_cpu_cores[0], grid.ps_cpu_cores[-1]) == (0.3, 31.9)
+
+
 def test_a_measured_configuration_replaces_its_prediction() -> None:
     limits = JobLimits(Plan(1, 1, 1.0, 1.0, GIB, GIB), Plan(4, 2, 1.0, 1.0, GIB, GIB))
     known = Verified(Configuration(2, 1, 1.0, 1.0, 512), 123_456.0, 0.02)

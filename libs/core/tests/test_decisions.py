@@ -9,6 +9,7 @@ import pytest
 from closed_loop import LIMITS, MIB, Loop, plan, profile, truth
 from stretto_core.arbiter import ArbiterMachine, ArbiterSettings, ArbiterState
 from stretto_core.candidates import Candidate
+from stretto_core.exploration import ExplorationLimits
 from stretto_core.fitter import FitMachine, FitterSettings, weighted_median
 from stretto_core.history import HistoryMachine, HistorySettings
 from stretto_core.jobs import (
@@ -164,6 +165,18 @@ def test_a_refused_measurement_leads_to_another_and_the_search_ends() -> None:
                     machine.handle(PlanRefused("a", "measure", action.fact.plan, ("no room",)), 3.5 + i)
     assert len(asked) == len(set(asked)) > 1
     assert machine.state.explored_enough
+
+
+def test_varying_the_cores_too_identifies_what_they_do() -> None:
+    axes = ("workers", "ps", "worker_cpu_cores", "ps_cpu_cores")
+    explore = ExplorationLimits(explorations_max=6, axes=axes)
+    loop = Loop(BIG, planner_settings=PlannerSettings(room=BIG, exploration=explore))
+    loop.submit("a", profile(10**9))
+    loop.run(200)
+    measured = [fact.plan for fact in decided(loop) if fact.kind == "measure"]
+    assert all(len({getattr(p, axis) for p in [plan(), *measured]}) > 1 for axis in axes)
+    terms = set(loop.facts(ModelFitted)[-1].model.unidentified)
+    assert not {"a1", "a3"} & terms
 
 
 def test_no_measurement_starts_when_the_job_is_nearly_done() -> None:
