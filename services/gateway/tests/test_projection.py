@@ -9,7 +9,8 @@ import stretto_wire as w
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
-from stretto_gateway.projection import HISTORY_POINTS, Projection
+from stretto_gateway.folding import HISTORY_POINTS
+from stretto_gateway.projection import Projection
 from stretto_gateway.views import JobView
 
 MIB = 2**20

@@ -28,7 +28,7 @@ SETTINGS = {
 
 def job() -> dict[str, Any]:
     """The elastic job, as its file states it."""
-    return yaml.safe_load((files(__package__) / "elastic.yaml").read_text())
+    return yaml.safe_load((files("stretto_cli.demo") / "elastic.yaml").read_text())
 
 
 def reference(plan: dict[str, Any]) -> dict[str, Any]:

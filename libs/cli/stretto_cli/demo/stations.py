@@ -47,7 +47,6 @@ class Course:
     _began_s: float = 0.0
     _pending: Json | None = None
     _memory_grown: bool = False
-    _migrated_ps: int = 0
 
     def take(self, name: str, time_s: float, data: Json) -> None:
         """Fold one event of the job in, by the event's name."""
@@ -108,8 +107,9 @@ class Course:
 
     def _on_migration_finished(self, time_s: float, data: Json) -> None:
         decided = self._pending
-        changed = decided and decided["previous"] and decided["plan"]["ps"] != decided["previous"]["ps"]
-        if changed and data["moved_bytes"] > 0:
+        if decided is None or not decided["previous"] or data["moved_bytes"] == 0:
+            return
+        if decided["plan"]["ps"] != decided["previous"]["ps"]:
             self._see(
                 "migration",
                 time_s,

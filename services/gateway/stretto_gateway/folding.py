@@ -1,0 +1,456 @@
+"""How one event changes the view of its job.
+
+Lists are bounded; the throughput history is thinned to every second point when it is full, so that it always spans
+the whole job.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from functools import singledispatchmethod
+from typing import TypeVar
+
+import stretto_wire as w
+
+from . import views as v
+
+HISTORY_POINTS = 1024
+LIST_LIMIT = 500
+PODS_KEPT = 1000
+
+T = TypeVar("T")
+
+
+def _push(items: list[T], item: T, limit: int = LIST_LIMIT) -> None:
+    items.append(item)
+    if len(items) > limit:
+        del items[0]
+
+
+class Evidence:
+    """What the next decision of a job will rest on, and the settled windows of each plan."""
+
+    def __init__(self) -> None:
+        self.measured: v.Measured | None = None
+        self.measured_settled: v.Measured | None = None
+        self.front: v.Front | None = None
+        self.proposals: dict[str, v.Proposal] = {}
+        self.warm_start: v.WarmStart | None = None
+        self.settled: dict[int, list[tuple[float, float]]] = {}
+        self.completed: w.JobCompleted | None = None
+
+
+class Fold:
+    """One event on one job."""
+
+    def __init__(self, view: v.JobView, evidence: Evidence, seq: int, time_s: float) -> None:
+        self.view = view
+        self.evidence = evidence
+        self.seq = seq
+        self.time_s = time_s
+
+    @singledispatchmethod
+    def fold(self, message: w.Message) -> None:
+        """Messages that change no view (fleeting requests, telemetry of other kinds) are passed over."""
+
+    # the job -----------------------------------------------------------------------------------------------------
+
+    @fold.register
+    def _(self, message: w.JobCancelled) -> None:
+        self._end("cancelled", message.reason or f"by {message.by}")
+
+    @fold.register
+    def _(self, message: w.JobFailed) -> None:
+        self._end("failed", message.reason)
+
+    @fold.register
+    def _(self, message: w.JobProgressed) -> None:
+        self._train()
+        progress = self.view.progress
+        progress.samples_done = message.samples_done
+        progress.samples_total = message.samples_total
+        progress.epoch = message.epoch
+        progress.samples_per_s = message.samples_per_s
+        progress.updated_at_s = self.time_s
+
+    @fold.register
+    def _(self, message: w.JobCompleted) -> None:
+        self.evidence.completed = message
+        self.view.progress.samples_done = message.samples
+        self.view.progress.updated_at_s = self.time_s
+        if self.view.status not in v.OVER:
+            self.view.status = "finishing"
+            self._enter("finishing", "every sample trained; books and evaluation")
+
+    @fold.register
+    def _(self, message: w.JobFinished) -> None:
+        completed = self.evidence.completed
+        self.view.books = v.Books(
+            samples_expected=message.samples_expected,
+            samples_applied=message.samples_applied,
+            samples_lost=message.samples_lost,
+            samples_repeated=message.samples_repeated,
+            repeats_recognised=message.repeats_recognised,
+            samples_abandoned=completed.samples_abandoned if completed else 0,
+            rows=message.rows,
+            checksum=message.checksum,
+            evaluation=message.evaluation,
+            shards=completed.shards if completed else self.view.shards.completed,
+            requeued=completed.requeued if completed else self.view.shards.requeued,
+        )
+        self._end("finished", "")
+
+    def _end(self, status: v.Status, reason: str) -> None:
+        if self.view.status in v.OVER:
+            return
+        self.view.status = status
+        self.view.reason = reason
+        self.view.ended_at_s = self.time_s
+        self.view.progress.samples_per_s = 0.0
+        self.view.shards.leased.clear()
+        self.view.phases[-1].ended_at_s = self.time_s
+
+    def _train(self) -> None:
+        if self.view.status in ("submitted", "waiting", "starting"):
+            self.view.status = "training"
+            self.view.started_at_s = self.time_s
+
+    def _enter(self, kind: v.PhaseKind, detail: str) -> None:
+        self.view.phases[-1].ended_at_s = self.time_s
+        _push(self.view.phases, v.Phase(kind, self.view.plan_version, detail, self.time_s))
+
+    # measurements ------------------------------------------------------------------------------------------------
+
+    @fold.register
+    def _(self, message: w.ProfileMeasured) -> None:
+        view = self.view
+        view.throughput.append(
+            v.ThroughputPoint(
+                self.time_s,
+                message.plan_version,
+                message.plan.workers,
+                message.plan.ps,
+                message.throughput,
+                message.step_time_s,
+                message.settled,
+            )
+        )
+        if len(view.throughput) > HISTORY_POINTS:
+            del view.throughput[:-1:2]
+        measured = v.Measured(
+            self.time_s,
+            message.plan_version,
+            message.plan,
+            message.throughput,
+            message.step_time_s,
+            message.times,
+            message.window_s,
+            message.samples_total,
+            message.categories,
+            message.settled,
+        )
+        self.evidence.measured = measured
+        for worker in message.workers:
+            if (pod := view.pods.get(worker.pod)) is not None:
+                pod.samples_per_s, pod.step_time_s = worker.samples_per_s, worker.step_time_s
+        if message.settled:
+            self.evidence.measured_settled = measured
+            self._bring(message)
+
+    def _bring(self, message: w.ProfileMeasured) -> None:
+        """What the decision of this plan has brought so far: medians of its settled windows."""
+        windows = self.evidence.settled.setdefault(message.plan_version, [])
+        _push(windows, (message.throughput, message.step_time_s))
+        for decision in reversed(self.view.decisions):
+            if decision.version != message.plan_version:
+                continue
+            outcome = decision.outcome
+            outcome.windows += 1
+            brought = statistics.median(rate for rate, _ in windows)
+            outcome.throughput = brought
+            outcome.step_time_s = statistics.median(step for _, step in windows)
+            if decision.throughput_before:
+                outcome.gain = brought / decision.throughput_before
+            if decision.throughput:
+                outcome.prediction_error = (brought - decision.throughput) / decision.throughput
+            if decision.throughput_interval is not None:
+                interval = decision.throughput_interval
+                outcome.inside_interval = interval.low <= brought <= interval.high
+            return
+
+    @fold.register
+    def _(self, message: w.WorkerReported) -> None:
+        pod = self.view.pods.get(message.pod)
+        if pod is not None:
+            pod.cpu_used_cores, pod.cpu_limit_cores = message.cpu_used_cores, message.cpu_limit_cores
+            pod.memory_used_bytes, pod.memory_limit_bytes = message.memory_used_bytes, message.memory_limit_bytes
+            pod.samples_total = message.samples_total
+            pod.reported_at_s = self.time_s
+        if message.steps == 0:
+            return
+        opened_at_s = message.ended_at_s - message.window_s
+        for phase in self.view.phases[-4:]:
+            if phase.ended_at_s is not None and phase.ended_at_s < opened_at_s:
+                continue
+            if phase.started_at_s > message.ended_at_s:
+                continue
+            phase.reports += 1
+            if phase.longest_gap_s is None or message.longest_gap_s > phase.longest_gap_s:
+                phase.longest_gap_s, phase.longest_gap_pod = message.longest_gap_s, message.pod
+        for migration in self.view.migrations[-4:]:
+            if migration.finished_at_s is not None and migration.finished_at_s < opened_at_s:
+                continue
+            migration.longest_gap_s = max(migration.longest_gap_s or 0.0, message.longest_gap_s)
+
+    @fold.register
+    def _(self, message: w.PsReported) -> None:
+        pod = self.view.pods.get(message.pod)
+        if pod is None:
+            return
+        pod.cpu_used_cores, pod.cpu_limit_cores = message.cpu_used_cores, message.cpu_limit_cores
+        pod.memory_used_bytes, pod.memory_limit_bytes = message.memory_used_bytes, message.memory_limit_bytes
+        pod.update_time_s, pod.categories, pod.buckets = message.update_time_s, message.categories, message.buckets
+        pod.reported_at_s = self.time_s
+
+    @fold.register
+    def _(self, message: w.StragglerDetected) -> None:
+        self._mark(message.pod, lambda pod: setattr(pod, "straggler", True))
+
+    @fold.register
+    def _(self, message: w.StragglerCleared) -> None:
+        self._mark(message.pod, lambda pod: setattr(pod, "straggler", False))
+
+    @fold.register
+    def _(self, message: w.HotPsDetected) -> None:
+        self._mark(message.pod, lambda pod: setattr(pod, "hot", True))
+
+    def _mark(self, pod: str, change: Callable[[v.PodView], None]) -> None:
+        if (found := self.view.pods.get(pod)) is not None:
+            change(found)
+
+    @fold.register
+    def _(self, message: w.ModelFitted) -> None:
+        self.view.model = v.Fitted(
+            self.time_s,
+            message.form,
+            message.coefficients,
+            message.rmsle,
+            message.log_sd,
+            message.points,
+            message.configurations,
+            message.unidentified,
+            message.measured_step_time_s,
+            message.predicted_step_time_s,
+            message.predicted_interval_s,
+        )
+
+    @fold.register
+    def _(self, message: w.OomForecast) -> None:
+        forecast = v.Forecast(
+            self.time_s,
+            message.ps,
+            message.samples_done,
+            message.samples_total,
+            message.horizon_s,
+            message.recommended_ps_memory_bytes,
+            message.limit_ps_memory_bytes,
+            message.action,
+            message.reason,
+        )
+        self.view.forecast = forecast
+        _push(self.view.forecasts, forecast)
+
+    # decisions ---------------------------------------------------------------------------------------------------
+
+    @fold.register
+    def _(self, message: w.HistoryMatched) -> None:
+        self.evidence.warm_start = v.WarmStart(self.time_s, message.matches, message.smoothing, message.plan)
+
+    @fold.register
+    def _(self, message: w.CandidatesComputed) -> None:
+        self.evidence.front = v.Front(
+            self.time_s, message.algorithm, message.plans_considered, message.throughput, message.candidates
+        )
+
+    @fold.register
+    def _(self, message: w.PlanProposed) -> None:
+        self.evidence.proposals[message.kind] = v.Proposal(
+            self.time_s,
+            message.kind,
+            message.plan,
+            message.throughput,
+            message.throughput_interval,
+            message.reasons,
+        )
+
+    @fold.register
+    def _(self, message: w.PlanDecided) -> None:
+        view, evidence = self.view, self.evidence
+        measured = evidence.measured_settled or evidence.measured
+        before = message.throughput_before or (measured.throughput if measured else None)
+        view.plan, view.plan_version, view.cost_per_hour = message.plan, message.version, message.cost_per_hour
+        _push(
+            view.decisions,
+            v.Decision(
+                version=message.version,
+                kind=message.kind,
+                time_s=self.time_s,
+                seq=self.seq,
+                plan=message.plan,
+                previous=message.previous,
+                throughput=message.throughput,
+                throughput_interval=message.throughput_interval,
+                throughput_before=before,
+                cost_per_hour=message.cost_per_hour,
+                reasons=message.reasons,
+                alternatives=message.alternatives,
+                algorithm=message.algorithm,
+                free_cpu_cores=message.free_cpu_cores,
+                free_memory_bytes=message.free_memory_bytes,
+                measured=measured,
+                fitted=view.model,
+                front=evidence.front if message.kind in ("improve", "measure", "fit-capacity") else None,
+                proposal=evidence.proposals.get(message.kind),
+                warm_start=evidence.warm_start if message.previous is None else None,
+                forecast=view.forecast if message.kind == "memory" else None,
+            ),
+        )
+        if view.status in ("submitted", "waiting"):
+            view.status = "starting"
+        self._enter("applying", f"plan {message.version} ({message.kind})")
+
+    @fold.register
+    def _(self, message: w.PlanRefused) -> None:
+        _push(self.view.refusals, v.Refusal(self.time_s, message.kind, message.wanted, message.reasons))
+        if self.view.status == "submitted":
+            self.view.status = "waiting"
+
+    @fold.register
+    def _(self, message: w.PlanApplied) -> None:
+        self.view.applied_version = message.version
+        for decision in reversed(self.view.decisions):
+            if decision.version == message.version:
+                decision.outcome.applied_at_s, decision.outcome.took_s = self.time_s, message.took_s
+                break
+        if message.version == self.view.plan_version and self.view.status not in (*v.OVER, "finishing"):
+            self._enter("steady", f"plan {message.version}")
+
+    # pods --------------------------------------------------------------------------------------------------------
+
+    @fold.register
+    def _(self, message: w.PodStarted) -> None:
+        pods = self.view.pods
+        pods[message.pod] = v.PodView(
+            pod=message.pod,
+            role=message.role,
+            plan_version=message.plan_version,
+            cause=message.cause,
+            address=message.address,
+            started_at_s=self.time_s,
+            took_s=message.took_s,
+            limits=message.limits,
+            cpu_limit_cores=message.cpu_cores,
+            memory_limit_bytes=message.memory_bytes,
+        )
+        if len(pods) > PODS_KEPT:
+            gone = next((name for name, pod in pods.items() if pod.state == "exited"), None)
+            if gone is not None:
+                del pods[gone]
+        if message.cause == "relaunch" and self.view.phases[-1].kind == "recovering":
+            self._enter("steady", f"plan {self.view.plan_version}")
+
+    @fold.register
+    def _(self, message: w.PodExited) -> None:
+        pod = self.view.pods.setdefault(message.pod, v.PodView(pod=message.pod, role=message.role))
+        pod.state, pod.exited_at_s = "exited", self.time_s
+        pod.exit_reason, pod.exit_code, pod.detail = message.reason, message.exit_code, message.detail
+        pod.straggler = pod.hot = False
+        unwanted = message.reason not in ("completed", "stopped")
+        if unwanted and self.view.status not in (*v.OVER, "finishing"):
+            self._enter("recovering", f"{message.pod} {message.reason}")
+
+    @fold.register
+    def _(self, message: w.PodResized) -> None:
+        pod = self.view.pods.get(message.pod)
+        before = pod.memory_limit_bytes if pod else None
+        _push(
+            self.view.resizes,
+            v.Resize(self.time_s, message.pod, message.cpu_cores, message.memory_bytes, before),
+        )
+        if pod is not None:
+            pod.cpu_limit_cores, pod.memory_limit_bytes = message.cpu_cores, message.memory_bytes
+
+    @fold.register
+    def _(self, message: w.MigrationStarted) -> None:
+        migration = v.Migration(
+            message.plan_version,
+            message.cause,
+            message.sources,
+            message.destinations,
+            message.buckets,
+            self.time_s,
+        )
+        _push(self.view.migrations, migration)
+        self._enter("migrating", f"{message.buckets} buckets ({message.cause})")
+
+    @fold.register
+    def _(self, message: w.MigrationFinished) -> None:
+        for migration in reversed(self.view.migrations):
+            if migration.finished_at_s is None:
+                migration.finished_at_s = self.time_s
+                migration.moved_bytes, migration.took_s = message.moved_bytes, message.took_s
+                migration.longest_freeze_s = message.longest_freeze_s
+                break
+        if self.view.phases[-1].kind == "migrating":
+            self._enter("applying", f"plan {self.view.plan_version}")
+
+    # shards and checkpoints --------------------------------------------------------------------------------------
+
+    @fold.register
+    def _(self, message: w.ShardLeased) -> None:
+        self._train()
+        shards = self.view.shards
+        shards.leased[str(message.shard.id)] = message.pod
+        shards.leases += 1
+
+    @fold.register
+    def _(self, message: w.ShardCompleted) -> None:
+        self.view.shards.leased.pop(str(message.shard.id), None)
+        self.view.shards.completed += 1
+
+    @fold.register
+    def _(self, message: w.ShardRequeued) -> None:
+        self.view.shards.leased.pop(str(message.shard.id), None)
+        self.view.shards.requeued += 1
+
+    @fold.register
+    def _(self, message: w.ShardAbandoned) -> None:
+        self.view.shards.leased.pop(str(message.shard.id), None)
+        self.view.shards.abandoned += 1
+
+    @fold.register
+    def _(self, message: w.CheckpointSaved) -> None:
+        view = v.CheckpointView(message.checkpoint.id, "cached", self.time_s, message.checkpoint, message.pause_s)
+        _push(self.view.checkpoints, view)
+
+    @fold.register
+    def _(self, message: w.CheckpointFlushed) -> None:
+        self._stage(message.checkpoint.id, "stored", message.checkpoint)
+
+    @fold.register
+    def _(self, message: w.CheckpointRestored) -> None:
+        self._stage(message.checkpoint.id, "restored", message.checkpoint)
+
+    @fold.register
+    def _(self, message: w.CheckpointFailed) -> None:
+        self._stage(message.id, "failed", None)
+        self.view.checkpoints[-1].detail = message.reason
+
+    def _stage(self, id: str, stage: str, checkpoint: w.CheckpointRef | None) -> None:
+        found = next((view for view in self.view.checkpoints if view.id == id), None)
+        if found is None:
+            found = v.CheckpointView(id, "cached", self.time_s, checkpoint)
+            _push(self.view.checkpoints, found)
+        found.stage = stage  # type: ignore[assignment]
+        found.time_s = self.time_s
