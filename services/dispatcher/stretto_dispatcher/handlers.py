@@ -24,11 +24,17 @@ def _opened(message: events.JobSubmitted) -> ledger.JobOpened:
     )
 
 
+def _worker(pod: str) -> str:
+    if not pod.startswith("worker-"):
+        raise WireError("pod", pod, "the name of a worker; no other pod leases shards")
+    return pod
+
+
 def _next(message: requests.NextShard) -> ledger.NextRequested:
-    done = message.complete
+    worker, done = _worker(message.pod), message.complete
     if done is None:
-        return ledger.NextRequested(message.pod, message.request_id)
-    return ledger.NextRequested(message.pod, message.request_id, done.id, done.attempt)
+        return ledger.NextRequested(worker, message.request_id)
+    return ledger.NextRequested(worker, message.request_id, done.id, done.attempt)
 
 
 def _restored(message: events.CheckpointRestored) -> ledger.LedgerRestored:
@@ -47,14 +53,14 @@ _EVENTS: dict[type[Message], Callable[[Any], Any]] = {
     events.StragglerCleared: lambda m: ledger.StragglerNamed(m.pod, 1.0),
     events.CheckpointRestored: _restored,
     requests.NextShard: _next,
-    requests.ShardHeartbeat: lambda m: ledger.HeartbeatReceived(m.pod, m.shard, m.attempt, m.offset),
-    requests.ReleaseShard: lambda m: ledger.ShardReturned(m.pod, m.shard, m.attempt, m.offset, m.failure),
+    requests.ShardHeartbeat: lambda m: ledger.HeartbeatReceived(_worker(m.pod), m.shard, m.attempt, m.offset),
+    requests.ReleaseShard: lambda m: ledger.ShardReturned(_worker(m.pod), m.shard, m.attempt, m.offset, m.failure),
     requests.MarkLedger: lambda m: ledger.MarkRequested(),
 }
 
 
 def to_event(message: Message, meta: Meta) -> Any:
-    """The ledger's event of a message. WireError for a checkpoint whose ledger document is not one."""
+    """The ledger's event of a message. WireError for a pod that is no worker, or a document that is no ledger's."""
     return _EVENTS[type(message)](message)
 
 

@@ -130,6 +130,8 @@ async def test_bad_reports_are_refused_by_field_value_and_remedy(desk: Desk) -> 
     )
     with pytest.raises(CallRefused, match="offset is 41; give 0 to 40"):
         await desk.client.call(beat)
+    with pytest.raises(CallRefused, match="pod = ps-0: the name of a worker"):
+        await desk.next("strict", "ps-0")
     assert (await desk.client.call(beat.model_copy(update={"offset": 40}))).answer == "ok"
     assert (await desk.client.call(beat.model_copy(update={"attempt": 2}))).answer == "stale"
     assert (await desk.client.call(beat.model_copy(update={"pod": "worker-5"}))).answer == "stale"
