@@ -51,6 +51,11 @@ class World:
     def step(self) -> bool:
         """Carry out what is wanted now; whether anything was."""
         self.now += 0.1
+        if self.state.layout == "restoring":
+            parts = a.claim([pod.number for pod in self.state.listed()])
+            self.own = {number: list(buckets) for number, (buckets, _) in parts.items()}
+            self.tell(a.CheckpointRestored())
+            return True
         steps = a.next_steps(self.state, self.now)
         if steps.retry_at_s is not None and not steps.launch:
             self.now = max(self.now, steps.retry_at_s)
@@ -210,14 +215,12 @@ def test_lost_server_brings_everything_back_from_a_checkpoint() -> None:
     lost = world.told(a.ServersChanged)[-1]
     assert lost.servers == ()
     assert lost.version == 2
-    for _ in range(4):
+    while world.state.layout != "restoring":
         world.step()
     assert world.running("ps") == ["ps-2", "ps-3"]
     assert world.running("worker") == []
     assert [s.index for s in world.told(a.ServersChanged)[-1].servers] == [2, 3]
     assert world.tell(a.ServersAsked())[0].version == 0, "nothing may be pulled before the restore"
-    world.own = {2: list(range(32)), 3: list(range(32, 64))}
-    world.tell(a.CheckpointRestored())
     world.run()
     assert world.running("worker") == ["worker-2", "worker-3"]
     assert world.tell(a.ServersAsked())[0].version == 3
@@ -235,12 +238,13 @@ def test_lost_server_without_checkpoint_fails_clearly() -> None:
 
 
 def test_job_from_a_checkpoint_waits_for_it() -> None:
-    world = started(plan(ps=2), a.JobSubmitted("job", restores=True))
+    world = World(a.JobSubmitted("job", restores=True))
+    world.tell(a.PlanDecided(1, plan(ps=2)))
+    while world.state.layout != "restoring":
+        world.step()
     assert world.running("worker") == []
     assert len(world.told(a.ServersChanged)) == 1
-    world.own = {0: list(range(32)), 1: list(range(32, 64))}
     world.tell(a.PlanDecided(2, plan(ps=1)))
-    world.tell(a.CheckpointRestored())
     world.run()
     assert world.running("ps") == ["ps-0"]
     assert world.running("worker") == ["worker-0"]
@@ -311,6 +315,7 @@ plans = st.builds(plan, st.integers(1, 4), st.integers(1, 4), st.sampled_from([0
 events = st.one_of(
     st.tuples(st.just("plan"), plans),
     st.tuples(st.just("kill"), st.integers(0, 9)),
+    st.tuples(st.just("lose"), st.integers(0, 3)),
     st.tuples(st.just("step"), st.integers(1, 3)),
     st.tuples(st.just("again"), st.integers(0, 50)),
     st.tuples(st.just("hot"), st.integers(0, 3)),
@@ -331,6 +336,9 @@ def test_every_order_of_exits_plans_duplicates_and_restarts_converges(script: li
             world.tell(a.PlanDecided(version, value))
         elif kind == "kill" and world.running("worker"):
             names = world.running("worker")
+            world.kill(names[value % len(names)])
+        elif kind == "lose" and world.running("ps"):
+            names = world.running("ps")
             world.kill(names[value % len(names)])
         elif kind == "step":
             for _ in range(value):

@@ -120,7 +120,7 @@ CHANNELS: tuple[Channel, ...] = (
     Channel("rpc", "dispatcher", "shard-heartbeat", r.ShardHeartbeat, ("worker",), r.ShardHeartbeatReply),
     Channel("rpc", "dispatcher", "release-shard", r.ReleaseShard, ("worker",), r.ReleaseShardReply),
     Channel("rpc", "dispatcher", "mark-ledger", r.MarkLedger, ("checkpoints",), r.MarkLedgerReply),
-    Channel("rpc", "actuator", "get-servers", r.GetServers, ("worker", "ps", "cli"), r.GetServersReply),
+    Channel("rpc", "actuator", "get-servers", r.GetServers, ("worker", "ps", "cli", "actuator"), r.GetServersReply),
     Channel("rpc", "checkpoints", "save-checkpoint", r.SaveCheckpoint, ("gateway", "cli"), r.SaveCheckpointReply),
     Channel("pod", "pod", "ping", r.PodPing, ("actuator",), r.PodPingReply),
     Channel("pod", "ps", "take-buckets", r.TakeBuckets, ("actuator",), r.TakeBucketsReply),

@@ -52,6 +52,6 @@ def pod_spec(pod: Pod, state: ActuatorState, settings: ActuatorSettings, spec_fi
         pod=pod.name,
         command=(settings.pod_python, "-m", module),
         environment=environment,
-        cpu_cores=pod.cpu_cores,
+        cpu_cores=max(pod.cpu_cores, settings.start_cpu_cores),
         memory_bytes=pod.memory_bytes,
     )

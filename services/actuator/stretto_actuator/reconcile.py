@@ -26,6 +26,7 @@ from .settings import ActuatorSettings
 BUSY_S = 0.2
 PING_S = 1.0
 SIGNALLED = 128
+LOST_GRACE_S = 2.0
 
 log = structlog.get_logger("stretto.actuator")
 
@@ -154,8 +155,10 @@ class Reconciler:
         return bool(steps.launch)
 
     async def _stop(self, steps: Steps) -> bool:
+        lost = self.state.restores  # with the parameters gone there is nothing to finish
+        grace_s = min(self._settings.stop_grace_s, LOST_GRACE_S) if lost else self._settings.stop_grace_s
         for pod in steps.stop:
-            await self._backend.stop(self.job, pod.name, self._settings.stop_grace_s)
+            await self._backend.stop(self.job, pod.name, grace_s)
         return bool(steps.stop)
 
     async def _greet(self, pods: dict[str, PodStatus]) -> bool:
@@ -171,14 +174,16 @@ class Reconciler:
         except (CallTimeout, CallRefused):
             reply = None
         if reply is not None and reply.ready:
+            # importing its code was allowed to take more; from here on its own limits hold
+            cpu_cores, memory_bytes = await self._backend.resize(self.job, pod.name, pod.cpu_cores, pod.memory_bytes)
             await self._observe(
                 seen.PodReady(
                     job=self.job,
                     pod=pod.name,
                     address=reply.address,
                     took_s=took_s,
-                    cpu_cores=status.cpu_cores,
-                    memory_bytes=status.memory_bytes,
+                    cpu_cores=cpu_cores,
+                    memory_bytes=memory_bytes,
                     limits=status.limits,
                     adopted=status.adopted,
                 )

@@ -7,8 +7,9 @@ import contextlib
 from typing import Any, ClassVar
 
 import stretto_wire as wire
+import structlog
 from stretto_core.actuation import ActuatorMachine, ActuatorState
-from stretto_runtime import Input, Meta, Service
+from stretto_runtime import CallRefused, CallTimeout, Input, Meta, Service
 
 from . import handlers
 from .backend import Backend
@@ -16,6 +17,8 @@ from .local import LocalBackend
 from .observations import OBSERVATIONS
 from .reconcile import Reconciler
 from .settings import ActuatorSettings
+
+log = structlog.get_logger("stretto.actuator")
 
 
 class Actuator(Service):
@@ -42,6 +45,7 @@ class Actuator(Service):
         super().__init__(settings)
         self._backend = backend or LocalBackend(settings.state_folder, cgroups=settings.cgroups)
         self._reconcilers: dict[str, tuple[Reconciler, asyncio.Task[None]]] = {}
+        self._sweeper: asyncio.Task[None] | None = None
 
     def machine(self, key: str, state: Any) -> ActuatorMachine:
         return ActuatorMachine(state)
@@ -51,6 +55,32 @@ class Actuator(Service):
 
     def to_message(self, key: str, fact: Any) -> Any:
         return handlers.to_message(key, fact)
+
+    def partition_changed(self) -> None:
+        super().partition_changed()
+        if self._sweeper is None:
+            self._sweeper = asyncio.create_task(self._sweep(), name="sweep")
+
+    async def _sweep(self) -> None:
+        """Pods of jobs that nobody knows any more: the state was lost, or is of another installation."""
+        while True:
+            await asyncio.sleep(self.settings.sweep_s)
+            jobs = {pod.job for pod in await self._backend.list()} - self._reconcilers.keys()
+            for job in sorted(jobs):
+                with contextlib.suppress(CallTimeout, CallRefused):
+                    await self._end_if_unknown(job)
+
+    async def _end_if_unknown(self, job: str) -> None:
+        """Its owner, whichever replica that is, has the last word."""
+        reply = await self.call(wire.GetServers(job=job, request_id=f"sweep-{job}.1", pod="worker-0"), 5.0)
+        if reply.answer != "unknown":
+            return
+        for pod in await self._backend.list(job):
+            if pod.state == "running":
+                log.warning("ending a pod of an unknown job", job=job, pod=pod.pod)
+                await self._backend.stop(job, pod.pod, self.settings.stop_grace_s)
+            else:
+                await self._backend.forget(job, pod.pod)
 
     async def settled(self, key: str, machine: ActuatorMachine) -> None:
         held = self._reconcilers.get(key)

@@ -15,8 +15,12 @@ class ActuatorSettings(Settings):
     pod_python: str = Field(sys.executable, description="interpreter that pods run with")
     redis_url: str = Field("", description="cache of checkpoints, for the pods; empty: shared memory only")
     cgroups: bool = Field(True, description="limit pods by control groups where the system allows it")
+    start_cpu_cores: float = Field(
+        2.0, ge=0, le=1024, description="at least, until a pod is ready; then its own limit holds"
+    )
     stop_grace_s: float = Field(15.0, ge=0, le=3600, description="between asking a pod to leave and ending it")
     start_timeout_s: float = Field(180.0, gt=0, description="a pod that is not ready by then is replaced")
     evaluate_timeout_s: float = Field(600.0, gt=0, description="the job finishes without an evaluation after that")
     final_checkpoint_timeout_s: float = Field(180.0, gt=0, description="the pods wait so long for the last checkpoint")
+    sweep_s: float = Field(30.0, gt=0.05, description="between looks for pods of jobs that nobody knows")
     poll_s: float = Field(1.0, gt=0.01, le=60, description="between looks at pods when nothing is going on")

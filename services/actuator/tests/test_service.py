@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 from typing import Any
 
 import stretto_wire as wire
+from stretto_actuator.backend import PodSpec
 
 
 async def ownership(stage: Any, job: str, pods: list[str]) -> dict[str, int]:
@@ -113,3 +115,19 @@ async def test_cancel_ends_all_pods_and_unknown_jobs_have_no_servers(stage: Any)
     reply = await stage.client.call(wire.GetServers(job="other", request_id="a.1", pod="worker-0"))
     assert reply.answer == "unknown"
     assert json.loads((stage.folder / "pods/j/job.json").read_text())["name"] == "j"
+
+
+async def test_pods_of_unknown_jobs_are_ended(stage: Any) -> None:
+    environment = {"PATH": os.environ["PATH"], "STRETTO_POD": "worker-0"}
+    await stage.backend.launch(PodSpec("forgotten", "worker-0", ("sleep", "60"), environment, 1.0, 2**28))
+    await stage.start(sweep_s=0.2)
+    await stage.submit()
+    await stage.decide(1)
+    await stage.applied(1)
+    for _ in range(100):
+        pods = {pod.job for pod in await stage.backend.list()}
+        if pods == {"j"}:
+            break
+        await asyncio.sleep(0.05)
+    assert pods == {"j"}
+    assert await stage.running() == ["ps-0", "worker-0"]
