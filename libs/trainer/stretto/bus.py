@@ -7,7 +7,6 @@ the last reply of each lane, and a lane has one request in flight. Nobody listen
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import threading
 import time
@@ -25,6 +24,7 @@ from stretto_wire import registry
 from stretto_wire.base import Message
 from stretto_wire.cloudevents import headers_of
 from stretto_wire.errors import WireError
+from stretto_wire.refusals import ERROR_HEADER, Refusal, Refused
 
 from .errors import BusError, CallRefused, StrettoError
 from .tracing import Tracing
@@ -105,7 +105,7 @@ class Bus:
             if span.traceparent:
                 headers["traceparent"] = span.traceparent
             message = self._run(self._ask(request, headers, timeout_s), timeout_s + 5.0)
-        if message.headers and "error" in message.headers:
+        if message.headers and ERROR_HEADER in message.headers:
             raise CallRefused(_reason(message.data, f"{channel.service} {channel.name}"))
         return registry.decode(reply, message.data)
 
@@ -160,12 +160,12 @@ class Bus:
             reply = await self._loop.run_in_executor(self._workers, handler, asked)
             data = registry.encode(reply)
         except WireError as error:
-            headers, data = {"error": "malformed"}, _refusal("malformed", error.field, error.value, error.remedy)
+            headers, data = _refused("malformed", str(error), error.field, error.value, error.remedy)
         except StrettoError as error:
-            headers, data = {"error": "failed"}, _refusal("failed", "", "", str(error))
+            headers, data = _refused("failed", str(error))
         except Exception as error:
             log.exception("answering %s failed", request.__name__)
-            headers, data = {"error": "bug"}, _refusal("bug", "", "", f"{type(error).__name__}: {error}")
+            headers, data = _refused("internal", f"{type(error).__name__}: {error}")
         if message.reply and self._client.is_connected:
             await self._client.publish(message.reply, data, headers=headers)
 
@@ -197,16 +197,20 @@ class Bus:
             log.warning("closing: %s", error)
 
 
-def _refusal(code: str, field: str, value: str, remedy: str) -> bytes:
-    body = {"code": code, "message": remedy[:1500], "field": field, "value": str(value)[:200], "remedy": remedy[:1500]}
-    return json.dumps({"error": body}).encode()
+def _refused(
+    code: str, message: str, field: str = "", value: str = "", remedy: str = ""
+) -> tuple[dict[str, str], bytes]:
+    """Headers and body of an error reply."""
+    refusal = Refusal(
+        code=code, message=message[:2000], field=field[:500], value=str(value)[:500], remedy=remedy[:2000]
+    )
+    return {ERROR_HEADER: code}, Refused(error=refusal).model_dump_json().encode()
 
 
 def _reason(data: bytes, where: str) -> str:
     try:
-        error: dict[str, Any] = json.loads(data)["error"]
-        return f"{where} refused: {error.get('message', '')} {error.get('field', '')} {error.get('remedy', '')}".strip()
-    except (ValueError, KeyError, TypeError):
+        return f"{where} refused: {Refused.model_validate_json(data).error.message}"
+    except ValueError:
         return f"{where} refused: {data[:200]!r}"
 
 

@@ -85,6 +85,7 @@ class Exports:
                 url=f"{store_url.rstrip('/')}/{name}",
                 size_bytes=size,
                 header_sha256=digest,
+                columns=tuple(image.columns),
                 copies=(f"file:{memory}", f"cache:{self._cache_key(checkpoint)}"),
             )
             export = self._exports[checkpoint] = _Export("memory", memory, part.to_json())

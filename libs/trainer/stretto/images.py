@@ -36,6 +36,8 @@ class Part:
     url: str
     size_bytes: int
     header_sha256: str
+    columns: tuple[int, ...] = ()
+    """the buckets and slices in it; those of a checkpoint's parts together are all columns, each once"""
     copies: tuple[str, ...] = ()
     """keys of the copies in the cache, and paths in shared memory: tried before the store"""
 
@@ -48,7 +50,7 @@ class Part:
         try:
             data: dict[str, Any] = json.loads(value) if isinstance(value, str) else value  # type: ignore[assignment]
             fields = {name: data[name] for name in ("pod", "file", "url", "size_bytes", "header_sha256")}
-            return Part(**fields, copies=tuple(data.get("copies", ())))
+            return Part(**fields, columns=tuple(data.get("columns", ())), copies=tuple(data.get("copies", ())))
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
                 f"manifest part {str(value)[:200]} cannot be read ({error!r}); use another checkpoint"

@@ -64,7 +64,9 @@ class Agent:
         from .exports import Exports
 
         self._layout: Layout = layout
-        self._server: ParameterServer = ParameterServer(settings.index, layout, threads=settings.threads)
+        # fixed for its life, while its cores may grow in place: what binds is the limit from outside
+        threads = max(2, min(os.cpu_count() or 2, 4 * settings.threads))
+        self._server: ParameterServer = ParameterServer(settings.index, layout, threads=threads)
         self._control: Control = self._server.control
         self._exports = Exports(self._job, settings.pod, self._control, settings.redis_url)
         self._freeze = Freeze(self._control)

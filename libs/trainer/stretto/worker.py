@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("stretto.worker")
 
 _HEARTBEAT_S = 1.0
+_ASK_SERVERS_S = 1.0
 _EVALUATION_KEPT_S = 60.0
 _HOPELESS_SHARDS = 5
 """So many shards failing one after another, none before them trained: it is the code, not the data."""
@@ -53,6 +54,8 @@ class Worker:
         self._servers: dict[int, str] = {}
         self._servers_version = 0
         self._servers_lock = threading.Lock()
+        self._asking = ThreadPoolExecutor(1, thread_name_prefix="servers")
+        self._asked_s = 0.0
         self._parameters: Parameters | None = None
         self._evaluation = Evaluations(self)
 
@@ -78,7 +81,7 @@ class Worker:
         warming = ThreadPoolExecutor(1).submit(self.program.warm)
         while not self._pod.leaving.is_set():
             try:
-                servers = self._refresh_servers()
+                servers = self._ask_servers()
                 if not servers:
                     self._pod.leaving.wait(0.2)
                     continue
@@ -101,7 +104,23 @@ class Worker:
         return False
 
     def _refresh_servers(self) -> dict[int, str]:
-        """Index -> address of the job's servers, as the actuator knows them; what was known when it is silent."""
+        """Index -> address of the job's servers, as far as is known; never waits.
+
+        It is called whenever a push meets a bucket that is being moved: changes come as events, and the question
+        to the actuator, should one have been missed, goes on beside.
+        """
+        with self._servers_lock:
+            now = time.monotonic()
+            ask = now - self._asked_s > _ASK_SERVERS_S
+            if ask:
+                self._asked_s = now
+            known = dict(self._servers)
+        if ask:
+            self._asking.submit(self._ask_servers)
+        return known
+
+    def _ask_servers(self) -> dict[int, str]:
+        """The same, as the actuator tells it now; what was known when it is silent."""
         request = GetServers(
             job=self._pod.settings.job, pod=self._pod.settings.pod, request_id=self._pod.bus.request_id(GetServers)
         )

@@ -162,6 +162,7 @@ def test_a_worker_drops_a_shard_that_was_leased_to_somebody_else(make: Any, sile
 
     wait_for(asked_again, 60)
     assert not cluster.done  # it has not trained the shard to its end
+    wait_for(lambda: [r for r in cluster.worker_reports() if r.pod == "worker-1" and r.steps > 0], 60)
     # both pushed the same batches for a while: no sample of the shard counts twice
     cluster.kill("worker-0")
     assert cluster.terminate("worker-1") == 0
@@ -225,6 +226,7 @@ def test_requests_that_are_malformed_are_answered_with_field_and_remedy(make: An
 
     assert raw(b"{}")["field"] == "job"
     assert raw(b'{"job": "tiny", "samples": 0}')["field"] == "samples"
+    assert "greater than" in raw(b'{"job": "tiny", "samples": 0}')["message"]
     assert raw(b'{"job": "other", "samples": 5}')["remedy"] == "this pod belongs to tiny"
     assert raw(b"\xff")["code"] == "malformed"
     evaluate = requests.EvaluateModel(job="tiny", samples=10)
