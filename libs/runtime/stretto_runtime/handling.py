@@ -74,6 +74,11 @@ class Handling:
         self._attempt = attempt
         self._unkept: tuple[str, bool, bytes] = ("", True, b"")
 
+    def go_live(self) -> None:
+        """Everything that a predecessor can have handled is behind us."""
+        self.live = True
+        self._published.clear()
+
     async def handle(self, stored: Stored) -> bool:
         """Advance every machine that ``stored`` concerns; whether anything was published or answered.
 

@@ -78,8 +78,12 @@ class Partition:
                 self.fault = str(fault)
                 log.error("partition cannot be served", partition=self.number, fault=str(fault))
                 delay_s = 5.0
+            except Exception as error:  # a bug of ours or of the service: say so, do not spin, do not give up
+                self.fault = f"{type(error).__name__}: {error}"
+                log.exception("partition cannot be served", partition=self.number, error=self.fault)
+                delay_s = 5.0
             await asyncio.sleep(delay_s)
-            delay_s = min(2.0, 2 * delay_s)
+            delay_s = min(5.0, 2 * delay_s)
             if not self._shell.ownership.takeable(self.number):
                 return
 

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Coroutine
 from typing import Any, ClassVar
 
 import structlog
@@ -143,7 +144,11 @@ class Runner:
         health = Health(service.name, settings.state_folder, self.report, self.metrics.text)
         self.port = await health.start(settings.health_host, settings.health_port)
         user = settings.nats_user or service.name
-        self._bus = await Bus.connect(settings.nats_url, user, settings.nats_password, service.name)
+        connecting = Bus.connect(settings.nats_url, user, settings.nats_password, service.name)
+        self._bus = await self._unless_stopped(connecting)
+        if self._bus is None:
+            await health.stop()
+            return
         self._caller = Caller(self._bus)
         ownership = Ownership(self._bus, service.name, PARTITIONS, settings.lease_s, self.wake)
         routes = Routes(service.name, service.inputs, service.observations)
@@ -165,6 +170,16 @@ class Runner:
             await health.stop()
             await self._bus.close()
             tracing.close()
+
+    async def _unless_stopped(self, connecting: Coroutine[Any, Any, Bus]) -> Bus | None:
+        """The server may come later than we do, or never: then a signal must still end us."""
+        task, stopped = asyncio.create_task(connecting), asyncio.create_task(self._stop.wait())
+        await asyncio.wait([task, stopped], return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if task.done():
+            return task.result()
+        task.cancel()
+        return None
 
     def stop(self) -> None:
         """Leave gracefully, then end ``run``."""

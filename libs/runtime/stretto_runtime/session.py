@@ -52,6 +52,7 @@ class Session:
         self._journal = journal
         self._seq = cursor.seq
         self._saved_seq = cursor.seq
+        self._scan_from = cursor.out_seq
         self._unsaved = 0
         self._news = False
         self._saved_at_s = 0.0
@@ -112,7 +113,7 @@ class Session:
 
     async def _go_live(self) -> None:
         service, number = self._service, self._partition.number
-        self._handling.live = True
+        self._handling.go_live()
         self._partition.live = True
         self._partition.journal = self._journal
         self._partition.fault = ""
@@ -201,7 +202,9 @@ class Session:
     async def _snapshot(self) -> None:
         writer = self._handling.writer
         await writer.drain()
-        cursor = Cursor(self._seq, writer.last_seq, self._service.version)
+        # until everything before our fence is replayed, our heir must scan what our predecessors published, as we did
+        out_seq = writer.last_seq if self._partition.live else self._scan_from
+        cursor = Cursor(self._seq, out_seq, self._service.version)
         await self._snapshots.save(self._machines.documents(sorted(self._machines.dirty)), cursor)
         self._saved_seq = self._seq
         self._unsaved = 0

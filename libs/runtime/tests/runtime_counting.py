@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,7 +71,7 @@ class Counter:
 
 
 class CountingSettings(Settings):
-    step: int = 1
+    delay_s: float = 0.0
 
 
 class Counting(Service):
@@ -85,6 +86,7 @@ class Counting(Service):
         return Counter(state)
 
     def to_event(self, message: Any, meta: Meta) -> Any:
+        time.sleep(self.settings.delay_s)
         if isinstance(message, requests.NextShard):
             return Take(message.request_id, message.job)
         return Add(message.job, int(message.reason))

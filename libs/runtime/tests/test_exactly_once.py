@@ -136,6 +136,37 @@ async def test_an_outage_longer_than_the_duplicate_window_doubles_nothing(
         assert counted[job] == expected(numbers), job
 
 
+async def test_a_death_in_the_middle_of_a_replay_doubles_nothing(
+    server: EmbeddedServer, client: Client, replicas: Replicas
+) -> None:
+    """The second owner saves its progress between outputs that the first has published; the third must know them."""
+    await shrink_duplicate_window(client, 0.1)
+    first = replicas.start(lease_s="1", snapshot_s="60", snapshot_inputs="1000000")
+    await joined(client, 1)
+    fed = await feed(client, 1.5, seed=4)
+    await settle(client, 1)
+    first.kill()
+    slow = replicas.start(lease_s="1", snapshot_s="0.01", snapshot_inputs="1", delay_s="0.004")
+    async with asyncio.timeout(30):
+        while not await saved(client):
+            await asyncio.sleep(0.01)
+    slow.kill()
+    replicas.start(lease_s="1")
+    fed += await feed(client, 1, seed=5)
+    await settle(client, 1)
+    added, counted, doubled = await books(client)
+    assert doubled == 0
+    assert sum(map(len, added.values())) == fed
+    for job, numbers in added.items():
+        assert counted[job] == expected(numbers), job
+
+
+async def saved(client: Client) -> bool:
+    """Whether any snapshot was written."""
+    subject = f"{STATE_PREFIX}cursor.dispatcher.*"
+    return bool(await read(client.bus, STATE, [subject], deliver_policy="last_per_subject"))
+
+
 async def test_requests_are_answered_exactly_once_through_kills(
     server: EmbeddedServer, client: Client, replicas: Replicas
 ) -> None:

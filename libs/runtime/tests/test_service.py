@@ -12,10 +12,11 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import connect, until_ready
+from conftest import Replicas, connect, until_ready
 from runtime_counting import Counted, Counting, CountState, add
 from stretto_core.machine import Emit, Tick
 from stretto_runtime import (
+    BusFault,
     CallRefused,
     CallTimeout,
     Client,
@@ -25,6 +26,7 @@ from stretto_runtime import (
     Runner,
     Service,
     Settings,
+    provision,
 )
 from stretto_wire import events, requests
 
@@ -362,3 +364,68 @@ async def test_a_refused_request_is_told_apart_from_a_broken_one(
         with pytest.raises(CallRefused) as caught:
             await client.call(requests.NextShard(job="job-a", request_id="w.1", pod="worker-1"))
     assert caught.value.code == "internal"
+
+
+async def test_a_full_stream_stops_publishing_says_so_and_drops_nothing(
+    server: EmbeddedServer, client: Client, tmp_path: Path
+) -> None:
+    config = (await client.bus.ask("STREAM.INFO.STRETTO"))["config"]
+    async with running(Counting, server, tmp_path) as runner:
+        state = (await client.bus.ask("STREAM.INFO.STRETTO"))["state"]
+        # room for the input, not for the output
+        await client.bus.ask("STREAM.UPDATE.STRETTO", {**config, "max_bytes": state["bytes"] + 500})
+        await client.publish(add("job-a", 1))
+        await eventually(lambda: not runner.report()["ready"])
+        await eventually(lambda: "maximum bytes exceeded" in str(runner.report()["faults"]))
+        await client.bus.ask("STREAM.UPDATE.STRETTO", config)
+        (event,) = await published(client, "dispatcher", 1)
+        assert event.message.samples_total == 1
+        await until_ready(runner)
+
+
+async def test_a_service_may_start_before_its_server_and_be_stopped_before_it_comes(tmp_path: Path) -> None:
+    late = EmbeddedServer(tmp_path / "nats")
+    assert late.passwords is not None
+    settings = Counting.settings_type(
+        nats_url=late.url, nats_password=late.passwords["dispatcher"], state_folder=tmp_path
+    )
+    impatient = Runner(Counting(settings))
+    task = asyncio.create_task(impatient.run())
+    await asyncio.sleep(0.3)
+    impatient.stop()
+    await asyncio.wait_for(task, 3)
+
+    patient = Runner(Counting(settings))
+    task = asyncio.create_task(patient.run())
+    await asyncio.sleep(0.3)
+    assert not patient.report()["ready"]
+    await late.start()
+    client = await connect(late)
+    await provision(client.bus)
+    await until_ready(patient)
+    await client.close()
+    patient.stop()
+    await asyncio.wait_for(task, 10)
+    late.kill()
+
+
+async def test_wrong_credentials_are_told(server: EmbeddedServer) -> None:
+    with pytest.raises(BusFault, match="check STRETTO_NATS"):
+        await Client.connect(server.url, "planner", "wrong")
+
+
+async def test_after_a_takeover_spans_tell_the_delivery(
+    server: EmbeddedServer, client: Client, tmp_path: Path, replicas: Replicas
+) -> None:
+    first = replicas.start(lease_s="1", snapshot_s="60")
+    await client.publish(add("job-a", 1))
+    await published(client, "dispatcher", 1)
+    first.kill()
+    async with running(Counting, server, tmp_path, lease_s=1.0):
+        path = tmp_path / "spans" / "dispatcher.jsonl"
+        await eventually(path.exists)
+        again = json.loads(path.read_text().splitlines()[0])
+    before = json.loads((tmp_path / "state" / "spans" / "dispatcher.jsonl").read_text().splitlines()[0])
+    assert again["parent_id"] == before["parent_id"]  # siblings
+    assert (before["attributes"]["stretto.delivery"], again["attributes"]["stretto.delivery"]) == (1, 2)
+    assert len(await published(client, "dispatcher", 1)) == 1
