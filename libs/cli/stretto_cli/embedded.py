@@ -207,7 +207,7 @@ class Installation:
     # files -----------------------------------------------------------------------------------------------------
 
     def _claim(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         (self.folder / "run").mkdir(exist_ok=True)
         self._lock = (self.folder / "run" / "lock").open("a")
         try:

@@ -168,7 +168,8 @@ def _add_jobs(router: APIRouter, gateway: Gateway) -> None:
         body = await documents.read_body(request, gateway.settings.body_bytes)
         document = documents.parse_document(body, request.headers.get("content-type", ""))
         spec = documents.parse_job(document)
-        created, seq = await gateway.submit(spec, request.headers.get("x-stretto-user", "")[:200] or "anonymous")
+        by = request.headers.get("x-stretto-user", "")[:200] or "anonymous"
+        created, seq = await gateway.submit(spec, by, request.headers.get("traceparent", ""))
         response.status_code = 201 if created else 200
         response.headers["Location"] = f"/api/v1/jobs/{spec.name}"
         return Submitted(job=spec.name, created=created, seq=seq)

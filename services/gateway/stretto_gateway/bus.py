@@ -30,7 +30,7 @@ class StreamBus:
         self._tracing = tracing
         self._caller = Caller(bus)
 
-    async def publish(self, message: w.Message, msg_id: str, first: bool = False) -> int | None:
+    async def publish(self, message: w.Message, msg_id: str, first: bool = False, trace: str = "") -> int | None:
         """Store an event; returns its sequence. With ``first``: None if its subject holds one already.
 
         The server decides, by the expected last sequence of the stored subject, so that two gateways cannot both
@@ -38,8 +38,8 @@ class StreamBus:
         """
         subject = w.subject_of(message)
         attributes = {"stretto.job": message.job}
-        with self._tracing.sending(f"publish {w.channel_of(message).name}", attributes=attributes) as trace:
-            headers = event_headers(message, msg_id, time.time(), "gateway", trace)
+        with self._tracing.sending(f"publish {w.channel_of(message).name}", trace, attributes) as sent:
+            headers = event_headers(message, msg_id, time.time(), "gateway", sent)
             if first:
                 headers["Nats-Expected-Last-Subject-Sequence"] = "0"
                 headers["Nats-Expected-Last-Subject-Sequence-Subject"] = f"{w.partition_of(message.job)}.{subject}"

@@ -1,5 +1,7 @@
 """How one event changes the view of its job.
 
+Limits of a pod are those that the actuator has set: a pod tells the ones that it was started with.
+
 Lists are bounded; the throughput history is thinned to every second point when it is full, so that it always spans
 the whole job.
 """
@@ -183,8 +185,7 @@ class Fold:
     def _(self, message: w.WorkerReported) -> None:
         pod = self.view.pods.get(message.pod)
         if pod is not None:
-            pod.cpu_used_cores, pod.cpu_limit_cores = message.cpu_used_cores, message.cpu_limit_cores
-            pod.memory_used_bytes, pod.memory_limit_bytes = message.memory_used_bytes, message.memory_limit_bytes
+            pod.cpu_used_cores, pod.memory_used_bytes = message.cpu_used_cores, message.memory_used_bytes
             pod.samples_total = message.samples_total
             pod.reported_at_s = self.time_s
         if message.steps == 0:
@@ -208,8 +209,7 @@ class Fold:
         pod = self.view.pods.get(message.pod)
         if pod is None:
             return
-        pod.cpu_used_cores, pod.cpu_limit_cores = message.cpu_used_cores, message.cpu_limit_cores
-        pod.memory_used_bytes, pod.memory_limit_bytes = message.memory_used_bytes, message.memory_limit_bytes
+        pod.cpu_used_cores, pod.memory_used_bytes = message.cpu_used_cores, message.memory_used_bytes
         pod.update_time_s, pod.categories, pod.buckets = message.update_time_s, message.categories, message.buckets
         pod.reported_at_s = self.time_s
 

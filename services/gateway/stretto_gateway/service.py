@@ -27,7 +27,7 @@ log = structlog.get_logger("stretto.gateway")
 class Bus(EventSource, Protocol):
     """What the gateway needs of the bus (:mod:`stretto_gateway.bus`)."""
 
-    async def publish(self, message: w.Message, msg_id: str, first: bool = False) -> int | None:
+    async def publish(self, message: w.Message, msg_id: str, first: bool = False, trace: str = "") -> int | None:
         """Store an event; returns its sequence. With ``first``, None when the subject holds one already."""
         ...
 
@@ -84,15 +84,18 @@ class Gateway:
                           remedy="`stretto jobs` or GET /api/v1/jobs lists them")  # fmt: skip
         return view
 
-    async def submit(self, spec: w.JobSpec, by: str) -> tuple[bool, int]:
-        """Returns whether it is new, and the sequence. Raises Problem 409 when the name has another specification."""
+    async def submit(self, spec: w.JobSpec, by: str, trace: str = "") -> tuple[bool, int]:
+        """Returns whether it is new, and the sequence; ``trace`` is the caller's ``traceparent``.
+
+        Raises Problem 409 when the name has another specification.
+        """
         message = w.JobSubmitted(job=spec.name, spec=spec, submitted_by=by)
         try:
             digest = hashlib.sha256(w.encode(message)).hexdigest()[:16]
         except w.WireError as error:
             raise Problem.of_wire(error) from error
         # the server lets only the first submission of a name through, whichever replica sends it
-        seq = await self._bus.publish(message, f"gateway:{spec.name}:submitted:{digest}", first=True)
+        seq = await self._bus.publish(message, f"gateway:{spec.name}:submitted:{digest}", True, trace)
         if seq is not None:
             await self._seen(lambda: self.projection.last_seq >= seq)
             return True, seq

@@ -199,11 +199,12 @@ def test_a_killed_worker_is_a_phase_of_its_own_until_its_replacement_runs() -> N
     assert view.pods["worker-1"].state == "running"
 
 
-def test_a_resize_tells_the_limit_before_it() -> None:
-    resized = w.PodResized(job="a", pod="ps-0", cpu_cores=0.5, memory_bytes=1200 * MIB)
-    view = fold(submitted(), started("ps-0"), resized).jobs["a"]
+def test_a_resize_tells_the_limit_before_it_and_outlasts_what_the_pod_believes() -> None:
+    resized = w.PodResized(job="a", pod="worker-0", cpu_cores=0.5, memory_bytes=1200 * MIB)
+    view = fold(submitted(), started("worker-0"), resized, worker_report("worker-0", 5.0, 0.1)).jobs["a"]
     assert view.resizes[0].memory_before_bytes == 900 * MIB
-    assert view.pods["ps-0"].memory_limit_bytes == 1200 * MIB
+    assert view.pods["worker-0"].memory_limit_bytes == 1200 * MIB
+    assert view.pods["worker-0"].memory_used_bytes == 600 * MIB
 
 
 def test_events_of_strangers_and_repeats_change_nothing() -> None:

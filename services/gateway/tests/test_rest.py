@@ -50,6 +50,16 @@ def test_a_job_is_submitted_once_however_often_it_is_sent(gateway: Running) -> N
         assert document["name"] in [job["name"] for job in http.get("/jobs").json()]
 
 
+def test_a_job_continues_the_trace_of_who_submits_it(gateway: Running) -> None:
+    document, trace_id = spec(), uuid.uuid4().hex
+    with gateway.http() as http:
+        http.post("/jobs", json=document, headers={"traceparent": f"00-{trace_id}-00f067aa0ba902b7-01"})
+        assert http.get(f"/jobs/{document['name']}").json()["trace_id"] == trace_id
+        other = spec()
+        assert http.post("/jobs", json=other, headers={"traceparent": "nonsense"}).status_code == 201
+        assert len(http.get(f"/jobs/{other['name']}").json()["trace_id"]) == 32
+
+
 def test_another_specification_under_the_same_name_is_a_conflict(gateway: Running) -> None:
     document = spec()
     with gateway.http() as http:

@@ -78,6 +78,7 @@ def start_detached(plan: Any) -> dict[str, Any]:
     with contextlib.suppress(NotRunning):
         embedded.read_state(folder)
         raise CliError(f"an installation runs in {folder} already; `stretto status` shows it")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     log = folder / "logs" / "supervisor.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as file:

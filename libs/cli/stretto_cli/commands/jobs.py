@@ -148,6 +148,6 @@ def logs(
         console.print("\n".join(text), markup=False, soft_wrap=True)
 
 
-def schema() -> None:
-    """Print the JSON Schema of a job specification."""
+def schema(output: OutputOption = Output.JSON) -> None:
+    """Print the JSON Schema of a job specification; it is JSON in any case."""
     print_json(JobSpec.model_json_schema())
