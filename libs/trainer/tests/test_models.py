@@ -105,7 +105,15 @@ def test_the_example_of_the_readme_works(tmp_path: Path):
     }
     pq.write_table(pa.table(table), tmp_path / "clicks.parquet")
     arguments = {"data": str(tmp_path / "clicks.parquet")}
-    trained = train_locally(names["Clicks"], 5000, arguments=arguments, batch_size=100, evaluate_samples=1000)
+    trained = train_locally(
+        names["Clicks"],
+        5000,
+        arguments=arguments,
+        batch_size=50,
+        optimizer="adam",
+        learning_rate=0.02,
+        evaluate_samples=1000,
+    )
     assert trained.quality is not None
     assert trained.quality.auc > 0.75
 
