@@ -63,8 +63,12 @@ class Bus:
         bus = cls(connection, inbox)
         secret = password.get_secret_value() if isinstance(password, SecretStr) else password
 
+        denied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
         async def failed(error: Exception) -> None:
             text = f"{type(error).__name__}: {error}"
+            if "authorization violation" in text.lower() and not denied.done():
+                denied.set_result(None)
             if text != bus.last_error:
                 log.warning("bus error", error=text)
             bus.last_error = text
@@ -77,8 +81,8 @@ class Bus:
             for callback in list(bus.on_reconnect):
                 callback()
 
-        try:
-            await connection.connect(
+        connecting = asyncio.ensure_future(
+            connection.connect(
                 servers=url.split(","),
                 user=user if secret else None,
                 password=secret if secret else None,
@@ -92,8 +96,16 @@ class Bus:
                 ping_interval=20,
                 inbox_prefix=f"_INBOX.{user or name}".encode(),
             )
+        )
+        try:
+            await asyncio.wait([connecting, denied], return_when=asyncio.FIRST_COMPLETED)
+            if not connecting.done():  # it would try for ever
+                raise BusFault(f"{url} refuses the credentials of {user!r}; check STRETTO_NATS_USER and _PASSWORD")
+            connecting.result()
         except nats.errors.Error as error:
             raise BusFault(f"cannot connect to {url} as {user!r}: {error}; check STRETTO_NATS_*") from error
+        finally:
+            connecting.cancel()
         await connection.subscribe(f"{inbox}.ack.*", cb=bus._acknowledged)
         bus._sweeper = bus._loop.call_later(SWEEP_S, bus._sweep)
         return bus
