@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -37,6 +38,8 @@ def _measure(folder: Path) -> list[dict[str, Any]]:
     with (folder / "up.log").open("w+") as log:  # no pipe: what is left running would hold its end open
         status = subprocess.run(up, stdout=log, stderr=log, timeout=120, check=False).returncode
     ready_s = time.perf_counter() - begin
+    busy_s = _cpu_s(processes_of(folder))
+    load = os.getloadavg()[0]
     if status:
         raise RuntimeError(f"{' '.join(up)} ended with {status}: {(folder / 'up.log').read_text()[-2000:]}")
     time.sleep(SETTLE_S)
@@ -50,7 +53,7 @@ def _measure(folder: Path) -> list[dict[str, Any]]:
     percent = 100 * (_cpu_s(processes) - before) / (time.perf_counter() - watched)
     names = f"{len(processes)} processes"
     return [
-        _row("control plane, ready", ready_s, "s", READY_BAR_S, "from the command to the last /readyz"),
+        _row("control plane, ready", ready_s, "s", READY_BAR_S, f"{busy_s:.1f} s of CPU; load {load:.0f}"),
         _row("control plane, resident", pss_gib, "GiB", MEMORY_BAR_GIB, f"PSS of {names}; RSS {rss_gib:.2f} GiB"),
         _row("control plane, idle CPU", percent, "% of a core", CPU_BAR_PERCENT, f"{names} over {WATCHED_S:.0f} s"),
     ]
@@ -70,9 +73,10 @@ def _row(name: str, value: float, unit: str, bar: float, note: str) -> dict[str,
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:
-    """Everything whose command line or environment names the folder; nothing else on the machine does."""
+    """Everything whose command line or environment names the folder, and its children (Redis overwrites its own)."""
     own = psutil.Process().pid
-    return [each for each in psutil.process_iter() if each.pid != own and _names(each, str(folder))]
+    named = [each for each in psutil.process_iter() if each.pid != own and _names(each, str(folder))]
+    return list({each.pid: each for root in named for each in (root, *root.children(recursive=True))}.values())
 
 
 def _names(process: psutil.Process, folder: str) -> bool:
