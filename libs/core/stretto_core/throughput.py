@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import t as student_t
+from scipy.special import stdtrit
 
 from stretto_core.machine import CoreError
 from stretto_core.types import Plan
@@ -223,7 +223,7 @@ class FittedModel:
 
     def quantile(self, level: float = 0.9) -> float:
         """How many standard deviations the interval at ``level`` reaches to either side."""
-        return float(student_t.ppf(0.5 + level / 2, self.dof))
+        return float(stdtrit(self.dof, 0.5 + level / 2))
 
     def half_width(self, configuration: Configuration, level: float = 0.9) -> float:
         """Half of the interval in log T: 0.1 reads +-10 %. Above 0.5 the plan is not identified."""
