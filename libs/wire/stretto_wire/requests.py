@@ -79,9 +79,15 @@ class ReleaseShardReply(Message):
 
 
 class MarkLedger(Message):
-    """Ask for the ledger's state at this instant, for a checkpoint whose pushes are frozen now."""
+    """Ask for the ledger's state at this instant, for a checkpoint whose pushes are frozen now.
+
+    Images that are copied while training goes on need two marks: one before the first image, and one after the last,
+    with ``after`` the ``request_id`` of the first. The second belongs to the images: it lists as outstanding
+    whatever was not complete at the first or was leased since, and the records in the images filter it.
+    """
 
     request_id: RequestId
+    after: RequestId | None = None
 
 
 class MarkLedgerReply(Message):

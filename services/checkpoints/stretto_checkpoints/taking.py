@@ -1,8 +1,9 @@
 """The edge of one job: take, store and read checkpoints as the state says; level-triggered.
 
-The ledger's mark is taken before the first image. Each server copies its columns one by one, each together with its
-own progress records, so pushes go on: after a restore the ledger hands out again what the mark did not know of, and
-each column skips what it has.
+The ledger is marked before the first image and after the last. Each server copies its columns one by one, each
+together with its own progress records, so pushes go on: the second mark lists, under their ids, all shards that were
+not complete at the first or were leased since; after a restore they are handed out again, and each column skips what
+it has.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import uuid
 from typing import Any, Protocol
 
 import stretto_wire as wire
@@ -110,7 +112,10 @@ class Taker:
 
     async def _take(self, attempt: Attempt) -> None:
         began_s = self._edge.now()
-        mark = await self._edge.call(wire.MarkLedger(job=self.job, request_id=f"{attempt.id}.1"))
+        # one lane each: the dispatcher remembers the last reply of a lane. Taken again after our own restart, the first
+        # mark is the remembered one; the second is always new, and refused if it had been given before
+        first = wire.MarkLedger(job=self.job, request_id=f"mark-first.{attempt.id}")
+        mark = await self._edge.call(first)
         if mark.answer != "ok":
             raise TakingError(f"the dispatcher does not know {self.job}; nothing can be marked")
         request = wire.ExportState(
@@ -123,10 +128,13 @@ class Taker:
         for number, reply in zip(attempt.servers, replies, strict=True):
             if not reply.accepted:
                 raise TakingError(f"ps-{number} could not copy its state: {reply.detail}")
+        again = f"mark-second.{attempt.id}-{uuid.uuid4().hex[:8]}"
+        second = wire.MarkLedger(job=self.job, request_id=again, after=first.request_id)
+        whole = await self._edge.call(second)
         taken = seen.ImagesTaken(
             job=self.job,
             id=attempt.id,
-            ledger=mark.ledger,
+            ledger=whole.ledger,
             samples=mark.samples_done,
             size_bytes=sum(reply.size_bytes for reply in replies),
             pause_s=max(reply.frozen_s for reply in replies),

@@ -55,7 +55,7 @@ _EVENTS: dict[type[Message], Callable[[Any], Any]] = {
     requests.NextShard: _next,
     requests.ShardHeartbeat: lambda m: ledger.HeartbeatReceived(_worker(m.pod), m.shard, m.attempt, m.offset),
     requests.ReleaseShard: lambda m: ledger.ShardReturned(_worker(m.pod), m.shard, m.attempt, m.offset, m.failure),
-    requests.MarkLedger: lambda m: ledger.MarkRequested(),
+    requests.MarkLedger: lambda m: ledger.MarkRequested(m.request_id, m.after),
 }
 
 

@@ -177,6 +177,31 @@ async def test_books_go_back_with_a_checkpoint(desk: Desk) -> None:
     assert "ledger" in letter.headers["error"]
 
 
+async def test_images_copied_while_training_goes_on_are_restored_between_two_marks(desk: Desk) -> None:
+    await desk.submit("flash", samples=160, batch_size=10, batches_per_shard=4)
+    first = requests.MarkLedger(job="flash", request_id="mark-first.c1")
+    assert (await desk.client.call(first)).samples_done == 0
+    during = await desk.lease("flash", "worker-0")
+    after = await desk.lease("flash", "worker-0", during)
+    second = requests.MarkLedger(job="flash", request_id="mark-second.c1", after=first.request_id)
+    mark = await desk.client.call(second)
+    with pytest.raises(CallRefused, match="after is 'mark-first"):
+        await desk.client.call(second.model_copy(update={"request_id": "mark-second.c1-again"}))
+    reference = CheckpointRef(id="c1", url="file:///c1", samples=0, size_bytes=1, ps=1)
+    await desk.client.publish(
+        events.CheckpointRestored(job="flash", checkpoint=reference, ps=1, ledger=mark.ledger, request_id="r1")
+    )
+    reply = await desk.next("flash", "worker-0", after)
+    while not reply.stale:
+        await asyncio.sleep(0.02)
+        reply = await desk.next("flash", "worker-0", after)
+    assert reply.shard is not None
+    shards = [reply.shard, *await desk.drain("flash", "worker-0", reply.shard)]
+    again = {(s.id, s.start, s.length, s.attempt) for s in shards}
+    assert {(s.id, s.start, s.length, 2) for s in (during, after)} <= again
+    assert covered(shards) == Counter({(0, s): 1 for s in range(160)})
+
+
 async def test_a_cancelled_job_ends_its_workers(desk: Desk) -> None:
     await desk.submit("short", samples=160, batch_size=10, batches_per_shard=4)
     shard = await desk.lease("short", "worker-0")

@@ -11,6 +11,7 @@ a slow worker, and the shards that came back. At every moment
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from stretto_core.ledger.order import BlockOrder
@@ -170,13 +171,17 @@ class Book:
         self.samples_done += shard.offset
         self.samples_abandoned += shard.length - shard.offset
 
-    def with_leases(self, leased: list[Shard]) -> Book:
-        """A copy in which the leased shards have come back: the document of a checkpoint."""
-        return replace(
-            self,
-            remainder=replace(self.remainder) if self.remainder else None,
-            requeued=[replace(shard) for shard in (*leased, *self.requeued)],
-        )
+    def with_leases(self, leased: Iterable[Shard], sure: bool = True) -> Book:
+        """A copy in which these shards have come back: the document of a checkpoint.
+
+        Without ``sure`` their offsets are dropped: the images may be older than the last report.
+        """
+        back = [replace(shard) for shard in (*leased, *self.requeued)]
+        if not sure:
+            for shard in back:
+                shard.offset = 0
+        remainder = replace(self.remainder) if self.remainder else None
+        return replace(self, remainder=remainder, requeued=back)
 
     def restored_from(self, mark: Book) -> Book:
         """The books after going back to ``mark``.

@@ -49,7 +49,15 @@ class ShardReturned:
 
 @dataclass(frozen=True, slots=True)
 class MarkRequested:
-    """A checkpoint whose pushes are frozen now wants the books of this instant."""
+    """A checkpoint wants the books. ``after``: the id of the mark that was taken before its first image.
+
+    A single mark (``after`` None) belongs to images of its own instant, with pushes frozen. Images that are copied
+    while training goes on are exact only between two marks: the second one lists as outstanding whatever was not
+    complete at the first or was leased since, under its id, so that the records in the images can filter it.
+    """
+
+    mark_id: str
+    after: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

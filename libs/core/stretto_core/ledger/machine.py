@@ -20,12 +20,15 @@ from stretto_core.ledger import events as ev
 from stretto_core.ledger import facts as fa
 from stretto_core.ledger.book import Book, LedgerError, Shard
 from stretto_core.ledger.order import BlockOrder
-from stretto_core.ledger.state import Finished, LedgerSettings, LedgerState, Worker
+from stretto_core.ledger.state import Finished, LedgerSettings, LedgerState, OpenMark, Worker
 from stretto_core.machine import Action, Emit, Reply, Tick
 
 EXITED_MAX = 1000
 FINISHED_MAX = 1000
 FORGET_MAX = 64
+MARK_SHARDS_MAX = 1000
+MARK_OPEN_S = 900.0
+"""a checkpoint that takes longer, or more shards, is refused its second mark and begins anew"""
 
 LedgerEvent = (
     ev.JobOpened
@@ -91,11 +94,34 @@ class ShardLedger:
         return []
 
     def _mark(self, event: ev.MarkRequested, now: float) -> list[Action]:
-        book = self.state.book
+        st, book = self.state, self.state.book
         if book is None:
             return [Reply(fa.MarkReply(None, 0))]
-        leased = [worker.lease for worker in self.state.workers.values() if worker.lease]
-        return [Reply(fa.MarkReply(book.with_leases(leased), self._samples_seen(book)))]
+        leased = [worker.lease for worker in st.workers.values() if worker.lease]
+        if event.after is None:
+            st.mark = OpenMark(event.mark_id, now)
+            return [Reply(fa.MarkReply(book.with_leases(leased), self._samples_seen(book)))]
+        mark = st.mark
+        if mark is None or mark.id != event.after:
+            raise LedgerError("after", event.after, "the id of the last mark, if it is still open; mark anew")
+        st.mark = None
+        whole = book.with_leases([*leased, *mark.over], sure=False)
+        whole.samples_done -= mark.samples_done
+        whole.samples_abandoned -= mark.samples_abandoned
+        whole.shards_done -= mark.shards_done
+        return [Reply(fa.MarkReply(whole, whole.samples_done))]
+
+    def _note_over(self, shard: Shard, done: int) -> None:
+        """While a checkpoint is taken: this shard ended, of which ``done`` samples count as trained."""
+        mark = self.state.mark
+        if mark is None:
+            return
+        mark.over.append(replace(shard))
+        mark.samples_done += done
+        mark.samples_abandoned += shard.length - done
+        mark.shards_done += done == shard.length
+        if len(mark.over) > MARK_SHARDS_MAX:
+            self.state.mark = None
 
     def _restore(self, event: ev.LedgerRestored, now: float) -> list[Action]:
         st = self.state
@@ -104,6 +130,7 @@ class ShardLedger:
         self._take_back_all()
         st.book = st.book.restored_from(event.book)
         st.finished.clear()
+        st.mark = None
         for worker in st.workers.values():  # a remembered lease is of the time that was undone
             worker.request_id, worker.reply, worker.completed_id = "", None, -1
         st.progress_samples = self._samples_seen(st.book)
@@ -140,6 +167,7 @@ class ShardLedger:
         worker.completed_id, worker.completed_attempt = lease.id, lease.attempt
         lease.offset = lease.length
         book.complete(lease)
+        self._note_over(lease, lease.length)
         self._remember_finished(lease, now)
         if self._may_tell(now):
             actions.append(Emit(fa.ShardCompleted(lease, event.worker)))
@@ -187,6 +215,7 @@ class ShardLedger:
             if lease.failures >= self.state.shard_failures_max:
                 worker.lease = None
                 book.abandon(lease)
+                self._note_over(lease, lease.offset)
                 reason = f"failed {lease.failures} times, last in {event.worker}: {event.failure}"
                 return [Emit(fa.ShardAbandoned(lease, reason)), *self._settle(), Reply(fa.ReturnReply("ok"))]
         actions = self._requeue(event.worker, worker, "released" if event.failure is None else "failed")
@@ -215,6 +244,8 @@ class ShardLedger:
         if st.book is None or st.closed:
             return []
         actions: list[Action] = []
+        if st.mark is not None and now - st.mark.at_s > MARK_OPEN_S:
+            st.mark = None
         timeout_s = self.settings.lease_timeout_s
         for name, worker in list(st.workers.items()):
             silent_s = now - worker.heard_at_s
@@ -342,8 +373,13 @@ class ShardLedger:
                 del self.state.finished[0]
 
     def _forgettable(self, now: float) -> list[int] | None:
-        """Ids whose records may be deleted now; each is told once, and lost with the worker that was told."""
+        """Ids whose records may be deleted now; each is told once, and lost with the worker that was told.
+
+        None while a checkpoint is taken: it may list finished shards as outstanding, and needs their records.
+        """
         finished, ripe = self.state.finished, 0
+        if self.state.mark is not None:
+            return None
         limit_s = now - self.settings.forget_after_s
         while ripe < len(finished) and ripe < FORGET_MAX and finished[ripe].at_s <= limit_s:
             ripe += 1

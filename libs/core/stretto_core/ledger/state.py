@@ -56,6 +56,19 @@ class Finished:
 
 
 @dataclass(slots=True)
+class OpenMark:
+    """A checkpoint is being taken since ``at_s``: what was leased then or since, and is over."""
+
+    id: str
+    at_s: float
+    over: list[Shard] = field(default_factory=list[Shard])
+    samples_done: int = 0
+    """of the shards that are over"""
+    samples_abandoned: int = 0
+    shards_done: int = 0
+
+
+@dataclass(slots=True)
 class LedgerState:
     """The whole memory of one job's ledger. Its size grows with the workers, not with the data."""
 
@@ -68,6 +81,7 @@ class LedgerState:
     exited: dict[str, float] = field(default_factory=dict[str, float])
     """when the last pods that exited did so, oldest first"""
     finished: list[Finished] = field(default_factory=list[Finished])
+    mark: OpenMark | None = None
     requeued_total: int = 0
     heard_at_s: float = 0.0
     facts_left: float = 0.0

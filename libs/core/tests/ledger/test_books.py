@@ -1,8 +1,9 @@
 """The books under random schedules, against a list of samples and a parameter server's progress records.
 
-The model applies samples as the trainer does (TRAINER.md, exactly-once): one record per shard id, a batch is applied
-when it continues the record, skipped when it is behind it. A worker that gets a requeued shard starts from the
-record. A checkpoint copies applied samples and records while pushes are frozen, together with the ledger's mark.
+The model applies samples as the trainer does: parameters are columns, each with one record per shard id; a batch is
+applied where it continues the record, skipped where it is behind it. A worker that gets a requeued shard starts from
+the smallest record; one that is killed may have reached some columns only. A checkpoint copies column after column
+while training goes on, between two marks of the ledger.
 """
 
 from __future__ import annotations
@@ -42,9 +43,12 @@ STATE = TypeAdapter(LedgerState)
 BOOK = TypeAdapter(Book)
 
 
+COLUMNS = 3
+
+
 @dataclass
-class PsModel:
-    """What the parameter servers have: how often each sample of each epoch was applied, and the records."""
+class Column:
+    """What a part of the parameters has: how often each sample of each epoch was applied, and the records."""
 
     applied: Counter[tuple[int, int]] = field(default_factory=Counter)
     progress: dict[int, int] = field(default_factory=dict)
@@ -57,6 +61,27 @@ class PsModel:
         for sample in range(shard.start + done, shard.start + end):
             self.applied[shard.epoch, sample] += 1
         self.progress[shard.id] = end
+
+
+class PsModel:
+    def __init__(self) -> None:
+        self.columns = [Column() for _ in range(COLUMNS)]
+
+    def push(self, shard: Shard, start: int, end: int, reached: int = COLUMNS) -> None:
+        for column in self.columns[:reached]:
+            column.push(shard, start, end)
+
+    def progress(self, shard: Shard) -> int:
+        return min(column.progress.get(shard.id, 0) for column in self.columns)
+
+
+@dataclass
+class Images:
+    """A checkpoint being taken: the columns copied so far."""
+
+    mark: str
+    abandoned: list[Shard]
+    columns: list[Column] = field(default_factory=list)
 
 
 @dataclass
@@ -88,7 +113,8 @@ class Books(RuleBasedStateMachine):
         self.old_requests: list[NextRequested] = []
         self.completed: list[JobCompleted] = []
         self.abandoned: list[Shard] = []
-        self.checkpoint: tuple[bytes, PsModel, list[Shard]] | None = None
+        self.images: Images | None = None
+        self.checkpoint: tuple[bytes, list[Column], list[Shard]] | None = None
         self.tell(JobOpened(self.data, epochs, 3))
 
     @staticmethod
@@ -121,7 +147,7 @@ class Books(RuleBasedStateMachine):
         worker.reply, worker.blurred = reply, False
         worker.shard, worker.offset = reply.shard, 0
         if reply.shard:
-            worker.offset = self.ps.progress.get(reply.shard.id, 0)
+            worker.offset = self.ps.progress(reply.shard)
             assert worker.offset >= reply.shard.offset or reply.shard.failures
         return reply
 
@@ -171,7 +197,7 @@ class Books(RuleBasedStateMachine):
             assert worker.blurred or reply == worker.reply
             if worker.blurred:
                 worker.reply, worker.shard, worker.blurred = reply, reply.shard, False
-                worker.offset = self.ps.progress.get(reply.shard.id, 0) if reply.shard else 0
+                worker.offset = self.ps.progress(reply.shard) if reply.shard else 0
 
     @precondition(lambda self: self.old_requests)
     @rule(choice=st.integers(0, 1000))
@@ -198,11 +224,14 @@ class Books(RuleBasedStateMachine):
             self.request(name, None)
 
     @precondition(lambda self: self.workers)
-    @rule(choice=st.integers(0, 3))
-    def exit(self, choice: int) -> None:
+    @rule(choice=st.integers(0, 3), reached=st.integers(0, COLUMNS))
+    def exit(self, choice: int, reached: int) -> None:
+        """Killed, perhaps between its pushes of one batch to two servers."""
         name, worker = self.pick(choice)
         del self.workers[name]
         if worker.shard:
+            end = min(worker.offset + self.data.batch_size, worker.shard.length)
+            self.ps.push(worker.shard, worker.offset, end, reached)
             self.zombies.append((name, worker.shard))
         self.tell(WorkerExited(name))
 
@@ -235,18 +264,38 @@ class Books(RuleBasedStateMachine):
         assert STATE.dump_json(self.ledger.state) == document
 
     @rule()
-    def save(self) -> None:
-        mark = self.tell(MarkRequested())
-        self.checkpoint = (BOOK.dump_json(mark.book), copy.deepcopy(self.ps), list(self.abandoned))
+    def save_frozen(self) -> None:
+        """One mark, while pushes are frozen."""
+        mark = self.tell(MarkRequested("frozen"))
+        self.images = None
+        self.checkpoint = (BOOK.dump_json(mark.book), copy.deepcopy(self.ps.columns), list(self.abandoned))
+
+    @rule()
+    def begin_images(self) -> None:
+        self.requests += 1
+        self.images = Images(f"m{self.requests}", list(self.abandoned))
+        self.tell(MarkRequested(self.images.mark))
+
+    @precondition(lambda self: self.images)
+    @rule()
+    def copy_a_column(self) -> None:
+        assert self.images is not None
+        copied = self.images.columns
+        copied.append(copy.deepcopy(self.ps.columns[len(copied)]))
+        if len(copied) == COLUMNS:
+            mark = self.tell(MarkRequested("second", after=self.images.mark))
+            self.checkpoint = (BOOK.dump_json(mark.book), copied, self.images.abandoned)
+            self.images = None
 
     @precondition(lambda self: self.checkpoint and not self.completed)
     @rule()
     def lose_a_ps(self) -> None:
         """Parameters and books go back; every worker sees new servers and asks anew before it pushes again."""
         assert self.checkpoint is not None
-        document, ps, abandoned = self.checkpoint
-        self.ps = copy.deepcopy(ps)
+        document, columns, abandoned = self.checkpoint
+        self.ps.columns = copy.deepcopy(columns)
         self.abandoned = list(abandoned)
+        self.images = None
         self.tell(LedgerRestored(BOOK.validate_json(document)))
         for name, worker in self.workers.items():
             self.request(name, worker.shard)
@@ -272,7 +321,7 @@ class Books(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_repeated(self) -> None:
-        assert all(times == 1 for times in self.ps.applied.values())
+        assert all(times == 1 for column in self.ps.columns for times in column.applied.values())
 
     def teardown(self) -> None:
         """Two calm workers finish the job: every sample once, except those that are named as abandoned."""
@@ -296,13 +345,11 @@ class Books(RuleBasedStateMachine):
             for shard in self.abandoned
             for sample in range(shard.start + shard.offset, shard.start + shard.length)
         }
-        assert set(self.ps.applied) | named == every
-        assert not set(self.ps.applied) & named
+        for column in self.ps.columns:
+            assert set(column.applied) | named == every
         assert len(self.completed) == 1
-        assert (self.completed[0].samples, self.completed[0].samples_abandoned) == (
-            len(self.ps.applied),
-            len(named),
-        )
+        told = self.completed[0]
+        assert (told.samples, told.samples_abandoned) == (len(every) - len(named), len(named))
 
 
 Books.TestCase.settings = settings(max_examples=300, stateful_step_count=60, deadline=None)
