@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import json
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import nats.errors
@@ -19,7 +19,7 @@ import structlog
 from nats.aio.msg import Msg
 from pydantic import SecretStr
 
-from stretto_runtime.connection import Connection
+from stretto_runtime.connection import Connection, direct
 from stretto_runtime.faults import BusFault, Fenced
 
 EVENTS = "STRETTO"
@@ -106,7 +106,7 @@ class Bus:
             raise BusFault(f"cannot connect to {url} as {user!r}: {error}; check STRETTO_NATS_*") from error
         finally:
             connecting.cancel()
-        await connection.subscribe(f"{inbox}.ack.*", cb=bus._acknowledged)
+        await bus.subscribe(f"{inbox}.ack.*", bus._acknowledged)
         bus._sweeper = bus._loop.call_later(SWEEP_S, bus._sweep)
         return bus
 
@@ -121,11 +121,16 @@ class Bus:
         with contextlib.suppress(OSError, nats.errors.Error):  # what is broken already is as good as closed
             await self.connection.close()
 
-    async def subscribe(self, subject: str, callback: Callable[[Msg], Awaitable[None]]) -> Any:
-        """A plain subscription; its queue is bounded by bytes only."""
-        return await self.connection.subscribe(
-            subject, cb=callback, pending_msgs_limit=0, pending_bytes_limit=512 << 20
-        )
+    async def subscribe(self, subject: str, handler: Callable[[Msg], None]) -> Any:
+        """A plain subscription; ``handler`` is called in the order of arrival and must not wait."""
+        return await self.connection.subscribe(subject, cb=direct(handler))
+
+    async def flush(self) -> None:
+        """Until the server has seen everything sent so far. Raises BusFault."""
+        try:
+            await self.connection.flush()
+        except nats.errors.Error as error:
+            raise BusFault(f"cannot flush: {error or type(error).__name__}") from error
 
     async def send(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> None:
         """Publish without acknowledgement (replies, flow control)."""
@@ -191,7 +196,7 @@ class Bus:
         data = json.dumps(body).encode() if body is not None else b""
         return await (await self.post(f"$JS.API.{api}", data, timeout_s=timeout_s))
 
-    async def _acknowledged(self, msg: Msg) -> None:
+    def _acknowledged(self, msg: Msg) -> None:
         entry = self._pending.pop(msg.subject.rpartition(".")[2], None)
         if entry is None or entry[0].done():
             return

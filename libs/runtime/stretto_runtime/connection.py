@@ -1,17 +1,30 @@
-"""nats-py with headers that cost less: 75 µs a message of parsing and building become 12 µs.
+"""nats-py at a lower price: headers cost 12 instead of 75 µs a message, and a message may skip queue and task.
 
-Overrides two internal methods of nats-py 2.16 (the version is pinned in constraints.txt); ``test_connection`` holds
+Overrides three internal methods of nats-py 2.16 (the version is pinned in constraints.txt); ``test_connection`` holds
 them against the originals.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 from nats.errors import BadSubjectError
 
 HEAD = "NATS/1.0\r\n"
+BLANK = " \t\n\v\f\r"
+
+
+def direct(handler: Callable[[Msg], None]) -> Callable[[Msg], Awaitable[None]]:
+    """A subscription's callback that the reading task calls itself: no queue that could overflow, no task switch."""
+
+    async def called(msg: Msg) -> None:
+        handler(msg)
+
+    called.handler = handler  # type: ignore[attr-defined]
+    return called
 
 
 class Connection(Client):
@@ -23,8 +36,22 @@ class Connection(Client):
         for line in raw.decode("utf-8", "replace").split("\r\n"):
             name, colon, value = line.partition(":")
             if colon:
-                found[name.strip()] = value.strip()
+                found[name.strip(BLANK)] = value.strip(BLANK)
         return found
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        subscription = self._subs.get(sid)
+        handler = getattr(subscription._cb, "handler", None) if subscription else None
+        if handler is None:
+            await super()._process_msg(sid, subject, reply, data, headers)
+            return
+        self.stats["in_msgs"] += 1
+        self.stats["in_bytes"] += len(data)
+        found = await self._process_headers(headers)
+        try:
+            handler(Msg(self, subject.decode(), reply.decode(), data, found, _sid=sid))
+        except Exception as error:  # must not end the reading task
+            await self._error_cb(error)
 
     async def _send_publish(
         self, subject: str, reply: str, payload: bytes, payload_size: int, headers: dict[str, Any] | None

@@ -153,7 +153,7 @@ class Tail:
         self._heard_s = asyncio.get_running_loop().time()
         inbox = f"{bus.inbox}.tail.{consumer}"
 
-        async def arrived(msg: Msg) -> None:  # carries the stored subject: only the closure knows whose it is
+        def arrived(msg: Msg) -> None:  # carries the stored subject: only the closure knows whose it is
             if self._consumer == consumer:
                 self._arrived(msg)
 

@@ -64,6 +64,7 @@ class Session:
         self._settle = asyncio.Event()
         self._wake = partition.wake
         self._settled: set[str] = set()
+        self._answers: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         partition, bus = self._partition, self._shell.bus
@@ -113,14 +114,15 @@ class Session:
 
     async def _go_live(self) -> None:
         service, number = self._service, self._partition.number
-        self._handling.go_live()
-        self._partition.live = True
-        self._partition.journal = self._journal
-        self._partition.fault = ""
         self._journal.start()
         if service.rpcs:
             subject = f"rpc.v1.{service.name}.*.{number}.*"
             self._subscription = await self._shell.bus.subscribe(subject, self._requested)
+            await self._shell.bus.flush()  # who sees us ready must find us
+        self._handling.go_live()
+        self._partition.live = True
+        self._partition.journal = self._journal
+        self._partition.fault = ""
         self._edges = asyncio.create_task(self._settling())
         self._touch(self._machines.slots)
         self._plan_tick()
@@ -139,21 +141,21 @@ class Session:
 
     # requests --------------------------------------------------------------------------------------------------
 
-    async def _requested(self, msg: Msg) -> None:
+    def _requested(self, msg: Msg) -> None:
         headers = msg.headers or {}
         tokens = msg.subject.split(".")  # rpc.v1.<service>.<verb>.<partition>.<job>
         subject = ".".join((*tokens[:4], tokens[5]))
         try:
             message = parse(subject, msg.data)
         except WireError as error:
-            await self._answer(msg.reply, True, refusal("invalid", str(error), error.field, error.value, error.remedy))
+            self._answer(msg.reply, True, refusal("invalid", str(error), error.field, error.value, error.remedy))
             return
         request_id = headers.get("request-id") or getattr(message, "request_id", "") or msg.reply
         waiting = self._handling.waiting
         slot = self._machines.slots.get(message.job)
         known = slot.remembered(request_id) if slot else None
         if known is not None:
-            await self._answer(msg.reply, known[1], known[2].encode())
+            self._answer(msg.reply, known[1], known[2].encode())
         elif request_id in waiting:
             waiting[request_id].append(msg.reply)
         else:
@@ -161,9 +163,14 @@ class Session:
             if self._journal.add(entry):
                 waiting[request_id] = [msg.reply]
             else:
-                await self._answer(msg.reply, True, refusal("busy", "too many requests wait", remedy="ask again later"))
+                self._answer(msg.reply, True, refusal("busy", "too many requests wait", remedy="ask again later"))
 
-    async def _answer(self, reply: str, refused: bool, body: bytes) -> None:
+    def _answer(self, reply: str, refused: bool, body: bytes) -> None:
+        task = self._loop.create_task(self._send_answer(reply, refused, body))
+        self._answers.add(task)
+        task.add_done_callback(self._answers.discard)
+
+    async def _send_answer(self, reply: str, refused: bool, body: bytes) -> None:
         with contextlib.suppress(BusFault):  # the caller asks again
             await self._shell.bus.send(reply, body, {"error": "1"} if refused else None)
 
