@@ -60,6 +60,7 @@ class Installation:
         self._lock: Any = None
         self._nats_url = ""
         self._redis_url = ""
+        self._gateway_port = plan.gateway_port or free_port()  # fixed, so that clients find it again after a restart
 
     # up --------------------------------------------------------------------------------------------------------
 
@@ -140,7 +141,7 @@ class Installation:
             "STRETTO_ACTUATOR_REDIS_URL": self._redis_url,
             "STRETTO_CHECKPOINTS_REDIS_URL": self._redis_url,
             "STRETTO_ACTUATOR_POD_NATS_URL": self._nats_url.replace("//", f"//pod:{passwords['pod']}@"),
-            "STRETTO_GATEWAY_PORT": str(self.plan.gateway_port),
+            "STRETTO_GATEWAY_PORT": str(self._gateway_port),
             **self._capacity(),
             **self.plan.settings,
             "STRETTO_STATE_FOLDER": str(self.folder),

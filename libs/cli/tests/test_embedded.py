@@ -8,6 +8,7 @@ import os
 import signal
 import stat
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,9 +16,11 @@ from pathlib import Path
 import psutil
 import pytest
 from stretto_cli import embedded
+from stretto_cli.client import Gateway, locate
 from stretto_cli.commands.cluster import start_detached
 from stretto_cli.errors import CliError, NotRunning
 from stretto_cli.processes import Child, Command, end_all, pods_of, same_process
+from stretto_wire import JobFailed, StragglerCleared
 
 from .conftest import Installed
 
@@ -54,14 +57,30 @@ async def test_a_process_that_does_not_heed_sigterm_is_killed(tmp_path: Path) ->
     assert same_process(pid, None) is None
 
 
-def test_a_killed_gateway_comes_back_and_knows_everything(installed: Installed, tmp_path: Path) -> None:
+def test_a_killed_gateway_comes_back_knows_everything_and_followers_miss_nothing(
+    installed: Installed, tmp_path: Path
+) -> None:
     spec = tmp_path / "job.json"
     spec.write_text(json.dumps({"name": "survivor", "model": {"entry": "m:M"}, "dataset": {"samples": 5}}))
     installed.stretto("submit", str(spec))
+    followed: list[str] = []
+
+    def follow() -> None:
+        with Gateway(*locate(installed.folder, None, None)) as gateway:
+            for event in gateway.events("survivor"):
+                followed.append(event.name)
+                if event.name == "job-failed":
+                    return
+
+    follower = threading.Thread(target=follow, daemon=True)
+    follower.start()
+    while not followed:
+        time.sleep(0.02)
     gateway = installed.installation.children["gateway"]
     before = gateway.pid
     assert before is not None
     os.kill(before, signal.SIGKILL)
+    installed.publish(StragglerCleared(job="survivor", pod="worker-1"), JobFailed(job="survivor", reason="end"))
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         found = installed.stretto("jobs", "-o", "json")
@@ -70,6 +89,26 @@ def test_a_killed_gateway_comes_back_and_knows_everything(installed: Installed, 
         time.sleep(0.1)
     assert "survivor" in [job["name"] for job in json.loads(found.stdout)]
     assert json.loads(installed.stretto("status", "-o", "json").stdout)["processes"][-1]["restarts"] == 1
+    follower.join(20)
+    assert followed == ["job-submitted", "straggler-cleared", "job-failed"]
+
+
+def test_a_killed_bus_comes_back_with_everything_that_was_stored(installed: Installed, tmp_path: Path) -> None:
+    def submit(name: str) -> int:
+        file = tmp_path / f"{name}.json"
+        file.write_text(json.dumps({"name": name, "model": {"entry": "m:M"}, "dataset": {"samples": 5}}))
+        return installed.stretto("submit", str(file)).exit_code
+
+    assert submit("before-the-crash") == 0
+    nats = installed.installation.children["nats"]
+    before = nats.pid
+    assert before is not None
+    os.kill(before, signal.SIGKILL)
+    deadline = time.monotonic() + 30
+    while (nats.pid in (None, before) or submit("after-the-crash") != 0) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    names = [job["name"] for job in json.loads(installed.stretto("jobs", "-o", "json").stdout)]
+    assert {"before-the-crash", "after-the-crash"} <= set(names)
 
 
 def test_secrets_are_readable_by_the_owner_only(installed: Installed) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from stretto_cli import figures, waterfall
 from stretto_cli.client import parse_events
-from stretto_cli.demo import course
+from stretto_cli.demo import course, report
 from stretto_cli.demo.stations import Course
 from stretto_wire import JobSpec
 
@@ -128,6 +128,87 @@ def test_a_full_course_passes_every_station() -> None:
         {"samples_lost": 0, "samples_repeated": 0, "samples_applied": 10, "samples_expected": 10},
     )  # fmt: skip
     assert seen.complete
+
+
+def view(**more: Any) -> dict[str, Any]:
+    chosen = {**plan(1, 1), "worker_cpu_cores": 0.5, "ps_cpu_cores": 0.5, "worker_memory_bytes": 2**30}
+    fast = {**chosen, "workers": 2}
+
+    def decision(version: int, kind: str, of: dict[str, Any], rate: float | None, **rest: Any) -> dict[str, Any]:
+        outcome = {"throughput": rate, "windows": 3, "prediction_error": 0.1, "inside_interval": True, "took_s": 1.0}
+        return {
+            "version": version, "kind": kind, "plan": of, "reasons": [], "throughput_before": 50.0, "throughput": 90.0,
+            "throughput_interval": {"low": 80.0, "high": 100.0}, "outcome": outcome, "forecast": None, **rest,
+        }  # fmt: skip
+
+    forecast = {
+        "ps": [{
+            "pod": "ps-0", "used_bytes": 50, "limit_bytes": 100, "oom_in_s": 9.0, "at_end_bytes": 150,
+            "at_end_interval_bytes": {"low": 140.0, "high": 160.0},
+        }]
+    }  # fmt: skip
+    books = {
+        "samples_expected": 10, "samples_applied": 10, "samples_lost": 0, "samples_repeated": 0,
+        "samples_abandoned": 0, "repeats_recognised": 3, "rows": 5, "evaluation": {"loss": 0.4, "auc": 0.8},
+    }  # fmt: skip
+    return {
+        "name": "x", "status": "finished", "reason": "", "plan": chosen, "books": books, "migrations": [],
+        "submitted_at_s": 1.0, "ended_at_s": 9.0, "pods": {"ps-0": {"memory_used_bytes": 148}},
+        "decisions": [
+            decision(1, "warm-start", chosen, 50.0), decision(2, "measure", fast, 95.0),
+            decision(3, "memory", chosen, None, forecast=forecast),
+        ],
+        "phases": [
+            {"kind": "steady", "plan_version": 1, "detail": "plan 1", "started_at_s": 1.0, "ended_at_s": 4.0,
+             "longest_gap_s": 0.1, "longest_gap_pod": "worker-0", "reports": 3},
+            {"kind": "applying", "plan_version": 2, "detail": "plan 2", "started_at_s": 4.0, "ended_at_s": None,
+             "longest_gap_s": None, "longest_gap_pod": None, "reports": 0},
+        ],
+        **more,
+    }  # fmt: skip
+
+
+def passed_course() -> Course:
+    seen = Course()
+    for station in seen.stations.values():
+        station.seen_s = 1.0
+    return seen
+
+
+def test_the_summary_compares_what_was_forecast_with_what_came() -> None:
+    summary = report.build(view(), view(), passed_course(), {"ready_s": 4.0}, 100.0)
+    assert summary["passed"] is True
+    assert [d["throughput_after"] for d in summary["decisions"]] == [50.0, 95.0, None]
+    assert [(p["phase"], p["longest_gap_s"]) for p in summary["pauses"]] == [("steady", 0.1)]
+    assert [(w["at_end_bytes"], w["came_bytes"]) for w in summary["forecasts"]] == [(150, 148)]
+    assert summary["quality"]["reference"]["auc"] == 0.8
+    assert report.good_plan(view())["workers"] == 2
+    console = Console(width=160, record=True)
+    console.print(report.tables(summary))
+    told = console.export_text()
+    for words in ("0 lost, 0 repeated", "0.40000", "passed", "95/s", "100 ms"):
+        assert words in told, words
+
+
+@pytest.mark.parametrize(
+    ("elastic", "reference"),
+    [
+        ({"books": {**view()["books"], "samples_lost": 1}}, {}),
+        ({"books": {**view()["books"], "samples_repeated": 1}}, {}),
+        ({"books": None, "status": "failed"}, {}),
+        ({}, {"status": "failed"}),
+        ({}, None),
+    ],
+)
+def test_the_summary_does_not_pass_when_anything_is_wrong(
+    elastic: dict[str, Any], reference: dict[str, Any] | None
+) -> None:
+    other = None if reference is None else view(**reference)
+    summary = report.build(view(**elastic), other, passed_course(), {"ready_s": 4.0}, 1.0)
+    assert summary["passed"] is False
+    Console(record=True).print(report.tables(summary))
+    unseen = report.build(view(), view(), Course(), {"ready_s": 4.0}, 1.0)
+    assert unseen["passed"] is False
 
 
 def test_the_demonstration_states_no_resources_and_its_reference_is_the_same_data() -> None:
