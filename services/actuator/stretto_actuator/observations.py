@@ -67,6 +67,12 @@ class PlanReached(Message):
     version: Count
 
 
+class OrphanFound(Message):
+    """A pod runs that the state does not know; it is ended. Decides nothing: writing it proves the right to."""
+
+    pod: PodId
+
+
 class BookOfPs(Record):
     """One parameter server's count at the end."""
 
@@ -92,5 +98,6 @@ OBSERVATIONS = (
     MoveBegun,
     MoveEnded,
     PlanReached,
+    OrphanFound,
     BooksTaken,
 )

@@ -79,6 +79,7 @@ class Reconciler:
                     log.warning("will try again", job=self.job, error=str(error))
                 self._last_fault, busy = str(error), True
             if self.state.ended and not busy and not self.state.pods:
+                await self._backend.clear(self.job)
                 return
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), BUSY_S if busy else self._settings.poll_s)
@@ -123,7 +124,7 @@ class Reconciler:
             if name not in pods and (name in expected or pod.phase == "stopping"):
                 reason = "vanished" if name in expected else "completed"
                 gone.append(seen.PodGone(job=self.job, pod=name, reason=reason, exit_code=None))
-        for message in gone:
+        for message in sorted(gone, key=lambda message: message.pod, reverse=True):  # workers before what they lost
             await self._observe(message)
         return bool(gone)
 
@@ -137,6 +138,8 @@ class Reconciler:
             if pod.state == "exited":
                 await self._backend.forget(self.job, name)
             else:
+                # a replica that was frozen may hold an old state: only who can still write has the say
+                await self._observe(seen.OrphanFound(job=self.job, pod=name))
                 await self._backend.stop(self.job, name, self._settings.stop_grace_s)
         return busy
 
@@ -158,7 +161,10 @@ class Reconciler:
         lost = self.state.restores  # with the parameters gone there is nothing to finish
         grace_s = min(self._settings.stop_grace_s, LOST_GRACE_S) if lost else self._settings.stop_grace_s
         for pod in steps.stop:
-            await self._backend.stop(self.job, pod.name, grace_s)
+            if pod.started_at_s is None:  # it holds nothing, and may not hear us while it imports its code
+                await self._backend.kill(self.job, pod.name)
+            else:
+                await self._backend.stop(self.job, pod.name, grace_s)
         return bool(steps.stop)
 
     async def _greet(self, pods: dict[str, PodStatus]) -> bool:

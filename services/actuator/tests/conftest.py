@@ -32,9 +32,9 @@ class Stage:
         self.backend = LocalBackend(folder)
 
     async def submit(self, **more: Any) -> None:
-        """A job called j."""
-        document = {"name": "j", "model": {"entry": "m:M"}, "dataset": {"samples": 1000}, **more}
-        await self.client.publish(wire.JobSubmitted(job="j", spec=wire.JobSpec.parse(document)))
+        """A job called actuated."""
+        document = {"name": "actuated", "model": {"entry": "m:M"}, "dataset": {"samples": 1000}, **more}
+        await self.client.publish(wire.JobSubmitted(job="actuated", spec=wire.JobSpec.parse(document)))
 
     async def decide(self, version: int, workers: int = 1, ps: int = 1, cpu: float = 0.5) -> None:
         """The arbiter's word."""
@@ -48,8 +48,8 @@ class Stage:
         )
         fields = {"cost_per_hour": 0.0, "reasons": ("test",), "alternatives": (), "algorithm": "test"}
         fields |= dict.fromkeys(("previous", "throughput", "throughput_interval", "throughput_before"))
-        fields |= {"free_cpu_cores": 0.0, "free_memory_bytes": 0}
-        await self.client.publish(wire.PlanDecided(job="j", version=version, kind="initial", plan=wanted, **fields))
+        fields |= {"free_cpu_cores": 0.0, "free_memory_bytes": 0, "kind": "initial"}
+        await self.client.publish(wire.PlanDecided(job="actuated", version=version, plan=wanted, **fields))
 
     async def _follow(self) -> None:
         async for event in self.client.events(patterns=("evt.v1.actuator.*.*",)):

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import stretto_wire as wire
@@ -17,6 +18,12 @@ async def ownership(stage: Any, job: str, pods: list[str]) -> dict[str, int]:
     return {pod: sum(reply.buckets) for pod, reply in replies.items()}
 
 
+def image_of(pod: str) -> Path:
+    image = Path(f"/dev/shm/stretto.actuated.actuated-000001.{pod}")
+    image.touch()
+    return image
+
+
 async def test_a_job_from_its_first_plan_to_its_books(stage: Any) -> None:
     await stage.start()
     await stage.submit(evaluate=50)
@@ -25,19 +32,19 @@ async def test_a_job_from_its_first_plan_to_its_books(stage: Any) -> None:
     assert await stage.running() == ["ps-0", "ps-1", "worker-0"]
     first = stage.told(wire.ServersChanged)[0]
     assert [server.address for server in first.servers] == ["127.0.0.1:9000", "127.0.0.1:9001"]
-    reply = await stage.client.call(wire.GetServers(job="j", request_id="a.1", pod="worker-0"))
+    reply = await stage.client.call(wire.GetServers(job="actuated", request_id="a.1", pod="worker-0"))
     assert (reply.answer, reply.version, len(reply.servers)) == ("ok", 1, 2)
 
     await stage.decide(2, workers=2, ps=3)
     await stage.applied(2)
     (move,) = stage.told(wire.MigrationFinished)
     assert (move.buckets, move.moved_bytes) == (21, 21000)
-    assert await ownership(stage, "j", ["ps-0", "ps-1", "ps-2"]) == {"ps-0": 22, "ps-1": 21, "ps-2": 21}
+    assert await ownership(stage, "actuated", ["ps-0", "ps-1", "ps-2"]) == {"ps-0": 22, "ps-1": 21, "ps-2": 21}
 
-    told = await stage.client.bus.connection.request("pod.v1.get-told.worker-0.j", b"{}")
+    told = await stage.client.bus.connection.request("pod.v1.get-told.worker-0.actuated", b"{}")
     assert json.loads(told.data)["told"] == [2], "telemetry belongs to the new plan before it counts as applied"
 
-    pid = int((stage.folder / "pods/j/worker-1/pid").read_text())
+    pid = int((stage.folder / "pods/actuated/worker-1/pid").read_text())
     os.kill(pid, signal.SIGKILL)
     replaced = await stage.until(lambda: [e for e in stage.told(wire.PodStarted) if e.pod == "worker-2"])
     assert replaced[0].cause == "relaunch"
@@ -47,11 +54,11 @@ async def test_a_job_from_its_first_plan_to_its_books(stage: Any) -> None:
     await stage.decide(3, workers=1, ps=1, cpu=0.7)
     await stage.applied(3)
     assert await stage.running() == ["ps-0", "worker-0"]
-    assert await ownership(stage, "j", ["ps-0"]) == {"ps-0": 64}
+    assert await ownership(stage, "actuated", ["ps-0"]) == {"ps-0": 64}
     assert {event.pod for event in stage.told(wire.PodResized)} >= {"ps-0", "worker-0"}
 
     done = wire.JobCompleted(
-        job="j", samples=1000, samples_abandoned=0, epochs=1, shards=4, requeued=1, started_at_s=0.0
+        job="actuated", samples=1000, samples_abandoned=0, epochs=1, shards=4, requeued=1, started_at_s=0.0
     )
     await stage.client.publish(done)
     (books,) = await stage.until(lambda: stage.told(wire.JobFinished))
@@ -70,16 +77,16 @@ async def test_killed_actuator_adopts_and_continues_a_migration(stage: Any) -> N
     await stage.submit(**slow)
     await stage.decide(1, workers=1, ps=1)
     await stage.applied(1)
-    pid = (stage.folder / "pods/j/worker-0/pid").read_text()
+    pid = (stage.folder / "pods/actuated/worker-0/pid").read_text()
     await stage.decide(2, workers=2, ps=2)
     await stage.until(lambda: stage.told(wire.MigrationStarted))
     await stage.stop_actuator(abruptly=True)
     await stage.start()
     await stage.applied(2)
-    assert (stage.folder / "pods/j/worker-0/pid").read_text() == pid
+    assert (stage.folder / "pods/actuated/worker-0/pid").read_text() == pid
     assert await stage.running() == ["ps-0", "ps-1", "worker-0", "worker-1"]
     assert len(stage.told(wire.MigrationFinished)) == 1
-    assert await ownership(stage, "j", ["ps-0", "ps-1"]) == {"ps-0": 32, "ps-1": 32}
+    assert await ownership(stage, "actuated", ["ps-0", "ps-1"]) == {"ps-0": 32, "ps-1": 32}
 
 
 async def test_worker_that_dies_while_nobody_watches_is_replaced(stage: Any) -> None:
@@ -88,7 +95,7 @@ async def test_worker_that_dies_while_nobody_watches_is_replaced(stage: Any) -> 
     await stage.decide(1, workers=1, ps=1)
     await stage.applied(1)
     await stage.stop_actuator()
-    os.kill(int((stage.folder / "pods/j/worker-0/pid").read_text()), signal.SIGKILL)
+    os.kill(int((stage.folder / "pods/actuated/worker-0/pid").read_text()), signal.SIGKILL)
     await stage.start()
     await stage.until(lambda: [e for e in stage.told(wire.PodStarted) if e.pod == "worker-1"])
     assert stage.told(wire.PodExited)[0].exit_code == 137
@@ -109,12 +116,12 @@ async def test_cancel_ends_all_pods_and_unknown_jobs_have_no_servers(stage: Any)
     await stage.submit()
     await stage.decide(1)
     await stage.applied(1)
-    await stage.client.publish(wire.JobCancelled(job="j"))
+    await stage.client.publish(wire.JobCancelled(job="actuated"))
     await stage.until(lambda: len(stage.told(wire.PodExited)) == 2)
     assert {event.reason for event in stage.told(wire.PodExited)} == {"stopped"}
     reply = await stage.client.call(wire.GetServers(job="other", request_id="a.1", pod="worker-0"))
     assert reply.answer == "unknown"
-    assert json.loads((stage.folder / "pods/j/job.json").read_text())["name"] == "j"
+    assert json.loads((stage.folder / "pods/actuated/job.json").read_text())["name"] == "actuated"
 
 
 async def test_pods_of_unknown_jobs_are_ended(stage: Any) -> None:
@@ -126,8 +133,27 @@ async def test_pods_of_unknown_jobs_are_ended(stage: Any) -> None:
     await stage.applied(1)
     for _ in range(100):
         pods = {pod.job for pod in await stage.backend.list()}
-        if pods == {"j"}:
+        if pods == {"actuated"}:
             break
         await asyncio.sleep(0.05)
-    assert pods == {"j"}
+    assert pods == {"actuated"}
     assert await stage.running() == ["ps-0", "worker-0"]
+
+
+async def test_pod_that_the_jobs_state_does_not_know_is_ended(stage: Any) -> None:
+    await stage.start()
+    await stage.submit()
+    await stage.decide(1)
+    await stage.applied(1)
+    image = image_of("ps-0")
+    await stage.backend.launch(
+        PodSpec("actuated", "worker-9", ("sleep", "60"), {"PATH": os.environ["PATH"]}, 1.0, 2**28)
+    )
+    for _ in range(100):
+        if await stage.running() == ["ps-0", "worker-0"]:
+            break
+        await asyncio.sleep(0.05)
+    assert await stage.running() == ["ps-0", "worker-0"]
+    await stage.client.publish(wire.JobCancelled(job="actuated"))
+    await stage.until(lambda: len(stage.told(wire.PodExited)) == 2)
+    await stage.until(lambda: not image.exists())
