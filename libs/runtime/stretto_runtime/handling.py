@@ -283,7 +283,15 @@ class Handling:
         if arrival.trace:
             headers["traceparent"] = arrival.trace
         self._shell.metrics.dead_letters.labels(self._service.name, reason).inc()
-        log.warning("dead letter", subject=subject, reason=reason, error=text[:500], seq=arrival.meta.seq)
+        log.warning(
+            "dead letter",
+            subject=subject,
+            reason=reason,
+            error=text[:500],
+            seq=arrival.meta.seq,
+            job=arrival.key,
+            trace_id=arrival.trace[3:35],
+        )
         await self.writer.send_plain(f"dlq.{subject}", arrival.data, headers)
 
 

@@ -16,7 +16,7 @@ import structlog
 
 from stretto_runtime.bus import STATE, STATE_PREFIX, Bus
 from stretto_runtime.faults import BusFault, Fenced
-from stretto_runtime.log import Fence, Stored, Tail
+from stretto_runtime.log import Fence, Stored, Tail, read
 
 log = structlog.get_logger("stretto.ownership")
 
@@ -65,7 +65,7 @@ class Ownership:
     async def join(self) -> None:
         """Become a member and learn the present entries."""
         await self._renew()
-        filters = [f"{STATE_PREFIX}member.{self._service}.*", f"{STATE_PREFIX}owner.{self._service}.*"]
+        filters = [self._member_keys, f"{STATE_PREFIX}owner.{self._service}.*"]
         self._tail = await Tail.open(self._bus, STATE, filters, deliver_policy="last_per_subject")
         seen = 0
         while seen < self._tail.backlog:
@@ -75,15 +75,26 @@ class Ownership:
             if self._tail.pending == 0:
                 break
         self._tasks = [asyncio.create_task(self._renewing()), asyncio.create_task(self._watching(self._tail))]
+        self._bus.on_reconnect.append(self._reconnected)
 
     async def leave(self) -> None:
         """Stop renewing and say so at once."""
+        if self._reconnected in self._bus.on_reconnect:
+            self._bus.on_reconnect.remove(self._reconnected)
         for task in self._tasks:
             task.cancel()
         if self._tail is not None:
             await self._tail.close()
         with contextlib.suppress(BusFault):
             await self._bus.store(self._member_key, b"", {"KV-Operation": "DEL", "Nats-TTL": "60s"})
+
+    async def refresh(self) -> None:
+        """Learn the members anew: the marker of one who died while we were away may be gone already."""
+        found = await read(self._bus, STATE, [self._member_keys], deliver_policy="last_per_subject")
+        self.members.clear()
+        for stored in found:
+            self._learn(stored)
+        self._changed()
 
     def mine(self) -> set[int]:
         """The partitions that this replica should own."""
@@ -123,11 +134,27 @@ class Ownership:
             self.owners[partition] = ("", revision)
 
     @property
+    def _member_keys(self) -> str:
+        return f"{STATE_PREFIX}member.{self._service}.*"
+
+    @property
     def _member_key(self) -> str:
         return f"{STATE_PREFIX}member.{self._service}.{self.member}"
 
     async def _renew(self) -> None:
         await self._bus.store(self._member_key, b"1", {"Nats-TTL": f"{math.ceil(self._lease_s)}s"})
+
+    def _reconnected(self) -> None:
+        self._tasks.append(asyncio.create_task(self._refresh_surely()))
+
+    async def _refresh_surely(self) -> None:
+        while True:
+            try:
+                await self.refresh()
+                return
+            except BusFault as fault:
+                log.warning("members not read yet", fault=str(fault))
+                await asyncio.sleep(1)
 
     async def _renewing(self) -> None:
         while True:

@@ -86,12 +86,12 @@ class Service:
         await self._running.observe(key, message, trace)
 
     async def call(self, request: Message, timeout_s: float = 15.0, trace: str = "") -> Any:
-        """Ask the owner of a job in another service. Raises CallRefused, CallTimeout."""
-        return await self._running.caller.call(request, timeout_s, trace)
+        """Ask the owner of a job in another service, in the job's trace. Raises CallRefused, CallTimeout."""
+        return await self._running.caller.call(request, timeout_s, trace or self.trace_of(request.job))
 
     async def call_pod(self, pod: str, request: Message, timeout_s: float = 5.0, trace: str = "") -> Any:
         """Ask one pod, once. Raises CallRefused, CallTimeout."""
-        return await self._running.caller.call_pod(pod, request, timeout_s, trace)
+        return await self._running.caller.call_pod(pod, request, timeout_s, trace or self.trace_of(request.job))
 
     def now(self) -> float:
         """The wall clock, seconds since the epoch: for edges only, never for decisions."""

@@ -232,7 +232,8 @@ class Session:
                     continue
                 self._settled.add(key)
                 try:
-                    await self._service.settled(key, slot.machine)
+                    with structlog.contextvars.bound_contextvars(job=key, trace_id=slot.trace[3:35]):
+                        await self._service.settled(key, slot.machine)
                 except PartitionLost:
                     log.info("edge stopped: partition lost", key=key)
                 except Exception as error:

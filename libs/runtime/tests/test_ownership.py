@@ -83,6 +83,15 @@ async def test_two_who_take_the_same_entry_cannot_both_have_it(client: Client) -
         await second.take(0)
 
 
+async def test_after_a_reconnect_members_whose_marker_was_missed_are_forgotten(client: Client) -> None:
+    ownership = Ownership(client.bus, "oom", 16, 3, lambda: None)
+    await ownership.join()
+    ownership.members.add("oom-ghost")
+    await ownership.refresh()
+    assert ownership.members == {ownership.member}
+    await ownership.leave()
+
+
 async def test_a_service_can_use_only_its_own_subjects(server: EmbeddedServer, client: Client) -> None:
     planner = await connect(server, "planner")
     reader = await connect(server, "reader")
