@@ -1,0 +1,143 @@
+"""Actuator, checkpoints and dispatcher together: a lost parameter server brings job and ledger back to a checkpoint.
+
+The pods are real processes that answer as pods do, without TensorFlow; what travels between the services is real.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import stretto_wire as wire
+from stretto_actuator.local import LocalBackend
+from stretto_actuator.service import Actuator
+from stretto_actuator.settings import ActuatorSettings
+from stretto_checkpoints.service import Checkpoints
+from stretto_checkpoints.settings import CheckpointsSettings
+from stretto_dispatcher.service import Dispatcher
+from stretto_dispatcher.settings import DispatcherSettings
+from stretto_runtime import Client, EmbeddedServer, provision, serve
+
+FAKE_POD = Path(__file__).parents[2] / "services/actuator/tests/fake_pod.py"
+JOB = "comes-back"
+
+
+class House:
+    """The three services on one bus."""
+
+    def __init__(self, server: EmbeddedServer, client: Client, folder: Path) -> None:
+        self.server, self.client, self.folder = server, client, folder
+        self.events: list[Any] = []
+        self.stop = asyncio.Event()
+        self.tasks = [asyncio.create_task(self.follow())]
+
+    async def follow(self) -> None:
+        async for event in self.client.events(patterns=(f"evt.v1.*.*.{JOB}",)):
+            self.events.append(event.message)
+
+    def start(self) -> None:
+        assert self.server.passwords is not None
+        python = self.folder / "fake-python"
+        python.write_text(f"#!/bin/sh\nexec {sys.executable} {FAKE_POD}\n")
+        python.chmod(0o755)
+        pods = self.server.url.replace("nats://", f"nats://operator:{self.server.passwords['operator']}@")
+        more = {"actuator": {"pod_nats_url": pods, "pod_python": str(python), "poll_s": 0.3}}
+        for service, settings in (
+            (Actuator, ActuatorSettings),
+            (Checkpoints, CheckpointsSettings),
+            (Dispatcher, DispatcherSettings),
+        ):
+            options = {
+                "nats_url": self.server.url,
+                "nats_password": self.server.passwords[service.name],
+                "state_folder": self.folder,
+                **more.get(service.name, {}),
+            }
+            self.tasks.append(asyncio.create_task(serve(service(settings(**options)), self.stop)))
+
+    def told(self, kind: type[Any]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    async def until(self, check: Callable[[], Any], limit_s: float = 30.0) -> Any:
+        deadline = asyncio.get_running_loop().time() + limit_s
+        while not (result := check()):
+            assert asyncio.get_running_loop().time() < deadline, [type(event).__name__ for event in self.events]
+            await asyncio.sleep(0.05)
+        return result
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncIterator[House]:
+    server = EmbeddedServer(tmp_path / "nats")
+    await server.start()
+    assert server.passwords is not None
+    client = await Client.connect(server.url, "operator", server.passwords["operator"])
+    await provision(client.bus)
+    made = House(server, client, tmp_path)
+    made.start()
+    yield made
+    made.stop.set()
+    follower, *services = made.tasks
+    await asyncio.gather(*services)
+    follower.cancel()
+    backend = LocalBackend(tmp_path)
+    while pods := await backend.list():
+        for pod in pods:
+            await backend.kill(pod.job, pod.pod)
+            await backend.forget(pod.job, pod.pod)
+        await asyncio.sleep(0.05)
+    await client.close()
+    server.kill()
+
+
+def plan_decided() -> wire.PlanDecided:
+    memory = 256 * 2**20
+    plan = wire.Plan(
+        workers=1, ps=2, worker_cpu_cores=0.5, ps_cpu_cores=0.5, worker_memory_bytes=memory, ps_memory_bytes=memory
+    )
+    fields: dict[str, Any] = dict.fromkeys(("previous", "throughput", "throughput_interval", "throughput_before"))
+    fields |= {"kind": "initial", "cost_per_hour": 0.0, "reasons": (), "alternatives": (), "algorithm": "test"}
+    return wire.PlanDecided(job=JOB, version=1, plan=plan, free_cpu_cores=0.0, free_memory_bytes=0, **fields)
+
+
+async def test_lost_parameter_server_brings_job_and_ledger_back(house: House) -> None:
+    document = {"name": JOB, "model": {"entry": "m:M"}, "dataset": {"samples": 4096}, "checkpoint": {"keep": 1}}
+    await house.client.publish(wire.JobSubmitted(job=JOB, spec=wire.JobSpec.parse(document)))
+    await house.client.publish(plan_decided())
+    await house.until(lambda: house.told(wire.PlanApplied))
+    reply = await house.client.call(wire.SaveCheckpoint(job=JOB, request_id="me.1"))
+    assert reply.answer == "begun"
+    await house.until(lambda: house.told(wire.CheckpointFlushed))
+    lease = await house.client.call(wire.NextShard(job=JOB, request_id="w.1", pod="worker-0"))
+    assert lease.answer == "shard"
+
+    os.kill(int((house.folder / f"pods/{JOB}/ps-1/pid").read_text()), signal.SIGKILL)
+    (restored,) = await house.until(lambda: house.told(wire.CheckpointRestored))
+    assert restored.ps == 2
+    await house.until(lambda: [e for e in house.told(wire.PodStarted) if e.pod == "worker-1"])
+    gone, back = house.told(wire.ServersChanged)[1:]
+    assert gone.servers == ()
+    assert [server.index for server in back.servers] == [2, 3]
+    owned = [await house.client.call_pod(f"ps-{n}", wire.GetOwnership(job=JOB)) for n in (2, 3)]
+    assert sum(sum(reply.buckets) for reply in owned) == 64
+    again = await house.client.call(wire.NextShard(job=JOB, request_id="v.1", pod="worker-1"))
+    assert again.answer == "shard"
+    assert not house.told(wire.JobFailed)
+
+
+async def test_lost_parameter_server_without_a_checkpoint_ends_the_job_with_the_reason(house: House) -> None:
+    document = {"name": JOB, "model": {"entry": "m:M"}, "dataset": {"samples": 4096}}
+    await house.client.publish(wire.JobSubmitted(job=JOB, spec=wire.JobSpec.parse(document)))
+    await house.client.publish(plan_decided())
+    await house.until(lambda: house.told(wire.PlanApplied))
+    os.kill(int((house.folder / f"pods/{JOB}/ps-0/pid").read_text()), signal.SIGKILL)
+    (failed,) = await house.until(lambda: house.told(wire.JobFailed))
+    assert "no complete checkpoint" in failed.reason
+    exited = {"ps-0", "ps-1", "worker-0"}
+    await house.until(lambda: exited <= {event.pod for event in house.told(wire.PodExited)})
