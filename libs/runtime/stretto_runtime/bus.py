@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -30,6 +31,7 @@ STATE_PREFIX = "$KV.STATE."
 WRONG_LAST_SEQUENCE = 10071
 ACK_TIMEOUT_S = 5.0
 SWEEP_S = 1.0
+DENIED = re.compile(r'permissions violation for publish to "([^"]+)"', re.IGNORECASE)
 
 log = structlog.get_logger("stretto.bus")
 
@@ -44,7 +46,7 @@ class Bus:
         self.last_error = ""
         self.on_reconnect: list[Callable[[], None]] = []
         self.sweeps: list[Callable[[float], None]] = []
-        self._pending: dict[str, tuple[asyncio.Future[dict[str, Any]], float]] = {}
+        self._pending: dict[str, tuple[asyncio.Future[dict[str, Any]], float, str]] = {}
         self._serial = 0
         self._loop = asyncio.get_running_loop()
         self._sweeper: asyncio.TimerHandle | None = None
@@ -67,6 +69,8 @@ class Bus:
 
         async def failed(error: Exception) -> None:
             text = f"{type(error).__name__}: {error}"
+            if violation := DENIED.search(text):
+                bus._deny(violation[1], f"{user!r} may not publish to {violation[1]}")
             if "authorization violation" in text.lower() and not denied.done():
                 denied.set_result(None)
             if text != bus.last_error:
@@ -146,7 +150,7 @@ class Bus:
         self._serial += 1
         token = str(self._serial)
         future: asyncio.Future[dict[str, Any]] = self._loop.create_future()
-        self._pending[token] = (future, self._loop.time() + timeout_s)
+        self._pending[token] = (future, self._loop.time() + timeout_s, subject)
         try:
             await self.connection.publish(subject, data, reply=f"{self.inbox}.ack.{token}", headers=headers)
         except nats.errors.Error as error:
@@ -213,15 +217,21 @@ class Bus:
         kind = Fenced if code == WRONG_LAST_SEQUENCE else BusFault
         entry[0].set_exception(kind(f"{error.get('description')} ({code})", code))
 
+    def _deny(self, subject: str, text: str) -> None:
+        """The server refuses a publish without saying which: every one to that subject that waits now is meant."""
+        for future, _, waiting_for in self._pending.values():
+            if waiting_for.lower() == subject and not future.done():  # nats-py reports in lower case
+                future.set_exception(BusFault(f"{text}; see permissions in stretto_runtime.provision"))
+
     def _denial(self) -> str:
         """A denied publish looks like a timeout: its reason came by the error callback."""
         return f"; the server last said: {self.last_error}" if self.last_error else ""
 
     def _sweep(self) -> None:
         now = self._loop.time()
-        late = [token for token, (_, deadline) in self._pending.items() if deadline < now]
+        late = [token for token, (_, deadline, _) in self._pending.items() if deadline < now]
         for token in late:
-            future, _ = self._pending.pop(token)
+            future = self._pending.pop(token)[0]
             if not future.done():
                 future.set_exception(BusFault(f"the server did not answer in time{self._denial()}"))
         for sweep in list(self.sweeps):
@@ -230,7 +240,7 @@ class Bus:
 
     def _fail_all(self, fault: BusFault) -> None:
         pending, self._pending = self._pending, {}
-        for future, _ in pending.values():
+        for future, _, _ in pending.values():
             if not future.done():
                 future.set_exception(fault)
                 future.exception()  # somebody who stopped waiting must not cause "never retrieved"
