@@ -5,6 +5,7 @@ python -m tests.bench.trainer [seconds]
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import socket
@@ -34,7 +35,7 @@ class Process:
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=None,
+            stderr=subprocess.DEVNULL,
             text=True,
         )
 
@@ -75,12 +76,14 @@ class Stretto:
 
     def start_workers(self) -> None:
         self.workers = [Process("-m", "tests.bench.trainer_worker") for _ in range(WORKERS)]
-        self.layout = [worker.ask(do="layout") for worker in self.workers][0]["layout"]
+        self.layout = ask_all(self.workers, do="layout")[0]["layout"]
 
     def start_server(self) -> int:
         self.servers.append(Process(str(PS_SCRIPT)))
         index = len(self.servers) - 1
-        self.addresses[index] = self.servers[index].ask(do="start", index=index, layout=self.layout)["address"]
+        self.addresses[index] = self.servers[index].ask(do="start", index=index, layout=self.layout, threads=1)[
+            "address"
+        ]
         return index
 
     def connect(self, first_shard: int = 0) -> None:
@@ -189,7 +192,7 @@ def fill(job: Stretto) -> float:
 
 def longest_gap(ends: list[list[float]], begin: float, end: float) -> float:
     """Longest time between two steps of one worker that touches [begin, end]."""
-    gaps = [b - a for e in ends for a, b in zip(e, e[1:], strict=False) if b >= begin and a <= end]
+    gaps = [b - a for e in ends for a, b in itertools.pairwise(e) if b >= begin and a <= end]
     return max(gaps, default=0.0)
 
 
@@ -269,7 +272,7 @@ def restart_pause(job: Stretto, folder: Path) -> float:
     job.workers = [Process("-m", "tests.bench.trainer_worker") for _ in range(WORKERS)]
     job.servers = servers
     for index, server in enumerate(servers):
-        server.send(do="start", index=index, layout=layout)
+        server.send(do="start", index=index, layout=layout, threads=1)
     for index, server in enumerate(servers):
         job.addresses[index] = server.receive()["address"]
     from stretto.engine.layout import Layout

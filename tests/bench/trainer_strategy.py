@@ -100,7 +100,9 @@ def main():
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     if role != "chief":
-        server = tf.distribute.Server(tf.train.ClusterSpec(cluster), role, index, protocol="grpc")
+        # one thread per operation, as on the other side; one thread in all sometimes hangs this strategy
+        config = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=1)
+        server = tf.distribute.Server(tf.train.ClusterSpec(cluster), role, index, protocol="grpc", config=config)
         answers.write("{}\n")
         answers.flush()
         server.join()

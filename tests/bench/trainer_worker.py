@@ -8,12 +8,17 @@ import time
 
 os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
 
+import tensorflow as tf
 from stretto.engine import Parameters
 from stretto.meter import Meter
 from stretto.model import Program
 from stretto.training import Trainer, Work
 
 from tests.bench.trainer_task import BATCH, PooledWideDeep
+
+# as a pod with one core or less does; four processes share the machine
+tf.config.threading.set_intra_op_parallelism_threads(1)
+tf.config.threading.set_inter_op_parallelism_threads(2)
 
 SHARD = BATCH * 200
 

@@ -302,7 +302,7 @@ class Parameters:
         begun = time.perf_counter()
         layout = self.layout
         rows = layout.initial_rows(keys.stored)
-        dense = np.zeros((layout.slices, layout.slice_length), np.float32)
+        dense = np.empty((layout.slices, layout.slice_length), np.float32)
         while True:
             route = self._current()
             chosen = self._keys_by_server(route, keys)
@@ -331,11 +331,18 @@ class Parameters:
         return Pulled(rows, layout.join_dense(dense), state, seconds, seconds * share)
 
     def _keys_by_server(self, route: Route, keys: KeyBatch) -> dict[int, Any]:
-        """server -> index (slice or array) of its keys in the batch."""
-        if len(route.parts) == 1:
-            return {server: slice(None) for server in route.parts}
-        owner = np.repeat(route.owner[: self.layout.buckets], keys.counts)
-        return {server: np.flatnonzero(owner == server) for server in route.parts}
+        """server -> its keys in the batch: a slice (no copies) if its buckets lie side by side, else an index."""
+        ends = np.cumsum(keys.counts)
+        chosen: dict[int, Any] = {}
+        for server, part in route.parts.items():
+            held = np.flatnonzero(part.buckets)
+            if not len(held):
+                chosen[server] = slice(0, 0)
+            elif held[-1] - held[0] + 1 == len(held):
+                chosen[server] = slice(int(ends[held[0]] - keys.counts[held[0]]), int(ends[held[-1]]))
+            else:
+                chosen[server] = np.flatnonzero(np.repeat(part.buckets, keys.counts))
+        return chosen
 
     # --- push ---------------------------------------------------------------------------------------------
 
@@ -418,7 +425,9 @@ class Parameters:
             owner = np.repeat(claim[:buckets], keys.counts)
             chosen = np.flatnonzero(owner)
         full_head = np.concatenate([head, claim, np.where(claim[:buckets], keys.counts, 0)])
-        ids = np.flatnonzero(claim[buckets:])
+        ids: Any = np.flatnonzero(claim[buckets:])
+        if len(ids) and ids[-1] - ids[0] + 1 == len(ids):
+            ids = slice(int(ids[0]), int(ids[-1]) + 1)
         return part.link.push(full_head, keys.stored[chosen], row_gradients[chosen], slices[ids], delta)
 
     # --- progress -----------------------------------------------------------------------------------------

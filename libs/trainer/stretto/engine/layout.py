@@ -192,8 +192,9 @@ class Layout:
         """[dense_size] -> [slices, slice_length], padded with zeros."""
         if dense.shape != (self.dense_size,):
             raise LayoutError(f"dense vector has shape {dense.shape}, the layout wants ({self.dense_size},)")
-        padded = np.zeros(self.slices * self.slice_length, np.float32)
+        padded = np.empty(self.slices * self.slice_length, np.float32)
         padded[: self.dense_size] = dense
+        padded[self.dense_size :] = 0.0
         return padded.reshape(self.slices, self.slice_length)
 
     def join_dense(self, parts: F32) -> F32:
