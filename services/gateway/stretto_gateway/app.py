@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hmac
-from typing import Annotated, Any
+from collections import Counter
+from typing import Annotated, Any, get_args
 
 from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Request, Response
 from fastapi.responses import PlainTextResponse, StreamingResponse
@@ -116,7 +117,26 @@ def _health(gateway: Gateway) -> APIRouter:
     async def readyz() -> PlainTextResponse:
         return PlainTextResponse("ready\n" if gateway.ready else "catching up\n", 200 if gateway.ready else 503)
 
+    @router.get("/metrics")
+    async def metrics() -> PlainTextResponse:
+        return PlainTextResponse(exposition(gateway), media_type="text/plain; version=0.0.4")
+
     return router
+
+
+def exposition(gateway: Gateway) -> str:
+    """For Prometheus: how far the view is, and the jobs in each state."""
+    projection = gateway.projection
+    states = Counter(view.status for view in projection.jobs.values())
+    lines = [
+        "# TYPE stretto_gateway_ready gauge",
+        f"stretto_gateway_ready {int(gateway.ready)}",
+        "# TYPE stretto_gateway_last_seq gauge",
+        f"stretto_gateway_last_seq {projection.last_seq}",
+        "# TYPE stretto_gateway_jobs gauge",
+        *(f'stretto_gateway_jobs{{status="{status}"}} {states[status]}' for status in get_args(Status)),
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def _api(gateway: Gateway) -> APIRouter:

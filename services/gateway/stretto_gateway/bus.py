@@ -91,7 +91,10 @@ class StreamBus:
         except w.WireError as error:
             log.warning("passed over", seq=stored.seq, subject=stored.subject, error=str(error))
             return
-        apply(message, stored.seq, stored.time_s, trace_id_of(stored))
+        try:
+            apply(message, stored.seq, stored.time_s, trace_id_of(stored))
+        except Exception as error:  # a defect in one view must not blind all of them
+            log.error("not folded in", seq=stored.seq, subject=stored.subject, exc_info=error)
 
     async def follow(self, start_seq: int, job: str | None, live: bool) -> AsyncIterator[StoredEvent]:
         """Events from ``start_seq`` on, in stored order; ends with the last one stored unless ``live``."""

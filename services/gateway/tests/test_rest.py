@@ -166,6 +166,17 @@ def test_the_schema_is_one_that_a_good_job_satisfies_and_a_bad_one_does_not(gate
     assert not validator.is_valid({**spec("a"), "pirority": 1})
 
 
+def test_health_and_metrics_need_no_token(gateway: Running) -> None:
+    with gateway.http() as http:
+        http.post("/jobs", json=spec())
+    assert httpx.get(f"{gateway.url}/healthz", trust_env=False).status_code == 200
+    lines = httpx.get(f"{gateway.url}/metrics", trust_env=False).text.splitlines()
+    values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    assert values["stretto_gateway_ready"] == "1"
+    assert int(values["stretto_gateway_last_seq"]) > 0
+    assert int(values['stretto_gateway_jobs{status="submitted"}']) > 0
+
+
 def test_the_openapi_document_names_every_address(gateway: Running) -> None:
     paths = httpx.get(f"{gateway.url}/openapi.json", trust_env=False).json()["paths"]
     assert {

@@ -67,6 +67,7 @@ def main(folder: Path | None, quiet: bool) -> int:
     """Run it; returns the exit status: 0 only if nothing was lost or repeated and every station was passed."""
     folder = (folder or Path(tempfile.mkdtemp(prefix="stretto-demo-"))).resolve()
     folder.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, _interrupted)  # so that nothing is left running
     story = Story(quiet)
     story.chapter("An installation: NATS, Redis, eight services and the gateway")
     story.tell(f"everything is kept in {folder}")
@@ -201,6 +202,10 @@ async def _seed(folder: Path, nats_url: str) -> None:
             await client.publish(past, f"demo:history:{past.job}")
     finally:
         await client.close()
+
+
+def _interrupted(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
 
 
 def _down(folder: Path) -> None:
