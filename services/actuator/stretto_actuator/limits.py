@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 PERIOD_US = 100_000
@@ -26,8 +26,78 @@ class Hierarchy:
     controllers: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One pod's control groups: controller -> (folder, version). Kept with the pod: a restarted actuator may itself
+    be in another group and would look elsewhere."""
+
+    folders: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What is in force, as told in PodStarted: cgroup1-cpu, cgroup2-memory."""
+        return tuple(f"cgroup{version}-{controller}" for controller, (_, version) in sorted(self.folders.items()))
+
+    @property
+    def entries(self) -> list[str]:
+        """The files into which a process writes its pid to enter."""
+        return sorted({f"{folder}/cgroup.procs" for folder, _ in self.folders.values()})
+
+    def make(self) -> None:
+        """Create the folders. Raises OSError."""
+        for folder, version in self.folders.values():
+            Path(folder).mkdir(parents=version == 1, exist_ok=True)
+
+    def set(self, cpu_cores: float, memory_bytes: int) -> int:
+        """Change the limits live; returns the memory limit, which stays above what is in use. Raises OSError."""
+        if "cpu" in self.folders:
+            folder, version = self.folders["cpu"]
+            quota = max(int(cpu_cores * PERIOD_US), QUOTA_LEAST_US)
+            if version == 2:
+                Path(folder, "cpu.max").write_text(f"{quota} {PERIOD_US}")
+            else:
+                Path(folder, "cpu.cfs_period_us").write_text(str(PERIOD_US))
+                Path(folder, "cpu.cfs_quota_us").write_text(str(quota))
+        if "memory" in self.folders:
+            folder, version = self.folders["memory"]
+            used = _number(Path(folder, "memory.current" if version == 2 else "memory.usage_in_bytes"))
+            memory_bytes = max(memory_bytes, int(used * HEADROOM))
+            Path(folder, "memory.max" if version == 2 else "memory.limit_in_bytes").write_text(str(memory_bytes))
+        return memory_bytes
+
+    def oom_kills(self) -> int:
+        """How often the kernel ended a process of the group for its memory."""
+        if "memory" not in self.folders:
+            return 0
+        folder, version = self.folders["memory"]
+        file = Path(folder, "memory.events" if version == 2 else "memory.oom_control")
+        with contextlib.suppress(OSError, ValueError):
+            for line in file.read_text().splitlines():
+                key, _, value = line.partition(" ")
+                if key == "oom_kill":
+                    return int(value)
+        return 0
+
+    def pids(self) -> list[int]:
+        """Processes in the group."""
+        for entry in self.entries:
+            with contextlib.suppress(OSError, ValueError):
+                return [int(line) for line in Path(entry).read_text().split()]
+        return []
+
+    def remove(self) -> bool:
+        """Clear an empty group; whether it is gone: the kernel refuses while a process is still dying in it."""
+        folders = {Path(folder): version for folder, version in self.folders.values()}
+        for folder, version in folders.items():
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+                if version == 1:
+                    folder.parent.rmdir()  # the installation's last pod
+        return not any(folder.exists() for folder in folders)
+
+
 class Cgroups:
-    """The control groups of one installation's pods."""
+    """Where one installation may create the control groups of its pods."""
 
     def __init__(self, hierarchies: list[Hierarchy]) -> None:
         self._of = {controller: h for h in hierarchies for controller in h.controllers}
@@ -42,68 +112,13 @@ class Cgroups:
                 found.append(Hierarchy(folder, version, frozenset(missing)))
         return cls(found)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """What is in force, as told in PodStarted: cgroup-cpu, cgroup-memory."""
-        return tuple(f"cgroup{h.version}-{c}" for c, h in sorted(self._of.items()))
-
     def has(self, controller: str) -> bool:
-        """Whether ``cpu`` or ``memory`` is limited by the kernel here."""
+        """Whether ``cpu`` or ``memory`` can be limited by the kernel here."""
         return controller in self._of
 
-    def create(self, group: str, cpu_cores: float, memory_bytes: int) -> list[str]:
-        """A group with limits; returns the files into which a process writes its pid to enter it. Raises OSError."""
-        folders = self._folders(group)
-        for folder in folders:
-            folder.mkdir(exist_ok=True)
-        self.set(group, cpu_cores, memory_bytes)
-        return [str(folder / "cgroup.procs") for folder in folders]
-
-    def set(self, group: str, cpu_cores: float, memory_bytes: int) -> int:
-        """Change the limits live; returns the memory limit, which stays above what is in use. Raises OSError."""
-        if cpu := self._of.get("cpu"):
-            quota = max(int(cpu_cores * PERIOD_US), QUOTA_LEAST_US)
-            if cpu.version == 2:
-                (cpu.folder / group / "cpu.max").write_text(f"{quota} {PERIOD_US}")
-            else:
-                (cpu.folder / group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
-                (cpu.folder / group / "cpu.cfs_quota_us").write_text(str(quota))
-        if memory := self._of.get("memory"):
-            v2 = memory.version == 2
-            used = _number(memory.folder / group / ("memory.current" if v2 else "memory.usage_in_bytes"))
-            memory_bytes = max(memory_bytes, int(used * HEADROOM))
-            (memory.folder / group / ("memory.max" if v2 else "memory.limit_in_bytes")).write_text(str(memory_bytes))
-        return memory_bytes
-
-    def oom_kills(self, group: str) -> int:
-        """How often the kernel ended a process of the group for its memory."""
-        memory = self._of.get("memory")
-        if memory is None:
-            return 0
-        file = memory.folder / group / ("memory.events" if memory.version == 2 else "memory.oom_control")
-        with contextlib.suppress(OSError, ValueError):
-            for line in file.read_text().splitlines():
-                key, _, value = line.partition(" ")
-                if key == "oom_kill":
-                    return int(value)
-        return 0
-
-    def pids(self, group: str) -> list[int]:
-        """Processes in the group."""
-        for folder in self._folders(group):
-            with contextlib.suppress(OSError, ValueError):
-                return [int(line) for line in (folder / "cgroup.procs").read_text().split()]
-        return []
-
-    def remove(self, group: str) -> bool:
-        """Clear an empty group; whether it is gone: the kernel refuses while a process is still dying in it."""
-        for folder in self._folders(group):
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-        return not any(folder.exists() for folder in self._folders(group))
-
-    def _folders(self, group: str) -> list[Path]:
-        return sorted({h.folder / group for h in self._of.values()})
+    def group(self, name: str) -> Group:
+        """The control groups of a pod, not created yet."""
+        return Group({c: (str(h.folder / name), h.version) for c, h in self._of.items()})
 
 
 def _mounts() -> list[tuple[int, Path, set[str], str]]:
@@ -141,6 +156,9 @@ def _create(mount: Path, own: str, name: str, version: int, controllers: set[str
                     (level / "cgroup.subtree_control").write_text(" ".join(f"+{c}" for c in sorted(controllers)))
             if not os.access(folder / "cgroup.procs", os.W_OK):
                 continue
+            if version == 1:
+                with contextlib.suppress(OSError):  # not empty: pods are in it
+                    folder.rmdir()  # made again with the first pod
             return folder
         except OSError:
             with contextlib.suppress(OSError):

@@ -26,7 +26,7 @@ from typing import Any
 import psutil
 
 from .backend import BackendError, PodSpec, PodStatus
-from .limits import Cgroups
+from .limits import Cgroups, Group
 
 DETAIL_BYTES = 1500
 SHARED = Path("/dev/shm")
@@ -58,7 +58,7 @@ class Record:
     launched_at_s: float
     cpu_cores: float
     memory_bytes: int
-    group: str
+    group: Group
     limits: tuple[str, ...]
     stop_at_s: float | None = None
     oom_killed: bool = False
@@ -121,10 +121,10 @@ class LocalBackend:
         if record is None:
             raise BackendError(f"{job}/{pod} is not here; it cannot be resized")
         try:
-            memory_bytes = self._cgroups.set(record.group, cpu_cores, memory_bytes)
+            memory_bytes = record.group.set(cpu_cores, memory_bytes)
         except OSError as error:
             raise BackendError(f"{job}/{pod} cannot get {cpu_cores} cores and {memory_bytes} bytes: {error}") from error
-        limits = self._limits(cpu_cores)
+        limits = self._limits(record.group, cpu_cores)
         if "cpu-affinity" in (*limits, *record.limits):
             self._pin(record, cpu_cores)
         self._write(replace(record, cpu_cores=cpu_cores, memory_bytes=memory_bytes, limits=limits))
@@ -138,7 +138,7 @@ class LocalBackend:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         for _ in range(DYING_TRIES):
-            if self._cgroups.remove(record.group):
+            if record.group.remove():
                 break
             await asyncio.sleep(DYING_WAIT_S)
         folder = self._folder(job, pod)
@@ -161,12 +161,13 @@ class LocalBackend:
     # starting --------------------------------------------------------------------------------------------------
 
     def _start(self, spec: PodSpec, folder: Path, lock: int) -> None:
-        group = f"{spec.job}.{spec.pod}"
+        group = self._cgroups.group(f"{spec.job}.{spec.pod}")
         try:
-            entries = self._cgroups.create(group, spec.cpu_cores, spec.memory_bytes)
+            group.make()
+            group.set(spec.cpu_cores, spec.memory_bytes)
             with (folder / "log").open("ab") as log:
                 child = subprocess.Popen(
-                    ["/bin/sh", "-c", SHELL, "pod", *entries, "--", *spec.command],
+                    ["/bin/sh", "-c", SHELL, "pod", *group.entries, "--", *spec.command],
                     cwd=folder,
                     env=spec.environment,
                     stdin=subprocess.DEVNULL,
@@ -180,8 +181,8 @@ class LocalBackend:
         self._children[spec.job, spec.pod] = child
         self._record_start(spec, group, psutil.Process(child.pid))
 
-    def _record_start(self, spec: PodSpec, group: str, shell: psutil.Process) -> None:
-        limits = self._limits(spec.cpu_cores)
+    def _record_start(self, spec: PodSpec, group: Group, shell: psutil.Process) -> None:
+        limits = self._limits(group, spec.cpu_cores)
         record = Record(
             job=spec.job,
             pod=spec.pod,
@@ -204,7 +205,7 @@ class LocalBackend:
                 environment = process.environ()
                 same = environment.get("STRETTO_POD_FOLDER") == spec.environment.get("STRETTO_POD_FOLDER")
                 if same and environment.get("STRETTO_POD") == spec.pod and os.getsid(process.pid) == process.pid:
-                    self._record_start(spec, f"{spec.job}.{spec.pod}", process)
+                    self._record_start(spec, self._cgroups.group(f"{spec.job}.{spec.pod}"), process)
                     return
         raise BackendError(f"{folder}/lock is held by a process that is not the pod; end it, or remove the folder")
 
@@ -228,7 +229,7 @@ class LocalBackend:
             if alive:
                 return replace(base, pids=tuple(alive))
             code = _integer(folder / "exit")  # it may have ended while we looked
-        oom = record.oom_killed or (code == 137 and self._cgroups.oom_kills(record.group) > 0)
+        oom = record.oom_killed or (code == 137 and record.group.oom_kills() > 0)
         detail = _tail(folder / "log") if code not in (0, None) else ""
         return replace(base, state="exited", exit_code=code, oom_killed=oom, detail=detail)
 
@@ -256,7 +257,7 @@ class LocalBackend:
     def _members(self, record: Record) -> list[psutil.Process]:
         """Every process of the pod's session and control group, the shell excluded."""
         result: list[psutil.Process] = []
-        inside = set(self._cgroups.pids(record.group))
+        inside = set(record.group.pids())
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
                 session = os.getsid(process.pid) == record.pid
@@ -277,11 +278,11 @@ class LocalBackend:
 
     # weaker limits ---------------------------------------------------------------------------------------------
 
-    def _limits(self, cpu_cores: float) -> tuple[str, ...]:
-        names = list(self._cgroups.names)
-        if not self._cgroups.has("cpu") and math.ceil(cpu_cores) < len(os.sched_getaffinity(0)):
+    def _limits(self, group: Group, cpu_cores: float) -> tuple[str, ...]:
+        names = list(group.names)
+        if "cpu" not in group.folders and math.ceil(cpu_cores) < len(os.sched_getaffinity(0)):
             names.append("cpu-affinity")
-        if not self._cgroups.has("memory"):
+        if "memory" not in group.folders:
             names.append("memory-watch")
         return tuple(names)
 
@@ -329,7 +330,10 @@ class LocalBackend:
             fields: dict[str, Any] = json.loads((self._folder(job, pod) / "pod.json").read_text())
         except FileNotFoundError:
             return None
-        return Record(**{**fields, "limits": tuple(fields["limits"])})
+        folders = {
+            controller: (folder, version) for controller, (folder, version) in fields["group"]["folders"].items()
+        }
+        return Record(**{**fields, "limits": tuple(fields["limits"]), "group": Group(folders)})
 
     def _write(self, record: Record) -> None:
         file = self._folder(record.job, record.pod) / "pod.json"

@@ -93,8 +93,6 @@ class Stage:
                 await self.backend.kill(pod.job, pod.pod)
                 await self.backend.forget(pod.job, pod.pod)
             await asyncio.sleep(0.02)
-        for hierarchy in set(self.backend._cgroups._of.values()):
-            hierarchy.folder.rmdir()
 
     def told(self, kind: type[Any]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]

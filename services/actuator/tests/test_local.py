@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from stretto_actuator.backend import PodSpec, PodStatus
-from stretto_actuator.limits import Cgroups
+from stretto_actuator.limits import Cgroups, Group
 from stretto_actuator.local import LocalBackend
 
 MIB = 2**20
@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
     asyncio.run(clear())
     for hierarchy in set(backend._cgroups._of.values()):
-        hierarchy.folder.rmdir()
+        assert hierarchy.version == 2 or not hierarchy.folder.exists(), "nothing is left of the pods' control groups"
 
 
 def spec(folder: Path, pod: str, script: str, memory: int = 256 * MIB, cpu: float = 1.0) -> PodSpec:
@@ -231,8 +231,31 @@ async def test_memory_in_use_is_never_taken_away(folder: Path) -> None:
     assert pod.state == "running"
 
 
+def quota_us(group: Group) -> int:
+    cpu, version = group.folders["cpu"]
+    return int(Path(cpu, "cpu.max" if version == 2 else "cpu.cfs_quota_us").read_text().split()[0])
+
+
+async def test_limits_of_an_adopted_pod_are_found_where_they_were_made(folder: Path) -> None:
+    first = LocalBackend(folder)
+    if not first._cgroups.has("cpu"):
+        pytest.skip("no writable cpu controller")
+    await first.launch(spec(folder, "worker-0", "", cpu=0.5))
+    pid = await running_pid(folder, "worker-0")
+    elsewhere = LocalBackend(folder, cgroups=False)  # as an actuator that was restarted in another group
+    await elsewhere.resize("j", "worker-0", 0.25, 256 * MIB)
+    (pod,) = await elsewhere.list()
+    assert any(name.endswith("-cpu") for name in pod.limits)
+    record = elsewhere._record("j", "worker-0")
+    assert record is not None
+    assert pid in record.group.pids()
+    assert quota_us(record.group) == 25000
+    assert LocalBackend(folder)._cgroups.has("cpu"), "others' groups do not hide the place"
+
+
 def test_cgroups_that_cannot_be_had_claim_nothing() -> None:
-    nothing = Cgroups([])
+    nothing = Cgroups([]).group("g")
     assert nothing.names == ()
-    assert nothing.create("g", 1.0, MIB) == []
-    assert nothing.oom_kills("g") == 0
+    assert nothing.entries == []
+    assert nothing.oom_kills() == 0
+    assert nothing.set(1.0, MIB) == MIB
