@@ -34,6 +34,7 @@ Handler = Callable[[Any], Message]
 
 _ATTEMPT_S = 1.0
 _NO_OWNER_S = 0.05
+_BUSY = "busy"
 
 log = logging.getLogger("stretto.bus")
 
@@ -115,7 +116,10 @@ class Bus:
         reason = "nobody owns the job at the moment"
         while (left := deadline - time.monotonic()) > 0:
             try:
-                return await self._client.request(subject, data, min(_ATTEMPT_S, left), headers=headers)
+                message = await self._client.request(subject, data, min(_ATTEMPT_S, left), headers=headers)
+                if message.headers is None or message.headers.get(ERROR_HEADER) != _BUSY:
+                    return message
+                reason = "the service has too many requests waiting"
             except nats.errors.NoRespondersError:
                 reason = "nobody owns the job at the moment"
             except (nats.errors.Error, TimeoutError) as error:

@@ -12,6 +12,7 @@ import mmap
 import os
 import tempfile
 import threading
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,7 @@ _REMEMBERED = 16
 class _Export:
     stage: Stage
     memory: Path
+    begun_at_s: float
     part: str = ""
     detail: str = ""
 
@@ -63,6 +65,7 @@ class Exports:
             if known is not None and known.stage != "failed":
                 part = Part.parse(known.part)
                 return part.size_bytes, f"sha256:{part.header_sha256}"
+            begun_at_s = time.time()
             image = export_image(self._control)
             head, digest, size = pack(image)
             memory = self._folder / f"stretto.{self._job}.{checkpoint}.{self._pod}"
@@ -88,7 +91,7 @@ class Exports:
                 columns=tuple(image.columns),
                 copies=(f"file:{memory}", f"cache:{self._cache_key(checkpoint)}"),
             )
-            export = self._exports[checkpoint] = _Export("memory", memory, part.to_json())
+            export = self._exports[checkpoint] = _Export("memory", memory, begun_at_s, part.to_json())
             self._prune()
         threading.Thread(
             target=self._copy_on, args=(checkpoint, export, part, cache_url), name="export", daemon=True
@@ -114,15 +117,20 @@ class Exports:
             # whatever a file system raises: the checkpoint is not complete
             export.stage, export.detail = "failed", f"{part.url}: {type(error).__name__}: {error}"
             log.exception("checkpoint %s was not stored", checkpoint)
-        self._drop_older(checkpoint)
+        self._drop_older(export)
 
-    def _drop_older(self, checkpoint: str) -> None:
-        """Shared memory is precious: only the newest checkpoint stays there."""
-        with self._lock:
-            for name, export in self._exports.items():
-                if name == checkpoint:
-                    break
-                export.memory.unlink(missing_ok=True)
+    def _drop_older(self, newest: _Export) -> None:
+        """Shared memory is precious: only the newest checkpoint of the job stays there, whoever wrote the others.
+
+        What a server left that was killed goes, too: it was kept for the restore that has been since.
+        """
+        for path in self._folder.glob(f"stretto.{self._job}.*"):
+            try:
+                # the other servers' files of this checkpoint are of the same stem
+                if path.stem != newest.memory.stem and path.stat().st_mtime < newest.begun_at_s:
+                    path.unlink()
+            except OSError:
+                continue  # another server of the job was faster
 
     def _prune(self) -> None:
         while len(self._exports) > _REMEMBERED:

@@ -21,7 +21,7 @@ from stretto_wire.requests import PodPing, PodPingReply
 from stretto_wire.spec import JobSpec
 
 from .bus import Bus
-from .errors import DataError, ModelRefused, PodError
+from .errors import CallRefused, DataError, ModelRefused, PodError
 from .tracing import Tracing
 
 EXIT_OK = 0
@@ -198,7 +198,7 @@ def run_pod(role: str, work: Callable[[Pod], int]) -> NoReturn:
         log.error("%s", error, exc_info=error.__cause__ is not None)
         if pod is not None:
             pod.detail(str(error))
-    except (PodError, WireError) as error:
+    except (PodError, CallRefused, WireError) as error:
         log.error("%s", error)
     except Exception:
         log.exception("the pod failed")
