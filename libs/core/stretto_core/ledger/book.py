@@ -77,6 +77,10 @@ class Shard:
     offset: int = 0
     failures: int = 0
 
+    def copy(self) -> Shard:
+        """As it is at this moment."""
+        return Shard(self.id, self.attempt, self.epoch, self.start, self.length, self.offset, self.failures)
+
 
 @dataclass(slots=True)
 class Book:
@@ -176,7 +180,7 @@ class Book:
 
         Without ``sure`` their offsets are dropped: the images may be older than the last report.
         """
-        back = [replace(shard) for shard in (*leased, *self.requeued)]
+        back = [shard.copy() for shard in (*leased, *self.requeued)]
         if not sure:
             for shard in back:
                 shard.offset = 0

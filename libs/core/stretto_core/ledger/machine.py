@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from stretto_core.ledger import events as ev
@@ -116,7 +115,7 @@ class ShardLedger:
         mark = self.state.mark
         if mark is None:
             return
-        mark.over.append(replace(shard))
+        mark.over.append(shard.copy())
         mark.samples_done += done
         mark.samples_abandoned += shard.length - done
         mark.shards_done += done == shard.length
@@ -178,12 +177,12 @@ class ShardLedger:
         if self.state.closed:
             return fa.NextReply("end")
         if worker.lease is not None:  # asked again without completing: the reply was lost with its request id
-            return fa.NextReply("shard", replace(worker.lease))
+            return fa.NextReply("shard", worker.lease.copy())
         shard = book.take(self._batches_for(book, worker), self._order_of(book))
         if shard is None:
             return fa.NextReply("wait", wait_s=self.settings.wait_s)
         worker.lease = shard
-        told = replace(shard)  # the lease's offset will grow; the reply and the fact are of this moment
+        told = shard.copy()  # the lease's offset will grow; the reply and the fact are of this moment
         if self._may_tell(now):
             actions.append(Emit(fa.ShardLeased(told, name)))
         return fa.NextReply("shard", told, forget=self._forgettable(now))
@@ -247,12 +246,9 @@ class ShardLedger:
         if st.mark is not None and now - st.mark.at_s > MARK_OPEN_S:
             st.mark = None
         timeout_s = self.settings.lease_timeout_s
-        for name, worker in list(st.workers.items()):
-            silent_s = now - worker.heard_at_s
-            if silent_s > timeout_s and worker.lease is not None:
+        for name, worker in st.workers.items():
+            if worker.lease is not None and now - worker.heard_at_s > timeout_s:
                 actions += self._requeue(name, worker, "lease-expired")
-            elif silent_s > 10 * timeout_s:
-                del st.workers[name]
         if now - st.progress_at_s >= self.settings.progress_every_s:
             actions += self._progress(now)
         return actions
@@ -312,7 +308,7 @@ class ShardLedger:
         worker.lease = None
         book.requeued.append(shard)
         self.state.requeued_total += 1
-        return [Emit(fa.ShardRequeued(replace(shard), name, reason))]
+        return [Emit(fa.ShardRequeued(shard.copy(), name, reason))]
 
     def _take_back_all(self) -> None:
         for worker in self.state.workers.values():

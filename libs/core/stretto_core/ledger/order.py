@@ -46,10 +46,15 @@ class BlockOrder:
         return block
 
     def _encrypt(self, value: int) -> int:
-        left, right = value >> self._right_bits, value & self._right_mask
+        """Six rounds; the halves differ by a bit at most, and each is masked with its own width, in turns."""
+        right_bits = self._right_bits
+        left, right = value >> right_bits, value & self._right_mask
         left_mask, right_mask = self._left_mask, self._right_mask
-        keys = iter(self._keys)
-        for key in keys:  # the halves differ by a bit at most: each is masked with its own width, in turns
-            left ^= _mix(right + key & _MASK_64) & left_mask
-            right ^= _mix(left + next(keys) & _MASK_64) & right_mask
-        return left << self._right_bits | right
+        key_0, key_1, key_2, key_3, key_4, key_5 = self._keys
+        left ^= _mix(right + key_0 & _MASK_64) & left_mask
+        right ^= _mix(left + key_1 & _MASK_64) & right_mask
+        left ^= _mix(right + key_2 & _MASK_64) & left_mask
+        right ^= _mix(left + key_3 & _MASK_64) & right_mask
+        left ^= _mix(right + key_4 & _MASK_64) & left_mask
+        right ^= _mix(left + key_5 & _MASK_64) & right_mask
+        return left << right_bits | right
