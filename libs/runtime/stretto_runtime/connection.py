@@ -41,7 +41,7 @@ class Connection(Client):
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         subscription = self._subs.get(sid)
-        handler = getattr(subscription._cb, "handler", None) if subscription else None
+        handler = getattr(getattr(subscription, "_cb", None), "handler", None)
         if handler is None:
             await super()._process_msg(sid, subject, reply, data, headers)
             return

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from stretto_core.machine import Action, CoreError, Reply
 from stretto_wire.base import Message
 from stretto_wire.errors import WireError
+from stretto_wire.refusals import ERROR_HEADER
 from stretto_wire.registry import channel_of, encode, subject_of
 
 from stretto_runtime.faults import BusFault, RuntimeFault
@@ -72,7 +73,7 @@ class Handling:
         self._published = published
         self._fence_seq = fence_seq
         self._attempt = attempt
-        self._unkept: tuple[str, bool, bytes] = ("", True, b"")
+        self._unkept: tuple[str, str, bytes] = ("", "internal", b"")
 
     def go_live(self) -> None:
         """Everything that a predecessor can have handled is behind us."""
@@ -122,7 +123,7 @@ class Handling:
             await self._publish(output_id, message, work.time_s, trace)
         if work.reply is not None:
             request_id = work.arrival.meta.request_id
-            self._remember(work.key, request_id, False, encode(work.reply))
+            self._remember(work.key, request_id, "", encode(work.reply))
             await self._reply(request_id, work.key)
         return bool(work.outputs or work.is_request)
 
@@ -218,13 +219,13 @@ class Handling:
         slot = self.machines.slots.get(work.key)
         return slot is not None and slot.remembered(work.arrival.meta.request_id) is not None
 
-    def _remember(self, key: str, request_id: str, refused: bool, body: bytes) -> None:
+    def _remember(self, key: str, request_id: str, code: str, body: bytes) -> None:
         slot = self.machines.slots.get(key)
         if slot is not None:
-            slot.remember(request_id, refused, body.decode())
+            slot.remember(request_id, code, body.decode())
             self.machines.dirty.add(key)
         else:  # nothing is kept of a request about an unknown job: asked again it gets the same answer
-            self._unkept = (request_id, refused, body)
+            self._unkept = (request_id, code, body)
 
     async def _reply(self, request_id: str, key: str) -> None:
         waiting = self.waiting.pop(request_id, ())
@@ -232,10 +233,10 @@ class Handling:
             return
         slot = self.machines.slots.get(key)
         known = slot.remembered(request_id) if slot else None
-        refused, body = (known[1], known[2].encode()) if known else self._unkept[1:]
+        code, body = (known[1], known[2].encode()) if known else self._unkept[1:]
         for reply in waiting:
             with contextlib.suppress(BusFault):  # the caller asks again and gets the remembered reply
-                await self._shell.bus.send(reply, body, {"error": "1"} if refused else None)
+                await self._shell.bus.send(reply, body, {ERROR_HEADER: code} if code else None)
 
     # what cannot be handled ------------------------------------------------------------------------------------
 
@@ -243,7 +244,9 @@ class Handling:
         arrival, key = work.arrival, work.key
         field, value, remedy = (str(getattr(error, name, "")) for name in ("field", "value", "remedy"))
         if work.is_request:
-            self._remember(key, arrival.meta.request_id, True, refusal("refused", str(error), field, value, remedy))
+            self._remember(
+                key, arrival.meta.request_id, "refused", refusal("refused", str(error), field, value, remedy)
+            )
             await self._reply(arrival.meta.request_id, key)
             return
         await self._dead_letter(arrival, work.source, "refused", str(error), {"field": field, "remedy": remedy})
@@ -266,7 +269,7 @@ class Handling:
             span.end()
         if work.is_request:
             body = refusal("internal", f"{type(error).__name__}: {error}", remedy="see the service's log")
-            self._remember(key, arrival.meta.request_id, True, body)
+            self._remember(key, arrival.meta.request_id, "internal", body)
             await self._reply(arrival.meta.request_id, key)
         await self._dead_letter(arrival, work.source, "fault", f"{type(error).__name__}: {error}", {})
 

@@ -48,10 +48,10 @@ class Slot:
         self.events: list[tuple[Any, float]] = []
         self.replies: OrderedDict[str, list[Any]] = OrderedDict(base.replies if base else {})
 
-    def remember(self, request_id: str, refused: bool, body: str) -> None:
+    def remember(self, request_id: str, code: str, body: str) -> None:
         """Keep the last reply of a lane: a caller asks again only for its last request."""
         lane = lane_of(request_id)
-        self.replies[lane] = [request_id, refused, body]
+        self.replies[lane] = [request_id, code, body]
         self.replies.move_to_end(lane)
         if len(self.replies) > LANES:
             self.replies.popitem(last=False)

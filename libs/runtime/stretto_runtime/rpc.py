@@ -5,7 +5,7 @@ commit). Only when a frame comes back by the owner's own tail are its requests h
 just that order.
 
 Caller: headers ``request-id`` (``<lane>.<n>``; a lane has one request in flight; the owner remembers the last reply of
-each lane) and optionally ``traceparent``. An error reply has the header ``error`` and the body
+each lane) and optionally ``traceparent``. An error reply has the header ``error`` with its code, and the body
 ``{"error": {"code", "message", "field", "value", "remedy"}}``.
 """
 
@@ -19,8 +19,10 @@ from collections import deque
 from typing import Any
 
 import nats.errors
+from pydantic import ValidationError
 from stretto_wire.base import Message
 from stretto_wire.errors import WireError
+from stretto_wire.refusals import ERROR_HEADER, Refusal, Refused
 from stretto_wire.registry import channel_of, decode, encode, subject_of
 
 from stretto_runtime.bus import Bus
@@ -130,10 +132,17 @@ class Journal:
         return json.dumps(entries, separators=(",", ":")).encode(), futures
 
 
-def refusal(code: str, message: str, field: str = "", value: Any = "", remedy: str = "") -> bytes:
+def refusal(code: str, message: str, field: str = "", value: object = "", remedy: str = "") -> bytes:
     """The body of an error reply."""
-    body = {"code": code, "message": message, "field": field, "value": str(value)[:200], "remedy": remedy}
-    return json.dumps({"error": body}).encode()
+    parts = {"message": message[:2000], "field": field[:500], "value": str(value)[:500], "remedy": remedy[:2000]}
+    return Refused(error=Refusal(code=code, **parts)).model_dump_json().encode()
+
+
+def _refusal_in(data: bytes) -> Refusal:
+    try:
+        return Refused.model_validate_json(data).error
+    except ValidationError:
+        return Refusal(code="malformed", message=f"an error reply that does not say what: {data[:200]!r}")
 
 
 class Caller:
@@ -187,7 +196,9 @@ class Caller:
         while (left := deadline - loop.time()) > 0:
             try:
                 msg = await self._bus.connection.request(subject, data, min(ATTEMPT_S, left), headers=headers)
-                return self._answer(request, msg.headers, msg.data)
+                if (msg.headers or {}).get(ERROR_HEADER) != "busy":
+                    return self._answer(request, msg.headers, msg.data)
+                reason = "the owner has too many requests waiting"
             except nats.errors.NoRespondersError:
                 reason = "nobody owns this job at the moment"
             except (nats.errors.Error, TimeoutError) as error:
@@ -196,8 +207,8 @@ class Caller:
         raise CallTimeout(f"{subject}: {reason} for {timeout_s} s; is the service running? see its /readyz")
 
     def _answer(self, request: Message, headers: dict[str, str] | None, data: bytes) -> Any:
-        if headers and "error" in headers:
-            raise CallRefused(**json.loads(data)["error"])
+        if headers and ERROR_HEADER in headers:
+            raise CallRefused(**_refusal_in(data).model_dump())
         reply = channel_of(request).reply
         if reply is None:
             raise WireError("reply", type(request).__name__, "a channel of the registry that has a reply")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from nats.aio.msg import Msg
 from stretto_wire.errors import WireError
+from stretto_wire.refusals import ERROR_HEADER
 from stretto_wire.registry import parse
 
 from stretto_runtime.bus import EVENTS
@@ -148,7 +149,7 @@ class Session:
         try:
             message = parse(subject, msg.data)
         except WireError as error:
-            self._answer(msg.reply, True, refusal("invalid", str(error), error.field, error.value, error.remedy))
+            self._answer(msg.reply, "invalid", refusal("invalid", str(error), error.field, error.value, error.remedy))
             return
         request_id = headers.get("request-id") or getattr(message, "request_id", "") or msg.reply
         waiting = self._handling.waiting
@@ -163,16 +164,16 @@ class Session:
             if self._journal.add(entry):
                 waiting[request_id] = [msg.reply]
             else:
-                self._answer(msg.reply, True, refusal("busy", "too many requests wait", remedy="ask again later"))
+                self._answer(msg.reply, "busy", refusal("busy", "too many requests wait", remedy="ask again later"))
 
-    def _answer(self, reply: str, refused: bool, body: bytes) -> None:
-        task = self._loop.create_task(self._send_answer(reply, refused, body))
+    def _answer(self, reply: str, code: str, body: bytes) -> None:
+        task = self._loop.create_task(self._send_answer(reply, code, body))
         self._answers.add(task)
         task.add_done_callback(self._answers.discard)
 
-    async def _send_answer(self, reply: str, refused: bool, body: bytes) -> None:
+    async def _send_answer(self, reply: str, code: str, body: bytes) -> None:
         with contextlib.suppress(BusFault):  # the caller asks again
-            await self._shell.bus.send(reply, body, {"error": "1"} if refused else None)
+            await self._shell.bus.send(reply, body, {ERROR_HEADER: code} if code else None)
 
     # time ------------------------------------------------------------------------------------------------------
 

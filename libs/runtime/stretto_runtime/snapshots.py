@@ -30,7 +30,7 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One key. ``state``: JSON of the machine's state; ``replies``: lane -> (request id, error?, body)."""
+    """One key. ``state``: JSON of the machine's state; ``replies``: lane -> (request id, error code or empty, body)."""
 
     seq: int
     version: int

@@ -81,7 +81,7 @@ async def replicas(server: EmbeddedServer, tmp_path: Path) -> AsyncIterator[Repl
     started.end()
 
 
-async def until_ready(runner: Runner, timeout_s: float = 10) -> None:
+async def until_ready(runner: Runner, timeout_s: float = 30) -> None:
     async with asyncio.timeout(timeout_s):
         while not runner.report()["ready"]:
             await asyncio.sleep(0.01)

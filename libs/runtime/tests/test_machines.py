@@ -73,11 +73,11 @@ def test_each_lane_remembers_its_last_reply_and_lanes_are_bounded() -> None:
     machines = Machines(Factory())
     machines.handle("a", Add("a", 1), 0.0, 1)
     slot = machines.slots["a"]
-    slot.remember("worker-1.1", False, "one")
-    slot.remember("worker-1.2", False, "two")
+    slot.remember("worker-1.1", "", "one")
+    slot.remember("worker-1.2", "", "two")
     assert slot.remembered("worker-1.1") is None
-    assert slot.remembered("worker-1.2") == ["worker-1.2", False, "two"]
+    assert slot.remembered("worker-1.2") == ["worker-1.2", "", "two"]
     for number in range(LANES):
-        slot.remember(f"lane-{number}.1", False, "x")
+        slot.remember(f"lane-{number}.1", "", "x")
     assert slot.remembered("worker-1.2") is None
     assert lane_of("no-dot") == "no-dot"

@@ -44,10 +44,10 @@ async def running(service: type[Service], server: EmbeddedServer, folder: Path, 
         yield runner
     finally:
         runner.stop()
-        await asyncio.wait_for(task, 10)
+        await asyncio.wait_for(task, 20)
 
 
-async def eventually(condition: Callable[[], Any], timeout_s: float = 5) -> None:
+async def eventually(condition: Callable[[], Any], timeout_s: float = 30) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.02)
@@ -56,7 +56,7 @@ async def eventually(condition: Callable[[], Any], timeout_s: float = 5) -> None
 async def published(client: Client, service: str, count: int) -> list[Any]:
     """The first ``count`` events of ``service``."""
     found: list[Any] = []
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         async for event in client.events(patterns=[f"evt.v1.{service}.*.*"]):
             found.append(event)
             if len(found) == count:
@@ -123,7 +123,7 @@ async def test_a_malformed_request_is_refused_with_field_value_and_remedy(
         msg = await client.bus.connection.request(
             "rpc.v1.dispatcher.next-shard.job-a", b'{"job":"job-a","request_id":"r","pod":"nobody"}'
         )
-    assert msg.headers["error"]
+    assert msg.headers["error"] == "invalid"
     error = json.loads(msg.data)["error"]
     assert error["code"] == "invalid"
     assert error["field"] == "pod"
@@ -319,7 +319,7 @@ async def test_health_readiness_and_metrics(server: EmbeddedServer, client: Clie
         await published(client, "dispatcher", 1)
         assert 'stretto_outputs_total{service="dispatcher"} 1.0' in (await http.get(f"{base}/metrics")).text
         server.kill()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while (await http.get(f"{base}/readyz")).status_code != 503:
                 await asyncio.sleep(0.05)
         await server.start()
@@ -338,7 +338,7 @@ async def test_a_machine_that_speaks_about_another_job_is_a_bug_that_publishes_n
     async with running(Gossip, server, tmp_path):
         await client.publish(add("job-a", 1))
         letters: list[Any] = []
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not letters:
                 letters = await client.dead_letters()
     assert "only '_' may" in letters[0].headers["error"]
@@ -393,7 +393,7 @@ async def test_a_service_may_start_before_its_server_and_be_stopped_before_it_co
     task = asyncio.create_task(impatient.run())
     await asyncio.sleep(0.3)
     impatient.stop()
-    await asyncio.wait_for(task, 3)
+    await asyncio.wait_for(task, 20)
 
     patient = Runner(Counting(settings))
     task = asyncio.create_task(patient.run())
@@ -405,7 +405,7 @@ async def test_a_service_may_start_before_its_server_and_be_stopped_before_it_co
     await until_ready(patient)
     await client.close()
     patient.stop()
-    await asyncio.wait_for(task, 10)
+    await asyncio.wait_for(task, 20)
     late.kill()
 
 
