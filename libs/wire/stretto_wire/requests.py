@@ -149,7 +149,8 @@ class PodPingReply(Message):
 
 
 class BucketMove(Record):
-    """Parameters that move together: an embedding bucket, or (``bucket`` -1) all dense slices of a source."""
+    """A column that moves: an embedding bucket, the number of buckets plus a dense slice, or -1: all dense slices of
+    the source."""
 
     bucket: Annotated[int, Field(ge=-1, lt=1024)]
     source: Annotated[int, Field(ge=0, description="index of the parameter server that owns it")]

@@ -15,7 +15,6 @@ from stretto_core.actuation import ActuatorState, Rebalance, Server, plan_moves
 
 from . import observations as seen
 
-DENSE = -1
 FROZEN_LOOKS = 25
 """looks, some 0.2 s apart, after which a frozen bucket counts as left behind"""
 
@@ -73,7 +72,7 @@ class Mover:
                 )
             )
         elif state.migration is None:
-            await self._begin(wanted, names, moves, {number: sum(map(bool, r.slices)) for number, r in owned.items()})
+            await self._begin(wanted, names, moves)
         else:
             destination = min(moves)
             await self._take(destination, moves[destination], names, state)
@@ -83,11 +82,10 @@ class Mover:
         wanted: Rebalance,
         names: dict[int, str],
         moves: dict[int, list[tuple[int, int]]],
-        slices: dict[int, int],
     ) -> None:
         self.rest()
         every = [move for part in moves.values() for move in part]
-        self._buckets = sum(slices[source] if bucket == DENSE else 1 for bucket, source in every)
+        self._buckets = len(every)
         await self._observe(
             seen.MoveBegun(
                 job=self._job,
@@ -104,7 +102,7 @@ class Mover:
         servers = tuple(Server(pod.number, pod.address, pod.leaving) for pod in state.listed())
         request = wire.TakeBuckets(
             job=self._job,
-            moves=tuple(wire.BucketMove(bucket=bucket, source=source) for bucket, source in moves),
+            moves=tuple(wire.BucketMove(bucket=column, source=source) for column, source in moves),
             servers=tuple(wire.ParameterServer(index=s.index, address=s.address, leaving=s.leaving) for s in servers),
         )
         reply = await self._edge.call_pod(names[destination], request)

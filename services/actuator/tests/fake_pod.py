@@ -93,18 +93,19 @@ class FakePod:
         return {"state": "done", "evaluation": {"samples": request["samples"], "loss": 0.5, "auc": 0.7}}
 
     def release(self, request: dict[str, Any]) -> dict[str, Any]:
-        bucket = request["bucket"]
-        if bucket == -1:
-            mine, self.slices = self.slices, [0] * 12
-            return {"slices": mine}
-        assert self.buckets[bucket] == 1, "released twice"
-        self.buckets[bucket] = 0
-        return {"slices": []}
+        own, column = self.column(request["bucket"])
+        assert own[column] == 1, "released twice"
+        own[column] = 0
+        return {}
+
+    def column(self, number: int) -> tuple[list[int], int]:
+        return (self.buckets, number) if number < 64 else (self.slices, number - 64)
 
     def take(self, request: dict[str, Any]) -> dict[str, Any]:
         if self.running:
             return {"accepted": False, "detail": "busy"}
-        moves = [m for m in request["moves"] if m["bucket"] < 0 or not self.buckets[m["bucket"]]]
+        here = {m["bucket"]: self.column(m["bucket"]) for m in request["moves"]}
+        moves = [m for m in request["moves"] if not here[m["bucket"]][0][here[m["bucket"]][1]]]
         self.running, self.done, self.total = True, 0, len(moves)
         self.task = asyncio.create_task(self.move(moves))
         return {"accepted": True}
@@ -112,11 +113,9 @@ class FakePod:
     async def move(self, moves: list[dict[str, Any]]) -> None:
         for move in moves:
             body = json.dumps({"job": JOB, "bucket": move["bucket"]}).encode()
-            reply = await self.nc.request(f"pod.v1.release.ps-{move['source']}.{JOB}", body, timeout=5)
-            if move["bucket"] >= 0:
-                self.buckets[move["bucket"]] = 1
-            else:
-                self.slices = [max(a, b) for a, b in zip(self.slices, json.loads(reply.data)["slices"], strict=True)]
+            await self.nc.request(f"pod.v1.release.ps-{move['source']}.{JOB}", body, timeout=5)
+            own, column = self.column(move["bucket"])
+            own[column] = 1
             self.done += 1
             await asyncio.sleep(DELAY_S)
         self.running = False

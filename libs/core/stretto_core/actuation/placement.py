@@ -1,7 +1,4 @@
-"""Which parameter server gets which buckets and dense slices, and the fewest moves to get there.
-
-Dense slices of one server move together (as bucket -1): they are few and small, and a push touches all of them.
-"""
+"""Which parameter server gets which buckets and dense slices, and the fewest moves to get there."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ from stretto_core.machine import CoreError
 
 BUCKETS = 64
 SLICES = 12
-DENSE = -1
 
 NOT_MINE, MINE, FROZEN = 0, 1, 2
 
@@ -76,51 +72,47 @@ def plan_moves(
     rows: Sequence[int],
     weights: Mapping[int, float],
 ) -> dict[int, list[tuple[int, int]]]:
-    """Fewest moves that leave every server of ``weights`` with its share: destination -> [(bucket, source)].
+    """Fewest moves that leave every server of ``weights`` with its share: destination -> [(column, source)].
 
+    A column is a bucket, or the number of buckets plus a dense slice; both kinds are balanced by themselves.
     ``buckets`` and ``slices`` are the own vectors of all servers, those that leave included; ``rows`` per bucket.
-    Servers without a weight are emptied. Of what a server gives away, it gives the buckets whose rows are
-    nearest to the mean, so that counts and rows stay balanced together; dense slices move only off servers that leave.
-    What a broken migration has left frozen at the server where it stays, that server takes from itself.
+    Servers without a weight are emptied. What a broken migration has left frozen at the server where it stays, that
+    server takes from itself. Raises UnownedColumns.
     """
     targets = {server: weight for server, weight in weights.items() if weight > 0}
-    owner = owner_of(buckets)
-    held = {server: [b for b, s in enumerate(owner) if s == server] for server in {*owner, *targets}}
+    width = len(next(iter(buckets.values()), ()))
+    sizes = [*rows[:width], *([0] * (width - len(rows)))]
+    moves: dict[int, list[tuple[int, int]]] = {}
+    for vectors, first, weight_of in ((slices, width, None), (buckets, 0, sizes)):
+        for column, source, destination in _even_out(vectors, weight_of, targets):
+            moves.setdefault(destination, []).append((first + column, source))
+    return moves
+
+
+def _even_out(
+    vectors: Mapping[int, Sequence[int]], rows: Sequence[int] | None, targets: Mapping[int, float]
+) -> list[tuple[int, int, int]]:
+    """(column, source, destination) of one kind. Of what a server gives away, it gives the columns whose rows are
+    nearest to the mean, so that counts and rows stay balanced together."""
+    owner = owner_of(vectors)
+    sizes = rows or [0] * len(owner)
+    held = {server: [c for c, s in enumerate(owner) if s == server] for server in {*owner, *targets}}
     share = shares(len(owner), targets, {server: len(columns) for server, columns in held.items()})
-    mean = sum(rows) / max(len(rows), 1)
+    mean = sum(sizes) / max(len(sizes), 1)
     spare: list[int] = []
     for server in sorted(held):
         surplus = len(held[server]) - share.get(server, 0)
         if surplus > 0:
-            ranked = sorted(held[server], key=lambda b: (abs(rows[b] - mean) if b < len(rows) else 0.0, b))
-            spare += ranked[:surplus]
-    moves: dict[int, list[tuple[int, int]]] = {}
-    # the largest buckets go first, each to the server with the fewest rows that still has room
+            spare += sorted(held[server], key=lambda c: (abs(sizes[c] - mean), c))[:surplus]
+    moves: list[tuple[int, int, int]] = []
+    # the largest go first, each to the server with the fewest rows that still has room
     room = {server: share[server] - len(held[server]) for server in targets}
-    load = {server: sum(rows[b] for b in held[server] if b < len(rows)) for server in targets}
-    for bucket in sorted(spare, key=lambda b: (-(rows[b] if b < len(rows) else 0), b)):
+    load = {server: sum(sizes[c] for c in held[server]) for server in targets}
+    for column in sorted(spare, key=lambda c: (-sizes[c], c)):
         destination = min((s for s in targets if room[s] > 0), key=lambda s: (load[s], s))
         room[destination] -= 1
-        load[destination] += rows[bucket] if bucket < len(rows) else 0
-        moves.setdefault(destination, []).append((bucket, owner[bucket]))
-    going = {bucket for part in moves.values() for bucket, _ in part}
-    for bucket, server in enumerate(owner):
-        if bucket not in going and buckets[server][bucket] == FROZEN:
-            moves.setdefault(server, []).append((bucket, server))  # a mover died here: thaw it
-    for destination, source in _dense_moves(slices, targets):
-        moves.setdefault(destination, []).insert(0, (DENSE, source))
-    return moves
-
-
-def _dense_moves(slices: Mapping[int, Sequence[int]], targets: Mapping[int, float]) -> list[tuple[int, int]]:
-    owner = owner_of(slices)
-    count = {server: sum(1 for s in owner if s == server) for server in {*owner, *targets}}
-    moves: list[tuple[int, int]] = []
-    for source in sorted(count):
-        if source not in targets and count[source]:
-            destination = min(targets, key=lambda s: (count[s], s))
-            count[destination] += count[source]
-            moves.append((destination, source))
-        elif any(value == FROZEN for value in slices.get(source, ())):
-            moves.append((source, source))
-    return moves
+        load[destination] += sizes[column]
+        moves.append((column, owner[column], destination))
+    going = set(spare)
+    thawed = [c for c, s in enumerate(owner) if c not in going and vectors[s][c] == FROZEN]
+    return moves + [(column, owner[column], owner[column]) for column in thawed]
