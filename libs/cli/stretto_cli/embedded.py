@@ -135,7 +135,10 @@ class Installation:
         return self._command("redis", [_redis_binary(), str(config)], self._plain())
 
     def _service(self, name: str, passwords: dict[str, str]) -> Command:
+        # numeric libraries start a thread per core in processes that only ever need one; pods inherit the actuator's
+        quiet = {} if name == "actuator" else {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         environment = {
+            **quiet,
             **self._plain(),
             **{key: value for key, value in self._environ.items() if key.startswith("STRETTO_")},
             "STRETTO_ACTUATOR_REDIS_URL": self._redis_url,
@@ -163,9 +166,7 @@ class Installation:
         return found
 
     def _plain(self) -> dict[str, str]:
-        # numeric libraries start a thread per core in each of nine processes that only ever need one
-        quiet = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-        return {**quiet, **{key: value for key, value in self._environ.items() if not key.startswith("STRETTO_")}}
+        return {key: value for key, value in self._environ.items() if not key.startswith("STRETTO_")}
 
     def _command(self, name: str, argv: list[str], environment: dict[str, str]) -> Command:
         return Command(name, argv, environment, self.folder / "logs" / f"{name}.log")

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 import yaml
 from stretto_wire import JobSpec, WireError
+from stretto_wire.schemas import job_schema
 
 from .. import render
 from ..errors import BadInput, CliError
@@ -150,4 +151,4 @@ def logs(
 
 def schema(output: OutputOption = Output.JSON) -> None:
     """Print the JSON Schema of a job specification; it is JSON in any case."""
-    print_json(JobSpec.model_json_schema())
+    print_json(job_schema())
