@@ -29,7 +29,7 @@ from .stations import Course
 
 JOB_LIMIT_S = 420.0
 KILL_AT_LATEST = 0.55
-CALM_BEFORE_KILL_S = 12.0
+CALM_BEFORE_KILL_S = 15.0
 STATUS_EVERY_S = 8.0
 TOLD = frozenset(
     {
