@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Request, R
 from fastapi.responses import PlainTextResponse, StreamingResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, TypeAdapter
-from stretto_wire import JobSpec
+from stretto_wire.schemas import job_schema
 
 from . import documents, problems, sse
 from .problems import Problem, ProblemBody
@@ -163,7 +163,7 @@ def _api(gateway: Gateway) -> APIRouter:
     @router.get("/schema/job", tags=["about"])
     async def schema() -> dict[str, Any]:
         """JSON Schema of a job specification."""
-        return JobSpec.model_json_schema()
+        return job_schema()
 
     return router
 
