@@ -56,7 +56,7 @@ class Leases:
                 job=self._bus.job, pod=self._bus.pod, request_id=self._bus.request_id(NextShard), complete=self._done
             )
         try:
-            reply = self._bus.call(self._request, NextShardReply, timeout_s=10.0)
+            reply = self._bus.call(self._request, NextShardReply, timeout_s=3.0)
         except BusError as error:
             log.warning("%s", error)
             return None

@@ -36,6 +36,8 @@ log = logging.getLogger("stretto.worker")
 
 _HEARTBEAT_S = 1.0
 _ASK_SERVERS_S = 1.0
+_PATIENCE_S = 8.0
+"""A push or pull that nobody takes comes back after so long, to see whether the pod is to leave."""
 _EVALUATION_KEPT_S = 60.0
 _HOPELESS_SHARDS = 5
 """So many shards failing one after another, none before them trained: it is the code, not the data."""
@@ -90,6 +92,7 @@ class Worker:
                     servers,
                     worker=self._pod.settings.index,
                     refresh_servers=self._refresh_servers,
+                    patience_s=_PATIENCE_S,
                 )
                 parameters.seed(self.program.initial_dense(), self.program.initial_state())
                 self._parameters = parameters
