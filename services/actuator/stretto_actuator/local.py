@@ -29,6 +29,7 @@ from .backend import BackendError, PodSpec, PodStatus
 from .limits import Cgroups, Group
 
 DETAIL_BYTES = 1500
+ASK_AGAIN_S = 2.0
 SHARED = Path("/dev/shm")
 CLOCK_SLACK_S = 1.0
 DYING_TRIES, DYING_WAIT_S = 50, 0.02
@@ -73,6 +74,7 @@ class LocalBackend:
         self._clock = clock
         name = "stretto-" + hashlib.sha256(str(self._pods).encode()).hexdigest()[:10]
         self._cgroups = Cgroups.find(name) if cgroups else Cgroups([])
+        self._asked_at_s: dict[tuple[str, str], float] = {}
         self._children: dict[tuple[str, str], subprocess.Popen[bytes]] = {}
 
     # the protocol ----------------------------------------------------------------------------------------------
@@ -105,11 +107,16 @@ class LocalBackend:
         record = self._record(job, pod)
         if record is None or self._status(record).state != "running":
             return
+        now = self._clock()
         if record.stop_at_s is None:
-            self._write(replace(record, stop_at_s=self._clock()))
-            self._signal(record, signal.SIGTERM)
-        elif self._clock() - record.stop_at_s > grace_s:
+            self._write(replace(record, stop_at_s=now))
+        elif now - record.stop_at_s > grace_s:
             self._signal(record, signal.SIGKILL)
+            return
+        # again and again: a process with many native threads has been seen to miss one
+        if now - self._asked_at_s.get((job, pod), -ASK_AGAIN_S) >= ASK_AGAIN_S:
+            self._asked_at_s[job, pod] = now
+            self._signal(record, signal.SIGTERM)
 
     async def kill(self, job: str, pod: str) -> None:
         record = self._record(job, pod)
@@ -143,6 +150,7 @@ class LocalBackend:
             await asyncio.sleep(DYING_WAIT_S)
         folder = self._folder(job, pod)
         (folder / "pod.json").rename(folder / "pod.done.json")
+        self._asked_at_s.pop((job, pod), None)
         if (child := self._children.pop((job, pod), None)) is not None:
             child.poll()
 
