@@ -161,10 +161,20 @@ async def test_stop_asks_first_and_insists_after_the_grace(folder: Path) -> None
 async def test_pod_that_missed_the_first_request_is_asked_again(folder: Path) -> None:
     now = [100.0]
     backend = LocalBackend(folder, clock=lambda: now[0])
-    deaf = "import signal,sys,time; n=[0]; signal.signal(15, lambda *_: (n.append(1), len(n) > 2 and sys.exit(0)))"
-    await backend.launch(spec(folder, "worker-0", f"{deaf}; print('up', flush=True)\nwhile True: time.sleep(0.05)"))
-    await until(lambda: "up" in (folder / "pods/j/worker-0/log").read_text())
+    script = """import signal, sys, time
+def asked(*_):
+    print("asked", flush=True)
+    signal.signal(15, lambda *_: sys.exit(0))
+signal.signal(15, asked)
+print("up", flush=True)
+while True:
+    time.sleep(0.05)
+"""
+    await backend.launch(spec(folder, "worker-0", script))
+    log = folder / "pods/j/worker-0/log"
+    await until(lambda: "up" in log.read_text())
     await backend.stop("j", "worker-0", 60.0)
+    await until(lambda: "asked" in log.read_text())
     await backend.stop("j", "worker-0", 60.0)
     assert (await backend.list())[0].state == "running"
     now[0] += 2.5
