@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-from conftest import Replicas, connect, until_ready
+from conftest import connect, until_ready
 from runtime_counting import Counted, Counting, CountState, add
+from runtime_live import eventually, published, running
 from stretto_core.machine import Emit, Tick
 from stretto_runtime import (
     BusFault,
@@ -29,39 +27,6 @@ from stretto_runtime import (
     provision,
 )
 from stretto_wire import events, requests
-
-
-@asynccontextmanager
-async def running(service: type[Service], server: EmbeddedServer, folder: Path, **more: Any) -> AsyncIterator[Runner]:
-    assert server.passwords is not None
-    settings = service.settings_type(
-        nats_url=server.url, nats_password=server.passwords[service.name], state_folder=folder, **more
-    )
-    runner = Runner(service(settings))
-    task = asyncio.create_task(runner.run())
-    try:
-        await until_ready(runner)
-        yield runner
-    finally:
-        runner.stop()
-        await asyncio.wait_for(task, 20)
-
-
-async def eventually(condition: Callable[[], Any], timeout_s: float = 30) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.02)
-
-
-async def published(client: Client, service: str, count: int) -> list[Any]:
-    """The first ``count`` events of ``service``."""
-    found: list[Any] = []
-    async with asyncio.timeout(30):
-        async for event in client.events(patterns=[f"evt.v1.{service}.*.*"]):
-            found.append(event)
-            if len(found) == count:
-                return found
-    return found
 
 
 async def test_events_are_cloudevents_in_binary_mode(server: EmbeddedServer, client: Client, tmp_path: Path) -> None:
@@ -269,64 +234,6 @@ async def test_the_cluster_machine_sees_every_job_in_one_order(
     assert {e.message.samples_done for e in by_job} == {1}
 
 
-# traces, health --------------------------------------------------------------------------------------------------
-
-
-class Second(Counting):
-    """Hears what the first publishes."""
-
-    name = "arbiter"
-    inputs = (Input(events.JobProgressed),)
-    rpcs = ()
-
-    def to_event(self, message: Any, meta: Meta) -> Any:
-        return super().to_event(add(message.job, 1), meta)
-
-    def to_message(self, key: str, fact: Any) -> Any:
-        return None
-
-
-async def test_one_trace_from_the_client_through_two_services(
-    server: EmbeddedServer, client: Client, tmp_path: Path
-) -> None:
-    async with running(Counting, server, tmp_path), running(Second, server, tmp_path):
-        await client.publish(add("job-a", 1))
-        await client.call(requests.NextShard(job="job-a", request_id="w.1", pod="worker-1"))
-        path = tmp_path / "spans" / "arbiter.jsonl"
-        await eventually(lambda: path.exists() and len(path.read_text().splitlines()) >= 2)
-    spans = [json.loads(line) for file in (tmp_path / "spans").iterdir() for line in file.read_text().splitlines()]
-    assert len({span["trace_id"] for span in spans}) == 1
-    by_id = {span["span_id"]: span for span in spans}
-    root = next(span for span in spans if span["parent_id"] is None)
-    assert root["name"] == "operator job-cancelled"
-    for span in spans:
-        if span["service"] == "stretto-arbiter":
-            assert by_id[span["parent_id"]]["service"] == "stretto-dispatcher"
-    handled = next(span for span in spans if span["name"] == "dispatcher job-cancelled")
-    assert handled["attributes"]["decision.total"] == 1
-    assert handled["attributes"]["stretto.delivery"] == 1
-
-
-async def test_health_readiness_and_metrics(server: EmbeddedServer, client: Client, tmp_path: Path) -> None:
-    async with running(Counting, server, tmp_path) as runner, httpx.AsyncClient() as http:
-        where = json.loads((tmp_path / "run" / "dispatcher.json").read_text())
-        assert where["port"] == runner.port
-        base = f"http://127.0.0.1:{runner.port}"
-        assert (await http.get(f"{base}/healthz")).status_code == 200
-        ready = (await http.get(f"{base}/readyz")).json()
-        assert ready["partitions"] == list(range(16))
-        await client.publish(add("job-a", 1))
-        await published(client, "dispatcher", 1)
-        assert 'stretto_outputs_total{service="dispatcher"} 1.0' in (await http.get(f"{base}/metrics")).text
-        server.kill()
-        async with asyncio.timeout(30):
-            while (await http.get(f"{base}/readyz")).status_code != 503:
-                await asyncio.sleep(0.05)
-        await server.start()
-        await until_ready(runner)
-    assert not (tmp_path / "run" / "dispatcher.json").exists()
-
-
 async def test_a_machine_that_speaks_about_another_job_is_a_bug_that_publishes_nothing(
     server: EmbeddedServer, client: Client, tmp_path: Path
 ) -> None:
@@ -412,20 +319,3 @@ async def test_a_service_may_start_before_its_server_and_be_stopped_before_it_co
 async def test_wrong_credentials_are_told(server: EmbeddedServer) -> None:
     with pytest.raises(BusFault, match="check STRETTO_NATS"):
         await Client.connect(server.url, "planner", "wrong")
-
-
-async def test_after_a_takeover_spans_tell_the_delivery(
-    server: EmbeddedServer, client: Client, tmp_path: Path, replicas: Replicas
-) -> None:
-    first = replicas.start(lease_s="1", snapshot_s="60")
-    await client.publish(add("job-a", 1))
-    await published(client, "dispatcher", 1)
-    first.kill()
-    async with running(Counting, server, tmp_path, lease_s=1.0):
-        path = tmp_path / "spans" / "dispatcher.jsonl"
-        await eventually(path.exists)
-        again = json.loads(path.read_text().splitlines()[0])
-    before = json.loads((tmp_path / "state" / "spans" / "dispatcher.jsonl").read_text().splitlines()[0])
-    assert again["parent_id"] == before["parent_id"]  # siblings
-    assert (before["attributes"]["stretto.delivery"], again["attributes"]["stretto.delivery"]) == (1, 2)
-    assert len(await published(client, "dispatcher", 1)) == 1

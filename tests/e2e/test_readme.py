@@ -1,0 +1,120 @@
+"""What the README tells a newcomer to type, typed: the demonstration, and a job of one's own from `up` to `down`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from stretto_runtime.server import credentials
+
+from tests.contract.subscriber import SubscriberUnavailable, validate_run
+
+ROOT = Path(__file__).parents[2]
+BLOCKS = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+MAKE, OWN_JOB = ([line.partition("#")[0].strip() for line in block.splitlines()] for block in BLOCKS)
+JOB = "wide-deep-example"
+
+pytestmark = pytest.mark.slow
+
+
+def shell(command: str, limit_s: float = 600, **environment: str) -> subprocess.CompletedProcess[str]:
+    """One command of the README, typed in the root of the checkout."""
+    if not (ROOT / ".venv/bin/stretto").exists():
+        command = command.replace(".venv/bin/", f"{Path(sys.executable).parent}/")
+    return subprocess.run(
+        command,
+        cwd=ROOT,
+        shell=True,
+        text=True,
+        capture_output=True,
+        timeout=limit_s,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+def test_the_demonstration_keeps_exact_books() -> None:
+    assert MAKE == ["make demo", "make test"]
+    done = shell(MAKE[0])
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    summary = json.loads(Path(done.stdout.splitlines()[-1]).read_text())
+    books = summary["samples"]
+    assert books["samples_applied"] == books["samples_expected"] > 0
+    assert (books["samples_lost"], books["samples_repeated"]) == (0, 0)
+    assert [name for name, station in summary["stations"].items() if not station["passed"]] == []
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("own") / "state"
+    yield folder
+    shell(OWN_JOB[-1], STRETTO_STATE_FOLDER=str(folder))
+
+
+@pytest.fixture(scope="module")
+def trained(folder: Path) -> dict[str, str]:
+    """Everything but the last command of the block; what each printed."""
+    printed: dict[str, str] = {}
+    for command in OWN_JOB[:-1]:
+        done = shell(command, STRETTO_STATE_FOLDER=str(folder))
+        assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        printed[command.split()[1]] = done.stdout
+    return printed
+
+
+def ask(folder: Path, *arguments: str) -> Any:
+    done = shell(" ".join([".venv/bin/stretto", *arguments, "-o json"]), STRETTO_STATE_FOLDER=str(folder))
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_job_of_ones_own_is_trained_exactly_once(trained: dict[str, str], folder: Path) -> None:
+    [job] = [job for job in ask(folder, "jobs") if job["name"] == JOB]
+    assert job["status"] == "finished"
+    finished = [e for e in events(folder) if e["event"] == "job-finished"]
+    assert [(e["data"]["samples_lost"], e["data"]["samples_repeated"]) for e in finished] == [(0, 0)]
+    assert finished[0]["data"]["evaluation"]["auc"] > 0.7
+
+
+def test_every_decision_is_explained(trained: dict[str, str], folder: Path) -> None:
+    assert JOB in trained["explain"]
+    decisions = ask(folder, "explain", JOB)["decisions"]
+    assert decisions
+    assert all(decision["reasons"] for decision in decisions)
+
+
+def test_one_trace_goes_from_submit_to_the_last_shard(trained: dict[str, str], folder: Path) -> None:
+    trace = ask(folder, "trace", JOB)
+    services = {span["service"] for span in every(trace["spans"])}
+    assert {"gateway", "planner", "arbiter", "actuator", "dispatcher", "worker"} <= services, sorted(services)
+
+
+def every(spans: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for span in spans:
+        yield span
+        yield from every(span["children"])
+
+
+def test_a_reader_in_another_language_understands_the_whole_run(trained: dict[str, str], folder: Path) -> None:
+    password = quote(credentials(folder / "nats")["operator"], safe="")
+    url = json.loads((folder / "run" / "up.json").read_text())["nats_url"].replace("//", f"//operator:{password}@")
+    try:
+        summary = validate_run(url)
+    except SubscriberUnavailable as error:
+        pytest.skip(str(error))
+    assert summary["invalid"] == []
+    assert summary["events"] > 100
+    assert {"stretto.arbiter.plan-decided.v1", "stretto.dispatcher.job-completed.v1"} <= summary["types"].keys()
+
+
+def events(folder: Path) -> list[dict[str, Any]]:
+    done = shell(f".venv/bin/stretto events --job {JOB} -o json", STRETTO_STATE_FOLDER=str(folder))
+    return [json.loads(line) for line in done.stdout.splitlines()]
