@@ -306,12 +306,10 @@ class LocalBackend:
                     for core in child.cpu_affinity():
                         load[core] = load.get(core, 0) + 1
         chosen = sorted(cores, key=lambda core: (load[core], core))[: max(1, math.ceil(cpu_cores))]
-        for process in (self._shell(record), *self._members(record)):
-            if process is None:
-                continue
-            with contextlib.suppress(psutil.Error, OSError):
-                for thread in process.threads():
-                    os.sched_setaffinity(thread.id, chosen)
+        if (shell := self._shell(record)) is not None:
+            _pin_threads(shell, chosen)  # first: what it starts from now on inherits it
+        for process in self._members(record):
+            _pin_threads(process, chosen)
 
     def _watch_memory(self, record: Record, status: PodStatus) -> None:
         used = 0
@@ -348,6 +346,12 @@ class LocalBackend:
         draft = file.with_suffix(".tmp")
         draft.write_text(json.dumps(asdict(record)))
         draft.replace(file)
+
+
+def _pin_threads(process: psutil.Process, cores: list[int]) -> None:
+    with contextlib.suppress(psutil.Error, OSError):
+        for thread in process.threads():
+            os.sched_setaffinity(thread.id, cores)
 
 
 def _integer(file: Path) -> int | None:
