@@ -146,7 +146,7 @@ class Agent:
         return GetBooksReply(
             job=self._job,
             applied_samples=self._applied_samples(),
-            skipped_repeats=getattr(stats, "repeated_samples", 0),
+            skipped_repeats=stats.repeated_samples,
             rejected_pushes=stats.rejected,
             owns_dense=bool((own[self._layout.buckets :] != 0).any()),
             rows=self._control.categories(),

@@ -49,11 +49,15 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Since the server started: pushes applied, seconds in them (queueing included), pushes rejected."""
+    """Since the server started: pushes applied, seconds in them (queueing included), pushes rejected.
+
+    repeated_samples: of pushes that some column here had already, and did not apply again.
+    """
 
     updates: int
     update_seconds: float
     rejected: int
+    repeated_samples: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +208,8 @@ class Control:
         return Applied(np.where(mine, samples, 0), np.where(mine, pushes, 0), per_shard)
 
     def stats(self) -> Stats:
-        updates, spent_us, rejected = (int(v) for v in self._run["stats"]())
-        return Stats(updates, spent_us / 1e6, rejected)
+        updates, spent_us, rejected, repeated = (int(v) for v in self._run["stats"]())
+        return Stats(updates, spent_us / 1e6, rejected, repeated)
 
     def workers(self) -> dict[int, WorkerSeen]:
         ids, seen, now = self._run["workers"]()

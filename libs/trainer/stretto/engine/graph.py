@@ -44,7 +44,7 @@ class State:
     workers: Node  # worker -> [pushes accepted, time of the last one, microseconds]
     samples: Node  # [columns] samples applied
     pushes: Node  # [columns] pushes applied
-    stats: Node  # [3] pushes applied, microseconds in them, pushes rejected
+    stats: Node  # [4] pushes applied, microseconds in them, pushes rejected, samples recognised as repeated
     mutex: Node
 
     @property
@@ -106,7 +106,7 @@ def build_state(layout: Layout) -> State:
         workers=table_of("workers", 2),
         samples=variable("samples", tf.int64, [layout.columns]),
         pushes=variable("pushes", tf.int64, [layout.columns]),
-        stats=variable("stats", tf.int64, [3]),
+        stats=variable("stats", tf.int64, [4]),
         mutex=ops.MutexV2(shared_name="stretto/mutex"),
     )
 
@@ -121,7 +121,7 @@ def initialise(state: State) -> Node:
         _assign(state.own, tf.zeros([layout.columns], tf.int64)),
         _assign(state.samples, tf.zeros([layout.columns], tf.int64)),
         _assign(state.pushes, tf.zeros([layout.columns], tf.int64)),
-        _assign(state.stats, tf.zeros([3], tf.int64)),
+        _assign(state.stats, tf.zeros([4], tf.int64)),
     ]
     for slot, shape, value in zip(state.dense_slots, dense_slot_shapes(layout), slot_start(layout), strict=True):
         done.append(_assign(slot, tf.fill(shape, value)))
@@ -323,7 +323,8 @@ def build_push(state: State) -> tuple[list[Node], Node]:
             spent_us = ended_us - begun_us
             one = tf.cast(accepted & tf.reduce_any(claim), tf.int64)  # an empty push (warm-up) is none
             refused = tf.cast(~accepted, tf.int64)
-            counted = _add(state.stats, tf.stack([one, one * spent_us, refused]))
+            repeated = tf.cast(accepted & tf.reduce_any(claim & ~apply), tf.int64) * (stop - start)
+            counted = _add(state.stats, tf.stack([one, one * spent_us, refused, repeated]))
         answer = tf.concat([tf.stack([code, tf.reduce_sum(applied), spent_us]), own], 0)
     return [head, keys, row_gradients, slice_gradients, state_delta], lock.release(answer, [counted, *writes])
 

@@ -78,6 +78,7 @@ def test_a_repeated_push_changes_nothing_and_a_torn_one_is_completed(cluster):
     again = whole.push(keys, rows, dense, shard=5, attempt=1, start=0, stop=40)
     assert again.applied == 0
     assert servers.checksum() == before
+    assert [c.stats().repeated_samples for c in servers.controls()] == [40, 40]
     # a worker that dies after it reached one of two servers
     part = torn._current().parts[1]
     head = np.array([5, 1, 40, 80, 1])
@@ -86,6 +87,7 @@ def test_a_repeated_push_changes_nothing_and_a_torn_one_is_completed(cluster):
     assert whole.progress(5) == 40
     healed = whole.push(keys, rows, dense, shard=5, attempt=2, start=40, stop=80)
     assert healed.applied == LAYOUT.columns - part.claim.sum()
+    assert [c.stats().repeated_samples for c in servers.controls()] == [40, 80]  # only ps-1 had it
     assert (servers.samples() == 80).all()
     assert whole.progress(5) == 80
 
