@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any, ClassVar, Protocol
 
 from pydantic import TypeAdapter, ValidationError
@@ -19,6 +20,14 @@ from stretto_runtime.faults import RuntimeFault
 from stretto_runtime.snapshots import Document
 
 CLUSTER = "_"
+
+
+@cache
+def _adapter_of(state_type: type) -> TypeAdapter[Any]:
+    """Building one takes some ten milliseconds, and every partition needs the same."""
+    return TypeAdapter(state_type)
+
+
 """The key of the one machine that sees the messages of every job."""
 
 LANES = 512
@@ -73,7 +82,7 @@ class Machines:
     def __init__(self, factory: MachineFactory) -> None:
         self._factory = factory
         self._adapters: dict[str, TypeAdapter[Any]] = {
-            scope: TypeAdapter(state_type) for scope, state_type in factory.state_types.items()
+            scope: _adapter_of(state_type) for scope, state_type in factory.state_types.items()
         }
         self.slots: dict[str, Slot] = {}
         self.dirty: set[str] = set()

@@ -42,7 +42,10 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 class Record(BaseModel):
     """A value inside messages. Immutable and strictly typed; an unknown field of a newer writer is ignored."""
 
-    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False, ser_json_inf_nan="null")
+    # built at first use: no process needs all of the messages
+    model_config = ConfigDict(
+        strict=True, frozen=True, extra="ignore", allow_inf_nan=False, ser_json_inf_nan="null", defer_build=True
+    )
 
 
 class Message(Record):
