@@ -19,12 +19,11 @@ from . import views as v
 
 HISTORY_POINTS = 1024
 LIST_LIMIT = 500
-PODS_KEPT = 1000
 
 T = TypeVar("T")
 
 
-def _push(items: list[T], item: T, limit: int = LIST_LIMIT) -> None:
+def push(items: list[T], item: T, limit: int = LIST_LIMIT) -> None:
     items.append(item)
     if len(items) > limit:
         del items[0]
@@ -51,6 +50,19 @@ class Fold:
         self.evidence = evidence
         self.seq = seq
         self.time_s = time_s
+
+    def _train(self) -> None:
+        if self.view.status in ("submitted", "waiting", "starting"):
+            self.view.status = "training"
+            self.view.started_at_s = self.time_s
+
+    def _enter(self, kind: v.PhaseKind, detail: str) -> None:
+        self.view.phases[-1].ended_at_s = self.time_s
+        push(self.view.phases, v.Phase(kind, self.view.plan_version, detail, self.time_s))
+
+
+class JobFold(Fold):
+    """The job itself: its course, its measurements, its decisions."""
 
     @singledispatchmethod
     def fold(self, message: w.Message) -> None:
@@ -113,15 +125,6 @@ class Fold:
         self.view.shards.leased.clear()
         self.view.phases[-1].ended_at_s = self.time_s
 
-    def _train(self) -> None:
-        if self.view.status in ("submitted", "waiting", "starting"):
-            self.view.status = "training"
-            self.view.started_at_s = self.time_s
-
-    def _enter(self, kind: v.PhaseKind, detail: str) -> None:
-        self.view.phases[-1].ended_at_s = self.time_s
-        _push(self.view.phases, v.Phase(kind, self.view.plan_version, detail, self.time_s))
-
     # measurements ------------------------------------------------------------------------------------------------
 
     @fold.register
@@ -163,7 +166,7 @@ class Fold:
     def _bring(self, message: w.ProfileMeasured) -> None:
         """What the decision of this plan has brought so far: medians of its settled windows."""
         windows = self.evidence.settled.setdefault(message.plan_version, [])
-        _push(windows, (message.throughput, message.step_time_s))
+        push(windows, (message.throughput, message.step_time_s))
         for decision in reversed(self.view.decisions):
             if decision.version != message.plan_version:
                 continue
@@ -259,7 +262,7 @@ class Fold:
             message.reason,
         )
         self.view.forecast = forecast
-        _push(self.view.forecasts, forecast)
+        push(self.view.forecasts, forecast)
 
     # decisions ---------------------------------------------------------------------------------------------------
 
@@ -290,7 +293,7 @@ class Fold:
         measured = evidence.measured_settled or evidence.measured
         before = message.throughput_before or (measured.throughput if measured else None)
         view.plan, view.plan_version, view.cost_per_hour = message.plan, message.version, message.cost_per_hour
-        _push(
+        push(
             view.decisions,
             v.Decision(
                 version=message.version,
@@ -322,7 +325,7 @@ class Fold:
 
     @fold.register
     def _(self, message: w.PlanRefused) -> None:
-        _push(self.view.refusals, v.Refusal(self.time_s, message.kind, message.wanted, message.reasons))
+        push(self.view.refusals, v.Refusal(self.time_s, message.kind, message.wanted, message.reasons))
         if self.view.status == "submitted":
             self.view.status = "waiting"
 
@@ -335,122 +338,3 @@ class Fold:
                 break
         if message.version == self.view.plan_version and self.view.status not in (*v.OVER, "finishing"):
             self._enter("steady", f"plan {message.version}")
-
-    # pods --------------------------------------------------------------------------------------------------------
-
-    @fold.register
-    def _(self, message: w.PodStarted) -> None:
-        pods = self.view.pods
-        pods[message.pod] = v.PodView(
-            pod=message.pod,
-            role=message.role,
-            plan_version=message.plan_version,
-            cause=message.cause,
-            address=message.address,
-            started_at_s=self.time_s,
-            took_s=message.took_s,
-            limits=message.limits,
-            cpu_limit_cores=message.cpu_cores,
-            memory_limit_bytes=message.memory_bytes,
-        )
-        if len(pods) > PODS_KEPT:
-            gone = next((name for name, pod in pods.items() if pod.state == "exited"), None)
-            if gone is not None:
-                del pods[gone]
-        if message.cause == "relaunch" and self.view.phases[-1].kind == "recovering":
-            self._enter("steady", f"plan {self.view.plan_version}")
-
-    @fold.register
-    def _(self, message: w.PodExited) -> None:
-        pod = self.view.pods.setdefault(message.pod, v.PodView(pod=message.pod, role=message.role))
-        pod.state, pod.exited_at_s = "exited", self.time_s
-        pod.exit_reason, pod.exit_code, pod.detail = message.reason, message.exit_code, message.detail
-        pod.straggler = pod.hot = False
-        unwanted = message.reason not in ("completed", "stopped")
-        if unwanted and self.view.status not in (*v.OVER, "finishing"):
-            self._enter("recovering", f"{message.pod} {message.reason}")
-
-    @fold.register
-    def _(self, message: w.PodResized) -> None:
-        pod = self.view.pods.get(message.pod)
-        before = pod.memory_limit_bytes if pod else None
-        _push(
-            self.view.resizes,
-            v.Resize(self.time_s, message.pod, message.cpu_cores, message.memory_bytes, before),
-        )
-        if pod is not None:
-            pod.cpu_limit_cores, pod.memory_limit_bytes = message.cpu_cores, message.memory_bytes
-
-    @fold.register
-    def _(self, message: w.MigrationStarted) -> None:
-        migration = v.Migration(
-            message.plan_version,
-            message.cause,
-            message.sources,
-            message.destinations,
-            message.buckets,
-            self.time_s,
-        )
-        _push(self.view.migrations, migration)
-        self._enter("migrating", f"{message.buckets} buckets ({message.cause})")
-
-    @fold.register
-    def _(self, message: w.MigrationFinished) -> None:
-        for migration in reversed(self.view.migrations):
-            if migration.finished_at_s is None:
-                migration.finished_at_s = self.time_s
-                migration.moved_bytes, migration.took_s = message.moved_bytes, message.took_s
-                migration.longest_freeze_s = message.longest_freeze_s
-                break
-        if self.view.phases[-1].kind == "migrating":
-            self._enter("applying", f"plan {self.view.plan_version}")
-
-    # shards and checkpoints --------------------------------------------------------------------------------------
-
-    @fold.register
-    def _(self, message: w.ShardLeased) -> None:
-        self._train()
-        shards = self.view.shards
-        shards.leased[str(message.shard.id)] = message.pod
-        shards.leases += 1
-
-    @fold.register
-    def _(self, message: w.ShardCompleted) -> None:
-        self.view.shards.leased.pop(str(message.shard.id), None)
-        self.view.shards.completed += 1
-
-    @fold.register
-    def _(self, message: w.ShardRequeued) -> None:
-        self.view.shards.leased.pop(str(message.shard.id), None)
-        self.view.shards.requeued += 1
-
-    @fold.register
-    def _(self, message: w.ShardAbandoned) -> None:
-        self.view.shards.leased.pop(str(message.shard.id), None)
-        self.view.shards.abandoned += 1
-
-    @fold.register
-    def _(self, message: w.CheckpointSaved) -> None:
-        view = v.CheckpointView(message.checkpoint.id, "cached", self.time_s, message.checkpoint, message.pause_s)
-        _push(self.view.checkpoints, view)
-
-    @fold.register
-    def _(self, message: w.CheckpointFlushed) -> None:
-        self._stage(message.checkpoint.id, "stored", message.checkpoint)
-
-    @fold.register
-    def _(self, message: w.CheckpointRestored) -> None:
-        self._stage(message.checkpoint.id, "restored", message.checkpoint)
-
-    @fold.register
-    def _(self, message: w.CheckpointFailed) -> None:
-        self._stage(message.id, "failed", None)
-        self.view.checkpoints[-1].detail = message.reason
-
-    def _stage(self, id: str, stage: str, checkpoint: w.CheckpointRef | None) -> None:
-        found = next((view for view in self.view.checkpoints if view.id == id), None)
-        if found is None:
-            found = v.CheckpointView(id, "cached", self.time_s, checkpoint)
-            _push(self.view.checkpoints, found)
-        found.stage = stage  # type: ignore[assignment]
-        found.time_s = self.time_s

@@ -9,7 +9,8 @@ from __future__ import annotations
 import stretto_wire as w
 
 from . import views as v
-from .folding import Evidence, Fold
+from .fleet import FleetFold
+from .folding import Evidence, JobFold
 
 
 class Projection:
@@ -38,7 +39,8 @@ class Projection:
             self.strangers += 1
             return None
         view.last_seq = seq
-        Fold(view, self._evidence[message.job], seq, time_s).fold(message)
+        for fold in (JobFold, FleetFold):
+            fold(view, self._evidence[message.job], seq, time_s).fold(message)
         return view
 
     def _submit(self, message: w.JobSubmitted, seq: int, time_s: float, trace_id: str | None) -> v.JobView:

@@ -24,6 +24,7 @@ from stretto_wire import (
 
 Status = Literal["submitted", "waiting", "starting", "training", "finishing", "finished", "failed", "cancelled"]
 OVER: frozenset[Status] = frozenset({"finished", "failed", "cancelled"})
+CheckpointStage = Literal["cached", "stored", "restored", "failed"]
 PhaseKind = Literal["starting", "applying", "steady", "migrating", "recovering", "finishing"]
 
 
@@ -278,7 +279,7 @@ class CheckpointView:
     """A checkpoint and how far it is."""
 
     id: str
-    stage: Literal["cached", "stored", "restored", "failed"]
+    stage: CheckpointStage
     time_s: float
     checkpoint: CheckpointRef | None = None
     pause_s: float | None = None

@@ -1,0 +1,138 @@
+"""How one event changes what a job consists of: pods, migrations, shards, checkpoints."""
+
+from __future__ import annotations
+
+from functools import singledispatchmethod
+
+import stretto_wire as w
+
+from . import views as v
+from .folding import Fold, push
+
+PODS_KEPT = 1000
+
+
+class FleetFold(Fold):
+    """Pods and what they hold."""
+
+    @singledispatchmethod
+    def fold(self, message: w.Message) -> None:
+        """Messages of other kinds are passed over."""
+
+    # pods --------------------------------------------------------------------------------------------------------
+
+    @fold.register
+    def _(self, message: w.PodStarted) -> None:
+        pods = self.view.pods
+        pods[message.pod] = v.PodView(
+            pod=message.pod,
+            role=message.role,
+            plan_version=message.plan_version,
+            cause=message.cause,
+            address=message.address,
+            started_at_s=self.time_s,
+            took_s=message.took_s,
+            limits=message.limits,
+            cpu_limit_cores=message.cpu_cores,
+            memory_limit_bytes=message.memory_bytes,
+        )
+        if len(pods) > PODS_KEPT:
+            gone = next((name for name, pod in pods.items() if pod.state == "exited"), None)
+            if gone is not None:
+                del pods[gone]
+        if message.cause == "relaunch" and self.view.phases[-1].kind == "recovering":
+            self._enter("steady", f"plan {self.view.plan_version}")
+
+    @fold.register
+    def _(self, message: w.PodExited) -> None:
+        pod = self.view.pods.setdefault(message.pod, v.PodView(pod=message.pod, role=message.role))
+        pod.state, pod.exited_at_s = "exited", self.time_s
+        pod.exit_reason, pod.exit_code, pod.detail = message.reason, message.exit_code, message.detail
+        pod.straggler = pod.hot = False
+        unwanted = message.reason not in ("completed", "stopped")
+        if unwanted and self.view.status not in (*v.OVER, "finishing"):
+            self._enter("recovering", f"{message.pod} {message.reason}")
+
+    @fold.register
+    def _(self, message: w.PodResized) -> None:
+        pod = self.view.pods.get(message.pod)
+        before = pod.memory_limit_bytes if pod else None
+        push(
+            self.view.resizes,
+            v.Resize(self.time_s, message.pod, message.cpu_cores, message.memory_bytes, before),
+        )
+        if pod is not None:
+            pod.cpu_limit_cores, pod.memory_limit_bytes = message.cpu_cores, message.memory_bytes
+
+    @fold.register
+    def _(self, message: w.MigrationStarted) -> None:
+        migration = v.Migration(
+            message.plan_version,
+            message.cause,
+            message.sources,
+            message.destinations,
+            message.buckets,
+            self.time_s,
+        )
+        push(self.view.migrations, migration)
+        self._enter("migrating", f"{message.buckets} buckets ({message.cause})")
+
+    @fold.register
+    def _(self, message: w.MigrationFinished) -> None:
+        for migration in reversed(self.view.migrations):
+            if migration.finished_at_s is None:
+                migration.finished_at_s = self.time_s
+                migration.moved_bytes, migration.took_s = message.moved_bytes, message.took_s
+                migration.longest_freeze_s = message.longest_freeze_s
+                break
+        if self.view.phases[-1].kind == "migrating":
+            self._enter("applying", f"plan {self.view.plan_version}")
+
+    # shards and checkpoints --------------------------------------------------------------------------------------
+
+    @fold.register
+    def _(self, message: w.ShardLeased) -> None:
+        self._train()
+        shards = self.view.shards
+        shards.leased[str(message.shard.id)] = message.pod
+        shards.leases += 1
+
+    @fold.register
+    def _(self, message: w.ShardCompleted) -> None:
+        self.view.shards.leased.pop(str(message.shard.id), None)
+        self.view.shards.completed += 1
+
+    @fold.register
+    def _(self, message: w.ShardRequeued) -> None:
+        self.view.shards.leased.pop(str(message.shard.id), None)
+        self.view.shards.requeued += 1
+
+    @fold.register
+    def _(self, message: w.ShardAbandoned) -> None:
+        self.view.shards.leased.pop(str(message.shard.id), None)
+        self.view.shards.abandoned += 1
+
+    @fold.register
+    def _(self, message: w.CheckpointSaved) -> None:
+        view = v.CheckpointView(message.checkpoint.id, "cached", self.time_s, message.checkpoint, message.pause_s)
+        push(self.view.checkpoints, view)
+
+    @fold.register
+    def _(self, message: w.CheckpointFlushed) -> None:
+        self._stage(message.checkpoint.id, "stored", message.checkpoint)
+
+    @fold.register
+    def _(self, message: w.CheckpointRestored) -> None:
+        self._stage(message.checkpoint.id, "restored", message.checkpoint)
+
+    @fold.register
+    def _(self, message: w.CheckpointFailed) -> None:
+        self._stage(message.id, "failed", None).detail = message.reason
+
+    def _stage(self, id: str, stage: v.CheckpointStage, checkpoint: w.CheckpointRef | None) -> v.CheckpointView:
+        found = next((view for view in self.view.checkpoints if view.id == id), None)
+        if found is None:
+            found = v.CheckpointView(id, "cached", self.time_s, checkpoint)
+            push(self.view.checkpoints, found)
+        found.stage, found.time_s = stage, self.time_s
+        return found
