@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from stretto_core.arbitration import (
     by_resource,
     claim,
     fit_into,
     give_back,
+    holdable,
     in_words,
+    required_gain,
     shortage,
     worthwhile,
 )
 from stretto_core.candidates import MEMORY_STEP_BYTES, Candidate
+from stretto_core.cluster import ArbiterSettings, ArbiterState, JobState
 from stretto_core.explanation import Choice, alternatives, why
 from stretto_core.jobs import (
     Alternative,
@@ -38,64 +41,14 @@ from stretto_core.jobs import (
 from stretto_core.machine import Action, Emit
 from stretto_core.selection import (
     Contender,
-    Objective,
     Option,
     SelectionAlgorithm,
     SelectionProblem,
     weighted_greedy,
 )
-from stretto_core.types import GIB, NOTHING, JobProfile, Plan, Resources
+from stretto_core.types import GIB, NOTHING, Plan, Resources
 
 ALTERNATIVES_MAX = 8
-
-
-@dataclass(frozen=True, slots=True)
-class ArbiterSettings:
-    """``capacity`` of the cluster. A job is resized for throughput only when the predicted gain exceeds
-    ``gain_fraction_min`` plus one standard deviation of the prediction, and its last change is ``settle_s`` ago.
-    """
-
-    capacity: Resources
-    objective: Objective = "efficiency"
-    rho: float = 2.5
-    gain_fraction_min: float = 0.10
-    settle_s: float = 20.0
-    round_s: float = 2.0
-    apply_timeout_s: float = 300.0
-    leave_timeout_s: float = 60.0
-    shrink_after_s: float = 60.0
-
-
-@dataclass(slots=True)
-class JobState:
-    """One job's claim and wishes. ``plan`` is the last decided one, None until it starts; ``applying`` until its
-    pods are there, with ``before`` still claimed."""
-
-    job: str
-    profile: JobProfile
-    order: int
-    plan: Plan | None = None
-    before: Plan | None = None
-    version: int = 0
-    applying: bool = False
-    changed_s: float = 0.0
-    leaving_s: float | None = None
-    samples_done: int = 0
-    throughput: float = 0.0
-    proposal: PlanProposed | None = None
-    refused: PlanRefused | None = None
-    candidates: CandidatesComputed | None = None
-    ps_memory_bytes: int = 0
-    shrink_to_bytes: int = 0
-
-
-@dataclass(slots=True)
-class ArbiterState:
-    """All jobs that hold or want capacity, by name."""
-
-    jobs: dict[str, JobState] = field(default_factory=dict[str, JobState])
-    submitted: int = 0
-    last_round_s: float = 0.0
 
 
 class ArbiterMachine:
@@ -143,6 +96,8 @@ class ArbiterMachine:
                 job.candidates, job.throughput = event, event.throughput
             case PlanApplied() if event.version == job.version and job.applying:
                 job.applying, job.before, job.changed_s = False, None, now
+                if not job.had_before(event.plan):
+                    job.had.append(event.plan)
             case JobProgressed():
                 job.samples_done = max(job.samples_done, event.samples_done)
             case OomForecast():
@@ -176,7 +131,7 @@ class ArbiterMachine:
 
     def _cycle(self, now: float) -> list[PlanDecided | PlanRefused]:
         facts: list[PlanDecided | PlanRefused] = []
-        ready = [job for job in self._by_priority() if not job.applying and job.leaving_s is None]
+        ready = [job for job in self.state.by_priority() if not job.applying and job.leaving_s is None]
         for job in ready:
             if job.plan is not None and job.ps_memory_bytes > job.plan.ps_memory_bytes:
                 facts += self._grow_memory(job, job.plan, now)
@@ -193,20 +148,9 @@ class ArbiterMachine:
                 facts += self._shrink_memory(job, job.plan, now)
         return facts
 
-    def _by_priority(self) -> list[JobState]:
-        return sorted(self.state.jobs.values(), key=lambda job: (-job.profile.weight, job.order))
-
-    def claimed(self) -> Resources:
-        """What all jobs hold: while a change is applied, the larger of both plans in each resource."""
-        total = NOTHING
-        for job in self.state.jobs.values():
-            if job.plan is not None:
-                total = total + claim(job.plan, job.before)
-        return total
-
     def free(self) -> Resources:
         """What nobody holds; negative where the capacity was lowered below the claims."""
-        return self.settings.capacity - self.claimed()
+        return self.settings.capacity - self.state.claimed()
 
     def _decide(
         self,
@@ -315,7 +259,7 @@ class ArbiterMachine:
 
         While any change is applied, room may be about to come free: nobody is asked then.
         """
-        others = [job for job in reversed(self._by_priority()) if job.plan is not None and job.leaving_s is None]
+        others = [job for job in reversed(self.state.by_priority()) if job.plan is not None and job.leaving_s is None]
         if any(job.applying for job in others):
             return []
         free = self.free()
@@ -344,7 +288,11 @@ class ArbiterMachine:
         self, job: JobState, plan: Plan, proposal: PlanProposed, now: float
     ) -> list[PlanDecided | PlanRefused]:
         """A measurement needs room now, or the planner looks for another one."""
-        wanted = replace(proposal.plan, ps_memory_bytes=max(proposal.plan.ps_memory_bytes, job.ps_memory_bytes))
+        # proposed before the last decision on memory was heard: what that gave stays
+        held = math.ceil(plan.ps_memory_bytes * max(plan.ps / proposal.plan.ps, 1))
+        most = max(job.profile.limits.high.ps_memory_bytes, proposal.plan.ps_memory_bytes)
+        memory = max(proposal.plan.ps_memory_bytes, job.ps_memory_bytes, min(held, most))
+        wanted = replace(proposal.plan, ps_memory_bytes=memory)
         job.proposal = None
         if wanted == plan:
             return []
@@ -357,9 +305,10 @@ class ArbiterMachine:
 
     # ---- 4: the round -----------------------------------------------------------------------------------------
 
-    def _round(self, ready: Sequence[JobState], now: float) -> list[PlanDecided]:
+    def _round(self, ready: Sequence[JobState], now: float) -> list[PlanDecided | PlanRefused]:
         """Weighted greedy selection over every job whose candidates are current and worth a change."""
         self.state.last_round_s = now
+        facts = [fact for job in ready for fact in self._out_of_reach(job)]
         offers = {job.job: self._offer(job, now) for job in ready}
         contenders = tuple(
             Contender(
@@ -372,14 +321,13 @@ class ArbiterMachine:
             if offers.get(job.job)
         )
         if not contenders:
-            return []
+            return facts
         free = self._to_give()
         problem = SelectionProblem(contenders, by_resource(free), self.settings.objective, self.settings.rho)
         selection = self.select(problem)
         chosen = [o for c in contenders for o in c.options if o.id == selection.chosen.get(c.job)]
         if not problem.fits(chosen):
-            return []  # a plug-in that overdraws the capacity is not followed
-        facts: list[PlanDecided] = []
+            return facts  # a plug-in that overdraws the capacity is not followed
         for contender in contenders:
             job = self.state.jobs[contender.job]
             if (chosen_id := selection.chosen.get(contender.job)) is None or job.candidates is None:
@@ -394,7 +342,11 @@ class ArbiterMachine:
                 self.settings.gain_fraction_min,
             )
             plan, others = choice.candidate.plan, alternatives(choice)
-            facts.append(self._decide(job, "improve", plan, why(choice), now, choice.candidate, others))
+            reasons = why(choice)
+            if job.had_before(plan):
+                job.returned_s = now
+                reasons.append("the job had this plan before: its throughput was measured, it goes back to it once")
+            facts.append(self._decide(job, "improve", plan, reasons, now, choice.candidate, others))
         return facts
 
     def _offer(self, job: JobState, now: float) -> list[Option]:
@@ -402,7 +354,34 @@ class ArbiterMachine:
         settled = now - job.changed_s >= self.settings.settle_s
         if job.plan is None or job.candidates is None or not settled or job.profile.fixed:
             return []
-        return worthwhile(job.candidates, job.plan, job.profile, self.settings.gain_fraction_min)
+        options = worthwhile(job.candidates, job.plan, job.profile, self.settings.gain_fraction_min)
+        if job.returned_s is None or now - job.returned_s >= self.settings.return_again_s:
+            return options
+        candidates = job.candidates.candidates
+        return [option for option in options if not job.had_before(candidates[int(option.id)].plan)]
+
+    def _out_of_reach(self, job: JobState) -> list[PlanDecided | PlanRefused]:
+        """Say why a plan that was measured to be better is not gone back to: its PSes would need too much memory."""
+        computed, limits = job.candidates, job.profile.limits
+        if computed is None or job.plan is None:
+            return []
+        better = [
+            candidate
+            for candidate in computed.candidates
+            if not holdable(candidate.plan, limits, job.plan)
+            and job.had_before(candidate.plan)
+            and candidate.gain / computed.throughput >= required_gain(candidate, self.settings.gain_fraction_min)
+        ]
+        if not better:
+            return []
+        best = max(better, key=lambda candidate: candidate.gain)
+        wanted = best.plan
+        reasons = [
+            f"measured before: {best.throughput:.0f} samples/s with {wanted.describe()}",
+            f"{wanted.ps} PS would have to hold {wanted.ps_memory_bytes / GIB:.2f} GiB each, the job's limits end at"
+            f" {limits.high.ps_memory_bytes / GIB:.2f} GiB: raise them",
+        ]
+        return list(self._refuse(job, "improve", wanted, reasons))
 
 
 def _least(job: JobState, proposal: PlanProposed) -> Resources:

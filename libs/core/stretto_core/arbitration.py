@@ -12,6 +12,8 @@ from stretto_core.types import GIB, PLAN_FIELDS, JobLimits, JobProfile, Plan, Re
 
 HALF_WIDTH_MAX = 0.5  # of the 90 % interval of log throughput: beyond it a plan is not identified, only guessed
 
+LATER_MAX = 0.05  # of the time to the end: so much a clearly cheaper plan may cost
+
 
 def identified(candidate: Candidate) -> bool:
     """Whether the model knows enough of the plan to decide on it."""
@@ -24,31 +26,62 @@ def required_gain(candidate: Candidate, gain_fraction_min: float) -> float:
 
 
 def worthwhile(computed: CandidatesComputed, plan: Plan, profile: JobProfile, gain_fraction_min: float) -> list[Option]:
-    """The identified candidates whose net gain passes the hysteresis, as options; their id is the candidate's index.
+    """The identified candidates that are worth a change, as options; their id is the candidate's index.
 
-    A plan that is no slower and saves at least the same fraction of the cost passes too.
+    Those whose net gain passes the hysteresis; if there are none, those that finish the job for clearly less.
     """
     if computed.throughput <= 0:
         return []
+    possible = [
+        (i, candidate)
+        for i, candidate in enumerate(computed.candidates)
+        if candidate.plan != plan and identified(candidate) and holdable(candidate.plan, profile.limits, plan)
+    ]
+    faster = [row for row in possible if row[1].gain / computed.throughput >= required_gain(row[1], gain_fraction_min)]
+    chosen = faster or [row for row in possible if saves(computed, row[1], plan, profile, gain_fraction_min)]
+    return [as_option(i, candidate, computed, plan, profile) for i, candidate in chosen]
+
+
+def saves(
+    computed: CandidatesComputed, candidate: Candidate, plan: Plan, profile: JobProfile, gain_fraction_min: float
+) -> bool:
+    """Whether the rest of the job gets cheaper by the hysteresis, and later by ``LATER_MAX`` at most.
+
+    Both count the change's overhead; the time counts one standard deviation of the prediction against it too.
+    """
+    kept = 1 + candidate.gain / computed.throughput  # of the throughput, net of the overhead (Eq. 8)
     cost_now = profile.prices.cost_per_hour(plan.resources)
-    options: list[Option] = []
-    for i, candidate in enumerate(computed.candidates):
-        need = required_gain(candidate, gain_fraction_min)
-        faster = candidate.gain / computed.throughput >= need
-        cheaper = candidate.gain > 0 and candidate.cost_per_hour <= cost_now * (1 - need)
-        if candidate.plan != plan and identified(candidate) and (faster or cheaper):
-            options.append(as_option(i, candidate, plan, profile))
-    return options
+    need = required_gain(candidate, gain_fraction_min)
+    in_time = kept * (1 - candidate.relative_error) >= 1 / (1 + LATER_MAX)
+    return in_time and candidate.cost_per_hour / kept <= cost_now * (1 - need)
 
 
-def as_option(index: int, candidate: Candidate, plan: Plan, profile: JobProfile) -> Option:
+def holdable(plan: Plan, limits: JobLimits, current: Plan | None = None) -> bool:
+    """Whether the plan's PSes may have the memory that they need; what they have already they may have."""
+    had = current.ps_memory_bytes if current is not None and current.ps == plan.ps else 0
+    return plan.ps_memory_bytes <= max(limits.high.ps_memory_bytes, had)
+
+
+def same_shape(one: Plan, other: Plan) -> bool:
+    """Whether two plans have the same counts and cores: their throughput is the same."""
+    memory = {"worker_memory_bytes": one.worker_memory_bytes, "ps_memory_bytes": one.ps_memory_bytes}
+    return replace(other, **memory) == one
+
+
+def as_option(
+    index: int, candidate: Candidate, computed: CandidatesComputed, plan: Plan, profile: JobProfile
+) -> Option:
     """A candidate as additions to the plan in force, under its index.
 
-    What it gives back is still held while it is applied, so nobody else can have it in the same round.
+    What it gives back is still held while it is applied, so nobody else can have it in the same round. The gain of a
+    plan that only saves is the throughput which the money it saves pays for at present.
     """
     cost = profile.prices.cost_per_hour(candidate.plan.resources - plan.resources)
     held = claim(candidate.plan, plan) - plan.resources
-    return Option(str(index), by_resource(held), cost, candidate.gain, candidate.throughput)
+    gain, cost_now = candidate.gain, profile.prices.cost_per_hour(plan.resources)
+    if gain <= 0 and cost < 0:
+        gain = max(gain - computed.throughput * cost / max(cost_now, 1e-12), 0.0)
+    return Option(str(index), by_resource(held), cost, gain, candidate.throughput)
 
 
 def by_resource(amount: Resources) -> dict[str, float]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -20,6 +20,7 @@ from stretto_core.types import GIB, JobLimits, Plan, Prices, Resources
 MEBIBYTE = 1024**2
 MEMORY_STEP_BYTES = 64 * MEBIBYTE
 COST_BINS = 65536
+NORMAL_90 = 1.645  # standard deviations to either side of a 90 % interval
 AXIS_LIMITS = (64, 32, 32, 32)  # values per axis; longer ranges are thinned geometrically
 
 
@@ -201,6 +202,32 @@ def exact_front(problem: CandidateProblem) -> list[PricedPlan]:
     return [PricedPlan(problem.grid.plan(int(i)), float(speed[i]), float(cost[i])) for i in pareto_indices(cost, speed)]
 
 
+def with_verified(problem: CandidateProblem, front: Sequence[PricedPlan], current: Plan) -> list[PricedPlan]:
+    """The front and every measured configuration, cheapest first.
+
+    What was measured is known, what beats it may be only a prediction that turns out too uncertain to act on: then
+    the measured plan is the best there is. Memory as in :func:`grid_within`, but beyond the job's limits too: whoever
+    decides says why a plan that is known to be better cannot be had.
+    """
+    present = {Configuration.of(priced.plan, problem.batch_size) for priced in front}
+    result = list(front)
+    for known in problem.verified:
+        at = known.configuration
+        if at in present or at.batch_size != problem.batch_size:
+            continue
+        memory = math.ceil(current.ps_memory_bytes * max(current.ps / at.ps, 1))
+        plan = replace(
+            current,
+            workers=at.workers,
+            ps=at.ps,
+            worker_cpu_cores=at.worker_cpu_cores,
+            ps_cpu_cores=at.ps_cpu_cores,
+            ps_memory_bytes=memory,
+        )
+        result.append(PricedPlan(plan, known.throughput, problem.prices.cost_per_hour(plan.resources)))
+    return sorted(result, key=lambda priced: (priced.cost_per_hour, -priced.throughput))
+
+
 def pareto_indices(cost: Array, gain: Array) -> NDArray[np.int64]:
     """Indices of the points that no other point beats (cost down, gain up), by rising cost.
 
@@ -220,26 +247,20 @@ def pareto_indices(cost: Array, gain: Array) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class Overheads:
-    """Seconds of training that a change wastes, from past changes of the cluster (Eq. 8's Overhead)."""
+    """Seconds of training that a change wastes, from past changes of the cluster (Eq. 8's Overhead).
+
+    Cores and memory of running pods change in place: that is not what moves parameters.
+    """
 
     worker_change_s: float = 5.0
     ps_change_s: float = 15.0
-
-    @staticmethod
-    def workers_change(current: Plan, target: Plan) -> bool:
-        """Whether workers join, leave or get other cores."""
-        return (target.workers, target.worker_cpu_cores) != (current.workers, current.worker_cpu_cores)
-
-    @staticmethod
-    def ps_moved(current: Plan, target: Plan) -> int:
-        """PSes whose parameters move: all of them when they get another size, else those that come or go."""
-        resized = (target.ps_cpu_cores, target.ps_memory_bytes) != (current.ps_cpu_cores, current.ps_memory_bytes)
-        return max(current.ps, target.ps) if resized else abs(target.ps - current.ps)
+    resize_s: float = 1.0
 
     def seconds(self, current: Plan, target: Plan) -> float:
         """The wasted seconds of going from one plan to another: workers join at once, PSes migrate one by one."""
-        workers = self.worker_change_s if self.workers_change(current, target) else 0.0
-        return workers + self.ps_moved(current, target) * self.ps_change_s
+        workers = self.worker_change_s if target.workers != current.workers else 0.0
+        resized = self.resize_s if replace(current, workers=target.workers, ps=target.ps) != target else 0.0
+        return workers + resized + abs(target.ps - current.ps) * self.ps_change_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +287,7 @@ class Candidate:
     @property
     def relative_error(self) -> float:
         """One standard deviation of the prediction, relative: a 90 % interval is 1.645 of them to either side."""
-        return self.half_width / 1.645
+        return self.half_width / NORMAL_90
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,9 +321,11 @@ def weigh(problem: CandidateProblem, front: Sequence[PricedPlan], against: Compa
     quantile = problem.model.quantile(0.9)
     result: list[Candidate] = []
     for priced, configuration, predicted_sd in zip(front, configurations, log_sd, strict=True):
-        sd = known.get(configuration, float(predicted_sd))
+        # a measured plan has its own standard error, which knows nothing of the model's few degrees of freedom
+        measured_sd = known.get(configuration)
+        width = quantile * float(predicted_sd) if measured_sd is None else NORMAL_90 * measured_sd
         overhead_s = against.overheads.seconds(against.current, priced.plan)
-        factor = math.exp(min(quantile * sd, KNOWS_NOTHING))
+        factor = math.exp(min(width, KNOWS_NOTHING))
         result.append(
             Candidate(
                 plan=priced.plan,
@@ -317,11 +340,19 @@ def weigh(problem: CandidateProblem, front: Sequence[PricedPlan], against: Compa
     return result
 
 
-def thin(candidates: Sequence[Candidate], limit: int = 64) -> list[Candidate]:
-    """At most ``limit`` candidates, evenly spread over the logs of throughput, cheapest and fastest included."""
+def thin(candidates: Sequence[Candidate], limit: int = 64, kept: Sequence[Configuration] = ()) -> list[Candidate]:
+    """At most ``limit`` candidates, evenly spread over the logs of throughput, cheapest and fastest included.
+
+    The plans of the configurations ``kept`` stay whatever the limit.
+    """
     if len(candidates) <= limit:
         return list(candidates)
     speeds = np.array([candidate.throughput for candidate in candidates])
-    wanted = np.geomspace(speeds[0], speeds[-1], limit)
-    picked = sorted({int(np.abs(speeds / value - 1).argmin()) for value in wanted})
+    asked = [
+        i
+        for i, candidate in enumerate(candidates)
+        if any(Configuration.of(candidate.plan, at.batch_size) == at for at in kept)
+    ]
+    wanted = np.geomspace(speeds.min(), speeds.max(), max(limit - len(asked), 2))
+    picked = sorted({*asked, *(int(np.abs(speeds / value - 1).argmin()) for value in wanted)})
     return [candidates[i] for i in picked]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stretto_core.arbitration import as_option, identified, in_words, required_gain
+from stretto_core.arbitration import as_option, holdable, identified, in_words, required_gain
 from stretto_core.candidates import Candidate
 from stretto_core.jobs import Alternative, CandidatesComputed
 from stretto_core.selection import Contender, SelectionProblem
-from stretto_core.types import JobProfile, Resources
+from stretto_core.types import GIB, JobProfile, Resources
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def alternatives(choice: Choice) -> list[Alternative]:
     for i, candidate in enumerate(choice.computed.candidates):
         if i == choice.index or candidate.plan == choice.computed.plan:
             continue
-        option = as_option(i, candidate, choice.computed.plan, choice.profile)
+        option = as_option(i, candidate, choice.computed, choice.computed.plan, choice.profile)
         efficiency = choice.problem.value(choice.contender, option)
         row = Alternative(
             candidate.plan, candidate.throughput, candidate.cost_per_hour, efficiency, why_not(choice, candidate)
@@ -72,6 +72,9 @@ def why_not(choice: Choice, candidate: Candidate) -> str:
     if not identified(candidate):
         low, high = candidate.throughput_low, candidate.throughput_high
         return f"not identified: between {low:.0f} and {high:.0f} samples/s; nearer plans come first"
+    limit = choice.profile.limits.high.ps_memory_bytes
+    if not holdable(candidate.plan, choice.profile.limits, choice.computed.plan):
+        return f"needs {candidate.plan.ps_memory_bytes / GIB:.2f} GiB per PS, the job's limits end at {limit / GIB:.2f}"
     if candidate.gain <= 0:
         return f"gains nothing once its overhead of {candidate.overhead_s:.0f} s is counted"
     if net < need:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from stretto_core.throughput import (
     COMPONENTS,
@@ -151,6 +150,8 @@ def _gauss_newton(system: _System, weight: Array, theta: Array | None = None, ro
 
 
 def _nnls(matrix: Array, target: Array) -> Array:
+    from scipy.optimize import nnls  # imported late: it takes longer than everything else of a service's start
+
     return np.asarray(nnls(matrix, target, maxiter=50 * matrix.shape[1])[0], dtype=np.float64)
 
 

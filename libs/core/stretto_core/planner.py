@@ -15,6 +15,7 @@ from stretto_core.candidates import (
     grid_within,
     thin,
     weigh,
+    with_verified,
 )
 from stretto_core.exploration import ExplorationLimits, next_measurement
 from stretto_core.jobs import (
@@ -38,13 +39,15 @@ from stretto_core.throughput import Configuration, Inputs, throughput
 from stretto_core.types import GIB, JobProfile, Plan, Resources
 from stretto_core.warmstart import PastJob
 
+RATES_KEPT = 256  # of one change
+
 
 @dataclass(frozen=True, slots=True)
 class PlannerSettings:
     """``room`` is the whole cluster: no plan beyond it is proposed. ``cold_start`` serves a job without any history.
 
     A plan is judged after ``windows_min`` windows. A measurement is made only if, once it is done, the job still lasts
-    ``payback_factor`` times what the change wastes. ``cpu_step`` in cores.
+    ``payback_factor`` times as long: a worse plan is then left again in time. ``cpu_step`` in cores.
     """
 
     room: Resources
@@ -80,6 +83,8 @@ class PlanState:
     throughput: float = 0.0
     ps_memory_peak_bytes: int = 0
     overheads: Overheads | None = None
+    throughput_before: float = 0.0
+    rates_while_changing: list[float] = field(default_factory=list[float])
     model: ModelFitted | None = None
     published: CandidatesComputed | None = None
 
@@ -118,7 +123,7 @@ class PlanMachine:
             case PlanApplied() if event.version > state.applied_version:
                 self._applied(event)
             case JobProgressed():
-                state.samples_done = max(state.samples_done, event.samples_done)
+                self._progressed(event)
             case ProfileMeasured():
                 self._measured(event)
             case ModelFitted():
@@ -187,6 +192,7 @@ class PlanMachine:
         state = self.state
         state.decided_version, state.decided_previous = event.version, event.previous
         state.pending = False
+        state.rates_while_changing, state.throughput_before = [], state.throughput
         if event.kind == "measure":
             state.explored += 1
 
@@ -198,12 +204,26 @@ class PlanMachine:
         state.decided_version = max(state.decided_version, event.version)
         if before is None:
             return
-        moved = abs(event.plan.ps - before.ps)
+        moved, wasted_s = abs(event.plan.ps - before.ps), self._wasted_s(event.took_s)
         if moved:
-            seen = (overheads.ps_change_s + event.took_s / moved) / 2
-            state.overheads = replace(overheads, ps_change_s=seen)
-        elif not overheads.ps_moved(before, event.plan) and overheads.workers_change(before, event.plan):
-            state.overheads = replace(overheads, worker_change_s=(overheads.worker_change_s + event.took_s) / 2)
+            state.overheads = replace(overheads, ps_change_s=(overheads.ps_change_s + wasted_s / moved) / 2)
+        elif event.plan.workers != before.workers:
+            state.overheads = replace(overheads, worker_change_s=(overheads.worker_change_s + wasted_s) / 2)
+
+    def _wasted_s(self, took_s: float) -> float:
+        """What of a change's time was lost: training goes on while pods start and parameters move, only slower."""
+        state = self.state
+        if not state.rates_while_changing or state.throughput_before <= 0:
+            return took_s
+        kept = sum(state.rates_while_changing) / len(state.rates_while_changing) / state.throughput_before
+        return took_s * (1 - min(kept, 1.0))
+
+    def _progressed(self, event: JobProgressed) -> None:
+        state = self.state
+        state.samples_done = max(state.samples_done, event.samples_done)
+        if state.decided_version > state.applied_version:
+            state.rates_while_changing.append(event.throughput)
+            del state.rates_while_changing[:-RATES_KEPT]
 
     def _measured(self, event: ProfileMeasured) -> None:
         state = self.state
@@ -285,7 +305,7 @@ class PlanMachine:
             return None
         wasted_s = overheads.seconds(plan, choice.plan)
         takes_s = wasted_s + settings.windows_min * settings.window_s
-        if remaining_s < takes_s + settings.payback_factor * wasted_s:
+        if remaining_s < takes_s * (1 + settings.payback_factor):
             state.explored_enough = f"{remaining_s:.0f} s of training are left: a measurement of {takes_s:.0f} s"
             return None
         x = Inputs.of([Configuration.of(choice.plan, problem.batch_size)])
@@ -312,7 +332,8 @@ class PlanMachine:
             remaining_samples=self._remaining(profile),
             overheads=state.overheads or self.settings.overheads,
         )
-        front = weigh(problem, self.algorithm(problem), against)
+        front = weigh(problem, with_verified(problem, self.algorithm(problem), plan), against)
+        measured = [row.configuration for row in problem.verified]
         fact = CandidatesComputed(
             job=state.job,
             plan_version=state.applied_version,
@@ -320,7 +341,7 @@ class PlanMachine:
             throughput=current.throughput,
             algorithm=self.algorithm_name,
             plans_considered=math.prod(problem.grid.shape),
-            candidates=tuple(thin(front, self.settings.candidates_max)),
+            candidates=tuple(thin(front, self.settings.candidates_max, measured)),
         )
         if not fact.candidates or not self._moved(fact):
             return []

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
 from stretto_core.machine import CoreError
 from stretto_core.types import Plan
@@ -223,6 +222,8 @@ class FittedModel:
 
     def quantile(self, level: float = 0.9) -> float:
         """How many standard deviations the interval at ``level`` reaches to either side."""
+        from scipy.special import stdtrit  # imported late: it takes longer than everything else of a service's start
+
         return float(stdtrit(self.dof, 0.5 + level / 2))
 
     def half_width(self, configuration: Configuration, level: float = 0.9) -> float:

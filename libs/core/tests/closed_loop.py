@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from stretto_core.arbiter import ArbiterMachine, ArbiterSettings
+from stretto_core.arbiter import ArbiterMachine
+from stretto_core.cluster import ArbiterSettings
 from stretto_core.fitter import FitMachine
 from stretto_core.history import HistoryMachine
 from stretto_core.jobs import (
@@ -54,6 +55,7 @@ class Loop:
     planner_settings: PlannerSettings | None = None
     log: list[tuple[float, Any]] = field(default_factory=list)
     now: float = 1000.0
+    kept_while_applying: float = 1.0  # of the throughput
 
     def __post_init__(self) -> None:
         self.arbiter = ArbiterMachine(None, self.settings or ArbiterSettings(self.capacity))
@@ -105,6 +107,8 @@ class Loop:
         version, now_plan = self.running[job]
         step = self.step_time(now_plan) * self.random.lognormvariate(0, self.noise)
         rate = now_plan.workers * 512 / step
+        if any(applied.job == job for _, applied in self.due):
+            rate *= self.kept_while_applying
         self.done[job] += rate * self.window_s
         total = self.profiles[job].samples
         self.tell(ProfileMeasured(job, version, now_plan, 512, self.window_s, step, {}, rate, 700 * MIB, settled=True))

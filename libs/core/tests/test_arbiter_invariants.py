@@ -7,8 +7,9 @@ import math
 from closed_loop import MIB, plan, profile
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stretto_core.arbiter import ArbiterMachine, ArbiterSettings
+from stretto_core.arbiter import ArbiterMachine
 from stretto_core.candidates import Candidate
+from stretto_core.cluster import ArbiterSettings
 from stretto_core.jobs import (
     CandidatesComputed,
     JobEnded,
@@ -98,7 +99,7 @@ def test_capacity_versions_and_running_changes_are_respected(
             held: Plan = fact.plan
             assert held.ps_memory_bytes >= 512 * MIB
             assert machine.state.jobs[fact.job].plan == held
-        claimed = machine.claimed()
+        claimed = machine.state.claimed()
         assert claimed.fits(CAPACITY), f"{claimed} of {CAPACITY}"
 
 
@@ -108,7 +109,7 @@ def test_a_machine_that_continues_from_its_snapshot_decides_the_same(
     script: list[tuple[tuple[str, str, object], float]],
 ) -> None:
     from pydantic import TypeAdapter
-    from stretto_core.arbiter import ArbiterState
+    from stretto_core.cluster import ArbiterState
 
     adapter = TypeAdapter(ArbiterState)
     whole, now = ArbiterMachine(None, ArbiterSettings(CAPACITY)), 0.0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from stretto_core.arbiter import ArbiterMachine, ArbiterState
+from stretto_core.arbiter import ArbiterMachine
+from stretto_core.cluster import ArbiterState
 from stretto_runtime import Input, Meta, Service
 from stretto_wire import events
 from stretto_wire.base import Message

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from pydantic import Field
-from stretto_core.arbiter import ArbiterSettings as MachineSettings
+from stretto_core.cluster import ArbiterSettings as MachineSettings
 from stretto_core.types import Resources
 from stretto_runtime import Settings
 
@@ -25,6 +25,7 @@ class ArbiterSettings(Settings):
     rho: float = Field(2.5, ge=-20, le=20, description="Eq. 14: > 0 prefers jobs that finish soon")
     gain_fraction_min: float = Field(0.10, ge=0, le=10, description="hysteresis, beyond the prediction's error")
     settle_s: float = Field(20.0, ge=0, description="between two changes of a job for its throughput")
+    return_again_s: float = Field(900.0, ge=0, description="between two returns of a job to plans that it had before")
     round_s: float = Field(2.0, ge=0, description="between two cluster-wide choices")
     apply_timeout_s: float = Field(300.0, ge=10, description="an actuator silent for so long is not waited for")
     leave_timeout_s: float = Field(60.0, ge=1, description="a completed job's pods are counted for at most so long")
@@ -37,6 +38,7 @@ class ArbiterSettings(Settings):
             rho=self.rho,
             gain_fraction_min=self.gain_fraction_min,
             settle_s=self.settle_s,
+            return_again_s=self.return_again_s,
             round_s=self.round_s,
             apply_timeout_s=self.apply_timeout_s,
             leave_timeout_s=self.leave_timeout_s,

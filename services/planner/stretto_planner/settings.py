@@ -32,7 +32,7 @@ class PlannerSettings(Settings):
     cold_start_ps_memory_bytes: int = Field(2 * GIB, ge=2**20)
     windows_min: int = Field(3, ge=1, le=100, description="a plan is judged after so many settled windows")
     window_s: float = Field(5.0, gt=0, description="how long the profiler's windows are")
-    payback_factor: float = Field(2.0, ge=0, description="a measurement must leave so many times what it wastes")
+    payback_factor: float = Field(2.0, ge=0, description="a measurement must leave so many times what it takes")
     cpu_step: float = Field(0.5, gt=0, description="cores between two plans")
     explorations_max: int = Field(5, ge=0, le=50, description="measurements of one job")
     optimistic_gain_min: float = Field(0.05, ge=0, description="stop exploring below this")

@@ -1,0 +1,79 @@
+"""What the arbiter is told and what it knows: its settings, every job's claim and wishes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stretto_core.arbitration import claim, same_shape
+from stretto_core.jobs import CandidatesComputed, PlanProposed, PlanRefused
+from stretto_core.selection import Objective
+from stretto_core.types import NOTHING, JobProfile, Plan, Resources
+
+
+@dataclass(frozen=True, slots=True)
+class ArbiterSettings:
+    """``capacity`` of the cluster. A job is resized for throughput only when the predicted gain exceeds
+    ``gain_fraction_min`` plus one standard deviation of the prediction, and its last change is ``settle_s`` ago.
+    A job that went back to a plan it had before does so again only after ``return_again_s``: noise swings no job.
+    """
+
+    capacity: Resources
+    objective: Objective = "efficiency"
+    rho: float = 2.5
+    gain_fraction_min: float = 0.10
+    settle_s: float = 20.0
+    return_again_s: float = 900.0
+    round_s: float = 2.0
+    apply_timeout_s: float = 300.0
+    leave_timeout_s: float = 60.0
+    shrink_after_s: float = 60.0
+
+
+@dataclass(slots=True)
+class JobState:
+    """One job's claim and wishes. ``plan`` is the last decided one, None until it starts; ``applying`` until its
+    pods are there, with ``before`` still claimed. ``had`` are the plans that were in force."""
+
+    job: str
+    profile: JobProfile
+    order: int
+    plan: Plan | None = None
+    before: Plan | None = None
+    version: int = 0
+    applying: bool = False
+    changed_s: float = 0.0
+    leaving_s: float | None = None
+    samples_done: int = 0
+    throughput: float = 0.0
+    proposal: PlanProposed | None = None
+    refused: PlanRefused | None = None
+    candidates: CandidatesComputed | None = None
+    ps_memory_bytes: int = 0
+    shrink_to_bytes: int = 0
+    had: list[Plan] = field(default_factory=list[Plan])
+    returned_s: float | None = None
+
+    def had_before(self, plan: Plan) -> bool:
+        """Whether the job ran with these counts and cores; memory makes no other plan of it."""
+        return any(same_shape(plan, earlier) for earlier in self.had)
+
+
+@dataclass(slots=True)
+class ArbiterState:
+    """All jobs that hold or want capacity, by name."""
+
+    jobs: dict[str, JobState] = field(default_factory=dict[str, JobState])
+    submitted: int = 0
+    last_round_s: float = 0.0
+
+    def by_priority(self) -> list[JobState]:
+        """The weightiest first, then who came first."""
+        return sorted(self.jobs.values(), key=lambda job: (-job.profile.weight, job.order))
+
+    def claimed(self) -> Resources:
+        """What all jobs hold: while a change is applied, the larger of both plans in each resource."""
+        total = NOTHING
+        for job in self.jobs.values():
+            if job.plan is not None:
+                total = total + claim(job.plan, job.before)
+        return total
