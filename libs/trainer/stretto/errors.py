@@ -39,7 +39,11 @@ class StaleAttempt(PushRefused):
 
 
 class ProgressGap(PushRefused):
-    """The batch starts after what the parameter servers have applied: go back to `progress(shard)`."""
+    """The batch starts after what the parameter servers have applied: ask for the lease, then `progress(shard)`."""
+
+
+class ServersReplaced(PushRefused):
+    """Parameter servers were lost and replaced since the shard was leased: ask the dispatcher before pushing on."""
 
 
 class BatchMisaligned(PushRefused):

@@ -70,6 +70,11 @@ class Leases:
             self._held = _Held(shard, offset, time.monotonic(), offset) if shard else None
         return reply
 
+    @property
+    def asking(self) -> bool:
+        """Whether a request for a shard was sent that nobody has answered yet."""
+        return self._request is not None
+
     def wait(self, reply: NextShardReply) -> None:
         """As long as the dispatcher said, or until the pod leaves."""
         self._leaving.wait(min(max(reply.wait_s, 0.05), _LONGEST_WAIT_S))

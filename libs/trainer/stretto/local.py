@@ -66,7 +66,9 @@ def train_locally(
         losses: list[float] = []
         shard_size = 16 * batch_size
         for shard, start in enumerate(range(0, samples, shard_size)):
-            trainer.train(Work(shard, 1, start, min(shard_size, samples - start)))
+            work = Work(shard, 1, start, min(shard_size, samples - start))
+            while trainer.train(work) is not None:  # nobody else has the lease: an interruption is resumed
+                log.info("resuming shard %d", shard)
             losses.append(trainer.last_loss)
         window = meter.window()
 

@@ -6,12 +6,12 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from .engine.client import FINISHED, Parameters, Pulled, PushResult
 from .engine.layout import KeyBatch
-from .errors import BatchMisaligned, DataError, OwnershipUnknown, ProgressGap, ServerLost, StaleAttempt
+from .errors import BatchMisaligned, DataError, OwnershipUnknown, ProgressGap, ServerLost, ServersReplaced, StaleAttempt
 from .meter import Meter, StepTime
 from .readers import Batch
 
@@ -32,11 +32,13 @@ class Work:
     start: int
     length: int
     offset: int = 0
+    generation: int | None = None
+    """of the parameter servers when the shard was asked for; None: whatever they are now"""
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """Training ended before the shard did: it was told to, or the lease is somebody else's."""
+    """Training ended before the shard did: it was told to, or (``stale``) the lease may be somebody else's."""
 
     offset: int
     stale: bool = False
@@ -71,6 +73,7 @@ class Trainer:
         self._keep_going = keep_going
         self._passed = passed
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="reader")
+        self._begun: int | None = None  # shard
         self.last_loss = float("nan")
 
     def train(self, work: Work) -> Stopped | None:
@@ -78,22 +81,25 @@ class Trainer:
 
         Where it resumes is read from the parameter servers, which alone know what they applied; batches are cut from
         the shard's beginning, so that a replay has the boundaries of the first time.
+        When the servers lack what came before, or were replaced, they may be those of a restored checkpoint, and the
+        ledger with them may have leased the shard's samples under another id: the shard is given up as stale. If the
+        lease holds after all, the dispatcher answers with it again, and it is resumed.
         Raises DataError (the user's data or code), ModelRefused.
         """
-        offset = self._resume(work) if work.attempt > 1 or work.offset else 0
-        while offset is not None and offset < work.length:
-            try:
-                return self._run(work, offset)
-            except ProgressGap as gap:
-                # the servers went back to a checkpoint, or a column arrived late: they say where to go on
-                log.warning("%s", gap)
-                offset = self._resume(work)
-            except StaleAttempt as stale:
-                log.info("%s", stale)
-                return Stopped(offset, stale=True)
-            except BatchMisaligned as error:
-                raise DataError(f"shard {work.shard}: {error}; was dataset.batch_size changed?") from error
-        return Stopped(work.offset) if offset is None else None
+        if work.generation is None:
+            work = replace(work, generation=self._parameters.generation)
+        again = work.shard == self._begun  # the same lease, answered again
+        self._begun = work.shard
+        offset = self._resume(work) if again or work.attempt > 1 or work.offset else 0
+        if offset is None:
+            return Stopped(work.offset)
+        try:
+            return self._run(work, offset) if offset < work.length else None
+        except (StaleAttempt, ProgressGap, ServersReplaced) as refused:
+            log.warning("%s", refused)
+            return Stopped(offset, stale=True)
+        except BatchMisaligned as error:
+            raise DataError(f"shard {work.shard}: {error}; was dataset.batch_size changed?") from error
 
     def _resume(self, work: Work) -> int | None:
         """Where to go on; None when told to stop before the servers answered."""
@@ -173,6 +179,7 @@ class Trainer:
                     start=ready.begin,
                     stop=ready.end,
                     state_delta=gradients.state_delta if len(gradients.state_delta) else None,
+                    generation=work.generation,
                 )
             except (ServerLost, OwnershipUnknown) as error:
                 log.warning("push: %s", error)

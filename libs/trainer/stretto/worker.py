@@ -166,8 +166,11 @@ class Worker:
             keep_going=lambda: not self._pod.leaving.is_set() and self._leases.current,
             passed=self._leases.passed,
         )
-        failures = 0
+        failures, generation = 0, 0
         while not self._pod.leaving.is_set():
+            if not self._leases.asking:
+                # before the question leaves: servers that are replaced after it are not those that the lease is about
+                generation = self._parameters.generation
             reply = self._leases.next()
             if reply is None:
                 self._meter.idle()
@@ -181,7 +184,7 @@ class Worker:
             elif reply.shard is None:
                 self._meter.idle()
                 self._leases.wait(reply)
-            elif self._train_shard(trainer):
+            elif self._train_shard(trainer, generation):
                 failures = 0
             else:
                 failures += 1
@@ -189,13 +192,13 @@ class Worker:
                     raise DataError(f"the first {failures} shards all failed: see the errors above")
         return EXIT_OK
 
-    def _train_shard(self, trainer: Trainer) -> bool:
+    def _train_shard(self, trainer: Trainer, generation: int) -> bool:
         """False when the shard's data failed."""
         from .training import Work
 
         shard = self._leases.shard
         assert shard is not None
-        work = Work(shard.id, shard.attempt, shard.start, shard.length, shard.offset)
+        work = Work(shard.id, shard.attempt, shard.start, shard.length, shard.offset, generation)
         attributes = {"shard": shard.id, "attempt": shard.attempt, "start": shard.start, "length": shard.length}
         with self._pod.tracing.span("train shard", attributes=attributes):
             try:

@@ -2,45 +2,29 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from ..errors import BatchMisaligned, LayoutError, OwnershipUnknown, ProgressGap, ServerLost, StaleAttempt
-from .graph import (
-    APPLIED,
-    DEVICE,
-    GAP,
-    MISALIGNED,
-    NOT_OWNED,
-    PUSH_HEAD,
-    STALE,
-    build_finish,
-    build_progress,
-    build_pull,
-    build_push,
-    build_seed,
-    build_state,
-    read,
-    state_length,
+from ..errors import (
+    BatchMisaligned,
+    LayoutError,
+    OwnershipUnknown,
+    ProgressGap,
+    ServersReplaced,
+    StaleAttempt,
 )
+from .graph import APPLIED, GAP, MISALIGNED, NOT_OWNED, STALE
 from .layout import F32, I64, KeyBatch, Layout
-from .link import Link
-from .placement import Own, owners
+from .placement import Own
+from .routing import FIRST_BACKOFF_S, LAST_BACKOFF_S, Part, Route, Routes
+from .state import state_length
 
 FINISHED = 2**62  # progress of a shard whose records were forgotten
-
-_FIRST_BACKOFF_S = 0.002
-_LAST_BACKOFF_S = 0.05
-_PROBE_EVERY_S = 1.0
-_ANSWER_HEAD = 3  # code, columns applied, microseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,63 +54,6 @@ class PushResult:
     applied: int
 
 
-class WorkerLink(Link):
-    """What a worker runs on one server; `warm` makes the first real step as fast as the others."""
-
-    def __init__(self, layout: Layout, graph: WorkerGraph, server: int, address: str, timeout_s: float) -> None:
-        super().__init__(graph.graph, server, address, timeout_s)
-        self._layout = layout
-        self.pull = self.callable(graph.pull[1], graph.pull[0])
-        self.push = self.callable(graph.push[1], graph.push[0])
-        self.seed = self.callable(graph.seed[1], graph.seed[0])
-        self.progress = self.callable(graph.progress[1], graph.progress[0])
-        self.finish = self.callable(graph.finish[1], graph.finish[0])
-        self.own = self.callable(graph.own, [])
-
-    def warm(self) -> None:
-        layout = self._layout
-        none = np.zeros(0, np.int64)
-        head = np.zeros(len(PUSH_HEAD) + layout.columns + layout.buckets, np.int64)
-        rows = np.zeros((0, layout.dimension), np.float32)
-        slices = np.zeros((0, layout.slice_length), np.float32)
-        self.own()
-        self.pull(np.zeros(layout.buckets, np.int64), none)
-        self.push(head, none, rows, slices, np.zeros(state_length(layout), np.float32))
-        self.progress(np.zeros(2, np.int64))
-        self.finish(none)
-
-
-class WorkerGraph:
-    """The worker's nodes, built once and run on every server."""
-
-    def __init__(self, layout: Layout) -> None:
-        self.graph = tf.Graph()
-        with self.graph.as_default(), tf.device(DEVICE):
-            state = build_state(layout)
-            self.pull = build_pull(state)
-            self.push = build_push(state)
-            self.seed = build_seed(state)
-            self.progress = build_progress(state)
-            self.finish = build_finish(state)
-            self.own = read(state.own)
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What one server owns, as the worker last saw it."""
-
-    link: WorkerLink
-    buckets: Any  # bool [buckets]
-    slices: I64  # ids
-    claim: Any  # bool [columns]
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    owner: I64  # [columns] server id
-    parts: dict[int, Part]
-
-
 class Parameters:
     """The parameters of a job, as one worker sees them.
 
@@ -149,124 +76,26 @@ class Parameters:
     ) -> None:
         self.layout = layout
         self.worker = worker
-        self._refresh_servers = refresh_servers
-        self._timeout_s = timeout_s
         self._patience_s = patience_s
-        self._graph = WorkerGraph(layout)
-        self._links: dict[int, WorkerLink] = {}
-        self._lock = threading.Lock()
-        self._pool = ThreadPoolExecutor(64, thread_name_prefix="ps")
+        self._routes = Routes(layout, refresh_servers, timeout_s, patience_s)
+        self._pool = self._routes.pool
         self._pulls = ThreadPoolExecutor(4, thread_name_prefix="pull")
-        self._route: Route | None = None
         self.connect(servers, wait=True)
-
-    # --- connections --------------------------------------------------------------------------------------
 
     def connect(self, servers: dict[int, str], *, wait: bool = False) -> None:
         """Make `servers` the ones in use. New ones are opened and warmed in a thread while training goes on.
 
         Servers that left the list are dropped as soon as they own nothing.
         """
-        opened = [
-            self._pool.submit(self._open, server, address)
-            for server, address in servers.items()
-            if server not in self._links or self._links[server].address != address
-        ]
-        with self._lock:
-            owning = set(self._route.parts) if self._route else set()
-            gone = [s for s in self._links if s not in servers and s not in owning]
-            dropped = [self._links.pop(server) for server in gone]
-        for link in dropped:
-            self._pool.submit(link.close)
-        if wait:
-            self._gather(dict(enumerate(opened)))
+        self._routes.connect(servers, wait=wait)
 
-    def _open(self, server: int, address: str) -> WorkerLink:
-        link = WorkerLink(self.layout, self._graph, server, address, self._timeout_s)
-        link.warm()
-        with self._lock:
-            self._links[server] = link
-        return link
+    @property
+    def generation(self) -> int:
+        """Rises when servers were lost and others, or the same ones again, have taken their place.
 
-    def _lose(self, lost: ServerLost) -> None:
-        with self._lock:
-            link = self._links.get(lost.server)
-            if link is not None and link.address == lost.address:
-                del self._links[lost.server]
-                self._pool.submit(link.close)
-            self._route = None
-
-    def _gather(self, futures: dict[int, Future[Any]]) -> dict[int, Any]:
-        """Results by key. A server whose port refuses connections is lost at once, not after the timeout."""
-        pending = set(futures.values())
-        while pending:
-            done, pending = wait(pending, _PROBE_EVERY_S, FIRST_EXCEPTION)
-            for future in done:
-                error = future.exception()
-                if isinstance(error, ServerLost):
-                    self._lose(error)
-                if error is not None:
-                    raise error
-            if pending and not done:
-                self._probe()
-        return {key: future.result() for key, future in futures.items()}
-
-    def _probe(self) -> None:
-        for link in list(self._links.values()):
-            host, _, port = link.address.rpartition(":")
-            try:
-                socket.create_connection((host, int(port)), timeout=_PROBE_EVERY_S).close()
-            except ConnectionRefusedError as error:
-                lost = ServerLost(link.server, link.address, "connection refused")
-                self._lose(lost)
-                raise lost from error
-            except OSError:
-                continue  # slow is not dead: the operation's own timeout decides
-
-    def _on_all(self, call: Callable[[WorkerLink], Any]) -> dict[int, Any]:
-        return self._gather({s: self._pool.submit(call, link) for s, link in list(self._links.items())})
-
-    # --- routing ------------------------------------------------------------------------------------------
-
-    def _current(self) -> Route:
-        return self._route or self._refresh()
-
-    def _refresh(self) -> Route:
-        """Read ownership where it lives, until every column has an owner."""
-        deadline = time.monotonic() + self._patience_s
-        backoff = _FIRST_BACKOFF_S
-        while True:
-            if self._refresh_servers is not None:
-                servers = self._refresh_servers()
-                if any(s not in self._links or self._links[s].address != a for s, a in servers.items()):
-                    self.connect(servers, wait=True)
-            own = self._on_all(lambda link: link.own())
-            route = self._routed(own)
-            if route is not None:
-                self._route = route
-                return route
-            if time.monotonic() > deadline:
-                missing = np.flatnonzero(owners(own, self.layout.columns) < 0).tolist()
-                raise OwnershipUnknown(
-                    f"columns {missing[:8]} ({len(missing)} in all) have no owner among servers {sorted(own)} "
-                    f"for {self._patience_s:.0f} s; repair ownership or restore the missing server"
-                )
-            time.sleep(backoff)
-            backoff = min(2 * backoff, _LAST_BACKOFF_S)
-
-    def _routed(self, own: dict[int, I64]) -> Route | None:
-        owner = owners(own, self.layout.columns)
-        if (owner < 0).any():
-            return None
-        buckets = self.layout.buckets
-        parts: dict[int, Part] = {}
-        for server in np.unique(owner):
-            link = self._links.get(int(server))
-            if link is None:
-                return None
-            claim = owner == server
-            parts[int(server)] = Part(link, claim[:buckets], np.flatnonzero(claim[buckets:]), claim)
-        return Route(owner, parts)
+        What a lease said of their state was then of another time: see `push`.
+        """
+        return self._routes.generation
 
     # --- values -------------------------------------------------------------------------------------------
 
@@ -275,7 +104,7 @@ class Parameters:
         values, extra = self.layout.split_dense(dense), self._state(state)
         deadline = time.monotonic() + self._patience_s
         while True:
-            answers = self._on_all(lambda link: link.seed(values, extra))
+            answers = self._routes.on_all(lambda link: link.seed(values, extra))
             slices = self.layout.slices
             own = {s: a[slices:][self.layout.buckets :] for s, a in answers.items()}
             seeded = [((own[s] != Own.NOT_MINE) & (a[:slices] == 1)) for s, a in answers.items()]
@@ -283,7 +112,7 @@ class Parameters:
                 return
             if time.monotonic() > deadline:
                 raise OwnershipUnknown(f"dense slices could not be seeded for {self._patience_s:.0f} s")
-            time.sleep(_LAST_BACKOFF_S)
+            time.sleep(LAST_BACKOFF_S)
 
     def _state(self, state: F32 | None) -> F32:
         size = self.layout.state_size
@@ -304,9 +133,9 @@ class Parameters:
         rows = layout.initial_rows(keys.stored)
         dense = np.empty((layout.slices, layout.slice_length), np.float32)
         while True:
-            route = self._current()
+            route = self._routes.current()
             chosen = self._keys_by_server(route, keys)
-            answers = self._gather(
+            answers = self._routes.gather(
                 {
                     server: self._pool.submit(
                         part.link.pull,
@@ -318,7 +147,7 @@ class Parameters:
             )
             if all((answers[s][3][part.claim] != Own.NOT_MINE).all() for s, part in route.parts.items()):
                 break
-            self._refresh()
+            self._routes.refresh()
         state = np.zeros(0, np.float32)
         for server, part in route.parts.items():
             deltas, slices, extra, _ = answers[server]
@@ -357,12 +186,16 @@ class Parameters:
         start: int,
         stop: int,
         state_delta: F32 | None = None,
+        generation: int | None = None,
     ) -> PushResult:
         """Apply one batch exactly once: samples start..stop of the shard, counted from the shard's beginning.
 
         A server applies a column only if its record says `start`, and skips it if the record is at `stop` or later,
         so that repeating a push is harmless. Returns when every column has the batch.
-        Raises StaleAttempt, ProgressGap, BatchMisaligned (give the batch up), ServerLost, OwnershipUnknown (repeat it).
+        generation: that of the servers when the shard was asked for. Under a later one nothing is sent: restored
+        servers may not know this shard any more and would apply again what has another id now.
+        Raises StaleAttempt, ProgressGap, BatchMisaligned, ServersReplaced (give the batch up), ServerLost,
+        OwnershipUnknown (repeat it).
         """
         begun = time.perf_counter()
         layout = self.layout
@@ -373,13 +206,18 @@ class Parameters:
         head = np.array([shard, attempt, start, stop, self.worker], np.int64)
         slices, delta = layout.split_dense(dense_gradient), self._state(state_delta)
         pending = np.ones(layout.columns, np.bool_)
-        retries, applied, update_seconds, backoff = 0, 0, 0.0, _FIRST_BACKOFF_S
+        retries, applied, update_seconds, backoff = 0, 0, 0.0, FIRST_BACKOFF_S
         deadline = begun + self._patience_s
         while True:
-            route = self._current()
+            route = self._routes.current()
+            if generation is not None and route.generation != generation:
+                raise ServersReplaced(
+                    f"push of shard {shard} attempt {attempt} samples {start}..{stop}: parameter servers were lost and "
+                    "replaced since the shard was leased; ask the dispatcher whether the lease still holds"
+                )
             chosen = self._keys_by_server(route, keys)
             claims = {server: part.claim & pending for server, part in route.parts.items()}
-            answers = self._gather(
+            answers = self._routes.gather(
                 {
                     server: self._pool.submit(
                         self._push_part, part, claims[server], chosen[server], head, keys, row_gradients, slices, delta
@@ -406,8 +244,8 @@ class Parameters:
                 )
             retries += 1
             time.sleep(backoff)
-            backoff = min(2 * backoff, _LAST_BACKOFF_S)
-            self._refresh()
+            backoff = min(2 * backoff, LAST_BACKOFF_S)
+            self._routes.refresh()
 
     def _push_part(
         self,
@@ -441,8 +279,8 @@ class Parameters:
         columns = self.layout.columns
         deadline = time.monotonic() + self._patience_s
         while True:
-            self._current()
-            answers = self._on_all(lambda link: link.progress(head))
+            self._routes.current()
+            answers = self._routes.on_all(lambda link: link.progress(head))
             offsets = np.full(columns, -1, np.int64)
             for answer in answers.values():
                 done, own, record = answer[0], answer[1 : 1 + columns], answer[1 + columns :]
@@ -453,22 +291,18 @@ class Parameters:
                 return int(offsets.min())
             if time.monotonic() > deadline:
                 raise OwnershipUnknown(f"progress of shard {shard}: some columns have no owner")
-            time.sleep(_FIRST_BACKOFF_S)
-            self._route = None
+            time.sleep(FIRST_BACKOFF_S)
+            self._routes.refresh()
 
     def forget(self, shards: Iterable[int]) -> None:
         """Delete the progress records of finished shards everywhere (about 0.6 kB each); a mark stays."""
         ids = np.fromiter(shards, np.int64)
         if len(ids):
-            self._on_all(lambda link: link.finish(ids))
+            self._routes.on_all(lambda link: link.finish(ids))
 
     def close(self) -> None:
-        with self._lock:
-            links, self._links = list(self._links.values()), {}
-        for link in links:
-            link.close()
         self._pulls.shutdown(wait=False, cancel_futures=True)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._routes.close()
 
 
 def _refusal(code: int, server: int, shard: int, attempt: int, start: int, stop: int) -> Exception:

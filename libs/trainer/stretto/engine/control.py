@@ -10,26 +10,12 @@ import numpy as np
 import tensorflow as tf
 
 from ..errors import LayoutError
-from .graph import (
-    DEVICE,
-    INITIAL_TABLE_SLOTS,
-    Locked,
-    State,
-    build_finish,
-    build_state,
-    dense_slot_shapes,
-    find,
-    gather,
-    insert,
-    now_us,
-    ops,
-    read,
-    scatter,
-    v1,
-)
+from .copies import bucket_copies, merging, slice_copies, snapshots
+from .graph import build_finish
 from .layout import DELETED_STORED, EMPTY_STORED, F32, I64, Layout, checksum
 from .link import Link
 from .placement import Own
+from .state import DEVICE, INITIAL_TABLE_SLOTS, Locked, State, build_state, dense_slot_shapes, now_us, ops, read, v1
 
 _ALL = np.int64(2**40)
 
@@ -303,11 +289,11 @@ def _build(state: State) -> dict[str, tuple[list[Any], Any]]:
         "workers": ([], [*workers, now_us()]),
         "records": ([], list(own_record)),
         "finished": ([], finished[0]),
-        "merge": _merge(state),
+        "merge": merging(state),
         "finish": build_finish(state),
-        **_bucket_copies(state),
-        **_slice_copies(state),
-        **_snapshots(state),
+        **bucket_copies(state),
+        **slice_copies(state),
+        **snapshots(state),
     }
 
 
@@ -320,93 +306,3 @@ def _set_own(state: State) -> tuple[list[Any], Any]:
         write = ops.AssignVariableOp(resource=state.own, value=tf.where(change, to, own))
         answer = tf.reduce_sum(tf.cast(change, tf.int64))
     return [mask, expect, to], lock.release(answer, [write])
-
-
-def _bucket_copies(state: State) -> dict[str, tuple[list[Any], Any]]:
-    bucket = v1.placeholder(tf.int64, [], "bucket")
-    limit = v1.placeholder(tf.int64, [], "limit")
-    # the rank of the keys stays open: a DenseHashTable exports them as [n, 1]
-    keys = v1.placeholder(tf.int64, None, "keys")
-    rows = v1.placeholder(tf.float32, None, "rows")
-    handle = tf.gather(tf.stack(state.tables), bucket)
-    out_keys, out_rows = ops.LookupTableExportV2(table_handle=handle, Tkeys=tf.int64, Tvalues=tf.float32)
-    with tf.control_dependencies([ops.LookupTableImportV2(table_handle=handle, keys=keys, values=rows)]):
-        imported = tf.size(keys)
-    return {
-        "export": ([bucket, limit], [out_keys[:limit], out_rows[:limit]]),
-        "import": ([bucket, keys, rows], imported),
-    }
-
-
-def _slice_copies(state: State) -> dict[str, tuple[list[Any], Any]]:
-    ids = v1.placeholder(tf.int64, [None], "slice_ids")
-    handles = [state.dense, *state.dense_slots]
-    values = [v1.placeholder(tf.float32, [None, None], f"slice_values{i}") for i in range(len(handles))]
-    seeded = v1.placeholder(tf.int64, [None], "slice_seeded")
-    extra = v1.placeholder(tf.float32, [None], "slice_state")
-    out = [gather(handle, ids) for handle in handles]
-    out += [gather(state.seeded, ids, tf.int64), read(state.state, tf.float32)]
-    with Locked(state, [ids, *values, seeded, extra]) as lock:
-        has_first = tf.reduce_any(tf.equal(ids, 0))
-        writes = [scatter(handle, ids, value) for handle, value in zip(handles, values, strict=True)]
-        writes.append(scatter(state.seeded, ids, seeded))
-        old = read(state.state, tf.float32)
-        writes.append(ops.AssignVariableOp(resource=state.state, value=tf.where(has_first, extra, old)))
-        answer = tf.size(ids)
-    return {"get_slices": ([ids], out), "set_slices": ([ids, *values, seeded, extra], lock.release(answer, writes))}
-
-
-def _snapshots(state: State) -> dict[str, tuple[list[Any], Any]]:
-    bucket = v1.placeholder(tf.int64, [], "snapshot_bucket")
-    limit = v1.placeholder(tf.int64, [], "snapshot_limit")
-    ids = v1.placeholder(tf.int64, [None], "snapshot_ids")
-    handle = tf.gather(tf.stack(state.tables), bucket)
-
-    def progress() -> list[Any]:
-        return [
-            *ops.LookupTableExportV2(table_handle=state.records, Tkeys=tf.int64, Tvalues=tf.int64),
-            ops.LookupTableExportV2(table_handle=state.finished, Tkeys=tf.int64, Tvalues=tf.int64)[0],
-            read(state.samples),
-            read(state.pushes),
-        ]
-
-    with Locked(state, [handle, limit]) as lock:
-        raw = ops.LookupTableExportV2(table_handle=handle, Tkeys=tf.int64, Tvalues=tf.float32)
-        # an export is a view of the live table: copied before the mutex is free
-        outputs = [*(ops.DeepCopy(x=tensor[:limit]) for tensor in raw), *progress()]
-        bucket_out = lock.release_all(outputs)
-    with Locked(state, [ids]) as lock:
-        handles = [state.dense, *state.dense_slots]
-        outputs = [*(gather(h, ids) for h in handles), gather(state.seeded, ids, tf.int64)]
-        outputs += [ops.DeepCopy(x=read(state.state, tf.float32)), *progress()]
-        slices_out = lock.release_all(outputs)
-    return {"snapshot_bucket": ([bucket, limit], bucket_out), "snapshot_slices": ([ids], slices_out)}
-
-
-def _merge(state: State) -> tuple[list[Any], Any]:
-    columns, buckets = state.layout.columns, state.layout.buckets
-    mask = v1.placeholder(tf.bool, [columns], "merge_mask")
-    shards = v1.placeholder(tf.int64, [None], "merge_shards")
-    records = v1.placeholder(tf.int64, [None, state.record_width], "merge_records")
-    samples = v1.placeholder(tf.int64, [columns], "merge_samples")
-    pushes = v1.placeholder(tf.int64, [columns], "merge_pushes")
-    with Locked(state, [mask, shards, records, samples, pushes]) as lock:
-        mine = find(state.records, shards, tf.zeros([state.record_width], tf.int64))
-        is_finished = find(state.finished, shards, tf.zeros([1], tf.int64))[:, 0]
-        merged = tf.concat(
-            [
-                tf.where(mask[None], records[:, :columns], mine[:, :columns]),
-                tf.maximum(records[:, columns], mine[:, columns])[:, None],
-                tf.where(mask[buckets], records[:, columns + 1 :], mine[:, columns + 1 :]),
-            ],
-            1,
-        )
-        live = tf.where(tf.equal(is_finished, 0))[:, 0]
-        old_samples, old_pushes = read(state.samples), read(state.pushes)
-        writes = [
-            insert(state.records, tf.gather(shards, live), tf.gather(merged, live)),
-            ops.AssignVariableOp(resource=state.samples, value=tf.where(mask, samples, old_samples)),
-            ops.AssignVariableOp(resource=state.pushes, value=tf.where(mask, pushes, old_pushes)),
-        ]
-        answer = tf.size(shards, tf.int64)
-    return [mask, shards, records, samples, pushes], lock.release(answer, writes)

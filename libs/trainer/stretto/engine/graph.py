@@ -1,180 +1,32 @@
-"""The operations that run inside a parameter server, as TensorFlow graph builders.
-
-Every session builds the same nodes; state is found on the server by shared name, so workers, movers and the
-server itself need not know each other. All writes happen under one mutex per server.
-"""
+"""What workers run inside a parameter server, as TensorFlow graph builders: pull, push, progress."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import tensorflow as tf
 
-from .layout import DELETED_STORED, EMPTY_STORED, Layout
-
-ops: Any = tf.raw_ops
-v1: Any = tf.compat.v1
-Node = Any
-
-DEVICE = "/job:ps/task:0/device:CPU:0"
-INITIAL_TABLE_SLOTS = 256
+from .layout import Layout
+from .state import (
+    Locked,
+    Node,
+    State,
+    add,
+    assign,
+    find,
+    gather,
+    insert,
+    now_us,
+    ops,
+    read,
+    scatter,
+    state_length,
+    v1,
+)
 
 # head of a push: these, then claim[columns], then sizes[buckets]
 PUSH_HEAD = ("shard", "attempt", "start", "stop", "worker")
 
 # codes of a push
 APPLIED, NOT_OWNED, GAP, STALE, MISALIGNED = range(5)
-
-
-@dataclass(frozen=True)
-class State:
-    """Handles of everything a parameter server holds."""
-
-    layout: Layout
-    tables: list[Node]  # one DenseHashTable per bucket: stored key -> [delta | slots]
-    default_row: Node
-    dense: Node  # [slices, slice_length]
-    dense_slots: list[Node]  # same shape; Adam's step count [slices, 1]
-    state: Node  # [max(1, state_size)] non-trainable
-    seeded: Node  # [slices] 1 once a worker gave the initial values
-    own: Node  # [columns] Own
-    records: Node  # shard -> [offset of each column | attempt | samples applied by the first slice]
-    finished: Node  # shard -> 1
-    workers: Node  # worker -> [pushes accepted, time of the last one, microseconds]
-    samples: Node  # [columns] samples applied
-    pushes: Node  # [columns] pushes applied
-    stats: Node  # [4] pushes applied, microseconds in them, pushes rejected, samples recognised as repeated
-    mutex: Node
-
-    @property
-    def record_width(self) -> int:
-        return self.layout.columns + 2
-
-
-def dense_slot_shapes(layout: Layout) -> list[list[int]]:
-    shape = [layout.slices, layout.slice_length]
-    return [shape] if layout.optimizer.kind == "adagrad" else [shape, shape, [layout.slices, 1]]
-
-
-def slot_start(layout: Layout) -> list[float]:
-    """Initial value of each dense slot."""
-    return [layout.optimizer.initial_accumulator] if layout.optimizer.kind == "adagrad" else [0.0, 0.0, 0.0]
-
-
-def state_length(layout: Layout) -> int:
-    return max(1, layout.state_size)
-
-
-def build_state(layout: Layout) -> State:
-    def variable(name: str, dtype: Any, shape: list[int]) -> Node:
-        return ops.VarHandleOp(dtype=dtype, shape=shape, shared_name=f"stretto/{name}")
-
-    def table_of(name: str, width: int) -> Node:
-        return ops.MutableHashTableOfTensorsV2(
-            key_dtype=tf.int64, value_dtype=tf.int64, value_shape=[width], shared_name=f"stretto/{name}"
-        )
-
-    optimizer, dimension = layout.optimizer, layout.dimension
-    first = [0.0] * layout.row_floats
-    if optimizer.kind == "adagrad":
-        first[dimension:] = [optimizer.initial_accumulator] * dimension
-    tables = [
-        ops.MutableDenseHashTableV2(
-            empty_key=tf.constant(EMPTY_STORED, tf.int64),
-            deleted_key=tf.constant(DELETED_STORED, tf.int64),
-            value_dtype=tf.float32,
-            value_shape=[layout.row_floats],
-            initial_num_buckets=INITIAL_TABLE_SLOTS,
-            shared_name=f"stretto/bucket{bucket}",
-        )
-        for bucket in range(layout.buckets)
-    ]
-    return State(
-        layout=layout,
-        tables=tables,
-        default_row=tf.constant(first, tf.float32),
-        dense=variable("dense", tf.float32, [layout.slices, layout.slice_length]),
-        dense_slots=[
-            variable(f"dense_slot{i}", tf.float32, shape) for i, shape in enumerate(dense_slot_shapes(layout))
-        ],
-        state=variable("state", tf.float32, [state_length(layout)]),
-        seeded=variable("seeded", tf.int64, [layout.slices]),
-        own=variable("own", tf.int64, [layout.columns]),
-        records=table_of("records", layout.columns + 2),
-        finished=table_of("finished", 1),
-        workers=table_of("workers", 2),
-        samples=variable("samples", tf.int64, [layout.columns]),
-        pushes=variable("pushes", tf.int64, [layout.columns]),
-        stats=variable("stats", tf.int64, [4]),
-        mutex=ops.MutexV2(shared_name="stretto/mutex"),
-    )
-
-
-def initialise(state: State) -> Node:
-    """Node that gives every variable its first value (tables create themselves)."""
-    layout = state.layout
-    done = [
-        _assign(state.dense, tf.zeros([layout.slices, layout.slice_length])),
-        _assign(state.state, tf.zeros([state_length(layout)])),
-        _assign(state.seeded, tf.zeros([layout.slices], tf.int64)),
-        _assign(state.own, tf.zeros([layout.columns], tf.int64)),
-        _assign(state.samples, tf.zeros([layout.columns], tf.int64)),
-        _assign(state.pushes, tf.zeros([layout.columns], tf.int64)),
-        _assign(state.stats, tf.zeros([4], tf.int64)),
-    ]
-    for slot, shape, value in zip(state.dense_slots, dense_slot_shapes(layout), slot_start(layout), strict=True):
-        done.append(_assign(slot, tf.fill(shape, value)))
-    return tf.group(*done)
-
-
-def _assign(variable: Node, value: Node) -> Node:
-    return ops.AssignVariableOp(resource=variable, value=value)
-
-
-def read(variable: Node, dtype: Any = tf.int64) -> Node:
-    return ops.ReadVariableOp(resource=variable, dtype=dtype)
-
-
-def find(table: Node, keys: Node, default: Node) -> Node:
-    return ops.LookupTableFindV2(table_handle=table, keys=keys, default_value=default)
-
-
-def insert(table: Node, keys: Node, values: Node) -> Node:
-    return ops.LookupTableInsertV2(table_handle=table, keys=keys, values=values)
-
-
-def now_us() -> Node:
-    return tf.cast(ops.Timestamp() * 1e6, tf.int64)
-
-
-class Locked:
-    """`with Locked(state, inputs) as lock:` nodes inside run under the server's mutex; `lock.release(outputs)` ends it.
-
-    The inputs are computed before the mutex is taken. Should a node inside fail, the runtime frees the mutex.
-    """
-
-    def __init__(self, state: State, inputs: list[Node]) -> None:
-        with tf.control_dependencies(inputs):
-            self._lock = ops.MutexLock(mutex=state.mutex)
-        self._scope = tf.control_dependencies([self._lock])
-
-    def __enter__(self) -> Locked:
-        self._scope.__enter__()
-        return self
-
-    def __exit__(self, *exc: Any) -> None:
-        self._scope.__exit__(*exc)
-
-    def release(self, output: Node, after: list[Node]) -> Node:
-        """`output`, available once everything in `after` ran and the mutex is free."""
-        return self.release_all([output], after)[0]
-
-    def release_all(self, outputs: list[Node], after: list[Node] | None = None) -> list[Node]:
-        with tf.control_dependencies([*outputs, *(after or [])]):
-            freed = ops.ConsumeMutexLock(mutex_lock=self._lock)
-        with tf.control_dependencies([freed]):
-            return [tf.identity(output) for output in outputs]
 
 
 # --- rows and slices ----------------------------------------------------------------------------------------
@@ -236,14 +88,6 @@ def _update_slices(state: State, ids: Node, gradients: Node) -> list[Node]:
         scatter(handle, ids, value)
         for handle, value in zip(handles, _adam(layout, *old, gradients), strict=True)  # type: ignore[call-arg]
     ]
-
-
-def gather(variable: Node, ids: Node, dtype: Any = tf.float32) -> Node:
-    return ops.ResourceGather(resource=variable, indices=ids, dtype=dtype)
-
-
-def scatter(variable: Node, ids: Node, values: Node) -> Node:
-    return ops.ResourceScatterUpdate(resource=variable, indices=ids, updates=values)
 
 
 # --- what workers run ---------------------------------------------------------------------------------------
@@ -313,7 +157,7 @@ def build_push(state: State) -> tuple[list[Node], Node]:
         writes = [
             *insert_rows(state, kept_keys, kept_sizes, rows),
             *_update_slices(state, tf.gather(claimed_slices, kept_slices), tf.gather(slice_gradients, kept_slices)),
-            _add(state.state, tf.where(apply[buckets], state_delta, tf.zeros_like(state_delta))),
+            add(state.state, tf.where(apply[buckets], state_delta, tf.zeros_like(state_delta))),
         ]
         writes += _account(
             state, worker, shard, attempt, stop - start, stop, apply, accepted & tf.reduce_any(claim), record
@@ -324,7 +168,7 @@ def build_push(state: State) -> tuple[list[Node], Node]:
             one = tf.cast(accepted & tf.reduce_any(claim), tf.int64)  # an empty push (warm-up) is none
             refused = tf.cast(~accepted, tf.int64)
             repeated = tf.cast(accepted & tf.reduce_any(claim & ~apply), tf.int64) * (stop - start)
-            counted = _add(state.stats, tf.stack([one, one * spent_us, refused, repeated]))
+            counted = add(state.stats, tf.stack([one, one * spent_us, refused, repeated]))
         answer = tf.concat([tf.stack([code, tf.reduce_sum(applied), spent_us]), own], 0)
     return [head, keys, row_gradients, slice_gradients, state_delta], lock.release(answer, [counted, *writes])
 
@@ -376,13 +220,9 @@ def _account(
             tf.gather(worker[None], chosen),
             tf.gather(tf.stack([seen[0] + 1, now_us()])[None], chosen),
         ),
-        _add(state.samples, applied * length),
-        _add(state.pushes, applied),
+        add(state.samples, applied * length),
+        add(state.pushes, applied),
     ]
-
-
-def _add(variable: Node, value: Node) -> Node:
-    return ops.AssignAddVariableOp(resource=variable, value=value)
 
 
 def build_seed(state: State) -> tuple[list[Node], Node]:
@@ -401,7 +241,7 @@ def build_seed(state: State) -> tuple[list[Node], Node]:
         writes = [
             scatter(state.dense, ids, tf.gather(values, ids)),
             scatter(state.seeded, ids, tf.ones_like(ids)),
-            _assign(state.state, tf.where(fresh[0], extra, old)),
+            assign(state.state, tf.where(fresh[0], extra, old)),
         ]
         with tf.control_dependencies(writes):
             answer = tf.concat([read(state.seeded), read(state.own)], 0)

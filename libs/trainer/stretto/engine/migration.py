@@ -21,6 +21,8 @@ from .placement import Own
 from .server import ParameterServer
 
 _POLL_S = 0.004
+_OTHERS_FREEZE_S = 10.0
+"""How long a column may be frozen by somebody else, a checkpoint, before the move is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,23 +122,44 @@ def _warm(here: Control, source: Control) -> None:
 
 def _move_group(layout: Layout, here: Control, source: Control, columns: tuple[int, ...]) -> tuple[int, float]:
     begun = time.perf_counter()
-    source.set_own(columns, Own.FROZEN, Own.MINE)
+    frozen = _freeze(source, columns)
     try:
+        moved_bytes = _copy(layout, here, source, columns)
         states = source.own()[list(columns)]
         if not (states == Own.FROZEN).all():
             raise MigrationError(
-                f"columns {columns[:8]} are not owned by ps-{source.server} (states {states.tolist()[:8]}); "
-                "read ownership again and plan the move anew"
+                f"columns {columns[:8]} of ps-{source.server} were thawed by somebody else while they were copied "
+                f"(states {states.tolist()[:8]}); the copy is dropped: plan the move anew"
             )
-        moved_bytes = _copy(layout, here, source, columns)
         here.set_own(columns, Own.MINE, Own.NOT_MINE)
     except StrettoError:
         # the copy is unowned and harmless; the source goes on where it was
-        source.set_own(columns, Own.MINE, Own.FROZEN)
+        source.set_own(frozen, Own.MINE, Own.FROZEN)
         raise
     frozen_seconds = time.perf_counter() - begun
     _release(layout, source, columns)
     return moved_bytes, frozen_seconds
+
+
+def _freeze(source: Control, columns: tuple[int, ...]) -> list[int]:
+    """Freeze columns that are MINE there, every one by this mover: what a checkpoint has frozen it also thaws.
+
+    A column that is frozen already is waited for while nothing of the group is held. Raises MigrationError.
+    """
+    deadline = time.monotonic() + _OTHERS_FREEZE_S
+    while True:
+        frozen = [c for c in columns if source.set_own((c,), Own.FROZEN, Own.MINE)]
+        if len(frozen) == len(columns):
+            return frozen
+        source.set_own(frozen, Own.MINE, Own.FROZEN)
+        states = source.own()[list(columns)]
+        if (states == Own.NOT_MINE).any() or time.monotonic() > deadline:
+            raise MigrationError(
+                f"columns {columns[:8]} cannot be taken from ps-{source.server} (states {states.tolist()[:8]}: "
+                "0 not owned there, 2 frozen by somebody else); read ownership again and plan the move anew, "
+                "after `repair` if a mover died"
+            )
+        time.sleep(_POLL_S)
 
 
 def _copy(layout: Layout, here: Control, source: Control, columns: tuple[int, ...]) -> int:

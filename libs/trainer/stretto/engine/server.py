@@ -9,10 +9,10 @@ import tensorflow as tf
 
 from ..errors import LayoutError
 from .control import Control
-from .graph import DEVICE, build_state, initialise
 from .layout import Layout
 from .link import Link
 from .placement import Own
+from .state import DEVICE, build_state, initialise
 
 v1: Any = tf.compat.v1
 

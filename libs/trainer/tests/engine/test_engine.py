@@ -11,6 +11,7 @@ from stretto.errors import (
     OwnershipUnknown,
     ProgressGap,
     ServerLost,
+    ServersReplaced,
     StaleAttempt,
 )
 
@@ -80,9 +81,9 @@ def test_a_repeated_push_changes_nothing_and_a_torn_one_is_completed(cluster):
     assert servers.checksum() == before
     assert [c.stats().repeated_samples for c in servers.controls()] == [40, 40]
     # a worker that dies after it reached one of two servers
-    part = torn._current().parts[1]
+    part = torn._routes.current().parts[1]
     head = np.array([5, 1, 40, 80, 1])
-    chosen = torn._keys_by_server(torn._current(), keys)[1]
+    chosen = torn._keys_by_server(torn._routes.current(), keys)[1]
     torn._push_part(part, part.claim, chosen, head, keys, rows, LAYOUT.split_dense(dense), np.zeros(3, np.float32))
     assert whole.progress(5) == 40
     healed = whole.push(keys, rows, dense, shard=5, attempt=2, start=40, stop=80)
@@ -221,3 +222,49 @@ def test_a_dead_server_is_noticed_and_its_replacement_used(cluster):
     servers.place()
     parameters.push(keys, rows, dense, shard=2, attempt=1, start=0, stop=10)
     assert (servers.samples() == 10).all()
+
+
+def test_a_push_of_before_the_servers_were_replaced_is_given_up(cluster):
+    """Also one that was waiting in the client: restored servers may know its samples under another shard."""
+    servers = cluster(LAYOUT, 1)
+    parameters = servers.worker(timeout_s=5, patience_s=20)
+    keys, rows, dense = batch(LAYOUT, 1)
+    generation = parameters.generation
+    parameters.push(keys, rows, dense, shard=1, attempt=1, start=0, stop=10, generation=generation)
+    servers.control(0).freeze()
+    refused = []
+
+    def blocked():
+        while not refused:
+            try:
+                parameters.push(keys, rows, dense, shard=1, attempt=1, start=10, stop=20, generation=generation)
+            except ServerLost:
+                continue  # as the trainer does
+            except ServersReplaced as error:
+                refused.append(error)
+
+    pusher = threading.Thread(target=blocked)
+    pusher.start()
+    time.sleep(0.2)
+    servers.lose(0)
+    time.sleep(0.2)
+    servers.add()
+    servers.place()
+    pusher.join(15)
+    assert "ask the dispatcher" in str(refused[0])
+    assert (servers.samples() == 0).all()
+    assert parameters.generation > generation
+    again = parameters.push(keys, rows, dense, shard=2, attempt=1, start=0, stop=10, generation=parameters.generation)
+    assert again.applied == LAYOUT.columns
+
+
+def test_a_server_that_joins_does_not_end_a_lease(cluster):
+    servers = cluster(LAYOUT, 1)
+    parameters = servers.worker(timeout_s=5)
+    keys, rows, dense = batch(LAYOUT, 1)
+    generation = parameters.generation
+    newcomer = servers.add()
+    assert servers.processes[newcomer].ask("move", sources={0: 0, 64: 0}, addresses=servers.addresses).get("steps")
+    parameters.push(keys, rows, dense, shard=1, attempt=1, start=0, stop=10, generation=generation)
+    assert servers.control(newcomer).applied().samples[[0, 64]].tolist() == [10, 10]
+    assert parameters.generation == generation

@@ -3,7 +3,7 @@ import time
 
 import numpy as np
 import pytest
-from stretto.engine import Layout, Optimizer, Own, plan_moves, repair
+from stretto.engine import Layout, Optimizer, Own, migration, plan_moves, repair
 from stretto.engine.migration import _copy, _release
 from stretto.errors import MigrationError
 
@@ -158,6 +158,44 @@ def test_columns_that_the_source_does_not_own_are_refused_and_nothing_stays_froz
     answer = servers.processes[2].ask("move", sources={3: 7}, addresses=servers.addresses)
     assert "7" in answer["text"]
     assert all((c.own() != Own.FROZEN).all() for c in servers.controls())
+
+
+def test_a_move_waits_for_columns_that_a_checkpoint_has_frozen(cluster, training):
+    """Had it copied them, the thaw would let pushes into what was copied already."""
+    servers = cluster(LAYOUT)
+    servers.add()
+    running = Training(servers, training)
+    source, held = servers.control(0), [3, 4, LAYOUT.buckets + 11]
+    time.sleep(0.3)
+    assert source.set_own(held, Own.FROZEN, Own.MINE) == 3
+    thaw = threading.Timer(1.0, lambda: source.set_own(held, Own.MINE, Own.FROZEN))
+    begun = time.monotonic()
+    thaw.start()
+    steps = rescale(servers, [2, 1])  # everything of ps-0
+    assert time.monotonic() - begun > 1.0
+    assert steps
+    assert servers.columns()[0] == []
+    samples = running.finish()
+    assert (servers.samples() == samples).all()
+
+
+def test_a_copy_that_somebody_thawed_meanwhile_is_dropped(cluster, training, monkeypatch):
+    servers = cluster(LAYOUT)
+    worker = settle(servers, training)
+    servers.add()
+    source, here = servers.control(0), servers.control(2)
+
+    def disturbed(*arguments):
+        moved = _copy(*arguments)
+        source.set_own((5,), Own.MINE, Own.FROZEN)
+        return moved
+
+    monkeypatch.setattr(migration, "_copy", disturbed)
+    with pytest.raises(MigrationError, match="thawed by somebody else"):
+        migration._move_group(LAYOUT, here, source, (5,))
+    assert 5 in source.columns()
+    assert servers.columns()[2] == []
+    assert worker.progress(1000) == 256
 
 
 def test_a_column_owned_twice_is_not_guessed_about(cluster):

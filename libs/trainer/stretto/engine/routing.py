@@ -1,0 +1,253 @@
+"""A worker's connections to the parameter servers, and which of them owns what."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from ..errors import OwnershipUnknown, ServerLost
+from .graph import (
+    PUSH_HEAD,
+    build_finish,
+    build_progress,
+    build_pull,
+    build_push,
+    build_seed,
+)
+from .layout import I64, Layout
+from .link import Link
+from .placement import owners
+from .state import DEVICE, build_state, read, state_length
+
+FIRST_BACKOFF_S = 0.002
+LAST_BACKOFF_S = 0.05
+_PROBE_EVERY_S = 1.0
+
+
+class WorkerLink(Link):
+    """What a worker runs on one server; `warm` makes the first real step as fast as the others."""
+
+    def __init__(self, layout: Layout, graph: WorkerGraph, server: int, address: str, timeout_s: float) -> None:
+        super().__init__(graph.graph, server, address, timeout_s)
+        self._layout = layout
+        self.pull = self.callable(graph.pull[1], graph.pull[0])
+        self.push = self.callable(graph.push[1], graph.push[0])
+        self.seed = self.callable(graph.seed[1], graph.seed[0])
+        self.progress = self.callable(graph.progress[1], graph.progress[0])
+        self.finish = self.callable(graph.finish[1], graph.finish[0])
+        self.own = self.callable(graph.own, [])
+
+    def warm(self) -> None:
+        layout = self._layout
+        none = np.zeros(0, np.int64)
+        head = np.zeros(len(PUSH_HEAD) + layout.columns + layout.buckets, np.int64)
+        rows = np.zeros((0, layout.dimension), np.float32)
+        slices = np.zeros((0, layout.slice_length), np.float32)
+        self.own()
+        self.pull(np.zeros(layout.buckets, np.int64), none)
+        self.push(head, none, rows, slices, np.zeros(state_length(layout), np.float32))
+        self.progress(np.zeros(2, np.int64))
+        self.finish(none)
+
+
+class WorkerGraph:
+    """The worker's nodes, built once and run on every server."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.graph = tf.Graph()
+        with self.graph.as_default(), tf.device(DEVICE):
+            state = build_state(layout)
+            self.pull = build_pull(state)
+            self.push = build_push(state)
+            self.seed = build_seed(state)
+            self.progress = build_progress(state)
+            self.finish = build_finish(state)
+            self.own = read(state.own)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one server owns, as the worker last saw it."""
+
+    link: WorkerLink
+    buckets: Any  # bool [buckets]
+    slices: I64  # ids
+    claim: Any  # bool [columns]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    owner: I64  # [columns] server id
+    parts: dict[int, Part]
+    generation: int  # of the servers, see `Routes`
+
+
+class Routes:
+    """Sessions on all servers, and the route: who owns which column, as last seen. Thread-safe.
+
+    Parameters as of `Parameters`. `generation` counts the lives of the servers: it rises with the first route after
+    a server was lost, when what the servers hold may be of another time (a checkpoint was restored).
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        refresh_servers: Callable[[], dict[int, str]] | None,
+        timeout_s: float,
+        patience_s: float,
+    ) -> None:
+        self._layout = layout
+        self._refresh_servers = refresh_servers
+        self._timeout_s = timeout_s
+        self._patience_s = patience_s
+        self._graph = WorkerGraph(layout)
+        self._links: dict[int, WorkerLink] = {}
+        self._lock = threading.Lock()
+        self.pool = ThreadPoolExecutor(64, thread_name_prefix="ps")
+        self._route: Route | None = None
+        self._losses = 0  # servers lost so far
+        self._seen_losses = 0  # those before the last route was read
+        self._generation = 0
+
+    # --- connections --------------------------------------------------------------------------------------
+
+    def connect(self, servers: dict[int, str], *, wait: bool = False) -> None:
+        """Make `servers` the ones in use. New ones are opened and warmed in a thread while training goes on.
+
+        Servers that left the list are dropped as soon as they own nothing.
+        """
+        opened = [
+            self.pool.submit(self._open, server, address)
+            for server, address in servers.items()
+            if server not in self._links or self._links[server].address != address
+        ]
+        with self._lock:
+            owning = set(self._route.parts) if self._route else set()
+            gone = [s for s in self._links if s not in servers and s not in owning]
+            dropped = [self._links.pop(server) for server in gone]
+        for link in dropped:
+            self.pool.submit(link.close)
+        if wait:
+            self.gather(dict(enumerate(opened)))
+
+    def _open(self, server: int, address: str) -> WorkerLink:
+        link = WorkerLink(self._layout, self._graph, server, address, self._timeout_s)
+        link.warm()
+        with self._lock:
+            before = self._links.get(server)
+            self._links[server] = link
+            if before is not None:  # another life under the same number
+                self._losses += 1
+                self._route = None
+                self.pool.submit(before.close)
+        return link
+
+    def _lose(self, lost: ServerLost) -> None:
+        with self._lock:
+            link = self._links.get(lost.server)
+            if link is not None and link.address == lost.address:
+                del self._links[lost.server]
+                self.pool.submit(link.close)
+            self._losses += 1
+            self._route = None
+
+    def gather(self, futures: dict[int, Future[Any]]) -> dict[int, Any]:
+        """Results by key. A server whose port refuses connections is lost at once, not after the timeout."""
+        pending = set(futures.values())
+        while pending:
+            done, pending = wait(pending, _PROBE_EVERY_S, FIRST_EXCEPTION)
+            for future in done:
+                error = future.exception()
+                if isinstance(error, ServerLost):
+                    self._lose(error)
+                if error is not None:
+                    raise error
+            if pending and not done:
+                self._probe()
+        return {key: future.result() for key, future in futures.items()}
+
+    def _probe(self) -> None:
+        for link in list(self._links.values()):
+            host, _, port = link.address.rpartition(":")
+            try:
+                socket.create_connection((host, int(port)), timeout=_PROBE_EVERY_S).close()
+            except ConnectionRefusedError as error:
+                lost = ServerLost(link.server, link.address, "connection refused")
+                self._lose(lost)
+                raise lost from error
+            except OSError:
+                continue  # slow is not dead: the operation's own timeout decides
+
+    def on_all(self, call: Callable[[WorkerLink], Any]) -> dict[int, Any]:
+        return self.gather({s: self.pool.submit(call, link) for s, link in list(self._links.items())})
+
+    # --- routing ------------------------------------------------------------------------------------------
+
+    @property
+    def generation(self) -> int:
+        """Of the current route; the last one's while there is none."""
+        with self._lock:
+            return self._generation
+
+    def current(self) -> Route:
+        return self._route or self.refresh()
+
+    def refresh(self) -> Route:
+        """Read ownership where it lives, until every column has an owner."""
+        deadline = time.monotonic() + self._patience_s
+        backoff = FIRST_BACKOFF_S
+        while True:
+            if self._refresh_servers is not None:
+                servers = self._refresh_servers()
+                if any(s not in self._links or self._links[s].address != a for s, a in servers.items()):
+                    self.connect(servers, wait=True)
+            with self._lock:
+                losses = self._losses
+            own = self.on_all(lambda link: link.own())
+            route = self._routed(own, losses)
+            if route is not None:
+                return route
+            if time.monotonic() > deadline:
+                missing = np.flatnonzero(owners(own, self._layout.columns) < 0).tolist()
+                raise OwnershipUnknown(
+                    f"columns {missing[:8]} ({len(missing)} in all) have no owner among servers {sorted(own)} "
+                    f"for {self._patience_s:.0f} s; repair ownership or restore the missing server"
+                )
+            time.sleep(backoff)
+            backoff = min(2 * backoff, LAST_BACKOFF_S)
+
+    def _routed(self, own: dict[int, I64], losses: int) -> Route | None:
+        """The route that `own` says, now in use; None when a column or a link is missing, or a server got lost."""
+        owner = owners(own, self._layout.columns)
+        if (owner < 0).any():
+            return None
+        buckets = self._layout.buckets
+        parts: dict[int, Part] = {}
+        with self._lock:
+            if losses != self._losses:
+                return None
+            for server in np.unique(owner):
+                link = self._links.get(int(server))
+                if link is None:
+                    return None
+                claim = owner == server
+                parts[int(server)] = Part(link, claim[:buckets], np.flatnonzero(claim[buckets:]), claim)
+            self._generation += self._seen_losses != losses
+            self._seen_losses = losses
+            self._route = Route(owner, parts, self._generation)
+            return self._route
+
+    def close(self) -> None:
+        with self._lock:
+            links, self._links = list(self._links.values()), {}
+        for link in links:
+            link.close()
+        self.pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,105 @@
+"""The trainer of a worker against parameter servers that answer as told."""
+
+from concurrent.futures import Future
+
+import numpy as np
+import pytest
+from stretto.engine import KeyBatch, Layout, Pulled, PushResult
+from stretto.errors import ProgressGap, ServerLost, ServersReplaced, StaleAttempt
+from stretto.meter import Meter
+from stretto.model import Gradients
+from stretto.training import Stopped, Trainer, Work
+
+pytestmark = pytest.mark.slow  # imports TensorFlow
+
+LAYOUT = Layout(dimension=2, dense_size=3)
+NONE = np.zeros(0, np.float32)
+
+
+class Program:
+    layout = LAYOUT
+
+    def read(self, start, length):
+        return {"label": np.arange(start, start + length)}
+
+    def index(self, batch):
+        return LAYOUT.index(batch["label"])
+
+    def step(self, rows, keys, dense, state, batch):
+        return Gradients(0.5, rows, dense, NONE)
+
+
+class Servers:
+    """Apply pushes in order; `script` gives errors for the pushes to come, None for success."""
+
+    def __init__(self):
+        self.generation, self.done, self.script = 0, {}, []
+        self.pushed, self.resumed, self.at_work = [], [], 0
+
+    def begin_pull(self, keys: KeyBatch):
+        future: Future = Future()
+        future.set_result(Pulled(np.zeros((len(keys), 2), np.float32), np.zeros(3, np.float32), NONE, 1e-3, 5e-4))
+        return future
+
+    def progress(self, shard, attempt=0):
+        self.resumed.append((shard, attempt))
+        return self.done.get(shard, 0)
+
+    def push(self, keys, rows, dense, *, shard, attempt, start, stop, state_delta=None, generation=None):
+        self.at_work += 1
+        assert self.at_work == 1, "one push at a time"
+        try:
+            error = self.script.pop(0) if self.script else None
+            if error is not None:
+                raise error
+            if generation != self.generation:
+                raise ServersReplaced("ask")
+            assert start == self.done.get(shard, 0)
+            self.done[shard] = stop
+            self.pushed.append((shard, start, stop))
+            return PushResult(1e-3, 5e-4, 0, 76)
+        finally:
+            self.at_work -= 1
+
+
+@pytest.fixture
+def servers():
+    return Servers()
+
+
+@pytest.fixture
+def trainer(servers):
+    trainer = Trainer(Program(), servers, 10, Meter())
+    yield trainer
+    trainer.close()
+
+
+@pytest.mark.parametrize("error", [ProgressGap("before it"), StaleAttempt("a higher attempt"), ServersReplaced("new")])
+def test_a_refused_push_gives_the_shard_up_and_the_same_lease_resumes(trainer, servers, error):
+    servers.script = [None, error]
+    stopped = trainer.train(Work(7, 1, 0, 45))
+    assert isinstance(stopped, Stopped)
+    assert stopped.stale
+    assert servers.pushed == [(7, 0, 10)]
+    assert servers.resumed == []
+    # the ledger answers with the lease again: first attempt, offset 0, and yet 10 samples of it are applied
+    assert trainer.train(Work(7, 1, 0, 45)) is None
+    assert servers.resumed == [(7, 1)]
+    assert [start for _, start, _ in servers.pushed] == [0, 10, 20, 30, 40]
+    assert servers.done == {7: 45}
+
+
+def test_a_lease_of_before_the_servers_were_replaced_pushes_nothing(trainer, servers):
+    servers.generation = 1
+    stopped = trainer.train(Work(7, 1, 0, 45, 0, generation=0))
+    assert stopped.stale
+    assert servers.pushed == []
+    assert trainer.train(Work(8, 1, 0, 45, 0, generation=1)) is None
+
+
+def test_a_push_that_met_a_lost_server_is_repeated_until_others_have_taken_its_place(trainer, servers):
+    lost = ServerLost(0, "127.0.0.1:1", "refused")
+    servers.script = [None, lost]
+    assert trainer.train(Work(7, 1, 0, 20)) is None  # the same server answered again
+    servers.script = [None, lost, ServersReplaced("restored")]
+    assert trainer.train(Work(8, 1, 0, 20)).stale
