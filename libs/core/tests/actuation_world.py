@@ -1,0 +1,108 @@
+"""A simulated world for the actuator's machine: pods that start, die and move buckets when they are told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stretto_core import actuation as a
+from stretto_core.types import GIB, Plan
+
+
+def plan(workers: int = 1, ps: int = 1, cpu: float = 1.0, memory: int = GIB) -> Plan:
+    return Plan(workers, ps, cpu, cpu, memory, memory)
+
+
+class World:
+    """Pods and ownership, as a backend and parameter servers would hold them; carries out steps, reports events."""
+
+    def __init__(self, submitted: a.JobSubmitted | None = None) -> None:
+        self.machine = a.ActuatorMachine()
+        self.now = 1000.0
+        self.pods: dict[str, str] = {}
+        self.launched: list[str] = []
+        self.facts: list[Any] = []
+        self.own: dict[int, list[int]] = {}
+        self.tell(submitted or a.JobSubmitted("job", samples_total=12))
+
+    @property
+    def state(self) -> a.ActuatorState:
+        return self.machine.state
+
+    def tell(self, event: Any) -> list[Any]:
+        facts = [
+            action.fact if hasattr(action, "fact") else action.body for action in self.machine.handle(event, self.now)
+        ]
+        self.facts += facts
+        return facts
+
+    def told(self, kind: type) -> list[Any]:
+        return [fact for fact in self.facts if isinstance(fact, kind)]
+
+    def kill(self, name: str, reason: str = "killed", code: int | None = 137) -> None:
+        self.pods.pop(name, None)
+        self.own.pop(int(name.split("-")[1]), None) if name.startswith("ps") else None
+        self.tell(a.PodExited(name, reason, code))  # type: ignore[arg-type]
+
+    def step(self) -> bool:
+        """Carry out what is wanted now; whether anything was."""
+        self.now += 0.1
+        if self.state.layout == "restoring":
+            parts = a.claim([pod.number for pod in self.state.listed()])
+            self.own = {number: list(buckets) for number, (buckets, _) in parts.items()}
+            self.tell(a.CheckpointRestored())
+            return True
+        steps = a.next_steps(self.state, self.now)
+        if steps.retry_at_s is not None and not steps.launch:
+            self.now = max(self.now, steps.retry_at_s)
+            steps = a.next_steps(self.state, self.now)
+        for pod in steps.launch:
+            if pod.name not in self.pods:
+                assert pod.name not in self.launched, "a name was used twice"
+                self.launched.append(pod.name)
+                self.pods[pod.name] = "running"
+            self.tell(a.PodStarted(pod.name, f"127.0.0.1:{pod.number}", 0.1, (), pod.cpu_cores, pod.memory_bytes))
+        for pod in steps.stop:
+            self.kill(pod.name, "completed", 0)
+        for pod in steps.resize:
+            self.tell(a.PodResized(pod.name, pod.cpu_cores, pod.memory_bytes))
+        if steps.claim:
+            self.own = {int(name.split("-")[1]): list(columns) for name, (columns, _) in steps.claim.items()}
+            self.tell(a.BucketsClaimed(tuple(steps.claim)))
+        if steps.rebalance:
+            self.migrate(steps.rebalance)
+        if steps.converged:
+            self.tell(a.PlanApplied(steps.converged))
+        if steps.conclude:
+            self.tell(a.BooksTaken((a.Book(10, 0, True, 5, "7"),), None))
+        return any(
+            (steps.launch, steps.stop, steps.resize, steps.claim, steps.rebalance, steps.converged, steps.conclude)
+        )
+
+    def migrate(self, wanted: a.Rebalance) -> None:
+        servers = sorted({*self.own, *wanted.weights})
+        vectors = {p: [int(b in self.own.get(p, [])) for b in range(64)] for p in servers}
+        dense = {p: [int(p == servers[0])] * 12 for p in servers}
+        moves = a.plan_moves(vectors, dense, [1] * 64, wanted.weights)
+        moved = [(b, s, d) for d, part in moves.items() for b, s in part if b < 64]
+        if moved:
+            self.tell(a.MigrationStarted(wanted.number, (), (), len(moved)))
+        for bucket, source, destination in moved:
+            self.own[source].remove(bucket)
+            self.own.setdefault(destination, []).append(bucket)
+        self.tell(a.MigrationFinished(wanted.number, len(moved), 0, 0.0))
+
+    def run(self, limit: int = 60) -> None:
+        for _ in range(limit):
+            if not self.step():
+                return
+        raise AssertionError(f"does not converge: {a.next_steps(self.state, self.now)}")
+
+    def running(self, role: str) -> list[str]:
+        return sorted(name for name in self.pods if name.startswith(role))
+
+
+def started(first: Plan, submitted: a.JobSubmitted | None = None) -> World:
+    world = World(submitted)
+    world.tell(a.PlanDecided(1, first))
+    world.run()
+    return world
