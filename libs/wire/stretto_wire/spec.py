@@ -146,6 +146,26 @@ class ResourceSpec(Spec):
             raise ValueError("fixed needs an initial plan")
         return self
 
+    @property
+    def least(self) -> Plan:
+        """The smallest plan within the limits."""
+        return self._bound("min")
+
+    @property
+    def most(self) -> Plan:
+        """The largest plan within the limits."""
+        return self._bound("max")
+
+    def _bound(self, end: Literal["min", "max"]) -> Plan:
+        return Plan.model_construct(  # bounds, not a plan that anybody runs: each is checked where it is stated
+            workers=getattr(self.workers.count, end),
+            ps=getattr(self.ps.count, end),
+            worker_cpu_cores=getattr(self.workers.cpu_cores, end),
+            ps_cpu_cores=getattr(self.ps.cpu_cores, end),
+            worker_memory_bytes=getattr(self.workers.memory, end),
+            ps_memory_bytes=getattr(self.ps.memory, end),
+        )
+
 
 class PriceSpec(Spec):
     """What resources cost the job's owner, per hour."""

@@ -26,27 +26,16 @@ def _sent(plan: Plan) -> values.Plan:
 
 def _submitted(message: events.JobSubmitted) -> jobs.JobSubmitted:
     spec = message.spec
-    limits, initial = spec.resources, spec.resources.initial
-    bounds = {
-        end: Plan(
-            workers=getattr(limits.workers.count, end),
-            ps=getattr(limits.ps.count, end),
-            worker_cpu_cores=getattr(limits.workers.cpu_cores, end),
-            ps_cpu_cores=getattr(limits.ps.cpu_cores, end),
-            worker_memory_bytes=getattr(limits.workers.memory, end),
-            ps_memory_bytes=getattr(limits.ps.memory, end),
-        )
-        for end in ("min", "max")
-    }
+    resources = spec.resources
     profile = JobProfile(
         batch_size=spec.dataset.batch_size,
         samples=spec.samples_total,
-        limits=JobLimits(bounds["min"], bounds["max"]),
+        limits=JobLimits(_plan(resources.least), _plan(resources.most)),
         prices=Prices(spec.prices.cpu_core_hour, spec.prices.memory_gib_hour),
         weight=spec.priority,
         metadata=dict(spec.model.metadata),
-        initial=_plan(initial) if initial else None,
-        fixed=limits.fixed,
+        initial=_plan(resources.initial) if resources.initial else None,
+        fixed=resources.fixed,
     )
     return jobs.JobSubmitted(message.job, profile)
 
