@@ -10,8 +10,9 @@ from dataclasses import dataclass
 class StepTime:
     """Where one step's time went, in seconds (DLRover-RM Eq. 2-5).
 
-    Only what a step waited for counts: a pull that was over before it was needed cost nothing. Hence the sum is
-    the step's length, but for reading data.
+    rows_s and the pull's part of sync_s count only what a step waited for: a pull that was over before it was needed
+    cost nothing. update_s and the push's part of sync_s are what the push took. It runs beside the next computation,
+    so that the sum may exceed the step's length.
     """
 
     rows_s: float = 0.0

@@ -1,4 +1,7 @@
-"""Training one shard: read, pull, compute, push; the next batch is read and pulled while this one is computed."""
+"""Training one shard: read, pull, compute, push.
+
+While a batch is computed, the next one is read and pulled and the last one is pushed.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,16 @@ from typing import TYPE_CHECKING
 
 from .engine.client import FINISHED, Parameters, Pulled, PushResult
 from .engine.layout import KeyBatch
-from .errors import BatchMisaligned, DataError, OwnershipUnknown, ProgressGap, ServerLost, ServersReplaced, StaleAttempt
+from .errors import (
+    BatchMisaligned,
+    DataError,
+    ModelRefused,
+    OwnershipUnknown,
+    ProgressGap,
+    ServerLost,
+    ServersReplaced,
+    StaleAttempt,
+)
 from .meter import Meter, StepTime
 from .readers import Batch
 
@@ -54,6 +66,16 @@ class _Ready:
     keys: KeyBatch
 
 
+@dataclass(frozen=True, slots=True)
+class _Pushing:
+    """A push on its way; times: of its step so far."""
+
+    push: Future[PushResult | None]
+    ready: _Ready
+    begun_s: float
+    times: StepTime
+
+
 class Trainer:
     """Trains shards on ``parameters``; ``keep_going`` is asked before every step, ``passed`` hears every offset."""
 
@@ -73,6 +95,9 @@ class Trainer:
         self._keep_going = keep_going
         self._passed = passed
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="reader")
+        self._pusher = ThreadPoolExecutor(1, thread_name_prefix="pusher")
+        self._on_its_way: _Pushing | None = None
+        self._offset = 0  # samples of the shard that are applied everywhere
         self._begun: int | None = None  # shard
         self.last_loss = float("nan")
 
@@ -97,7 +122,7 @@ class Trainer:
             return self._run(work, offset) if offset < work.length else None
         except (StaleAttempt, ProgressGap, ServersReplaced) as refused:
             log.warning("%s", refused)
-            return Stopped(offset, stale=True)
+            return Stopped(self._offset, stale=True)
         except BatchMisaligned as error:
             raise DataError(f"shard {work.shard}: {error}; was dataset.batch_size changed?") from error
 
@@ -113,6 +138,20 @@ class Trainer:
         return None
 
     def _run(self, work: Work, offset: int) -> Stopped | None:
+        self._offset = offset
+        try:
+            self._steps(work, offset)
+        except (DataError, ModelRefused):
+            self._settle()
+            raise
+        self._settle()
+        return None if self._offset >= work.length else Stopped(self._offset)
+
+    def _steps(self, work: Work, offset: int) -> None:
+        """Step after step until the shard ends or somebody says stop; the last push may still be on its way.
+
+        One push at a time, in order: it runs beside the next batch's computation, and is over before the next one.
+        """
         ahead = self._prepare(work, offset)
         pull: Future[Pulled] | None = None
         while ahead is not None:
@@ -123,25 +162,37 @@ class Trainer:
             wanted = time.perf_counter()
             pulled = self._pulled(pull, ready.keys)
             if pulled is None:
-                return Stopped(ready.begin)
+                return
             waited = time.perf_counter() - wanted
             # the next batch is there already if reading keeps pace; its pull then runs beside this step
             pull = self._parameters.begin_pull(ahead.result().keys) if ahead is not None and ahead.done() else None
             computing = time.perf_counter()
             gradients = self._program.step(pulled.rows, ready.keys, pulled.dense, pulled.state, ready.batch)
             computed = time.perf_counter() - computing
-            pushed = self._push(work, ready, gradients)
-            if pushed is None:
-                return Stopped(ready.begin)
             self.last_loss = gradients.loss
+            if not self._settle():
+                return
             share = pulled.rows_seconds / max(1e-9, pulled.seconds)
-            update = min(pushed.update_seconds, pushed.seconds)
-            times = StepTime(waited * share, computed, update, waited * (1 - share) + pushed.seconds - update)
-            self._meter.step(begun, time.monotonic(), ready.end - ready.begin, times)
-            self._passed(ready.end)
-            if not self._keep_going() and ready.end < work.length:
-                return Stopped(ready.end)
-        return None
+            times = StepTime(waited * share, computed, 0.0, waited * (1 - share))
+            self._on_its_way = _Pushing(self._pusher.submit(self._push, work, ready, gradients), ready, begun, times)
+            if not self._keep_going():
+                return
+
+    def _settle(self) -> bool:
+        """Wait for the push that is on its way and count its step; False when it was told to stop before."""
+        pushing, self._on_its_way = self._on_its_way, None
+        if pushing is None:
+            return True
+        pushed = pushing.push.result()
+        if pushed is None:
+            return False
+        update = min(pushed.update_seconds, pushed.seconds)
+        samples = pushing.ready.end - pushing.ready.begin
+        times = pushing.times + StepTime(update_s=update, sync_s=pushed.seconds - update)
+        self._meter.step(pushing.begun_s, time.monotonic(), samples, times)
+        self._offset = pushing.ready.end
+        self._passed(self._offset)
+        return True
 
     def _prepare(self, work: Work, begin: int) -> Future[_Ready] | None:
         if begin >= work.length:
@@ -188,4 +239,5 @@ class Trainer:
             time.sleep(_RETRY_S)
 
     def close(self) -> None:
+        self._pusher.shutdown(wait=False, cancel_futures=True)
         self._reader.shutdown(wait=False, cancel_futures=True)

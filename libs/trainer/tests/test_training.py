@@ -5,7 +5,7 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 from stretto.engine import KeyBatch, Layout, Pulled, PushResult
-from stretto.errors import ProgressGap, ServerLost, ServersReplaced, StaleAttempt
+from stretto.errors import DataError, ProgressGap, ServerLost, ServersReplaced, StaleAttempt
 from stretto.meter import Meter
 from stretto.model import Gradients
 from stretto.training import Stopped, Trainer, Work
@@ -103,3 +103,26 @@ def test_a_push_that_met_a_lost_server_is_repeated_until_others_have_taken_its_p
     assert trainer.train(Work(7, 1, 0, 20)) is None  # the same server answered again
     servers.script = [None, lost, ServersReplaced("restored")]
     assert trainer.train(Work(8, 1, 0, 20)).stale
+
+
+def test_a_stop_waits_for_the_push_on_its_way(trainer, servers):
+    passed = []
+    trainer._passed, trainer._keep_going = passed.append, lambda: len(passed) < 2
+    stopped = trainer.train(Work(7, 1, 0, 100))
+    assert stopped == Stopped(servers.done[7])
+    assert passed == [end for _, _, end in servers.pushed]
+    assert stopped.offset < 100
+
+
+def test_data_that_fail_leave_the_batches_before_them_applied(trainer, servers):
+    read = Program.read
+
+    def failing(start, length):
+        if start == 20:
+            raise DataError("sector 20")
+        return read(trainer._program, start, length)
+
+    trainer._program.read = failing
+    with pytest.raises(DataError):
+        trainer.train(Work(7, 1, 0, 100))
+    assert servers.done == {7: 20}
