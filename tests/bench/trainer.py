@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.bench.trainer_joining import measure_joining
+
 ROOT = Path(__file__).parents[2]
 PS_SCRIPT = ROOT / "libs/trainer/tests/engine/ps_process.py"
 WORKERS = 2
@@ -97,6 +99,12 @@ class Stretto:
         ask_all(self.workers, do="train", seconds=seconds)
         return [answer["ends"] for answer in ask_all(self.workers, do="collect")]
 
+    def rate(self, seconds: float) -> float:
+        """Steps per second from the command to the last step, like the other side's."""
+        begun = time.monotonic()
+        ends = [end for worker in self.train(seconds) for end in worker]
+        return len(ends) / (max(ends) - begun)
+
     def kill(self) -> None:
         for process in [*self.servers, *self.workers]:
             process.kill()
@@ -132,7 +140,7 @@ class Strategy:
 
 def measure_steps(seconds: float) -> dict[str, Any]:
     """Alternating rounds of both, both warm, the other one at rest."""
-    rounds = 5
+    rounds = 8
     each_s = max(1.5, seconds / (2 * rounds))
     ours, theirs = Stretto(), Strategy()
     try:
@@ -145,8 +153,7 @@ def measure_steps(seconds: float) -> dict[str, Any]:
         rate = theirs.train(100)
         pairs: list[tuple[float, float]] = []
         for _ in range(rounds):
-            ends = ours.train(each_s)
-            mine = sum(len(e) / (e[-1] - e[0]) for e in ends if len(e) > 1)
+            mine = ours.rate(each_s)
             rate = theirs.train(max(20, int(rate * each_s)))
             pairs.append((mine, rate))
     finally:
@@ -298,8 +305,8 @@ def row(
 
 
 def run(seconds: float = 40.0) -> list[dict[str, Any]]:
-    """Rows `steps` and `migration` of the bench table; about `seconds` of measuring beside some 60 s of starting."""
-    return [measure_steps(seconds / 2), *measure_migration(seconds / 2)]
+    """Rows of steps, migration and joining; about `seconds` of measuring beside some 80 s of starting."""
+    return [measure_steps(seconds / 2), *measure_migration(seconds / 2), measure_joining()]
 
 
 if __name__ == "__main__":

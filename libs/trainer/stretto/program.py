@@ -19,12 +19,13 @@ def build_program(pod: Pod) -> Program:
     begun = time.monotonic()
     import tensorflow as tf
 
+    imported = time.monotonic()
     tf.config.threading.set_intra_op_parallelism_threads(pod.settings.threads)
     tf.config.threading.set_inter_op_parallelism_threads(max(2, pod.settings.threads))
     from .entry import load
     from .model import Program
 
-    imported = time.monotonic()
+    ready = time.monotonic()
     pod.detail("building the model")
     spec = pod.settings.spec.model
     stated = spec.model_fields_set
@@ -36,7 +37,12 @@ def build_program(pod: Pod) -> Program:
         seed=pod.settings.spec.dataset.seed,
     )
     log.info(
-        "TensorFlow imported in %.1f s, %s built in %.1f s: %d dense parameters, rows of %d floats",
-        imported - begun, spec.entry, time.monotonic() - imported, program.layout.dense_size, program.layout.dimension,
-    )  # fmt: skip
+        "TensorFlow imported in %.2f s, Keras in %.2f s, %s built in %.2f s: %d dense parameters, rows of %d floats",
+        imported - begun,
+        ready - imported,
+        spec.entry,
+        time.monotonic() - ready,
+        program.layout.dense_size,
+        program.layout.dimension,
+    )
     return program
