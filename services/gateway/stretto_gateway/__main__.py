@@ -9,12 +9,14 @@ import os
 import secrets
 import signal
 import socket
+import tempfile
 from pathlib import Path
 
 import structlog
 import uvicorn
 from stretto_runtime import RuntimeFault
 from stretto_runtime.bus import Bus
+from stretto_runtime.faults import SettingsFault
 from stretto_runtime.health import Server
 from stretto_runtime.telemetry import Tracing, configure_logs
 
@@ -29,28 +31,47 @@ log = structlog.get_logger("stretto.gateway")
 
 
 def token_of(settings: GatewaySettings) -> str:
-    """The configured token; else the one in the file, which is made (mode 600) when it is not there."""
+    """The configured token; else the one in the file, which is made (mode 600) when it is not there.
+
+    Only a configured empty token lets everybody in: an empty file is a SettingsFault.
+    """
     if settings.token is not None:
         return settings.token.get_secret_value()
     path = settings.token_file or settings.state_folder / "gateway.token"
     with contextlib.suppress(FileNotFoundError):
-        return path.read_text().strip()
+        return read_token(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError), os.fdopen(
-        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w"
-    ) as file:  # fmt: skip
-        file.write(secrets.token_urlsafe(32) + "\n")
-    return path.read_text().strip()
+    # linked under its name once it is whole: no other replica, and no restart after a crash, sees half a token
+    handle, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(secrets.token_urlsafe(32) + "\n")
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, path)
+    finally:
+        os.unlink(draft)
+    return read_token(path)
 
 
-async def serve(settings: GatewaySettings) -> None:
+def read_token(path: Path) -> str:
+    """Raises SettingsFault for an empty file."""
+    token = path.read_text().strip()
+    if not token:
+        raise SettingsFault(
+            f"token file {path} is empty: remove it and start again, and one is made; or write a token into it; or "
+            "set STRETTO_GATEWAY_TOKEN= to let everybody in"
+        )
+    return token
+
+
+async def serve(settings: GatewaySettings, token: str) -> None:
     """Until SIGTERM or SIGINT."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     tracing = Tracing(NAME, settings.state_folder, settings.spans_bytes, settings.spans_per_s)
     bus = await Bus.connect(settings.nats_url, settings.nats_user or NAME, settings.nats_password, NAME)
-    gateway = Gateway(StreamBus(bus, tracing), settings, token_of(settings))
+    gateway = Gateway(StreamBus(bus, tracing), settings, token)
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind((settings.host, settings.port))
@@ -98,10 +119,11 @@ def main() -> None:
     """Settings from the environment, then serve."""
     try:
         settings = GatewaySettings.load(NAME)
+        token = token_of(settings)
     except RuntimeFault as fault:
         raise SystemExit(f"{NAME}: {fault}") from None
     configure_logs(NAME, settings.log_level)
-    asyncio.run(serve(settings))
+    asyncio.run(serve(settings, token))
 
 
 if __name__ == "__main__":

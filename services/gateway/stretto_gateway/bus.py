@@ -16,7 +16,7 @@ from stretto_runtime.rpc import Caller
 from stretto_runtime.telemetry import Tracing
 
 from .problems import Problem
-from .sse import StoredEvent
+from .sse import StoredEvent, trace_id_of
 
 PUBLISH_S = 5.0
 log = structlog.get_logger("stretto.gateway")
@@ -65,7 +65,7 @@ class StreamBus:
 
     async def fold(
         self,
-        apply: Callable[[w.Message, int, float, str | None], None],
+        apply: Callable[[w.Message, int, float, str], None],
         caught_up: Callable[[], None],
         advanced: Callable[[], Awaitable[None]],
     ) -> None:
@@ -85,14 +85,14 @@ class StreamBus:
         finally:
             await tail.close()
 
-    def _apply(self, stored: Stored, apply: Callable[[w.Message, int, float, str | None], None]) -> None:
+    def _apply(self, stored: Stored, apply: Callable[[w.Message, int, float, str], None]) -> None:
         try:
             message = w.parse(stored.subject, stored.data)
         except w.WireError as error:
             log.warning("passed over", seq=stored.seq, subject=stored.subject, error=str(error))
             return
         try:
-            apply(message, stored.seq, stored.time_s, trace_id_of(stored))
+            apply(message, stored.seq, stored.time_s, stored.headers.get("traceparent", ""))
         except Exception as error:  # a defect in one view must not blind all of them
             log.error("not folded in", seq=stored.seq, subject=stored.subject, exc_info=error)
 
@@ -132,12 +132,6 @@ def to_event(stored: Stored) -> StoredEvent | None:
         service=channel.service,
         name=channel.name,
         job=stored.subject.rpartition(".")[2],
-        trace_id=trace_id_of(stored),
+        trace_id=trace_id_of(stored.headers.get("traceparent", "")),
         data=stored.data.decode(errors="replace"),
     )
-
-
-def trace_id_of(stored: Stored) -> str | None:
-    """Of the W3C ``traceparent`` header: version-trace-span-flags."""
-    parts = stored.headers.get("traceparent", "").split("-")
-    return parts[1] if len(parts) == 4 and len(parts[1]) == 32 else None

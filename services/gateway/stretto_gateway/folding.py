@@ -193,7 +193,8 @@ class JobFold(Fold):
             pod.reported_at_s = self.time_s
         if message.steps == 0:
             return
-        opened_at_s = message.ended_at_s - message.window_s
+        # the gap ended with a step of the window; it may have begun before the window did
+        opened_at_s = message.ended_at_s - message.window_s - message.longest_gap_s
         for phase in self.view.phases[-4:]:
             if phase.ended_at_s is not None and phase.ended_at_s < opened_at_s:
                 continue

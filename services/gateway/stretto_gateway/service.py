@@ -16,7 +16,7 @@ import structlog
 from .problems import Problem
 from .projection import Projection
 from .settings import GatewaySettings
-from .sse import EventSource
+from .sse import EventSource, trace_id_of
 from .views import OVER, JobView
 
 R = TypeVar("R", bound=w.Message)
@@ -35,9 +35,12 @@ class Bus(EventSource, Protocol):
         """Ask the owner of a job."""
         ...
 
-    async def fold(self, apply: Callable[[w.Message, int, float, str | None], None], caught_up: Callable[[], None],
+    async def fold(self, apply: Callable[[w.Message, int, float, str], None], caught_up: Callable[[], None],
                    advanced: Callable[[], Awaitable[None]]) -> None:  # fmt: skip
-        """Everything stored from the start on, for ever; ``advanced`` after each batch, ``caught_up`` once."""
+        """Everything stored from the start on, for ever; ``advanced`` after each batch, ``caught_up`` once.
+
+        ``apply`` is given a message, its sequence, its time and its ``traceparent``.
+        """
         ...
 
 
@@ -50,6 +53,8 @@ class Gateway:
         self.token = token
         self.ready = False
         self._bus = bus
+        self._traceparents: dict[str, str] = {}
+        """of each job's submission: what is asked about the job later continues that trace"""
         self._advance = asyncio.Condition()
 
     @property
@@ -60,8 +65,10 @@ class Gateway:
     async def follow(self) -> None:
         """Keep the read model up to date; returns never."""
 
-        def apply(message: w.Message, seq: int, time_s: float, trace_id: str | None) -> None:
-            self.projection.apply(message, seq, time_s, trace_id)
+        def apply(message: w.Message, seq: int, time_s: float, traceparent: str) -> None:
+            if isinstance(message, w.JobSubmitted):
+                self._traceparents.setdefault(message.job, traceparent)
+            self.projection.apply(message, seq, time_s, trace_id_of(traceparent))
 
         def caught_up() -> None:
             self.ready = True
@@ -114,7 +121,8 @@ class Gateway:
         if view.status in OVER:
             raise Problem(409, "over", f"{job} has {view.status} already", field="job", value=job,
                           remedy="nothing is left to cancel")  # fmt: skip
-        await self._bus.publish(w.JobCancelled(job=job, by="user", reason=reason), f"gateway:{job}:cancelled")
+        message = w.JobCancelled(job=job, by="user", reason=reason)
+        await self._bus.publish(message, f"gateway:{job}:cancelled", trace=self._traceparents.get(job, ""))
         await self._seen(lambda: view.status in OVER)
         return view
 

@@ -86,3 +86,9 @@ async def stream(
             pending.cancel()
             await asyncio.wait([pending])
         await events.aclose()  # type: ignore[attr-defined]
+
+
+def trace_id_of(traceparent: str) -> str | None:
+    """Of the W3C ``traceparent`` header: version-trace-span-flags."""
+    parts = traceparent.split("-")
+    return parts[1] if len(parts) == 4 and len(parts[1]) == 32 else None

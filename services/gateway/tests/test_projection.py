@@ -183,6 +183,25 @@ def test_the_longest_gap_counts_in_every_phase_that_its_window_touches() -> None
     assert view.pods["worker-0"].memory_used_bytes == 600 * MIB
 
 
+def test_a_gap_that_began_before_the_window_counts_for_the_migration_that_it_fell_in() -> None:
+    projection = fold(
+        submitted(),
+        decided(1, "warm-start", plan(), None),
+        started("worker-0"),
+        w.PlanApplied(job="a", version=1, plan=plan(), took_s=1.0),
+        w.MigrationStarted(
+            job="a", plan_version=2, cause="plan", sources=("ps-0",), destinations=("ps-1",), buckets=32
+        ),  # 5 s
+        w.MigrationFinished(
+            job="a", plan_version=2, buckets=32, moved_bytes=5 * MIB, took_s=1.0, longest_freeze_s=0.01
+        ),  # 6 s
+        worker_report("worker-0", 9.5, 4.0),  # its window began at 8.5 s, the gap at 4.5 s or later
+    )
+    view = projection.jobs["a"]
+    assert view.migrations[0].longest_gap_s == 4.0
+    assert [phase.longest_gap_s for phase in view.phases if phase.kind == "migrating"] == [4.0]
+
+
 def test_a_killed_worker_is_a_phase_of_its_own_until_its_replacement_runs() -> None:
     projection = fold(
         submitted(),

@@ -60,6 +60,19 @@ def test_a_job_continues_the_trace_of_who_submits_it(gateway: Running) -> None:
         assert len(http.get(f"/jobs/{other['name']}").json()["trace_id"]) == 32
 
 
+def test_cancelling_a_job_continues_its_trace(gateway: Running) -> None:
+    document, trace_id = spec(), uuid.uuid4().hex
+    with gateway.http() as http:
+        http.post("/jobs", json=document, headers={"traceparent": f"00-{trace_id}-00f067aa0ba902b7-01"})
+        http.delete(f"/jobs/{document['name']}")
+        told = http.get(f"/jobs/{document['name']}/events", params={"follow": False}).text
+    bodies = [json.loads(line[6:]) for line in told.splitlines() if line.startswith("data: ")]
+    assert {body["event"]: body["trace_id"] for body in bodies} == {
+        "job-submitted": trace_id,
+        "job-cancelled": trace_id,
+    }
+
+
 def test_another_specification_under_the_same_name_is_a_conflict(gateway: Running) -> None:
     document = spec()
     with gateway.http() as http:
