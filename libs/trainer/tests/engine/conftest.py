@@ -84,9 +84,9 @@ class Cluster:
 
     def lose(self, index):
         """Kill the process of one server."""
+        self._controls.pop(index).close()  # closing it afterwards would wait for the dead
         self.pool.pop(index).kill()
         del self.processes[index], self.addresses[index]
-        self._controls.pop(index)
 
     def close(self):
         # an open session on a server that is gone holds the interpreter's exit up for a hundred seconds
