@@ -84,7 +84,9 @@ def test_a_killed_worker_costs_nothing_but_time(make: Any):
     report = max(cluster.worker_reports(), key=lambda r: r.steps)
     assert 0 < report.step_time_s < 1
     parts = report.times.emb_s + report.times.grad_s + report.times.upd_s + report.times.sync_s
-    assert 0.5 * report.step_time_s < parts <= 1.05 * report.step_time_s
+    assert parts > 0.5 * report.step_time_s  # a push runs beside the next computation: the sum may be larger
+    assert report.times.emb_s + report.times.grad_s <= 1.05 * report.step_time_s
+    assert report.times.upd_s + report.times.sync_s <= 1.5 * report.step_time_s
     last = wait_for(lambda: [r for r in cluster.ps_reports() if r.applied_samples_total == SAMPLES], 10)[-1]
     assert (last.categories, last.buckets) == (books.rows, 64)
     assert cluster.terminate("worker-1") == 0
