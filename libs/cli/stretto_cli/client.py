@@ -16,7 +16,10 @@ from .errors import BadInput, CliError, NotRunning
 
 TIMEOUT_S = 20.0
 RECONNECT_S = 30.0
+RECONNECT_PAUSE_S = 0.5
 BAD_INPUT = frozenset({400, 404, 409, 413, 415, 422})
+LOST = (httpx.RemoteProtocolError, httpx.ReadError, httpx.ReadTimeout)
+"""a stream broke off: it is taken up again"""
 Json = dict[str, Any]
 
 
@@ -99,12 +102,12 @@ class Gateway:
                     last = event.id
                     yield event
                 return
-            except (httpx.RemoteProtocolError, httpx.ReadError, httpx.ReadTimeout):
+            except LOST:
                 self._wait_back()
 
     def _stream(self, path: str, after: int, follow: bool, names: tuple[str, ...]) -> Iterator[Event]:
         params: dict[str, Any] = {"follow": follow, "event": list(names)}
-        with self._sending(), self._http.stream(
+        with self._sending(lost=LOST), self._http.stream(
             "GET", path, params=params, headers={"Last-Event-ID": str(after)}, timeout=httpx.Timeout(10.0, read=60.0)
         ) as response:  # fmt: skip
             if response.status_code >= 400:
@@ -113,32 +116,45 @@ class Gateway:
             yield from parse_events(response.iter_lines())
 
     def _wait_back(self) -> None:
-        transport_error: Exception | None = None
+        """Until the gateway answers and has read the whole stream: before, it knows no job that is far back."""
+        reason = "it does not answer"
         deadline = time.monotonic() + RECONNECT_S
         while time.monotonic() < deadline:
             try:
-                self._http.get("/status")
-                return
+                answer = self._http.get("/status")
+                if answer.status_code == 200 and answer.json()["ready"]:
+                    return
+                reason = f"it is still reading the stream ({answer.status_code})"
             except httpx.TransportError as error:
-                transport_error = error
-                time.sleep(0.5)
-        raise CliError(f"the gateway at {self.url} went away: {transport_error}; see `stretto status`")
+                reason = f"{type(error).__name__} {error}"
+            time.sleep(RECONNECT_PAUSE_S)
+        raise CliError(f"the gateway at {self.url} went away: {reason}; see `stretto status`")
 
     def _ask(self, method: str, path: str, **options: Any) -> Any:
         with self._sending():
-            response = self._http.request(method, path, **options)
+            try:
+                response = self._http.request(method, path, **options)
+            except httpx.ConnectError:
+                raise
+            except httpx.TransportError:
+                if method != "GET":  # only reading may be done twice without asking
+                    raise
+                response = self._http.request(method, path, **options)
         if response.status_code >= 400:
             raise self._problem(response)
         return response.json()
 
     @contextmanager
-    def _sending(self) -> Generator[None]:
+    def _sending(self, lost: tuple[type[Exception], ...] = ()) -> Generator[None]:
+        """Turns failures into sentences, all but ``lost``."""
         try:
             yield
+        except lost:
+            raise
         except httpx.ConnectError as error:
             raise NotRunning(f"nothing answers at {self.url} ({error}): start it with `stretto up`") from error
-        except (httpx.ConnectTimeout, httpx.WriteError, httpx.PoolTimeout, httpx.InvalidURL) as error:
-            raise CliError(f"{self.url}: {type(error).__name__} {error}") from error
+        except (httpx.TransportError, httpx.InvalidURL) as error:
+            raise CliError(f"{self.url}: {type(error).__name__} {error}; see `stretto status`") from error
 
     @staticmethod
     def _problem(response: httpx.Response) -> CliError:

@@ -27,7 +27,7 @@ from stretto_runtime.provision import SERVICES, server_config
 from stretto_runtime.server import binary, credentials, free_port
 
 from .errors import CliError, NotRunning
-from .processes import Child, Command, end_all, pods_of, same_process
+from .processes import Child, Command, end_all, pods_of, same_process, sessions_of
 
 READY_S = 60.0
 POLL_S = 0.04
@@ -181,8 +181,13 @@ class Installation:
     # readiness -------------------------------------------------------------------------------------------------
 
     async def _provision(self, password: str) -> None:
-        async with asyncio.timeout(READY_S):
-            client = await Client.connect(self._nats_url, "operator", password, "up")
+        try:
+            async with asyncio.timeout(READY_S):
+                client = await Client.connect(self._nats_url, "operator", password, "up")
+        except TimeoutError:
+            nats = self.children["nats"]
+            raise CliError(f"nats did not answer at {self._nats_url} within {READY_S:.0f} s; {nats.command.log} ends "
+                           f"with:\n{nats.last_words()}") from None  # fmt: skip
         try:
             await provision(client.bus)
         finally:
@@ -287,8 +292,7 @@ def end_leftovers(folder: Path) -> int:
         known = json.loads(path.read_text())["processes"].values()
     except (OSError, ValueError, KeyError):
         return 0
-    found = [same_process(entry["pid"], entry["created_s"]) for entry in known if entry["pid"] is not None]
-    ended = end_all([process for process in found if process is not None], 5.0)
+    ended = end_all(sessions_of((e["pid"], e["created_s"]) for e in known if e["pid"] is not None), 5.0)
     ended += end_all(pods_of(folder), 2.0)
     path.unlink(missing_ok=True)
     return ended

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +39,7 @@ class Child:
         self.created_s: float | None = None
         self.restarts = 0
         self.last_exit: int | None = None
+        self.spawn_error: str | None = None
         self._changed = changed
         self._process: asyncio.subprocess.Process | None = None
         self._stopping = False
@@ -68,7 +70,9 @@ class Child:
         self.pid = None
 
     def last_words(self, lines: int = 3) -> str:
-        """The end of its log."""
+        """Why it cannot be started, else the end of its log."""
+        if self.spawn_error is not None:
+            return self.spawn_error
         with contextlib.suppress(OSError):
             return "\n".join(self.command.log.read_text(errors="replace").strip().splitlines()[-lines:])
         return ""
@@ -102,10 +106,22 @@ class Child:
                 return
             if time.monotonic() - began > HEALTHY_S:
                 delay_s = BACKOFF_FIRST_S
+            delay_s = await self._again(delay_s)
+
+    async def _again(self, delay_s: float) -> float:
+        """Start it again after a pause, however often that takes; returns the next pause."""
+        while True:
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, BACKOFF_MOST_S)
             self.restarts += 1
-            await self._spawn()
+            try:
+                await self._spawn()
+            except OSError as error:  # no memory, no process ids, no space for the log: it may pass
+                self.spawn_error = str(error)
+                self._changed()
+                continue
+            self.spawn_error = None
+            return delay_s
 
 
 def same_process(pid: int, created_s: float | None) -> psutil.Process | None:
@@ -132,15 +148,30 @@ def end_all(processes: Sequence[psutil.Process], grace_s: float) -> int:
 
 
 def pods_of(folder: Path) -> list[psutil.Process]:
-    """Every process of every pod of an installation: the sessions that its pod files name."""
-    found: list[psutil.Process] = []
-    sessions: set[int] = set()
+    """Every process of every pod of an installation: the sessions that its pod files name, leader alive or not."""
+    leaders: list[tuple[int, float]] = []
     for file in (folder / "pods").glob("*/*/pod.json"):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             record = json.loads(file.read_text())
-            shell = same_process(int(record["pid"]), float(record["started_at_s"]))
-            if shell is not None:
-                sessions.add(shell.pid)
-                found.append(shell)
-                found.extend(shell.children(recursive=True))
+            leaders.append((int(record["pid"]), float(record["started_at_s"])))
+    return sessions_of(leaders)
+
+
+def sessions_of(leaders: Iterable[tuple[int, float | None]]) -> list[psutil.Process]:
+    """Living processes of the sessions that these (pid, creation time) began, and the leaders themselves."""
+    began = dict(leaders)
+    found: list[psutil.Process] = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            session = process.pid if process.pid in began else os.getsid(process.pid)
+            if session not in began or process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            if _is_of(session, began[session], process):
+                found.append(process)
     return found
+
+
+def _is_of(session: int, created_s: float | None, process: psutil.Process) -> bool:
+    if same_process(session, None) is not None:  # somebody has the leader's pid: is it still the leader?
+        return same_process(session, created_s) is not None
+    return created_s is not None and process.create_time() >= created_s - 2.0

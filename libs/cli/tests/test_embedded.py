@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import stat
+import subprocess
 import sys
 import threading
 import time
@@ -17,9 +18,10 @@ import psutil
 import pytest
 from stretto_cli import embedded
 from stretto_cli.client import Gateway, locate
+from stretto_cli.commands import cluster
 from stretto_cli.commands.cluster import start_detached
 from stretto_cli.errors import CliError, NotRunning
-from stretto_cli.processes import Child, Command, end_all, pods_of, same_process
+from stretto_cli.processes import Child, Command, end_all, pods_of, same_process, sessions_of
 from stretto_wire import JobFailed, StragglerCleared
 
 from .conftest import Installed
@@ -157,6 +159,70 @@ def test_pods_are_found_by_their_files_and_ended_with_their_children(tmp_path: P
     assert end_all(pods_of(tmp_path), 2.0) == 2
     shell.wait(5)
     assert pods_of(tmp_path) == []
+
+
+def test_what_outlives_the_leader_of_its_session_is_ended_too(tmp_path: Path) -> None:
+    shell = psutil.Popen(
+        ["/bin/sh", "-c", "setsid sh -c 'sleep 60' & sleep 61 & exec sleep 62"], start_new_session=True
+    )
+    leader, created_s = shell.pid, shell.create_time()
+    deadline = time.monotonic() + 5
+    while len(sessions_of([(leader, created_s)])) < 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    others = [child for child in shell.children(recursive=True) if os.getsid(child.pid) != leader]
+    shell.kill()
+    shell.wait(5)
+    (tmp_path / "run").mkdir()
+    state = {"pid": 2**22 - 1, "created_s": 1.0, "processes": {"x": {"pid": leader, "created_s": created_s}}}
+    (tmp_path / "run" / "up.json").write_text(json.dumps(state))
+    assert sessions_of([(leader, created_s + 1000)]) == []  # an older process of that number is another's
+    assert embedded.end_leftovers(tmp_path) == 1
+    assert all(other.is_running() for other in others)
+    end_all(others, 1.0)
+
+
+async def test_a_process_that_cannot_be_started_again_for_a_while_is_tried_until_it_can(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.symlink_to("/bin/sh")
+    child = Child(Command("child", [str(program), "-c", "sleep 60"], {}, tmp_path / "log"), lambda: None)
+    await child.start()
+    program.unlink()
+    first = child.pid
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    await until(lambda: child.restarts >= 2)
+    assert "No such file" in child.last_words()
+    program.symlink_to("/bin/sh")
+    await until(lambda: child.pid not in (None, first))
+    assert "No such file" not in child.last_words()
+    await child.stop(1.0)
+
+
+async def test_a_bus_that_never_answers_is_told_with_its_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installation = embedded.Installation(embedded.Plan(tmp_path), {})
+    installation._nats_url = "nats://127.0.0.1:1"
+    installation.children["nats"] = child = Child(command(tmp_path, ""), lambda: None)
+    child.command.log.write_text("starting\nno space left\n")
+    monkeypatch.setattr(embedded, "READY_S", 0.3)
+    with pytest.raises(CliError, match="no space left"):
+        await installation._provision("secret")
+
+
+def test_a_supervisor_that_is_not_ready_in_time_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    real = subprocess.Popen
+
+    def popen(argv: list[str], **options: object) -> subprocess.Popen[bytes]:
+        started.append(real([sys.executable, "-c", "import time; time.sleep(60)"]))
+        return started[0]
+
+    monkeypatch.setattr(cluster.subprocess, "Popen", popen)
+    monkeypatch.setattr(cluster, "START_S", 0.2)
+    with pytest.raises(CliError, match="not ready"):
+        start_detached(embedded.Plan(tmp_path))
+    assert started[0].returncode == -signal.SIGTERM
 
 
 @pytest.mark.slow

@@ -97,6 +97,9 @@ def start_detached(plan: Any) -> dict[str, Any]:
             if embedded.read_state(folder)["state"] == "ready":
                 return describe(folder)
         time.sleep(0.05)
+    supervisor.terminate()  # it ends what it has started
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        supervisor.wait(STOP_S)
     raise CliError(f"not ready after {START_S:.0f} s; see {log}")
 
 
