@@ -8,8 +8,9 @@ import subprocess
 import sys
 import tomllib
 from functools import cache
-from importlib.metadata import packages_distributions
+from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,9 +106,24 @@ class TestEveryService:
 
 
 @cache
-def distribution_of() -> dict[str, set[str]]:
-    """Import name to the distributions that bring it, in the spelling of requirements."""
-    return {name: {_normal(each) for each in found} for name, found in packages_distributions().items()}
+def distributions_of(top: str) -> set[str]:
+    """The distributions that bring a top-level module, in the spelling of requirements."""
+    return {_normal(each) for each in packages_distributions().get(top, [])}
+
+
+@cache
+def files_of(name: str) -> frozenset[str]:
+    return frozenset(str(path) for path in distribution(name).files or [])
+
+
+def bringers(module: str) -> set[str]:
+    """The distributions that bring a module; of a package that many share, those that have this part of it."""
+    found = distributions_of(module.partition(".")[0])
+    if len(found) < 2:
+        return found
+    path = module.replace(".", "/")
+    exact = {name for name in found if {f"{path}.py", f"{path}/__init__.py"} & files_of(name)}
+    return exact or ((module.count(".") and bringers(module.rpartition(".")[0])) or found)
 
 
 def _normal(name: str) -> str:
@@ -115,28 +131,45 @@ def _normal(name: str) -> str:
 
 
 def _imported(folder: Path) -> set[str]:
-    """Top-level modules that a distribution's package imports, those of type checking and of fallbacks included."""
+    """Modules that a distribution's package imports, those of type checking and of fallbacks included."""
     found: set[str] = set()
     for path in folder.glob("stretto*/**/*.py"):
         for node in ast.walk(ast.parse(text_of(path))):
             if isinstance(node, ast.Import):
-                found |= {alias.name.split(".")[0] for alias in node.names}
+                found |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-                found.add(node.module.split(".")[0])
+                found |= {f"{node.module}.{alias.name}" for alias in node.names}
     own = {path.name for path in folder.glob("stretto*") if (path / "__init__.py").exists()}
-    return found - own - set(sys.stdlib_module_names)
+    return {module for module in found if module.partition(".")[0] not in own | set(sys.stdlib_module_names)}
+
+
+def _required(entries: list[str]) -> set[str]:
+    return {_normal(re.split(r"[\[<>=!~; ]", each)[0]) for each in entries}
+
+
+def _project(folder: Path) -> dict[str, Any]:
+    return tomllib.loads(text_of(folder / "pyproject.toml"))["project"]
 
 
 @pytest.mark.parametrize("folder", DISTRIBUTIONS, ids=lambda path: path.name)
 def test_a_distribution_declares_what_it_imports(folder: Path) -> None:
-    project = tomllib.loads(text_of(folder / "pyproject.toml"))["project"]
+    project = _project(folder)
     groups = [project.get("dependencies", []), *project.get("optional-dependencies", {}).values()]
-    declared = [each for group in groups for each in group]
-    names = {_normal(re.split(r"[\[<>=!~; ]", each)[0]) for each in declared}
+    names = _required([each for group in groups for each in group])
     names |= {"tensorflow"} if "tensorflow-cpu" in names else set()
     missing = {
-        module: sorted(distribution_of().get(module, {"not installed"}))
+        module: sorted(bringers(module)) or ["not installed"]
         for module in sorted(_imported(folder))
-        if not distribution_of().get(module, set()) & names
+        if not bringers(module) & names
     }
     assert missing == {}
+
+
+def test_the_parts_of_a_shared_package_are_told_apart() -> None:
+    assert bringers("opentelemetry.sdk.trace.TracerProvider") == {"opentelemetry-sdk"}
+    assert bringers("opentelemetry.trace") == {"opentelemetry-api"}
+
+
+def test_the_embedded_extra_of_the_command_is_everything_that_it_starts() -> None:
+    extra = _required(_project(ROOT / "libs" / "cli")["optional-dependencies"]["embedded"])
+    assert extra == {f"stretto-{service.name}" for service in SERVICES} | {"stretto-trainer"}
