@@ -54,7 +54,7 @@ ALTERNATIVES_MAX = 8
 class ArbiterMachine:
     """Decides plans; one for the whole cluster."""
 
-    version = 1
+    version = 2
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class ArbiterMachine:
         if isinstance(event, JobSubmitted):
             if event.job not in self.state.jobs:
                 self.state.submitted += 1
-                self.state.jobs[event.job] = JobState(event.job, event.profile, self.state.submitted)
+                self.state.jobs[event.job] = JobState(event.job, event.profile, self.state.submitted, submitted_s=now)
             return
         job = self.state.jobs.get(getattr(event, "job", ""))
         if job is None:
@@ -95,11 +95,11 @@ class ArbiterMachine:
             case CandidatesComputed() if event.plan_version == job.version:
                 job.candidates, job.throughput = event, event.throughput
             case PlanApplied() if event.version == job.version and job.applying:
-                job.applying, job.before, job.changed_s = False, None, now
-                if not job.had_before(event.plan):
-                    job.had.append(event.plan)
+                self._applied(job, event.plan, now)
             case JobProgressed():
-                job.samples_done = max(job.samples_done, event.samples_done)
+                job.samples_done = event.samples_done  # less than before after a restore
+                if job.completed:
+                    job.leaving_s, job.completed = None, False
             case OomForecast():
                 self._forecast(job, event)
             case JobEnded():
@@ -107,22 +107,34 @@ class ArbiterMachine:
             case _:
                 pass
 
+    @staticmethod
+    def _applied(job: JobState, plan: Plan, now: float) -> None:
+        if job.before is not None and job.before.ps != plan.ps:
+            job.ps_memory_bytes = job.shrink_to_bytes = 0  # said of servers that held more, or less
+        job.applying, job.before, job.changed_s = False, None, now
+        if not job.had_before(plan):
+            job.had.append(plan)
+
     def _forecast(self, job: JobState, event: OomForecast) -> None:
-        wanted = math.ceil(event.recommended_ps_memory_bytes / MEMORY_STEP_BYTES) * MEMORY_STEP_BYTES
+        need, high = event.recommended_ps_memory_bytes, job.profile.limits.high.ps_memory_bytes
+        wanted = math.ceil(need / MEMORY_STEP_BYTES) * MEMORY_STEP_BYTES
+        if need <= high < wanted:
+            wanted = high  # a maximum need not be a whole number of steps
         job.ps_memory_bytes = wanted if event.action == "grow" else 0
         job.shrink_to_bytes = wanted if event.action == "shrink" else 0
 
     def _ended(self, job: JobState, event: JobEnded, now: float) -> None:
-        """A completed job's pods hold their resources until they are gone."""
-        if event.outcome == "completed" and job.plan is not None:
-            job.leaving_s = now
-        else:
+        """Pods hold their resources until they are gone: a completed job saves and evaluates, others are stopped."""
+        if event.outcome == "gone" or job.plan is None:
             del self.state.jobs[job.job]
+        elif job.leaving_s is None or job.completed:
+            job.leaving_s, job.completed = now, event.outcome == "completed"
 
     def _expire(self, now: float) -> None:
         """Nobody waits for ever for an actuator that says nothing."""
         for job in list(self.state.jobs.values()):
-            if job.leaving_s is not None and now - job.leaving_s > self.settings.leave_timeout_s:
+            holds_s = self.settings.leave_timeout_s if job.completed else self.settings.stop_grace_s
+            if job.leaving_s is not None and now - job.leaving_s > holds_s:
                 del self.state.jobs[job.job]
             elif job.applying and now - job.changed_s > self.settings.apply_timeout_s:
                 job.applying, job.before, job.changed_s = False, None, now
@@ -315,7 +327,7 @@ class ArbiterMachine:
                 job=job.job,
                 remaining_samples=max(job.profile.samples - job.samples_done, 0),
                 options=tuple(offers[job.job]),
-                weight=job.profile.weight,
+                weight=job.profile.weight * job.urgency(now),
             )
             for job in ready
             if offers.get(job.job)
@@ -343,6 +355,9 @@ class ArbiterMachine:
             )
             plan, others = choice.candidate.plan, alternatives(choice)
             reasons = why(choice)
+            if (urgency := job.urgency(now)) > 1:
+                late = f"at {job.throughput:.0f} samples/s it ends after its deadline"
+                reasons.append(f"{late}: its weight counts {urgency:.1f} times")
             if job.had_before(plan):
                 job.returned_s = now
                 reasons.append("the job had this plan before: its throughput was measured, it goes back to it once")

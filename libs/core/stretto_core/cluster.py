@@ -9,11 +9,15 @@ from stretto_core.jobs import CandidatesComputed, PlanProposed, PlanRefused
 from stretto_core.selection import Objective
 from stretto_core.types import NOTHING, JobProfile, Plan, Resources
 
+URGENCY_MAX = 10.0
+
 
 @dataclass(frozen=True, slots=True)
 class ArbiterSettings:
     """``capacity`` of the cluster. A job is resized for throughput only when the predicted gain exceeds
     ``gain_fraction_min`` plus one standard deviation of the prediction, and its last change is ``settle_s`` ago.
+    A completed job's claim stands until its pods are gone, or ``leave_timeout_s``: above what a final checkpoint and
+    an evaluation may take. A stopped one's stands for ``stop_grace_s``, the time that pods get to leave.
     A job that went back to a plan it had before does so again only after ``return_again_s``: noise swings no job.
     """
 
@@ -25,14 +29,18 @@ class ArbiterSettings:
     return_again_s: float = 900.0
     round_s: float = 2.0
     apply_timeout_s: float = 300.0
-    leave_timeout_s: float = 60.0
+    leave_timeout_s: float = 900.0
+    stop_grace_s: float = 20.0
     shrink_after_s: float = 60.0
 
 
 @dataclass(slots=True)
 class JobState:
-    """One job's claim and wishes. ``plan`` is the last decided one, None until it starts; ``applying`` until its
-    pods are there, with ``before`` still claimed. ``had`` are the plans that were in force."""
+    """One job's claim and wishes.
+
+    ``plan`` is the last decided one, None until it starts; ``applying`` until its pods are there, with ``before`` still
+    claimed. ``had`` are the plans that were in force. ``leaving_s``: since when it only waits for its pods to go.
+    """
 
     job: str
     profile: JobProfile
@@ -52,6 +60,19 @@ class JobState:
     shrink_to_bytes: int = 0
     had: list[Plan] = field(default_factory=list[Plan])
     returned_s: float | None = None
+    submitted_s: float = 0.0
+    completed: bool = False
+
+    def urgency(self, now: float) -> float:
+        """What a deadline makes of the weight: (remaining time at the present throughput) / (time left to it).
+
+        1 without a deadline or when it will be met, at most ``URGENCY_MAX``: also when it has passed.
+        """
+        if self.profile.deadline_s is None or self.throughput <= 0:
+            return 1.0
+        needs_s = max(self.profile.samples - self.samples_done, 0) / self.throughput
+        left_s = self.submitted_s + self.profile.deadline_s - now
+        return min(max(needs_s / max(left_s, 1e-9), 1.0), URGENCY_MAX)
 
     def had_before(self, plan: Plan) -> bool:
         """Whether the job ran with these counts and cores; memory makes no other plan of it."""

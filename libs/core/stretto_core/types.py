@@ -140,7 +140,7 @@ class JobProfile:
 
     ``samples`` counts all epochs. ``metadata`` is what warm start compares: numbers and short strings.
     ``weight`` is the job's priority, a positive factor (1 = ordinary). ``fixed`` keeps the initial plan, whatever the
-    throughput; memory is watched over all the same.
+    throughput; memory is watched over all the same. ``deadline_s`` counts from the submission.
     """
 
     batch_size: int
@@ -151,6 +151,7 @@ class JobProfile:
     metadata: dict[str, Value] = field(default_factory=dict[str, Value])
     initial: Plan | None = None
     fixed: bool = False
+    deadline_s: float | None = None
 
     def __post_init__(self) -> None:
         _require("batch_size", self.batch_size, 1)

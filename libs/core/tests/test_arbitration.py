@@ -6,13 +6,14 @@ import math
 from dataclasses import replace
 
 import pytest
-from closed_loop import LIMITS, plan, profile
+from closed_loop import LIMITS, MIB, plan, profile
 from stretto_core.arbiter import ArbiterMachine
 from stretto_core.candidates import Candidate
 from stretto_core.cluster import ArbiterSettings
 from stretto_core.jobs import (
     CandidatesComputed,
     JobEnded,
+    JobProgressed,
     JobSubmitted,
     OomForecast,
     PlanApplied,
@@ -129,6 +130,9 @@ def test_memory_that_is_not_there_is_refused_once_and_given_later() -> None:
     assert facts(machine, Tick(), 2.0) == []
     machine.handle(JobEnded("b", "cancelled"), 3.0)
     assert machine.state.jobs["a"].plan is not None
+    assert machine.state.jobs["a"].plan.ps_memory_bytes == GIB  # b's pods are still there
+    machine.handle(Tick(), 24.0)
+    assert machine.state.jobs["a"].plan is not None
     assert machine.state.jobs["a"].plan.ps_memory_bytes == 4 * GIB
 
 
@@ -157,7 +161,7 @@ def test_the_higher_weight_starts_first() -> None:
     for job, weight in (("low", 1.0), ("high", 5.0)):
         machine.handle(JobSubmitted(job, profile(weight=weight)), 1.0)
         machine.handle(PlanProposed(job, "warm-start", plan(), 0.1, ("r",)), 2.0)
-    (fact,) = facts(machine, JobEnded("running", "failed"), 3.0)
+    (fact,) = facts(machine, JobEnded("running", "gone"), 3.0)
     assert fact.job == "high"
 
 
@@ -216,3 +220,64 @@ def test_a_plug_in_that_overdraws_is_not_followed() -> None:
     machine = ArbiterMachine(None, ArbiterSettings(Resources(3, 8 * GIB)), greedy_fool, "fool")
     started(machine)
     assert facts(machine, front("a", 1, 1000.0, (8, 9000.0, 0.0)), 100.0) == []
+
+
+def test_a_maximum_that_is_no_whole_number_of_steps_moves_no_buckets() -> None:
+    machine = arbiter()
+    high = 2 * GIB + 10 * MIB
+    started(machine, limits=JobLimits(LIMITS.low, replace(LIMITS.high, ps_memory_bytes=high)))
+    (fact,) = facts(machine, OomForecast("a", "grow", 2 * GIB + MIB, "grows"), 1.0)
+    assert (fact.plan.ps, fact.plan.ps_memory_bytes) == (1, high)
+
+
+def test_servers_at_their_maximum_get_others_beside_them_once() -> None:
+    """A forecast that was on its way while the buckets moved is of the servers before: it adds none."""
+    machine = arbiter()
+    limits = JobLimits(LIMITS.low, replace(LIMITS.high, ps_memory_bytes=2 * GIB))
+    started(machine, p=plan(memory=2 * GIB), limits=limits)
+    (fact,) = facts(machine, OomForecast("a", "grow", 3 * GIB, "grows"), 1.0)
+    assert (fact.plan.ps, fact.plan.ps_memory_bytes) == (2, 2 * GIB)
+    machine.handle(OomForecast("a", "grow", 3 * GIB, "grows"), 2.0)
+    assert facts(machine, PlanApplied("a", fact.version, fact.plan, 1.0), 3.0) == []
+
+
+@pytest.mark.parametrize(("outcome", "held_s"), [("completed", 900.0), ("cancelled", 20.0), ("failed", 20.0)])
+def test_an_ended_job_holds_its_capacity_until_its_pods_are_gone(outcome: str, held_s: float) -> None:
+    for gone in (False, True):
+        machine = arbiter()
+        started(machine, now=10.0)
+        machine.handle(JobEnded("a", outcome), 20.0)
+        machine.handle(Tick(), 20.0 + held_s - 1)
+        assert machine.state.claimed() == plan().resources
+        if gone:
+            machine.handle(JobEnded("a", "gone"), 20.0 + held_s - 1)
+        else:
+            machine.handle(Tick(), 20.0 + held_s + 1)
+        assert not machine.state.jobs
+
+
+def test_a_completed_job_that_a_restore_takes_back_is_decided_on_again() -> None:
+    machine = arbiter()
+    started(machine)
+    machine.handle(JobProgressed("a", 5_000_000, 5_000_000, 1000.0), 100.0)
+    machine.handle(JobEnded("a", "completed"), 100.0)
+    machine.handle(JobProgressed("a", 1_000_000, 5_000_000, 1000.0), 110.0)
+    assert machine.state.jobs["a"].samples_done == 1_000_000
+    (fact,) = facts(machine, front("a", 1, 1000.0, (2, 2000.0, 0.0)), 2000.0)
+    assert fact.kind == "improve"
+
+
+def test_a_job_that_would_miss_its_deadline_goes_before_a_like_one() -> None:
+    """Room for one of them. 5 M samples at 1000 a second take 5000 s; the deadline is in 2500 s."""
+    for deadline_s, first in ((None, "a"), (100_000.0, "a"), (2500.0, "b")):
+        machine = arbiter(Resources(5, 5 * GIB))
+        started(machine, "a")
+        started(machine, "b", deadline_s=deadline_s)
+        machine.state.last_round_s = 100.0
+        machine.handle(front("a", 1, 1000.0, (2, 2000.0, 0.0)), 100.0)
+        machine.handle(front("b", 1, 1000.0, (2, 2000.0, 0.0)), 100.0)
+        (fact,) = facts(machine, Tick(), 103.0)
+        assert fact.job == first
+        assert any("after its deadline: its weight counts 2.1 times" in reason for reason in fact.reasons) == (
+            first == "b"
+        )

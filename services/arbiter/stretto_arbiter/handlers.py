@@ -34,6 +34,7 @@ def _submitted(message: events.JobSubmitted) -> jobs.JobSubmitted:
         metadata=dict(spec.model.metadata),
         initial=_plan(resources.initial) if resources.initial else None,
         fixed=resources.fixed,
+        deadline_s=spec.deadline_s,
     )
     return jobs.JobSubmitted(message.job, profile)
 

@@ -28,7 +28,8 @@ class ArbiterSettings(Settings):
     return_again_s: float = Field(900.0, ge=0, description="between two returns of a job to plans that it had before")
     round_s: float = Field(2.0, ge=0, description="between two cluster-wide choices")
     apply_timeout_s: float = Field(300.0, ge=10, description="an actuator silent for so long is not waited for")
-    leave_timeout_s: float = Field(60.0, ge=1, description="a completed job's pods are counted for at most so long")
+    leave_timeout_s: float = Field(900.0, ge=1, description="a completed job's pods are counted for at most so long")
+    stop_grace_s: float = Field(20.0, ge=0, description="a cancelled or failed job's pods are counted for so long")
     shrink_after_s: float = Field(60.0, ge=0, description="memory is given back so long after the last change")
 
     def machine(self) -> MachineSettings:
@@ -42,5 +43,6 @@ class ArbiterSettings(Settings):
             round_s=self.round_s,
             apply_timeout_s=self.apply_timeout_s,
             leave_timeout_s=self.leave_timeout_s,
+            stop_grace_s=self.stop_grace_s,
             shrink_after_s=self.shrink_after_s,
         )

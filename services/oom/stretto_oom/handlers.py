@@ -32,7 +32,7 @@ def _measured(message: events.ProfileMeasured) -> memory.MemoryMeasured:
         memory.ServerMeasured(ps.pod, ps.memory_used_bytes, ps.memory_limit_bytes, ps.categories, ps.buckets)
         for ps in message.ps
     )
-    return memory.MemoryMeasured(message.samples_total, servers, message.settled)
+    return memory.MemoryMeasured(servers, message.settled)
 
 
 def _of_server(pod: str, event: Any) -> Any:
@@ -45,7 +45,7 @@ _EVENTS: dict[type[Message], Callable[[Any], Any]] = {
     events.PlanApplied: lambda m: memory.LimitChanged(m.plan.ps_memory_bytes),
     events.PodResized: lambda m: _of_server(m.pod, memory.LimitChanged(m.memory_bytes, m.pod)),
     events.PodExited: lambda m: _of_server(m.pod, memory.ServerLeft(m.pod)),
-    events.JobCompleted: lambda m: memory.WatchClosed(),
+    events.JobCompleted: lambda m: memory.WatchClosed(completed=True),
     events.JobCancelled: lambda m: memory.WatchClosed(),
     events.JobFailed: lambda m: memory.WatchClosed(),
 }

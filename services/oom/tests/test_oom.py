@@ -47,11 +47,23 @@ def profile(job: str, step: int) -> events.ProfileMeasured:
         step_time_s=0.05,
         times=values.StepTimes(emb_s=0.01, grad_s=0.01, upd_s=0.01, sync_s=0.01),
         throughput=2000.0,
-        samples_total=10_000 * step,
+        samples_total=77_000 + 10_000 * step,  # as the pods count: more than the ledger
         categories=2 * rows,
         settled=True,
         workers=(),
         ps=(ps, ps.model_copy(update={"pod": "ps-1"})),
+    )
+
+
+def progress(job: str, step: int) -> events.JobProgressed:
+    return events.JobProgressed(
+        job=job,
+        samples_done=10_000 * step,
+        samples_total=300_000,
+        epoch=0,
+        samples_per_s=2000.0,
+        shards_leased=2,
+        shards_requeued_total=0,
     )
 
 
@@ -70,17 +82,8 @@ async def test_memory_is_asked_for_before_it_runs_out(tmp_path: Path) -> None:
     task = asyncio.create_task(serve(Oom(settings), stop))
     try:
         await client.publish(events.JobSubmitted(job="grows", spec=spec("grows")))
-        progress = events.JobProgressed(
-            job="grows",
-            samples_done=10_000,
-            samples_total=300_000,
-            epoch=0,
-            samples_per_s=2000.0,
-            shards_leased=2,
-            shards_requeued_total=0,
-        )
-        await client.publish(progress)
         for step in range(1, 10):
+            await client.publish(progress("grows", step))
             await client.publish(profile("grows", step))
         asked = None
         async with asyncio.timeout(20):

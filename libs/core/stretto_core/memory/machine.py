@@ -49,16 +49,15 @@ class ServerMeasured:
 
 @dataclass(frozen=True, slots=True)
 class MemoryMeasured:
-    """All parameter servers after ``samples``. ``settled`` false: pods are coming or going, buckets are moving."""
+    """All parameter servers. ``settled`` false: pods are coming or going, buckets are moving."""
 
-    samples: int
     servers: tuple[ServerMeasured, ...]
     settled: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class ProgressSeen:
-    """How fast the job goes, and where it ends."""
+    """Where the job is by its ledger, how fast it goes and where it ends. A restore takes it back."""
 
     samples_done: int
     samples_total: int
@@ -82,12 +81,17 @@ class ServerLeft:
 
 @dataclass(frozen=True, slots=True)
 class WatchClosed:
-    """The job is over."""
+    """The job is over. ``completed``: unless a restore takes it back to where samples are left."""
+
+    completed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class OomForecast:
-    """What to know and what to do. ``action``: none, grow or shrink, to ``recommended_bytes`` per parameter server."""
+    """What to know and what to do. ``action``: none, grow or shrink, to ``recommended_bytes`` per parameter server.
+
+    That is what the servers that are there need; it may be more than the job allows one: then more have to share it.
+    """
 
     servers: tuple[ServerForecast, ...]
     samples_done: int
@@ -124,6 +128,8 @@ class WatchState:
 
     opened: WatchOpened | None = None
     closed: bool = False
+    completed: bool = False
+    samples_done: int = 0
     points: list[GrowthPoint] = field(default_factory=list[GrowthPoint])
     servers: dict[str, ServerUsage] = field(default_factory=dict[str, ServerUsage])
     samples_total: int = 0
@@ -139,7 +145,7 @@ class WatchState:
 class OomMachine:
     """The memory watch of one job."""
 
-    version: int = 1
+    version: int = 2
 
     def __init__(self, state: WatchState | None = None, settings: WatchSettings | None = None) -> None:
         self.state: WatchState = state or WatchState()
@@ -153,7 +159,7 @@ class OomMachine:
                 if st.opened is None:
                     st.opened, st.samples_total = event, event.samples_total
             case ProgressSeen():
-                st.samples_total, st.samples_per_s = event.samples_total, event.samples_per_s
+                self._progressed(event)
             case LimitChanged():
                 for pod, server in st.servers.items():
                     if event.pod in (None, pod):
@@ -161,7 +167,7 @@ class OomMachine:
             case ServerLeft():
                 st.servers.pop(event.pod, None)
             case WatchClosed():
-                st.closed = True
+                st.closed, st.completed = True, event.completed
                 st.points.clear()
                 st.servers.clear()
             case MemoryMeasured():
@@ -169,6 +175,15 @@ class OomMachine:
             case _:
                 pass
         return []
+
+    def _progressed(self, event: ProgressSeen) -> None:
+        """What was measured further on than the job is now did not happen; a completed job that moves is open again."""
+        st = self.state
+        st.samples_total, st.samples_per_s = event.samples_total, event.samples_per_s
+        st.samples_done = event.samples_done
+        st.points = [point for point in st.points if point.samples <= event.samples_done]
+        if st.completed:
+            st.closed = st.completed = False
 
     def _measured(self, event: MemoryMeasured, now: float) -> list[Action]:
         st, opened = self.state, self.state.opened
@@ -178,23 +193,23 @@ class OomMachine:
             server = st.servers.setdefault(measured.pod, ServerUsage())
             if event.settled or measured.used_bytes > server.used_bytes:
                 server.add(measured.rows, measured.used_bytes, measured.limit_bytes, measured.buckets)
-        if not event.settled:
+        if not event.settled or not st.samples_done:
             return []
         present = {measured.pod for measured in event.servers}
         for pod in [pod for pod in st.servers if pod not in present]:
             del st.servers[pod]
-        add_point(st.points, event.samples, sum(measured.rows for measured in event.servers))
+        add_point(st.points, st.samples_done, sum(measured.rows for measured in event.servers))
         growth = fit_growth(st.points)
         if growth is None:
             return []
         cost = fit_row_cost(list(st.servers.values()), opened.row_bytes, opened.initial_slots)
         seen = forecast(st.servers, growth, cost, st.samples_total, st.samples_per_s, self.settings.lead_s)
-        return self._tell(self._decide(seen, event.samples, opened, now), now)
+        return self._tell(self._decide(seen, st.samples_done, opened, now), now)
 
     def _decide(self, seen: MemoryForecast, samples: int, opened: WatchOpened, now: float) -> OomForecast:
         st, settings = self.state, self.settings
         limit = min((s.limit_bytes for s in seen.servers if s.limit_bytes), default=0)
-        wanted = min(max(seen.recommended_bytes, opened.min_bytes), opened.max_bytes)
+        wanted = max(seen.recommended_bytes, opened.min_bytes)
         most = max(seen.servers, key=lambda s: s.at_end_bytes)
         horizon_s = (st.samples_total - samples) / st.samples_per_s if st.samples_per_s > 0 else 0.0
         roomy = seen.reaches_end and not seen.crosses and wanted <= (1 - settings.shrink_gain) * limit
@@ -209,8 +224,6 @@ class OomMachine:
         elif seen.crosses:
             action = "none"
             reason = f"{most.pod} may pass its limit of {_gib(most.limit_bytes)} before the end, but not soon"
-            if seen.urgent:
-                reason = f"{most.pod} needs more than the job's maximum, {_gib(opened.max_bytes)}: add servers"
         else:
             action = "none"
             reason = f"{most.pod} ends at about {_gib(most.at_end_bytes)} of {_gib(most.limit_bytes)}"
@@ -229,7 +242,8 @@ class OomMachine:
             when = f"{first.pod} reaches its limit of {_gib(first.limit_bytes)} in about {first.oom_in_s:.0f} s"
         else:
             when = f"{most.pod} may reach its limit of {_gib(most.limit_bytes)}"
-        capped = "" if seen.recommended_bytes <= opened.max_bytes else "; the job's maximum is less: add servers"
+        over = f"; one may have {_gib(opened.max_bytes)}: more servers have to share it"
+        capped = over if seen.recommended_bytes > opened.max_bytes else ""
         return f"{when} (at the end {_gib(most.at_end_low_bytes)} to {_gib(most.at_end_high_bytes)}){capped}"
 
     def _tell(self, said: OomForecast, now: float) -> list[Action]:

@@ -63,7 +63,7 @@ def play(curve: Curve, limit_share: float, delay: int = 2, shrink: bool = True) 
             ServerMeasured(f"ps-{i}", int(u), limit, int(r), 64 // servers)
             for i, (u, r) in enumerate(zip(curve.used_bytes[moment], curve.rows[moment], strict=True))
         )
-        for action in machine.handle(MemoryMeasured(done, measured), now):
+        for action in machine.handle(MemoryMeasured(measured), now):
             assert isinstance(action, Emit)
             said: OomForecast = action.fact
             foreseen |= any(server.oom_at_samples is not None for server in said.servers) or said.action == "grow"

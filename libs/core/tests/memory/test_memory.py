@@ -128,7 +128,7 @@ class Watch:
         self.machine = OomMachine(None, WatchSettings(lead_s=10, shrink_patience_s=20))
         self.now = 1000.0
         self.machine.handle(WatchOpened(total, row_bytes, 64 * MIB, most, slots), self.now)
-        self.machine.handle(ProgressSeen(0, total, 1000.0), self.now)
+        self.total = total
 
     def measure(
         self, samples: int, used: list[int], limit: int, rows: list[int], buckets: int = 32, settled: bool = True
@@ -137,7 +137,8 @@ class Watch:
         servers = tuple(
             ServerMeasured(f"ps-{i}", u, limit, r, buckets) for i, (u, r) in enumerate(zip(used, rows, strict=True))
         )
-        return said(self.machine.handle(MemoryMeasured(samples, servers, settled), self.now))
+        self.machine.handle(ProgressSeen(samples, self.total, 1000.0), self.now)
+        return said(self.machine.handle(MemoryMeasured(servers, settled), self.now))
 
 
 def said(actions: list[Action]) -> OomForecast | None:
@@ -199,11 +200,34 @@ def test_a_move_of_buckets_starts_a_servers_series_anew() -> None:
     assert forecast.servers[2].at_end_bytes == pytest.approx(truth, rel=0.05)
 
 
-def test_more_than_the_jobs_maximum_is_never_asked_but_told() -> None:
+@pytest.mark.parametrize("limit", [950 * MIB, 1000 * MIB])
+def test_the_whole_need_is_told_when_it_is_more_than_one_server_may_have(limit: int) -> None:
+    """The one who decides cannot spread the buckets over more servers when it hears the maximum only."""
     watch = Watch(row_bytes=14_400.0, most=1000 * MIB)
-    told = grow_linearly(watch, 950 * MIB, steps=12, row_bytes=14_400)
-    assert max(forecast.recommended_bytes for forecast in told) <= 1000 * MIB
-    assert any("add servers" in forecast.reason for forecast in told)
+    told = grow_linearly(watch, limit, steps=12, row_bytes=14_400)
+    asked = [forecast for forecast in told if forecast.action == "grow"]
+    assert asked
+    assert max(forecast.recommended_bytes for forecast in asked) > 1000 * MIB
+    assert any("more servers have to share it" in forecast.reason for forecast in asked)
+
+
+def test_what_a_restore_undid_is_no_part_of_the_curve() -> None:
+    """The first life was of other data: with its points the second one's end would be far off."""
+    watch = Watch(row_bytes=1440.0)
+    for k in range(1, 12):
+        watch.measure(10_000 * k, [600 * MIB + 1440 * 9000 * k] * 2, 8192 * MIB, [9000 * k] * 2)
+    watch.machine.handle(ProgressSeen(5_000, watch.total, 1000.0), watch.now)
+    assert [point.samples for point in watch.machine.state.points] == []
+    for k in range(1, 12):
+        watch.measure(10_000 * k, [600 * MIB + 1440 * 900 * k] * 2, 8192 * MIB, [900 * k] * 2)
+    assert [point.samples for point in watch.machine.state.points] == [10_000 * k for k in range(1, 12)]
+
+
+def test_a_completed_job_that_goes_on_is_watched_again_and_a_failed_one_is_not() -> None:
+    for completed, spoken in ((True, True), (False, False)):
+        watch = Watch(row_bytes=14_400.0)
+        watch.machine.handle(WatchClosed(completed), watch.now)
+        assert bool(grow_linearly(watch, 900 * MIB, steps=10, row_bytes=14_400)) is spoken
 
 
 def test_a_snapshot_continues_and_a_closed_watch_is_silent() -> None:
@@ -213,7 +237,7 @@ def test_a_snapshot_continues_and_a_closed_watch_is_silent() -> None:
     document = adapter.dump_json(watch.machine.state)
     assert len(document) < 20_000
     other = OomMachine(adapter.validate_json(document), watch.machine.settings)
-    event = MemoryMeasured(95_000, (ServerMeasured("ps-0", 620 * MIB, 640 * MIB, 19_000, 32),))
+    event = MemoryMeasured((ServerMeasured("ps-0", 620 * MIB, 640 * MIB, 19_000, 32),))
     assert other.handle(event, 1100.0) == watch.machine.handle(event, 1100.0)
     other.handle(LimitChanged(700 * MIB, "ps-0"), 1101.0)
     assert other.state.servers["ps-0"].limit_bytes == 700 * MIB
