@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -16,12 +17,24 @@ PROTO = Path(__file__).parents[2] / "proto"
 _FILES = ("package.json", "package-lock.json", "subscriber.mjs")
 
 
+UNREACHABLE = frozenset(
+    {
+        "EAI_AGAIN", "ECONNREFUSED", "ECONNRESET", "EHOSTUNREACH", "EIDLETIMEOUT", "ENETUNREACH", "ENOTFOUND",
+        "ERR_SOCKET_TIMEOUT", "ETIMEDOUT", "E502", "E503", "E504",
+    }
+)  # fmt: skip
+"""npm's codes for a registry that is not there; every other failure is one of ours"""
+
+
 class SubscriberUnavailable(Exception):
     """Node or its packages are not to be had here; the message says which and why."""
 
 
 def install() -> Path:
-    """The folder of an installed subscriber, made once per version of its files. Raises SubscriberUnavailable."""
+    """The folder of an installed subscriber, made once per version of its files.
+
+    Raises SubscriberUnavailable, and RuntimeError when npm fails for another reason.
+    """
     for program in ("node", "npm"):
         if shutil.which(program) is None:
             raise SubscriberUnavailable(f"{program} is not on the PATH")
@@ -51,7 +64,11 @@ def _npm_ci(folder: Path) -> None:
     except subprocess.TimeoutExpired as error:
         raise SubscriberUnavailable("the npm registry did not answer within 120 s") from error
     if done.returncode:
-        raise SubscriberUnavailable(f"npm ci failed: {done.stderr.strip()[-500:]}")
+        told = done.stderr.strip()[-1000:]
+        code = re.search(r"^npm (?:error|ERR!) code (\S+)", done.stderr, re.MULTILINE)
+        if code is not None and code[1] in UNREACHABLE:
+            raise SubscriberUnavailable(f"the npm registry cannot be reached: {told}")
+        raise RuntimeError(f"npm ci failed: {told}")
 
 
 def validate_run(nats_url: str, until_sequence: int | None = None, idle_s: float = 2.0) -> dict[str, Any]:

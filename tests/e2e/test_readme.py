@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,25 +22,37 @@ from tests.contract.subscriber import SubscriberUnavailable, validate_run
 ROOT = Path(__file__).parents[2]
 BLOCKS = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
 MAKE, OWN_JOB = ([line.partition("#")[0].strip() for line in block.splitlines()] for block in BLOCKS)
+END_S = 40.0
 JOB = "wide-deep-example"
 
 pytestmark = pytest.mark.slow
 
 
 def shell(command: str, limit_s: float = 600, **environment: str) -> subprocess.CompletedProcess[str]:
-    """One command of the README, typed in the root of the checkout."""
+    """One command of the README, typed in the root of the checkout; what is too slow is ended with its children."""
     if not (ROOT / ".venv/bin/stretto").exists():
         command = command.replace(".venv/bin/", f"{Path(sys.executable).parent}/")
-    return subprocess.run(
+    typed = subprocess.Popen(
         command,
         cwd=ROOT,
         shell=True,
         text=True,
-        capture_output=True,
-        timeout=limit_s,
-        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
         env={**os.environ, **environment},
     )
+    try:
+        output, errors = typed.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(typed.pid, signal.SIGTERM)  # the demonstration takes its installation down
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            typed.wait(END_S)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(typed.pid, signal.SIGKILL)
+        output, errors = typed.communicate()
+        pytest.fail(f"{command}: not over after {limit_s:.0f} s\n{output[-4000:]}\n{errors[-2000:]}")
+    return subprocess.CompletedProcess(command, typed.returncode, output, errors)
 
 
 def test_the_demonstration_keeps_exact_books() -> None:
@@ -93,7 +107,7 @@ def test_every_decision_is_explained(trained: dict[str, str], folder: Path) -> N
 
 def test_one_trace_goes_from_submit_to_the_last_shard(trained: dict[str, str], folder: Path) -> None:
     trace = ask(folder, "trace", JOB)
-    services = {span["service"] for span in every(trace["spans"])}
+    services = {span["service"].removeprefix("stretto-") for span in every(trace["spans"])}
     assert {"gateway", "planner", "arbiter", "actuator", "dispatcher", "worker"} <= services, sorted(services)
 
 
