@@ -190,13 +190,27 @@ def test_the_summary_compares_what_was_forecast_with_what_came() -> None:
         assert words in told, words
 
 
+def test_a_slow_demonstration_says_so_and_passes() -> None:
+    slow = report.build(view(), view(), passed_course(), {"ready_s": 4.0}, 361.0)
+    assert slow["passed"] is True
+    assert slow["bars"] == [{"name": "took_s", "value": 361.0, "bar": 360.0, "met": False}]
+    console = Console(width=160, record=True)
+    console.print(report.tables(slow))
+    assert "missed" in console.export_text()
+    assert report.build(view(), view(), passed_course(), {"ready_s": 4.0}, 359.0)["bars"][0]["met"] is True
+
+
 @pytest.mark.parametrize(
     ("elastic", "reference"),
     [
         ({"books": {**view()["books"], "samples_lost": 1}}, {}),
         ({"books": {**view()["books"], "samples_repeated": 1}}, {}),
         ({"books": None, "status": "failed"}, {}),
+        ({"books": {**view()["books"], "samples_applied": 9}}, {}),
         ({}, {"status": "failed"}),
+        ({}, {"books": {**view()["books"], "samples_lost": 1}}),
+        ({}, {"books": {**view()["books"], "samples_repeated": 1}}),
+        ({}, {"books": None}),
         ({}, None),
     ],
 )

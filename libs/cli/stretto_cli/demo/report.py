@@ -12,6 +12,8 @@ from .. import figures as f
 from ..render import table
 from .stations import Course
 
+TOOK_BAR_S = 360.0
+"""a bar that is told when it is missed; the exit status is about samples, not about the speed of the machine"""
 Json = dict[str, Any]
 
 
@@ -34,17 +36,18 @@ def build(view: Json, reference: Json | None, course: Course, where: Json, elaps
         "after_s": None,
         "what": "" if reference is None else reference["status"],
     }
-    books = view["books"]
-    exact = books is not None and books["samples_lost"] == 0 and books["samples_repeated"] == 0
+    exact = _exact(view) and reference is not None and _exact(reference)
     return {
         "passed": exact and all(station["passed"] for station in stations.values()),
         "took_s": round(elapsed_s, 1),
+        "bars": [{"name": "took_s", "value": round(elapsed_s, 1), "bar": TOOK_BAR_S, "met": elapsed_s <= TOOK_BAR_S}],
         "control_plane_ready_s": where["ready_s"],
         "stations": stations,
         "decisions": [_decision(decision) for decision in view["decisions"]],
         "pauses": _pauses(view),
         "migrations": view["migrations"],
-        "samples": books and {k: v for k, v in books.items() if k.startswith(("samples_", "repeats_"))},
+        "samples": _samples(view),
+        "reference_samples": reference and _samples(reference),
         "quality": {"elastic": _quality(view), "reference": _quality(reference)},
         "reference_plan": reference and reference["plan"],
         "forecasts": _forecasts(view),
@@ -86,6 +89,22 @@ def _pauses(view: Json) -> list[Json]:
         for phase in view["phases"]
         if phase["reports"]
     ]
+
+
+def _exact(view: Json) -> bool:
+    """Whether the servers applied every sample, once."""
+    books = view["books"]
+    return (
+        books is not None
+        and books["samples_lost"] == 0
+        and books["samples_repeated"] == 0
+        and books["samples_applied"] == books["samples_expected"]
+    )
+
+
+def _samples(view: Json) -> Json | None:
+    books = view["books"]
+    return books and {k: v for k, v in books.items() if k.startswith(("samples_", "repeats_"))}
 
 
 def _quality(view: Json | None) -> Json | None:
@@ -149,15 +168,23 @@ def tables(s: Json) -> RenderableType:
         parts += [made, Text()]
     parts.append(_quality_table(s))
     if samples := s["samples"]:
-        parts.append(
-            f"\nsamples, counted by the parameter servers: {samples['samples_applied']:,} applied of "
-            f"{samples['samples_expected']:,}; [bold]{samples['samples_lost']} lost, "
-            f"{samples['samples_repeated']} repeated[/bold]; {samples['repeats_recognised']:,} pushed again after the "
-            "kill and recognised"
-        )
+        again = f"; {samples['repeats_recognised']:,} pushed again after the kill and recognised"
+        parts.append(f"\nsamples, counted by the parameter servers: {_counted(samples)}{again}")
+    if samples := s["reference_samples"]:
+        parts.append(f"of the reference: {_counted(samples)}")
     verdict = "[green bold]passed[/green bold]" if s["passed"] else "[red bold]not passed[/red bold]"
     parts.append(f"{verdict} in {f.seconds(s['took_s'])}")
+    for bar in s["bars"]:
+        mark = "[green]met[/green]" if bar["met"] else "[red]missed[/red]"
+        parts.append(f"at most {f.seconds(bar['bar'])}: {mark}, {f.seconds(bar['value'])}")
     return Group(*parts)
+
+
+def _counted(samples: Json) -> str:
+    return (
+        f"{samples['samples_applied']:,} applied of {samples['samples_expected']:,}; "
+        f"[bold]{samples['samples_lost']} lost, {samples['samples_repeated']} repeated[/bold]"
+    )
 
 
 def _quality_table(s: Json) -> RenderableType:

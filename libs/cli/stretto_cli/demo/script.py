@@ -64,7 +64,7 @@ class Story:
 
 
 def main(folder: Path | None, quiet: bool) -> int:
-    """Run it; returns the exit status: 0 only if nothing was lost or repeated and every station was passed."""
+    """Run it; returns the exit status: 0 only if neither run lost or repeated a sample and every station was passed."""
     folder = (folder or Path(tempfile.mkdtemp(prefix="stretto-demo-"))).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, _interrupted)  # so that nothing is left running
