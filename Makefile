@@ -14,6 +14,9 @@ help:  ## show what can be made
 setup: $(VENV)/.ready  ## create .venv with everything pinned (about two minutes the first time)
 
 $(VENV)/.ready: constraints.txt requirements-dev.txt $(DISTS)
+	@test -x $(BIN)/python || $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	    echo "$(PYTHON) cannot create environments: install python3.11 and its package python3.11-venv" \
+	    "(or name another Python with make PYTHON=...)" >&2; exit 1; }
 	@test -x $(BIN)/python || { echo "creating $(VENV) …"; $(PYTHON) -m venv $(VENV); }
 	@echo "installing the pinned packages (TensorFlow is some 250 MB) …"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt setuptools wheel

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 
 from tests.bench import __main__ as bench
+from tests.bench import idle
+from tests.bench.idle import GIB
 
 ROW: dict[str, Any] = {
     "name": "steps",
@@ -74,3 +77,35 @@ def test_only_one_is_measured_again(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert status == 0
     assert results["one"]["rows"][0]["value"] == 43.0
     assert results["two"]["rows"] == [ROW]
+
+
+PROMISED = {
+    "idle": ["control plane, ready", "control plane, resident", "control plane, idle CPU"],
+    "dispatcher": ["durable next, 8 clients, one job", "durable next, p99"],
+    "trainer": [
+        "training steps, 2 workers, 2 parameter servers",
+        "longest pause, 2 -> 3 servers live, beside a restart",
+        "longest pause, 2 -> 3 servers live, beside an ordinary step",
+    ],
+    "trainer_joining": ["a worker joins"],
+}
+"""the rows that `make bench` owes, by the module that measures them"""
+
+
+@pytest.mark.parametrize("module", PROMISED)
+def test_every_row_that_is_promised_is_measured(module: str) -> None:
+    source = (Path(bench.__file__).parent / f"{module}.py").read_text()
+    told = {node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)}
+    assert [name for name in PROMISED[module] if name not in told] == []
+    assert module.partition("_")[0] in bench.MODULES
+
+
+def test_the_memory_that_is_judged_is_resident_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    process = SimpleNamespace(cpu_times=lambda: (0.0, 0.0), memory_full_info=lambda: SimpleNamespace(rss=GIB, pss=1))
+    monkeypatch.setattr(idle, "processes_of", lambda folder: [process, process])
+    monkeypatch.setattr(idle.subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=0))
+    monkeypatch.setattr(idle, "SETTLE_S", 0.0)
+    monkeypatch.setattr(idle, "WATCHED_S", 0.01)
+    [row] = [row for row in idle._measure(tmp_path) if row["name"] == "control plane, resident"]
+    assert (row["value"], row["ok"]) == (2.0, False)
+    assert "PSS 0.00 GiB" in row["note"]

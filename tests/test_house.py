@@ -68,6 +68,17 @@ class TestReadme:
         assert [name for name in [*linked, *submitted] if not (ROOT / name).exists()] == []
 
 
+def test_setup_says_what_to_install_where_python_cannot_create_environments(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexit 1\n")
+    python.chmod(0o755)
+    command = ["make", "setup", f"PYTHON={python}", f"VENV={tmp_path / 'venv'}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "install python3.11 and its package python3.11-venv" in done.stderr
+    assert not (tmp_path / "venv").exists()
+
+
 def test_the_import_rules_hold() -> None:
     command = [Path(sys.executable).with_name("lint-imports"), "--no-cache"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

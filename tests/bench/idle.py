@@ -54,7 +54,7 @@ def _measure(folder: Path) -> list[dict[str, Any]]:
     names = f"{len(processes)} processes"
     return [
         _row("control plane, ready", ready_s, "s", READY_BAR_S, f"{busy_s:.1f} s of CPU; load {load:.0f}"),
-        _row("control plane, resident", pss_gib, "GiB", MEMORY_BAR_GIB, f"PSS of {names}; RSS {rss_gib:.2f} GiB"),
+        _row("control plane, resident", rss_gib, "GiB", MEMORY_BAR_GIB, f"RSS of {names}; PSS {pss_gib:.2f} GiB"),
         _row("control plane, idle CPU", percent, "% of a core", CPU_BAR_PERCENT, f"{names} over {WATCHED_S:.0f} s"),
     ]
 

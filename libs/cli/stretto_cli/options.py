@@ -64,10 +64,11 @@ def print_json(value: Any, lines: bool = False) -> None:
     sys.stdout.flush()
 
 
-def complete_jobs(incomplete: str) -> list[str]:
-    """Shell completion of job names, from the folder's gateway; silent when there is none."""
+def complete_jobs(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Shell completion of job names, from the gateway that the options so far name; silent when there is none."""
+    folder, url, token = (ctx.params.get(name) for name in ("folder", "url", "token"))
     try:
-        with connect(DEFAULT_FOLDER, None, None) as gateway:
+        with connect(Path(folder or DEFAULT_FOLDER), url, token) as gateway:
             return [job["name"] for job in gateway.jobs() if job["name"].startswith(incomplete)]
     except Exception:
         return []

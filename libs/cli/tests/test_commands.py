@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import uuid
 from pathlib import Path
 
@@ -194,6 +197,19 @@ def test_a_name_that_is_taken_is_exit_2_with_the_remedy(installed: Installed, tm
     refused = installed.stretto("submit", other)
     assert refused.exit_code == 2
     assert "choose another name" in refused.stderr
+
+
+@pytest.mark.parametrize("by", ["option", "environment"])
+def test_job_names_are_completed_from_the_folder_that_is_named(installed: Installed, tmp_path: Path, by: str) -> None:
+    name, file = write_spec(tmp_path)
+    installed.stretto("submit", file)
+    named = f"--folder {installed.folder} " if by == "option" else ""
+    environment = {**os.environ, "_STRETTO_COMPLETE": "complete_bash", "COMP_CWORD": str(4 if named else 2)}
+    environment |= {"COMP_WORDS": f"stretto watch {named}{name[:8]}"}
+    environment |= {} if named else {"STRETTO_STATE_FOLDER": str(installed.folder)}
+    command = [str(Path(sys.executable).with_name("stretto"))]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert name in done.stdout.split(), done.stderr[-2000:]
 
 
 def test_the_schema_needs_no_installation() -> None:
