@@ -1,7 +1,8 @@
 """The whole installation on one machine: nats-server, redis-server, eight services and the gateway as processes.
 
 Everything is in one folder: ``nats/`` (streams, credentials), ``redis/``, ``run/`` (where things listen; ``up.json``
-says what runs), ``logs/``, ``spans/``, ``pods/``, ``checkpoints/``, ``gateway.token``. All of it listens on loopback.
+says what runs), ``logs/``, ``spans/``, ``pods/``, ``checkpoints/``, ``gateway.token``. All of it listens on loopback;
+the parameter servers of jobs, which the actuator starts, do not: TensorFlow's gRPC server takes every interface.
 """
 
 from __future__ import annotations

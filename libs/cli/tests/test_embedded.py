@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -25,6 +26,8 @@ from stretto_cli.processes import Child, Command, end_all, pods_of, same_process
 from stretto_wire import JobFailed, StragglerCleared
 
 from .conftest import Installed
+
+ROOT = Path(__file__).parents[3]
 
 
 async def until(reached: Callable[[], bool], seconds: float = 10.0) -> None:
@@ -119,6 +122,12 @@ def test_secrets_are_readable_by_the_owner_only(installed: Installed) -> None:
 
 
 def test_everything_listens_on_loopback_only(installed: Installed) -> None:
+    """Everything that `up` starts. The parameter servers of jobs cannot: TensorFlow's gRPC server takes every interface
+    whatever address it is given, which is said where loopback is promised."""
+    for promise in (ROOT / "README.md", ROOT / "libs/cli/README.md", Path(str(embedded.__file__))):
+        assert re.search(
+            r"TensorFlow's gRPC\s+server\s+(takes|listens on)\s+\**every\s+interface", promise.read_text()
+        ), promise
     for child in installed.installation.children.values():
         assert child.pid is not None
         for connection in psutil.Process(child.pid).net_connections():

@@ -44,6 +44,8 @@ def up(
 ) -> None:
     """Start NATS, Redis, the eight services and the gateway, all on loopback, and keep them alive.
 
+    The parameter servers of jobs are TensorFlow's, which listen on every interface without authentication.
+
     Without --detach it stays in the foreground; Ctrl-C ends everything, pods included.
     """
     from .. import embedded
