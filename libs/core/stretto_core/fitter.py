@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from stretto_core.fitting import fit
-from stretto_core.jobs import MeasuredConfiguration, ModelFitted, ProfileMeasured
+from stretto_core.jobs import JobEnded, MeasuredConfiguration, ModelFitted, ProfileMeasured
 from stretto_core.machine import Action, Emit
 from stretto_core.throughput import COMPONENTS, Configuration, Inputs, Measurement
 
@@ -65,14 +65,19 @@ class FitState:
 class FitMachine:
     """Collects settled windows per configuration and refits; one per job."""
 
-    version = 1
+    version = 2
 
     def __init__(self, state: FitState | None = None, settings: FitterSettings | None = None) -> None:
         self.state = state or FitState()
         self.settings = settings or FitterSettings()
 
     def handle(self, event: object, now: float) -> list[Action]:
-        """Take in a window; emit the refitted model when it is worth telling."""
+        """Take in a window; emit the refitted model when it is worth telling. A job that is over is forgotten."""
+        if isinstance(event, JobEnded):
+            self.state.measured.clear()
+            self.state.windows = self.state.published_version = 0
+            self.state.published_step_time_s = 0.0
+            return []
         if not isinstance(event, ProfileMeasured) or not _usable(event):
             return []
         rows = self._remember(event, now)

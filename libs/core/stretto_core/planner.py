@@ -40,6 +40,7 @@ from stretto_core.types import GIB, JobProfile, Plan, Resources
 from stretto_core.warmstart import PastJob
 
 RATES_KEPT = 256  # of one change
+REFUSED_S = 600.0  # after which a plan that there was no room for is asked for again
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,7 @@ class PlanState:
     explored: int = 0
     explored_enough: str = ""
     refused: list[Plan] = field(default_factory=list[Plan])
+    refused_at_s: float = 0.0
     samples_done: int = 0
     throughput: float = 0.0
     ps_memory_peak_bytes: int = 0
@@ -92,7 +94,7 @@ class PlanState:
 class PlanMachine:
     """Warm start, exploration, then the Pareto front whenever it moved; one per job."""
 
-    version = 1
+    version = 2
 
     def __init__(
         self,
@@ -119,7 +121,7 @@ class PlanMachine:
                 self._decided(event)
             case PlanRefused() if event.kind == "measure":
                 state.refused.append(event.wanted)
-                state.pending = False
+                state.refused_at_s, state.pending = now, False
             case PlanApplied() if event.version > state.applied_version:
                 self._applied(event)
             case JobProgressed():
@@ -128,6 +130,8 @@ class PlanMachine:
                 self._measured(event)
             case ModelFitted():
                 state.model = event
+                if now - state.refused_at_s >= REFUSED_S:
+                    self._forget_refusals()
                 return self._advise()
             case JobEnded():
                 return self._ended(event, now)
@@ -201,6 +205,7 @@ class PlanMachine:
         state = self.state
         before, overheads = state.plan, state.overheads or self.settings.overheads
         state.plan, state.applied_version = event.plan, event.version
+        self._forget_refusals()
         state.decided_version = max(state.decided_version, event.version)
         if before is None:
             return
@@ -209,6 +214,11 @@ class PlanMachine:
             state.overheads = replace(overheads, ps_change_s=(overheads.ps_change_s + wasted_s / moved) / 2)
         elif event.plan.workers != before.workers:
             state.overheads = replace(overheads, worker_change_s=(overheads.worker_change_s + wasted_s) / 2)
+
+    def _forget_refusals(self) -> None:
+        """There may be room now for what there was none for, and so for the measurements that it ended."""
+        if self.state.refused:
+            self.state.refused, self.state.explored_enough = [], ""
 
     def _wasted_s(self, took_s: float) -> float:
         """What of a change's time was lost: training goes on while pods start and parameters move, only slower."""
@@ -220,7 +230,7 @@ class PlanMachine:
 
     def _progressed(self, event: JobProgressed) -> None:
         state = self.state
-        state.samples_done = max(state.samples_done, event.samples_done)
+        state.samples_done = event.samples_done  # less than before after a restore
         if state.decided_version > state.applied_version:
             state.rates_while_changing.append(event.throughput)
             del state.rates_while_changing[:-RATES_KEPT]

@@ -6,12 +6,13 @@ import pytest
 from closed_loop import MIB, Loop, plan, profile, truth
 from stretto_core.cluster import ArbiterState
 from stretto_core.exploration import ExplorationLimits
-from stretto_core.fitter import FitMachine, FitterSettings, weighted_median
+from stretto_core.fitter import FitMachine, FitState, FitterSettings, weighted_median
 from stretto_core.history import HistoryMachine, HistorySettings
 from stretto_core.jobs import (
     CandidatesComputed,
     HistoryMatched,
     HistoryRecorded,
+    JobEnded,
     JobSubmitted,
     ModelFitted,
     PlanApplied,
@@ -144,21 +145,39 @@ def test_a_fixed_job_is_never_advised() -> None:
     assert loop.facts(CandidatesComputed) == []
 
 
-def test_a_refused_measurement_leads_to_another_and_the_search_ends() -> None:
+def test_a_refused_measurement_leads_to_another_and_the_search_ends_until_there_may_be_room() -> None:
     machine = PlanMachine(None, PlannerSettings(BIG))
     start(machine, JobSubmitted("a", profile(10**9)))
     machine.handle(PlanDecided("a", 1, "warm-start", plan(), None, 0.1, (), "x", BIG), 1.0)
     machine.handle(PlanApplied("a", 1, plan(), 3.0), 2.0)
     fitter, asked = FitMachine(), []
-    for i in range(40):
+
+    def measure(now: float) -> None:
         window = ProfileMeasured("a", 1, plan(), 512, 5.0, 0.05, {}, 10_240.0, 1, settled=True)
-        for fitted in fitter.handle(window, 3.0 + i):
-            for action in machine.handle(fitted.fact, 3.0 + i):
+        for fitted in fitter.handle(window, now):
+            for action in machine.handle(fitted.fact, now):
                 if isinstance(action.fact, PlanProposed):
                     asked.append(action.fact.plan)
-                    machine.handle(PlanRefused("a", "measure", action.fact.plan, ("no room",)), 3.5 + i)
+                    machine.handle(PlanRefused("a", "measure", action.fact.plan, ("no room",)), now + 0.5)
+
+    for i in range(40):
+        measure(3.0 + i)
     assert len(asked) == len(set(asked)) > 1
     assert machine.state.explored_enough
+    before = list(asked)
+    for i in range(5):
+        measure(700.0 + i)
+    assert asked[len(before)] in before
+    machine.handle(PlanApplied("a", 2, plan(2), 1.0), 710.0)
+    assert machine.state.refused == []
+
+
+def test_a_model_of_a_job_that_is_over_is_forgotten() -> None:
+    machine = FitMachine()
+    machine.handle(window(0.02), 1000.0)
+    assert machine.state.measured
+    machine.handle(JobEnded("a", "cancelled"), 1001.0)
+    assert machine.state == FitState()
 
 
 def test_varying_the_cores_too_identifies_what_they_do() -> None:

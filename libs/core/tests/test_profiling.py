@@ -252,3 +252,21 @@ def test_any_report_is_refused_with_a_reason_or_believed_and_the_state_stays_sou
         assert profile.throughput >= 0
         assert profile.step_time_s > 0
         assert profile.window_s > 0
+
+
+def test_a_completed_job_is_measured_again_once_its_ledger_goes_on() -> None:
+    for completed in (True, False):
+        job = Job()
+        job.tell(p.JobEnded(completed))
+        job.tell(p.JobProgressed())
+        job.seconds(12)
+        assert bool(job.told(p.ProfileMeasured)) is completed
+
+
+def test_a_large_job_tells_some_workers_and_counts_all() -> None:
+    job = Job(workers=801, ps=1)
+    job.seconds(6)
+    profile = job.told(p.ProfileMeasured)[-1]
+    assert len(profile.workers) == 400
+    assert (profile.workers[0].pod, profile.workers[-1].pod) == ("worker-0", "worker-798")
+    assert profile.throughput == pytest.approx(801 * 2000, rel=0.01)

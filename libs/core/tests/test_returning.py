@@ -9,7 +9,7 @@ import pytest
 from closed_loop import LIMITS, MIB, Loop, plan, profile
 from stretto_core.candidates import Overheads
 from stretto_core.cluster import ArbiterSettings
-from stretto_core.jobs import JobProgressed, OomForecast, PlanDecided, PlanRefused
+from stretto_core.jobs import OomForecast, PlanDecided, PlanRefused
 from stretto_core.planner import PlannerSettings
 from stretto_core.types import GIB, JobLimits, Plan, Resources
 
@@ -87,7 +87,7 @@ def test_no_return_when_too_little_is_left() -> None:
     loop = demo(MEASURED, 8_000_000)
     while counts(decided(loop)[-1]) != (2, 2):
         loop.run(3)
-    loop.tell(JobProgressed("a", 7_600_000, 8_000_000, 34_000.0))  # 12 s are left
+    loop.done["a"] = 7_600_000.0  # 12 s are left
     loop.run(60)
     assert "improve" not in [fact.kind for fact in decided(loop)]
 

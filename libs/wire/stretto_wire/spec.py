@@ -16,7 +16,7 @@ from pydantic import (
 
 from .base import Count, JobId, Money, Seconds
 from .errors import WireError
-from .values import Metadata, Plan
+from .values import PS_MAX, Metadata, Plan
 
 _SIZES = {
     "": 1,
@@ -159,7 +159,7 @@ class ResourceSpec(Spec):
     def _bound(self, end: Literal["min", "max"]) -> Plan:
         return Plan.model_construct(  # bounds, not a plan that anybody runs: each is checked where it is stated
             workers=getattr(self.workers.count, end),
-            ps=getattr(self.ps.count, end),
+            ps=min(getattr(self.ps.count, end), PS_MAX),  # v1 accepts more in a specification than a plan may have
             worker_cpu_cores=getattr(self.workers.cpu_cores, end),
             ps_cpu_cores=getattr(self.ps.cpu_cores, end),
             worker_memory_bytes=getattr(self.workers.memory, end),
@@ -204,7 +204,10 @@ class JobSpec(Spec):
     resources: ResourceSpec = ResourceSpec()
     prices: PriceSpec = PriceSpec()
     priority: Annotated[float, Field(gt=0, le=1000, description="weight beside other jobs")] = 1.0
-    deadline_s: Annotated[Seconds | None, Field(description="seconds after submission, none: no deadline")] = None
+    deadline_s: Annotated[
+        Seconds | None,
+        Field(description="after submission; a job that would be late weighs up to ten times as much"),
+    ] = None
     checkpoint: CheckpointSpec = CheckpointSpec()
     restarts: RestartSpec = RestartSpec()
     environment: Annotated[

@@ -16,11 +16,15 @@ Metadata = Annotated[
 ]
 
 
+PS_MAX = 1_000
+"""parameter servers of one job"""
+
+
 class Plan(Record):
     """How many pods of each role, and how large each is."""
 
     workers: Annotated[int, Field(ge=0, le=10_000)]
-    ps: Annotated[int, Field(ge=1, le=1_000)]
+    ps: Annotated[int, Field(ge=1, le=PS_MAX)]
     worker_cpu_cores: Annotated[float, Field(gt=0, le=1024)]
     ps_cpu_cores: Annotated[float, Field(gt=0, le=1024)]
     worker_memory_bytes: Annotated[int, Field(ge=2**20, le=2**46)]

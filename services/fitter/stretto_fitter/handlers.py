@@ -11,9 +11,17 @@ from stretto_runtime import Meta
 from stretto_wire import events, values
 from stretto_wire.base import Message
 
+_OUTCOMES: dict[type[Message], jobs.Outcome] = {
+    events.JobCompleted: "completed",
+    events.JobCancelled: "cancelled",
+    events.JobFailed: "failed",
+}
+
 
 def to_event(message: Message, meta: Meta) -> Any:
     """The machine's event of a message."""
+    if isinstance(message, events.JobCompleted | events.JobCancelled | events.JobFailed):
+        return jobs.JobEnded(message.job, _OUTCOMES[type(message)])
     if not isinstance(message, events.ProfileMeasured):
         return None
     times = message.times

@@ -19,7 +19,12 @@ class Fitter(Service):
     name = "fitter"
     version = FitMachine.version
     settings_type = FitterSettings
-    inputs = (Input(events.ProfileMeasured),)
+    inputs = (
+        Input(events.ProfileMeasured),
+        Input(events.JobCompleted),
+        Input(events.JobCancelled),
+        Input(events.JobFailed),
+    )
     state_types: ClassVar[dict[str, type]] = {"job": FitState}
 
     def machine(self, key: str, state: FitState | None) -> FitMachine:

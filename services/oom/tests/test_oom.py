@@ -11,7 +11,6 @@ from stretto_oom.service import Oom
 from stretto_oom.settings import OomSettings
 from stretto_runtime import Client, EmbeddedServer, provision, serve
 from stretto_wire import events, values
-from stretto_wire.registry import CHANNELS
 from stretto_wire.spec import JobSpec, ModelSpec
 
 MIB = 2**20
@@ -109,9 +108,6 @@ async def test_memory_is_asked_for_before_it_runs_out(tmp_path: Path) -> None:
 def test_every_routed_message_is_translated() -> None:
     heard = {entry.message for entry in Oom.inputs}
     assert heard == {*handlers._EVENTS, events.JobSubmitted}
-    routed = {c.message for c in CHANNELS if "oom" in c.readers}
-    assert heard <= routed
-    assert routed - heard <= {events.PlanDecided}
 
 
 def test_workers_are_not_its_business_and_rows_cost_what_the_optimiser_keeps() -> None:

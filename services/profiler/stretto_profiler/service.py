@@ -22,6 +22,7 @@ class Profiler(Service):
         Input(wire.JobSubmitted),
         Input(wire.JobCancelled),
         Input(wire.JobCompleted),
+        Input(wire.JobProgressed),
         Input(wire.JobFailed),
         Input(wire.PlanDecided),
         Input(wire.PlanApplied),

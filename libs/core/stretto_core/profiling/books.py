@@ -53,6 +53,7 @@ class ProfilerState:
 
     batch_size: int = 0
     ended: bool = False
+    completed: bool = False
     plan: Plan | None = None
     plan_version: int = 0
     decided_version: int = 0

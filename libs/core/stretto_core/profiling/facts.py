@@ -14,6 +14,8 @@ Role = Literal["worker", "ps"]
 class ImpossibleTelemetry(CoreError):
     """A report that cannot be true; ``field``, ``value`` and ``remedy`` say what and why."""
 
+    unchanged = True
+
     def __init__(self, field: str, value: Any, remedy: str) -> None:
         self.field, self.value, self.remedy = field, str(value), remedy
         super().__init__(f"{field} = {value}: {remedy}")
@@ -99,7 +101,14 @@ class MigrationFinished:
 
 @dataclass(frozen=True, slots=True)
 class JobEnded:
-    """Nothing is expected any more."""
+    """Nothing is expected any more. ``completed``: unless a restore takes the job back."""
+
+    completed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobProgressed:
+    """The job's ledger counts on: a completed job was taken back by a restore."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +189,10 @@ class PsProfile:
 
 @dataclass(frozen=True, slots=True)
 class ProfileMeasured:
-    """One window of one job under one plan. ``settled``: nothing was changing since before it began."""
+    """One window of one job under one plan. ``settled``: nothing was changing since before it began.
+
+    ``workers`` and ``ps`` are at most 400, evenly spaced over all; every other figure is of all pods.
+    """
 
     plan_version: int
     plan: Plan

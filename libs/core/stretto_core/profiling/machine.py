@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from statistics import median
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from stretto_core.machine import Action, Emit
 from stretto_core.profiling.books import (
@@ -26,6 +26,7 @@ from stretto_core.profiling.facts import (
     HotPsDetected,
     ImpossibleTelemetry,
     JobEnded,
+    JobProgressed,
     JobSubmitted,
     MigrationFinished,
     MigrationStarted,
@@ -49,11 +50,16 @@ from stretto_core.types import Plan
 GONE_KEPT = 1000
 """names of pods that have exited, the latest"""
 
+PODS_TOLD = 400
+"""single pods of a role in a profile: what a message has room for"""
+
+Profile = TypeVar("Profile", WorkerProfile, PsProfile)
+
 
 class ProfilerMachine:
     """See the module."""
 
-    version = 1
+    version = 2
 
     def __init__(self, state: ProfilerState | None = None, rules: ProfilingRules | None = None) -> None:
         self.state = state if state is not None else ProfilerState()
@@ -123,7 +129,12 @@ class ProfilerMachine:
         self._change(now)
 
     def _ended(self, event: JobEnded, now: float) -> None:
-        self.state.ended = True
+        self.state.ended, self.state.completed = True, event.completed
+
+    def _progressed(self, event: JobProgressed, now: float) -> None:
+        if self.state.completed:
+            self.state.ended = self.state.completed = False
+            self._change(now)
 
     def _change(self, now: float) -> None:
         """What was measured until now is told by itself, so that the next window is of one piece."""
@@ -252,8 +263,8 @@ class ProfilerMachine:
             samples_total=st.samples_of_gone + sum(book.samples_total for book in st.pods.values()),
             categories=sum(server.categories for server in servers),
             settled=settled,
-            workers=tuple(workers),
-            ps=tuple(servers),
+            workers=_sample(workers),
+            ps=_sample(servers),
         )
         self._out.append(Emit(profile))
         self._compare_workers(workers)
@@ -324,6 +335,7 @@ class ProfilerMachine:
         MigrationStarted: _moves,
         MigrationFinished: _moved,
         JobEnded: _ended,
+        JobProgressed: _progressed,
         WorkerReported: _worker,
         PsReported: _ps,
     }
@@ -332,6 +344,12 @@ class ProfilerMachine:
 def _require(holds: bool, name: str, value: Any, remedy: str) -> None:
     if not holds:
         raise ImpossibleTelemetry(name, value, remedy)
+
+
+def _sample(pods: list[Profile]) -> tuple[Profile, ...]:
+    """The same ones in every window while the pods are the same: evenly spaced over their numbers."""
+    told = min(len(pods), PODS_TOLD)
+    return tuple(pods[index * len(pods) // told] for index in range(told))
 
 
 def _number(pod: str) -> int:

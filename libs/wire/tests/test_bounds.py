@@ -1,0 +1,17 @@
+"""Bounds that one message states fit into the messages that follow from them."""
+
+from stretto_wire.spec import JobSpec
+from stretto_wire.values import Plan
+
+
+def test_the_largest_specification_leads_to_a_plan_that_the_wire_carries() -> None:
+    count = {"count": {"min": 1, "max": 10_000}}
+    spec = JobSpec.parse(
+        {
+            "name": "large",
+            "model": {"entry": "a:B"},
+            "dataset": {"samples": 1000},
+            "resources": {"workers": count, "ps": count},
+        }
+    )
+    assert Plan.model_validate(spec.resources.most.model_dump()).ps == 1000
