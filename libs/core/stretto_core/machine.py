@@ -9,14 +9,19 @@ command and notebook run the same object (DESIGN, section 4).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 Event = TypeVar("Event", contravariant=True)
 State = TypeVar("State")
 
 
 class CoreError(Exception):
-    """Base of every error of this package; says what failed, with which value, and what to do."""
+    """Base of every error of this package; says what failed, with which value, and what to do.
+
+    ``unchanged``: raised before the machine changed anything, so nobody has to put its state back.
+    """
+
+    unchanged: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,9 +109,11 @@ class Handling:
         try:
             handled = self._decide(work)
         except (WireError, ValidationError, CoreError) as error:
+            self.changed.add(work.key)  # the machine may be another object now: edges must not keep the old one
             await self._refused(work, error)
             return True
         except Exception as error:
+            self.changed.add(work.key)
             await self._broken(work, error)
             return True
         if not handled:

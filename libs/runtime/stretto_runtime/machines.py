@@ -2,8 +2,8 @@
 
 Pure of the bus. An event that a machine refuses or breaks on must leave no half-changed state, and copying the state
 before every event would cost more than handling it. So each key keeps the document it was last saved as and the
-events since; after an exception the machine is built again from those, without the bad event. A snapshot bounds that
-list (200 events or one second).
+events since; after an exception the machine is built again from those, without the bad event, unless the error
+promises an unchanged state. A snapshot bounds that list (200 events or one second).
 """
 
 from __future__ import annotations
@@ -115,8 +115,9 @@ class Machines:
         try:
             actions = slot.machine.handle(event, now)
             result = commit(actions) if commit else actions
-        except Exception:
-            self._restore(key, slot)
+        except Exception as error:
+            if not getattr(error, "unchanged", False):  # to build it again costs more than a message that is refused
+                self._restore(key, slot)
             raise
         self._advance(key, slot, event, now, seq)
         return result

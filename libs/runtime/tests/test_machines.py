@@ -44,6 +44,34 @@ def test_events_that_raise_leave_no_trace_even_across_snapshots(steps: list[tupl
         assert "a" not in machines.slots
 
 
+class Unchanged(CoreError):
+    unchanged = True
+
+
+def test_an_error_that_promises_an_unchanged_state_costs_no_rebuild() -> None:
+    class Refusing(Counter):
+        def handle(self, event: Any, now: float) -> list[Any]:
+            if event.value == -1:
+                raise Unchanged("not this one")
+            return super().handle(event, now)
+
+    class RefusingFactory(Factory):
+        def machine(self, key: str, state: Any) -> Counter:
+            return Refusing(state)
+
+    machines = Machines(RefusingFactory())
+    machines.handle("a", Add("a", 1), 0.0, 1)
+    before = machines.slots["a"].machine
+    with pytest.raises(Unchanged):
+        machines.handle("a", Add("a", -1), 0.0, 2)
+    assert machines.slots["a"].machine is before
+    with pytest.raises(CoreError):
+        machines.handle("a", Add("a", -2), 0.0, 3)
+    assert machines.slots["a"].machine is not before
+    assert before.state.count == 2
+    assert machines.slots["a"].machine.state == CountState(count=1, total=1)
+
+
 def test_a_failing_translation_of_the_output_undoes_the_event_too() -> None:
     machines = Machines(Factory())
     machines.handle("a", Add("a", 1), 0.0, 1)

@@ -21,6 +21,8 @@ from stretto_core.machine import CoreError
 class LedgerError(CoreError):
     """What contradicts the ledger's books or settings: ``field``, its ``value``, and the ``remedy``."""
 
+    unchanged = True
+
     def __init__(self, field: str, value: object, remedy: str) -> None:
         self.field, self.value, self.remedy = field, value, remedy
         super().__init__(f"{field} is {value!r}; give {remedy}")
