@@ -314,3 +314,70 @@ def test_bucket_left_frozen_by_a_dead_mover_is_taken_from_itself() -> None:
     moves = a.plan_moves(vectors, {0: [1], 1: [0]}, [1, 1], {0: 1.0})
     assert moves == {0: [(1, 0)]}
     assert a.plan_moves({0: [1, 1]}, {0: [2]}, [1, 1], {0: 1.0}) == {0: [(2, 0)]}
+
+
+def test_server_lost_after_the_last_shard_trains_the_rest_again_and_finishes() -> None:
+    world = started(plan(ps=2), a.JobSubmitted("job", samples_total=10, final_checkpoint=True))
+    world.tell(a.JobCompleted())
+    world.tell(a.CheckpointFlushed("job-1-final", final=True))
+    assert world.state.phase == "completing"
+    world.kill("ps-0")
+    assert (world.state.phase, world.state.final_checkpoint_due) == ("active", True)
+    world.tell(a.JobCompleted())  # said before the dispatcher heard of the loss
+    world.tell(a.CheckpointFailed("job-2-final", "a server was lost", final=True))
+    assert (world.state.phase, world.state.final_checkpoint_due) == ("active", True)
+    world.run()
+    assert world.state.layout == "ready"
+    assert world.running("worker") == ["worker-1"]
+    assert not world.told(a.JobFinished)
+    world.tell(a.JobCompleted())
+    world.run()
+    assert len(world.told(a.JobFinished)) == 1
+    assert world.pods == {}
+
+
+def test_worker_killed_for_its_memory_comes_back_with_more_up_to_the_limit() -> None:
+    world = started(plan(), a.JobSubmitted("job", worker_memory_max_bytes=2 * GIB))
+    for wanted in (3 * GIB // 2, 2 * GIB, 2 * GIB):
+        world.now += rules.STABLE_S
+        world.kill(world.running("worker")[0], "oom-killed")
+        world.run()
+        (worker,) = world.state.of_role("worker")
+        assert (worker.memory_bytes, worker.memory_bytes_now) == (wanted, wanted)
+    world.tell(a.PlanDecided(2, plan(memory=GIB)))
+    world.run()
+    assert world.state.of_role("worker")[0].memory_bytes == 2 * GIB
+    assert world.state.of_role("ps")[0].memory_bytes == GIB
+
+
+@pytest.mark.parametrize(("reason", "code"), [("oom-killed", 137), ("killed", 139)])
+def test_workers_that_keep_dying_by_themselves_end_the_job(reason: str, code: int) -> None:
+    world = started(plan(workers=2), a.JobSubmitted("job", worker_memory_max_bytes=2 * GIB))
+    for _ in range(rules.CRASHES_MAX + 1):
+        assert not world.told(a.JobFailed)
+        world.now += rules.STABLE_S + 1
+        world.kill(world.running("worker")[0], reason, code)
+        world.run()
+    (failed,) = world.told(a.JobFailed)
+    assert "resources.workers.memory.max" in failed.reason
+    assert world.pods == {}
+
+
+def test_preemptions_and_workers_that_endure_do_not_end_the_job() -> None:
+    world = started(plan(workers=1))
+    for _ in range(2 * rules.CRASHES_MAX):
+        world.now += rules.STABLE_S
+        world.kill(world.running("worker")[0])
+        world.run()
+        world.now += rules.ENDURING_S
+        world.kill(world.running("worker")[0], "killed", 139)
+        world.run()
+    assert not world.told(a.JobFailed)
+
+
+def test_pod_that_has_exited_is_told_that_it_is_unknown() -> None:
+    world = started(plan())
+    assert world.tell(a.ServersAsked("worker-0"))[0].known
+    world.kill("worker-0")
+    assert not world.tell(a.ServersAsked("worker-0"))[0].known
+    assert world.tell(a.ServersAsked("worker-1"))[0].known

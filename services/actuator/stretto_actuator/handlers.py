@@ -35,6 +35,7 @@ def _submitted(message: wire.JobSubmitted) -> core.JobSubmitted:
         worker_failures=spec.restarts.worker_failures,
         restores=spec.checkpoint.restore_from is not None,
         final_checkpoint=spec.checkpoint.every_s is not None or spec.checkpoint.url is not None,
+        worker_memory_max_bytes=spec.resources.workers.memory.max,
     )
 
 
@@ -63,7 +64,7 @@ _EVENTS: dict[type, Callable[[Any], Any]] = {
     wire.CheckpointFlushed: lambda m: core.CheckpointFlushed(m.checkpoint.id, is_final(m.checkpoint.id)),
     wire.CheckpointFailed: lambda m: core.CheckpointFailed(m.id, m.reason, is_final(m.id), is_restore(m.id)),
     wire.JobCompleted: lambda m: core.JobCompleted(m.samples_abandoned),
-    wire.GetServers: lambda m: core.ServersAsked(),
+    wire.GetServers: lambda m: core.ServersAsked(m.pod),
     seen.PodReady: _ready,
     seen.PodGone: _gone,
     seen.PodLimited: lambda m: core.PodResized(m.pod, m.cpu_cores, m.memory_bytes),

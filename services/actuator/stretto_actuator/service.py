@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import uuid
 from typing import Any, ClassVar
 
 import stretto_wire as wire
@@ -65,17 +66,20 @@ class Actuator(Service):
         """Pods of jobs that nobody knows any more: the state was lost, or is of another installation."""
         while True:
             await asyncio.sleep(self.settings.sweep_s)
-            jobs = {pod.job for pod in await self._backend.list()} - self._reconcilers.keys()
-            for job in sorted(jobs):
-                with contextlib.suppress(CallTimeout, CallRefused):
-                    await self._end_if_unknown(job)
+            try:
+                for job in sorted({pod.job for pod in await self._backend.list()} - self._reconcilers.keys()):
+                    with contextlib.suppress(CallTimeout, CallRefused):
+                        await self._end_if_unknown(job)
+            except Exception as error:  # the next look may fare better; none at all would be worse
+                log.exception("pods of unknown jobs not looked for", error=str(error))
 
     async def _end_if_unknown(self, job: str) -> None:
-        """Its owner, whichever replica that is, has the last word."""
-        reply = await self.call(wire.GetServers(job=job, request_id=f"sweep-{job}.1", pod="worker-0"), 5.0)
-        if reply.answer != "unknown":
-            return
+        """The owner of the job, whichever replica that is, has the last word on each pod."""
         for pod in await self._backend.list(job):
+            asked = f"sweep-{job}.{uuid.uuid4().hex[:8]}"  # never the same: it would get the remembered reply
+            reply = await self.call(wire.GetServers(job=job, request_id=asked, pod=pod.pod), 5.0)
+            if reply.answer != "unknown":
+                continue
             if pod.state == "running":
                 log.warning("ending a pod of an unknown job", job=job, pod=pod.pod)
                 await self._backend.stop(job, pod.pod, self.settings.stop_grace_s)

@@ -17,6 +17,13 @@ STABLE_S = 30.0
 """a pod that ran so long before it died starts the back-off of its role afresh"""
 PLATFORM_FAILURES = 20
 """so many failures of one role in a row, none of them stable, end the job"""
+ENDURING_S = 600.0
+CRASHES_MAX, CRASHES_PER_WORKER = 20, 4
+"""so many crashes and oom-kills of workers in a row (the larger bound), while none lives ``ENDURING_S``, end the job"""
+CRASHES = (132, 134, 135, 136, 139)
+"""exit codes after SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV"""
+OOM_FACTOR = 1.5
+"""memory of the next workers beside that of the one that was killed for its memory"""
 RECOVERIES = 5
 """restores from a checkpoint after the loss of a parameter server"""
 HOT_PAUSE_S = 60.0
@@ -51,7 +58,9 @@ class ActuatorMachine:
         st = self.state
         st.job, st.spec, st.samples_total, st.phase = event.job, event.spec, event.samples_total, "active"
         st.evaluate, st.worker_failures_allowed = event.evaluate, event.worker_failures
-        st.restores, st.final_checkpoint_due = event.restores, event.final_checkpoint
+        st.restores, st.final_checkpoint = event.restores, event.final_checkpoint
+        st.final_checkpoint_due = event.final_checkpoint
+        st.worker_memory_max_bytes = event.worker_memory_max_bytes
 
     def _decided(self, event: s.PlanDecided, now: float) -> None:
         st = self.state
@@ -66,8 +75,9 @@ class ActuatorMachine:
         self._settle_servers(now)
 
     def _completed(self, event: s.JobCompleted, now: float) -> None:
+        """Said while parameters are lost, it is of a time that will be undone: the ledger goes back with them."""
         st = self.state
-        if st.phase != "active":
+        if st.phase != "active" or st.layout != "ready":
             return
         st.phase, st.completed_at_s = "completing", now
         st.samples_expected = st.samples_total - event.samples_abandoned
@@ -81,12 +91,12 @@ class ActuatorMachine:
         self._fill("worker", now, "relaunch")
 
     def _flushed(self, event: s.CheckpointFlushed, now: float) -> None:
-        if event.final:
+        if event.final and self.state.phase == "completing":
             self.state.final_checkpoint_due = False
 
     def _checkpoint_failed(self, event: s.CheckpointFailed, now: float) -> None:
         st = self.state
-        if event.final:
+        if event.final and st.phase == "completing":
             st.final_checkpoint_due = False  # its failure is told; the books do not wait for it
         elif event.restore and st.phase == "active" and st.layout != "ready":
             self._fail(f"the parameters cannot be restored: {event.reason}")
@@ -170,6 +180,30 @@ class ActuatorMachine:
                 )
         elif failures > PLATFORM_FAILURES:
             self._fail(f"{what}; {failures} {pod.role} pods in a row died within {STABLE_S:g} s of their start{detail}")
+        elif pod.role == "worker":
+            self._count_crash(pod, event, now, what + detail)
+
+    def _count_crash(self, pod: Pod, event: s.PodExited, now: float, what: str) -> None:
+        """Deaths that a worker brings on itself do not go on for ever, however long each one lives before.
+
+        After an oom-kill the next workers get more memory. An outright SIGKILL is of somebody else: a preemption.
+        """
+        st = self.state
+        oom = event.reason == "oom-killed"
+        if not oom and event.exit_code not in CRASHES:
+            return
+        workers = [pod, *st.of_role("worker")]
+        enduring = any(w.started_at_s is not None and now - w.started_at_s >= ENDURING_S for w in workers)
+        st.crashes_in_row = 1 if enduring else st.crashes_in_row + 1
+        if oom:
+            raised = min(int(pod.memory_bytes * OOM_FACTOR), st.worker_memory_max_bytes)
+            st.worker_memory_least_bytes = max(st.worker_memory_least_bytes, raised)
+        if st.crashes_in_row > max(CRASHES_MAX, CRASHES_PER_WORKER * (st.plan.workers if st.plan else 0)):
+            self._fail(
+                f"{what}; {st.crashes_in_row} workers in a row crashed or were killed for their memory, and none lived "
+                f"{ENDURING_S:g} s; the last one had {pod.memory_bytes} bytes; "
+                f"resources.workers.memory.max allows {st.worker_memory_max_bytes}"
+            )
 
     def _fill(self, role: Role, now: float, cause: Any) -> None:
         """As many pods of ``role`` as the plan wants: take back leaving ones, name new ones, stop the newest."""
@@ -205,7 +239,7 @@ class ActuatorMachine:
         plan = self.state.plan
         assert plan is not None  # pods are named only after a plan
         if role == "worker":
-            return plan.worker_cpu_cores, plan.worker_memory_bytes
+            return plan.worker_cpu_cores, max(plan.worker_memory_bytes, self.state.worker_memory_least_bytes)
         return plan.ps_cpu_cores, plan.ps_memory_bytes
 
     def _name(self, role: Role, now: float, cause: Any) -> None:
@@ -290,6 +324,7 @@ class ActuatorMachine:
             self._fail(f"{pod.name} was lost ({event.reason}), the {st.recoveries}. loss of parameters; giving up")
             return
         st.phase, st.restores = "active", True  # what was completed goes back with the ledger
+        st.final_checkpoint_due = st.final_checkpoint
         for other in list(st.pods.values()):
             if other.role == "worker" and other.phase != "stopping":
                 self._stop(other)
@@ -321,7 +356,7 @@ class ActuatorMachine:
     def _asked(self, event: s.ServersAsked, now: float) -> None:
         st = self.state
         ready = st.layout == "ready"  # until then nothing is to be pulled
-        known = st.phase != "unknown" and not st.ended
+        known = st.phase != "unknown" and not st.ended and (not event.pod or event.pod in st.pods)
         servers = self._servers() if ready else ()
         self._out.append(Reply(s.ServersKnown(known, st.servers_version if ready else 0, st.plan_version, servers)))
 

@@ -25,7 +25,8 @@ USER_ERROR = 3
 class JobSubmitted:
     """A job exists. ``restores``: parameters come from a checkpoint. ``final_checkpoint``: one is taken at the end.
 
-    ``spec`` is the specification as JSON, for the pods; the machine does not read it.
+    ``spec`` is the specification as JSON, for the pods; the machine does not read it. ``worker_memory_max_bytes``: up
+    to where a worker that was killed for its memory gets more; 0: it never does.
     """
 
     job: str
@@ -35,6 +36,7 @@ class JobSubmitted:
     worker_failures: int = 10
     restores: bool = False
     final_checkpoint: bool = False
+    worker_memory_max_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,9 @@ class JobCancelled:
 
 @dataclass(frozen=True, slots=True)
 class ServersAsked:
-    """A pod asks which parameter servers there are."""
+    """``pod`` asks which parameter servers there are. One that has exited, or never was, is told that it is unknown."""
+
+    pod: str = ""
 
 
 # what is observed and told ---------------------------------------------------------------------------------------
@@ -285,6 +289,7 @@ class ActuatorState:
     phase: Literal["unknown", "active", "completing", "finished", "failed", "cancelled"] = "unknown"
     evaluate: int = 0
     worker_failures_allowed: int = 0
+    final_checkpoint: bool = False
     final_checkpoint_due: bool = False
     samples_total: int = 0
     samples_expected: int = 0
@@ -311,6 +316,10 @@ class ActuatorState:
 
     failures_in_row: dict[str, int] = field(default_factory=lambda: {"worker": 0, "ps": 0})
     user_failures: int = 0
+    crashes_in_row: int = 0
+    worker_memory_max_bytes: int = 0
+    worker_memory_least_bytes: int = 0
+    """of new workers, after one was killed for its memory"""
     recoveries: int = 0
 
     @property

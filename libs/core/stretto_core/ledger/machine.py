@@ -25,6 +25,7 @@ from stretto_core.machine import Action, Emit, Reply, Tick
 EXITED_MAX = 1000
 FINISHED_MAX = 1000
 FORGET_MAX = 64
+COMPLETED = "completed"
 MARK_SHARDS_MAX = 1000
 MARK_OPEN_S = 900.0
 """a checkpoint that takes longer, or more shards, is refused its second mark and begins anew"""
@@ -87,7 +88,7 @@ class ShardLedger:
         return []
 
     def _close(self, event: ev.JobClosed, now: float) -> list[Action]:
-        if not self.state.closed:
+        if self.state.closed in ("", COMPLETED):
             self._take_back_all()
             self.state.closed = event.reason or "closed"
         return []
@@ -123,9 +124,11 @@ class ShardLedger:
             self.state.mark = None
 
     def _restore(self, event: ev.LedgerRestored, now: float) -> list[Action]:
+        """A completed job is reopened: the parameters of its last shards are gone, and it completes once more."""
         st = self.state
-        if st.book is None or st.closed:
+        if st.book is None or st.closed not in ("", COMPLETED):
             return []
+        st.closed = ""
         self._take_back_all()
         st.book = st.book.restored_from(event.book)
         st.finished.clear()
@@ -332,7 +335,7 @@ class ShardLedger:
         st, book = self.state, self.state.book
         if book is None or st.closed or not book.settled:
             return []
-        st.closed = "completed"
+        st.closed = COMPLETED
         fact = fa.JobCompleted(
             book.samples_done,
             book.samples_abandoned,

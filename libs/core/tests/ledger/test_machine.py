@@ -378,3 +378,31 @@ def test_the_state_stays_small_whatever_the_dataset() -> None:
     assert len(document) < 200_000
     mark = desk.tell(MarkRequested("m")).book
     assert len(json.dumps(TypeAdapter(type(mark)).dump_python(mark))) < 40_000
+
+
+def test_a_completed_job_is_reopened_by_a_restore_and_completes_again() -> None:
+    desk = Desk(DataSpec(160, 10, 8))
+    first = desk.lease("worker-0")
+    mark = desk.tell(MarkRequested("m"))
+    second = desk.lease("worker-0", first)
+    assert desk.next("worker-0", second).answer == "end"
+    assert len(desk.said(JobCompleted)) == 1
+    desk.tell(WorkerExited("worker-0"))
+    desk.tell(LedgerRestored(mark.book))
+    assert desk.ledger.ticking
+    shard = desk.lease("worker-1")
+    shard = desk.lease("worker-1", shard)
+    assert desk.next("worker-1", shard).answer == "end"
+    assert [fact.samples for fact in desk.said(JobCompleted)] == [160, 160]
+
+
+def test_a_restore_to_the_end_completes_at_once_and_a_cancelled_job_stays_closed() -> None:
+    desk = Desk(DataSpec(80, 10, 8))
+    assert desk.next("worker-0", desk.lease("worker-0")).answer == "end"
+    mark = desk.tell(MarkRequested("m"))
+    desk.tell(LedgerRestored(mark.book))
+    assert len(desk.said(JobCompleted)) == 2
+    desk.tell(JobClosed("cancelled by alice"))
+    desk.tell(LedgerRestored(mark.book))
+    assert desk.ledger.state.closed == "cancelled by alice"
+    assert len(desk.said(JobCompleted)) == 2
