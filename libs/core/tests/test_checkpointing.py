@@ -179,10 +179,10 @@ def test_damaged_checkpoint_falls_back_to_the_one_before() -> None:
     job.tell(c.ServersChanged(2, ()))
     job.serve(3, (2, 3))
     assert job.state.restore is not None
-    job.tell(c.Broken(job.state.restore.id, "checksum differs"))
+    job.tell(c.Broken(job.state.restore.id, "checksum differs", damaged=True))
     assert job.state.restore is not None
     assert job.state.restore.url.endswith("job-000001/manifest.json")
-    job.tell(c.Broken(job.state.restore.id, "checksum differs"))
+    job.tell(c.Broken(job.state.restore.id, "checksum differs", damaged=True))
     failed = job.told(c.CheckpointFailed)[-1]
     assert c.is_restore(failed.id)
     assert failed.reason == "checksum differs"
@@ -251,3 +251,77 @@ def test_any_order_keeps_the_last_complete_and_never_takes_across_a_migration(sc
     flushed = [fact.checkpoint.id for fact in job.told(c.CheckpointFlushed)]
     assert len(set(flushed)) == len(flushed)
     assert {kept.id for kept in job.state.complete} <= set(flushed)
+
+
+def lost(job: Job, version: int = 2) -> c.Restore:
+    job.tell(c.ServersChanged(version, ()))
+    job.serve(version + 1, (2, 3))
+    assert job.state.restore is not None
+    return job.state.restore
+
+
+def test_checkpoint_that_could_not_be_read_is_read_again_before_it_is_given_up() -> None:
+    job = Job()
+    job.serve()
+    for _ in range(2):
+        job.after(10)
+        job.complete()
+    restore, tried = lost(job), list[str]()
+    for _ in range(4):
+        tried.append(restore.url.split("/")[-2])
+        job.tell(c.Broken(restore.id, "ps-2 does not answer"))
+        assert job.state.restore is not None
+        assert job.state.restore.id != restore.id
+        restore = job.state.restore
+    assert tried == ["job-000002"] * 3 + ["job-000001"]
+    assert job.state.expired == [], "what could not be read stays in the store"
+    reference = job.state.complete[0]
+    job.tell(c.Loaded(restore.id, reference, "ledger", (2, 3)))
+    assert len(job.told(c.CheckpointRestored)) == 1
+    assert not job.told(c.CheckpointFailed)
+
+
+def test_last_checkpoint_is_tried_again_with_pauses_and_then_its_failure_is_told() -> None:
+    job = Job(c.JobSubmitted("job", "file:/store/job", final=True))
+    job.serve()
+    job.tell(c.JobCompleted())
+    urls: list[str] = []
+    for _ in range(3):
+        assert not job.told(c.CheckpointFailed), "the actuator would wait no more"
+        job.after(10)
+        assert job.state.attempt is not None
+        assert job.state.attempt.final
+        urls.append(job.state.attempt.url)
+        job.tell(c.Broken(job.state.attempt.id, "store full"))
+        assert job.state.attempt is None, "not at once"
+        assert job.machine.ticking == (len(urls) < 3)
+    job.after(100)
+    assert job.state.attempt is None
+    assert [fact.reason for fact in job.told(c.CheckpointFailed)] == ["store full"]
+    assert job.state.expired == urls
+    assert not job.machine.ticking
+
+
+def test_what_a_dropped_attempt_has_written_expires() -> None:
+    job = Job()
+    job.serve()
+    job.after(10)
+    job.tell(c.MigrationStarted())
+    job.tell(c.MigrationFinished())
+    job.tell(c.JobEnded())
+    assert [url.split("/")[-2] for url in job.state.expired] == ["job-000001", "job-000002"]
+
+
+def test_completion_said_while_parameters_are_lost_takes_no_last_checkpoint() -> None:
+    job = Job()
+    job.serve()
+    job.after(10)
+    job.complete()
+    restore = lost(job)
+    job.tell(c.JobCompleted())
+    job.tell(c.Loaded(restore.id, job.state.complete[0], "ledger", (2, 3)))
+    job.after(1)
+    assert job.state.attempt is None
+    job.tell(c.JobCompleted())
+    assert job.state.attempt is not None
+    assert job.state.attempt.final

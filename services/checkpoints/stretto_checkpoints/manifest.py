@@ -22,6 +22,10 @@ class ManifestError(Exception):
     """A manifest cannot be written or read; says which, why, and what to do."""
 
 
+class ManifestDamaged(ManifestError):
+    """There is no manifest, or it is no sound one: reading it again will not help."""
+
+
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """A complete checkpoint as its manifest tells it."""
@@ -56,21 +60,27 @@ class Manifest:
 
 
 def read(url: str) -> Manifest:
-    """Raises ManifestError."""
+    """Raises ManifestError when the store does not give it, ManifestDamaged when what it gives is not sound."""
     try:
         filesystem, path = fsspec.core.url_to_fs(url)
-        document = json.loads(filesystem.cat_file(path))
-        names = ("id", "samples", "size_bytes", "ps")
+        text = filesystem.cat_file(path)
+    except FileNotFoundError as error:
+        raise ManifestDamaged(f"{url} is not there; name the manifest of a complete checkpoint") from error
+    except Exception as error:  # whatever a file system raises
+        raise ManifestError(f"{url} cannot be read ({type(error).__name__}: {error}); check the store") from error
+    try:
+        document = json.loads(text)
+        version, digest, names = document["version"], document["digest"], ("id", "samples", "size_bytes", "ps")
         reference = wire.CheckpointRef(url=url, **{name: document[name] for name in names})
         manifest = Manifest(
             reference, document["job"], document["taken_at_s"], document["ledger"], tuple(document["parts"])
         )
     except Exception as error:
-        raise ManifestError(
-            f"{url} cannot be read ({type(error).__name__}: {error}); name the manifest of a complete checkpoint"
+        raise ManifestDamaged(
+            f"{url} is no manifest ({type(error).__name__}: {error}); name the manifest of a complete checkpoint"
         ) from error
-    if document["version"] != VERSION or document["digest"] != _digest(manifest.ledger) or not manifest.parts:
-        raise ManifestError(f"{url} is damaged or of version {document['version']}; use another checkpoint")
+    if version != VERSION or digest != _digest(manifest.ledger) or not manifest.parts:
+        raise ManifestDamaged(f"{url} is damaged or of version {version}; use another checkpoint")
     return manifest
 
 

@@ -30,10 +30,11 @@ class ImagesStored(Message):
 
 
 class CheckpointBroken(Message):
-    """It could not be taken, stored or read."""
+    """It could not be taken, stored or read; ``damaged``: it never will be."""
 
     id: Name
     reason: Text
+    damaged: bool = False
 
 
 class ParametersLoaded(Message):

@@ -14,6 +14,9 @@ class CheckpointsSettings(Settings):
     take_timeout_s: float = Field(120.0, gt=0, description="until all images are in memory")
     store_timeout_s: float = Field(900.0, gt=0, description="until all images are in the store")
     restore_timeout_s: float = Field(900.0, gt=0, description="until every server has its part")
+    restore_pause_s: float = Field(
+        5.0, ge=0, le=600, description="before a restore is tried again, times the failures so far"
+    )
     poll_s: float = Field(0.3, gt=0.01, le=60, description="between looks at the copies to the store")
 
     @property

@@ -9,7 +9,6 @@ it has.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import uuid
 from typing import Any, Protocol
@@ -18,14 +17,15 @@ import stretto_wire as wire
 import structlog
 from stretto_core.actuation import claim
 from stretto_core.checkpointing import Attempt, CheckpointState, Restore
-from stretto_runtime import CallRefused, CallTimeout, PartitionLost, RuntimeFault
+from stretto_runtime import PartitionLost, RuntimeFault
 
 from . import manifest
 from . import observations as seen
-from .manifest import Manifest, ManifestError
+from .manifest import Manifest, ManifestDamaged, ManifestError
 from .settings import CheckpointsSettings
 
 CALL_S = 60.0
+TELL_MAX_S = 30.0
 
 log = structlog.get_logger("stretto.checkpoints")
 
@@ -61,12 +61,14 @@ class Taker:
         self._wake.set()
 
     async def run(self) -> None:
-        """Until cancelled: keep exactly the work going that the state wants."""
+        """Keep exactly the work going that the state wants, until the job has ended and wants none."""
         try:
             while True:
                 self._wake.clear()
                 self._reconcile()
                 await self._remove_expired()
+                if self.state.ended and self._work is None and not self._wake.is_set():
+                    return
                 await self._wake.wait()
         finally:
             if self._work is not None:
@@ -94,11 +96,26 @@ class Taker:
             await step
         except PartitionLost:
             return
-        except (TakingError, ManifestError, CallRefused, CallTimeout, RuntimeFault, TimeoutError) as error:
-            reason = str(error) or "it took too long"
-            log.warning("checkpoint failed", job=self.job, id=name, reason=reason)
-            with contextlib.suppress(PartitionLost):  # the next owner will find it broken, too
-                await self._edge.observe(self.job, seen.CheckpointBroken(job=self.job, id=name, reason=reason[:2000]))
+        except (TakingError, ManifestError, RuntimeFault, TimeoutError) as error:
+            log.warning("checkpoint failed", job=self.job, id=name, reason=str(error))
+            await self._tell_broken(name, str(error) or "it took too long", isinstance(error, ManifestDamaged))
+        except Exception as error:  # nobody else would end the attempt, and none would follow
+            log.exception("checkpoint failed", job=self.job, id=name)
+            await self._tell_broken(name, f"unforeseen {type(error).__name__}: {error}", False)
+
+    async def _tell_broken(self, name: str, reason: str, damaged: bool) -> None:
+        """Until it is heard: the machine waits for it."""
+        broken = seen.CheckpointBroken(job=self.job, id=name, reason=reason[:2000], damaged=damaged)
+        delay_s = 1.0
+        while True:
+            try:
+                return await self._edge.observe(self.job, broken)
+            except PartitionLost:  # the next owner will find it broken, too
+                return
+            except Exception as error:
+                log.warning("will tell again", job=self.job, id=name, error=str(error), after_s=delay_s)
+                await asyncio.sleep(delay_s)
+                delay_s = min(2 * delay_s, TELL_MAX_S)
 
     async def _advance(self, attempt: Attempt | None) -> None:
         if attempt is None:
@@ -171,7 +188,11 @@ class Taker:
         await self._edge.observe(self.job, seen.ImagesStored(job=self.job, id=attempt.id, took_s=took_s))
 
     async def _load(self, restore: Restore) -> None:
-        """Any number of servers: each imports an even part of the buckets from all the files."""
+        """Any number of servers: each imports an even part of the buckets from all the files.
+
+        After a failure, servers that have their part already say so again.
+        """
+        await asyncio.sleep(restore.failures * self._settings.restore_pause_s)
         async with asyncio.timeout(self._settings.restore_timeout_s):
             whole = await asyncio.to_thread(manifest.read, restore.url)
             parts = claim(restore.servers)

@@ -57,7 +57,7 @@ class MigrationFinished:
 
 @dataclass(frozen=True, slots=True)
 class JobCompleted:
-    """The last shard was trained."""
+    """The last shard was trained. Said while the parameters are lost, it is of a time that will be undone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +92,14 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """Observed: it could not be taken, stored or (``id`` of the restore) read."""
+    """Observed: it could not be taken, stored or (``id`` of the restore) read.
+
+    ``damaged``: what was read is not a sound checkpoint, and will not be one if it is read again.
+    """
 
     id: str
     reason: str
+    damaged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,11 +189,12 @@ class Attempt:
 
 @dataclass(slots=True)
 class Restore:
-    """Empty servers that wait for a checkpoint."""
+    """Empty servers that wait for a checkpoint. ``failures``: how often it could not be read since they wait."""
 
     id: str
     url: str
     servers: list[int]
+    failures: int = 0
 
 
 @dataclass(slots=True)
@@ -205,6 +210,8 @@ class CheckpointState:
     final: bool = False
     """a checkpoint is taken after the last shard"""
     final_due: bool = False
+    final_failures: int = 0
+    final_not_before_s: float = 0.0
 
     servers: list[int] = field(default_factory=list[int])
     servers_version: int = 0

@@ -37,6 +37,11 @@ from stretto_core.checkpointing.facts import (
 )
 from stretto_core.machine import Action, Emit, Reply, Tick
 
+FINAL_TRIES = 3
+"""attempts at the checkpoint after the last shard"""
+RESTORE_TRIES = 3
+"""attempts at reading one checkpoint, unless it is damaged"""
+
 
 class CheckpointMachine:
     """See the module."""
@@ -50,7 +55,8 @@ class CheckpointMachine:
     @property
     def ticking(self) -> bool:
         """Whether time matters."""
-        return not self.state.ended and self.state.every_s is not None
+        st = self.state
+        return not st.ended and (st.every_s is not None or (st.completed and st.final_due))
 
     def handle(self, event: Any, now: float) -> list[Action]:
         """Advance by one event."""
@@ -71,14 +77,15 @@ class CheckpointMachine:
         st.restore_from, st.lost = event.restore_from, event.restore_from is not None
 
     def _completed(self, event: JobCompleted, now: float) -> None:
-        self.state.completed = True
-        self._begin_if_due(now)
+        if not self.state.lost:
+            self.state.completed = True
+            self._begin_if_due(now)
 
     def _ended(self, event: JobEnded, now: float) -> None:
         st = self.state
         st.ended, st.restore, st.asked = True, None, False
         if st.attempt is not None and st.attempt.stage == "taking":
-            st.attempt = None
+            self._drop()
 
     # servers ---------------------------------------------------------------------------------------------------
 
@@ -90,13 +97,15 @@ class CheckpointMachine:
         st.last_began_at_s = st.last_began_at_s or now
         if not event.servers:
             st.lost, st.migrating, st.restore, st.completed = True, False, None, False
-            st.final_due = st.final  # what was completed is trained again
-            if st.attempt is not None:
-                self._give_up("a parameter server was lost while it was taken")
+            attempt = self._drop()
+            if attempt is not None and not attempt.final:
+                self._tell_failed(attempt, "a parameter server was lost while it was taken")
+            # what was completed is trained again, and has its last checkpoint then
+            st.final_due, st.final_failures, st.final_not_before_s = st.final, 0, 0.0
         elif st.lost:
             self._begin_restore()
 
-    def _begin_restore(self) -> None:
+    def _begin_restore(self, failures: int = 0) -> None:
         st = self.state
         name = f"{st.job}{RESTORE}{st.next_number}"
         latest = st.complete[-1].url if st.complete else st.restore_from
@@ -105,18 +114,19 @@ class CheckpointMachine:
             self._out.append(Emit(CheckpointFailed(name, reason)))
             return
         st.next_number += 1
-        st.restore = Restore(name, latest, list(st.servers))
+        st.restore = Restore(name, latest, list(st.servers), failures)
 
     def _migrates(self, event: MigrationStarted, now: float) -> None:
         st = self.state
         st.migrating = True
         attempt = st.attempt
         if attempt is not None and attempt.stage == "taking":  # images of two moments of the layout do not fit
-            st.attempt, st.asked = None, True
+            self._drop()
+            st.asked = True
             if attempt.final:
                 st.final_due = True
             else:
-                self._out.append(Emit(CheckpointFailed(attempt.id, "a migration began; it is taken again after it")))
+                self._tell_failed(attempt, "a migration began; it is taken again after it")
 
     def _migrated(self, event: MigrationFinished, now: float) -> None:
         self.state.migrating = False
@@ -146,7 +156,8 @@ class CheckpointMachine:
         if not self._possible():
             return
         periodic = st.every_s is not None and not st.completed and now - st.last_began_at_s >= st.every_s
-        if (st.completed and st.final_due) or st.asked or periodic:
+        final = st.completed and st.final_due and now >= st.final_not_before_s
+        if final or st.asked or periodic:
             self._begin(now)
 
     def _begin(self, now: float) -> str:
@@ -160,12 +171,19 @@ class CheckpointMachine:
         st.attempt = Attempt(name, f"{st.folder}/{name}/manifest.json", list(st.servers), now, final)
         return name
 
-    def _give_up(self, reason: str) -> None:
-        st = self.state
-        if st.attempt is not None:
-            self._out.append(Emit(CheckpointFailed(st.attempt.id, reason)))
-            st.expired = [*st.expired[-EXPIRED_KEPT + 1 :], st.attempt.url]
+    def _drop(self) -> Attempt | None:
+        """The attempt, which comes to nothing; what it has written may go."""
+        st, attempt = self.state, self.state.attempt
+        if attempt is not None:
+            self._expire(attempt.url)
             st.attempt = None
+        return attempt
+
+    def _expire(self, url: str) -> None:
+        self.state.expired = [*self.state.expired[-EXPIRED_KEPT + 1 :], url]
+
+    def _tell_failed(self, attempt: Attempt, reason: str) -> None:
+        self._out.append(Emit(CheckpointFailed(attempt.id, reason)))
 
     def _saved(self, event: Saved, now: float) -> None:
         attempt = self.state.attempt
@@ -185,21 +203,38 @@ class CheckpointMachine:
         st.complete.append(reference)
         self._out.append(Emit(CheckpointFlushed(reference, event.took_s)))
         while len(st.complete) > st.keep:
-            st.expired = [*st.expired[-EXPIRED_KEPT + 1 :], st.complete.pop(0).url]
+            self._expire(st.complete.pop(0).url)
         self._begin_if_due(now)
 
     def _broken(self, event: Broken, now: float) -> None:
         st = self.state
         if st.attempt is not None and st.attempt.id == event.id:
-            self._give_up(event.reason)
-            self._begin_if_due(now)
+            self._attempt_broke(event, st.attempt, now)
         elif st.restore is not None and st.restore.id == event.id:
             self._restore_broke(event, st.restore)
 
+    def _attempt_broke(self, event: Broken, attempt: Attempt, now: float) -> None:
+        """The last checkpoint is tried again before its failure is told: whoever waits for it would wait no more."""
+        st = self.state
+        self._drop()
+        if attempt.final:
+            st.final_failures += 1
+        if attempt.final and st.final_failures < FINAL_TRIES and not st.ended:
+            st.final_due, st.final_not_before_s = True, now + 2.0**st.final_failures
+        else:
+            self._tell_failed(attempt, event.reason)
+        self._begin_if_due(now)
+
     def _restore_broke(self, event: Broken, restore: Restore) -> None:
-        """The one before it may be sound."""
+        """A server or the store that did not answer says nothing about the checkpoint: it is read again, at first.
+
+        The one before it may be sound. Nothing is removed from the store: a job that fails can start from it again.
+        """
         st = self.state
         st.restore = None
+        if not event.damaged and restore.failures + 1 < RESTORE_TRIES:
+            self._begin_restore(restore.failures + 1)
+            return
         if st.complete and st.complete[-1].url == restore.url:
             st.complete.pop()
             if st.complete or st.restore_from:

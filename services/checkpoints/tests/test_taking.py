@@ -1,0 +1,78 @@
+"""The taker of one job tells every failure, tries to tell it until it is heard, and ends with the job."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from stretto_checkpoints import manifest
+from stretto_checkpoints.settings import CheckpointsSettings
+from stretto_checkpoints.taking import Taker
+from stretto_core.checkpointing import Attempt, CheckpointState, Restore
+from stretto_runtime import RuntimeFault
+
+
+class Edge:
+    """Every call fails as nobody foresaw; the first observation is lost with the bus."""
+
+    def __init__(self) -> None:
+        self.observed: list[Any] = []
+        self.tries = 0
+        self.heard = asyncio.Event()
+
+    def now(self) -> float:
+        return 1.0
+
+    async def call(self, *_: Any) -> Any:
+        raise ZeroDivisionError("a reply of another world")
+
+    async def observe(self, key: str, message: Any, trace: str = "") -> None:
+        self.tries += 1
+        if self.tries == 1:
+            raise RuntimeFault("the bus is away")
+        self.observed.append(message)
+        self.heard.set()
+
+
+async def test_unforeseen_failure_is_told_until_heard_and_the_taker_ends_with_its_job(tmp_path: Path) -> None:
+    edge: Any = Edge()
+    attempt = Attempt("j-000001", f"file://{tmp_path}/j/j-000001/manifest.json", [0], 1.0, False)
+    state = CheckpointState(job="j", attempt=attempt)
+    taker = Taker("j", state, edge, CheckpointsSettings(state_folder=tmp_path))
+    running = asyncio.create_task(taker.run())
+    await asyncio.wait_for(edge.heard.wait(), 5)
+    (broken,) = edge.observed
+    assert (broken.id, broken.damaged) == ("j-000001", False)
+    assert "ZeroDivisionError" in broken.reason
+    folder = tmp_path / "j/j-000001"
+    folder.mkdir(parents=True)
+    state.attempt, state.ended, state.expired = None, True, [attempt.url]
+    taker.follow(state)
+    await asyncio.wait_for(running, 5)
+    assert not folder.exists()
+
+
+async def broken_of(url: str, folder: Path) -> Any:
+    edge: Any = Edge()
+    edge.tries = 1
+    state = CheckpointState(job="j", restore=Restore("j-restore-1", url, [0]))
+    running = asyncio.create_task(Taker("j", state, edge, CheckpointsSettings(state_folder=folder)).run())
+    await asyncio.wait_for(edge.heard.wait(), 5)
+    running.cancel()
+    return edge.observed[0]
+
+
+async def test_a_store_that_fails_is_told_apart_from_a_damaged_checkpoint(tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "manifest.json").write_text("{")
+    url = f"file://{tmp_path}/manifest.json"
+    assert (await broken_of(url, tmp_path)).damaged
+    assert (await broken_of(f"file://{tmp_path}/gone/manifest.json", tmp_path)).damaged
+
+    def away(*_: Any) -> Any:
+        raise ConnectionError("reset by peer")
+
+    monkeypatch.setattr(manifest.fsspec.core, "url_to_fs", away)
+    broken = await broken_of(url, tmp_path)
+    assert not broken.damaged
+    assert "check the store" in broken.reason
