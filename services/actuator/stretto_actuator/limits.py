@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
 PERIOD_US = 100_000
+PROBE_S = 5.0
 QUOTA_LEAST_US = 1_000
 HEADROOM = 1.1
 """a memory limit is never set below what is in use times this"""
@@ -154,7 +156,9 @@ def _create(mount: Path, own: str, name: str, version: int, controllers: set[str
             if version == 2:
                 for level in (parent, folder):
                     (level / "cgroup.subtree_control").write_text(" ".join(f"+{c}" for c in sorted(controllers)))
-            if not os.access(folder / "cgroup.procs", os.W_OK):
+            if not _can_enter(folder / f"probe-{os.getpid()}"):
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
                 continue
             if version == 1:
                 with contextlib.suppress(OSError):  # not empty: pods are in it
@@ -164,6 +168,19 @@ def _create(mount: Path, own: str, name: str, version: int, controllers: set[str
             with contextlib.suppress(OSError):
                 folder.rmdir()
     return None
+
+
+def _can_enter(group: Path) -> bool:
+    """Whether a process can be put into a group made here: permissions alone do not tell. Raises OSError."""
+    group.mkdir(exist_ok=True)
+    try:
+        enter = ["/bin/sh", "-c", 'echo $$ > "$1/cgroup.procs"', "probe", str(group)]
+        return subprocess.run(enter, stderr=subprocess.DEVNULL, timeout=PROBE_S, check=False).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
+    finally:
+        with contextlib.suppress(OSError):
+            group.rmdir()
 
 
 def _number(file: Path) -> int:

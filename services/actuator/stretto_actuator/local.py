@@ -26,7 +26,8 @@ from typing import Any
 import psutil
 
 from .backend import BackendError, PodSpec, PodStatus
-from .limits import Cgroups, Group
+from .limits import HEADROOM, Cgroups, Group
+from .pods import PRIVATE, private_folder
 
 DETAIL_BYTES = 1500
 ASK_AGAIN_S = 2.0
@@ -37,14 +38,18 @@ DYING_TRIES, DYING_WAIT_S = 50, 0.02
 # Enter the control groups, start the pod, write down its pid and in the end its exit code. SIGTERM to the shell must
 # not end it before the pod; the trap also keeps the signal at its default for the pod itself.
 SHELL = """
-while [ "$1" != -- ]; do echo $$ > "$1" || exit 125; shift; done; shift
+tell() { echo $1 > exit.tmp && mv exit.tmp exit; }
+while [ "$1" != -- ]; do
+  echo $$ > "$1" || { echo "not started: the pod cannot enter its control group $1"; tell 125; exit 125; }
+  shift
+done; shift
 trap : TERM
 "$@" &
 child=$!
 echo $child > pid.tmp && mv pid.tmp pid
 wait $child; code=$?
 while kill -0 $child 2>/dev/null; do wait $child; code=$?; done
-echo $code > exit.tmp && mv exit.tmp exit
+tell $code
 """
 
 
@@ -70,7 +75,7 @@ class LocalBackend:
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.time, cgroups: bool = True) -> None:
         self._pods = folder.resolve() / "pods"
-        self._pods.mkdir(parents=True, exist_ok=True)
+        private_folder(self._pods)
         self._clock = clock
         name = "stretto-" + hashlib.sha256(str(self._pods).encode()).hexdigest()[:10]
         self._cgroups = Cgroups.find(name) if cgroups else Cgroups([])
@@ -132,6 +137,9 @@ class LocalBackend:
         except OSError as error:
             raise BackendError(f"{job}/{pod} cannot get {cpu_cores} cores and {memory_bytes} bytes: {error}") from error
         limits = self._limits(record.group, cpu_cores)
+        if "memory-watch" in limits:
+            used = _resident_bytes(self._status(record).pids)
+            memory_bytes = max(memory_bytes, int(used * HEADROOM))
         if "cpu-affinity" in (*limits, *record.limits):
             self._pin(record, cpu_cores)
         self._write(replace(record, cpu_cores=cpu_cores, memory_bytes=memory_bytes, limits=limits))
@@ -173,7 +181,7 @@ class LocalBackend:
         try:
             group.make()
             group.set(spec.cpu_cores, spec.memory_bytes)
-            with (folder / "log").open("ab") as log:
+            with os.fdopen(os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE), "ab") as log:
                 child = subprocess.Popen(
                     ["/bin/sh", "-c", SHELL, "pod", *group.entries, "--", *spec.command],
                     cwd=folder,
@@ -312,11 +320,7 @@ class LocalBackend:
             _pin_threads(process, chosen)
 
     def _watch_memory(self, record: Record, status: PodStatus) -> None:
-        used = 0
-        for pid in status.pids:
-            with contextlib.suppress(psutil.Error):
-                used += psutil.Process(pid).memory_info().rss
-        if used > record.memory_bytes:
+        if _resident_bytes(status.pids) > record.memory_bytes:
             self._write(replace(record, oom_killed=True))
             self._signal(record, signal.SIGKILL)
 
@@ -352,6 +356,14 @@ def _pin_threads(process: psutil.Process, cores: list[int]) -> None:
     with contextlib.suppress(psutil.Error, OSError):
         for thread in process.threads():
             os.sched_setaffinity(thread.id, cores)
+
+
+def _resident_bytes(pids: tuple[int, ...]) -> int:
+    used = 0
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            used += psutil.Process(pid).memory_info().rss
+    return used
 
 
 def _integer(file: Path) -> int | None:

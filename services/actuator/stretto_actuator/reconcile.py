@@ -24,6 +24,7 @@ from .pods import pod_spec, write_spec
 from .settings import ActuatorSettings
 
 BUSY_S = 0.2
+UNFORESEEN_MAX_S = 10.0
 PING_S = 1.0
 SIGNALLED = 128
 LOST_GRACE_S = 2.0
@@ -66,6 +67,7 @@ class Reconciler:
 
     async def run(self) -> None:
         """Until the job has ended and its pods are gone, or the partition is lost."""
+        delay_s = 0.0
         while True:
             self._wake.clear()
             busy = False
@@ -78,8 +80,15 @@ class Reconciler:
                 if str(error) != self._last_fault:
                     log.warning("will try again", job=self.job, error=str(error))
                 self._last_fault, busy = str(error), True
+            except Exception as error:  # nobody else would look after the job's pods
+                delay_s = min(max(2 * delay_s, BUSY_S), UNFORESEEN_MAX_S)
+                log.exception("unforeseen; will try again", job=self.job, error=str(error), after_s=delay_s)
+                await asyncio.sleep(delay_s)
+                continue
+            delay_s = 0.0
             if self.state.ended and not busy and not self.state.pods:
-                await self._backend.clear(self.job)
+                with contextlib.suppress(OSError):
+                    await self._backend.clear(self.job)
                 return
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), BUSY_S if busy else self._settings.poll_s)

@@ -13,6 +13,10 @@ class ActuatorSettings(Settings):
 
     pod_nats_url: SecretStr | None = Field(None, description="with the pods' credentials; none: nats_url")
     pod_python: str = Field(sys.executable, description="interpreter that pods run with")
+    pod_environment: str = Field(
+        "",
+        description="names of further variables that pods inherit, separated by commas; * stands for anything (AWS_*)",
+    )
     redis_url: str = Field("", description="cache of checkpoints, for the pods; empty: shared memory only")
     cgroups: bool = Field(True, description="limit pods by control groups where the system allows it")
     start_cpu_cores: float = Field(

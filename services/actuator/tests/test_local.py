@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from stretto_actuator import limits
 from stretto_actuator.backend import PodSpec, PodStatus
 from stretto_actuator.limits import Cgroups, Group
 from stretto_actuator.local import LocalBackend
@@ -243,9 +244,10 @@ async def test_without_cgroups_whole_cores_are_pinned(folder: Path) -> None:
     assert os.sched_getaffinity(pid) == os.sched_getaffinity(0)
 
 
-async def test_memory_in_use_is_never_taken_away(folder: Path) -> None:
-    backend = LocalBackend(folder)
-    if not backend._cgroups.has("memory"):
+@pytest.mark.parametrize("cgroups", [True, False])
+async def test_memory_in_use_is_never_taken_away(folder: Path, cgroups: bool) -> None:
+    backend = LocalBackend(folder, cgroups=cgroups)
+    if cgroups and not backend._cgroups.has("memory"):
         pytest.skip("no writable memory controller")
     await backend.launch(spec(folder, "ps-0", HUNGRY, memory=512 * MIB))
     await until(lambda: "fed" in (folder / "pods/j/ps-0/log").read_text())
@@ -283,3 +285,32 @@ def test_cgroups_that_cannot_be_had_claim_nothing() -> None:
     assert nothing.entries == []
     assert nothing.oom_kills() == 0
     assert nothing.set(1.0, MIB) == MIB
+
+
+async def test_pod_that_cannot_enter_its_control_group_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = LocalBackend(folder, cgroups=False)
+    monkeypatch.setattr(Group, "entries", property(lambda group: [f"{folder}/no/cgroup.procs"]))
+    await backend.launch(spec(folder, "worker-0", "print('it ran')"))
+    (pod,) = await ended(backend)
+    assert pod.exit_code == 125
+    assert "cannot enter its control group" in pod.detail
+    assert "it ran" not in pod.detail
+
+
+async def test_logs_are_for_nobody_elses_eyes(folder: Path) -> None:
+    backend = LocalBackend(folder, cgroups=False)
+    await backend.launch(spec(folder, "worker-0", "print('secret')"))
+    await ended(backend)
+    assert (folder / "pods").stat().st_mode & 0o777 == 0o700
+    assert (folder / "pods/j/worker-0/log").stat().st_mode & 0o777 == 0o600
+
+
+def test_control_groups_that_cannot_be_entered_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that only looks like a hierarchy: in one, a process can be entered; in the other, it cannot."""
+    monkeypatch.setattr(limits, "_mounts", lambda: [(1, tmp_path, {"cpu"}, "/")])
+    monkeypatch.setattr(limits.os, "access", lambda *_: True)
+    assert Cgroups.find("stretto-x").has("cpu")
+    (tmp_path / "stretto-y").mkdir()
+    (tmp_path / f"stretto-y/probe-{os.getpid()}").mkdir()
+    (tmp_path / f"stretto-y/probe-{os.getpid()}/cgroup.procs").mkdir()  # nobody can write a folder
+    assert not Cgroups.find("stretto-y").has("cpu")
