@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-HARNESS = Path(__file__).parents[2] / "libs/trainer/tests/harness.py"
+HARNESS = Path(__file__).parents[2] / "libs/trainer/tests/trainer_harness.py"
 JOINS = 3
 
 

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from stretto_wire import requests
 from stretto_wire.values import CheckpointRef
-
-from .harness import Cluster, free_port, spec_of, wait_for
+from trainer_harness import Cluster, free_port, spec_of, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -48,6 +47,11 @@ def finished(cluster: Cluster, timeout_s: float = 90.0) -> None:
         return cluster.finished()
 
     wait_for(over, timeout_s, "the last shard")
+
+
+def checksum(books: list[requests.GetBooksReply]) -> str:
+    """Of the job, added up as its books are closed."""
+    return f"{sum(int(book.checksum, 16) for book in books) % 2**64:016x}"
 
 
 def evaluated(cluster: Cluster, worker: str, samples: int) -> Any:
@@ -149,6 +153,12 @@ def test_buckets_move_to_a_new_server_while_a_worker_trains(make: Any):
     books = cluster.books(0, 1)
     assert [b.applied_samples for b in books] == [4 * SAMPLES] * 2
     assert [b.owns_dense for b in books] == [False, True]
+    rest = tuple(requests.BucketMove(bucket=b, source=0) for b in range(32))
+    assert cluster.ask("ps-1", requests.TakeBuckets(job="tiny", moves=rest, servers=cluster.server_list())).accepted
+    assert wait_for(moved, 60).error is None
+    alone = cluster.books(1)
+    assert checksum(alone) == checksum(books) == alone[0].checksum  # one server or two: the same sum
+    assert cluster.books(0)[0].checksum == "0" * 16
     unknown = requests.TakeBuckets(job="tiny", moves=(requests.BucketMove(bucket=1, source=7),), servers=())
     refused = cluster.ask("ps-1", unknown)
     assert not refused.accepted
@@ -252,7 +262,7 @@ def test_a_checkpoint_is_restored_at_another_number_of_servers(make: Any, cache:
     assert all(reply.accepted for reply in imported(second, reference, 0, 1, 2))
     restored = second.books(0, 1, 2)
     assert sum(b.rows for b in restored) == sum(b.rows for b in books)
-    assert sum(int(b.checksum) for b in restored) % 2**64 == sum(int(b.checksum) for b in books) % 2**64
+    assert checksum(restored) == checksum(books)
     assert [b.applied_samples for b in restored] == [SAMPLES] * 3
     # the ledger restored with it knows the first half only: nothing of it is applied twice
     half = len(second.todo) // 2

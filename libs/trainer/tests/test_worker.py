@@ -15,8 +15,7 @@ from stretto.meter import Meter, StepTime
 from stretto.pod import Usage, settings_of
 from stretto_wire import requests
 from stretto_wire.values import Shard
-
-from .harness import Cluster, spec_of, wait_for
+from trainer_harness import Cluster, spec_of, wait_for
 
 # --- measuring, without a pod --------------------------------------------------------------------------------
 
