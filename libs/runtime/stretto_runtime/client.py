@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from pydantic import SecretStr
 from stretto_wire.base import Message
 from stretto_wire.errors import WireError
-from stretto_wire.registry import TELEMETRY_KEPT_S, channel_of, encode, parse, partition_of, subject_of
+from stretto_wire.registry import channel_of, encode, parse, partition_of, subject_of
 
 from stretto_runtime.bus import DEAD_LETTERS, EVENTS, STATE, STATE_PREFIX, Bus
 from stretto_runtime.handling import event_headers
@@ -74,7 +74,7 @@ class Client:
         message_id = message_id or f"{self._name}:{uuid.uuid4().hex}"
         subject = subject_of(message)
         if channel.kind == "tel":
-            headers = {"Nats-Msg-Id": message_id, "Nats-TTL": f"{TELEMETRY_KEPT_S}s"}
+            headers = {"Nats-Msg-Id": message_id, "Nats-TTL": f"{channel.kept_s}s"}
             return await self.bus.store_surely(subject, encode(message), headers, 30)
         if self._tracing is None:
             headers = event_headers(message, message_id, time.time(), self._name, trace)

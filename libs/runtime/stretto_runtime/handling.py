@@ -312,6 +312,8 @@ def event_headers(message: Message, message_id: str, now: float, source: str, tr
         "ce-time": datetime.fromtimestamp(now, UTC).isoformat().replace("+00:00", "Z"),
         "content-type": "application/json",
     }
+    if (kept_s := channel_of(message).kept_s) is not None:
+        headers["Nats-TTL"] = f"{kept_s}s"
     if trace:
         headers["traceparent"] = trace
     return headers

@@ -122,6 +122,7 @@ def permissions(user: str) -> dict[str, Any]:
         for verb in ("CREATE", "DELETE")
         for stream in ((STREAM, STATE, DEAD_LETTERS) if user == "gateway" else (STREAM, STATE))
     ]
+    reading.append(f"$JS.API.STREAM.INFO.{STREAM}")
     return {
         "publish": [*own, *_asked_by(user), *reading, "$JS.FC.>", "_INBOX.>"],
         "subscribe": [f"rpc.v1.{user}.>", inbox],

@@ -18,6 +18,7 @@ from stretto_wire.registry import PARTITIONS, encode, partition_of
 
 from stretto_runtime.bus import Bus
 from stretto_runtime.faults import BusFault, PartitionLost, RuntimeFault
+from stretto_runtime.fullness import Fullness
 from stretto_runtime.health import Health
 from stretto_runtime.inputs import Input, Meta, Routes, observation_entry
 from stretto_runtime.machines import CLUSTER
@@ -135,6 +136,7 @@ class Runner:
         self._bus: Bus | None = None
         self._ownership: Ownership | None = None
         self._caller: Caller | None = None
+        self._fullness: Fullness | None = None
         service.attach(self)
 
     async def run(self) -> None:
@@ -153,6 +155,8 @@ class Runner:
         ownership = Ownership(self._bus, service.name, PARTITIONS, settings.lease_s, self.wake)
         routes = Routes(service.name, service.inputs, service.observations)
         shell = Shell(service, self._bus, ownership, routes, self.metrics, tracing)
+        self._fullness = Fullness(self._bus, self.metrics, settings.stream_look_s)
+        looking = asyncio.create_task(self._fullness.run())
         try:
             await self._join(ownership)
             self._ownership = ownership
@@ -163,6 +167,7 @@ class Runner:
                     await asyncio.wait_for(self._wake.wait(), RECHECK_S)
             await self._leave_all()
         finally:
+            looking.cancel()
             for _, task in self._partitions.values():
                 task.cancel()
             await asyncio.gather(*(task for _, task in self._partitions.values()), return_exceptions=True)
@@ -204,6 +209,7 @@ class Runner:
             "partitions": live,
             "should_own": mine,
             "faults": faults,
+            "warning": self._fullness.warning if self._fullness else "",
         }
 
     @property

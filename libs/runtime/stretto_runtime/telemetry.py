@@ -191,6 +191,9 @@ class Metrics:
         self.partitions = Gauge(
             "stretto_partitions", "partitions owned and live", ["service"], registry=self.registry
         ).labels(**labels)
+        self.stream_fullness = Gauge(
+            "stretto_stream_fullness", "stored bytes over the stream's bound", ["service"], registry=self.registry
+        ).labels(**labels)
         self.lag_s = Histogram(
             "stretto_input_age_seconds",
             "from the server's storing a message to our handling it",

@@ -26,7 +26,7 @@ from stretto_runtime import (
     Settings,
     provision,
 )
-from stretto_wire import events, requests
+from stretto_wire import events, requests, values
 
 
 async def test_events_are_cloudevents_in_binary_mode(server: EmbeddedServer, client: Client, tmp_path: Path) -> None:
@@ -288,6 +288,34 @@ async def test_a_full_stream_stops_publishing_says_so_and_drops_nothing(
         (event,) = await published(client, "dispatcher", 1)
         assert event.message.samples_total == 1
         await until_ready(runner)
+
+
+async def test_a_stream_that_fills_is_told_before_it_is_full(
+    server: EmbeddedServer, client: Client, tmp_path: Path
+) -> None:
+    config = (await client.bus.ask("STREAM.INFO.STRETTO"))["config"]
+    async with running(Counting, server, tmp_path, stream_look_s=0.05) as runner:
+        await eventually(lambda: runner._fullness is not None and runner._fullness.fraction is not None)
+        assert runner.report()["warning"] == ""
+        used = (await client.bus.ask("STREAM.INFO.STRETTO"))["state"]["bytes"]
+        await client.bus.ask("STREAM.UPDATE.STRETTO", {**config, "max_bytes": int(used / 0.85)})
+        await eventually(lambda: "raise its max_bytes" in runner.report()["warning"])
+        assert runner.report()["ready"]
+        assert b'stretto_stream_fullness{service="dispatcher"} 0.8' in runner.metrics.text()
+
+
+async def test_facts_of_single_shards_live_a_day_and_others_as_long_as_the_stream(client: Client) -> None:
+    shard = values.Shard(id=1, attempt=1, epoch=0, start=0, length=10)
+    await client.publish(events.ShardLeased(job="job-a", shard=shard, pod="worker-0"))
+    await client.publish(add("job-a", 1))
+    headers = {}
+    async with asyncio.timeout(10):
+        async for event in client.events():
+            headers[type(event.message)] = event.headers
+            if len(headers) == 2:
+                break
+    assert headers[events.ShardLeased]["Nats-TTL"] == "86400s"
+    assert "Nats-TTL" not in headers[events.JobCancelled]
 
 
 async def test_a_service_may_start_before_its_server_and_be_stopped_before_it_comes(tmp_path: Path) -> None:

@@ -42,6 +42,8 @@ STORED_AS = f"{{{{partition({PARTITIONS},4)}}}}." + "{{wildcard(1)}}.v1.{{wildca
 DEAD_LETTERS = "DLQ"
 EVENTS_KEPT_S = 30 * 24 * 3600
 TELEMETRY_KEPT_S = 3600
+SHARD_FACTS_KEPT_S = 24 * 3600
+"""most of what is ever published, and the ledger does not need it: its requests are journalled"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,8 @@ class Channel:
     readers: tuple[str, ...] = ()
     """services that consume (``evt``, ``tel``) or call (``rpc``, ``pod``) it; ``*`` stands for external readers"""
     reply: type[Message] | None = None
+    kept_s: int | None = None
+    """how long the stream keeps it; None: as long as the stream keeps anything, or it is not stored"""
 
     @property
     def pattern(self) -> str:
@@ -72,8 +76,8 @@ class Channel:
         return f"stretto.{self.service}.{self.name}.v1"
 
 
-def _event(service: str, name: str, message: type[Message], *readers: str) -> Channel:
-    return Channel("evt", service, name, message, (*readers, "gateway", "*"))
+def _event(service: str, name: str, message: type[Message], *readers: str, kept_s: int | None = None) -> Channel:
+    return Channel("evt", service, name, message, (*readers, "gateway", "*"), kept_s=kept_s)
 
 
 CHANNELS: tuple[Channel, ...] = (
@@ -102,8 +106,8 @@ CHANNELS: tuple[Channel, ...] = (
     _event("actuator", "job-finished", e.JobFinished, "arbiter", "checkpoints"),
     _event("actuator", "job-failed", e.JobFailed,
            "profiler", "fitter", "planner", "arbiter", "dispatcher", "checkpoints", "oom"),
-    _event("dispatcher", "shard-leased", e.ShardLeased),
-    _event("dispatcher", "shard-completed", e.ShardCompleted),
+    _event("dispatcher", "shard-leased", e.ShardLeased, kept_s=SHARD_FACTS_KEPT_S),
+    _event("dispatcher", "shard-completed", e.ShardCompleted, kept_s=SHARD_FACTS_KEPT_S),
     _event("dispatcher", "shard-requeued", e.ShardRequeued),
     _event("dispatcher", "shard-abandoned", e.ShardAbandoned),
     _event("dispatcher", "job-progressed", e.JobProgressed, "profiler", "planner", "arbiter", "oom"),
@@ -114,8 +118,8 @@ CHANNELS: tuple[Channel, ...] = (
     _event("checkpoints", "checkpoint-restored", e.CheckpointRestored, "dispatcher", "actuator"),
     _event("checkpoints", "checkpoint-failed", e.CheckpointFailed, "actuator"),
     _event("oom", "oom-forecast", e.OomForecast, "arbiter"),
-    Channel("tel", "worker", "reported", t.WorkerReported, ("profiler",)),
-    Channel("tel", "ps", "reported", t.PsReported, ("profiler",)),
+    Channel("tel", "worker", "reported", t.WorkerReported, ("profiler",), kept_s=TELEMETRY_KEPT_S),
+    Channel("tel", "ps", "reported", t.PsReported, ("profiler",), kept_s=TELEMETRY_KEPT_S),
     Channel("rpc", "dispatcher", "next-shard", r.NextShard, ("worker",), r.NextShardReply),
     Channel("rpc", "dispatcher", "shard-heartbeat", r.ShardHeartbeat, ("worker",), r.ShardHeartbeatReply),
     Channel("rpc", "dispatcher", "release-shard", r.ReleaseShard, ("worker",), r.ReleaseShardReply),
