@@ -141,3 +141,42 @@ async def test_lost_parameter_server_without_a_checkpoint_ends_the_job_with_the_
     assert "no complete checkpoint" in failed.reason
     exited = {"ps-0", "ps-1", "worker-0"}
     await house.until(lambda: exited <= {event.pod for event in house.told(wire.PodExited)})
+
+
+async def train(house: House, worker: str) -> None:
+    """Lease and complete every shard that there is."""
+    number, done = 0, None
+    while True:
+        number += 1
+        request = wire.NextShard(job=JOB, request_id=f"{worker}.{number}", pod=worker, complete=done)
+        reply = await house.client.call(request)
+        if reply.answer == "end":
+            return
+        assert reply.answer == "shard", reply
+        done = wire.ShardReport(id=reply.shard.id, attempt=reply.shard.attempt)
+
+
+async def test_parameter_server_lost_after_the_last_shard_trains_the_rest_again_and_finishes(house: House) -> None:
+    document = {
+        "name": JOB,
+        "model": {"entry": "m:M"},
+        "dataset": {"samples": 4096, "batch_size": 64, "batches_per_shard": 8},
+        "checkpoint": {"keep": 1},
+        "evaluate": 50,
+        "environment": {"FAKE_EVALUATIONS": "15"},
+    }
+    await house.client.publish(wire.JobSubmitted(job=JOB, spec=wire.JobSpec.parse(document)))
+    await house.client.publish(plan_decided())
+    await house.until(lambda: house.told(wire.PlanApplied))
+    await house.client.call(wire.SaveCheckpoint(job=JOB, request_id="me.1"))
+    await house.until(lambda: house.told(wire.CheckpointFlushed))
+    await train(house, "worker-0")
+    await house.until(lambda: house.told(wire.JobCompleted))
+
+    os.kill(int((house.folder / f"pods/{JOB}/ps-1/pid").read_text()), signal.SIGKILL)
+    await house.until(lambda: [e for e in house.told(wire.PodStarted) if e.pod == "worker-1"])
+    await train(house, "worker-1")
+    (finished,) = await house.until(lambda: house.told(wire.JobFinished))
+    assert finished.samples_expected == 4096
+    assert [event.samples for event in house.told(wire.JobCompleted)] == [4096, 4096]
+    assert not house.told(wire.JobFailed)

@@ -88,7 +88,7 @@ class FakePod:
 
     def evaluate(self, request: dict[str, Any]) -> dict[str, Any]:
         self.evaluations += 1
-        if self.evaluations < 2:
+        if self.evaluations < int(os.environ.get("FAKE_EVALUATIONS", "2")):
             return {"state": "running"}
         return {"state": "done", "evaluation": {"samples": request["samples"], "loss": 0.5, "auc": 0.7}}
 

@@ -156,7 +156,7 @@ class ShardLedger:
         reply.stale = stale
         worker.request_id, worker.reply = event.request_id, reply
         actions.append(Reply(reply))
-        if now - st.progress_at_s >= self.settings.progress_every_s:
+        if not st.closed and now - st.progress_at_s >= self.settings.progress_every_s:
             actions += self._progress(now)
         return actions
 
@@ -199,7 +199,7 @@ class ShardLedger:
         if worker is not None:
             worker.heard_at_s = now
         actions: list[Action] = [Reply(fa.HeartbeatReply(answer))]
-        if now - self.state.progress_at_s >= self.settings.progress_every_s:
+        if not self.state.closed and now - self.state.progress_at_s >= self.settings.progress_every_s:
             actions += self._progress(now)
         return actions
 

@@ -406,3 +406,14 @@ def test_a_restore_to_the_end_completes_at_once_and_a_cancelled_job_stays_closed
     desk.tell(LedgerRestored(mark.book))
     assert desk.ledger.state.closed == "cancelled by alice"
     assert len(desk.said(JobCompleted)) == 2
+
+
+def test_a_completed_job_tells_no_more_progress() -> None:
+    desk = Desk(DataSpec(80, 10, 8))
+    assert desk.next("worker-0", desk.lease("worker-0")).answer == "end"
+    told = len(desk.said(JobProgressed))
+    for _ in range(3):  # whoever closed the job with its completion takes progress for a job that was reopened
+        desk.now += 10
+        assert desk.next("worker-1").answer == "end"
+        assert desk.tell(HeartbeatReceived("worker-1", 0, 1, 80)).answer == "stale"
+    assert len(desk.said(JobProgressed)) == told
