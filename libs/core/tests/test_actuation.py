@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from stretto_core import actuation as a
-from stretto_core.actuation import machine as rules
+from stretto_core.actuation import failures
 from stretto_core.types import GIB
 
 
@@ -69,7 +69,7 @@ def test_dead_worker_is_replaced_at_once_under_a_new_name_and_then_more_slowly()
 def test_stable_pod_resets_the_back_off() -> None:
     world = started(plan(workers=1))
     for _ in range(5):
-        world.now += rules.STABLE_S
+        world.now += failures.STABLE_S
         world.kill(world.running("worker")[0])
         assert a.next_steps(world.state, world.now).launch
         world.run()
@@ -339,7 +339,7 @@ def test_server_lost_after_the_last_shard_trains_the_rest_again_and_finishes() -
 def test_worker_killed_for_its_memory_comes_back_with_more_up_to_the_limit() -> None:
     world = started(plan(), a.JobSubmitted("job", worker_memory_max_bytes=2 * GIB))
     for wanted in (3 * GIB // 2, 2 * GIB, 2 * GIB):
-        world.now += rules.STABLE_S
+        world.now += failures.STABLE_S
         world.kill(world.running("worker")[0], "oom-killed")
         world.run()
         (worker,) = world.state.of_role("worker")
@@ -353,9 +353,9 @@ def test_worker_killed_for_its_memory_comes_back_with_more_up_to_the_limit() -> 
 @pytest.mark.parametrize(("reason", "code"), [("oom-killed", 137), ("killed", 139)])
 def test_workers_that_keep_dying_by_themselves_end_the_job(reason: str, code: int) -> None:
     world = started(plan(workers=2), a.JobSubmitted("job", worker_memory_max_bytes=2 * GIB))
-    for _ in range(rules.CRASHES_MAX + 1):
+    for _ in range(failures.CRASHES_MAX + 1):
         assert not world.told(a.JobFailed)
-        world.now += rules.STABLE_S + 1
+        world.now += failures.STABLE_S + 1
         world.kill(world.running("worker")[0], reason, code)
         world.run()
     (failed,) = world.told(a.JobFailed)
@@ -365,11 +365,11 @@ def test_workers_that_keep_dying_by_themselves_end_the_job(reason: str, code: in
 
 def test_preemptions_and_workers_that_endure_do_not_end_the_job() -> None:
     world = started(plan(workers=1))
-    for _ in range(2 * rules.CRASHES_MAX):
-        world.now += rules.STABLE_S
+    for _ in range(2 * failures.CRASHES_MAX):
+        world.now += failures.STABLE_S
         world.kill(world.running("worker")[0])
         world.run()
-        world.now += rules.ENDURING_S
+        world.now += failures.ENDURING_S
         world.kill(world.running("worker")[0], "killed", 139)
         world.run()
     assert not world.told(a.JobFailed)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from stretto_core.actuation import failures
 from stretto_core.actuation import state as s
 from stretto_core.actuation.books import close_books
 from stretto_core.actuation.state import ActuatorState, Pod, Role
@@ -13,17 +14,6 @@ from stretto_core.actuation.steps import all_servers_run, converged
 from stretto_core.machine import Action, Emit, Reply
 
 BACKOFF_MAX_S = 60.0
-STABLE_S = 30.0
-"""a pod that ran so long before it died starts the back-off of its role afresh"""
-PLATFORM_FAILURES = 20
-"""so many failures of one role in a row, none of them stable, end the job"""
-ENDURING_S = 600.0
-CRASHES_MAX, CRASHES_PER_WORKER = 20, 4
-"""so many crashes and oom-kills of workers in a row (the larger bound), while none lives ``ENDURING_S``, end the job"""
-CRASHES = (132, 134, 135, 136, 139)
-"""exit codes after SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV"""
-OOM_FACTOR = 1.5
-"""memory of the next workers beside that of the one that was killed for its memory"""
 RECOVERIES = 5
 """restores from a checkpoint after the loss of a parameter server"""
 HOT_PAUSE_S = 60.0
@@ -154,56 +144,13 @@ class ActuatorMachine:
         st.weights.pop(pod.name, None)
         if asked or st.phase not in ("active", "completing"):
             return
-        self._count_failure(pod, event, now)
-        if st.ended:
+        if reason := failures.count(st, pod, event, now):
+            self._fail(reason)
             return
         if pod.role == "worker":
             self._fill("worker", now, "relaunch")
         else:
             self._server_died(pod, event, now)
-
-    def _count_failure(self, pod: Pod, event: s.PodExited, now: float) -> None:
-        """A stable pod that dies is replaced at once; one that keeps dying, less and less often; at last not at all."""
-        st = self.state
-        stable = pod.started_at_s is not None and now - pod.started_at_s >= STABLE_S
-        failures = 1 if stable else st.failures_in_row[pod.role] + 1
-        st.failures_in_row[pod.role] = failures
-        what = f"{pod.name} ended with exit code {event.exit_code} ({event.reason})"
-        detail = f": {event.detail}" if event.detail else ""
-        if event.exit_code == s.USER_ERROR:
-            st.user_failures += 1
-            if st.user_failures > st.worker_failures_allowed:
-                allowed = st.worker_failures_allowed
-                self._fail(
-                    f"{what}, an error of the user's code or data, for the {st.user_failures}. time; "
-                    f"restarts.worker_failures allows {allowed}{detail}"
-                )
-        elif failures > PLATFORM_FAILURES:
-            self._fail(f"{what}; {failures} {pod.role} pods in a row died within {STABLE_S:g} s of their start{detail}")
-        elif pod.role == "worker":
-            self._count_crash(pod, event, now, what + detail)
-
-    def _count_crash(self, pod: Pod, event: s.PodExited, now: float, what: str) -> None:
-        """Deaths that a worker brings on itself do not go on for ever, however long each one lives before.
-
-        After an oom-kill the next workers get more memory. An outright SIGKILL is of somebody else: a preemption.
-        """
-        st = self.state
-        oom = event.reason == "oom-killed"
-        if not oom and event.exit_code not in CRASHES:
-            return
-        workers = [pod, *st.of_role("worker")]
-        enduring = any(w.started_at_s is not None and now - w.started_at_s >= ENDURING_S for w in workers)
-        st.crashes_in_row = 1 if enduring else st.crashes_in_row + 1
-        if oom:
-            raised = min(int(pod.memory_bytes * OOM_FACTOR), st.worker_memory_max_bytes)
-            st.worker_memory_least_bytes = max(st.worker_memory_least_bytes, raised)
-        if st.crashes_in_row > max(CRASHES_MAX, CRASHES_PER_WORKER * (st.plan.workers if st.plan else 0)):
-            self._fail(
-                f"{what}; {st.crashes_in_row} workers in a row crashed or were killed for their memory, and none lived "
-                f"{ENDURING_S:g} s; the last one had {pod.memory_bytes} bytes; "
-                f"resources.workers.memory.max allows {st.worker_memory_max_bytes}"
-            )
 
     def _fill(self, role: Role, now: float, cause: Any) -> None:
         """As many pods of ``role`` as the plan wants: take back leaving ones, name new ones, stop the newest."""
@@ -246,8 +193,8 @@ class ActuatorMachine:
         st = self.state
         number = st.next_number[role]
         st.next_number[role] = number + 1
-        failures = st.failures_in_row[role] if cause == "relaunch" else 0
-        wait_s = min(2.0 ** (failures - 2), BACKOFF_MAX_S) if failures > 1 else 0.0
+        in_row = st.failures_in_row[role] if cause == "relaunch" else 0
+        wait_s = min(2.0 ** (in_row - 2), BACKOFF_MAX_S) if in_row > 1 else 0.0
         cpu_cores, memory_bytes = self._size(role)
         pod = Pod(
             name=f"{PREFIX[role]}-{number}",
