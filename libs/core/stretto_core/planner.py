@@ -72,6 +72,7 @@ class PlanState:
     submitted_s: float = 0.0
     started: bool = False
     ended: bool = False
+    completed: bool = False
     plan: Plan | None = None
     applied_version: int = 0
     decided_version: int = 0
@@ -112,7 +113,7 @@ class PlanMachine:
         state = self.state
         if isinstance(event, JobSubmitted):
             return self._submitted(event, now)
-        if state.profile is None or state.ended:
+        if state.profile is None or not self._open_for(event):
             return []
         match event:
             case HistoryMatched():
@@ -138,6 +139,12 @@ class PlanMachine:
             case _:
                 pass
         return []
+
+    def _open_for(self, event: object) -> bool:
+        """Whether the job is not over. One that had completed and goes on was taken back by a restore."""
+        if self.state.completed and isinstance(event, JobProgressed):
+            self.state.ended = self.state.completed = False
+        return not self.state.ended
 
     # ---- start ------------------------------------------------------------------------------------------------
 
@@ -244,7 +251,7 @@ class PlanMachine:
     def _ended(self, event: JobEnded, now: float) -> list[Action]:
         """A completed job joins the history with the plan that served it."""
         state, profile = self.state, self.state.profile
-        state.ended = True
+        state.ended, state.completed = True, event.outcome == "completed"
         if event.outcome != "completed" or profile is None or state.plan is None or state.throughput <= 0:
             return []
         past = PastJob(

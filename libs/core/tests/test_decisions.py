@@ -13,6 +13,7 @@ from stretto_core.jobs import (
     HistoryMatched,
     HistoryRecorded,
     JobEnded,
+    JobProgressed,
     JobSubmitted,
     ModelFitted,
     PlanApplied,
@@ -170,6 +171,15 @@ def test_a_refused_measurement_leads_to_another_and_the_search_ends_until_there_
     assert asked[len(before)] in before
     machine.handle(PlanApplied("a", 2, plan(2), 1.0), 710.0)
     assert machine.state.refused == []
+
+
+def test_only_a_completed_job_is_advised_again_when_its_ledger_goes_on() -> None:
+    for outcome, again in (("completed", True), ("failed", False)):
+        machine = PlanMachine(None, PlannerSettings(BIG))
+        machine.handle(JobSubmitted("a", profile(initial=plan())), 0.0)
+        machine.handle(JobEnded("a", outcome), 1.0)
+        machine.handle(JobProgressed("a", 1000, 5_000_000, 10.0), 2.0)
+        assert machine.state.ended is not again
 
 
 def test_a_model_of_a_job_that_is_over_is_forgotten() -> None:
