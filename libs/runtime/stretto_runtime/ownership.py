@@ -52,6 +52,9 @@ class Ownership:
     def __init__(self, bus: Bus, service: str, partitions: int, lease_s: float, changed: Callable[[], None]) -> None:
         self.member = f"{service}-{uuid.uuid4().hex[:12]}"
         self.members: set[str] = set()
+        self._heard_s: dict[str, float] = {}
+        """member -> when its last renewal came, on the loop's clock"""
+        self._swept_s = 0.0
         self.owners: dict[int, tuple[str, int]] = {}
         """partition -> (holder or "", revision)"""
         self._bus = bus
@@ -163,6 +166,26 @@ class Ownership:
                 await self._renew()
             except BusFault as fault:
                 log.warning("lease not renewed", fault=str(fault))
+            else:
+                self._drop_silent()
+
+    def _drop_silent(self) -> None:
+        """Forget members that stopped renewing but whose entries stay.
+
+        The server's expiry alone is not enough: killed and started again, it may bring back entries that had expired,
+        and without their expiry. Whoever was frozen himself has heard nobody, and judges nobody.
+        """
+        now = asyncio.get_running_loop().time()
+        frozen, self._swept_s = now - self._swept_s > self._lease_s, now
+        if frozen or not self._bus.connected:
+            self._heard_s = dict.fromkeys(self.members, now)
+            return
+        silent = {name for name in self.members if now - self._heard_s.get(name, now) > 2 * self._lease_s}
+        silent.discard(self.member)
+        if silent:
+            log.warning("members without a renewal", members=sorted(silent))
+            self.members -= silent
+            self._changed()
 
     async def _watching(self, tail: Tail) -> None:
         while True:
@@ -179,8 +202,10 @@ class Ownership:
             known = name in self.members
             if gone:
                 self.members.discard(name)
+                self._heard_s.pop(name, None)
             else:
                 self.members.add(name)
+                self._heard_s[name] = asyncio.get_running_loop().time()
             return known == gone
         partition = int(name)
         if stored.seq <= self.owners.get(partition, ("", 0))[1]:

@@ -13,8 +13,8 @@ import random
 import signal
 from collections import defaultdict
 
-from conftest import Replicas, connect
 from runtime_counting import add
+from runtime_live import Replicas, connect
 from stretto_runtime import BusFault, Client, EmbeddedServer
 from stretto_runtime.bus import STATE, STATE_PREFIX
 from stretto_runtime.log import read

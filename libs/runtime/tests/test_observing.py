@@ -11,10 +11,9 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import Replicas, until_ready
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from runtime_counting import Counting, add
-from runtime_live import eventually, published, running
+from runtime_live import Replicas, eventually, published, running, until_ready
 from stretto_runtime import Client, EmbeddedServer, Input, Meta
 from stretto_wire import events, requests
 

@@ -6,9 +6,9 @@ import asyncio
 import math
 
 import pytest
-from conftest import connect
 from hypothesis import given
 from hypothesis import strategies as st
+from runtime_live import connect
 from stretto_runtime import BusFault, Client, EmbeddedServer
 from stretto_runtime.faults import Fenced
 from stretto_runtime.log import Fence, Writer
@@ -89,6 +89,19 @@ async def test_after_a_reconnect_members_whose_marker_was_missed_are_forgotten(c
     ownership.members.add("oom-ghost")
     await ownership.refresh()
     assert ownership.members == {ownership.member}
+    await ownership.leave()
+
+
+async def test_an_entry_that_came_back_without_its_expiry_is_no_member_for_long(client: Client) -> None:
+    """As after a kill of the server, whose recovery may restore what had expired."""
+    changed = asyncio.Event()
+    ownership = Ownership(client.bus, "oom", 16, 1, changed.set)
+    await client.bus.store("$KV.STATE.member.oom.oom-ghost", b"1")
+    await ownership.join()
+    assert "oom-ghost" in ownership.members
+    assert len(ownership.mine()) < 16
+    await asyncio.wait_for(changed.wait(), 20)
+    assert ownership.mine() == set(range(16))
     await ownership.leave()
 
 

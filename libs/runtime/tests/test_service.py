@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import connect, until_ready
 from runtime_counting import Counted, Counting, CountState, add
-from runtime_live import eventually, published, running
+from runtime_live import connect, eventually, published, running, until_ready
 from stretto_core.machine import Emit, Tick
 from stretto_runtime import (
     BusFault,

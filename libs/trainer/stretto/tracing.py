@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 from opentelemetry import trace
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 _LARGEST_BYTES = 4 * 2**20
@@ -25,6 +27,16 @@ class Sent:
     traceparent: str
 
 
+class _SystemIds(IdGenerator):
+    """From the system's randomness: user code seeds Python's, the same in every worker, and ids would collide."""
+
+    def generate_span_id(self) -> int:
+        return secrets.randbits(64) or 1
+
+    def generate_trace_id(self) -> int:
+        return secrets.randbits(128) or 1
+
+
 class Tracing:
     """``parent``: the traceparent that the pod was started under; spans without a nearer parent hang below it."""
 
@@ -32,7 +44,7 @@ class Tracing:
         self._parent = parent
         role = pod.partition("-")[0]
         resource = Resource.create({"service.name": f"stretto-{role}", "stretto.job": job, "stretto.pod": pod})
-        self._provider = TracerProvider(resource=resource)
+        self._provider = TracerProvider(resource=resource, id_generator=_SystemIds())
         processor = _processor(job, pod, state_folder)
         if processor is not None:
             self._provider.add_span_processor(processor)
