@@ -26,6 +26,10 @@ class ServerLost(StrettoError):
         self.address = address
 
 
+class ServerBusy(ServerLost):
+    """A parameter server refused this one request, being overloaded; it lives, and the connection stays."""
+
+
 class OwnershipUnknown(StrettoError):
     """Some columns have no owner among the known parameter servers (or stayed frozen) for too long."""
 
@@ -51,7 +55,7 @@ class BatchMisaligned(PushRefused):
 
 
 class MigrationError(StrettoError):
-    """A move could not be finished; `repair` brings ownership back to a consistent state."""
+    """A move could not be finished; what was not moved stays with its source. Plan anew from GetOwnership."""
 
 
 class CheckpointError(StrettoError):

@@ -6,6 +6,7 @@ find it, and to the persistent store. Reading goes the other way round: the near
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import mmap
@@ -13,7 +14,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -23,7 +24,7 @@ import redis
 
 from .engine import Control, export_image, load_image
 from .errors import CheckpointError
-from .images import Part, ReadRange, open_image, pack
+from .images import Part, ReadRange, open_image, pack, verified
 
 log = logging.getLogger("stretto.exports")
 
@@ -46,12 +47,24 @@ class _Export:
 class Exports:
     """The exports of one server, one at a time."""
 
-    def __init__(self, job: str, pod: str, control: Control, redis_url: str) -> None:
+    def __init__(
+        self,
+        job: str,
+        pod: str,
+        control: Control,
+        redis_url: str,
+        state_folder: Path | None = None,
+        pod_folder: Path | None = None,
+    ) -> None:
         self._job, self._pod, self._control, self._redis_url = job, pod, control, redis_url
         self._lock = threading.Lock()
         self._exports: dict[str, _Export] = {}
         shared = Path("/dev/shm")
-        self._folder = shared if shared.is_dir() and os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
+        wanted = [shared, pod_folder or Path(tempfile.gettempdir())]
+        self._folders = [folder for folder in wanted if folder.is_dir() and os.access(folder, os.W_OK)]
+        # installations on one machine may have jobs of the same name
+        home = hashlib.sha256(str(state_folder or pod_folder or "").encode()).hexdigest()[:8]
+        self._stem = f"stretto.{job}.{home}."
 
     # --- writing ------------------------------------------------------------------------------------------
 
@@ -68,19 +81,11 @@ class Exports:
             begun_at_s = time.time()
             image = export_image(self._control)
             head, digest, size = pack(image)
-            memory = self._folder / f"stretto.{self._job}.{checkpoint}.{self._pod}"
-            try:
-                with open(memory, "w+b") as file:
-                    file.truncate(size)
-                    with mmap.mmap(file.fileno(), size) as mapped:
-                        mapped[: len(head)] = head
-                        with memoryview(mapped) as view, view[len(head) :] as blocks:
-                            image.write(blocks)
-            except OSError as error:
-                memory.unlink(missing_ok=True)
-                raise CheckpointError(
-                    f"{size} bytes of shared memory at {self._folder} are not to be had: {error}"
-                ) from error
+            memory = self._reserve(f"{self._stem}{checkpoint}.{self._pod}", size)
+            with open(memory, "r+b") as file, mmap.mmap(file.fileno(), size) as mapped:
+                mapped[: len(head)] = head
+                with memoryview(mapped) as view, view[len(head) :] as blocks:
+                    image.write(blocks)
             name = f"{checkpoint}.{self._pod}.image"
             part = Part(
                 pod=self._pod,
@@ -97,6 +102,38 @@ class Exports:
             target=self._copy_on, args=(checkpoint, export, part, cache_url), name="export", daemon=True
         ).start()
         return size, f"sha256:{digest}"
+
+    def _reserve(self, name: str, size: int) -> Path:
+        """A new file of so many bytes that are really there: in shared memory, else in the pod's folder.
+
+        Written to without, a full shared memory would end the process by a signal (SIGBUS).
+        """
+        wrong: list[str] = []
+        for folder in self._folders:
+            path = folder / name
+            try:
+                path.unlink(missing_ok=True)  # left by an earlier life of this pod
+                file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+                try:
+                    os.posix_fallocate(file, 0, size)
+                except OSError:
+                    path.unlink(missing_ok=True)
+                    raise
+                finally:
+                    os.close(file)
+                return path
+            except OSError as error:
+                wrong.append(f"{folder}: {error.strerror}")
+                log.warning("no room for %d bytes of a checkpoint at %s", size, wrong[-1])
+        raise CheckpointError(
+            f"a checkpoint of {size} bytes has no room ({'; '.join(wrong) or 'no folder can be written to'}); "
+            "enlarge /dev/shm or free space on the disk of the state folder"
+        )
+
+    def _images(self) -> Iterator[Path]:
+        """Of this job in this installation, whoever wrote them."""
+        for folder in self._folders:
+            yield from folder.glob(f"{self._stem}*")
 
     def _cache_key(self, checkpoint: str) -> str:
         return f"stretto:{self._job}:{checkpoint}:{self._pod}"
@@ -124,7 +161,7 @@ class Exports:
 
         What a server left that was killed goes, too: it was kept for the restore that has been since.
         """
-        for path in self._folder.glob(f"stretto.{self._job}.*"):
+        for path in self._images():
             try:
                 # the other servers' files of this checkpoint are of the same stem
                 if path.stem != newest.memory.stem and path.stat().st_mtime < newest.begun_at_s:
@@ -197,11 +234,11 @@ def _to_cache(url: str, key: str, memory: Path) -> None:
 
 
 def _to_store(part: Part, memory: Path) -> None:
-    """Write under another name first: what has the final name is complete."""
+    """Write under another name first: what has the final name is complete, and what the server had exported."""
     filesystem, path = _resolve(part.url)
     filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
     with open(memory, "rb") as source, filesystem.open(f"{path}.part", "wb") as target:
-        while chunk := source.read(_CHUNK):
+        for chunk in verified(part, source, _CHUNK):
             target.write(chunk)
     stored = filesystem.size(f"{path}.part")
     if stored != part.size_bytes:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -92,6 +93,37 @@ def _header(part: Part, read: ReadRange) -> tuple[bytes, int]:
     if size != part.size_bytes:
         raise CheckpointError(f"it describes {size} bytes, the manifest {part.size_bytes}")
     return header, begin
+
+
+def verified(part: Part, file: BinaryIO, chunk_bytes: int) -> Iterator[bytes]:
+    """The file from its beginning, in chunks. Raises CheckpointError at the end of a block that was changed."""
+
+    def read(offset: int, length: int) -> bytes:
+        file.seek(offset)
+        return file.read(length)
+
+    def changed(what: str) -> CheckpointError:
+        return CheckpointError(f"{what} of {part.file} changed in memory after the export; take another checkpoint")
+
+    try:
+        header, begin = _header(part, read)
+    except (OSError, CheckpointError, ValueError, KeyError, struct.error) as error:
+        raise changed("the header") from error
+    yield read(0, begin)
+    at = begin
+    for name, entry in sorted(json.loads(header)["blocks"].items(), key=lambda item: item[1]["offset"]):
+        yield read(at, begin + entry["offset"] - at)  # the zeros before it
+        at, end, crc = begin + entry["offset"], begin + entry["offset"] + entry["bytes"], 0
+        while at < end:
+            chunk = read(at, min(chunk_bytes, end - at))
+            if not chunk:
+                raise changed(f"block {name}")
+            crc = zlib.crc32(chunk, crc)
+            at += len(chunk)
+            yield chunk
+        if crc != entry["crc32"]:
+            raise changed(f"block {name}")
+    yield read(at, part.size_bytes - at)
 
 
 class _Blocks(Mapping[str, np.ndarray]):

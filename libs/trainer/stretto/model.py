@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from .engine.layout import F32, KeyBatch, Layout
 from .entry import Task, keys_of
-from .errors import DataError, ModelRefused
+from .errors import DataError, LayoutError, ModelRefused
 from .optimizers import resolve
 from .readers import Batch
 
@@ -145,8 +145,11 @@ class Program:
         return ids.astype(np.int64, copy=False)
 
     def index(self, batch: Batch) -> KeyBatch:
-        """Unique keys of a batch."""
-        return self.layout.index(self.keys(batch))
+        """Unique keys of a batch. Raises DataError, also for a key that the tables reserve."""
+        try:
+            return self.layout.index(self.keys(batch))
+        except LayoutError as error:
+            raise DataError(f"keys(batch): {error}") from error
 
     # --- parameters ---------------------------------------------------------------------------------------
 

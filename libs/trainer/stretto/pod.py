@@ -46,6 +46,7 @@ class PodSettings:
     memory_bytes: int
     redis_url: str
     state_folder: Path | None
+    pod_folder: Path | None
     traceparent: str
 
     @property
@@ -85,7 +86,7 @@ def settings_of(environment: Mapping[str, str], role: str) -> PodSettings:
         raise PodError(f"STRETTO_JOB_SPEC = {path!r} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise PodError(f"STRETTO_JOB_SPEC = {path!r}: {error}") from error
-    state = environment.get("STRETTO_STATE_FOLDER", "")
+    state, own = environment.get("STRETTO_STATE_FOLDER", ""), environment.get("STRETTO_POD_FOLDER", "")
     return PodSettings(
         job=need("JOB"),
         pod=pod,
@@ -96,6 +97,7 @@ def settings_of(environment: Mapping[str, str], role: str) -> PodSettings:
         memory_bytes=int(number("MEMORY_BYTES", str(psutil.virtual_memory().total))),
         redis_url=environment.get("STRETTO_REDIS_URL", ""),
         state_folder=Path(state) if state else None,
+        pod_folder=Path(own) if own else None,
         traceparent=environment.get("TRACEPARENT", ""),
     )
 

@@ -19,8 +19,6 @@ from stretto_wire.requests import (
     ClaimBucketsReply,
     ExportState,
     ExportStateReply,
-    FreezePushes,
-    FreezePushesReply,
     GetBooks,
     GetBooksReply,
     GetExportStatus,
@@ -68,15 +66,15 @@ class Agent:
         threads = max(2, min(os.cpu_count() or 2, 4 * settings.threads))
         self._server: ParameterServer = ParameterServer(settings.index, layout, threads=threads)
         self._control: Control = self._server.control
-        self._exports = Exports(self._job, settings.pod, self._control, settings.redis_url)
-        self._freeze = Freeze(self._control)
+        self._exports = Exports(
+            self._job, settings.pod, self._control, settings.redis_url, settings.state_folder, settings.pod_folder
+        )
         self._move = Move(self._server)
         bus = self._pod.bus
         bus.serve(ClaimBuckets, self._claim)
         bus.serve(TakeBuckets, self._take)
         bus.serve(GetMoveStatus, lambda request: self._move.status(request))
         bus.serve(GetOwnership, self._ownership)
-        bus.serve(FreezePushes, self._freeze_pushes)
         bus.serve(ExportState, self._export)
         bus.serve(GetExportStatus, self._export_status)
         bus.serve(ImportState, self._import)
@@ -150,7 +148,7 @@ class Agent:
             rejected_pushes=stats.rejected,
             owns_dense=bool((own[self._layout.buckets :] != 0).any()),
             rows=self._control.categories(),
-            checksum=str(self._control.checksum()),
+            checksum=f"{self._control.checksum():016x}",
         )
 
     def _report(self) -> None:
@@ -178,20 +176,12 @@ class Agent:
 
     # --- checkpoints --------------------------------------------------------------------------------------
 
-    def _freeze_pushes(self, request: FreezePushes) -> FreezePushesReply:
-        self._freeze.begin(request.at_most_s)
-        return FreezePushesReply(job=self._job, frozen=True)
-
     def _export(self, request: ExportState) -> ExportStateReply:
         try:
             size, digest = self._exports.begin(request.checkpoint_id, request.cache_url, request.store_url)
         except StrettoError as error:
-            return ExportStateReply(
-                job=self._job, accepted=False, frozen_s=self._freeze.end(), detail=str(error)[:2000]
-            )
-        return ExportStateReply(
-            job=self._job, accepted=True, size_bytes=size, digest=digest, frozen_s=self._freeze.end()
-        )
+            return ExportStateReply(job=self._job, accepted=False, detail=str(error)[:2000])
+        return ExportStateReply(job=self._job, accepted=True, size_bytes=size, digest=digest)
 
     def _export_status(self, request: GetExportStatus) -> GetExportStatusReply:
         stage, part, detail = self._exports.status(request.checkpoint_id)
@@ -209,48 +199,6 @@ class Agent:
             return ImportStateReply(job=self._job, accepted=False, detail=str(error)[:2000])
         log.info("owns %d columns from %s (%d bytes)", len(wanted), request.checkpoint.url, size)
         return ImportStateReply(job=self._job, accepted=True, size_bytes=size)
-
-
-class Freeze:
-    """Pushes are refused for the instant of a checkpoint; thaws by itself.
-
-    Only columns that this freeze has frozen are thawed: those that a migration froze are its own business.
-    """
-
-    def __init__(self, control: Control) -> None:
-        self._control = control
-        self._lock = threading.Lock()
-        self._frozen: list[int] = []
-        self._since_s = 0.0
-        self._timer: threading.Timer | None = None
-
-    def begin(self, at_most_s: float) -> None:
-        from .engine import Own
-
-        with self._lock:
-            if self._timer is not None:
-                self._timer.cancel()
-            if not self._frozen:
-                self._since_s = time.monotonic()
-            mine = np.flatnonzero(self._control.own() == Own.MINE)
-            self._frozen += [int(c) for c in mine if self._control.set_own((int(c),), Own.FROZEN, Own.MINE)]
-            self._timer = threading.Timer(at_most_s, self.end)
-            self._timer.daemon = True
-            self._timer.start()
-
-    def end(self) -> float:
-        """Thaw; the seconds that pushes were refused."""
-        from .engine import Own
-
-        with self._lock:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-            if not self._frozen:
-                return 0.0
-            self._control.set_own(self._frozen, Own.MINE, Own.FROZEN)
-            self._frozen = []
-            return time.monotonic() - self._since_s
 
 
 class Move:

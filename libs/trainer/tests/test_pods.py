@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -169,9 +168,7 @@ def test_buckets_move_to_a_new_server_while_a_worker_trains(make: Any):
 
 
 def exported(cluster: Cluster, checkpoint: str, store: Path, cache_url: str, *servers: int) -> CheckpointRef:
-    """What the checkpoints service does: freeze, mark, export, wait, write the manifest."""
-    for index in servers:
-        assert cluster.ask(f"ps-{index}", requests.FreezePushes(job="tiny", at_most_s=10.0)).frozen
+    """What the checkpoints service does: mark, export, wait, write the manifest."""
     samples = cluster.ask("ps-0", requests.GetOwnership(job="tiny")).applied_samples
     digests = []
     for index in servers:
@@ -179,7 +176,6 @@ def exported(cluster: Cluster, checkpoint: str, store: Path, cache_url: str, *se
         reply = cluster.ask(f"ps-{index}", request)
         assert reply.accepted, reply.detail
         assert reply.size_bytes > 1000
-        assert reply.frozen_s > 0
         assert cluster.ask(f"ps-{index}", request).digest == reply.digest  # asked again: the same copy
         digests.append(reply.digest)
     assert len(set(digests)) == len(servers)
@@ -241,18 +237,26 @@ def test_a_checkpoint_is_restored_at_another_number_of_servers(make: Any, cache:
     quality = evaluated(first, "worker-0", 3000)
     reference = exported(first, "c1", store, cache, 0, 1)
     assert reference.samples == SAMPLES
-    # thawed by the export, and not only by its timer
     assert set(first.ask("ps-0", requests.GetOwnership(job="tiny")).buckets) == {0, 1}
-    dead = Path("/dev/shm/stretto.tiny.c0.ps-9")  # left by a server that was killed
+    (image,) = Path("/dev/shm").glob("stretto.tiny.*.c1.ps-0")
+    assert image.stat().st_mode & 0o777 == 0o600
+    installation = image.name.split(".")[2]
+    dead = Path(f"/dev/shm/stretto.tiny.{installation}.c0.ps-9")  # left by a server that was killed
+    other = Path("/dev/shm/stretto.tiny.other.c0.ps-9")  # of a job of the same name elsewhere
+    other.write_bytes(b"old")
+    os.utime(other, (1e9, 1e9))
     dead.write_bytes(b"old")
     os.utime(dead, (1e9, 1e9))
     again = exported(first, "c2", store, cache, 0, 1)
-    newest = ["stretto.tiny.c2.ps-0", "stretto.tiny.c2.ps-1"]
+    newest = [f"stretto.tiny.{installation}.c2.ps-{index}" for index in (0, 1)]
     # only the newest checkpoint stays in memory
-    wait_for(lambda: sorted(path.name for path in Path("/dev/shm").glob("stretto.tiny.*")) == newest, 5)
+    own = f"stretto.tiny.{installation}.*"
+    wait_for(lambda: sorted(path.name for path in Path("/dev/shm").glob(own)) == newest, 5)
+    assert other.exists()
+    other.unlink()
     for pod in ("worker-0", "ps-0", "ps-1"):
         assert first.terminate(pod) == 0
-    assert not list(Path("/dev/shm").glob("stretto.tiny.*"))
+    assert not list(Path("/dev/shm").glob(own))
 
     # c1: the cache alone, the store is gone; at three servers
     (store / "c1.ps-0.image").rename(tmp_path / "away")
@@ -292,21 +296,3 @@ def test_a_checkpoint_is_restored_at_another_number_of_servers(make: Any, cache:
     assert imported(third, again, 0)[0].accepted
     assert imported(third, again, 0)[0].accepted  # asked again
     assert third.books(0)[0].rows == sum(b.rows for b in books)
-
-
-def test_pushes_are_frozen_and_thaw_by_themselves(make: Any):
-    cluster = make(SAMPLES)
-    cluster.start_ps(0)
-    cluster.launch("worker-0")
-    wait_for(lambda: len(cluster.done) >= 1, 40)
-    assert cluster.ask("ps-0", requests.FreezePushes(job="tiny", at_most_s=1.5)).frozen
-    ownership = requests.GetOwnership(job="tiny")
-    assert set(cluster.ask("ps-0", ownership).buckets) == {2}
-    samples = cluster.ask("ps-0", ownership).applied_samples
-    time.sleep(0.7)
-    assert cluster.ask("ps-0", ownership).applied_samples == samples
-    finished(cluster)
-    assert set(cluster.ask("ps-0", ownership).buckets) == {1}
-    (books,) = cluster.books(0)
-    assert books.applied_samples == SAMPLES
-    assert books.rejected_pushes > 0

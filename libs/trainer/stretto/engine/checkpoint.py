@@ -22,7 +22,7 @@ from .control import Control, RawBucket, RawSlices, Snapshot
 from .layout import I64, Layout, block_checksum
 from .placement import Own
 
-VERSION = 1
+VERSION = 2
 _ALIGN = 64
 
 
@@ -107,7 +107,7 @@ def export_image(control: Control) -> PsImage:
     progress = _Progress(layout)
     slices: I64 = np.array([c - layout.buckets for c in columns if c >= layout.buckets], np.int64)
     if len(slices):
-        snapshot = control.snapshot_slices(slices)
+        snapshot = control.snapshot_slices(slices, progress.known_finished)
         assert snapshot.slices is not None
         blocks["slices/ids"] = slices
         for i, part in enumerate(snapshot.slices.values):
@@ -116,7 +116,7 @@ def export_image(control: Control) -> PsImage:
         blocks["slices/state"] = snapshot.slices.state
         progress.add([int(s) + layout.buckets for s in slices], snapshot)
     for bucket in (c for c in columns if c < layout.buckets):
-        snapshot = control.snapshot_bucket(bucket)
+        snapshot = control.snapshot_bucket(bucket, progress.known_finished)
         assert snapshot.bucket is not None
         blocks[f"bucket{bucket}/keys"] = np.ascontiguousarray(snapshot.bucket.keys)
         blocks[f"bucket{bucket}/rows"] = np.ascontiguousarray(snapshot.bucket.rows)
@@ -130,15 +130,25 @@ def export_image(control: Control) -> PsImage:
 
 
 class _Progress:
-    """Offsets per shard and column, each column from its own instant."""
+    """Offsets per shard and column, each column from its own instant.
+
+    A shard that was finished at the first instant is so in every column: its id is enough. One that finished later
+    has a row, since a column of before may lack the end of it.
+    """
 
     def __init__(self, layout: Layout) -> None:
         self._columns = layout.columns
         self._first_slice = layout.buckets
         self._offsets: dict[int, I64] = {}
+        self._first: I64 | None = None  # finished at the first instant
+        self._later: I64 = np.zeros(0, np.int64)  # finished since
         self._dense_samples: dict[int, int] = {}
         self._samples = np.zeros(layout.columns, np.int64)
         self._pushes = np.zeros(layout.columns, np.int64)
+
+    @property
+    def known_finished(self) -> int:
+        return (0 if self._first is None else len(self._first)) + len(self._later)
 
     def _row(self, shard: int) -> I64:
         return self._offsets.setdefault(shard, np.zeros(self._columns, np.int64))
@@ -148,7 +158,11 @@ class _Progress:
             self._row(shard)[columns] = record[columns]
             if self._first_slice in columns:
                 self._dense_samples[shard] = int(record[-1])
-        for shard in at.finished.tolist():
+        if self._first is None:
+            self._first = np.sort(at.finished)
+        elif len(at.finished):  # else none has finished since the last instant
+            self._later = np.setdiff1d(at.finished, self._first)
+        for shard in self._later.tolist():
             self._row(shard)[columns] = FINISHED
         self._samples[columns] = at.samples[columns]
         self._pushes[columns] = at.pushes[columns]
@@ -157,6 +171,7 @@ class _Progress:
         shards = sorted(self._offsets)
         offsets = [self._offsets[s] for s in shards] or [np.zeros(self._columns, np.int64)][:0]
         return {
+            "progress/finished": np.zeros(0, np.int64) if self._first is None else self._first,
             "progress/shards": np.array(shards, np.int64),
             "progress/offsets": np.array(offsets, np.int64).reshape(len(shards), self._columns),
             "progress/dense_samples": np.array([self._dense_samples.get(s, 0) for s in shards], np.int64),
@@ -183,7 +198,7 @@ def load_image(control: Control, images: Sequence[PsImage], columns: Iterable[in
         mine = [c - layout.buckets for c in image.columns if c >= layout.buckets and c in wanted]
         if mine:
             control.import_slices(_slices(image, np.array(mine, np.int64)))
-    shards, offsets, dense_samples = _join_progress(layout, holder)
+    everywhere, shards, offsets, dense_samples = _join_progress(layout, holder)
     finished = (offsets == FINISHED).all(axis=1)
     records = np.zeros((len(shards), layout.columns + 2), np.int64)
     records[:, wanted] = offsets[:, wanted]
@@ -193,7 +208,7 @@ def load_image(control: Control, images: Sequence[PsImage], columns: Iterable[in
         samples[column] = image.blocks["progress/samples"][column]
         pushes[column] = image.blocks["progress/pushes"][column]
     control.merge_columns(wanted, shards[~finished], records[~finished], samples, pushes)
-    control.finish(shards[finished].tolist())
+    control.finish([*everywhere.tolist(), *shards[finished].tolist()])
     control.set_own(wanted, Own.MINE)
 
 
@@ -226,16 +241,25 @@ def _slices(image: PsImage, ids: I64) -> RawSlices:
     return RawSlices(ids, values, np.array(image.blocks["slices/seeded"][at]), np.array(image.blocks["slices/state"]))
 
 
-def _join_progress(layout: Layout, holder: Sequence[PsImage]) -> tuple[I64, I64, I64]:
-    """(shards [n], offsets [n, columns], samples of the first slice [n]), each column from the image that has it."""
+def _join_progress(layout: Layout, holder: Sequence[PsImage]) -> tuple[I64, I64, I64, I64]:
+    """(shards finished in all images, other shards [n], their offsets [n, columns], samples of the first slice [n]).
+
+    Each column from the image that has it.
+    """
     images = list({id(image): image for image in holder}.values())
-    shards = np.unique(np.concatenate([i.blocks["progress/shards"] for i in images]))
+    everywhere: I64 = images[0].blocks["progress/finished"]
+    for image in images[1:]:
+        everywhere = np.intersect1d(everywhere, image.blocks["progress/finished"])
+    named = [i.blocks[f"progress/{name}"] for i in images for name in ("shards", "finished")]
+    shards = np.setdiff1d(np.concatenate(named), everywhere)
     offsets = np.zeros((len(shards), layout.columns), np.int64)
     dense_samples = np.zeros(len(shards), np.int64)
     for image in images:
-        at = np.searchsorted(shards, image.blocks["progress/shards"])
         cols = np.array(image.columns)
+        done = np.setdiff1d(image.blocks["progress/finished"], everywhere)
+        offsets[np.ix_(np.searchsorted(shards, done), cols)] = FINISHED
+        at = np.searchsorted(shards, image.blocks["progress/shards"])
         offsets[np.ix_(at, cols)] = image.blocks["progress/offsets"][:, cols]
         if layout.buckets in image.columns:
             dense_samples[at] = image.blocks["progress/dense_samples"]
-    return shards, offsets, dense_samples
+    return everywhere, shards, offsets, dense_samples

@@ -240,7 +240,7 @@ class Parameters:
                 raise OwnershipUnknown(
                     f"push of shard {shard} samples {start}..{stop} was rejected for {self._patience_s:.0f} s by the "
                     f"owners of columns {np.flatnonzero(pending)[:8].tolist()}: a move or a checkpoint did not finish; "
-                    "repair ownership"
+                    "should it last, stop the job and submit it again from its last checkpoint"
                 )
             retries += 1
             time.sleep(backoff)

@@ -97,7 +97,8 @@ class RawSlices:
 class Snapshot:
     """Columns and the progress that belongs to them, from one instant between two pushes.
 
-    shards [n], records [n, columns + 2], finished: marks at that instant, samples and pushes [columns].
+    shards [n], records [n, columns + 2], samples and pushes [columns]. finished: marks at that instant, empty if
+    they were as many as the caller knew.
     """
 
     bucket: RawBucket | None
@@ -241,14 +242,16 @@ class Control:
         """Write slices; the state goes with slice 0."""
         self._run["set_slices"](raw.ids, *raw.values, raw.seeded, raw.state)
 
-    def snapshot_bucket(self, bucket: int) -> Snapshot:
+    def snapshot_bucket(self, bucket: int, known_finished: int = 0) -> Snapshot:
         """Copy of one table with its progress, taken under the push mutex: pushes wait for it, none is rejected."""
-        keys, rows, *progress = self._run["snapshot_bucket"](bucket, _ALL)
+        keys, rows, *progress = self._run["snapshot_bucket"](bucket, _ALL, known_finished)
         return Snapshot(RawBucket(keys, rows), None, *progress)
 
-    def snapshot_slices(self, ids: I64) -> Snapshot:
+    def snapshot_slices(self, ids: I64, known_finished: int = 0) -> Snapshot:
         """The same for dense slices."""
-        *values, seeded, state, shards, records, marks, samples, pushes = self._run["snapshot_slices"](ids)
+        *values, seeded, state, shards, records, marks, samples, pushes = self._run["snapshot_slices"](
+            ids, known_finished
+        )
         return Snapshot(None, RawSlices(ids, values, seeded, state), shards, records, marks, samples, pushes)
 
     # --- records ------------------------------------------------------------------------------------------

@@ -47,27 +47,33 @@ def snapshots(state: State) -> dict[str, tuple[list[Any], Any]]:
     bucket = v1.placeholder(tf.int64, [], "snapshot_bucket")
     limit = v1.placeholder(tf.int64, [], "snapshot_limit")
     ids = v1.placeholder(tf.int64, [None], "snapshot_ids")
+    known = v1.placeholder(tf.int64, [], "snapshot_known")
     handle = tf.gather(tf.stack(state.tables), bucket)
 
     def progress() -> list[Any]:
+        finished = tf.cond(  # marks only ever come: as many as the caller knows are those that it knows
+            tf.equal(ops.LookupTableSizeV2(table_handle=state.finished), known),
+            lambda: tf.zeros([0], tf.int64),
+            lambda: ops.LookupTableExportV2(table_handle=state.finished, Tkeys=tf.int64, Tvalues=tf.int64)[0],
+        )
         return [
             *ops.LookupTableExportV2(table_handle=state.records, Tkeys=tf.int64, Tvalues=tf.int64),
-            ops.LookupTableExportV2(table_handle=state.finished, Tkeys=tf.int64, Tvalues=tf.int64)[0],
+            finished,
             read(state.samples),
             read(state.pushes),
         ]
 
-    with Locked(state, [handle, limit]) as lock:
+    with Locked(state, [handle, limit, known]) as lock:
         raw = ops.LookupTableExportV2(table_handle=handle, Tkeys=tf.int64, Tvalues=tf.float32)
         # an export is a view of the live table: copied before the mutex is free
         outputs = [*(ops.DeepCopy(x=tensor[:limit]) for tensor in raw), *progress()]
         bucket_out = lock.release_all(outputs)
-    with Locked(state, [ids]) as lock:
+    with Locked(state, [ids, known]) as lock:
         handles = [state.dense, *state.dense_slots]
         outputs = [*(gather(h, ids) for h in handles), gather(state.seeded, ids, tf.int64)]
         outputs += [ops.DeepCopy(x=read(state.state, tf.float32)), *progress()]
         slices_out = lock.release_all(outputs)
-    return {"snapshot_bucket": ([bucket, limit], bucket_out), "snapshot_slices": ([ids], slices_out)}
+    return {"snapshot_bucket": ([bucket, limit, known], bucket_out), "snapshot_slices": ([ids, known], slices_out)}
 
 
 def merging(state: State) -> tuple[list[Any], Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from ..errors import ServerLost
+from ..errors import ServerBusy, ServerLost
 
 v1: Any = tf.compat.v1
 
@@ -22,6 +22,9 @@ _LOST = (
     tf.errors.NotFoundError,
     tf.errors.InternalError,
 )
+
+# gRPC sent a request again that the server had begun: the first one runs on, its answer is lost
+_BUSY = "request was received twice"
 
 
 def session_config(timeout_s: float) -> Any:
@@ -48,10 +51,20 @@ class Link:
             try:
                 return run(*values)
             except _LOST as error:
-                first_line = str(error).strip().splitlines()[0][:200] if str(error).strip() else ""
-                raise ServerLost(self.server, self.address, f"{type(error).__name__}: {first_line}") from error
+                raise self._failed(error) from error
+            except ValueError as error:
+                # TensorFlow looks for a node's name in the message, and fails over what it takes for one
+                behind = error.__context__
+                if isinstance(behind, _LOST):
+                    raise self._failed(behind) from error
+                raise
 
         return call
+
+    def _failed(self, error: BaseException) -> ServerLost:
+        first_line = str(error).strip().splitlines()[0][:200] if str(error).strip() else ""
+        kind = ServerBusy if _BUSY in str(error) else ServerLost
+        return kind(self.server, self.address, f"{type(error).__name__}: {first_line}")
 
     def close(self) -> None:
         # closing waits for the server; a dead one must not hold its client up

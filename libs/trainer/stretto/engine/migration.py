@@ -2,7 +2,7 @@
 
 Runs in the destination's process. One column at a time (the dense slices of a source as one group first) is
 frozen, copied raw, taken over and released; the `own` vectors on the servers are the journal, so that a mover
-that dies at any point leaves something that `repair` completes or takes back.
+that dies at any point leaves something that the next move, or `repair`, completes or takes back.
 """
 
 from __future__ import annotations
@@ -67,6 +67,8 @@ def move(
         there = {
             s: stack.enter_context(Control(layout, addresses[s], s)) for s in sorted({s for s in sources.values()})
         }
+        # copies of a move that broke: their memory, and rows that an import would replace anyway
+        _empty_leftovers(layout, server.index, here)
         for source in there.values():
             _warm(here, source)
             here.finish(source.finished())
@@ -156,8 +158,8 @@ def _freeze(source: Control, columns: tuple[int, ...]) -> list[int]:
         if (states == Own.NOT_MINE).any() or time.monotonic() > deadline:
             raise MigrationError(
                 f"columns {columns[:8]} cannot be taken from ps-{source.server} (states {states.tolist()[:8]}: "
-                "0 not owned there, 2 frozen by somebody else); read ownership again and plan the move anew, "
-                "after `repair` if a mover died"
+                "0 not owned there, 2 frozen by somebody else); read ownership again and plan the move anew; "
+                "a column that a dead mover froze is thawed by the server that has it, asked to take it from itself"
             )
         time.sleep(_POLL_S)
 
@@ -210,6 +212,9 @@ def _await_steps(controls: list[Control], wait_s: float, active_s: float) -> Non
 
 def repair(layout: Layout, addresses: Mapping[int, str]) -> list[str]:
     """Complete or take back what a mover left half done, from the servers' own vectors. Not beside a running move.
+
+    No pod calls it: the actuator plans moves anew from the own vectors. It is for tests, and for whoever drives
+    the engine without an actuator.
 
     Afterwards no column is frozen or doubly owned. Returns what it did, one line each. Raises MigrationError if a
     column has no owner, or two (its state must come from a checkpoint), ServerLost.

@@ -54,7 +54,9 @@ def plan_moves(
     owner = {int(column): server for server, held in current.items() for column in held}
     missing = set(range(layout.columns)) - set(owner)
     if missing:
-        raise LayoutError(f"columns {sorted(missing)[:8]} have no owner; repair ownership before planning moves")
+        raise LayoutError(
+            f"columns {sorted(missing)[:8]} have no owner: read ownership again, or restore them from a checkpoint"
+        )
     moves: dict[int, dict[int, int]] = {}
     for group in (range(layout.buckets), range(layout.buckets, layout.columns)):
         held = {server: [c for c in group if owner[c] == server] for server in target}

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from ..errors import OwnershipUnknown, ServerLost
+from ..errors import OwnershipUnknown, ServerBusy, ServerLost
 from .graph import (
     PUSH_HEAD,
     build_finish,
@@ -110,6 +110,8 @@ class Routes:
         self._patience_s = patience_s
         self._graph = WorkerGraph(layout)
         self._links: dict[int, WorkerLink] = {}
+        self._opening: dict[tuple[int, str], Future[WorkerLink]] = {}
+        self._listed: set[int] = set()  # servers of the last list
         self._lock = threading.Lock()
         self.pool = ThreadPoolExecutor(64, thread_name_prefix="ps")
         self._route: Route | None = None
@@ -124,27 +126,38 @@ class Routes:
 
         Servers that left the list are dropped as soon as they own nothing.
         """
-        opened = [
-            self.pool.submit(self._open, server, address)
-            for server, address in servers.items()
-            if server not in self._links or self._links[server].address != address
-        ]
         with self._lock:
-            owning = set(self._route.parts) if self._route else set()
-            gone = [s for s in self._links if s not in servers and s not in owning]
-            dropped = [self._links.pop(server) for server in gone]
-        for link in dropped:
-            self.pool.submit(link.close)
+            self._listed = set(servers)
+            opened: list[Future[WorkerLink]] = []
+            for server, address in servers.items():
+                link, key = self._links.get(server), (server, address)
+                if link is None or link.address != address:
+                    # one that is being opened is waited for, not opened once more
+                    if key not in self._opening:
+                        self._opening[key] = self.pool.submit(self._open, server, address)
+                    opened.append(self._opening[key])
+            self._drop_unlisted(set(self._route.parts) if self._route else set())
         if wait:
             self.gather(dict(enumerate(opened)))
 
+    def _drop_unlisted(self, owning: set[int]) -> None:
+        """Under the lock: close links to servers that left the list and own nothing."""
+        for server in [s for s in self._links if s not in self._listed and s not in owning]:
+            self.pool.submit(self._links.pop(server).close)
+
     def _open(self, server: int, address: str) -> WorkerLink:
-        link = WorkerLink(self._layout, self._graph, server, address, self._timeout_s)
-        link.warm()
+        try:
+            link = WorkerLink(self._layout, self._graph, server, address, self._timeout_s)
+            link.warm()
+        except BaseException:
+            with self._lock:
+                del self._opening[server, address]
+            raise
         with self._lock:
+            del self._opening[server, address]
             before = self._links.get(server)
             self._links[server] = link
-            if before is not None:  # another life under the same number
+            if before is not None:  # another life under the same number: only then is the address another
                 self._losses += 1
                 self._route = None
                 self.pool.submit(before.close)
@@ -153,11 +166,12 @@ class Routes:
     def _lose(self, lost: ServerLost) -> None:
         with self._lock:
             link = self._links.get(lost.server)
-            if link is not None and link.address == lost.address:
-                del self._links[lost.server]
-                self.pool.submit(link.close)
-            self._losses += 1
             self._route = None
+            if link is not None and link.address == lost.address:
+                # else it was counted before, or never was one of ours: a newcomer that does not answer yet
+                del self._links[lost.server]
+                self._losses += 1
+                self.pool.submit(link.close)
 
     def gather(self, futures: dict[int, Future[Any]]) -> dict[int, Any]:
         """Results by key. A server whose port refuses connections is lost at once, not after the timeout."""
@@ -166,7 +180,7 @@ class Routes:
             done, pending = wait(pending, _PROBE_EVERY_S, FIRST_EXCEPTION)
             for future in done:
                 error = future.exception()
-                if isinstance(error, ServerLost):
+                if isinstance(error, ServerLost) and not isinstance(error, ServerBusy):
                     self._lose(error)
                 if error is not None:
                     raise error
@@ -207,7 +221,10 @@ class Routes:
         while True:
             if self._refresh_servers is not None:
                 servers = self._refresh_servers()
-                if any(s not in self._links or self._links[s].address != a for s, a in servers.items()):
+                links = dict(self._links)
+                if set(servers) != self._listed or any(
+                    s not in links or links[s].address != a for s, a in servers.items()
+                ):
                     self.connect(servers, wait=True)
             with self._lock:
                 losses = self._losses
@@ -219,7 +236,8 @@ class Routes:
                 missing = np.flatnonzero(owners(own, self._layout.columns) < 0).tolist()
                 raise OwnershipUnknown(
                     f"columns {missing[:8]} ({len(missing)} in all) have no owner among servers {sorted(own)} "
-                    f"for {self._patience_s:.0f} s; repair ownership or restore the missing server"
+                    f"for {self._patience_s:.0f} s: a restore or a move did not finish; should it last, "
+                    "stop the job and submit it again from its last checkpoint"
                 )
             time.sleep(backoff)
             backoff = min(2 * backoff, LAST_BACKOFF_S)
@@ -243,6 +261,7 @@ class Routes:
             self._generation += self._seen_losses != losses
             self._seen_losses = losses
             self._route = Route(owner, parts, self._generation)
+            self._drop_unlisted(set(parts))
             return self._route
 
     def close(self) -> None:

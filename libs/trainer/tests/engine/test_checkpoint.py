@@ -2,7 +2,7 @@ import threading
 
 import numpy as np
 import pytest
-from stretto.engine import FINISHED, Layout, Optimizer, PsImage, assign, export_image, load_image
+from stretto.engine import FINISHED, Control, Layout, Optimizer, PsImage, assign, export_image, load_image
 from stretto.errors import CheckpointError
 
 pytestmark = pytest.mark.slow
@@ -98,3 +98,36 @@ def test_damaged_foreign_and_incomplete_images_are_refused(cluster, bare_cluster
     with pytest.raises(CheckpointError, match="layout"):
         load_image(other.control(0), images, [0])
     assert target.control(0).columns() == []
+
+
+def test_finished_shards_cost_an_id_each_and_stay_finished(cluster, bare_cluster, training, monkeypatch):
+    """Also those that were finished between two columns: what a column of before lacks is replayed, no more."""
+    servers = cluster(LAYOUT)
+    worker = servers.worker()
+    for shard in range(6):
+        training.train_shard(worker, shard, attempt=1, length=64)
+    worker.forget(range(5))
+    snapshot, seen = Control.snapshot_bucket, []
+
+    def between(control, bucket, known_finished=0):
+        if not seen:
+            training.train_shard(worker, 5, attempt=1, length=128)
+            training.train_shard(worker, 6, attempt=1, length=64)  # begun and finished after the first instant
+            worker.forget([5, 6])
+        taken = snapshot(control, bucket, known_finished)
+        seen.append(len(taken.finished))
+        return taken
+
+    monkeypatch.setattr(Control, "snapshot_bucket", between)
+    images = save(servers)
+    monkeypatch.undo()
+    assert [image.blocks["progress/finished"].tolist() for image in images] == [[0, 1, 2, 3, 4], [*range(7)]]
+    assert [image.blocks["progress/shards"].tolist() for image in images] == [[5, 6], []]
+    assert [n for n in seen if n] == [7], "the marks travel once after the first instant"
+    restored = restore(bare_cluster, images, 3)
+    worker = restored.worker()
+    assert [worker.progress(shard) for shard in range(7)] == [FINISHED] * 5 + [64, 0]
+    training.train_shard(worker, 5, attempt=1, length=128)
+    training.train_shard(worker, 6, attempt=1, length=64)
+    assert (restored.samples() == 5 * 64 + 128 + 64).all()
+    assert restored.checksum() != 0

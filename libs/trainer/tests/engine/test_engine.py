@@ -4,12 +4,14 @@ import time
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from stretto.engine import FINISHED, Layout, Optimizer, Own
 from stretto.errors import (
     BatchMisaligned,
     LayoutError,
     OwnershipUnknown,
     ProgressGap,
+    ServerBusy,
     ServerLost,
     ServersReplaced,
     StaleAttempt,
@@ -268,3 +270,74 @@ def test_a_server_that_joins_does_not_end_a_lease(cluster):
     parameters.push(keys, rows, dense, shard=1, attempt=1, start=0, stop=10, generation=generation)
     assert servers.control(newcomer).applied().samples[[0, 64]].tolist() == [10, 10]
     assert parameters.generation == generation
+
+
+def test_a_server_is_opened_once_and_only_another_address_is_a_loss(cluster, monkeypatch):
+    servers = cluster(LAYOUT, 1)
+    parameters = servers.worker(timeout_s=5)
+    routes, opened = parameters._routes, []
+    open_link, generation = routes._open, parameters.generation
+
+    def slow(server, address):
+        opened.append(server)
+        time.sleep(0.3)
+        return open_link(server, address)
+
+    monkeypatch.setattr(routes, "_open", slow)
+    newcomer = servers.add()
+    parameters.connect(dict(servers.addresses))  # the event, in the background
+    routes.refresh()  # a push that was rejected meanwhile waits for the same connection
+    parameters.connect(dict(servers.addresses), wait=True)
+    assert opened == [newcomer]
+    assert routes._opening == {}
+    keys, rows, dense = batch(LAYOUT, 1)
+    parameters.push(keys, rows, dense, shard=1, attempt=1, start=0, stop=10, generation=generation)
+    with pytest.raises(ServerLost):  # a newcomer that does not answer has nothing to lose
+        parameters.connect(servers.addresses | {7: "127.0.0.1:1"}, wait=True)
+    parameters.connect(dict(servers.addresses))
+    parameters.push(keys, rows, dense, shard=1, attempt=1, start=10, stop=20, generation=generation)
+
+
+def test_a_server_that_left_and_owns_nothing_is_forgotten(cluster):
+    servers = cluster(LAYOUT, 2)
+    parameters = servers.worker(timeout_s=5)
+    keys, rows, dense = batch(LAYOUT, 1)
+    generation = parameters.generation
+    parameters.push(keys, rows, dense, shard=1, attempt=1, start=0, stop=10, generation=generation)
+    left = servers.columns()[0]
+    addresses = dict(servers.addresses)
+    assert servers.processes[1].ask("move", sources=dict.fromkeys(left, 0), addresses=addresses).get("steps")
+    address = servers.addresses.pop(0)
+    parameters.connect(dict(servers.addresses))  # as far as this worker saw, ps-0 still owns something
+    parameters.push(keys, rows, dense, shard=1, attempt=1, start=10, stop=20, generation=generation)
+    assert set(parameters._routes._links) == {1}
+    servers.addresses[0] = address
+    servers.lose(0)
+    parameters.push(keys, rows, dense, shard=1, attempt=1, start=20, stop=30, generation=generation)
+    assert parameters.generation == generation
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_request_that_grpc_sent_twice_is_repeated_and_no_server_is_lost(cluster, monkeypatch, wrapped):
+    servers = cluster(LAYOUT, 1)
+    parameters = servers.worker(timeout_s=5)
+    link = parameters._routes._links[0]
+    busy = tf.errors.AbortedError(None, None, "The same RunGraph request was received twice. {{node a b}}")
+
+    def run(*_, **__):
+        if wrapped:  # as TensorFlow's session fails over the message
+            try:
+                raise busy
+            except tf.errors.OpError:
+                raise ValueError("The name 'a b' looks like an (invalid) Operation name")  # noqa: B904
+        raise busy
+
+    with monkeypatch.context() as patched:
+        patched.setattr(link._session, "make_callable", lambda *_, **__: run)
+        patched.setattr(link, "own", link.callable([], []))
+        with pytest.raises(ServerBusy, match="received twice"):
+            parameters._routes.refresh()
+    assert parameters._routes._links[0] is link
+    keys, rows, dense = batch(LAYOUT, 1)
+    parameters.push(keys, rows, dense, shard=1, attempt=1, start=0, stop=10, generation=parameters.generation)
+    assert parameters.generation == 0
