@@ -260,7 +260,7 @@ class ArbiterMachine:
             if smaller is not None:
                 reasons = [*proposal.reasons, f"proposed was {proposal.plan.describe()}; {state}: reduced to fit"]
                 return [self._decide(job, "fit-capacity", smaller, reasons, now)]
-        least = _least(job, proposal)
+        least = job.least(proposal)
         reasons = [state, f"the least that the job can start with is {in_words(least)}: it waits"]
         if not least.fits(self.settings.capacity):
             reasons.append("that is more than the whole cluster: lower the job's limits, or cancel it")
@@ -292,7 +292,7 @@ class ArbiterMachine:
         """What running jobs may still get: nothing while another waits to start that ever could."""
         for job in self.state.jobs.values():
             waits = job.plan is None and job.refused is not None
-            if waits and job.proposal is not None and _least(job, job.proposal).fits(self.settings.capacity):
+            if waits and job.proposal is not None and job.least(job.proposal).fits(self.settings.capacity):
                 return NOTHING
         return self.free()
 
@@ -397,8 +397,3 @@ class ArbiterMachine:
             f" {limits.high.ps_memory_bytes / GIB:.2f} GiB: raise them",
         ]
         return list(self._refuse(job, "improve", wanted, reasons))
-
-
-def _least(job: JobState, proposal: PlanProposed) -> Resources:
-    """What the job cannot start without."""
-    return (proposal.plan if job.profile.fixed else job.profile.limits.low).resources

@@ -74,6 +74,10 @@ class JobState:
         left_s = self.submitted_s + self.profile.deadline_s - now
         return min(max(needs_s / max(left_s, 1e-9), 1.0), URGENCY_MAX)
 
+    def least(self, proposal: PlanProposed) -> Resources:
+        """What the job cannot start without."""
+        return (proposal.plan if self.profile.fixed else self.profile.limits.low).resources
+
     def had_before(self, plan: Plan) -> bool:
         """Whether the job ran with these counts and cores; memory makes no other plan of it."""
         return any(same_shape(plan, earlier) for earlier in self.had)

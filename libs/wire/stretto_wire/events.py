@@ -66,10 +66,7 @@ class JobCancelled(Message):
 
 
 class ProfileMeasured(Message):
-    """One window of one job under one plan: validated, robust over pods (medians), with pods' own figures.
-
-    Of a role with more than 400 pods, 400 are told, evenly spaced; every other figure is of all.
-    """
+    """One window of one job under one plan: medians over all pods, and the figures of at most 400 pods of each role."""
 
     plan_version: Count
     plan: Plan
