@@ -53,20 +53,35 @@ def jobs(found: list[Json]) -> RenderableType:
 def job_summary(view: Json) -> RenderableType:
     """How a job ended."""
     lines = [f"{view['name']}  {status(view['status'])}  {escape(view['reason'])}"]
-    if books := view["books"]:
-        lines.append(
-            f"samples: {books['samples_applied']:,} applied of {books['samples_expected']:,}, "
-            f"{books['samples_lost']} lost, {books['samples_repeated']} repeated"
+    return "\n".join(lines + _books(view))
+
+
+def _books(view: Json) -> list[str]:
+    """What was trained, and how well; data that were given up are part of it."""
+    books = view["books"]
+    if not books:
+        return []
+    abandoned = books["samples_abandoned"]
+    lines = [
+        f"samples: {books['samples_applied']:,} applied of {books['samples_expected'] + abandoned:,}, "
+        f"{books['samples_lost']} lost, {books['samples_repeated']} repeated"
+        + (
+            f", [red]{abandoned:,} given up because their data failed[/red] (event shard-abandoned)"
+            if abandoned
+            else ""
         )
-        if evaluation := books["evaluation"]:
-            lines.append(f"held-out loss {evaluation['loss']:.5f}, AUC {evaluation['auc']:.4f}")
-    return "\n".join(lines)
+    ]
+    if evaluation := books["evaluation"]:
+        lines.append(f"held-out loss {evaluation['loss']:.5f}, AUC {evaluation['auc']:.4f}")
+    return lines
 
 
 def dashboard(view: Json) -> RenderableType:
     """Everything that `watch` shows."""
     parts: list[RenderableType] = [_head(view), _throughput(view), _pods(view)]
-    if view["forecast"]:
+    if books := _books(view):
+        parts.append("\n".join(books))
+    elif view["forecast"]:
         parts.append(_memory(view))
     parts.append(_recent(view))
     return Panel(Group(*parts), title=f"[bold]{view['name']}[/bold]  {status(view['status'])}", title_align="left")

@@ -52,6 +52,8 @@ class FleetFold(Fold):
         unwanted = message.reason not in ("completed", "stopped")
         if unwanted and self.view.status not in (*v.OVER, "finishing"):
             self._enter("recovering", f"{message.pod} {message.reason}")
+            if self.view.status == "starting":  # until it trains, this is why it does not
+                self.view.reason = f"{message.pod} {message.reason}: {message.detail}"
 
     @fold.register
     def _(self, message: w.PodResized) -> None:

@@ -53,7 +53,7 @@ class Fold:
 
     def _train(self) -> None:
         if self.view.status in ("submitted", "waiting", "starting"):
-            self.view.status = "training"
+            self.view.status, self.view.reason = "training", ""
             self.view.started_at_s = self.time_s
 
     def _enter(self, kind: v.PhaseKind, detail: str) -> None:
@@ -321,14 +321,14 @@ class JobFold(Fold):
             ),
         )
         if view.status in ("submitted", "waiting"):
-            view.status = "starting"
+            view.status, view.reason = "starting", ""
         self._enter("applying", f"plan {message.version} ({message.kind})")
 
     @fold.register
     def _(self, message: w.PlanRefused) -> None:
         push(self.view.refusals, v.Refusal(self.time_s, message.kind, message.wanted, message.reasons))
-        if self.view.status == "submitted":
-            self.view.status = "waiting"
+        if self.view.status in ("submitted", "waiting"):
+            self.view.status, self.view.reason = "waiting", message.reasons[-1] if message.reasons else ""
 
     @fold.register
     def _(self, message: w.PlanApplied) -> None:
