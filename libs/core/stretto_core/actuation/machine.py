@@ -26,7 +26,7 @@ PREFIX: dict[Role, str] = {"worker": "worker", "ps": "ps"}
 class ActuatorMachine:
     """See the package. Names are never used again: numbers only grow, also across recoveries."""
 
-    version = 1
+    version = 2
 
     def __init__(self, state: ActuatorState | None = None) -> None:
         self.state = state if state is not None else ActuatorState()

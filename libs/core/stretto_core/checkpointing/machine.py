@@ -46,7 +46,7 @@ RESTORE_TRIES = 3
 class CheckpointMachine:
     """See the module."""
 
-    version = 1
+    version = 2
 
     def __init__(self, state: CheckpointState | None = None) -> None:
         self.state = state if state is not None else CheckpointState()

@@ -47,7 +47,7 @@ LedgerEvent = (
 class ShardLedger:
     """The ledger of one job."""
 
-    version: int = 1
+    version: int = 2
 
     def __init__(self, state: LedgerState | None = None, settings: LedgerSettings | None = None) -> None:
         self.state: LedgerState = state or LedgerState()
