@@ -131,7 +131,6 @@ CHANNELS: tuple[Channel, ...] = (
     Channel("pod", "ps", "get-move-status", r.GetMoveStatus, ("actuator",), r.GetMoveStatusReply),
     Channel("pod", "ps", "get-ownership", r.GetOwnership, ("actuator",), r.GetOwnershipReply),
     Channel("pod", "ps", "claim-buckets", r.ClaimBuckets, ("actuator",), r.ClaimBucketsReply),
-    Channel("pod", "ps", "freeze-pushes", r.FreezePushes, ("checkpoints",), r.FreezePushesReply),
     Channel("pod", "ps", "export-state", r.ExportState, ("checkpoints",), r.ExportStateReply),
     Channel("pod", "ps", "get-export-status", r.GetExportStatus, ("checkpoints",), r.GetExportStatusReply),
     Channel("pod", "ps", "import-state", r.ImportState, ("checkpoints",), r.ImportStateReply),

@@ -63,8 +63,6 @@ PODS: tuple[Message, ...] = (
     ),
     r.ClaimBuckets(job=JOB, buckets=(0, 1, 2, 3), slices=(0, 1)),
     r.ClaimBucketsReply(job=JOB, accepted=True),
-    r.FreezePushes(job=JOB, at_most_s=5.0),
-    r.FreezePushesReply(job=JOB, frozen=True),
     r.ExportState(
         job=JOB,
         checkpoint_id="ctr-ranking-42-000003",

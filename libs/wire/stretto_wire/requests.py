@@ -215,20 +215,8 @@ class ClaimBucketsReply(Message):
     detail: Text = ""
 
 
-class FreezePushes(Message):
-    """Refuse pushes (pulls go on), for the instant of a checkpoint; ends by itself after ``at_most_s``."""
-
-    at_most_s: Annotated[Seconds, Field(gt=0, le=600)]
-
-
-class FreezePushesReply(Message):
-    """Whether it is frozen."""
-
-    frozen: bool
-
-
 class ExportState(Message):
-    """While frozen: copy everything owned into shared memory (fast), then thaw.
+    """Copy everything owned into shared memory, column by column; each carries its progress, so no push is refused.
 
     The copy goes on to the cache and the store in the background under ``checkpoint_id``.
     """
