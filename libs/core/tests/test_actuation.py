@@ -86,6 +86,14 @@ def test_users_error_beyond_the_limit_fails_the_job_and_clears_it() -> None:
     assert world.state.phase == "failed"
 
 
+def test_a_model_that_no_server_can_build_fails_the_job_at_once_with_the_reason() -> None:
+    world = World(a.JobSubmitted("job", worker_failures=10))
+    world.tell(a.PlanDecided(1, plan()))
+    told = "noise\n2026 INFO job ps-0 exit 3: ModelRefused: no Nope"
+    world.tell(a.PodExited("ps-0", "failed", 3, told))
+    assert world.told(a.JobFailed)[0].reason == "the model cannot be built: ModelRefused: no Nope"
+
+
 def test_resize_in_place_then_applied() -> None:
     world = started(plan())
     world.tell(a.PlanDecided(2, plan(cpu=2.0, memory=2 * GIB)))

@@ -187,6 +187,7 @@ def run_pod(role: str, work: Callable[[Pod], int]) -> NoReturn:
     """
     logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(message)s")
     code = EXIT_PLATFORM
+    reason = ""
     pod: Pod | None = None
     try:
         settings = settings_of(os.environ, role)
@@ -196,20 +197,23 @@ def run_pod(role: str, work: Callable[[Pod], int]) -> NoReturn:
         pod.join()
         code = work(pod)
     except (ModelRefused, DataError) as error:
-        code = EXIT_USER
+        code, reason = EXIT_USER, str(error)
         log.error("%s", error, exc_info=error.__cause__ is not None)
         if pod is not None:
             pod.detail(str(error))
     except (PodError, CallRefused, WireError) as error:
+        reason = str(error)
         log.error("%s", error)
-    except Exception:
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
         log.exception("the pod failed")
     if pod is not None:
         pod.leaving.set()
         pod.bus.close()
         with contextlib.suppress(Exception):
             pod.tracing.close()
-    log.info("exit %d", code)
+    # the last line is what the actuator tells of a pod's end
+    log.info("exit %d%s", code, f": {' '.join(reason.split())[:1000]}" if reason else "")
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -77,7 +77,13 @@ async def serve(settings: GatewaySettings, token: str) -> None:
     listener.bind((settings.host, settings.port))
     port = int(listener.getsockname()[1])
     config = uvicorn.Config(
-        create_app(gateway), log_config=None, access_log=False, lifespan="off", ws="none", date_header=False, timeout_graceful_shutdown=1
+        create_app(gateway),
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        date_header=False,
+        timeout_graceful_shutdown=1,
     )
     server = Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listener]))

@@ -26,7 +26,10 @@ def count(state: ActuatorState, pod: Pod, event: PodExited, now: float) -> str |
     failures = 1 if stable else state.failures_in_row[pod.role] + 1
     state.failures_in_row[pod.role] = failures
     what = f"{pod.name} ended with exit code {event.exit_code} ({event.reason})"
-    detail = f": {event.detail}" if event.detail else ""
+    why = event.detail.rpartition(f"exit {event.exit_code}: ")[2]  # a pod's last line says it (libs/trainer)
+    detail = f": {why}" if why else ""
+    if event.exit_code == USER_ERROR and pod.role == "ps":
+        return f"the model cannot be built{detail}"  # a server runs no other code of the user's: it would fail again
     if event.exit_code == USER_ERROR:
         state.user_failures += 1
         if state.user_failures <= state.worker_failures_allowed:

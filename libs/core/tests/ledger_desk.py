@@ -1,0 +1,53 @@
+"""A ledger with a clock, to be told things in tests."""
+
+from typing import Any
+
+from stretto_core.ledger import (
+    DataSpec,
+    JobOpened,
+    LedgerSettings,
+    NextReply,
+    NextRequested,
+    Shard,
+    ShardLedger,
+)
+from stretto_core.machine import Emit, Reply, Tick
+
+DATA = DataSpec(samples=1000, batch_size=10, batches_per_shard=8, shuffle=True, seed=3)
+
+
+class Desk:
+    """A ledger with a clock and request ids, and what it said."""
+
+    def __init__(self, data: DataSpec = DATA, epochs: int = 1, **settings: float) -> None:
+        self.ledger = ShardLedger(None, LedgerSettings(**settings))
+        self.now, self.requests, self.facts = 1000.0, 0, list[Any]()
+        self.tell(JobOpened(data, epochs, shard_failures_max=3))
+
+    def tell(self, event: Any) -> Any:
+        reply = None
+        for action in self.ledger.handle(event, self.now):
+            if isinstance(action, Reply):
+                reply = action.body
+            elif isinstance(action, Emit):
+                self.facts.append(action.fact)
+        return reply
+
+    def next(self, worker: str, done: Shard | None = None) -> NextReply:
+        self.requests += 1
+        report = (done.id, done.attempt) if done else (None, 0)
+        return self.tell(NextRequested(worker, f"r{self.requests}", *report))
+
+    def lease(self, worker: str, done: Shard | None = None) -> Shard:
+        reply = self.next(worker, done)
+        assert reply.answer == "shard", reply
+        assert reply.shard is not None
+        return reply.shard
+
+    def said(self, kind: type) -> list[Any]:
+        return [fact for fact in self.facts if isinstance(fact, kind)]
+
+    def pass_time(self, seconds: float) -> None:
+        for _ in range(int(seconds)):
+            self.now += 1
+            self.tell(Tick())
