@@ -21,7 +21,7 @@ from stretto_wire.requests import (
 from stretto_wire.telemetry import WorkerReported
 from stretto_wire.values import Evaluation, ParameterServer, StepTimes
 
-from .errors import BusError, DataError, ModelRefused, StrettoError
+from .errors import BusError, DataError, ModelRefused, OwnershipUnknown, ServerLost, StrettoError
 from .leases import Leases
 from .meter import Meter
 from .pod import EXIT_OK, REPORT_EVERY_S, Pod, run_pod
@@ -59,6 +59,7 @@ class Worker:
         self._asking = ThreadPoolExecutor(1, thread_name_prefix="servers")
         self._asked_s = 0.0
         self._parameters: Parameters | None = None
+        self._seeded = 0  # generation of the servers that were first offered initial values
         self._evaluation = Evaluations(self)
 
     def run(self) -> int:
@@ -94,6 +95,7 @@ class Worker:
                     refresh_servers=self._refresh_servers,
                     patience_s=_PATIENCE_S,
                 )
+                self._seeded = parameters.generation
                 parameters.seed(self.program.initial_dense(), self.program.initial_state())
                 self._parameters = parameters
                 warming.result()
@@ -166,11 +168,15 @@ class Worker:
             keep_going=lambda: not self._pod.leaving.is_set() and self._leases.current,
             passed=self._leases.passed,
         )
-        failures, generation = 0, 0
+        failures, generation, seeded = 0, 0, self._seeded
         while not self._pod.leaving.is_set():
             if not self._leases.asking:
                 # before the question leaves: servers that are replaced after it are not those that the lease is about
                 generation = self._parameters.generation
+                if generation != seeded:
+                    if not self._seed():
+                        continue
+                    seeded = generation
             reply = self._leases.next()
             if reply is None:
                 self._meter.idle()
@@ -226,6 +232,17 @@ class Worker:
         reply = self._leases.next()
         if reply is not None and reply.shard is not None:
             self._leases.release(reply.shard.offset)
+
+    def _seed(self) -> bool:
+        """Offer initial values to servers that took the place of lost ones: without a checkpoint they begin at zero."""
+        assert self._parameters is not None
+        try:
+            self._parameters.seed(self.program.initial_dense(), self.program.initial_state())
+        except (ServerLost, OwnershipUnknown) as error:
+            log.warning("seeding: %s", error)
+            self._pod.leaving.wait(0.5)
+            return False
+        return True
 
     def _forget(self, shards: tuple[int, ...]) -> None:
         assert self._parameters is not None

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.slow
 
 keras = pytest.importorskip("keras")
 
+from stretto.engine.layout import EMPTY_STORED, Layout  # noqa: E402
 from stretto.entry import instantiate, load  # noqa: E402
 from stretto.examples.dcn import DCN  # noqa: E402
 from stretto.examples.wide_deep import WideDeep  # noqa: E402
@@ -25,6 +26,8 @@ from stretto.examples.xdeepfm import XDeepFM  # noqa: E402
 from stretto.local import train_locally  # noqa: E402
 from stretto.model import Program  # noqa: E402
 from stretto.optimizers import resolve  # noqa: E402
+
+RESERVED = Layout(dimension=4, dense_size=1).restore(EMPTY_STORED[None])[0]
 
 
 class Task:
@@ -379,6 +382,7 @@ def test_batches_that_are_wrong_are_named(read: Any, named: str):
         (lambda batch: batch["categorical"][:, :2], r"expected int64 \(20, 3\)"),
         (lambda batch: batch["numeric"], "gave float32"),
         (lambda batch: batch["nothing"], "failed: KeyError"),
+        (lambda batch: np.full((20, 3), RESERVED), "is reserved"),
     ],
 )
 def test_keys_that_are_wrong_are_named(keys: Any, named: str):

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -231,3 +232,47 @@ def test_requests_that_are_malformed_are_answered_with_field_and_remedy(make: An
     evaluate = requests.EvaluateModel(job="tiny", samples=10)
     failed = wait_for(lambda: (lambda r: r if r.state == "failed" else None)(cluster.ask("worker-0", evaluate)), 10)
     assert "not connected to the parameter servers yet" in failed.detail
+
+
+def test_servers_that_took_the_place_of_lost_ones_are_offered_initial_values():
+    """Without them the hidden layers of a new server are zero, and never learn."""
+    from stretto.errors import ServerLost
+    from stretto.worker import Worker
+
+    seeded: list[int] = []
+    leaving = threading.Event()
+
+    class Parameters:
+        generation = 0
+
+        def seed(self, dense: str, state: str) -> None:
+            assert (dense, state) == ("dense", "state")
+            if not seeded and self.generation == 1:
+                self.generation = 2
+                raise ServerLost(0, "", "once more")
+            seeded.append(self.generation)
+
+    class Leases:
+        asking, current, passed = False, True, None
+        asked = 0
+
+        def next(self) -> None:
+            self.asked += 1
+            if self.asked == 2:
+                parameters.generation = 1
+            if self.asked == 4:
+                leaving.set()
+
+    parameters = Parameters()
+    pod = SimpleNamespace(
+        leaving=leaving,
+        bus=None,
+        settings=SimpleNamespace(
+            spec=SimpleNamespace(dataset=SimpleNamespace(batch_size=8)), plan_version=1, cpu_cores=1.0
+        ),
+    )
+    worker: Any = Worker(pod)  # type: ignore[arg-type]
+    worker.program = SimpleNamespace(initial_dense=lambda: "dense", initial_state=lambda: "state")
+    worker._parameters, worker._leases = parameters, Leases()
+    assert worker._train() == 0
+    assert seeded == [2], "again after the failure, and once only"

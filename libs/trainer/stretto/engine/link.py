@@ -55,7 +55,7 @@ class Link:
             except ValueError as error:
                 # TensorFlow looks for a node's name in the message, and fails over what it takes for one
                 behind = error.__context__
-                if isinstance(behind, _LOST):
+                if behind is not None and isinstance(behind, _LOST):
                     raise self._failed(behind) from error
                 raise
 
