@@ -21,6 +21,7 @@ from stretto_cli import embedded
 from stretto_cli.client import Gateway, locate
 from stretto_cli.commands import cluster
 from stretto_cli.commands.cluster import start_detached
+from stretto_cli.embedded import SERVICES  # as imported: a fixture of the session brings up fewer
 from stretto_cli.errors import CliError, NotRunning
 from stretto_cli.processes import Child, Command, end_all, pods_of, same_process, sessions_of
 from stretto_wire import JobFailed, StragglerCleared
@@ -239,7 +240,7 @@ def test_the_whole_installation_comes_up_and_goes_down(tmp_path: Path) -> None:
     where = start_detached(embedded.Plan(tmp_path, settings={"STRETTO_ARBITER_SETTLE_S": "5"}))
     try:
         state = embedded.read_state(tmp_path)
-        assert set(state["processes"]) == {"nats", "redis", *embedded.SERVICES}
+        assert set(state["processes"]) == {"nats", "redis", *SERVICES}
         assert where["ready_s"] is not None
         pids = [(entry["pid"], entry["created_s"]) for entry in state["processes"].values()]
     finally:

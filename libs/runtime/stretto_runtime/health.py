@@ -67,7 +67,9 @@ class Health:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         bound = int(listener.getsockname()[1])
-        config = uvicorn.Config(self.app, log_config=None, access_log=False, lifespan="off", ws="none", date_header=False)
+        config = uvicorn.Config(
+            self.app, log_config=None, access_log=False, lifespan="off", ws="none", date_header=False
+        )
         self._server = Server(config)
         self._task = asyncio.create_task(self._server.serve(sockets=[listener]))
         body = {"service": self._service, "pid": os.getpid(), "host": host, "port": bound}

@@ -118,11 +118,11 @@ def test_a_worker_that_is_asked_to_leave_gives_its_rest_back(make: Any):
 
 
 def test_buckets_move_to_a_new_server_while_a_worker_trains(make: Any):
-    cluster = make(4 * SAMPLES)
+    cluster = make(8 * SAMPLES)
     cluster.start_ps(0)
+    cluster.start_ps(1, claim=False)
     cluster.launch("worker-0")
     wait_for(lambda: len(cluster.done) >= 3, 40)
-    cluster.start_ps(1, claim=False)
     moves = tuple(requests.BucketMove(bucket=b, source=0) for b in range(32, 64))
     take = requests.TakeBuckets(job="tiny", moves=moves, servers=cluster.server_list())
     before = len(cluster.done)
@@ -150,7 +150,7 @@ def test_buckets_move_to_a_new_server_while_a_worker_trains(make: Any):
     assert cluster.ask("ps-1", requests.GetOwnership(job="tiny")).slices == (1,) * 12
     finished(cluster)
     books = cluster.books(0, 1)
-    assert [b.applied_samples for b in books] == [4 * SAMPLES] * 2
+    assert [b.applied_samples for b in books] == [8 * SAMPLES] * 2
     assert [b.owns_dense for b in books] == [False, True]
     rest = tuple(requests.BucketMove(bucket=b, source=0) for b in range(32))
     assert cluster.ask("ps-1", requests.TakeBuckets(job="tiny", moves=rest, servers=cluster.server_list())).accepted
