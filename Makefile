@@ -1,6 +1,4 @@
 # Every target sets up what it needs: a machine with Python 3.11, make and git is enough.
-# the last line of a command is its own, also inside another make
-MAKEFLAGS += --no-print-directory
 PYTHON ?= python3.11
 VENV   := .venv
 BIN    := $(VENV)/bin
