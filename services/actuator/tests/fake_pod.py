@@ -52,7 +52,6 @@ class FakePod:
             "train-under": lambda r: self.told.append(r["plan_version"]) or {"ok": True},
             "get-told": lambda r: {"told": self.told},
             "evaluate-model": self.evaluate,
-            "freeze-pushes": lambda r: {"frozen": True},
             "export-state": self.export,
             "get-export-status": self.exported,
             "get-books": lambda r: {
