@@ -158,12 +158,14 @@ class Gateway:
 
     @staticmethod
     def _problem(response: httpx.Response) -> CliError:
+        kind = BadInput if response.status_code in BAD_INPUT else CliError
         try:
             problem = response.json()
-            text = f"{problem['detail']}" + (f"\n  remedy: {problem['remedy']}" if problem.get("remedy") else "")
-        except (ValueError, KeyError, TypeError):
-            text = f"HTTP {response.status_code}: {response.text[:300]}"
-        return BadInput(text) if response.status_code in BAD_INPUT else CliError(text)
+            if problem["type"].endswith((":bad-job", ":bad-request")):
+                return kind("refused by the gateway", problem["errors"], problem["count"])
+            return kind(problem["detail"] + (f"\n  remedy: {problem['remedy']}" if problem["remedy"] else ""))
+        except (ValueError, KeyError, TypeError, AttributeError):  # not of our gateway
+            return kind(f"HTTP {response.status_code}: {response.text[:300]}")
 
 
 def parse_events(lines: Iterator[str]) -> Iterator[Event]:

@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import Any
+
 
 class CliError(Exception):
-    """A failure: exit status 1. The text says what failed, with which value, and what to do."""
+    """A failure: exit status 1. The text says what failed, with which value, and what to do.
+
+    ``errors`` are the single things that are wrong, as in the gateway's problems: field, value, remedy, line, column;
+    ``count`` of them in all.
+    """
 
     status = 1
+
+    def __init__(self, text: str, errors: Sequence[dict[str, Any]] = (), count: int | None = None) -> None:
+        self.text, self.errors = text, tuple(errors)
+        self.count = len(self.errors) if count is None else count
+        super().__init__("\n".join(self._lines()))
+
+    def document(self) -> dict[str, Any]:
+        """For programs."""
+        error = {"status": self.status, "message": self.text, "count": self.count, "errors": list(self.errors)}
+        return {"error": error}
+
+    def _lines(self) -> Iterator[str]:
+        yield self.text if self.count < 2 else f"{self.text}, {self.count} things are wrong"
+        for one in self.errors:
+            place = f"line {one['line']}, column {one['column']}: " if one.get("line") else ""
+            yield f"  {place}{one['field']} = {one['value']}: {one['remedy']}"
+        if self.count > len(self.errors):
+            yield f"  … and {self.count - len(self.errors)} more"
 
 
 class BadInput(CliError):

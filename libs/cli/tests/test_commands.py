@@ -43,7 +43,8 @@ def test_a_job_from_submission_to_cancellation(installed: Installed, tmp_path: P
     name, file = write_spec(tmp_path)
     done = installed.stretto("submit", file, "-o", "json")
     assert done.exit_code == 0, done.stderr
-    assert json.loads(done.stdout) == {"job": name, "created": True, "seq": json.loads(done.stdout)["seq"]}
+    seq = json.loads(done.stdout)["seq"]
+    assert json.loads(done.stdout) == {"job": name, "created": True, "seq": seq, "status": "submitted"}
     assert json.loads(installed.stretto("submit", file, "-o", "json").stdout)["created"] is False
 
     listed = json.loads(installed.stretto("jobs", "-o", "json").stdout)
@@ -163,8 +164,9 @@ def test_logs_are_found_by_pod_and_an_ambiguous_pod_is_refused(installed: Instal
     [
         ("name: x\nmodel: {entry: 'm:M'}\ndataset: {samples: 0}\n", "dataset.samples"),
         ("name: x\nmodel: {entry: 'm:M'}\ndataset: {samples: 1}\npirority: 3\n", "pirority"),
-        ("name: [", "not YAML"),
-        ("just words", "job"),
+        ("name: [", "line 1, column 8: (document) = name: [: not YAML"),
+        ("just words", "(document) = just words: a mapping with the fields"),
+        ("name: x\nname: y\n", "name = line 1 and line 2: stated twice"),
     ],
 )
 def test_bad_input_is_exit_2_with_the_field_on_stderr_and_nothing_on_stdout(
@@ -172,11 +174,71 @@ def test_bad_input_is_exit_2_with_the_field_on_stderr_and_nothing_on_stdout(
 ) -> None:
     file = tmp_path / "bad.yaml"
     file.write_text(text)
-    refused = installed.stretto("submit", str(file), "-o", "json")
+    refused = installed.stretto("submit", str(file))
     assert refused.exit_code == 2
     assert refused.stdout == ""
     assert field in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+def test_all_that_is_wrong_is_told_at_once_and_in_json_as_a_document(installed: Installed, tmp_path: Path) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text("name: x\nmodel: {entry: 'm:M', optimiser: adam}\ndataset: {samples: 0}\npriority: -1\n")
+    told = installed.stretto("submit", str(file)).stderr
+    assert "3 things are wrong" in told
+    assert [line.partition(" = ")[0].strip() for line in told.splitlines()[1:]] == [
+        "line 2, column 23: model.optimiser",
+        "line 3, column 11: dataset.samples",
+        "line 4, column 1: priority",
+    ]
+    error = json.loads(installed.stretto("submit", str(file), "-o", "json").stderr)["error"]
+    assert (error["status"], error["count"]) == (2, 3)
+    assert [(one["field"], one["line"]) for one in error["errors"]] == [
+        ("model.optimiser", 2),
+        ("dataset.samples", 3),
+        ("priority", 4),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["watch", "no-such-job"], 2, "no-such-job"),
+        (["jobs", "--status", "done"], 2, "refused by the gateway"),
+        (["jobs", "--no-such-option"], 2, "--no-such-option"),
+        (["submit"], 2, "JOB.YAML"),
+        (["submt"], 2, "submit"),
+        (["logs", "worker-99"], 2, "worker-99"),
+        (["jobs", "--url", "http://127.0.0.1:1"], 1, "stretto up"),
+    ],
+)
+def test_with_json_errors_are_documents_too(
+    installed: Installed, arguments: list[str], status: int, words: str
+) -> None:
+    for form in (["-o", "json"], ["--output=json"]):
+        refused = installed.stretto(*arguments, *form)
+        assert (refused.exit_code, refused.stdout) == (status, "")
+        error = json.loads(refused.stderr)["error"]
+        assert error["status"] == status
+        assert words in error["message"]
+
+
+def test_who_submits_a_job_that_is_over_is_told_so_and_how_to_train_it_again(
+    installed: Installed, tmp_path: Path
+) -> None:
+    name, file = write_spec(tmp_path)
+    installed.stretto("submit", file)
+    assert f"{name} was submitted before and is submitted" in installed.stretto("submit", file).stdout
+    installed.publish(w.JobFailed(job=name, reason="over"))
+    again = installed.stretto("submit", file)
+    assert (again.exit_code, "nothing was started" in again.stdout) == (0, True)
+    assert "is failed" in again.stdout
+    assert f"--name {name}-2" in " ".join(again.stdout.split())
+    renamed = json.loads(installed.stretto("submit", file, "--name", f"{name}-2", "-o", "json").stdout)
+    assert (renamed["job"], renamed["created"]) == (f"{name}-2", True)
+    assert installed.stretto("submit", file, "--name", "Not A Name").exit_code == 2
+    _, other = write_spec(tmp_path, name, priority=2)
+    assert "has failed" in installed.stretto("submit", other).stderr
 
 
 def test_unknown_jobs_are_exit_2_and_a_missing_installation_is_exit_1(installed: Installed, tmp_path: Path) -> None:

@@ -200,7 +200,7 @@ def decode(message_type: type[M], data: bytes) -> M:
     try:
         return message_type.model_validate_json(data, extra="ignore")  # what a newer writer added, also in a JobSpec
     except ValidationError as error:
-        raise WireError.of(error) from error
+        raise WireError.of(error, model=message_type) from error
 
 
 def encode(message: Message) -> bytes:

@@ -16,8 +16,10 @@ from pydantic import (
 
 from .base import Count, JobId, Money, Seconds
 from .errors import WireError
+from .findings import Marks
 from .values import PS_MAX, Metadata, Plan
 
+_SIZE = "bytes, or a size such as 512Mi, 2Gi or 1500M"
 _SIZES = {
     "": 1,
     "KI": 2**10,
@@ -45,11 +47,11 @@ def parse_bytes(value: Any) -> Any:
     digits = text.rstrip("KMGTibB")
     unit = text[len(digits) :].upper().removesuffix("B")
     if unit not in _SIZES:
-        raise ValueError("a size such as 512Mi, 2Gi or 1500M")
+        raise ValueError(_SIZE)
     try:
         return int(float(digits) * _SIZES[unit])
     except (ValueError, OverflowError) as error:
-        raise ValueError("a size such as 512Mi, 2Gi or 1500M") from error
+        raise ValueError(_SIZE) from error
 
 
 class ModelSpec(Spec):
@@ -112,8 +114,8 @@ class CoreRange(Spec):
 class MemoryRange(Spec):
     """Inclusive bounds of the memory of one pod; bytes, or sizes such as 2Gi."""
 
-    min: Annotated[int, Field(ge=2**20, le=2**46)] = 512 * 2**20
-    max: Annotated[int, Field(ge=2**20, le=2**46)] = 64 * 2**30
+    min: Annotated[int, Field(ge=2**20, le=2**46, description=_SIZE)] = 512 * 2**20
+    max: Annotated[int, Field(ge=2**20, le=2**46, description=_SIZE)] = 64 * 2**30
 
     _sizes = field_validator("min", "max", mode="before")(parse_bytes)
 
@@ -225,9 +227,12 @@ class JobSpec(Spec):
         return self.dataset.samples * self.dataset.epochs
 
     @classmethod
-    def parse(cls, document: object) -> JobSpec:
-        """Check a document (parsed YAML or JSON). Raises WireError that names field, value and remedy."""
+    def parse(cls, document: object, marks: Marks | None = None) -> JobSpec:
+        """Check a document (parsed YAML or JSON). Raises WireError: each finding with field, value and remedy.
+
+        ``marks`` are the lines and columns of its parts (:mod:`stretto_wire.jobfile` reads both from a text).
+        """
         try:
             return cls.model_validate(document, extra="forbid")  # also in values shared with messages, such as Plan
         except ValidationError as error:
-            raise WireError.of(error, "job") from error
+            raise WireError.of(error, model=cls, marks=marks) from error

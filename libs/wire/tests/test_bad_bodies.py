@@ -83,7 +83,7 @@ def test_truncated_bodies_are_refused(channel: wire.Channel, data: st.DataObject
     length = data.draw(st.integers(0, len(body) - 1))
     error = _refusal(_subject(channel), body[:length])
     assert error is not None
-    assert "Invalid JSON" in error.remedy
+    assert "valid JSON" in error.remedy
 
 
 @settings(max_examples=300)

@@ -43,11 +43,12 @@ _HISTORY = TypeAdapter(list[PastJob])
 
 
 class Submitted(BaseModel):
-    """A job was taken in, or had been already."""
+    """A job was taken in, or had been already: then ``status`` is how far it is."""
 
     job: str
     created: bool
     seq: int
+    status: Status
 
 
 class CheckpointAnswer(BaseModel):
@@ -77,7 +78,7 @@ def create_app(gateway: Gateway) -> FastAPI:
         version="1",
         summary="Submit, watch, explain and cancel training jobs.",
         openapi_url="/openapi.json",
-        docs_url="/docs",
+        docs_url=None,  # its page would load scripts from a host outside, which is not always there and learns of users
         redoc_url=None,
     )
     problems.install(app)
@@ -183,16 +184,15 @@ def _add_jobs(router: APIRouter, gateway: Gateway) -> None:
         },
     )
     async def submit(request: Request, response: Response) -> Submitted:
-        """Submit a job. The same specification again is answered with 200 and changes nothing; another one under
-        the same name is 409."""
+        """Submit a job. The same specification again is answered with 200 and the job's status, and changes nothing,
+        also when that job is over; another one under the same name is 409."""
         body = await documents.read_body(request, gateway.settings.body_bytes)
-        document = documents.parse_document(body, request.headers.get("content-type", ""))
-        spec = documents.parse_job(document)
+        spec = documents.parse_job(body, request.headers.get("content-type", ""))
         by = request.headers.get("x-stretto-user", "")[:200] or "anonymous"
         created, seq = await gateway.submit(spec, by, request.headers.get("traceparent", ""))
         response.status_code = 201 if created else 200
         response.headers["Location"] = f"/api/v1/jobs/{spec.name}"
-        return Submitted(job=spec.name, created=created, seq=seq)
+        return Submitted(job=spec.name, created=created, seq=seq, status=gateway.status(spec.name))
 
     @router.get("/jobs", tags=["jobs"], response_model=list[JobSummary])
     async def jobs(status: Annotated[Status | None, Query(description="only jobs in this state")] = None) -> Response:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import asdict
 from http import HTTPStatus
 from typing import Any
 
@@ -14,9 +16,20 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from stretto_runtime import RuntimeFault
 from stretto_wire import WireError
+from stretto_wire.findings import MOST, Finding, findings_of
 
 MEDIA_TYPE = "application/problem+json"
 log = structlog.get_logger("stretto.gateway")
+
+
+class ProblemError(BaseModel):
+    """One of the things that are wrong."""
+
+    field: str = Field(description="dotted path in the document, or the parameter")
+    value: str = Field(description="what stood there, shortened")
+    remedy: str
+    line: int | None = Field(None, description="of the document as sent, from 1; none where it is not known")
+    column: int | None = None
 
 
 class ProblemBody(BaseModel):
@@ -30,6 +43,8 @@ class ProblemBody(BaseModel):
     field: str = Field(description="what was wrong: a field, header or parameter")
     value: str = Field(description="what stood there, shortened")
     remedy: str = Field(description="what would be accepted, or what to do")
+    errors: list[ProblemError] = Field(description="what is wrong, at most 20; the fields above are the first's")
+    count: int = Field(description="of all that is wrong")
 
 
 class Problem(Exception):
@@ -45,16 +60,28 @@ class Problem(Exception):
         value: object = "",
         remedy: str = "",
         headers: dict[str, str] | None = None,
+        errors: Sequence[Finding] = (),
+        count: int = 1,
     ) -> None:
         super().__init__(detail)
         self.status, self.kind, self.detail = status, kind, detail
         self.field, self.value, self.remedy = field, str(value)[:200], remedy
         self.headers = headers or {}
+        self.errors = errors or (Finding(self.field, self.value, self.remedy),)
+        self.count = count
 
     @classmethod
     def of_wire(cls, error: WireError, kind: str = "bad-job") -> Problem:
-        """A refused document."""
-        return cls(422, kind, str(error), field=error.field, value=error.value, remedy=error.remedy)
+        """A refused document, with all that is wrong with it."""
+        return cls.of_findings(422, kind, str(error), error.findings, error.count)
+
+    @classmethod
+    def of_findings(cls, status: int, kind: str, detail: str, found: Sequence[Finding], count: int) -> Problem:
+        """Of one or more findings, ``count`` in all."""
+        first = found[0]
+        return cls(
+            status, kind, detail, field=first.field, value=first.value, remedy=first.remedy, errors=found, count=count
+        )
 
     def response(self, instance: str) -> Response:
         body: dict[str, Any] = {
@@ -66,6 +93,8 @@ class Problem(Exception):
             "field": self.field,
             "value": self.value,
             "remedy": self.remedy,
+            "errors": [asdict(finding) for finding in self.errors],
+            "count": self.count,
         }
         # ASCII escapes: what a client sent may hold lone surrogates, which no UTF-8 answer can carry
         return Response(json.dumps(body), self.status, self.headers, MEDIA_TYPE)
@@ -80,18 +109,16 @@ def install(app: FastAPI) -> None:
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        first = error.errors()[0]
-        where, *path = [str(part) for part in first["loc"]]
-        field = ".".join(path) or where
-        text = f"{field}: {first['msg']}"
-        found = Problem(400, "bad-request", text, field=field, value=first.get("input", ""), remedy=first["msg"])
-        return found.response(request.url.path)
+        # a location begins with where it was: path, query, header or body
+        found = findings_of([{**one, "loc": one["loc"][1:] or one["loc"]} for one in error.errors()])
+        refused = Problem.of_findings(400, "bad-request", str(found[0]), found[:MOST], len(found))
+        return refused.response(request.url.path)
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         remedy = {
-            404: "see /docs for the addresses",
-            405: f"allowed: {(error.headers or {}).get('Allow', 'see /docs')}",
+            404: "see /openapi.json for the addresses",
+            405: f"allowed: {(error.headers or {}).get('Allow', 'see /openapi.json')}",
         }.get(error.status_code, "")
         found = Problem(
             error.status_code,

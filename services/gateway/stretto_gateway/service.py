@@ -17,7 +17,7 @@ from .problems import Problem
 from .projection import Projection
 from .settings import GatewaySettings
 from .sse import EventSource, trace_id_of
-from .views import OVER, JobView
+from .views import OVER, JobView, Status
 
 R = TypeVar("R", bound=w.Message)
 READ_BACK_S = 5.0
@@ -109,9 +109,15 @@ class Gateway:
         await self._seen(lambda: spec.name in self.projection.jobs)
         view = self.view(spec.name)
         if view.spec != spec:
-            raise Problem(409, "name-taken", f"a job called {spec.name} exists with another specification",
-                          field="name", value=spec.name, remedy="choose another name")  # fmt: skip
+            raise Problem(409, "name-taken",
+                          f"a job called {spec.name} with another specification {_IS[view.status]}",
+                          field="name", value=spec.name, remedy=_taken(view))  # fmt: skip
         return False, view.last_seq
+
+    def status(self, job: str) -> Status:
+        """How far a job is; ``submitted`` while the view lags behind its submission."""
+        view = self.projection.jobs.get(job)
+        return view.status if view is not None else "submitted"
 
     async def cancel(self, job: str, reason: str) -> JobView:
         """Repeatable. Raises Problem 409 for a job that has ended by itself."""
@@ -148,3 +154,21 @@ class Gateway:
                 await asyncio.wait_for(self._advance.wait_for(reached), READ_BACK_S)
             except TimeoutError:
                 log.warning("the read model lags behind", last_seq=self.projection.last_seq)
+
+
+_IS: dict[Status, str] = {
+    "submitted": "has been submitted",
+    "waiting": "waits for capacity",
+    "starting": "is starting",
+    "training": "is training",
+    "finishing": "is finishing",
+    "finished": "has finished",
+    "failed": "has failed",
+    "cancelled": "was cancelled",
+}
+
+
+def _taken(view: JobView) -> str:
+    if view.status in OVER:
+        return "a name belongs to one job for ever, so that its history stays true: choose another name"
+    return f"choose another name; to train this one instead, cancel {view.name} first and then choose another name"

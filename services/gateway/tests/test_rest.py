@@ -31,6 +31,9 @@ def problem(response: httpx.Response) -> dict[str, Any]:
     body = response.json()
     assert body["status"] == response.status_code
     assert {"type", "title", "detail", "instance", "field", "value", "remedy"} <= body.keys()
+    first = body["errors"][0]
+    assert [first[part] for part in ("field", "value", "remedy")] == [body["field"], body["value"], body["remedy"]]
+    assert body["count"] >= len(body["errors"])
     return body
 
 
@@ -80,11 +83,52 @@ def test_another_specification_under_the_same_name_is_a_conflict(gateway: Runnin
         refused = http.post("/jobs", json={**document, "priority": 2})
         assert refused.status_code == 409
         assert problem(refused)["field"] == "name"
+        assert "has been submitted" in problem(refused)["detail"]
+        assert "another name" in problem(refused)["remedy"]
         # also for a gateway that has not read the first one from memory but from the stream
         gateway.restart()
     with gateway.http() as http:
         assert http.post("/jobs", json={**document, "priority": 2}).status_code == 409
         assert http.post("/jobs", json=document).status_code == 200
+
+
+def test_who_submits_a_job_again_is_told_how_far_it_is(gateway: Running) -> None:
+    document = spec()
+    with gateway.http() as http:
+        assert http.post("/jobs", json=document).json()["status"] == "submitted"
+        http.delete(f"/jobs/{document['name']}")
+        assert http.post("/jobs", json=document).json()["status"] == "cancelled"
+        other = problem(http.post("/jobs", json={**document, "priority": 2}))
+    assert "was cancelled" in other["detail"]
+    assert "cancel " not in other["remedy"]
+
+
+def test_everything_that_is_wrong_with_a_specification_is_told_with_its_place(gateway: Running) -> None:
+    text = "name: a\nmodel: {entry: 'm:M', optimiser: adam}\ndataset:\n  samples: 0\n"
+    with gateway.http() as http:
+        told = problem(http.post("/jobs", content=text, headers={"Content-Type": "application/yaml"}))
+        twice = problem(http.post("/jobs", content=text + "name: b\n", headers={"Content-Type": "application/yaml"}))
+        many = problem(http.post("/jobs", json=spec("a", environment={f"A{n}": n for n in range(30)})))
+    assert [(one["field"], one["value"], one["line"], one["column"]) for one in told["errors"]] == [
+        ("model.optimiser", "adam", 2, 23),
+        ("dataset.samples", "0", 4, 3),
+    ]
+    assert "optimizer?" in told["remedy"]
+    assert (twice["field"], twice["value"]) == ("name", "line 1 and line 5")
+    assert (len(many["errors"]), many["count"]) == (20, 30)
+
+
+def test_a_bad_parameter_is_told_in_words_of_ours(gateway: Running) -> None:
+    with gateway.http() as http:
+        told = problem(http.get("/jobs", params={"status": "done"}))
+        assert (told["field"], told["value"]) == ("status", "done")
+        assert told["remedy"].startswith("one of 'submitted'")
+        assert problem(http.get("/events", params={"after": -1}))["remedy"] == "at least 0"
+
+
+def test_no_page_of_the_gateway_loads_anything_from_outside(gateway: Running) -> None:
+    told = problem(httpx.get(f"{gateway.url}/docs", trust_env=False))
+    assert (told["status"], told["remedy"]) == (404, "see /openapi.json for the addresses")
 
 
 def test_of_many_who_submit_different_jobs_under_one_name_one_wins(gateway: Running) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-import yaml
 from stretto_wire import JobSpec, WireError
+from stretto_wire.jobfile import read_job
 from stretto_wire.schemas import job_schema
 
 from .. import render
@@ -26,7 +28,7 @@ from ..options import (
     console,
     print_json,
 )
-from .watching import follow_to_the_end
+from .watching import OVER, follow_to_the_end
 
 PANEL = "Jobs"
 
@@ -43,6 +45,7 @@ def register(app: typer.Typer) -> None:
 
 def submit(
     file: Annotated[Path, typer.Argument(metavar="JOB.YAML", help="specification; - reads it from stdin")],
+    name: Annotated[str | None, typer.Option("--name", help="instead of the name in the file")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="stay until it ends; fails if the job does")] = False,
     output: OutputOption = Output.TABLE,
     folder: FolderOption = DEFAULT_FOLDER,
@@ -51,14 +54,14 @@ def submit(
 ) -> None:
     """Submit a job. No resources have to be stated; see `stretto schema` for all that can be.
 
-    The same specification again changes nothing; another one under the same name is refused.
+    The same specification again changes nothing; another one under the same name is refused. A name belongs to one
+    job for ever: to train the same again, give it another one with --name.
     """
-    text = read_spec(file)
+    text = read_spec(file, name)
     with connect(folder, url, token) as gateway:
         done = gateway.submit(text)
         if not follow:
-            note = f"{done['job']} submitted" if done["created"] else f"{done['job']} was submitted already"
-            answer(output, done, lambda: f"{note}; [bold]stretto watch {done['job']}[/bold] shows it")
+            answer(output, done, lambda: _note(file, done))
             return
         view = follow_to_the_end(gateway, done["job"], quiet=output is Output.JSON)
     answer(output, view, lambda: render.job_summary(view))
@@ -66,19 +69,34 @@ def submit(
         raise CliError(f"{view['name']} {view['status']}: {view['reason']}")
 
 
-def read_spec(file: Path) -> str:
-    """The text of a specification that would be accepted. Raises BadInput with field, value and remedy."""
+def _note(file: Path, done: dict[str, Any]) -> str:
+    job, state = done["job"], done["status"]
+    if done["created"]:
+        return f"{job} submitted; [bold]stretto watch {job}[/bold] shows it"
+    if state in OVER:
+        return (
+            f"nothing was started: {job} was submitted before and is {state}; [bold]stretto explain {job}[/bold] tells "
+            f"its story\nto train the same again: [bold]stretto submit {file} --name {job[:61]}-2[/bold]"
+        )
+    return f"{job} was submitted before and is {state}; [bold]stretto watch {job}[/bold] shows it"
+
+
+def read_spec(file: Path, name: str | None = None) -> str:
+    """A specification that would be accepted, as YAML or JSON. Raises BadInput with all that is wrong."""
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"cannot read {file}: {error}") from error
     try:
-        JobSpec.parse(yaml.safe_load(text))
-    except yaml.YAMLError as error:
-        raise BadInput(f"{file} is not YAML: {error}") from error
+        spec = read_job(text)
+        if name is None:
+            return text
+        renamed = {**spec.model_dump(mode="json", exclude_unset=True), "name": name}
+        JobSpec.parse(renamed)
+        return json.dumps(renamed)
     except WireError as error:
-        raise BadInput(f"{file}: {error}") from error
-    return text
+        errors = [asdict(finding) for finding in error.findings]
+        raise BadInput(f"{file} is refused", errors, error.count) from error
 
 
 def list_jobs(

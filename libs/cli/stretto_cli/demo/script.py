@@ -75,7 +75,7 @@ def main(folder: Path | None, quiet: bool) -> int:
     cluster = embedded.Plan(folder, cpu_cores=course.CLUSTER_CPU_CORES, settings=course.SETTINGS)
     try:
         where = start_detached(cluster)
-        story.tell(f"all ready after {where['ready_s']:.1f} s; gateway {where['gateway_url']}/docs")
+        story.tell(f"all ready after {where['ready_s']:.1f} s; gateway {where['gateway_url']}")
         asyncio.run(_seed(folder, where["nats_url"]))
         story.tell(f"{len(course.past_jobs())} past jobs are in the history that warm start reads")
         with Gateway(*locate(folder, None, None)) as gateway:

@@ -1,0 +1,252 @@
+"""What is wrong with a document, in our own words: each finding with its place, the value there, and the remedy."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+MOST = 20
+"""findings that are told one by one; of the others, their number"""
+
+Path = tuple[str | int, ...]
+Marks = Mapping[Path, tuple[int, int]]
+"""line and column, from 1, of what stands at a path"""
+
+_WHOLE_TYPES = frozenset({"int_type", "int_from_float", "int_parsing", "int_parsing_size"})
+_SCALARS = frozenset({"str", "int", "float", "bool"})
+_BOUNDS = ("ge", "gt", "le", "lt", "max_length", "pattern")
+_KINDS = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    dict: "a mapping of names to values",
+    tuple: "a list",
+    list: "a list",
+}
+_BY_TYPE = {
+    "string_type": "text",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "dict_type": "a mapping of names to values",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "finite_number": "a finite number",
+    "none_required": "nothing",
+    "invalid_key": "a name that is text, in quotes if it looks like a number",
+    "recursion_loop": "nested less deeply",
+    **dict.fromkeys(_WHOLE_TYPES, "a whole number"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong. ``field``: dotted path; ``line`` and ``column`` from 1, where a text was read."""
+
+    field: str
+    value: str
+    remedy: str
+    line: int | None = None
+    column: int | None = None
+
+    def __str__(self) -> str:
+        place = "" if self.line is None else f"line {self.line}, column {self.column}: "
+        return f"{place}{self.field} = {self.value}: {self.remedy}"
+
+
+def short(value: Any, limit: int = 120) -> str:
+    """Printable, on one line and not long, whatever it is."""
+    try:
+        text = value if isinstance(value, str) and value else repr(value)
+    except (ValueError, RecursionError):  # Python refuses to print integers of thousands of digits
+        text = f"a {type(value).__name__} that cannot be printed"
+    if len(text) > limit:
+        text = f"{text[:limit]}… ({len(text)} characters)"
+    return text if text.isprintable() else repr(text)[1:-1]
+
+
+def finding(path: Iterable[str | int], value: Any, remedy: str, place: tuple[int, int] | None = None) -> Finding:
+    """A finding that can stand in a header, a log line or a terminal, whatever arrived."""
+    field = ".".join(str(part) for part in path if part != "")
+    return Finding(short(field or "(document)"), short(value), short(remedy, 1000), *(place or ()))
+
+
+def findings_of(
+    errors: Sequence[Any], model: type[BaseModel] | None = None, marks: Marks | None = None, where: str = ""
+) -> list[Finding]:
+    """The errors of pydantic about a document of ``model``, each as one finding; ``where`` is put before the paths."""
+    found: dict[tuple[Any, ...], Finding] = {}
+    for error in errors:
+        path: Path = tuple(error["loc"])
+        absent = error["type"] == "missing"
+        remedy = _remedy(error, path, model)
+        if path and path[-1] in _SCALARS and error["type"].partition("_")[0] in ("string", "int", "float", "bool"):
+            path, remedy = path[:-1], "text, a number, true or false"  # one value, tried as each of the four
+        if path and path[-1] == "[key]":
+            path = path[:-1]
+        value = "absent" if absent else error.get("input")
+        key = (path, remedy)
+        if key not in found:
+            found[key] = finding((where, *path), _told(value), remedy, _place(path, marks))
+    return sorted(found.values(), key=lambda one: (one.line or 0, one.column or 0))
+
+
+def _told(value: Any) -> Any:
+    """As a user knows it: nothing is empty, and text that looks like a number has its quotes."""
+    if value is None:
+        return "empty"
+    return f'"{value}"' if isinstance(value, str) and _as_number(value) is not None else value
+
+
+def _as_number(value: Any) -> float | None:
+    try:
+        return None if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _place(path: Path, marks: Marks | None) -> tuple[int, int] | None:
+    """Where it stands, or the nearest thing around it that stands somewhere."""
+    while marks is not None:
+        if path in marks:
+            return marks[path]
+        if not path:
+            return None
+        path = path[:-1]
+    return None
+
+
+# remedies ----------------------------------------------------------------------------------------------------------
+
+
+def _remedy(error: Any, path: Path, model: type[BaseModel] | None) -> str:
+    kind, context = error["type"], error.get("ctx", {})
+    if kind == "value_error":
+        return str(context["error"])
+    if kind == "json_invalid":
+        return f"valid JSON: {context['error']}"
+    if kind == "extra_forbidden":
+        return _known_fields(str(path[-1]), _owner(path, model))
+    if path and path[-1] == "[key]":
+        return f"a name of the form {context['pattern']}" if "pattern" in context else "another name"
+    if kind in ("model_type", "model_attributes_type", "dataclass_type") and not path:
+        return _mapping(model) if model else "a mapping of fields"
+    field = _field(path, model)
+    if kind == "missing":
+        return "has to be stated" + (f": {_expected(field, {})}" if field else "")
+    if field is not None:
+        return _expected(field, context) + _hint(kind, error.get("input"))
+    bounds = _bounded(context)
+    if kind in _BY_TYPE:
+        return _BY_TYPE[kind] + bounds + _hint(kind, error.get("input"))
+    if kind == "literal_error":
+        return f"one of {context['expected']}"
+    return bounds.lstrip(", ") or str(error["msg"])
+
+
+def _known_fields(name: str, owner: type[BaseModel] | None) -> str:
+    if owner is None:
+        return "no such field here"
+    near = difflib.get_close_matches(name, owner.model_fields, n=1, cutoff=0.6)
+    if near:
+        return f"no such field here; did you mean {near[0]}?"
+    return f"no such field here; known are {', '.join(owner.model_fields)}"
+
+
+def _hint(kind: str, given: Any) -> str:
+    """What people write who know other formats: numbers in quotes, 1e6 for a count, a bare number for text."""
+    if kind == "finite_number":
+        return "; neither infinite nor NaN"
+    if kind == "string_type" and isinstance(given, bool | int | float):
+        return f'; in quotes: "{short(given, 40)}"'
+    number = _as_number(given) if kind in (*_WHOLE_TYPES, "float_type") else None
+    if number is None:
+        return ""
+    if kind == "float_type":
+        return f", without quotes: {given}"
+    return f", written {number:.0f}" if number.is_integer() and abs(number) < 2**53 else ""
+
+
+def _expected(field: FieldInfo, context: Mapping[str, Any]) -> str:
+    """What a field takes: its kind, its bounds, and what it is for."""
+    kind, bounds = _plain(field.annotation), _bounds_of(field.metadata)
+    if get_origin(kind) is Annotated:  # of ``Annotated[X, …] | None``
+        kind, bounds = get_args(kind)[0], bounds | _bounds_of(get_args(kind)[1:])
+    if get_origin(kind) is Literal:
+        text = "one of " + ", ".join(str(choice) for choice in get_args(kind))
+    elif isinstance(kind, type) and issubclass(kind, BaseModel):
+        text = _mapping(kind)
+    else:
+        bounds |= {name: bound for name, bound in context.items() if name in _BOUNDS}
+        if field.description:
+            bounds.pop("pattern", None)  # said in words
+        sizes = (field.description or "").startswith("bytes")
+        text = _KINDS.get(get_origin(kind) or kind, "another value") + _bounded(bounds, sizes)
+    return text + (f" ({field.description})" if field.description else "")
+
+
+def _mapping(model: type[BaseModel]) -> str:
+    return f"a mapping with the fields {', '.join(model.model_fields)}"
+
+
+def _bounds_of(metadata: Iterable[Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for item in metadata:
+        found |= _bounds_of(item.metadata) if isinstance(item, FieldInfo) else {}
+        found |= {name: bound for name in _BOUNDS if (bound := getattr(item, name, None)) is not None}
+    return found
+
+
+def _bounded(bounds: Mapping[str, Any], sizes: bool = False) -> str:
+    told = [
+        f"{words} {_size(bounds[name]) if sizes else _number(bounds[name])}"
+        for name, words in (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below"))
+        if name in bounds
+    ]
+    text = f", {' and '.join(told)}" if told else ""
+    if "pattern" in bounds:
+        text += f" of the form {bounds['pattern']}"
+    return text + (f", at most {bounds['max_length']} long" if "max_length" in bounds else "")
+
+
+def _number(bound: Any) -> str:
+    return f"{bound:g}" if isinstance(bound, float) else str(bound)
+
+
+def _size(bound: int) -> str:
+    power = (bound.bit_length() - 1) // 10
+    return f"{bound >> 10 * power}{' KMGT'[power]}i" if 0 < power < 5 and bound % (1 << 10 * power) == 0 else str(bound)
+
+
+# fields ------------------------------------------------------------------------------------------------------------
+
+
+def _plain(annotation: Any) -> Any:
+    """``X`` of ``X | None``."""
+    if get_origin(annotation) in (Union, UnionType):
+        others = [choice for choice in get_args(annotation) if choice is not type(None)]
+        return others[0] if len(others) == 1 else annotation
+    return annotation
+
+
+def _owner(path: Path, model: type[BaseModel] | None) -> type[BaseModel] | None:
+    """The model that the last part of the path should be a field of."""
+    for part in path[:-1]:
+        if model is None or part not in model.model_fields:
+            return None
+        inner = _plain(model.model_fields[str(part)].annotation)
+        model = inner if isinstance(inner, type) and issubclass(inner, BaseModel) else None
+    return model
+
+
+def _field(path: Path, model: type[BaseModel] | None) -> FieldInfo | None:
+    owner = _owner(path, model)
+    return owner.model_fields.get(str(path[-1])) if owner is not None and path else None
