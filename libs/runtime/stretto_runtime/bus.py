@@ -1,6 +1,6 @@
-"""One connection: publish with acknowledgement, ask JetStream, know when the connection was broken.
+"""One connection: publish with acknowledgement, ask JetStream or a peer, know when the connection was broken.
 
-nats-py's own publish costs a task per message (``wait_for``); here an acknowledgement is one future and one sweeper
+nats-py's own publish and request cost a task per message (``wait_for``); here an answer is one future and one sweeper
 watches all deadlines. While disconnected nothing is buffered: a message that was never sent must not overtake, after
 the reconnect, one that was lost.
 """
@@ -13,7 +13,7 @@ import json
 import re
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import nats.errors
 import structlog
@@ -21,7 +21,7 @@ from nats.aio.msg import Msg
 from pydantic import SecretStr
 
 from stretto_runtime.connection import Connection, direct
-from stretto_runtime.faults import BusFault, Fenced
+from stretto_runtime.faults import BusFault, Fenced, NobodyListens
 
 EVENTS = "STRETTO"
 DEAD_LETTERS = "DLQ"
@@ -29,11 +29,21 @@ STATE = "KV_STATE"
 STATE_PREFIX = "$KV.STATE."
 
 WRONG_LAST_SEQUENCE = 10071
+NOBODY = "503"
 ACK_TIMEOUT_S = 5.0
-SWEEP_S = 1.0
+SWEEP_S = 0.25
 DENIED = re.compile(r'permissions violation for publish to "([^"]+)"', re.IGNORECASE)
 
 log = structlog.get_logger("stretto.bus")
+
+
+class Awaited(NamedTuple):
+    """An answer that is to come to our inbox; ``settle`` makes of it what the future brings."""
+
+    future: asyncio.Future[Any]
+    deadline_s: float
+    subject: str
+    settle: Callable[[asyncio.Future[Any], Msg], None]
 
 
 class Bus:
@@ -46,7 +56,7 @@ class Bus:
         self.last_error = ""
         self.on_reconnect: list[Callable[[], None]] = []
         self.sweeps: list[Callable[[float], None]] = []
-        self._pending: dict[str, tuple[asyncio.Future[dict[str, Any]], float, str]] = {}
+        self._pending: dict[str, Awaited] = {}
         self._serial = 0
         self._loop = asyncio.get_running_loop()
         self._sweeper: asyncio.TimerHandle | None = None
@@ -110,7 +120,7 @@ class Bus:
             raise BusFault(f"cannot connect to {url} as {user!r}: {error}; check STRETTO_NATS_*") from error
         finally:
             connecting.cancel()
-        await bus.subscribe(f"{inbox}.ack.*", bus._acknowledged)
+        await bus.subscribe(f"{inbox}.to.*", bus._answered)
         bus._sweeper = bus._loop.call_later(SWEEP_S, bus._sweep)
         return bus
 
@@ -147,16 +157,18 @@ class Bus:
         self, subject: str, data: bytes, headers: dict[str, str] | None = None, timeout_s: float = ACK_TIMEOUT_S
     ) -> asyncio.Future[dict[str, Any]]:
         """Send now; the future brings JetStream's answer, or ``BusFault`` (``Fenced`` for err 10071)."""
-        self._serial += 1
-        token = str(self._serial)
-        future: asyncio.Future[dict[str, Any]] = self._loop.create_future()
-        self._pending[token] = (future, self._loop.time() + timeout_s, subject)
-        try:
-            await self.connection.publish(subject, data, reply=f"{self.inbox}.ack.{token}", headers=headers)
-        except nats.errors.Error as error:
-            self._pending.pop(token, None)
-            raise BusFault(f"cannot send to {subject}: {error or type(error).__name__}") from error
-        return future
+        return await self._send(subject, data, headers, timeout_s, _acknowledge)
+
+    async def request(
+        self, subject: str, data: bytes, headers: dict[str, str] | None = None, timeout_s: float = ACK_TIMEOUT_S
+    ) -> Msg:
+        """Ask whoever listens; the first answer.
+
+        Raises:
+            NobodyListens: at once.
+            BusFault: not sent, or not answered within ``timeout_s`` and up to ``SWEEP_S`` more.
+        """
+        return await (await self._send(subject, data, headers, timeout_s, _answer))
 
     async def store(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> int:
         """Publish to a stream once; returns the stored sequence.
@@ -200,28 +212,35 @@ class Bus:
         data = json.dumps(body).encode() if body is not None else b""
         return await (await self.post(f"$JS.API.{api}", data, timeout_s=timeout_s))
 
-    def _acknowledged(self, msg: Msg) -> None:
-        entry = self._pending.pop(msg.subject.rpartition(".")[2], None)
-        if entry is None or entry[0].done():
-            return
-        if not msg.data:
-            status = (msg.headers or {}).get("Status", "")
-            entry[0].set_exception(BusFault("no stream answers" if status == "503" else f"status {status}"))
-            return
-        answer = json.loads(msg.data)
-        error = answer.get("error")
-        if error is None:
-            entry[0].set_result(answer)
-            return
-        code = int(error.get("err_code", error.get("code", 0)))
-        kind = Fenced if code == WRONG_LAST_SEQUENCE else BusFault
-        entry[0].set_exception(kind(f"{error.get('description')} ({code})", code))
+    async def _send(
+        self,
+        subject: str,
+        data: bytes,
+        headers: dict[str, str] | None,
+        timeout_s: float,
+        settle: Callable[[asyncio.Future[Any], Msg], None],
+    ) -> asyncio.Future[Any]:
+        self._serial += 1
+        token = str(self._serial)
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._pending[token] = Awaited(future, self._loop.time() + timeout_s, subject, settle)
+        try:
+            await self.connection.publish(subject, data, reply=f"{self.inbox}.to.{token}", headers=headers)
+        except nats.errors.Error as error:
+            self._pending.pop(token, None)
+            raise BusFault(f"cannot send to {subject}: {error or type(error).__name__}") from error
+        return future
+
+    def _answered(self, msg: Msg) -> None:
+        awaited = self._pending.pop(msg.subject.rpartition(".")[2], None)
+        if awaited is not None and not awaited.future.done():
+            awaited.settle(awaited.future, msg)
 
     def _deny(self, subject: str, text: str) -> None:
         """The server refuses a publish without saying which: every one to that subject that waits now is meant."""
-        for future, _, waiting_for in self._pending.values():
-            if waiting_for.lower() == subject and not future.done():  # nats-py reports in lower case
-                future.set_exception(BusFault(f"{text}; see permissions in stretto_runtime.provision"))
+        for awaited in self._pending.values():
+            if awaited.subject.lower() == subject and not awaited.future.done():  # nats-py reports in lower case
+                awaited.future.set_exception(BusFault(f"{text}; see permissions in stretto_runtime.provision"))
 
     def _denial(self) -> str:
         """A denied publish looks like a timeout: its reason came by the error callback."""
@@ -229,18 +248,42 @@ class Bus:
 
     def _sweep(self) -> None:
         now = self._loop.time()
-        late = [token for token, (_, deadline, _) in self._pending.items() if deadline < now]
+        late = [token for token, awaited in self._pending.items() if awaited.deadline_s < now]
         for token in late:
-            future = self._pending.pop(token)[0]
+            future = self._pending.pop(token).future
             if not future.done():
-                future.set_exception(BusFault(f"the server did not answer in time{self._denial()}"))
+                future.set_exception(BusFault(f"no answer in time{self._denial()}"))
         for sweep in list(self.sweeps):
             sweep(now)
         self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
 
     def _fail_all(self, fault: BusFault) -> None:
         pending, self._pending = self._pending, {}
-        for future, _, _ in pending.values():
-            if not future.done():
-                future.set_exception(fault)
-                future.exception()  # somebody who stopped waiting must not cause "never retrieved"
+        for awaited in pending.values():
+            if not awaited.future.done():
+                awaited.future.set_exception(fault)
+                awaited.future.exception()  # somebody who stopped waiting must not cause "never retrieved"
+
+
+def _acknowledge(future: asyncio.Future[dict[str, Any]], msg: Msg) -> None:
+    """JetStream's answer."""
+    if not msg.data:
+        status = (msg.headers or {}).get("Status", "")
+        future.set_exception(BusFault("no stream answers" if status == NOBODY else f"status {status}"))
+        return
+    answer = json.loads(msg.data)
+    error = answer.get("error")
+    if error is None:
+        future.set_result(answer)
+        return
+    code = int(error.get("err_code", error.get("code", 0)))
+    kind = Fenced if code == WRONG_LAST_SEQUENCE else BusFault
+    future.set_exception(kind(f"{error.get('description')} ({code})", code))
+
+
+def _answer(future: asyncio.Future[Msg], msg: Msg) -> None:
+    """A peer's answer."""
+    if not msg.data and msg.headers and msg.headers.get("Status") == NOBODY:
+        future.set_exception(NobodyListens("nobody listens"))
+    else:
+        future.set_result(msg)

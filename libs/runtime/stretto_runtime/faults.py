@@ -23,6 +23,10 @@ class Fenced(BusFault):
     """A newer owner has written its fence or its epoch: what was refused must not be tried again."""
 
 
+class NobodyListens(BusFault):
+    """The subject has no subscriber at the moment."""
+
+
 class PartitionLost(RuntimeFault):
     """This replica does not own the partition of that job (any more)."""
 

@@ -18,7 +18,6 @@ import uuid
 from collections import deque
 from typing import Any
 
-import nats.errors
 from pydantic import ValidationError
 from stretto_wire.base import Message
 from stretto_wire.errors import WireError
@@ -26,7 +25,7 @@ from stretto_wire.refusals import ERROR_HEADER, Refusal, Refused
 from stretto_wire.registry import channel_of, decode, encode, subject_of
 
 from stretto_runtime.bus import Bus
-from stretto_runtime.faults import BusFault, CallRefused, CallTimeout, PartitionLost
+from stretto_runtime.faults import BusFault, CallRefused, CallTimeout, NobodyListens, PartitionLost
 from stretto_runtime.log import Fence
 
 FRAME_ENTRIES = 256
@@ -180,11 +179,11 @@ class Caller:
         subject = subject_of(request, pod=pod)
         headers = {"traceparent": trace} if trace else None
         try:
-            msg = await self._bus.connection.request(subject, encode(request), timeout_s, headers=headers)
-        except nats.errors.NoRespondersError:
+            msg = await self._bus.request(subject, encode(request), headers, timeout_s)
+        except NobodyListens:
             raise CallTimeout(f"{subject}: the pod is not connected; it starts, has exited, or never was") from None
-        except (nats.errors.Error, TimeoutError) as error:
-            raise CallTimeout(f"{subject}: no answer within {timeout_s} s ({type(error).__name__})") from None
+        except BusFault as fault:
+            raise CallTimeout(f"{subject}: no answer within {timeout_s} s ({fault})") from None
         return self._answer(request, msg.headers, msg.data)
 
     async def _ask(self, request: Message, subject: str, request_id: str, timeout_s: float, trace: str) -> Any:
@@ -195,14 +194,14 @@ class Caller:
         reason = "no owner"
         while (left := deadline - loop.time()) > 0:
             try:
-                msg = await self._bus.connection.request(subject, data, min(ATTEMPT_S, left), headers=headers)
+                msg = await self._bus.request(subject, data, headers, min(ATTEMPT_S, left))
                 if (msg.headers or {}).get(ERROR_HEADER) != "busy":
                     return self._answer(request, msg.headers, msg.data)
                 reason = "the owner has too many requests waiting"
-            except nats.errors.NoRespondersError:
+            except NobodyListens:
                 reason = "nobody owns this job at the moment"
-            except (nats.errors.Error, TimeoutError) as error:
-                reason = f"no answer ({type(error).__name__})"
+            except BusFault as fault:
+                reason = f"no answer ({fault})"
             await asyncio.sleep(NO_OWNER_DELAY_S)
         raise CallTimeout(f"{subject}: {reason} for {timeout_s} s; is the service running? see its /readyz")
 

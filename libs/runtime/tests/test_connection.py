@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nats.aio.client import Client as Original
 from stretto_runtime import Client
 from stretto_runtime.connection import Connection
+from stretto_runtime.faults import BusFault, NobodyListens
 
 names = st.from_regex(r"[A-Za-z][A-Za-z0-9-]{0,20}", fullmatch=True)
 values = st.text(st.characters(exclude_characters="\r\n", exclude_categories=("Cs", "Cc")), max_size=30)
@@ -32,6 +34,34 @@ async def test_what_is_sent_arrives_and_a_line_break_cannot_forge_a_header(clien
     assert (plain.subject, plain.data, plain.headers) == ("probe.plain", b"1", None)
     assert (headed.data, headed.reply, headed.headers) == (b"2", "probe.back", {"a": "ä b", "empty": ""})
     assert forged.headers == {"a": "x evil: 1", "b": "y"}
+
+
+async def test_a_request_is_answered_or_hears_that_nobody_listens_or_gives_up(client: Client) -> None:
+    bus = client.bus
+    loop = asyncio.get_running_loop()
+    await bus.subscribe("probe.echo", lambda msg: loop.create_task(bus.send(msg.reply, msg.data, {"error": "none"})))
+    await bus.subscribe("probe.deaf", lambda msg: None)
+    answers = await asyncio.gather(*(bus.request("probe.echo", b"%d" % n) for n in range(20)))
+    assert [(answer.data, answer.headers) for answer in answers] == [(b"%d" % n, {"error": "none"}) for n in range(20)]
+    with pytest.raises(NobodyListens):
+        await bus.request("probe.nobody", b"", timeout_s=60)
+    with pytest.raises(BusFault, match="no answer in time"):
+        await bus.request("probe.deaf", b"", timeout_s=0.1)
+
+
+async def test_what_is_sent_in_one_turn_leaves_in_one_write_in_order(client: Client) -> None:
+    got: asyncio.Queue[Any] = asyncio.Queue()
+    await client.bus.subscribe("probe.order", got.put_nowait)
+    await client.bus.flush()
+    transport, writes = client.bus.connection._transport, list[int]()
+    assert transport is not None
+    original = transport.writelines
+    transport.writelines = lambda lines: (writes.append(len(lines)), original(lines))[1]  # type: ignore[method-assign]
+    for number in range(50):
+        await client.bus.send("probe.order", b"%d" % number)
+    await client.bus.flush()
+    assert [(await got.get()).data for _ in range(50)] == [b"%d" % number for number in range(50)]
+    assert [count for count in writes if count] == [50]
 
 
 async def test_a_handler_that_raises_does_not_end_the_connection(client: Client) -> None:
