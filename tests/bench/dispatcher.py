@@ -2,7 +2,8 @@
 
 One pair is one ``next-shard`` request that completes the last shard and leases another; it is on the stream before
 its reply leaves. The baseline is what one client gets by publishing to the same stream serially, each time waiting for
-the acknowledgement. Both are measured in turns, on the same server.
+the acknowledgement. Both are measured in turns, on the same server. On a machine that does something else, too, the
+CPU time of a pair is the steadier figure: the note tells it for dispatcher, server and clients.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from stretto_runtime import Client, EmbeddedServer, provision
 from stretto_wire import events, requests
@@ -45,7 +46,8 @@ async def _measure(sync: str) -> list[dict[str, Any]]:
         dispatcher = await asyncio.create_subprocess_exec(*command, env=environment, stdout=subprocess.DEVNULL)
         try:
             await _submit(client)
-            rounds = [await _round(client, server.url, number) for number in range(ROUNDS)]
+            paid = (dispatcher.pid, server.pid)
+            rounds = [await _round(client, server.url, number, paid) for number in range(ROUNDS)]
         finally:
             dispatcher.terminate()
             await asyncio.wait_for(dispatcher.wait(), 20)
@@ -67,9 +69,21 @@ async def _submit(client: Client) -> None:
     raise RuntimeError("the dispatcher does not know the job after 30 s")
 
 
-async def _round(client: Client, url: str, number: int) -> tuple[float, float, list[float]]:
-    """Pairs a second, serial acknowledgements a second (before and after), latencies in seconds."""
+class Round(NamedTuple):
+    """What one round measured: rates per second, latencies in seconds, CPU microseconds a pair."""
+
+    pairs: float
+    serial: float
+    latencies: list[float]
+    dispatcher_us: float
+    server_us: float
+    clients_us: float
+
+
+async def _round(client: Client, url: str, number: int, paid: tuple[int, ...]) -> Round:
+    """The serial acknowledgements are measured before and after. ``paid``: processes whose CPU time is told."""
     before = await _serial(client)
+    begun = [_cpu_s(pid) for pid in paid]
     share = CLIENTS // PROCESSES
     started = [
         await asyncio.create_subprocess_exec(
@@ -80,9 +94,18 @@ async def _round(client: Client, url: str, number: int) -> tuple[float, float, l
         for index in range(PROCESSES)
     ]
     told = [json.loads((await process.communicate())[0]) for process in started]
+    spent = [_cpu_s(pid) - before_s for pid, before_s in zip(paid, begun, strict=True)]
+    spent.append(sum(part["cpu_s"] for part in told))
     serial = (before + await _serial(client)) / 2
     latencies = [latency for part in told for latency in part["latencies_s"]]
-    return sum(part["pairs_per_s"] for part in told), serial, latencies
+    pairs = sum(part["pairs"] for part in told)
+    return Round(len(latencies) / ROUND_S, serial, latencies, *(1e6 * each / pairs for each in spent))
+
+
+def _cpu_s(pid: int) -> float:
+    """User and system seconds of a process so far (proc(5), fields 14 and 15)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def _serial(client: Client) -> float:
@@ -95,23 +118,27 @@ async def _serial(client: Client) -> float:
     return count / (time.perf_counter() - begin)
 
 
-def _rows(rounds: list[tuple[float, float, list[float]]], sync: str) -> list[dict[str, Any]]:
-    pairs, serial, _ = zip(*rounds, strict=True)
-    ratio = statistics.median(each / base for each, base in zip(pairs, serial, strict=True))
-    p99_ms = 1000 * statistics.median(_quantile(latencies, 0.99) for _, _, latencies in rounds)
-    p50_ms = 1000 * statistics.median(_quantile(latencies, 0.5) for _, _, latencies in rounds)
+def _rows(rounds: list[Round], sync: str) -> list[dict[str, Any]]:
+    ratios = [each.pairs / each.serial for each in rounds]
+    ratio = statistics.median(ratios)
+    p99_ms = 1000 * statistics.median(_quantile(each.latencies, 0.99) for each in rounds)
+    p50_ms = 1000 * statistics.median(_quantile(each.latencies, 0.5) for each in rounds)
     mode = f", sync {sync}" if sync else ""
-    spread = " ".join(f"{each / base:.2f}" for each, base in zip(pairs, serial, strict=True))
+    spread = " ".join(f"{each:.2f}" for each in ratios)
+    costs = [
+        f"{name} {statistics.median(getattr(each, name + '_us') for each in rounds):.0f}"
+        for name in ("dispatcher", "server", "clients")
+    ]
     barred = not sync
     throughput = {
         "name": f"durable next, 8 clients, one job{mode}",
-        "value": statistics.median(pairs),
+        "value": statistics.median(each.pairs for each in rounds),
         "unit": "pairs/s",
-        "baseline": statistics.median(serial),
+        "baseline": statistics.median(each.serial for each in rounds),
         "ratio": ratio,
         "bar": ">= 0.5 x serial publish-ack" if barred else "",
         "ok": ratio >= 0.5 if barred else None,
-        "note": f"median of {ROUNDS} rounds ({spread}); load {os.getloadavg()[0]:.1f}",
+        "note": f"median of {ROUNDS} rounds ({spread}); us CPU/pair: {', '.join(costs)}; load {os.getloadavg()[0]:.1f}",
     }
     latency = {
         "name": f"durable next, p99{mode}",
@@ -134,15 +161,17 @@ def _quantile(values: list[float], share: float) -> float:
 async def _drive(url: str, first: int, count: int) -> dict[str, Any]:
     """``count`` clients with a connection each; what they measured after the warm-up."""
     clients = [await Client.connect(url, name=f"worker-{first + index}") for index in range(count)]
-    start = time.perf_counter() + WARM_S
+    start, begun_s = time.perf_counter() + WARM_S, time.process_time()
     parts = await asyncio.gather(*(_work(c, f"worker-{first + i}", start) for i, c in enumerate(clients)))
+    cpu_s = time.process_time() - begun_s
     for client in clients:
         await client.close()
-    latencies = [latency for part in parts for latency in part]
-    return {"pairs_per_s": len(latencies) / ROUND_S, "latencies_s": latencies}
+    latencies = [latency for _, part in parts for latency in part]
+    return {"pairs": sum(pairs for pairs, _ in parts), "cpu_s": cpu_s, "latencies_s": latencies}
 
 
-async def _work(client: Client, pod: str, start: float) -> list[float]:
+async def _work(client: Client, pod: str, start: float) -> tuple[int, list[float]]:
+    """How many pairs in all, and the latencies of those after the warm-up."""
     subject, number, done = "", 0, None
     latencies: list[float] = []
     while (begin := time.perf_counter()) < start + ROUND_S:
@@ -150,14 +179,14 @@ async def _work(client: Client, pod: str, start: float) -> list[float]:
         request = requests.NextShard(job=JOB, request_id=f"{pod}.{number}", pod=pod, complete=done)
         subject = subject or subject_of(request)
         headers = {"request-id": request.request_id}
-        message = await client.bus.connection.request(subject, encode(request), 10, headers=headers)
+        message = await client.bus.request(subject, encode(request), headers, 10)
         reply = decode(requests.NextShardReply, message.data)
         if reply.shard is None or reply.stale:
             raise RuntimeError(f"{pod} got {reply}")
         done = requests.ShardReport(id=reply.shard.id, attempt=reply.shard.attempt)
         if begin >= start:
             latencies.append(time.perf_counter() - begin)
-    return latencies
+    return number, latencies
 
 
 if __name__ == "__main__":
