@@ -11,25 +11,27 @@ from rich.table import Table
 from rich.text import Text
 
 from . import figures as f
-from .render import table
+from .render import head, table
 
 Json = dict[str, Any]
 
 
 def decisions(view: Json, chosen: list[Json]) -> RenderableType:
-    """All decisions of a job, oldest first, and what was refused."""
-    parts: list[RenderableType] = [_decision(decision) for decision in chosen]
+    """All decisions of a job, oldest first, and what was refused, under the job's name, state and plan."""
+    parts: list[RenderableType] = [head(view), *(_decision(decision) for decision in chosen)]
     for refusal in view["refusals"][-5:]:
         parts.append(
             Text(f"{f.clock(refusal['time_s'])} refused {refusal['kind']}: {f.short_plan(refusal['wanted'])}; "
                  f"{'; '.join(refusal['reasons'])}", style="yellow")
         )  # fmt: skip
-    return Group(*parts) if parts else Text(f"nothing was decided for {view['name']} yet", style="dim")
+    if not chosen:
+        parts.append(Text("nothing was decided yet", style="dim"))
+    return Group(*parts)
 
 
 def _decision(d: Json) -> RenderableType:
     parts: list[RenderableType] = [_why(d)]
-    if d["warm_start"]:
+    if d["warm_start"] and d["warm_start"]["matches"]:
         parts.append(_warm_start(d["warm_start"]))
     if d["forecast"]:
         parts.append(_forecast(d["forecast"]))
@@ -42,7 +44,7 @@ def _decision(d: Json) -> RenderableType:
     if d["alternatives"]:
         parts.append(_alternatives(d))
     parts.append(_outcome(d))
-    title = f"[bold]v{d['version']} {d['kind']}[/bold]  {f.clock(d['time_s'])}  {f.plan(d['plan'])}"
+    title = f"[bold]v{d['version']} {d['kind']}[/bold]  {f.clock(d['time_s'])}"
     return Panel(Group(*parts), title=title, title_align="left")
 
 
@@ -58,6 +60,7 @@ def _why(d: Json) -> RenderableType:
     grid = Table.grid(padding=(0, 1))
     grid.add_column(width=12, style="dim")
     grid.add_column()
+    grid.add_row("plan", f.plan(d["plan"]))
     reasons = list(d["reasons"]) or ["no reason was given"]
     for index, reason in enumerate(reasons):
         grid.add_row("why" if index == 0 else "", escape(reason))
@@ -115,16 +118,16 @@ def _fitted(m: Json) -> RenderableType:
 
 def _front(d: Json) -> RenderableType:
     front = d["front"]
-    made = table("  candidate", "plan", "predicted", "90 %", "gain", "overhead", "cost / h",
-                 right=("predicted", "gain", "overhead", "cost / h"))  # fmt: skip
+    made = table("  id", "plan", "rate/s", "90 %", "gain/s", "waste", "cost/h",
+                 right=("rate/s", "gain/s", "waste", "cost/h"))  # fmt: skip
     for candidate in front["candidates"][:12]:
-        mark = "→" if candidate["plan"] == d["plan"] else " "
+        mark, interval = "→" if candidate["plan"] == d["plan"] else " ", candidate["throughput_interval"]
         made.add_row(
             f"{mark} {candidate['id']}",
             f.short_plan(candidate["plan"]),
-            f.rate(candidate["throughput"]),
-            escape(f.interval(candidate["throughput_interval"])),
-            f"{candidate['gain']:+,.0f}/s",
+            f.short(candidate["throughput"]),
+            f"{f.short(interval['low'])} … {f.short(interval['high'])}",
+            f.short(candidate["gain"], "+"),
             f.seconds(candidate["overhead_s"]),
             f"{candidate['cost_per_hour']:.3f}",
         )
@@ -136,13 +139,12 @@ def _front(d: Json) -> RenderableType:
 
 
 def _alternatives(d: Json) -> RenderableType:
-    made = table(
-        "  not taken", "predicted", "cost / h", "efficiency", "why not", right=("predicted", "cost / h", "efficiency")
-    )
+    made = table("  not taken", "rate/s", "cost/h", "efficiency", "why not",
+                 right=("rate/s", "cost/h", "efficiency"), wrapped="why not")  # fmt: skip
     for other in d["alternatives"][:8]:
         made.add_row(
             f"  {f.short_plan(other['plan'])}",
-            f.rate(other["throughput"]),
+            f.short(other["throughput"]),
             f"{other['cost_per_hour']:.3f}",
             f"{other['efficiency']:.3g}",
             escape(other["why_not"]),

@@ -16,14 +16,31 @@ def size(value: float | None) -> str:
     amount = float(value)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if abs(amount) < 1024 or unit == "TiB":
-            return f"{amount:.0f} {unit}" if unit in ("B", "KiB") or amount >= 100 else f"{amount:.1f} {unit}"
+            return f"{amount:.0f} {unit}" if unit in ("B", "KiB") or amount >= 100 else f"{_one(amount)} {unit}"
         amount /= 1024
     raise AssertionError
+
+
+def _one(amount: float) -> str:
+    return f"{amount:.1f}".removesuffix(".0")
 
 
 def rate(value: float | None) -> str:
     """Samples per second."""
     return "–" if value is None else f"{value:,.0f}/s"
+
+
+def short_rate(value: float | None) -> str:
+    """The same in thousands or millions, for tables."""
+    return "–" if value is None else f"{short(value)}/s"
+
+
+def short(value: float, sign: str = "") -> str:
+    """A count in thousands or millions. ``sign`` +: of a difference."""
+    if abs(value) < 999.5:
+        return f"{value:{sign}.0f}"
+    amount, unit = (value / 1e6, "M") if abs(value) >= 999_950 else (value / 1e3, "k")
+    return f"{amount:{sign}.1f}{unit}"
 
 
 def seconds(value: float | None) -> str:
@@ -59,8 +76,13 @@ def plan(value: dict[str, Any] | None) -> str:
 
 
 def short_plan(value: dict[str, Any] | None) -> str:
-    """Counts and memory of the servers."""
-    return "–" if value is None else f"{value['workers']}w {value['ps']}ps {size(value['ps_memory_bytes'])}"
+    """Counts and cores of both roles, memory of the servers: what tells the plans of one job apart."""
+    if value is None:
+        return "–"
+    return (
+        f"{value['workers']}w×{value['worker_cpu_cores']:g} {value['ps']}ps×{value['ps_cpu_cores']:g} "
+        f"{size(value['ps_memory_bytes'])}"
+    )
 
 
 def interval(value: dict[str, float] | None, form: str = "{:,.0f}") -> str:

@@ -1,12 +1,11 @@
-"""Views of the gateway as tables and panels."""
+"""Views of the gateway as tables and lines."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.markup import escape
-from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
@@ -14,7 +13,9 @@ from . import figures as f
 
 Json = dict[str, Any]
 _COLOURS = {"finished": "green", "training": "cyan", "failed": "red", "cancelled": "yellow", "waiting": "yellow"}
-EXITED_SHOWN = 4
+
+
+DATED = 100
 
 
 def status(name: str) -> str:
@@ -23,153 +24,72 @@ def status(name: str) -> str:
     return f"[{colour}]{name}[/{colour}]"
 
 
-def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
-    """A plain table."""
+def table(*columns: str, right: tuple[str, ...] = (), wrapped: str = "") -> Table:
+    """A plain table; the column ``wrapped`` gives way when it is too wide."""
     made = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     for column in columns:
-        made.add_column(column, justify="right" if column in right else "left", no_wrap=True)
+        made.add_column(column, justify="right" if column in right else "left", no_wrap=column != wrapped)
     return made
 
 
-def jobs(found: list[Json]) -> RenderableType:
-    """The list of jobs."""
+def head(view: Json) -> str:
+    """A job's name, state and plan, in one line."""
+    decided = f"v{view['plan_version']}: {f.plan(view['plan'])}" if view["plan"] else "no plan yet"
+    return f"[bold]{view['name']}[/bold]  {status(view['status'])}  {decided}"
+
+
+def jobs(found: list[Json], width: int = 160) -> RenderableType:
+    """The list of jobs; when each was submitted only where there is room for it."""
     if not found:
         return Text("no jobs yet; submit one with `stretto submit job.yaml`", style="dim")
-    made = table("job", "state", "submitted", "plan", "done", "throughput", "reason", right=("done", "throughput"))
+    dated = ("submitted",) if width >= DATED else ()
+    made = table(
+        "job", "state", *dated, "plan", "done", "speed", "remark", right=("done", "speed"), wrapped="remark"
+    )  # fmt: skip
     for job in found:
         share = job["samples_done"] / job["samples_total"] if job["samples_total"] else 0.0
+        since_s = job["stalled_since_s"]
         made.add_row(
             job["name"],
-            status(job["status"]),
-            f.clock(job["submitted_at_s"]),
-            f"v{job['plan_version']} {f.short_plan(job['plan'])}",
+            status(job["status"]) if since_s is None else "[red]stalled[/red]",
+            *([f.clock(job["submitted_at_s"])] if dated else []),
+            f"v{job['plan_version']} {f.short_plan(job['plan'])}" if job["plan"] else "–",
             f"{share:.0%}",
-            f.rate(job["samples_per_s"]),
-            escape(job["reason"][:60]),
+            f.short_rate(job["samples_per_s"]) if job["status"] == "training" else "–",
+            escape(job["reason"][:120]) if since_s is None else f"since {f.clock(since_s)}",
         )
     return made
+
+
+def stalled(since_s: float | None) -> str:
+    """Since when a job that should train does not; empty for others."""
+    return "" if since_s is None else f"[red]stalled since {f.clock(since_s)}[/red]"
 
 
 def job_summary(view: Json) -> RenderableType:
     """How a job ended."""
     lines = [f"{view['name']}  {status(view['status'])}  {escape(view['reason'])}"]
-    return "\n".join(lines + _books(view))
+    return "\n".join(lines + books(view))
 
 
-def _books(view: Json) -> list[str]:
+def books(view: Json) -> list[str]:
     """What was trained, and how well; data that were given up are part of it."""
-    books = view["books"]
-    if not books:
+    counted = view["books"]
+    if not counted:
         return []
-    abandoned = books["samples_abandoned"]
+    abandoned = counted["samples_abandoned"]
     lines = [
-        f"samples: {books['samples_applied']:,} applied of {books['samples_expected'] + abandoned:,}, "
-        f"{books['samples_lost']} lost, {books['samples_repeated']} repeated"
+        f"samples: {counted['samples_applied']:,} applied of {counted['samples_expected'] + abandoned:,}, "
+        f"{counted['samples_lost']} lost, {counted['samples_repeated']} repeated"
         + (
             f", [red]{abandoned:,} given up because their data failed[/red] (event shard-abandoned)"
             if abandoned
             else ""
         )
     ]
-    if evaluation := books["evaluation"]:
+    if evaluation := counted["evaluation"]:
         lines.append(f"held-out loss {evaluation['loss']:.5f}, AUC {evaluation['auc']:.4f}")
     return lines
-
-
-def dashboard(view: Json) -> RenderableType:
-    """Everything that `watch` shows."""
-    parts: list[RenderableType] = [_head(view), _throughput(view), _pods(view)]
-    if books := _books(view):
-        parts.append("\n".join(books))
-    elif view["forecast"]:
-        parts.append(_memory(view))
-    parts.append(_recent(view))
-    return Panel(Group(*parts), title=f"[bold]{view['name']}[/bold]  {status(view['status'])}", title_align="left")
-
-
-def _head(view: Json) -> RenderableType:
-    progress, shards = view["progress"], view["shards"]
-    total = progress["samples_total"] or 1
-    share = progress["samples_done"] / total
-    speed = progress["samples_per_s"]
-    left = f", {f.seconds((total - progress['samples_done']) / speed)} left" if speed > 0 and share < 1 else ""
-    made = Table.grid(padding=(0, 2))
-    made.add_row("progress", f"{f.bar(share, 40)} {share:.1%} of {total:,} samples{left}")
-    applied = "" if view["applied_version"] == view["plan_version"] else "  [yellow]being applied[/yellow]"
-    made.add_row("plan", f"v{view['plan_version']}  {f.plan(view['plan'])}{applied}")
-    made.add_row(
-        "shards",
-        f"{len(shards['leased'])} leased, {shards['completed']} completed, {shards['requeued']} requeued, "
-        f"{shards['abandoned']} abandoned",
-    )
-    if view["reason"]:
-        made.add_row("reason", escape(view["reason"]))
-    return made
-
-
-def _throughput(view: Json) -> RenderableType:
-    points = [point["throughput"] for point in view["throughput"]]
-    if not points:
-        return Text("throughput  not measured yet", style="dim")
-    return Text.assemble(
-        "throughput  ", (f.sparkline(points), "cyan"), f"  {f.rate(points[-1])}  (top {f.rate(max(points))})"
-    )
-
-
-def _pods(view: Json) -> RenderableType:
-    pods = sorted(view["pods"].values(), key=lambda pod: (pod["role"], int(pod["pod"].rpartition("-")[2])))
-    running = [pod for pod in pods if pod["state"] == "running"]
-    exited = sorted((pod for pod in pods if pod["state"] != "running"), key=lambda pod: pod["exited_at_s"] or 0)
-    made = table("pod", "cpu", "memory", "rows", "speed", "", right=("cpu", "memory", "rows", "speed"))
-    for pod in running:
-        marks = [mark for mark in ("straggler", "hot") if pod[mark]]
-        used = "–" if pod["cpu_used_cores"] is None else f"{pod['cpu_used_cores']:.2f}"
-        limit = "–" if pod["cpu_limit_cores"] is None else f"{pod['cpu_limit_cores']:g}"
-        made.add_row(
-            pod["pod"],
-            f"{used} / {limit}",
-            f"{f.size(pod['memory_used_bytes'])} / {f.size(pod['memory_limit_bytes'])}",
-            "" if pod["categories"] is None else f"{pod['categories']:,}",
-            "" if pod["samples_per_s"] is None else f.rate(pod["samples_per_s"]),
-            f"[yellow]{' '.join(marks)}[/yellow]",
-        )
-    for pod in exited[-EXITED_SHOWN:]:
-        made.add_row(f"[dim]{pod['pod']}[/dim]", "", "", "", "", f"[dim]{pod['exit_reason']}[/dim]")
-    return made
-
-
-def _memory(view: Json) -> RenderableType:
-    forecast = view["forecast"]
-    made = table("memory forecast", "now", "limit", "at end (90 %)", "full in", "", right=("now", "limit"))
-    for ps in forecast["ps"]:
-        interval = ps["at_end_interval_bytes"]
-        full = "[green]never[/green]" if ps["oom_in_s"] is None else f"[red]{f.seconds(ps['oom_in_s'])}[/red]"
-        made.add_row(
-            ps["pod"],
-            f.size(ps["used_bytes"]),
-            f.size(ps["limit_bytes"]),
-            f"{f.size(ps['at_end_bytes'])} [{f.size(interval['low'])} … {f.size(interval['high'])}]".replace(
-                "[", r"\["
-            ),
-            full,
-            forecast["action"] if forecast["action"] != "none" else "",
-        )
-    return made
-
-
-def _recent(view: Json) -> RenderableType:
-    made = table("decision", "at", "why", "plan", "predicted", "brought")
-    for decision in view["decisions"][-5:]:
-        outcome = decision["outcome"]
-        made.add_row(
-            f"v{decision['version']} {decision['kind']}",
-            f.clock(decision["time_s"]),
-            escape((decision["reasons"] or ("",))[0][:60]),
-            f.short_plan(decision["plan"]),
-            f.rate(decision["throughput"]),
-            f.rate(outcome["throughput"]),
-        )
-    return made
 
 
 def gist(name: str, data: Json) -> str:

@@ -197,13 +197,12 @@ def _add_jobs(router: APIRouter, gateway: Gateway) -> None:
     @router.get("/jobs", tags=["jobs"], response_model=list[JobSummary])
     async def jobs(status: Annotated[Status | None, Query(description="only jobs in this state")] = None) -> Response:
         """All jobs, oldest first."""
-        views = sorted(gateway.projection.jobs.values(), key=lambda view: view.submitted_at_s)
-        return _json(_SUMMARIES, [summary(view) for view in views if status in (None, view.status)])
+        return _json(_SUMMARIES, gateway.summaries(status))
 
     @router.get("/jobs/{job}", tags=["jobs"], response_model=JobView)
     async def job(job: JobName) -> Response:
         """Everything known of a job."""
-        return _json(_VIEW, gateway.view(job))
+        return _json(_VIEW, gateway.shown(job))
 
     @router.get("/jobs/{job}/decisions", tags=["jobs"], response_model=list[Decision])
     async def decisions(job: JobName) -> Response:

@@ -54,7 +54,7 @@ class Fold:
     def _train(self) -> None:
         if self.view.status in ("submitted", "waiting", "starting"):
             self.view.status, self.view.reason = "training", ""
-            self.view.started_at_s = self.time_s
+            self.view.started_at_s = self.view.progress.advanced_at_s = self.time_s
 
     def _enter(self, kind: v.PhaseKind, detail: str) -> None:
         self.view.phases[-1].ended_at_s = self.time_s
@@ -82,6 +82,8 @@ class JobFold(Fold):
     def _(self, message: w.JobProgressed) -> None:
         self._train()
         progress = self.view.progress
+        if message.samples_done != progress.samples_done:  # fewer after a restore: then it trains, too
+            progress.advanced_at_s = self.time_s
         progress.samples_done = message.samples_done
         progress.samples_total = message.samples_total
         progress.epoch = message.epoch

@@ -17,7 +17,7 @@ from .problems import Problem
 from .projection import Projection
 from .settings import GatewaySettings
 from .sse import EventSource, trace_id_of
-from .views import OVER, JobView, Status
+from .views import OVER, JobSummary, JobView, Status, as_of, summary
 
 R = TypeVar("R", bound=w.Message)
 READ_BACK_S = 5.0
@@ -47,12 +47,13 @@ class Bus(EventSource, Protocol):
 class Gateway:
     """The read model, kept up to date, and the writes of users."""
 
-    def __init__(self, bus: Bus, settings: GatewaySettings, token: str) -> None:
+    def __init__(self, bus: Bus, settings: GatewaySettings, token: str, clock: Callable[[], float]) -> None:
         self.projection = Projection()
         self.settings = settings
         self.token = token
         self.ready = False
         self._bus = bus
+        self._clock = clock
         self._traceparents: dict[str, str] = {}
         """of each job's submission: what is asked about the job later continues that trace"""
         self._advance = asyncio.Condition()
@@ -90,6 +91,16 @@ class Gateway:
             raise Problem(404, "no-such-job", f"no job is called {job}", field="job", value=job,
                           remedy="`stretto jobs` or GET /api/v1/jobs lists them")  # fmt: skip
         return view
+
+    def shown(self, job: str) -> JobView:
+        """The view as it is true now. Raises as ``view`` does."""
+        return as_of(self.view(job), self._clock())
+
+    def summaries(self, status: Status | None) -> list[JobSummary]:
+        """All jobs, or those in one state, oldest first, as they are now."""
+        now = self._clock()
+        views = sorted(self.projection.jobs.values(), key=lambda view: view.submitted_at_s)
+        return [summary(as_of(view, now)) for view in views if status in (None, view.status)]
 
     async def submit(self, spec: w.JobSpec, by: str, trace: str = "") -> tuple[bool, int]:
         """Returns whether it is new, and the sequence; ``trace`` is the caller's ``traceparent``.
@@ -169,6 +180,7 @@ _IS: dict[Status, str] = {
 
 
 def _taken(view: JobView) -> str:
+    choose = "choose another name, as with `stretto submit --name`"
     if view.status in OVER:
-        return "a name belongs to one job for ever, so that its history stays true: choose another name"
-    return f"choose another name; to train this one instead, cancel {view.name} first and then choose another name"
+        return f"{choose}: a name belongs to one job for ever, so that its history stays true"
+    return f"{choose}; `stretto cancel {view.name}` ends the old job"

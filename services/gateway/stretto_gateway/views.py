@@ -6,7 +6,7 @@ per second.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from stretto_wire import (
@@ -24,6 +24,8 @@ from stretto_wire import (
 
 Status = Literal["submitted", "waiting", "starting", "training", "finishing", "finished", "failed", "cancelled"]
 OVER: frozenset[Status] = frozenset({"finished", "failed", "cancelled"})
+STALLED_S = 10.0
+"""two windows of a profile: a job that trains no sample for so long has no throughput, whatever it had"""
 CheckpointStage = Literal["cached", "stored", "restored", "failed"]
 PhaseKind = Literal["starting", "applying", "steady", "migrating", "recovering", "finishing"]
 
@@ -229,6 +231,10 @@ class Progress:
     epoch: int = 0
     samples_per_s: float = 0.0
     updated_at_s: float | None = None
+    advanced_at_s: float | None = None
+    """when samples were last done, or the job began to train"""
+    stalled_since_s: float | None = None
+    """the same, of a job that should train and does not; only in what :func:`as_of` returns"""
 
 
 @dataclass(slots=True)
@@ -350,6 +356,7 @@ class JobSummary:
     samples_done: int
     samples_total: int
     samples_per_s: float
+    stalled_since_s: float | None
     reason: str
 
 
@@ -379,5 +386,16 @@ def summary(view: JobView) -> JobSummary:
         samples_done=view.progress.samples_done,
         samples_total=view.progress.samples_total,
         samples_per_s=view.progress.samples_per_s,
+        stalled_since_s=view.progress.stalled_since_s,
         reason=view.reason,
     )
+
+
+def as_of(view: JobView, now: float) -> JobView:
+    """The view as it is true at ``now``: nobody tells that nothing happens, so a rate that was told grows old."""
+    since = view.progress.advanced_at_s
+    if view.status != "training" or since is None or now - since <= STALLED_S:
+        return view
+    progress = replace(view.progress, samples_per_s=0.0, stalled_since_s=since)
+    pods = {name: replace(pod, samples_per_s=pod.samples_per_s and 0.0) for name, pod in view.pods.items()}
+    return replace(view, progress=progress, pods=pods)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from stretto_gateway.folding import HISTORY_POINTS
 from stretto_gateway.projection import Projection
-from stretto_gateway.views import JobView
+from stretto_gateway.views import STALLED_S, JobView, as_of, summary
 
 MIB = 2**20
 TIMES = w.StepTimes(emb_s=0.01, grad_s=0.02, upd_s=0.001, sync_s=0.002)
@@ -304,3 +304,36 @@ def test_any_order_of_events_gives_a_view_that_can_be_served(messages: list[w.Me
         ended = [phase["ended_at_s"] for phase in view["phases"]]
         assert None not in ended[:-1]
         assert (view["ended_at_s"] is not None) == (view["status"] in ("finished", "failed", "cancelled"))
+
+
+def progressed(done: int) -> w.JobProgressed:
+    return w.JobProgressed(
+        job="a", samples_done=done, samples_total=2000, epoch=0, samples_per_s=500.0, shards_leased=1,
+        shards_requeued_total=0,
+    )  # fmt: skip
+
+
+def test_a_rate_grows_old_when_no_sample_is_trained_any_more() -> None:
+    projection = fold(submitted(), decided(1, "initial", plan(), None), started("worker-0"), progressed(100))
+    view = projection.jobs["a"]
+    view.pods["worker-0"].samples_per_s = 500.0
+    fresh = as_of(view, 4.0 + STALLED_S)
+    assert (fresh.progress.samples_per_s, fresh.progress.stalled_since_s) == (500.0, None)
+    # the ledger goes on telling how far the job is: only samples count
+    projection.apply(progressed(100), 5, 5.0)
+    stalled = as_of(view, 4.1 + STALLED_S)
+    assert (stalled.progress.samples_per_s, stalled.progress.stalled_since_s) == (0.0, 4.0)
+    assert stalled.pods["worker-0"].samples_per_s == 0.0
+    line = summary(stalled)
+    assert (line.samples_per_s, line.stalled_since_s) == (0.0, 4.0)
+    assert view.progress.samples_per_s == 500.0
+    projection.apply(progressed(101), 6, 20.0)
+    assert as_of(view, 21.0).progress.stalled_since_s is None
+
+
+def test_a_job_that_is_not_training_never_stalls() -> None:
+    projection = fold(submitted(), decided(1, "initial", plan(), None))
+    assert as_of(projection.jobs["a"], 1e6).progress.stalled_since_s is None
+    projection.apply(progressed(1), 3, 3.0)
+    projection.apply(w.JobCancelled(job="a", by="user", reason=""), 4, 4.0)
+    assert as_of(projection.jobs["a"], 1e6).progress.stalled_since_s is None

@@ -109,7 +109,7 @@ def list_jobs(
     """List all jobs."""
     with connect(folder, url, token) as gateway:
         found = gateway.jobs(status)
-    answer(output, found, lambda: render.jobs(found))
+    answer(output, found, lambda: render.jobs(found, console.width))
 
 
 def cancel(

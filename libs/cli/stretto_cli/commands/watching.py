@@ -6,10 +6,13 @@ import time
 from typing import Annotated, Any
 
 import typer
+from rich.console import RenderableType
 from rich.live import Live
 
 from .. import explaining, figures, render
 from ..client import Event, Gateway
+from ..dashboard import dashboard
+from ..errors import BadInput
 from ..options import (
     DEFAULT_FOLDER,
     FolderOption,
@@ -58,14 +61,19 @@ def watch(
                 print_json(view, lines=True)
             return
         if once or not console.is_terminal:
-            console.print(render.dashboard(view))
+            console.print(dashboard(view, console.width))
             if once:
                 return
-        with Live(render.dashboard(view), console=console, auto_refresh=False, vertical_overflow="visible") as live:
+        with Live(_screen(view), console=console, auto_refresh=False, vertical_overflow="crop") as live:
+            live.refresh()
             while view["status"] not in OVER:
                 time.sleep(interval_s)
                 view = gateway.job(job)
-                live.update(render.dashboard(view), refresh=True)
+                live.update(_screen(view), refresh=True)
+
+
+def _screen(view: dict[str, Any]) -> RenderableType:
+    return dashboard(view, console.width, console.height)
 
 
 def explain(
@@ -81,6 +89,9 @@ def explain(
     with connect(folder, url, token) as gateway:
         view = gateway.job(job)
     chosen = [d for d in view["decisions"] if version in (None, d["version"])]
+    if version is not None and not chosen:
+        known = ", ".join(str(d["version"]) for d in view["decisions"][-20:]) or "none yet"
+        raise BadInput(f"--decision {version}: {job} has no such decision kept; its decisions are {known}")
     if output is Output.JSON:
         print_json({"job": job, "decisions": chosen, "refusals": view["refusals"]})
         return

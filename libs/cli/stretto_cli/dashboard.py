@@ -1,0 +1,126 @@
+"""What ``stretto watch`` shows: one job on one screen, from 80 columns and 24 rows on."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from . import figures as f
+from .render import Json, books, stalled, status, table
+
+DECISIONS_SHOWN = 3
+EXITED_SHOWN = 2
+PODS_LEAST = 3
+WIDE = 110
+
+
+def dashboard(view: Json, width: int = 160, rows: int | None = None) -> RenderableType:
+    """Everything of a job. ``rows``: what the screen has; pods beyond it are only counted. None: all."""
+    top = _top(view, width)
+    ended = books(view)
+    decisions = _decisions(view, width)
+    taken = 3 + top.row_count + len(ended) + len(decisions)  # borders and the head of the pods
+    pods = _pods(view, width, None if rows is None else max(PODS_LEAST, rows - 1 - taken))
+    parts: list[RenderableType] = [top, pods, *decisions, *ended]
+    return Panel(Group(*parts), title=f"[bold]{view['name']}[/bold]  {status(view['status'])}", title_align="left")
+
+
+def _top(view: Json, width: int) -> Table:
+    progress, shards = view["progress"], view["shards"]
+    total = progress["samples_total"] or 1
+    share, speed = progress["samples_done"] / total, progress["samples_per_s"]
+    left = f", {f.seconds((total - progress['samples_done']) / speed)} left" if speed > 0 and share < 1 else ""
+    made = Table.grid(padding=(0, 2))
+    made.add_column(style="dim", no_wrap=True)
+    made.add_column(no_wrap=True, overflow="ellipsis")
+    made.add_row("progress", f"{f.bar(share, (width - 54) // 2)} {share:.1%} of {total:,}{left}")
+    made.add_row("speed", _speed(view, width - 54))
+    applied = "" if view["applied_version"] == view["plan_version"] else "  [yellow]being applied[/yellow]"
+    plan = f.plan(view["plan"]) if width >= WIDE else f.short_plan(view["plan"])
+    made.add_row("plan", f"v{view['plan_version']}  {plan}{applied}" if view["plan"] else "none yet")
+    told = [f"{len(shards['leased'])} leased", f"{shards['completed']} completed"]
+    told += [f"[yellow]{shards[kind]} {kind}[/yellow]" for kind in ("requeued", "abandoned") if shards[kind]]
+    made.add_row("shards", ", ".join(told))
+    if view["reason"]:
+        made.add_row("reason", escape(view["reason"]))
+    return made
+
+
+def _speed(view: Json, width: int) -> str:
+    points = [point["throughput"] for point in view["throughput"]]
+    line = f"[cyan]{f.sparkline(points, width)}[/cyan]  " if points else ""
+    top = f"  [dim]top {f.rate(max(points))}[/dim]" if points else ""
+    if since := stalled(view["progress"]["stalled_since_s"]):
+        return f"{line}[red]0/s[/red]  {since}"
+    if view["status"] != "training":
+        return f"{line.rstrip()}{top}" if points else "not measured yet"
+    return f"{line}{f.rate(view['progress']['samples_per_s'])}{top}"
+
+
+def _pods(view: Json, width: int, rows: int | None) -> RenderableType:
+    pods = sorted(view["pods"].values(), key=lambda pod: (pod["role"], int(pod["pod"].rpartition("-")[2])))
+    running = [pod for pod in pods if pod["state"] == "running"]
+    running.sort(key=lambda pod: not (pod["straggler"] or pod["hot"]))  # what needs a look comes first
+    exited = sorted((pod for pod in pods if pod["state"] != "running"), key=lambda pod: pod["exited_at_s"] or 0)
+    forecast = {ps["pod"]: ps for ps in (view["forecast"] or {"ps": ()})["ps"]} if not view["books"] else {}
+    made = table("pod", "cores", "memory", "rows", "speed", "", right=("cores", "memory", "rows", "speed"))
+    gone = exited[-EXITED_SHOWN:]
+    shown = running if rows is None or len(running) + len(gone) <= rows else running[: max(1, rows - len(gone) - 1)]
+    for pod in shown:
+        made.add_row(*_running(pod, forecast.get(pod["pod"]), width))
+    if len(shown) < len(running):
+        made.add_row(f"[dim]… {len(running) - len(shown)} more[/dim]")
+    for pod in gone:
+        made.add_row(f"[dim]{pod['pod']}[/dim]", "", "", "", "", f"[dim]{pod['exit_reason']}[/dim]")
+    return made if made.row_count else Text("no pod runs", style="dim")
+
+
+def _running(pod: Json, ps: Json | None, width: int) -> tuple[str, ...]:
+    used = "–" if pod["cpu_used_cores"] is None else f"{pod['cpu_used_cores']:.2f}"
+    limit = "–" if pod["cpu_limit_cores"] is None else f"{pod['cpu_limit_cores']:g}"
+    remarks = [f"[yellow]{mark}[/yellow]" for mark in ("straggler", "hot") if pod[mark]]
+    if ps is not None:
+        remarks.append(_memory(ps, width))
+    return (
+        pod["pod"],
+        f"{used}/{limit}",
+        f"{f.size(pod['memory_used_bytes'])}/{f.size(pod['memory_limit_bytes'])}",
+        "" if pod["categories"] is None else f"{pod['categories']:,}",
+        "" if pod["samples_per_s"] is None else f.short_rate(pod["samples_per_s"]),
+        " ".join(remarks),
+    )
+
+
+def _memory(ps: Json, width: int) -> str:
+    """Where the memory of a parameter server goes: the forecast of the end, or when it is full before."""
+    if ps["oom_in_s"] is not None:
+        return f"[red]full in {f.seconds(ps['oom_in_s'])}[/red]"
+    end = f"at end {f.size(ps['at_end_bytes'])}"
+    if width < WIDE:
+        return end
+    interval = ps["at_end_interval_bytes"]
+    return rf"{end} \[{f.size(interval['low'])} … {f.size(interval['high'])}], never full"
+
+
+def _decisions(view: Json, width: int) -> list[RenderableType]:
+    """The latest decisions, a line each; where there is no room beside it, the reason is below."""
+    lines: list[RenderableType] = []
+    for decision in view["decisions"][-DECISIONS_SHOWN:]:
+        brought = f"{f.short_rate(decision['throughput'])} → {f.short_rate(decision['outcome']['throughput'])}"
+        line = (
+            f"{'v' + str(decision['version']):<4} {decision['kind']:<12} {f.clock(decision['time_s'])}  "
+            f"{f.short_plan(decision['plan']):<22} {brought:<18} "
+        )
+        why = (decision["reasons"] or ("",))[0]
+        lines += [_line(line + why)] if width >= WIDE else [_line(line), _line("     " + why, "dim")]
+    if lines:
+        lines.insert(0, _line(f"{'decision':<17} {'at':<9} {'plan':<22} {'predicted → brought':<19}"
+                              + (" why" if width >= WIDE else ""), "dim"))  # fmt: skip
+    return lines
+
+
+def _line(text: str, style: str = "") -> Text:
+    return Text(text, style=style, no_wrap=True, overflow="ellipsis")

@@ -1,0 +1,112 @@
+"""What `watch`, `jobs` and `explain` show, on screens of common sizes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import stretto_wire as w
+from pydantic import TypeAdapter
+from rich.console import Console
+from stretto_cli import dashboard, explaining, render
+from stretto_gateway.projection import Projection
+from stretto_gateway.views import JobView, as_of, summary
+
+GIB = 2**30
+WHY = "the number of workers was always 3 in 1 measured configuration: measure 2 of them before anything else"
+
+
+def plan(workers: int) -> w.Plan:
+    return w.Plan(workers=workers, ps=2, worker_cpu_cores=0.5, ps_cpu_cores=1.5, worker_memory_bytes=GIB,
+                  ps_memory_bytes=2 * GIB)  # fmt: skip
+
+
+def messages(workers: int) -> list[w.Message]:
+    spec = w.JobSpec.parse({"name": "a", "model": {"entry": "m:M"}, "dataset": {"samples": 4_000_000}})
+    told: list[w.Message] = [w.JobSubmitted(job="a", spec=spec)]
+    for version in (1, 2, 3, 4):
+        told.append(
+            w.PlanDecided(
+                job="a", version=version, kind="warm-start" if version == 1 else "measure", plan=plan(version),
+                previous=plan(1) if version > 1 else None, throughput=37_400.0, throughput_interval=None,
+                throughput_before=None, cost_per_hour=0.1, reasons=(WHY,), alternatives=(),
+                algorithm="weighted-greedy", free_cpu_cores=1.0, free_memory_bytes=GIB,
+            )
+        )  # fmt: skip
+    pods = [("ps", 2), ("worker", workers)]
+    for role, count in pods:
+        told += [
+            w.PodStarted(job="a", pod=f"{role}-{n}", role=role, plan_version=4, address="x:1", cpu_cores=0.5,
+                         memory_bytes=2 * GIB, took_s=1.0, cause="plan")  # type: ignore[arg-type]
+            for n in range(count)
+        ]  # fmt: skip
+    told.append(w.JobProgressed(job="a", samples_done=2_172_000, samples_total=4_000_000, epoch=0,
+                                samples_per_s=39_157.0, shards_leased=2, shards_requeued_total=1))  # fmt: skip
+    return told
+
+
+def view(workers: int = 2, now: float = 0.0) -> JobView:
+    projection = Projection()
+    for number, message in enumerate(messages(workers), start=1):
+        projection.apply(message, number, float(number))
+    found = projection.jobs["a"]
+    found.pods = {
+        name: replace(pod, cpu_used_cores=0.48, memory_used_bytes=814 << 20, cpu_limit_cores=0.5,
+                      categories=174_961 if pod.role == "ps" else None, samples_per_s=19_500.0)
+        for name, pod in found.pods.items()
+    }  # fmt: skip
+    return as_of(found, now)
+
+
+def document(of: JobView) -> dict[str, Any]:
+    return TypeAdapter(JobView).dump_python(of, mode="json")
+
+
+def shown(made: Any, width: int) -> list[str]:
+    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(made)
+    return console.export_text().splitlines()
+
+
+@pytest.mark.parametrize(("width", "rows"), [(80, 24), (120, 24), (120, 40), (200, 60)])
+@pytest.mark.parametrize("workers", [1, 2, 40])
+def test_a_job_fits_the_screen_and_nothing_but_reasons_is_cut(width: int, rows: int, workers: int) -> None:
+    lines = shown(dashboard.dashboard(document(view(workers)), width, rows), width)
+    assert len(lines) < rows
+    assert all(len(line) == width for line in lines)
+    cut = [line for line in lines if line.rstrip(" │╮").endswith("…")]
+    assert all("the number of workers" in line for line in cut)
+    told = "\n".join(lines)
+    for words in ("54.3% of 4,000,000", "39,157/s", "46.7 s left", "ps-0", "174,961", "0.48/0.5", "814 MiB/2 GiB",
+                  "v4   measure", "37.4k/s → –"):  # fmt: skip
+        assert words in told, words
+    assert (" more" in told) == (workers == 40 and rows < 60)
+
+
+def test_a_stalled_job_shows_no_rate_and_since_when() -> None:
+    found = document(view(now=1e6))
+    told = "\n".join(shown(dashboard.dashboard(found, 80, 24), 80))
+    assert "0/s  stalled since" in told
+    assert "39,157/s" not in told
+    assert "left" not in told
+
+
+def test_the_story_of_decisions_begins_with_the_jobs_name_state_and_plan() -> None:
+    found = document(view())
+    for width in (80, 120):
+        lines = shown(explaining.decisions(found, found["decisions"]), width)
+        assert " ".join(" ".join(lines[:2]).split()).startswith(
+            "a training v4: 4 × worker (0.5 cores, 1 GiB) 2 × ps (1.5 cores, 2 GiB)"
+        )
+        assert any("╭─ v4 measure" in line for line in lines)
+        assert not any("…" in line for line in lines)
+
+
+def test_the_list_of_jobs_tells_a_stalled_one() -> None:
+    listed = [TypeAdapter(type(line)).dump_python(line, mode="json") for line in (summary(view(now=1e6)),)]
+    for width in (80, 120):
+        told = shown(render.jobs(listed, width), width)
+        assert told[1].split()[:2] == ["a", "stalled"]
+        assert " 0/s  since" in told[1]
+        assert not any("…" in line for line in told)
