@@ -317,11 +317,13 @@ def test_books_count_what_is_missing_and_what_is_twice() -> None:
     assert a.close_books(100, [], None).samples_lost == 100
 
 
-def test_bucket_left_frozen_by_a_dead_mover_is_taken_from_itself() -> None:
+def test_bucket_left_frozen_by_a_broken_move_is_taken_again_by_its_owner() -> None:
     vectors = {0: [1, 2], 1: [0, 0]}
     moves = a.plan_moves(vectors, {0: [1], 1: [0]}, [1, 1], {0: 1.0})
     assert moves == {0: [(1, 0)]}
     assert a.plan_moves({0: [1, 1]}, {0: [2]}, [1, 1], {0: 1.0}) == {0: [(2, 0)]}
+    taken_over = {0: [1, 2], 1: [0, 1]}  # and not yet released at its source
+    assert a.plan_moves(taken_over, {0: [1], 1: [0]}, [1, 1], {0: 1.0, 1: 1.0}) == {1: [(1, 0)]}
 
 
 def test_server_lost_after_the_last_shard_trains_the_rest_again_and_finishes() -> None:

@@ -49,7 +49,8 @@ def owner_of(vectors: Mapping[int, Sequence[int]]) -> list[int]:
     missing = [column for column, server in enumerate(owner) if server is None]
     if missing:
         raise UnownedColumns(
-            f"columns {missing[:8]} of {width} have no owner among servers {sorted(vectors)}; repair first"
+            f"columns {missing[:8]} of {width} have no owner among servers {sorted(vectors)}; "
+            "their parameters are only in a checkpoint"
         )
     return [server for server in owner if server is not None]
 
@@ -77,7 +78,7 @@ def plan_moves(
     A column is a bucket, or the number of buckets plus a dense slice; both kinds are balanced by themselves.
     ``buckets`` and ``slices`` are the own vectors of all servers, those that leave included; ``rows`` per bucket.
     Servers without a weight are emptied. What a broken migration has left frozen at the server where it stays, that
-    server takes from itself. Raises UnownedColumns.
+    server takes from itself; what it has left frozen elsewhere, the owner takes once more. Raises UnownedColumns.
     """
     targets = {server: weight for server, weight in weights.items() if weight > 0}
     width = len(next(iter(buckets.values()), ()))
@@ -114,5 +115,7 @@ def _even_out(
         load[destination] += sizes[column]
         moves.append((column, owner[column], destination))
     going = set(spare)
-    thawed = [c for c, s in enumerate(owner) if c not in going and vectors[s][c] == FROZEN]
-    return moves + [(column, owner[column], owner[column]) for column in thawed]
+    for column, server in enumerate(owner):
+        if column not in going:
+            moves += [(column, other, server) for other, vector in vectors.items() if vector[column] == FROZEN]
+    return moves

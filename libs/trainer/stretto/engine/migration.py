@@ -1,14 +1,16 @@
 """Live migration: columns change their parameter server while workers go on pushing.
 
 Runs in the destination's process. One column at a time (the dense slices of a source as one group first) is
-frozen, copied raw, taken over and released; the `own` vectors on the servers are the journal, so that a mover
-that dies at any point leaves something that the next move, or `repair`, completes or takes back.
+frozen, copied raw, taken over and released; the `own` vectors on the servers are the journal. A mover that dies takes
+with it what it had taken over: the job goes back to its last checkpoint. One that broke off and lives (a source did not
+answer) leaves what the next move, planned anew from the vectors, completes: `_release` of what was taken over, and a
+server told to take what it has from itself thaws it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -67,14 +69,13 @@ def move(
         there = {
             s: stack.enter_context(Control(layout, addresses[s], s)) for s in sorted({s for s in sources.values()})
         }
-        # copies of a move that broke: their memory, and rows that an import would replace anyway
-        _empty_leftovers(layout, server.index, here)
         for source in there.values():
+            # what a move that broke off had taken over but not yet released
+            _release(layout, source, np.flatnonzero((here_before == Own.MINE) & (source.own() == Own.FROZEN)).tolist())
+            _empty_leftovers(source)
             _warm(here, source)
             here.finish(source.finished())
-        # what a mover that died had taken over but not yet released at the source
-        for column in sorted(set(sources) - set(todo)):
-            _release(layout, there[sources[column]], (column,))
+        _empty_leftovers(here)
         groups = _groups(layout, todo)
         for done, (source_id, columns) in enumerate(groups, start=1):
             source = there[source_id]
@@ -183,12 +184,19 @@ def _copy(layout: Layout, here: Control, source: Control, columns: tuple[int, ..
     return moved_bytes
 
 
-def _release(layout: Layout, source: Control, columns: tuple[int, ...]) -> None:
+def _release(layout: Layout, source: Control, columns: Sequence[int]) -> None:
     """The source forgets columns that have a new owner, and frees their memory."""
     source.set_own(columns, Own.NOT_MINE, Own.FROZEN)
     for column in columns:
         if column < layout.buckets:
             source.import_bucket(column, RawBucket.empty(layout))
+
+
+def _empty_leftovers(control: Control) -> None:
+    """Rows of buckets that are not owned: a copy whose move was given up, or an empty import that did not happen."""
+    sizes, own = control.raw_sizes(), control.own()
+    for bucket in np.flatnonzero((own[: control.layout.buckets] == Own.NOT_MINE) & (sizes > 0)):
+        control.import_bucket(int(bucket), RawBucket.empty(control.layout))
 
 
 def _await_steps(controls: list[Control], wait_s: float, active_s: float) -> None:
@@ -208,45 +216,3 @@ def _await_steps(controls: list[Control], wait_s: float, active_s: float) -> Non
         now = counts()
         if all(now.get(worker, pushes + 1) > pushes for worker, pushes in before.items()):
             return
-
-
-def repair(layout: Layout, addresses: Mapping[int, str]) -> list[str]:
-    """Complete or take back what a mover left half done, from the servers' own vectors. Not beside a running move.
-
-    No pod calls it: the actuator plans moves anew from the own vectors. It is for tests, and for whoever drives
-    the engine without an actuator.
-
-    Afterwards no column is frozen or doubly owned. Returns what it did, one line each. Raises MigrationError if a
-    column has no owner, or two (its state must come from a checkpoint), ServerLost.
-    """
-    done: list[str] = []
-    with ExitStack() as stack:
-        controls = {s: stack.enter_context(Control(layout, a, s)) for s, a in sorted(addresses.items())}
-        own = {s: control.own() for s, control in controls.items()}
-        for column in range(layout.columns):
-            mine = [s for s in own if own[s][column] == Own.MINE]
-            frozen = [s for s in own if own[s][column] == Own.FROZEN]
-            if len(mine) > 1 or (not mine and len(frozen) != 1):
-                raise MigrationError(
-                    f"column {column} is owned by servers {mine} and frozen at {frozen}: exactly one must have it; "
-                    "restore it from the last checkpoint together with the ledger"
-                )
-            if mine:
-                for server in frozen:
-                    _release(layout, controls[server], (column,))
-                    done.append(f"column {column}: ps-{server} released it, ps-{mine[0]} has it")
-            else:
-                controls[frozen[0]].set_own((column,), Own.MINE, Own.FROZEN)
-                done.append(f"column {column}: given back to ps-{frozen[0]}")
-        for server, control in controls.items():
-            done += _empty_leftovers(layout, server, control)
-    return done
-
-
-def _empty_leftovers(layout: Layout, server: int, control: Control) -> list[str]:
-    """Rows of buckets that are not owned: a copy whose move was given up, or an empty import that did not happen."""
-    sizes, own = control.raw_sizes(), control.own()
-    left = np.flatnonzero((own[: layout.buckets] == Own.NOT_MINE) & (sizes > 0))
-    for bucket in left:
-        control.import_bucket(int(bucket), RawBucket.empty(layout))
-    return [f"bucket {int(b)}: emptied a leftover copy at ps-{server}" for b in left]
