@@ -56,11 +56,11 @@ class Job:
 def test_periodic_checkpoints_are_saved_flushed_and_expire() -> None:
     job = Job()
     job.serve()
-    job.after(9)
-    assert job.state.attempt is None
-    names: list[str] = []
-    for _ in range(3):
-        job.after(10)
+    names = [job.complete()]
+    for _ in range(2):
+        job.after(9)
+        assert job.state.attempt is None
+        job.after(1)
         names.append(job.complete())
     assert names == ["job-000001", "job-000002", "job-000003"]
     saved, flushed = job.told(c.CheckpointSaved), job.told(c.CheckpointFlushed)
@@ -73,6 +73,8 @@ def test_periodic_checkpoints_are_saved_flushed_and_expire() -> None:
 def test_never_while_parameters_move_and_at_once_after() -> None:
     job = Job()
     job.serve()
+    job.complete()
+    job.facts.clear()
     job.tell(c.MigrationStarted())
     job.after(20)
     assert job.state.attempt is None
@@ -82,11 +84,27 @@ def test_never_while_parameters_move_and_at_once_after() -> None:
     job.tell(c.MigrationStarted())
     assert job.state.attempt is None
     assert "migration" in job.told(c.CheckpointFailed)[0].reason
-    job.tell(c.Saved("job-000001", "late", 1, 1, 0.0, 0.0))
+    job.tell(c.Saved("job-000002", "late", 1, 1, 0.0, 0.0))
     assert job.told(c.CheckpointSaved) == []
     job.tell(c.MigrationFinished())
     assert job.state.attempt is not None
-    assert job.state.attempt.id == "job-000002"
+    assert job.state.attempt.id == "job-000003"
+
+
+def test_the_first_is_taken_at_once_and_tried_again_soon_until_it_is_complete() -> None:
+    job = Job(c.JobSubmitted("job", "file:/store/job", every_s=300.0))
+    job.serve()
+    for _ in range(3):
+        assert job.state.attempt is not None
+        job.tell(c.Broken(job.state.attempt.id, "the store is away"))
+        job.after(29)
+        assert job.state.attempt is None
+        job.after(1)
+    first = job.complete()
+    assert [fact.reason for fact in job.told(c.CheckpointFailed)] == ["the store is away"] * 3
+    job.after(299)
+    assert job.state.attempt is None
+    assert lost(job).url.endswith(f"{first}/manifest.json"), "the way back to the beginning"
 
 
 def test_flushing_goes_on_during_a_migration() -> None:
@@ -263,9 +281,9 @@ def lost(job: Job, version: int = 2) -> c.Restore:
 def test_checkpoint_that_could_not_be_read_is_read_again_before_it_is_given_up() -> None:
     job = Job()
     job.serve()
-    for _ in range(2):
-        job.after(10)
-        job.complete()
+    job.complete()
+    job.after(10)
+    job.complete()
     restore, tried = lost(job), list[str]()
     for _ in range(4):
         tried.append(restore.url.split("/")[-2])

@@ -62,6 +62,10 @@ class CheckpointError(StrettoError):
     """A checkpoint image that is damaged, incomplete or of another layout."""
 
 
+class ImageDamaged(CheckpointError):
+    """Every copy of an image was looked at and none is whole: reading it again will not help."""
+
+
 class ModelRefused(StrettoError):
     """The user's model, optimizer or entry cannot be trained as it is; the message says what to change."""
 

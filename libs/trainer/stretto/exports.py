@@ -1,30 +1,34 @@
-"""Flash checkpoint of one parameter server (DLRover-RM section 5.2): shared memory at once, cache and store behind it.
+"""Flash checkpoint of one parameter server (DLRover-RM section 5.2): memory at once, cache and store behind it.
 
-The reply to an export waits for a copy in memory only. A thread copies on to Redis, where servers on other machines
-find it, and to the persistent store. Reading goes the other way round: the nearest whole copy wins.
+Whose memory: a page of shared memory is charged to the control group that touches it first. An image of our own would
+count against this server's limit, of which the forecast of its tables knows nothing. So the checkpoints service
+reserves a file there, and pays; we fill it bucket by bucket. Where it cannot (another machine, no room), the image
+goes to the pod's disk, whose page cache the kernel takes back at need. A thread copies on to Redis, where servers on
+other machines find it, and to the persistent store. Reading goes the other way round: the nearest whole copy wins.
 """
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
+import errno
+import io
 import json
 import logging
-import mmap
 import os
+import stat
 import tempfile
 import threading
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, BinaryIO, Literal, cast
 
 import fsspec
 import redis
 
-from .engine import Control, export_image, load_image
+from .engine import Control, Exported, export_image, image_bytes, load_image
 from .errors import CheckpointError
-from .images import Part, ReadRange, open_image, pack, verified
+from .images import ImageWriter, Part, ReadRange, open_image, verified
 
 log = logging.getLogger("stretto.exports")
 
@@ -36,157 +40,135 @@ _REMEMBERED = 16
 
 
 @dataclass(slots=True)
-class _Export:
+class Export:
+    """One image of this server. memory: where it is in shared memory. pause_s: no push waited longer for it."""
+
     stage: Stage
-    memory: Path
-    begun_at_s: float
-    part: str = ""
+    memory: Path | None
+    part: Part
+    pause_s: float
     detail: str = ""
 
 
 class Exports:
-    """The exports of one server, one at a time."""
+    """The exports of one server, one at a time. Of an image at most one bucket is in this process."""
 
     def __init__(
-        self,
-        job: str,
-        pod: str,
-        control: Control,
-        redis_url: str,
-        state_folder: Path | None = None,
-        pod_folder: Path | None = None,
+        self, job: str, pod: str, control: Control, redis_url: str = "", pod_folder: Path | None = None
     ) -> None:
         self._job, self._pod, self._control, self._redis_url = job, pod, control, redis_url
+        self._disk = pod_folder or Path(tempfile.gettempdir())
         self._lock = threading.Lock()
-        self._exports: dict[str, _Export] = {}
-        shared = Path("/dev/shm")
-        wanted = [shared, pod_folder or Path(tempfile.gettempdir())]
-        self._folders = [folder for folder in wanted if folder.is_dir() and os.access(folder, os.W_OK)]
-        # installations on one machine may have jobs of the same name
-        home = hashlib.sha256(str(state_folder or pod_folder or "").encode()).hexdigest()[:8]
-        self._stem = f"stretto.{job}.{home}."
+        self._exports: dict[str, Export] = {}
 
     # --- writing ------------------------------------------------------------------------------------------
 
-    def begin(self, checkpoint: str, cache_url: str, store_url: str) -> tuple[int, str]:
-        """Copy everything owned into shared memory; (bytes, digest). The same checkpoint again is not copied again.
+    def room_bytes(self) -> int:
+        """What an image taken now would need at most."""
+        return image_bytes(self._control)
 
-        Raises CheckpointError when ownership changes meanwhile, or memory is short.
+    def begin(self, checkpoint: str, cache_url: str, store_url: str, memory: str = "") -> Export:
+        """Write everything owned to the file ``memory``, which somebody reserved, or else to the disk.
+
+        The same checkpoint again is not copied again. Raises CheckpointError when ownership changes meanwhile, or
+        there is no room.
         """
         with self._lock:
             known = self._exports.get(checkpoint)
             if known is not None and known.stage != "failed":
-                part = Part.parse(known.part)
-                return part.size_bytes, f"sha256:{part.header_sha256}"
-            begun_at_s = time.time()
-            image = export_image(self._control)
-            head, digest, size = pack(image)
-            memory = self._reserve(f"{self._stem}{checkpoint}.{self._pod}", size)
-            with open(memory, "r+b") as file, mmap.mmap(file.fileno(), size) as mapped:
-                mapped[: len(head)] = head
-                with memoryview(mapped) as view, view[len(head) :] as blocks:
-                    image.write(blocks)
+                return known
+            file, path, image, size, digest = self._write(memory)
             name = f"{checkpoint}.{self._pod}.image"
             part = Part(
                 pod=self._pod,
                 file=name,
                 url=f"{store_url.rstrip('/')}/{name}",
                 size_bytes=size,
-                header_sha256=digest,
-                columns=tuple(image.columns),
-                copies=(f"file:{memory}", f"cache:{self._cache_key(checkpoint)}"),
+                description_sha256=digest,
+                columns=tuple(image.manifest["columns"]),
+                copies=(*([f"file:{path}"] if path else []), f"cache:{self._cache_key(checkpoint)}"),
             )
-            export = self._exports[checkpoint] = _Export("memory", memory, begun_at_s, part.to_json())
-            self._prune()
+            export = self._exports[checkpoint] = Export("memory", path, part, image.pause_seconds)
+            while len(self._exports) > _REMEMBERED:
+                self._exports.pop(next(iter(self._exports)))
         threading.Thread(
-            target=self._copy_on, args=(checkpoint, export, part, cache_url), name="export", daemon=True
+            target=self._copy_on, args=(checkpoint, export, file, cache_url), name="export", daemon=True
         ).start()
-        return size, f"sha256:{digest}"
+        return export
 
-    def _reserve(self, name: str, size: int) -> Path:
-        """A new file of so many bytes that are really there: in shared memory, else in the pod's folder.
-
-        Written to without, a full shared memory would end the process by a signal (SIGBUS).
-        """
+    def _write(self, memory: str) -> tuple[BinaryIO, Path | None, Exported, int, str]:
+        """Into the first place that has room: (file, its path in memory, what, bytes, SHA-256 of the description)."""
         wrong: list[str] = []
-        for folder in self._folders:
-            path = folder / name
+        for path in (Path(memory), None) if memory else (None,):
             try:
-                path.unlink(missing_ok=True)  # left by an earlier life of this pod
-                file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-                try:
-                    os.posix_fallocate(file, 0, size)
-                except OSError:
-                    path.unlink(missing_ok=True)
-                    raise
-                finally:
-                    os.close(file)
-                return path
+                with contextlib.ExitStack() as undo:
+                    file = undo.enter_context(_reserved(path) if path else self._on_disk())
+                    writer = ImageWriter(file)
+                    image = export_image(self._control, writer.append)
+                    size, digest = writer.finish(image.manifest)
+                    file.truncate(size)
+                    undo.pop_all()
+                return file, path, image, size, digest
             except OSError as error:
-                wrong.append(f"{folder}: {error.strerror}")
-                log.warning("no room for %d bytes of a checkpoint at %s", size, wrong[-1])
+                wrong.append(f"{path or self._disk}: {error.strerror or error}")
+                log.warning("no room for an image at %s", wrong[-1])
+                _free(path)
         raise CheckpointError(
-            f"a checkpoint of {size} bytes has no room ({'; '.join(wrong) or 'no folder can be written to'}); "
-            "enlarge /dev/shm or free space on the disk of the state folder"
+            f"a checkpoint of at most {self.room_bytes()} bytes has no room ({'; '.join(wrong)}); free space on the "
+            "disk of the state folder, or enlarge /dev/shm"
         )
 
-    def _images(self) -> Iterator[Path]:
-        """Of this job in this installation, whoever wrote them."""
-        for folder in self._folders:
-            yield from folder.glob(f"{self._stem}*")
+    def _on_disk(self) -> BinaryIO:
+        """A file without a name: however this process ends, it leaves nothing."""
+        return cast("BinaryIO", tempfile.TemporaryFile(dir=self._disk))
 
     def _cache_key(self, checkpoint: str) -> str:
         return f"stretto:{self._job}:{checkpoint}:{self._pod}"
 
-    def _copy_on(self, checkpoint: str, export: _Export, part: Part, cache_url: str) -> None:
-        try:
-            _to_cache(cache_url, self._cache_key(checkpoint), export.memory)
-            export.stage = "cached"
-        except (redis.RedisError, OSError, ValueError) as error:
-            # the cache only makes a restore faster
-            export.detail = f"not cached: {error}"
-            log.warning("checkpoint %s %s", checkpoint, export.detail)
-        try:
-            _to_store(part, export.memory)
-            export.stage = "stored"
-            log.info("checkpoint %s stored: %d bytes at %s", checkpoint, part.size_bytes, part.url)
-        except Exception as error:
-            # whatever a file system raises: the checkpoint is not complete
-            export.stage, export.detail = "failed", f"{part.url}: {type(error).__name__}: {error}"
-            log.exception("checkpoint %s was not stored", checkpoint)
-        self._drop_older(export)
-
-    def _drop_older(self, newest: _Export) -> None:
-        """Shared memory is precious: only the newest checkpoint of the job stays there, whoever wrote the others.
-
-        What a server left that was killed goes, too: it was kept for the restore that has been since.
-        """
-        for path in self._images():
+    def _copy_on(self, checkpoint: str, export: Export, file: BinaryIO, cache_url: str) -> None:
+        part = export.part
+        with file:
+            if cache_url:
+                try:
+                    _to_cache(cache_url, self._cache_key(checkpoint), file, part.size_bytes)
+                    export.stage = "cached"
+                except (redis.RedisError, OSError, ValueError) as error:
+                    # the cache only makes a restore faster
+                    export.detail = f"not cached: {error}"
+                    log.warning("checkpoint %s %s", checkpoint, export.detail)
             try:
-                # the other servers' files of this checkpoint are of the same stem
-                if path.stem != newest.memory.stem and path.stat().st_mtime < newest.begun_at_s:
-                    path.unlink()
-            except OSError:
-                continue  # another server of the job was faster
+                _to_store(part, file)
+                export.stage = "stored"
+                log.info("checkpoint %s stored: %d bytes at %s", checkpoint, part.size_bytes, part.url)
+            except Exception as error:
+                # whatever a file system raises: the checkpoint is not complete
+                export.stage, export.detail = "failed", f"{part.url}: {type(error).__name__}: {error}"
+                log.exception("checkpoint %s was not stored", checkpoint)
+        if export.stage == "stored" and cache_url:
+            self._uncache_older(checkpoint, cache_url)
 
-    def _prune(self) -> None:
-        while len(self._exports) > _REMEMBERED:
-            name = next(iter(self._exports))
-            self._exports.pop(name).memory.unlink(missing_ok=True)
+    def _uncache_older(self, newest: str, cache_url: str) -> None:
+        """The cache holds one checkpoint of a server, and a second while it is on its way."""
+        older = [(name, export) for name, export in self._exports.items() if name != newest]
+        try:
+            with redis.Redis.from_url(cache_url, socket_timeout=10.0) as client:
+                for name, export in older:
+                    client.unlink(*(key for key, _ in _chunks(self._cache_key(name), export.part.size_bytes)))
+        except redis.RedisError as error:  # they go by themselves after an hour
+            log.warning("older checkpoints stay in the cache: %s", error)
 
     def status(self, checkpoint: str) -> tuple[Stage, str, str]:
         """(stage, part for the manifest once stored, detail)."""
         export = self._exports.get(checkpoint)
         if export is None:
             return "unknown", "", f"{self._pod} has no export of that name"
-        return export.stage, export.part if export.stage == "stored" else "", export.detail
+        return export.stage, export.part.to_json() if export.stage == "stored" else "", export.detail
 
     def close(self) -> None:
-        """Free the shared memory of what is stored."""
-        with self._lock:
-            for export in self._exports.values():
-                if export.stage in ("stored", "failed"):
-                    export.memory.unlink(missing_ok=True)
+        """Free the shared memory of what is stored: this server leaves, and whoever reserved it may be gone."""
+        for export in self._exports.values():
+            if export.stage == "stored":
+                _free(export.memory)
 
     # --- reading ------------------------------------------------------------------------------------------
 
@@ -213,6 +195,38 @@ class Exports:
         return [(name, _counting(read, counted)) for name, read in sources]
 
 
+def _free(path: Path | None) -> None:
+    if path is not None:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+def _reserved(path: Path) -> BinaryIO:
+    """A file that was reserved for us; what it has no room for is refused: it would be charged to this process."""
+    opened = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    status = os.fstat(opened)
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+        os.close(opened)
+        raise PermissionError(errno.EPERM, "it is not a file of ours")
+    return cast("BinaryIO", io.BufferedRandom(_Bounded(opened, status.st_size)))
+
+
+class _Bounded(io.FileIO):
+    def __init__(self, opened: int, room: int) -> None:
+        super().__init__(opened, "r+")
+        self._room = room
+
+    def write(self, data: Any) -> int:
+        if self.tell() + len(data) > self._room:
+            raise OSError(errno.ENOSPC, f"more than the {self._room} bytes that were reserved")
+        return super().write(data) or 0
+
+
+def _chunks(key: str, size_bytes: int) -> list[tuple[str, int]]:
+    """(key in the cache, bytes) of an image's parts."""
+    return [(f"{key}:{at // _CHUNK}", min(_CHUNK, size_bytes - at)) for at in range(0, size_bytes, _CHUNK)]
+
+
 def _counting(read: ReadRange, counted: list[int]) -> ReadRange:
     def count(offset: int, length: int) -> bytes:
         data = read(offset, length)
@@ -222,22 +236,18 @@ def _counting(read: ReadRange, counted: list[int]) -> ReadRange:
     return count
 
 
-def _to_cache(url: str, key: str, memory: Path) -> None:
-    if not url:
-        raise ValueError("no cache is configured")
-    client = redis.Redis.from_url(url, socket_timeout=10.0)
-    with client, open(memory, "rb") as file:
-        number = 0
-        while chunk := file.read(_CHUNK):
-            client.set(f"{key}:{number}", chunk, ex=_CACHE_KEPT_S)
-            number += 1
+def _to_cache(url: str, key: str, file: BinaryIO, size_bytes: int) -> None:
+    with redis.Redis.from_url(url, socket_timeout=10.0) as client:
+        file.seek(0)
+        for name, length in _chunks(key, size_bytes):
+            client.set(name, file.read(length), ex=_CACHE_KEPT_S)
 
 
-def _to_store(part: Part, memory: Path) -> None:
+def _to_store(part: Part, source: BinaryIO) -> None:
     """Write under another name first: what has the final name is complete, and what the server had exported."""
     filesystem, path = _resolve(part.url)
     filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
-    with open(memory, "rb") as source, filesystem.open(f"{path}.part", "wb") as target:
+    with filesystem.open(f"{path}.part", "wb") as target:
         for chunk in verified(part, source, _CHUNK):
             target.write(chunk)
     stored = filesystem.size(f"{path}.part")
@@ -287,7 +297,7 @@ def _cache_reader(url: str, key: str) -> ReadRange:
         except redis.RedisError as error:
             raise OSError(str(error)) from error
         if any(chunk is None for chunk in chunks):
-            raise OSError("not in the cache")
+            raise FileNotFoundError("not in the cache")
         joined = b"".join(cast("list[bytes]", chunks))
         return joined[offset - first * _CHUNK :][:length]
 

@@ -1,8 +1,9 @@
-"""A parameter server's image as one file: a header that describes it, then its blocks.
+"""A parameter server's image as one file: its blocks, then what describes them.
 
-``STRETTO1`` · length of the header (8 bytes, little-endian) · header (JSON: the engine's manifest) · zeros up to a
-multiple of 64 · blocks. The header's SHA-256 stands in the checkpoint's manifest; the header holds every block's
-CRC-32. A block is read only when it is wanted, from the nearest copy that is whole.
+``STRETTO2`` and zeros up to 64 bytes · blocks · description (JSON: the engine's manifest) · its length (8 bytes,
+little-endian) · ``STRETTO2``. The description comes last because blocks are written one by one, as they are copied. Its
+SHA-256 stands in the checkpoint's manifest; it holds every block's CRC-32. A block is read only when it is wanted, from
+the nearest copy that is whole.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ import numpy as np
 
 from .engine.checkpoint import PsImage
 from .engine.layout import block_checksum
-from .errors import CheckpointError
+from .errors import CheckpointError, ImageDamaged
 
-_MAGIC = b"STRETTO1"
-_ALIGN = 64
+_MAGIC = b"STRETTO2"
+_BEGIN = 64
+_TAIL = 8 + len(_MAGIC)
 
 ReadRange = Callable[[int, int], bytes]
 """(offset, length) -> bytes; raises OSError or CheckpointError."""
@@ -36,7 +38,7 @@ class Part:
     file: str
     url: str
     size_bytes: int
-    header_sha256: str
+    description_sha256: str
     columns: tuple[int, ...] = ()
     """the buckets and slices in it; those of a checkpoint's parts together are all columns, each once"""
     copies: tuple[str, ...] = ()
@@ -50,7 +52,7 @@ class Part:
         """From the manifest's JSON, parsed or not. Raises CheckpointError."""
         try:
             data: dict[str, Any] = json.loads(value) if isinstance(value, str) else value  # type: ignore[assignment]
-            fields = {name: data[name] for name in ("pod", "file", "url", "size_bytes", "header_sha256")}
+            fields = {name: data[name] for name in ("pod", "file", "url", "size_bytes", "description_sha256")}
             return Part(**fields, columns=tuple(data.get("columns", ())), copies=tuple(data.get("copies", ())))
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
@@ -58,41 +60,52 @@ class Part:
             ) from error
 
 
-def pack(image: PsImage) -> tuple[bytes, str, int]:
-    """(everything before the blocks, the header's SHA-256, bytes of the whole file)."""
-    header = json.dumps(image.manifest, separators=(",", ":")).encode()
-    begin = len(_MAGIC) + 8 + len(header)
-    padding = b"\0" * (-begin % _ALIGN)
-    head = _MAGIC + struct.pack("<Q", len(header)) + header + padding
-    return head, hashlib.sha256(header).hexdigest(), len(head) + image.nbytes
+class ImageWriter:
+    """Writes an image from its beginning to its end; nothing of it stays in this process."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._size = 0
+        self.append(memoryview(_MAGIC.ljust(_BEGIN, b"\0")))
+
+    def append(self, data: memoryview) -> None:
+        self._file.write(data)
+        self._size += len(data)
+
+    def finish(self, manifest: dict[str, Any]) -> tuple[int, str]:
+        """(bytes of the whole file, SHA-256 of the description)."""
+        description = json.dumps(manifest, separators=(",", ":")).encode()
+        self.append(memoryview(description + struct.pack("<Q", len(description)) + _MAGIC))
+        self._file.flush()
+        return self._size, hashlib.sha256(description).hexdigest()
 
 
 def open_image(part: Part, sources: Sequence[tuple[str, ReadRange]]) -> PsImage:
     """An image whose blocks are read on demand, each from the first source that has it undamaged.
 
-    Raises CheckpointError that names what is wrong with each copy.
+    Raises CheckpointError that names what is wrong with each copy; ImageDamaged when all were read.
     """
-    header, begin = _first_good(part.pod, "header", sources, lambda read: _header(part, read))
-    manifest: dict[str, Any] = json.loads(header)
-    return PsImage(manifest, _Blocks(part.pod, manifest["blocks"], begin, sources))
+    description = _first_good(part.pod, "description", sources, lambda read: _description(part, read))
+    manifest: dict[str, Any] = json.loads(description)
+    return PsImage(manifest, _Blocks(part.pod, manifest["blocks"], sources))
 
 
-def _header(part: Part, read: ReadRange) -> tuple[bytes, int]:
-    start = read(0, len(_MAGIC) + 8)
-    if start[: len(_MAGIC)] != _MAGIC:
+def _description(part: Part, read: ReadRange) -> bytes:
+    if read(0, len(_MAGIC)) != _MAGIC:
         raise CheckpointError("does not begin like an image")
-    (length,) = struct.unpack("<Q", start[len(_MAGIC) :])
-    if not 0 < length < part.size_bytes:
-        raise CheckpointError(f"the header's length {length} is impossible")
-    header = read(len(start), length)
-    if hashlib.sha256(header).hexdigest() != part.header_sha256:
-        raise CheckpointError("the header's SHA-256 differs from the manifest")
-    begin = len(start) + length
-    begin += -begin % _ALIGN
-    size = int(json.loads(header)["bytes"]) + begin
-    if size != part.size_bytes:
-        raise CheckpointError(f"it describes {size} bytes, the manifest {part.size_bytes}")
-    return header, begin
+    tail = read(part.size_bytes - _TAIL, _TAIL)
+    if len(tail) != _TAIL or tail[8:] != _MAGIC:
+        raise CheckpointError("does not end like an image: truncated")
+    (length,) = struct.unpack("<Q", tail[:8])
+    begin = part.size_bytes - _TAIL - length
+    if begin < _BEGIN:
+        raise CheckpointError(f"the description's length {length} is impossible")
+    description = read(begin, length)
+    if hashlib.sha256(description).hexdigest() != part.description_sha256:
+        raise CheckpointError("the description's SHA-256 differs from the manifest")
+    if int(json.loads(description)["bytes"]) != begin - _BEGIN:
+        raise CheckpointError(f"it describes blocks of other lengths than the file of {part.size_bytes} bytes has")
+    return description
 
 
 def verified(part: Part, file: BinaryIO, chunk_bytes: int) -> Iterator[bytes]:
@@ -103,17 +116,17 @@ def verified(part: Part, file: BinaryIO, chunk_bytes: int) -> Iterator[bytes]:
         return file.read(length)
 
     def changed(what: str) -> CheckpointError:
-        return CheckpointError(f"{what} of {part.file} changed in memory after the export; take another checkpoint")
+        return CheckpointError(f"{what} of {part.file} changed after the export; take another checkpoint")
 
     try:
-        header, begin = _header(part, read)
+        description = _description(part, read)
     except (OSError, CheckpointError, ValueError, KeyError, struct.error) as error:
-        raise changed("the header") from error
-    yield read(0, begin)
-    at = begin
-    for name, entry in sorted(json.loads(header)["blocks"].items(), key=lambda item: item[1]["offset"]):
-        yield read(at, begin + entry["offset"] - at)  # the zeros before it
-        at, end, crc = begin + entry["offset"], begin + entry["offset"] + entry["bytes"], 0
+        raise changed("the description") from error
+    yield read(0, _BEGIN)
+    at = _BEGIN
+    for name, entry in sorted(json.loads(description)["blocks"].items(), key=lambda item: item[1]["offset"]):
+        yield read(at, _BEGIN + entry["offset"] - at)  # the zeros before it
+        at, end, crc = _BEGIN + entry["offset"], _BEGIN + entry["offset"] + entry["bytes"], 0
         while at < end:
             chunk = read(at, min(chunk_bytes, end - at))
             if not chunk:
@@ -127,10 +140,8 @@ def verified(part: Part, file: BinaryIO, chunk_bytes: int) -> Iterator[bytes]:
 
 
 class _Blocks(Mapping[str, np.ndarray]):
-    def __init__(
-        self, pod: str, entries: dict[str, dict[str, Any]], begin: int, sources: Sequence[tuple[str, ReadRange]]
-    ) -> None:
-        self._pod, self._entries, self._begin, self._sources = pod, entries, begin, sources
+    def __init__(self, pod: str, entries: dict[str, dict[str, Any]], sources: Sequence[tuple[str, ReadRange]]) -> None:
+        self._pod, self._entries, self._sources = pod, entries, sources
         self._small: dict[str, np.ndarray] = {}
 
     def __iter__(self) -> Iterator[str]:
@@ -145,11 +156,11 @@ class _Blocks(Mapping[str, np.ndarray]):
         entry = self._entries[name]
 
         def block(read: ReadRange) -> bytes:
-            raw = read(self._begin + entry["offset"], entry["bytes"]) if entry["bytes"] else b""
+            raw = read(_BEGIN + entry["offset"], entry["bytes"]) if entry["bytes"] else b""
             if len(raw) != entry["bytes"]:
                 raise CheckpointError(f"truncated: {len(raw)} of {entry['bytes']} bytes")
             if block_checksum(raw) != entry["crc32"]:
-                raise CheckpointError("its checksum differs from the header")
+                raise CheckpointError("its checksum differs from the description")
             return raw
 
         raw = _first_good(self._pod, f"block {name}", self._sources, block)
@@ -162,11 +173,16 @@ class _Blocks(Mapping[str, np.ndarray]):
 
 def _first_good(pod: str, what: str, sources: Sequence[tuple[str, ReadRange]], use: Callable[[ReadRange], Any]) -> Any:
     wrong: list[str] = []
+    looked_at = True
     for name, read in sources:
         try:
             return use(read)
-        except (OSError, CheckpointError, ValueError, KeyError) as error:
+        except FileNotFoundError as error:
             wrong.append(f"{name}: {error}")
-    raise CheckpointError(
-        f"{what} of {pod}'s image is damaged or absent ({'; '.join(wrong)[:1200]}); use another checkpoint"
-    )
+        except OSError as error:  # it may answer next time
+            wrong.append(f"{name}: {error}")
+            looked_at = False
+        except (CheckpointError, ValueError, KeyError, struct.error) as error:
+            wrong.append(f"{name}: {error}")
+    kind = ImageDamaged if looked_at else CheckpointError
+    raise kind(f"{what} of {pod}'s image is damaged or absent ({'; '.join(wrong)[:1200]}); use another checkpoint")

@@ -34,7 +34,7 @@ from stretto_wire.requests import (
 )
 from stretto_wire.telemetry import PsReported
 
-from .errors import LayoutError, StrettoError
+from .errors import ImageDamaged, LayoutError, StrettoError
 from .pod import EXIT_OK, REPORT_EVERY_S, Pod, run_pod
 from .program import build_program
 
@@ -66,9 +66,7 @@ class Agent:
         threads = max(2, min(os.cpu_count() or 2, 4 * settings.threads))
         self._server: ParameterServer = ParameterServer(settings.index, layout, threads=threads)
         self._control: Control = self._server.control
-        self._exports = Exports(
-            self._job, settings.pod, self._control, settings.redis_url, settings.state_folder, settings.pod_folder
-        )
+        self._exports = Exports(self._job, settings.pod, self._control, settings.redis_url, settings.pod_folder)
         self._move = Move(self._server)
         bus = self._pod.bus
         bus.serve(ClaimBuckets, self._claim)
@@ -118,6 +116,7 @@ class Agent:
             slices=tuple(own[self._layout.buckets :]),
             bucket_rows=tuple(self._control.sizes().tolist()),
             applied_samples=self._applied_samples(),
+            image_bytes=self._exports.room_bytes(),
         )
 
     def _take(self, request: TakeBuckets) -> TakeBucketsReply:
@@ -178,10 +177,18 @@ class Agent:
 
     def _export(self, request: ExportState) -> ExportStateReply:
         try:
-            size, digest = self._exports.begin(request.checkpoint_id, request.cache_url, request.store_url)
+            export = self._exports.begin(
+                request.checkpoint_id, request.cache_url, request.store_url, request.memory_path
+            )
         except StrettoError as error:
             return ExportStateReply(job=self._job, accepted=False, detail=str(error)[:2000])
-        return ExportStateReply(job=self._job, accepted=True, size_bytes=size, digest=digest)
+        return ExportStateReply(
+            job=self._job,
+            accepted=True,
+            size_bytes=export.part.size_bytes,
+            digest=f"sha256:{export.part.description_sha256}",
+            pause_s=export.pause_s,
+        )
 
     def _export_status(self, request: GetExportStatus) -> GetExportStatusReply:
         stage, part, detail = self._exports.status(request.checkpoint_id)
@@ -196,7 +203,8 @@ class Agent:
         try:
             size = self._exports.load(request.checkpoint.url, wanted)
         except StrettoError as error:
-            return ImportStateReply(job=self._job, accepted=False, detail=str(error)[:2000])
+            damaged = isinstance(error, ImageDamaged)
+            return ImportStateReply(job=self._job, accepted=False, damaged=damaged, detail=str(error)[:2000])
         log.info("owns %d columns from %s (%d bytes)", len(wanted), request.checkpoint.url, size)
         return ImportStateReply(job=self._job, accepted=True, size_bytes=size)
 

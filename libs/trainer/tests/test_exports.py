@@ -1,62 +1,96 @@
 """Where a checkpoint's image goes before it is stored, and that it is stored as it was exported."""
 
-import errno
+import io
+import json
 import os
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from stretto.engine import Layout, checkpoint
+from stretto import exports
+from stretto.engine import Exported, Layout
+from stretto.engine.checkpoint import VERSION, _Blocks
 from stretto.errors import CheckpointError
 from stretto.exports import Exports
-from stretto.images import Part, pack, verified
+from stretto.images import ImageWriter, Part, verified
 
 pytestmark = pytest.mark.slow  # imports TensorFlow
 
-
-def exports(tmp_path: Path, home: str = "state") -> Exports:
-    pod = tmp_path / "pod"
-    pod.mkdir(exist_ok=True)
-    made = Exports("full", "ps-0", None, "", tmp_path / home, pod)  # type: ignore[arg-type]
-    made._folders = [tmp_path / "shared", pod]
-    (tmp_path / "shared").mkdir(exist_ok=True)
-    return made
+BLOCKS = {"bucket0/keys": np.arange(1000), "bucket1/keys": np.arange(7)}
 
 
-def test_full_shared_memory_is_found_out_before_it_is_written_to(tmp_path, monkeypatch):
-    made, full, reserve = exports(tmp_path), {"shared"}, os.posix_fallocate
-
-    def fallocate(file, offset, size):
-        if Path(os.readlink(f"/proc/self/fd/{file}")).parent.name in full:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        reserve(file, offset, size)
-
-    monkeypatch.setattr(os, "posix_fallocate", fallocate)
-    path = made._reserve("image", 4096)
-    assert path == tmp_path / "pod" / "image"
-    assert (path.stat().st_size, path.stat().st_mode & 0o777) == (4096, 0o600)
-    assert not list((tmp_path / "shared").iterdir())
-    full.add("pod")
-    with pytest.raises(CheckpointError, match="No space left"):
-        made._reserve("image", 4096)
-    full.clear()
-    (tmp_path / "shared" / "image").symlink_to(tmp_path / "victim")
-    assert made._reserve("image", 10).stat().st_size == 10
-    assert not (tmp_path / "victim").exists()
+def export(control, append):
+    """As the engine exports, of what is no server."""
+    blocks = _Blocks(append)
+    for name, block in BLOCKS.items():
+        blocks.add(name, block)
+    layout = Layout(dimension=4, dense_size=3).to_dict()
+    fields = {"version": VERSION, "server": 0, "layout": layout, "columns": [0, 1], "bytes": blocks.offset}
+    return Exported(fields | {"blocks": blocks.entries}, 0.25)
 
 
-def test_installations_do_not_share_names(tmp_path):
-    first, second = exports(tmp_path), exports(tmp_path, "elsewhere")
-    path = first._reserve(f"{first._stem}c1.ps-0", 10)
-    assert list(first._images()) == [path]
-    assert not list(second._images())
+@pytest.fixture
+def made(tmp_path, monkeypatch):
+    monkeypatch.setattr(exports, "export_image", export)
+    monkeypatch.setattr(exports, "image_bytes", lambda control: 10_000)
+    (tmp_path / "pod").mkdir()
+    return Exports("full", "ps-0", None, "", tmp_path / "pod")  # type: ignore[arg-type]
+
+
+def stored(made, name):
+    while (status := made.status(name))[0] == "memory":
+        time.sleep(0.01)
+    assert status[0] == "stored", status
+    return json.loads(status[1])
+
+
+def reserve(path: Path, size: int) -> str:
+    with open(path, "wb") as file:
+        os.posix_fallocate(file.fileno(), 0, size)
+    return str(path)
+
+
+def test_reserved_memory_is_filled_and_what_is_too_much_given_back(made, tmp_path):
+    memory = tmp_path / "image"
+    export = made.begin("c1", "", f"file://{tmp_path}/store", reserve(memory, 50_000))
+    assert (export.pause_s, export.memory) == (0.25, memory)
+    part = stored(made, "c1")
+    assert part["copies"][0] == f"file:{memory}"
+    assert memory.stat().st_size == part["size_bytes"] < 10_000
+    assert (tmp_path / "store/c1.ps-0.image").read_bytes() == memory.read_bytes()
+    assert made.begin("c1", "", f"file://{tmp_path}/store", str(memory)) is export, "asked again"
+    made.close()
+    assert not memory.exists()
+
+
+def test_memory_that_is_short_foreign_or_nowhere_is_not_used_and_the_disk_leaves_nothing(made, tmp_path):
+    short, foreign, victim = tmp_path / "short", tmp_path / "foreign", tmp_path / "victim"
+    victim.write_bytes(b"theirs")
+    foreign.symlink_to(victim)
+    for number, memory in enumerate((reserve(short, 4000), str(foreign), str(tmp_path / "nowhere"), "")):
+        export = made.begin(f"c{number}", "", f"file://{tmp_path}/store", memory)
+        assert export.memory is None
+        part = stored(made, f"c{number}")
+        assert not [copy for copy in part["copies"] if copy.startswith("file:")]
+        assert (tmp_path / f"store/c{number}.ps-0.image").stat().st_size == part["size_bytes"]
+    assert not short.exists(), "memory that was of no use is free"
+    assert victim.read_bytes() == b"theirs"
+    assert not list((tmp_path / "pod").iterdir())
+
+
+def test_no_room_anywhere_is_told(made, tmp_path):
+    (tmp_path / "pod").rmdir()
+    with pytest.raises(CheckpointError, match=r"no room \(.*image.*; .*pod.*No such file"):
+        made.begin("c1", "", f"file://{tmp_path}/store", reserve(tmp_path / "image", 100))
+    assert made.status("c1")[0] == "unknown"
 
 
 def test_a_file_that_changed_after_the_export_is_not_stored(tmp_path):
-    blocks = {"bucket0/keys": np.arange(1000), "bucket1/keys": np.arange(7)}
-    image = checkpoint._pack(blocks, Layout(dimension=4, dense_size=3), 0, [0, 1])
-    head, digest, size = pack(image)
-    whole = head + bytes(image.to_bytes())
+    file = io.BytesIO()
+    writer = ImageWriter(file)
+    size, digest = writer.finish(export(None, writer.append).manifest)
+    whole = file.getvalue()
     part = Part("ps-0", "c1.ps-0.image", "", size, digest)
     path = tmp_path / "image"
 
@@ -66,10 +100,11 @@ def test_a_file_that_changed_after_the_export_is_not_stored(tmp_path):
             return b"".join(verified(part, file, 512))
 
     assert stored(whole) == whole
-    for position, what in ((4, "header"), (30, "header"), (len(head) + 3000, "bucket0"), (len(head) + 8010, "bucket1")):
+    places = ((4, "description"), (size - 30, "description"), (64 + 3000, "bucket0"), (64 + 8010, "bucket1"))
+    for position, what in places:
         changed = bytearray(whole)
         changed[position] ^= 1
         with pytest.raises(CheckpointError, match=what):
             stored(bytes(changed))
-    with pytest.raises(CheckpointError, match="bucket0"):
-        stored(whole[: len(head) + 500])
+    with pytest.raises(CheckpointError, match="description"):
+        stored(whole[:500])

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from stretto_wire import requests
 from stretto_wire.values import CheckpointRef
 from trainer_harness import Cluster, free_port, spec_of, wait_for
@@ -34,8 +36,6 @@ def make(tmp_path: Path) -> Iterator[Any]:
     yield start
     for cluster in clusters:
         cluster.stop()
-    for left in Path("/dev/shm").glob("stretto.tiny.*"):
-        left.unlink()
 
 
 def finished(cluster: Cluster, timeout_s: float = 90.0) -> None:
@@ -167,12 +167,20 @@ def test_buckets_move_to_a_new_server_while_a_worker_trains(make: Any):
 # --- checkpoints ---------------------------------------------------------------------------------------------
 
 
-def exported(cluster: Cluster, checkpoint: str, store: Path, cache_url: str, *servers: int) -> CheckpointRef:
+def exported(
+    cluster: Cluster, checkpoint: str, store: Path, cache_url: str, *servers: int, memory: Sequence[Path] = ()
+) -> CheckpointRef:
     """What the checkpoints service does: mark, export, wait, write the manifest."""
     samples = cluster.ask("ps-0", requests.GetOwnership(job="tiny")).applied_samples
     digests = []
-    for index in servers:
-        request = requests.ExportState(job="tiny", checkpoint_id=checkpoint, cache_url=cache_url, store_url=str(store))
+    for index, path in zip_longest(servers, memory):
+        request = requests.ExportState(
+            job="tiny",
+            checkpoint_id=checkpoint,
+            cache_url=cache_url,
+            store_url=str(store),
+            memory_path=str(path or ""),
+        )
         reply = cluster.ask(f"ps-{index}", request)
         assert reply.accepted, reply.detail
         assert reply.size_bytes > 1000
@@ -238,32 +246,32 @@ def test_a_checkpoint_is_restored_at_another_number_of_servers(make: Any, cache:
     reference = exported(first, "c1", store, cache, 0, 1)
     assert reference.samples == SAMPLES
     assert set(first.ask("ps-0", requests.GetOwnership(job="tiny")).buckets) == {0, 1}
-    (image,) = Path("/dev/shm").glob("stretto.tiny.*.c1.ps-0")
-    assert image.stat().st_mode & 0o777 == 0o600
-    installation = image.name.split(".")[2]
-    dead = Path(f"/dev/shm/stretto.tiny.{installation}.c0.ps-9")  # left by a server that was killed
-    other = Path("/dev/shm/stretto.tiny.other.c0.ps-9")  # of a job of the same name elsewhere
-    other.write_bytes(b"old")
-    os.utime(other, (1e9, 1e9))
-    dead.write_bytes(b"old")
-    os.utime(dead, (1e9, 1e9))
     again = exported(first, "c2", store, cache, 0, 1)
-    newest = [f"stretto.tiny.{installation}.c2.ps-{index}" for index in (0, 1)]
-    # only the newest checkpoint stays in memory
-    own = f"stretto.tiny.{installation}.*"
-    wait_for(lambda: sorted(path.name for path in Path("/dev/shm").glob(own)) == newest, 5)
-    assert other.exists()
-    other.unlink()
-    for pod in ("worker-0", "ps-0", "ps-1"):
+    with redis.Redis.from_url(cache) as client:  # the cache has the newest only
+        wait_for(lambda: {key.split(b":")[2] for key in client.scan_iter()} == {b"c2"}, 5)
+    memory = [tmp_path / f"memory{index}" for index in (0, 1)]
+    for path in memory:
+        with open(path, "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, 8 * 2**20)
+    reserved = exported(first, "c3", store, "", 0, 1, memory=memory)
+    first.kill("ps-0")  # nothing of it is kept but what is in memory, in the cache and in the store
+    for pod in ("worker-0", "ps-1"):
         assert first.terminate(pod) == 0
-    assert not list(Path("/dev/shm").glob(own))
+    assert [path.exists() for path in memory] == [True, False], "who leaves frees what is stored"
 
-    # c1: the cache alone, the store is gone; at three servers
-    (store / "c1.ps-0.image").rename(tmp_path / "away")
+    # c3: the memory of a server that was killed, and the store for the other one; at one server
+    (store / "c3.ps-0.image").rename(tmp_path / "gone")
+    fourth = make(SAMPLES)
+    fourth.start_ps(0, claim=False)
+    assert imported(fourth, reserved, 0)[0].accepted
+    assert checksum(fourth.books(0)) == checksum(books)
+
+    # c2: the cache alone, the store is gone; at three servers
+    (store / "c2.ps-0.image").rename(tmp_path / "away")
     second = make(SAMPLES)
     second.ps_environment = {"STRETTO_REDIS_URL": cache}
     second.start_ps(0, 1, 2, claim=False)
-    assert all(reply.accepted for reply in imported(second, reference, 0, 1, 2))
+    assert all(reply.accepted for reply in imported(second, again, 0, 1, 2))
     restored = second.books(0, 1, 2)
     assert sum(b.rows for b in restored) == sum(b.rows for b in books)
     assert checksum(restored) == checksum(books)
@@ -276,10 +284,10 @@ def test_a_checkpoint_is_restored_at_another_number_of_servers(make: Any, cache:
     assert [b.applied_samples for b in second.books(0, 1, 2)] == [SAMPLES] * 3
     assert evaluated(second, "worker-0", 3000).loss == pytest.approx(quality.loss, abs=1e-6)
 
-    # c2 at one server without a cache: damaged files are refused by name, good ones taken
+    # c1 at one server without a cache: damaged files are refused by name, good ones taken
     third = make(SAMPLES)
     third.start_ps(0, claim=False)
-    path = store / "c2.ps-1.image"
+    path = store / "c1.ps-1.image"
     good = path.read_bytes()
     flipped = bytearray(good)
     flipped[len(good) * 2 // 3] ^= 4
@@ -287,12 +295,12 @@ def test_a_checkpoint_is_restored_at_another_number_of_servers(make: Any, cache:
         path.write_bytes(bad)
         if not bad:
             path.unlink()
-        (refused,) = imported(third, again, 0)
-        assert not refused.accepted
+        (refused,) = imported(third, reference, 0)
+        assert (refused.accepted, refused.damaged) == (False, True)
         assert "ps-1" in refused.detail
         assert named in refused.detail
         assert not any(third.ask("ps-0", requests.GetOwnership(job="tiny")).buckets)
     path.write_bytes(good)
-    assert imported(third, again, 0)[0].accepted
-    assert imported(third, again, 0)[0].accepted  # asked again
+    assert imported(third, reference, 0)[0].accepted
+    assert imported(third, reference, 0)[0].accepted  # asked again
     assert third.books(0)[0].rows == sum(b.rows for b in books)

@@ -354,7 +354,7 @@ class JobCompleted(Message):
 
 
 class CheckpointSaved(Message):
-    """A checkpoint is complete in the cache: training went on after ``pause_s``."""
+    """A checkpoint was copied while training went on; no push waited longer than ``pause_s`` for it."""
 
     checkpoint: CheckpointRef
     pause_s: Seconds

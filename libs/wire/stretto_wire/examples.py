@@ -304,7 +304,7 @@ DISPATCHER: tuple[Message, ...] = (
 )
 
 CHECKPOINTS: tuple[Message, ...] = (
-    e.CheckpointSaved(job=JOB, checkpoint=CHECKPOINT, pause_s=0.21, took_s=0.9),
+    e.CheckpointSaved(job=JOB, checkpoint=CHECKPOINT, pause_s=0.004, took_s=0.9),
     e.CheckpointFlushed(job=JOB, checkpoint=CHECKPOINT, took_s=4.7),
     e.CheckpointRestored(
         job=JOB,

@@ -129,7 +129,7 @@ CHANNELS: tuple[Channel, ...] = (
     Channel("pod", "pod", "ping", r.PodPing, ("actuator",), r.PodPingReply),
     Channel("pod", "ps", "take-buckets", r.TakeBuckets, ("actuator",), r.TakeBucketsReply),
     Channel("pod", "ps", "get-move-status", r.GetMoveStatus, ("actuator",), r.GetMoveStatusReply),
-    Channel("pod", "ps", "get-ownership", r.GetOwnership, ("actuator",), r.GetOwnershipReply),
+    Channel("pod", "ps", "get-ownership", r.GetOwnership, ("actuator", "checkpoints"), r.GetOwnershipReply),
     Channel("pod", "ps", "claim-buckets", r.ClaimBuckets, ("actuator",), r.ClaimBucketsReply),
     Channel("pod", "ps", "export-state", r.ExportState, ("checkpoints",), r.ExportStateReply),
     Channel("pod", "ps", "get-export-status", r.GetExportStatus, ("checkpoints",), r.GetExportStatusReply),

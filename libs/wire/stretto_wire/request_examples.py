@@ -69,7 +69,7 @@ PODS: tuple[Message, ...] = (
         cache_url="redis://127.0.0.1:6379/0",
         store_url="file:///data/checkpoints/ctr-ranking-42/000003",
     ),
-    r.ExportStateReply(job=JOB, accepted=True, size_bytes=134_217_728, digest="blake2b:51fe", frozen_s=0.18),
+    r.ExportStateReply(job=JOB, accepted=True, size_bytes=134_217_728, digest="sha256:51fe", pause_s=0.004),
     r.GetExportStatus(job=JOB, checkpoint_id="ctr-ranking-42-000003"),
     r.GetExportStatusReply(job=JOB, stage="stored", part='{"file":"ps-0.bin","bytes":134217728}'),
     r.ImportState(job=JOB, checkpoint=CHECKPOINT, buckets=(0, 1, 2, 3), slices=(0, 1)),

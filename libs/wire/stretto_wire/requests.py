@@ -193,12 +193,16 @@ class GetOwnership(Message):
 
 
 class GetOwnershipReply(Message):
-    """Per bucket and per dense slice: 0 not mine, 1 mine, 2 frozen. With sizes for balanced moves."""
+    """Per bucket and per dense slice: 0 not mine, 1 mine, 2 frozen. With sizes for balanced moves.
+
+    ``image_bytes``: what a checkpoint of it would take at most.
+    """
 
     buckets: Annotated[tuple[Annotated[int, Field(ge=0, le=2)], ...], Field(max_length=1024)]
     slices: Annotated[tuple[Annotated[int, Field(ge=0, le=2)], ...], Field(max_length=1024)]
     bucket_rows: Annotated[tuple[Count, ...], Field(max_length=1024)]
     applied_samples: Count = 0
+    image_bytes: Bytes = 0
 
 
 class ClaimBuckets(Message):
@@ -216,23 +220,25 @@ class ClaimBucketsReply(Message):
 
 
 class ExportState(Message):
-    """Copy everything owned into shared memory, column by column; each carries its progress, so no push is refused.
+    """Copy everything owned, column by column; each carries its progress, so no push is refused.
 
-    The copy goes on to the cache and the store in the background under ``checkpoint_id``.
+    ``memory_path``: a file in shared memory that was reserved for it; empty, or not there: to the pod's disk. The copy
+    goes on to the cache and the store in the background under ``checkpoint_id``.
     """
 
     checkpoint_id: Name
     cache_url: Annotated[str, Field(max_length=1000)]
     store_url: Annotated[str, Field(max_length=1000)]
+    memory_path: Annotated[str, Field(max_length=1000)] = ""
 
 
 class ExportStateReply(Message):
-    """What this parameter server put into shared memory. ``frozen_s``: how long pushes were refused."""
+    """What this parameter server copied. ``pause_s``: no push waited longer than that for it; pulls never wait."""
 
     accepted: bool
     size_bytes: Bytes = 0
     digest: Annotated[str, Field(max_length=200)] = ""
-    frozen_s: Seconds = 0.0
+    pause_s: Seconds = 0.0
     detail: Text = ""
 
 
@@ -259,9 +265,10 @@ class ImportState(Message):
 
 
 class ImportStateReply(Message):
-    """Whether it has them; checksums were verified."""
+    """Whether it has them; checksums were verified. ``damaged``: no copy is whole, so trying again will not help."""
 
     accepted: bool
+    damaged: bool = False
     size_bytes: Bytes = 0
     detail: Text = ""
 

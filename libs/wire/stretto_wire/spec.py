@@ -177,9 +177,15 @@ class PriceSpec(Spec):
 
 
 class CheckpointSpec(Spec):
-    """When checkpoints are taken, and where they stay."""
+    """When checkpoints are taken, and where they stay.
 
-    every_s: Annotated[float, Field(ge=1, le=10**7)] | None = Field(default=None, description="none: only on demand")
+    A parameter server that is lost takes the job back to the last one. The first is taken before training begins, one
+    more after the last shard; none is taken while parameters move.
+    """
+
+    every_s: Annotated[float, Field(ge=1, le=10**7)] | None = Field(
+        default=300.0, description="seconds from one to the next; null: only on demand"
+    )
     keep: Annotated[int, Field(ge=1, le=1000)] = 2
     url: Annotated[str, StringConstraints(max_length=1000)] | None = Field(
         default=None, description="any fsspec URL; none: the installation's own store"

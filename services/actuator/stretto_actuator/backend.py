@@ -73,7 +73,3 @@ class Backend(Protocol):
     async def forget(self, job: str, pod: str) -> None:
         """Its end is known: clear what is left of a pod that has exited. Its log stays."""
         ...
-
-    async def clear(self, job: str) -> None:
-        """The job is over and its pods are gone: free what they shared."""
-        ...

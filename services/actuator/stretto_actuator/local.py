@@ -31,7 +31,6 @@ from .pods import PRIVATE, private_folder
 
 DETAIL_BYTES = 1500
 ASK_AGAIN_S = 2.0
-SHARED = Path("/dev/shm")
 CLOCK_SLACK_S = 1.0
 DYING_TRIES, DYING_WAIT_S = 50, 0.02
 
@@ -161,18 +160,6 @@ class LocalBackend:
         self._asked_at_s.pop((job, pod), None)
         if (child := self._children.pop((job, pod), None)) is not None:
             child.poll()
-
-    async def clear(self, job: str) -> None:
-        self._free_images(job)
-
-    def _free_images(self, job: str) -> None:
-        """Shared memory that killed parameter servers of ours have left; another installation may have such a job."""
-        for done in (self._pods / job).glob("ps-*/pod.done.json"):
-            launched_at_s = json.loads(done.read_text())["launched_at_s"]
-            for image in SHARED.glob(f"stretto.{job}.*.{done.parent.name}"):
-                with contextlib.suppress(OSError):
-                    if image.stat().st_mtime >= launched_at_s:
-                        image.unlink()
 
     # starting --------------------------------------------------------------------------------------------------
 

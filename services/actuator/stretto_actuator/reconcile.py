@@ -87,8 +87,6 @@ class Reconciler:
                 continue
             delay_s = 0.0
             if self.state.ended and not busy and not self.state.pods:
-                with contextlib.suppress(OSError):
-                    await self._backend.clear(self.job)
                 return
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), BUSY_S if busy else self._settings.poll_s)

@@ -32,8 +32,14 @@ class Stage:
         self.backend = LocalBackend(folder)
 
     async def submit(self, **more: Any) -> None:
-        """A job called actuated."""
-        document = {"name": "actuated", "model": {"entry": "m:M"}, "dataset": {"samples": 1000}, **more}
+        """A job called actuated; nobody is there to take checkpoints."""
+        document = {
+            "name": "actuated",
+            "model": {"entry": "m:M"},
+            "dataset": {"samples": 1000},
+            "checkpoint": {"every_s": None},
+            **more,
+        }
         await self.client.publish(wire.JobSubmitted(job="actuated", spec=wire.JobSpec.parse(document)))
 
     async def decide(self, version: int, workers: int = 1, ps: int = 1, cpu: float = 0.5) -> None:

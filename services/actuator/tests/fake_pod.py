@@ -79,7 +79,7 @@ class FakePod:
     def export(self, request: dict[str, Any]) -> dict[str, Any]:
         part = {"file": f"{POD}.bin", "buckets": [b for b in range(64) if self.buckets[b]]}
         self.checkpoints[request["checkpoint_id"]] = json.dumps(part)
-        return {"accepted": True, "size_bytes": 640, "digest": "abc", "frozen_s": 0.02}
+        return {"accepted": True, "size_bytes": 640, "digest": "abc", "pause_s": 0.02}
 
     def exported(self, request: dict[str, Any]) -> dict[str, Any]:
         part = self.checkpoints.get(request["checkpoint_id"])

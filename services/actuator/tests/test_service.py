@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
 import stretto_wire as wire
@@ -16,12 +15,6 @@ from stretto_actuator.backend import PodSpec
 async def ownership(stage: Any, job: str, pods: list[str]) -> dict[str, int]:
     replies = {pod: await stage.client.call_pod(pod, wire.GetOwnership(job=job)) for pod in pods}
     return {pod: sum(reply.buckets) for pod, reply in replies.items()}
-
-
-def image_of(pod: str) -> Path:
-    image = Path(f"/dev/shm/stretto.actuated.actuated-000001.{pod}")
-    image.touch()
-    return image
 
 
 async def test_a_job_from_its_first_plan_to_its_books(stage: Any) -> None:
@@ -145,7 +138,6 @@ async def test_pod_that_the_jobs_state_does_not_know_is_ended(stage: Any) -> Non
     await stage.submit()
     await stage.decide(1)
     await stage.applied(1)
-    image = image_of("ps-0")
     await stage.backend.launch(
         PodSpec("actuated", "worker-9", ("sleep", "60"), {"PATH": os.environ["PATH"]}, 1.0, 2**28)
     )
@@ -156,4 +148,3 @@ async def test_pod_that_the_jobs_state_does_not_know_is_ended(stage: Any) -> Non
     assert await stage.running() == ["ps-0", "worker-0"]
     await stage.client.publish(wire.JobCancelled(job="actuated"))
     await stage.until(lambda: len(stage.told(wire.PodExited)) == 2)
-    await stage.until(lambda: not image.exists())

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pydantic import Field
 from stretto_runtime import Settings
+
+from .memory import SharedMemory
 
 
 class CheckpointsSettings(Settings):
     """Where checkpoints stay when a job does not say, and how patient taking one is."""
 
     store_url: str = Field("", description="any fsspec URL of a folder; empty: <state folder>/checkpoints")
-    redis_url: str = Field("", description="cache between machines; empty: shared memory and store only")
+    memory_folder: Path | None = Field(
+        None, description="shared memory that all pods see, too (one machine: /dev/shm); none: images pass their disk"
+    )
+    redis_url: str = Field("", description="cache between machines; empty: none")
     take_timeout_s: float = Field(120.0, gt=0, description="until all images are in memory")
     store_timeout_s: float = Field(900.0, gt=0, description="until all images are in the store")
     restore_timeout_s: float = Field(900.0, gt=0, description="until every server has its part")
@@ -18,6 +25,11 @@ class CheckpointsSettings(Settings):
         5.0, ge=0, le=600, description="before a restore is tried again, times the failures so far"
     )
     poll_s: float = Field(0.3, gt=0.01, le=60, description="between looks at the copies to the store")
+
+    @property
+    def memory(self) -> SharedMemory:
+        """Where images are kept for fast restores."""
+        return SharedMemory(self.memory_folder, self.state_folder)
 
     @property
     def store(self) -> str:

@@ -34,6 +34,10 @@ class TakingError(Exception):
     """A step of a checkpoint failed; says which and why."""
 
 
+class ImageDamaged(TakingError):
+    """No copy of an image is whole: reading this checkpoint again will not help."""
+
+
 class Edge(Protocol):
     """What taking needs of the service."""
 
@@ -51,6 +55,7 @@ class Taker:
         self.state = state
         self._edge = edge
         self._settings = settings
+        self._memory = settings.memory
         self._wake = asyncio.Event()
         self._work: tuple[tuple[str, str], asyncio.Task[None]] | None = None
         self._removed: set[str] = set()
@@ -67,12 +72,19 @@ class Taker:
                 self._wake.clear()
                 self._reconcile()
                 await self._remove_expired()
+                await asyncio.to_thread(self._memory.free, self.job, self._in_memory())
                 if self.state.ended and self._work is None and not self._wake.is_set():
                     return
                 await self._wake.wait()
         finally:
             if self._work is not None:
                 self._work[1].cancel()
+
+    def _in_memory(self) -> tuple[str, ...]:
+        """Memory is precious: the newest complete checkpoint stays there, and the one on its way."""
+        st = self.state
+        newest = [] if st.ended else st.complete[-1:]
+        return tuple(reference.id for reference in (*newest, *filter(None, [st.attempt])))
 
     def _reconcile(self) -> None:
         attempt, restore = self.state.attempt, self.state.restore
@@ -98,7 +110,8 @@ class Taker:
             return
         except (TakingError, ManifestError, RuntimeFault, TimeoutError) as error:
             log.warning("checkpoint failed", job=self.job, id=name, reason=str(error))
-            await self._tell_broken(name, str(error) or "it took too long", isinstance(error, ManifestDamaged))
+            damaged = isinstance(error, ManifestDamaged | ImageDamaged)
+            await self._tell_broken(name, str(error) or "it took too long", damaged)
         except Exception as error:  # nobody else would end the attempt, and none would follow
             log.exception("checkpoint failed", job=self.job, id=name)
             await self._tell_broken(name, f"unforeseen {type(error).__name__}: {error}", False)
@@ -135,13 +148,7 @@ class Taker:
         mark = await self._edge.call(first)
         if mark.answer != "ok":
             raise TakingError(f"the dispatcher does not know {self.job}; nothing can be marked")
-        request = wire.ExportState(
-            job=self.job,
-            checkpoint_id=attempt.id,
-            cache_url=self._settings.redis_url,
-            store_url=attempt.url.rpartition("/")[0],
-        )
-        replies = await self._ask_all(attempt.servers, request)
+        replies = await self._export(attempt)
         for number, reply in zip(attempt.servers, replies, strict=True):
             if not reply.accepted:
                 raise TakingError(f"ps-{number} could not copy its state: {reply.detail}")
@@ -154,10 +161,31 @@ class Taker:
             ledger=whole.ledger,
             samples=mark.samples_done,
             size_bytes=sum(reply.size_bytes for reply in replies),
-            pause_s=max(reply.frozen_s for reply in replies),
+            pause_s=max(reply.pause_s for reply in replies),
             took_s=max(self._edge.now() - began_s, 0.0),
         )
         await self._edge.observe(self.job, taken)
+
+    async def _export(self, attempt: Attempt) -> list[Any]:
+        """Every server writes its image to what was reserved for it here, or to its disk."""
+        owned = await self._ask_all(attempt.servers, wire.GetOwnership(job=self.job))
+        columns = zip(*((*reply.buckets, *reply.slices) for reply in owned), strict=True)
+        if nobodys := [number for number, states in enumerate(columns) if not any(states)]:
+            raise TakingError(f"columns {nobodys[:8]} have no owner among servers {attempt.servers}")
+
+        async def export(number: int, room_bytes: int) -> Any:
+            pod = f"ps-{number}"
+            request = wire.ExportState(
+                job=self.job,
+                checkpoint_id=attempt.id,
+                cache_url=self._settings.redis_url,
+                store_url=attempt.url.rpartition("/")[0],
+                memory_path=await asyncio.to_thread(self._memory.reserve, self.job, attempt.id, pod, room_bytes),
+            )
+            return await self._edge.call_pod(pod, request, self._settings.take_timeout_s)
+
+        rooms = [reply.image_bytes for reply in owned]
+        return await asyncio.gather(*map(export, attempt.servers, rooms))
 
     async def _store(self, attempt: Attempt) -> None:
         """Wait for the copies, then write what makes them one."""
@@ -210,7 +238,8 @@ class Taker:
             )
         for number, reply in zip(requests, replies, strict=True):
             if not reply.accepted:
-                raise TakingError(f"ps-{number} could not load {restore.url}: {reply.detail}")
+                kind = ImageDamaged if reply.damaged else TakingError
+                raise kind(f"ps-{number} could not load {restore.url}: {reply.detail}")
         loaded = seen.ParametersLoaded(
             job=self.job,
             id=restore.id,

@@ -29,6 +29,9 @@ class Stage:
         self.server, self.client, self.folder = server, client, folder
         self.imported: dict[str, list[int]] = {}
         self.calls: list[str] = []
+        self.numbers: tuple[int, ...] = ()
+        self.memory: dict[str, Path] = {}
+        """pod -> what was reserved for its image"""
         self.refuse = ""
         self.stored = True
         self._stop = asyncio.Event()
@@ -48,6 +51,7 @@ class Stage:
             state_folder=self.folder,
             lease_s=1.0,
             poll_s=0.05,
+            memory_folder=self.folder,
         )
         self._stop = asyncio.Event()
         self._running = asyncio.create_task(serve(Checkpoints(settings), self._stop))
@@ -67,16 +71,21 @@ class Stage:
         reply: dict[str, Any] = {}
         if verb == "mark-ledger":
             reply = {"answer": "ok", "ledger": "the ledger", "samples_done": 4711}
+        elif verb == "get-ownership":
+            first = int(pod == f"ps-{self.numbers[0]}")  # it has all of them
+            reply = {"buckets": [first] * 64, "slices": [first] * 12, "bucket_rows": [0] * 64, "image_bytes": 4096}
         elif verb == "export-state":
+            self.memory[pod] = Path(request["memory_path"])
             refused = verb == self.refuse
-            reply = {"accepted": not refused, "size_bytes": 50, "frozen_s": 0.01, "detail": "no shared memory"}
+            reply = {"accepted": not refused, "size_bytes": 50, "pause_s": 0.01, "detail": "no shared memory"}
             store(Path(request["store_url"].removeprefix("file://")), pod)
         elif verb == "get-export-status":
             part = json.dumps({"pod": pod, "file": f"{pod}.image"})
             reply = {"stage": "stored", "part": part} if self.stored else {"stage": "cached"}
         elif verb == "import-state":
             self.imported[pod] = request["buckets"]
-            reply = {"accepted": verb != self.refuse, "detail": "checksum differs"}
+            refused = verb == self.refuse
+            reply = {"accepted": not refused, "damaged": refused, "detail": "checksum differs"}
         await msg.respond(json.dumps({"job": "j", **reply}).encode())
 
     async def submit(self, **policy: Any) -> None:
@@ -84,6 +93,7 @@ class Stage:
         await self.client.publish(wire.JobSubmitted(job="j", spec=wire.JobSpec.parse(document)))
 
     async def serve(self, version: int, *numbers: int) -> None:
+        self.numbers = numbers
         servers = tuple(wire.ParameterServer(index=n, address=f"127.0.0.1:{9000 + n}") for n in numbers)
         await self.client.publish(wire.ServersChanged(job="j", version=version, servers=servers))
 
@@ -116,7 +126,7 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
 
 
 async def test_checkpoint_on_demand_then_lost_servers_then_restore_at_another_number(stage: Stage) -> None:
-    await stage.submit(keep=1)
+    await stage.submit(keep=1, every_s=None)
     await stage.serve(1, 0, 1)
     reply = await stage.save(1)
     assert (reply.answer, reply.id) == ("begun", "j-000001")
@@ -126,8 +136,13 @@ async def test_checkpoint_on_demand_then_lost_servers_then_restore_at_another_nu
     (flushed,) = await stage.told(wire.CheckpointFlushed)
     whole = manifest.read(flushed.checkpoint.url)
     assert [part["pod"] for part in whole.parts] == ["ps-0", "ps-1"]
+    first = list(stage.memory.values())
+    assert [(path.stat().st_size, path.stat().st_mode & 0o777) for path in first] == [(4096, 0o600)] * 2
     await stage.save(2)
     await stage.told(wire.CheckpointFlushed, 2)
+    newest = sorted(stage.memory.values())
+    await stage.told(wire.CheckpointFlushed, 2, lambda: sorted(stage.folder.glob("stretto.j.*")) == newest)
+    assert not set(first) & set(newest), "only the newest stays in memory"
     folder = stage.folder / "checkpoints/j"
     await stage.told(wire.CheckpointFlushed, 2, lambda: not (folder / "j-000001").exists())
     assert (folder / "j-000002/manifest.json").exists()
@@ -139,12 +154,14 @@ async def test_checkpoint_on_demand_then_lost_servers_then_restore_at_another_nu
     assert sorted(stage.imported) == ["ps-2", "ps-3", "ps-4"]
     assert sorted(b for buckets in stage.imported.values() for b in buckets) == list(range(64))
 
+    await stage.client.publish(wire.JobFailed(job="j", reason="enough"))
+    await stage.told(wire.CheckpointFlushed, 2, lambda: not list(stage.folder.glob("stretto.j.*")))
+
 
 async def test_service_killed_while_copies_are_under_way_still_completes_the_checkpoint(stage: Stage) -> None:
     stage.stored = False
     await stage.submit()
-    await stage.serve(1, 0)
-    await stage.save(1)
+    await stage.serve(1, 0)  # the first is taken at once
     await stage.told(wire.CheckpointSaved)
     await stage.stop(abruptly=True)
     stage.stored = True
@@ -176,3 +193,26 @@ async def test_no_way_back_is_told(stage: Stage) -> None:
     (failed,) = await stage.told(wire.CheckpointFailed)
     assert "-restore-" in failed.id
     assert "name the manifest of a complete checkpoint" in failed.reason
+
+
+async def test_an_image_that_is_damaged_everywhere_is_not_read_again(stage: Stage) -> None:
+    await stage.submit()
+    await stage.serve(1, 0)
+    await stage.told(wire.CheckpointFlushed)
+    await stage.save(1)
+    await stage.told(wire.CheckpointFlushed, 2)
+    stage.refuse = "import-state"
+    await stage.serve(2)
+    await stage.serve(3, 1)
+    (failed,) = await stage.told(wire.CheckpointFailed)
+    assert "checksum differs" in failed.reason
+    assert stage.calls.count("import-state") == 2, "once each: the newest, and the one before it"
+
+
+async def test_a_column_that_is_nobodys_is_not_left_out_in_silence(stage: Stage) -> None:
+    await stage.submit(every_s=None)
+    await stage.serve(1, 0)
+    stage.numbers = (7,)  # as ps-0 answers now
+    await stage.save(1)
+    (failed,) = await stage.told(wire.CheckpointFailed)
+    assert "columns [0, 1, 2, 3, 4, 5, 6, 7] have no owner among servers [0]" in failed.reason

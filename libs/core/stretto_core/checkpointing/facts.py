@@ -128,7 +128,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSaved:
-    """In memory; training was held up for ``pause_s``."""
+    """Copied; no push waited longer than ``pause_s`` for it."""
 
     checkpoint: Checkpoint
     pause_s: float

@@ -3,6 +3,9 @@
 A checkpoint has two halves of one instant: the ledger's mark, taken first, and every parameter server's image. It is
 *saved* once all images are in memory (training has gone on already), and *complete* once all are in the store and the
 manifest names them. Whatever fails, the last complete one stands (DLRover-RM section 5.2, flash checkpoint).
+
+The first is taken as soon as there are servers: hardly anything is in it, and whoever loses a server before the
+second goes back to the beginning by the same way as to any other.
 """
 
 from __future__ import annotations
@@ -41,12 +44,14 @@ FINAL_TRIES = 3
 """attempts at the checkpoint after the last shard"""
 RESTORE_TRIES = 3
 """attempts at reading one checkpoint, unless it is damaged"""
+FIRST_AGAIN_S = 30.0
+"""until the first complete one is there, it is tried again so soon"""
 
 
 class CheckpointMachine:
     """See the module."""
 
-    version = 2
+    version = 3
 
     def __init__(self, state: CheckpointState | None = None) -> None:
         self.state = state if state is not None else CheckpointState()
@@ -94,7 +99,6 @@ class CheckpointMachine:
         if event.version <= st.servers_version or st.ended:
             return
         st.servers_version, st.servers = event.version, list(event.servers)
-        st.last_began_at_s = st.last_began_at_s or now
         if not event.servers:
             st.lost, st.migrating, st.restore, st.completed = True, False, None, False
             attempt = self._drop()
@@ -104,13 +108,16 @@ class CheckpointMachine:
             st.final_due, st.final_failures, st.final_not_before_s = st.final, 0, 0.0
         elif st.lost:
             self._begin_restore()
+        else:
+            self._begin_if_due(now)
 
     def _begin_restore(self, failures: int = 0) -> None:
         st = self.state
         name = f"{st.job}{RESTORE}{st.next_number}"
         latest = st.complete[-1].url if st.complete else st.restore_from
         if latest is None:
-            reason = f"the parameters of {st.job} are lost and it has no complete checkpoint; set checkpoint.every_s"
+            why = "checkpoint.every_s is null" if st.every_s is None else "none was completed in time"
+            reason = f"the parameters of {st.job} are lost and it has no complete checkpoint ({why}); submit it again"
             self._out.append(Emit(CheckpointFailed(name, reason)))
             return
         st.next_number += 1
@@ -155,10 +162,16 @@ class CheckpointMachine:
         st = self.state
         if not self._possible():
             return
-        periodic = st.every_s is not None and not st.completed and now - st.last_began_at_s >= st.every_s
         final = st.completed and st.final_due and now >= st.final_not_before_s
-        if final or st.asked or periodic:
+        if final or st.asked or (self._periodic_due(now) and not st.completed):
             self._begin(now)
+
+    def _periodic_due(self, now: float) -> bool:
+        st = self.state
+        if st.every_s is None:
+            return False
+        started = st.complete or st.restore_from is not None
+        return now - st.last_began_at_s >= (st.every_s if started else min(st.every_s, FIRST_AGAIN_S))
 
     def _begin(self, now: float) -> str:
         st = self.state

@@ -1,10 +1,10 @@
 """The parameter-server engine: layout, servers, clients, live migration and checkpoint images."""
 
-from .checkpoint import PsImage, export_image, load_image
+from .checkpoint import Exported, PsImage, export_image, image_bytes, load_image
 from .client import FINISHED, Parameters, Pulled, PushResult
 from .control import Applied, Control, Stats, WorkerSeen
 from .layout import KeyBatch, Layout, Optimizer
-from .migration import MoveStep, move, repair
+from .migration import MoveStep, move
 from .placement import Own, assign, owners, plan_moves
 from .server import ParameterServer
 
@@ -12,6 +12,7 @@ __all__ = [
     "FINISHED",
     "Applied",
     "Control",
+    "Exported",
     "KeyBatch",
     "Layout",
     "MoveStep",
@@ -26,9 +27,9 @@ __all__ = [
     "WorkerSeen",
     "assign",
     "export_image",
+    "image_bytes",
     "load_image",
     "move",
     "owners",
     "plan_moves",
-    "repair",
 ]

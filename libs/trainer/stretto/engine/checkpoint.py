@@ -5,12 +5,15 @@ rejects anything: a push waits for one memcpy. Columns of one image are of sligh
 the images of a job; that is exact all the same, because each column carries its own progress, and a restored job
 replays from the smallest offset while the other columns skip what they have.
 
+An export hands over bucket by bucket and forgets: what it takes of the server's memory is one bucket, twice (the copy
+and its rows in use), however large the image is.
+
 What must hold: the ledger's state that is restored with the images was taken *before* the first of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,111 +25,118 @@ from .control import Control, RawBucket, RawSlices, Snapshot
 from .layout import I64, Layout, block_checksum
 from .placement import Own
 
-VERSION = 2
+VERSION = 3
 _ALIGN = 64
+_MARGIN = 1.1
+"""rows that come while the image is taken"""
+_MARGIN_BYTES = 2**20
+"""manifest and padding"""
+
+Append = Callable[[memoryview], object]
+"""Takes the next bytes of an image; they are not valid afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
-class PsImage:
-    """Blocks by name (NumPy arrays, C-contiguous) and what describes them.
+class Exported:
+    """An image was taken. pause_seconds: no push waited longer than this for it; pulls never wait.
 
     manifest (JSON-able): version, server, layout, columns, bytes, blocks {name: offset, bytes, crc32, dtype, shape}.
     """
 
     manifest: dict[str, Any]
-    blocks: Mapping[str, np.ndarray]
+    pause_seconds: float
 
-    @property
-    def nbytes(self) -> int:
-        return int(self.manifest["bytes"])
+
+@dataclass(frozen=True, slots=True)
+class PsImage:
+    """A manifest and its blocks by name (NumPy arrays)."""
+
+    manifest: dict[str, Any]
+    blocks: Mapping[str, np.ndarray]
 
     @property
     def columns(self) -> list[int]:
         return list(self.manifest["columns"])
 
-    def write(self, buffer: memoryview) -> None:
-        """Copy the blocks into a buffer of at least nbytes (shared memory, a mapped file)."""
-        for name, entry in self.manifest["blocks"].items():
-            begin = entry["offset"]
-            buffer[begin : begin + entry["bytes"]] = _raw(self.blocks[name])
 
-    def to_bytes(self) -> bytearray:
-        data = bytearray(self.nbytes)
-        self.write(memoryview(data))
-        return data
-
-    @staticmethod
-    def read(manifest: dict[str, Any], buffer: memoryview | bytes | bytearray, verify: bool = True) -> PsImage:
-        """Views of the buffer, no copy. Raises CheckpointError for a damaged or truncated one."""
-        if manifest.get("version") != VERSION:
-            raise CheckpointError(f"image version {manifest.get('version')!r} is unknown; this release reads {VERSION}")
-        view = memoryview(buffer).cast("B")
-        if len(view) < manifest["bytes"]:
-            raise CheckpointError(f"image has {len(view)} bytes, its manifest says {manifest['bytes']}: truncated")
-        blocks: dict[str, np.ndarray] = {}
-        for name, entry in manifest["blocks"].items():
-            raw = view[entry["offset"] : entry["offset"] + entry["bytes"]]
-            if verify and block_checksum(raw) != entry["crc32"]:
-                raise CheckpointError(f"block {name}: checksum differs from the manifest; use another checkpoint")
-            blocks[name] = np.frombuffer(raw, entry["dtype"]).reshape(entry["shape"])
-        return PsImage(manifest, blocks)
+def image_bytes(control: Control) -> int:
+    """Room that is enough for an image taken soon."""
+    return int(_MARGIN * (control.memory_bytes() + control.progress_bytes())) + _MARGIN_BYTES
 
 
-def _raw(block: np.ndarray) -> memoryview:
-    return block.reshape(-1).view(np.uint8).data
+class _Blocks:
+    """Hands blocks over, each beginning at a multiple of 64, and keeps what describes them."""
 
+    def __init__(self, append: Append) -> None:
+        self._append = append
+        self.entries: dict[str, Any] = {}
+        self.offset = 0
 
-def _pack(blocks: dict[str, np.ndarray], layout: Layout, server: int, columns: list[int]) -> PsImage:
-    entries: dict[str, Any] = {}
-    offset = 0
-    for name, block in blocks.items():
-        entries[name] = {
-            "offset": offset,
+    def add(self, name: str, block: np.ndarray) -> None:
+        whole = np.ascontiguousarray(block)
+        raw = whole.reshape(-1).view(np.uint8).data
+        self.entries[name] = {
+            "offset": self.offset,
             "bytes": block.nbytes,
-            "crc32": block_checksum(_raw(block)),
+            "crc32": block_checksum(raw),
             "dtype": block.dtype.str,
             "shape": list(block.shape),
         }
-        offset += -(-block.nbytes // _ALIGN) * _ALIGN
-    manifest = {
-        "version": VERSION,
-        "server": server,
-        "layout": layout.to_dict(),
-        "columns": columns,
-        "bytes": offset,
-        "blocks": entries,
-    }
-    return PsImage(manifest, blocks)
+        self._append(raw)
+        self._append(memoryview(bytes(-block.nbytes % _ALIGN)))
+        self.offset += -(-block.nbytes // _ALIGN) * _ALIGN
 
 
-def export_image(control: Control) -> PsImage:
-    """Everything a server owns, while workers go on. Raises CheckpointError if ownership changes meanwhile."""
+def export_image(control: Control, append: Append) -> Exported:
+    """Everything a server owns, while workers go on. Raises CheckpointError if ownership changes meanwhile.
+
+    Of a table the raw keys go, which tell where each row was, and the rows in use.
+    """
     layout = control.layout
     columns = control.columns()
-    blocks: dict[str, np.ndarray] = {}
-    progress = _Progress(layout)
+    blocks, progress = _Blocks(append), _Progress(layout)
+    pause_s = 0.0
     slices: I64 = np.array([c - layout.buckets for c in columns if c >= layout.buckets], np.int64)
     if len(slices):
-        snapshot = control.snapshot_slices(slices, progress.known_finished)
-        assert snapshot.slices is not None
-        blocks["slices/ids"] = slices
-        for i, part in enumerate(snapshot.slices.values):
-            blocks[f"slices/{i}"] = np.ascontiguousarray(part)
-        blocks["slices/seeded"] = snapshot.slices.seeded
-        blocks["slices/state"] = snapshot.slices.state
-        progress.add([int(s) + layout.buckets for s in slices], snapshot)
+        pause_s = _export_slices(control, slices, blocks, progress)
     for bucket in (c for c in columns if c < layout.buckets):
-        snapshot = control.snapshot_bucket(bucket, progress.known_finished)
-        assert snapshot.bucket is not None
-        blocks[f"bucket{bucket}/keys"] = np.ascontiguousarray(snapshot.bucket.keys)
-        blocks[f"bucket{bucket}/rows"] = np.ascontiguousarray(snapshot.bucket.rows)
-        progress.add([bucket], snapshot)
+        pause_s = max(pause_s, _export_bucket(control, bucket, blocks, progress))
     if control.columns() != columns:
         raise CheckpointError(
             f"ps-{control.server}: columns changed their owner during the export; repeat it after the move"
         )
-    blocks |= progress.blocks()
-    return _pack(blocks, layout, control.server, columns)
+    for name, block in progress.blocks().items():
+        blocks.add(name, block)
+    manifest = {
+        "version": VERSION,
+        "server": control.server,
+        "layout": layout.to_dict(),
+        "columns": columns,
+        "bytes": blocks.offset,
+        "blocks": blocks.entries,
+    }
+    return Exported(manifest, pause_s)
+
+
+def _export_slices(control: Control, ids: I64, blocks: _Blocks, progress: _Progress) -> float:
+    snapshot = control.snapshot_slices(ids, progress.known_finished)
+    assert snapshot.slices is not None
+    blocks.add("slices/ids", ids)
+    for i, part in enumerate(snapshot.slices.values):
+        blocks.add(f"slices/{i}", part)
+    blocks.add("slices/seeded", snapshot.slices.seeded)
+    blocks.add("slices/state", snapshot.slices.state)
+    progress.add([int(s) + control.layout.buckets for s in ids], snapshot)
+    return snapshot.held_seconds
+
+
+def _export_bucket(control: Control, bucket: int, blocks: _Blocks, progress: _Progress) -> float:
+    snapshot = control.snapshot_bucket(bucket, progress.known_finished)
+    assert snapshot.bucket is not None
+    blocks.add(f"bucket{bucket}/keys", snapshot.bucket.keys)
+    blocks.add(f"bucket{bucket}/rows", snapshot.bucket.used()[1])
+    progress.add([bucket], snapshot)
+    return snapshot.held_seconds
 
 
 class _Progress:
@@ -191,8 +201,7 @@ def load_image(control: Control, images: Sequence[PsImage], columns: Iterable[in
     holder = _holders(layout, images)
     for bucket in (c for c in wanted if c < layout.buckets):
         blocks = holder[bucket].blocks
-        # copied: the table goes on living in the arrays it is given
-        raw = RawBucket(np.array(blocks[f"bucket{bucket}/keys"]), np.array(blocks[f"bucket{bucket}/rows"]))
+        raw = RawBucket.spread(blocks[f"bucket{bucket}/keys"], blocks[f"bucket{bucket}/rows"])
         control.import_bucket(bucket, raw)
     for image in images:
         mine = [c - layout.buckets for c in image.columns if c >= layout.buckets and c in wanted]
@@ -216,6 +225,11 @@ def _holders(layout: Layout, images: Sequence[PsImage]) -> list[PsImage]:
     """[columns] the image that has each column."""
     holder: dict[int, PsImage] = {}
     for image in images:
+        if image.manifest.get("version") != VERSION:
+            raise CheckpointError(
+                f"image of ps-{image.manifest.get('server')} has version {image.manifest.get('version')!r}; this "
+                f"release reads {VERSION}: restore it with the release that wrote it, or use another checkpoint"
+            )
         if Layout.from_dict(image.manifest["layout"]) != layout:
             raise CheckpointError(
                 f"image of ps-{image.manifest['server']} was saved with layout {image.manifest['layout']}, "

@@ -12,7 +12,7 @@ import tensorflow as tf
 from ..errors import LayoutError
 from .copies import bucket_copies, merging, slice_copies, snapshots
 from .graph import build_finish
-from .layout import DELETED_STORED, EMPTY_STORED, F32, I64, Layout, checksum
+from .layout import DELETED_STORED, EMPTY_STORED, F32, I64, Bools, Layout, checksum
 from .link import Link
 from .placement import Own
 from .state import DEVICE, INITIAL_TABLE_SLOTS, Locked, State, build_state, dense_slot_shapes, now_us, ops, read, v1
@@ -74,9 +74,20 @@ class RawBucket:
 
     def used(self) -> tuple[I64, F32]:
         """(stored keys, rows) of the slots in use."""
-        keys = self.keys.reshape(-1)
-        live = (keys != EMPTY_STORED) & (keys != DELETED_STORED)
+        keys, live = self.keys.reshape(-1), _in_use(self.keys)
         return keys[live], self.rows[live]
+
+    @staticmethod
+    def spread(keys: I64, rows: F32) -> RawBucket:
+        """The table of these raw keys whose slots in use hold `rows`, in order: what `used` took apart."""
+        whole = np.zeros((len(keys), rows.shape[1]), np.float32)
+        whole[_in_use(keys)] = rows
+        return RawBucket(np.array(keys).reshape(-1, 1), whole)
+
+
+def _in_use(keys: I64) -> Bools:
+    flat = keys.reshape(-1)
+    return (flat != EMPTY_STORED) & (flat != DELETED_STORED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +108,14 @@ class RawSlices:
 class Snapshot:
     """Columns and the progress that belongs to them, from one instant between two pushes.
 
-    shards [n], records [n, columns + 2], samples and pushes [columns]. finished: marks at that instant, empty if
-    they were as many as the caller knew.
+    held_seconds: how long the mutex was kept for the copy, so the longest that a push waited for it. shards [n],
+    records [n, columns + 2], samples and pushes [columns]. finished: marks at that instant, empty if they were as
+    many as the caller knew.
     """
 
     bucket: RawBucket | None
     slices: RawSlices | None
+    held_seconds: float
     shards: I64
     records: I64
     finished: I64
@@ -184,6 +197,11 @@ class Control:
         dense = sum(int(np.prod(shape)) for shape in dense_slot_shapes(self.layout))
         return slots * self.layout.row_bytes + 4 * (dense + self.layout.slices * self.layout.slice_length)
 
+    def progress_bytes(self) -> int:
+        """Bytes of the records of live shards and of the marks of finished ones."""
+        records, marks = self._run["progress_sizes"]()
+        return 8 * (int(records) * (self.layout.columns + 3) + 2 * int(marks))
+
     def applied(self) -> Applied:
         samples, pushes, own = self._run["applied"]()
         shards, records = self.records()
@@ -244,15 +262,15 @@ class Control:
 
     def snapshot_bucket(self, bucket: int, known_finished: int = 0) -> Snapshot:
         """Copy of one table with its progress, taken under the push mutex: pushes wait for it, none is rejected."""
-        keys, rows, *progress = self._run["snapshot_bucket"](bucket, _ALL, known_finished)
-        return Snapshot(RawBucket(keys, rows), None, *progress)
+        held_us, keys, rows, *progress = self._run["snapshot_bucket"](bucket, _ALL, known_finished)
+        return Snapshot(RawBucket(keys, rows), None, int(held_us) / 1e6, *progress)
 
     def snapshot_slices(self, ids: I64, known_finished: int = 0) -> Snapshot:
         """The same for dense slices."""
-        *values, seeded, state, shards, records, marks, samples, pushes = self._run["snapshot_slices"](
-            ids, known_finished
-        )
-        return Snapshot(None, RawSlices(ids, values, seeded, state), shards, records, marks, samples, pushes)
+        held_us, *taken = self._run["snapshot_slices"](ids, known_finished)
+        *values, seeded, state, shards, records, marks, samples, pushes = taken
+        held_s = int(held_us) / 1e6
+        return Snapshot(None, RawSlices(ids, values, seeded, state), held_s, shards, records, marks, samples, pushes)
 
     # --- records ------------------------------------------------------------------------------------------
 
@@ -287,6 +305,7 @@ def _build(state: State) -> dict[str, tuple[list[Any], Any]]:
         "set_own": _set_own(state),
         "sizes": ([], [sizes, read(state.own)]),
         "slots": ([], tf.stack(slots)),
+        "progress_sizes": ([], [ops.LookupTableSizeV2(table_handle=t) for t in (state.records, state.finished)]),
         "applied": ([], [read(state.samples), read(state.pushes), read(state.own)]),
         "stats": ([], read(state.stats)),
         "workers": ([], [*workers, now_us()]),

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from .state import Locked, State, find, gather, insert, ops, read, scatter, v1
+from .state import Locked, State, find, gather, insert, now_us, ops, read, scatter, v1
 
 
 def bucket_copies(state: State) -> dict[str, tuple[list[Any], Any]]:
@@ -63,16 +63,23 @@ def snapshots(state: State) -> dict[str, tuple[list[Any], Any]]:
             read(state.pushes),
         ]
 
+    def held(begun_us: Any, outputs: list[Any]) -> Any:
+        """Microseconds that the mutex was kept for the copy."""
+        with tf.control_dependencies(outputs):
+            return now_us() - begun_us
+
     with Locked(state, [handle, limit, known]) as lock:
+        begun_us = now_us()
         raw = ops.LookupTableExportV2(table_handle=handle, Tkeys=tf.int64, Tvalues=tf.float32)
         # an export is a view of the live table: copied before the mutex is free
         outputs = [*(ops.DeepCopy(x=tensor[:limit]) for tensor in raw), *progress()]
-        bucket_out = lock.release_all(outputs)
+        bucket_out = lock.release_all([held(begun_us, outputs), *outputs])
     with Locked(state, [ids, known]) as lock:
+        begun_us = now_us()
         handles = [state.dense, *state.dense_slots]
         outputs = [*(gather(h, ids) for h in handles), gather(state.seeded, ids, tf.int64)]
         outputs += [ops.DeepCopy(x=read(state.state, tf.float32)), *progress()]
-        slices_out = lock.release_all(outputs)
+        slices_out = lock.release_all([held(begun_us, outputs), *outputs])
     return {"snapshot_bucket": ([bucket, limit, known], bucket_out), "snapshot_slices": ([ids, known], slices_out)}
 
 

@@ -7,8 +7,9 @@ import time
 
 os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
 
-from stretto.engine import Layout, ParameterServer, PsImage, export_image, load_image, move
+from stretto.engine import Layout, ParameterServer, export_image, load_image, move
 from stretto.errors import StrettoError
+from stretto.images import ImageWriter, Part, open_image
 
 
 def start(state, index, layout, threads=0):
@@ -30,22 +31,41 @@ def move_here(state, sources, addresses, limit=None):
     return {"steps": steps, "seconds": time.perf_counter() - begun}
 
 
+def peak_bytes():
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
+
+
 def save(state, path):
-    begun = time.perf_counter()
-    image = export_image(state["ps"].control)
-    seconds = time.perf_counter() - begun
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")  # the peak is counted from here
+    begun, before = time.perf_counter(), peak_bytes()
     with open(path, "wb") as file:
-        file.write(image.to_bytes())
+        writer = ImageWriter(file)
+        image = export_image(state["ps"].control, writer.append)
+        size, digest = writer.finish(image.manifest)
+    seconds = time.perf_counter() - begun
+    part = Part(f"ps-{state['ps'].index}", os.path.basename(path), "", size, digest)
     with open(path + ".json", "w") as file:
-        json.dump(image.manifest, file)
-    return {"bytes": image.nbytes, "seconds": seconds}
+        file.write(part.to_json())
+    pause = image.pause_seconds
+    return {"bytes": size, "seconds": seconds, "extra_bytes": peak_bytes() - before, "pause_seconds": pause}
+
+
+def reader(path):
+    def read(offset, length):
+        with open(path, "rb") as file:
+            file.seek(offset)
+            return file.read(length)
+
+    return read
 
 
 def load(state, paths, columns):
     images = []
     for path in paths:
-        with open(path, "rb") as data, open(path + ".json") as manifest:
-            images.append(PsImage.read(json.load(manifest), data.read()))
+        with open(path + ".json") as part:
+            images.append(open_image(Part.parse(part.read()), [(path, reader(path))]))
     load_image(state["ps"].control, images, columns)
 
 

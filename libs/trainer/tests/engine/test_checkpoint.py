@@ -1,19 +1,33 @@
+import io
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from stretto.engine import FINISHED, Control, Layout, Optimizer, PsImage, assign, export_image, load_image
-from stretto.errors import CheckpointError
+from stretto.engine import FINISHED, Control, Layout, Optimizer, assign, export_image, image_bytes, load_image
+from stretto.errors import CheckpointError, ImageDamaged
+from stretto.images import ImageWriter, Part, open_image
 
 pytestmark = pytest.mark.slow
 
 LAYOUT = Layout(dimension=4, dense_size=200, state_size=2, optimizer=Optimizer("adam"), seed=8)
 
 
+def export(control):
+    """The file of a server's image, and what the checkpoint's manifest says of it."""
+    file = io.BytesIO()
+    writer = ImageWriter(file)
+    size, digest = writer.finish(export_image(control, writer.append).manifest)
+    return Part(f"ps-{control.server}", "", "", size, digest), file.getvalue()
+
+
+def opened(part, data):
+    return open_image(part, [("here", lambda offset, length: data[offset : offset + length])])
+
+
 def save(servers):
     """Through bytes, as a store would keep them."""
-    images = [export_image(control) for control in servers.controls()]
-    return [PsImage.read(image.manifest, bytes(image.to_bytes())) for image in images]
+    return [opened(*export(control)) for control in servers.controls()]
 
 
 def restore(bare_cluster, images, count, layout=LAYOUT):
@@ -80,16 +94,19 @@ def test_a_checkpoint_taken_while_training_is_exact_after_replay(cluster, bare_c
 
 def test_damaged_foreign_and_incomplete_images_are_refused(cluster, bare_cluster):
     servers = cluster(LAYOUT)
-    images = [export_image(control) for control in servers.controls()]
-    data = images[0].to_bytes()
-    data[len(data) // 2] ^= 1
-    with pytest.raises(CheckpointError, match="checksum"):
-        PsImage.read(images[0].manifest, data)
-    with pytest.raises(CheckpointError, match="truncated"):
-        PsImage.read(images[0].manifest, data[:100])
-    with pytest.raises(CheckpointError, match="version"):
-        PsImage.read(images[0].manifest | {"version": 99}, data)
+    images, (part, data) = save(servers), export(servers.control(0))
     target = bare_cluster(LAYOUT, 1)
+    changed = bytearray(data)
+    changed[100] ^= 1  # in the first block
+    with pytest.raises(ImageDamaged, match="checksum"):
+        load_image(target.control(0), [opened(part, bytes(changed)), images[1]], range(LAYOUT.columns))
+    with pytest.raises(ImageDamaged, match="truncated"):
+        opened(part, data[:1000])
+    with pytest.raises(ImageDamaged, match="SHA-256"):
+        opened(replace(part, description_sha256="0"), data)
+    foreign = replace(images[0], manifest=images[0].manifest | {"version": 99})
+    with pytest.raises(CheckpointError, match="version 99"):
+        load_image(target.control(0), [foreign, images[1]], [0])
     with pytest.raises(CheckpointError, match="in no image"):
         load_image(target.control(0), images[:1], [0])
     with pytest.raises(CheckpointError, match="two images"):
@@ -98,6 +115,25 @@ def test_damaged_foreign_and_incomplete_images_are_refused(cluster, bare_cluster
     with pytest.raises(CheckpointError, match="layout"):
         load_image(other.control(0), images, [0])
     assert target.control(0).columns() == []
+
+
+def test_an_export_takes_a_bucket_of_memory_not_an_image(cluster, training, tmp_path):
+    """Bounded by what two copies of the largest bucket take, and by what it reserves of files beforehand."""
+    layout = Layout(dimension=64, dense_size=200, seed=8)
+    servers = cluster(layout, 1)
+    worker, nothing = servers.worker(), np.zeros(200, np.float32)
+    for shard in range(8):
+        keys = layout.index(np.arange(shard * 40_000, (shard + 1) * 40_000))
+        gradients = np.ones((len(keys), 64), np.float32)
+        worker.push(keys, gradients, nothing, shard=shard, attempt=1, start=0, stop=64)
+    room = image_bytes(servers.control(0))
+    servers.processes[0].ask("save", path=str(tmp_path / "warm"))
+    taken = servers.processes[0].ask("save", path=str(tmp_path / "image"))
+    rows = 320_000 * layout.row_bytes
+    assert rows < taken["bytes"] < 1.05 * rows, "empty slots cost their keys only"
+    assert taken["bytes"] < room
+    assert taken["extra_bytes"] < taken["bytes"] / 8
+    assert 0 < taken["pause_seconds"] < taken["seconds"]
 
 
 def test_finished_shards_cost_an_id_each_and_stay_finished(cluster, bare_cluster, training, monkeypatch):
