@@ -144,6 +144,7 @@ class Installation:
             **{key: value for key, value in self._environ.items() if key.startswith("STRETTO_")},
             "STRETTO_ACTUATOR_REDIS_URL": self._redis_url,
             "STRETTO_CHECKPOINTS_REDIS_URL": self._redis_url,
+            "STRETTO_CHECKPOINTS_MEMORY_FOLDER": "/dev/shm",
             "STRETTO_ACTUATOR_POD_NATS_URL": self._nats_url.replace("//", f"//pod:{passwords['pod']}@"),
             "STRETTO_GATEWAY_PORT": str(self._gateway_port),
             **self._capacity(),
