@@ -19,6 +19,7 @@ import nats.errors
 import structlog
 from nats.aio.msg import Msg
 from pydantic import SecretStr
+from pydantic_core import from_json
 
 from stretto_runtime.connection import Connection, direct
 from stretto_runtime.faults import BusFault, Fenced, NobodyListens
@@ -271,7 +272,7 @@ def _acknowledge(future: asyncio.Future[dict[str, Any]], msg: Msg) -> None:
         status = (msg.headers or {}).get("Status", "")
         future.set_exception(BusFault("no stream answers" if status == NOBODY else f"status {status}"))
         return
-    answer = json.loads(msg.data)
+    answer = from_json(msg.data)
     error = answer.get("error")
     if error is None:
         future.set_result(answer)

@@ -6,7 +6,7 @@ import contextlib
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import structlog
 from opentelemetry.trace import Status, StatusCode
@@ -18,7 +18,7 @@ from stretto_wire.refusals import ERROR_HEADER
 from stretto_wire.registry import channel_of, encode, subject_of
 
 from stretto_runtime.faults import BusFault, RuntimeFault
-from stretto_runtime.inputs import Arrival
+from stretto_runtime.inputs import Arrival, Kind
 from stretto_runtime.log import Stored, Writer
 from stretto_runtime.machines import CLUSTER, Machines
 from stretto_runtime.rpc import refusal
@@ -47,6 +47,21 @@ class Work:
     def is_request(self) -> bool:
         return self.arrival.kind == "request"
 
+    @property
+    def asked(self) -> tuple[str, str]:
+        """Which request this is: ids are the callers' choice, and may repeat from job to job."""
+        return self.key, self.arrival.meta.request_id
+
+
+@dataclass(slots=True)
+class Asked:
+    """A request from its arrival to its answer: parsed once, and where the answer goes."""
+
+    subject: str
+    data: bytes
+    message: Message
+    replies: list[str]
+
 
 class Handling:
     """The inputs of one partition, in order; the same whether they are replayed or live."""
@@ -63,8 +78,8 @@ class Handling:
     ) -> None:
         self.machines = machines
         self.writer = writer
-        self.waiting: dict[str, list[str]] = {}
-        """request id -> where the answer goes"""
+        self.waiting: dict[tuple[str, str], Asked] = {}
+        """(key, request id) -> what was asked"""
         self.changed: set[str] = set()
         self.live = False
         self._shell = shell
@@ -73,7 +88,7 @@ class Handling:
         self._published = published
         self._fence_seq = fence_seq
         self._attempt = attempt
-        self._unkept: tuple[str, str, bytes] = ("", "internal", b"")
+        self._counted = {kind: shell.metrics.inputs.labels(self._service.name, kind) for kind in get_args(Kind)}
 
     def go_live(self) -> None:
         """Everything that a predecessor can have handled is behind us."""
@@ -103,8 +118,8 @@ class Handling:
     async def _one(self, work: Work) -> bool:
         if self.machines.contains(work.key, work.arrival.meta.seq):
             return False
-        if work.is_request and self._answered(work):
-            await self._reply(work.arrival.meta.request_id, work.key)
+        if work.is_request and (known := self._known(work)) is not None:
+            await self._tell(work, known[1], known[2].encode())
             return False
         try:
             handled = self._decide(work)
@@ -119,14 +134,12 @@ class Handling:
         if not handled:
             return False
         self.changed.add(work.key)
-        self._shell.metrics.inputs.labels(self._service.name, work.arrival.kind).inc()
+        self._counted[work.arrival.kind].inc()
         trace = self._trace(work)
         for output_id, _, message in work.outputs:
             await self._publish(output_id, message, work.time_s, trace)
         if work.reply is not None:
-            request_id = work.arrival.meta.request_id
-            self._remember(work.key, request_id, "", encode(work.reply))
-            await self._reply(request_id, work.key)
+            await self._answer(work, "", encode(work.reply))
         return bool(work.outputs or work.is_request)
 
     # decisions -------------------------------------------------------------------------------------------------
@@ -137,7 +150,7 @@ class Handling:
         if arrival.kind == "tick":
             event = self._service.tick_event()
         else:
-            event = self._service.to_event(self._shell.routes.message(arrival), arrival.meta)
+            event = self._service.to_event(self._message(work), arrival.meta)
         if event is None:
             if work.is_request:
                 raise RuntimeFault(f"{self._service.name} ignores the request {arrival.subject}")
@@ -152,6 +165,14 @@ class Handling:
 
         self.machines.handle(work.key, event, work.time_s, arrival.meta.seq, commit)
         return True
+
+    def _message(self, work: Work) -> Message:
+        """Parse, unless it is a request that was parsed on its way into the journal. Raises WireError."""
+        arrival = work.arrival
+        asked = self.waiting.get(work.asked)
+        if asked is not None and (asked.subject, asked.data) == (arrival.subject, arrival.data):
+            return asked.message
+        return self._shell.routes.message(arrival)
 
     def _translate(self, work: Work, actions: list[Action]) -> None:
         for index, action in enumerate(actions):
@@ -217,39 +238,30 @@ class Handling:
 
     # replies ---------------------------------------------------------------------------------------------------
 
-    def _answered(self, work: Work) -> bool:
+    def _known(self, work: Work) -> list[Any] | None:
         slot = self.machines.slots.get(work.key)
-        return slot is not None and slot.remembered(work.arrival.meta.request_id) is not None
+        return slot.remembered(work.arrival.meta.request_id) if slot is not None else None
 
-    def _remember(self, key: str, request_id: str, code: str, body: bytes) -> None:
-        slot = self.machines.slots.get(key)
-        if slot is not None:
-            slot.remember(request_id, code, body.decode())
-            self.machines.dirty.add(key)
-        else:  # nothing is kept of a request about an unknown job: asked again it gets the same answer
-            self._unkept = (request_id, code, body)
+    async def _answer(self, work: Work, code: str, body: bytes) -> None:
+        slot = self.machines.slots.get(work.key)
+        if slot is not None:  # nothing is kept of a request about an unknown job: asked again it gets the same answer
+            slot.remember(work.arrival.meta.request_id, code, body.decode())
+            self.machines.dirty.add(work.key)
+        await self._tell(work, code, body)
 
-    async def _reply(self, request_id: str, key: str) -> None:
-        waiting = self.waiting.pop(request_id, ())
-        if not waiting:
-            return
-        slot = self.machines.slots.get(key)
-        known = slot.remembered(request_id) if slot else None
-        code, body = (known[1], known[2].encode()) if known else self._unkept[1:]
-        for reply in waiting:
+    async def _tell(self, work: Work, code: str, body: bytes) -> None:
+        asked = self.waiting.pop(work.asked, None)
+        for reply in asked.replies if asked is not None else ():
             with contextlib.suppress(BusFault):  # the caller asks again and gets the remembered reply
                 await self._shell.bus.send(reply, body, {ERROR_HEADER: code} if code else None)
 
     # what cannot be handled ------------------------------------------------------------------------------------
 
     async def _refused(self, work: Work, error: Exception) -> None:
-        arrival, key = work.arrival, work.key
+        arrival = work.arrival
         field, value, remedy = (str(getattr(error, name, "")) for name in ("field", "value", "remedy"))
         if work.is_request:
-            self._remember(
-                key, arrival.meta.request_id, "refused", refusal("refused", str(error), field, value, remedy)
-            )
-            await self._reply(arrival.meta.request_id, key)
+            await self._answer(work, "refused", refusal("refused", str(error), field, value, remedy))
             return
         await self._dead_letter(arrival, work.source, "refused", str(error), {"field": field, "remedy": remedy})
 
@@ -271,8 +283,7 @@ class Handling:
             span.end()
         if work.is_request:
             body = refusal("internal", f"{type(error).__name__}: {error}", remedy="see the service's log")
-            self._remember(key, arrival.meta.request_id, "internal", body)
-            await self._reply(arrival.meta.request_id, key)
+            await self._answer(work, "internal", body)
         await self._dead_letter(arrival, work.source, "fault", f"{type(error).__name__}: {error}", {})
 
     async def _dead_letter(self, arrival: Arrival, source: str, reason: str, text: str, more: dict[str, str]) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
+from pydantic_core import from_json
 from stretto_wire.base import Message
 from stretto_wire.registry import CHANNELS, channel_of, decode, parse, partition_of
 
@@ -14,6 +14,7 @@ from stretto_runtime.log import Stored
 from stretto_runtime.machines import CLUSTER
 
 Scope = Literal["job", "cluster"]
+Kind = Literal["message", "request", "observation", "tick"]
 CLUSTER_PARTITION = partition_of(CLUSTER)
 
 
@@ -29,8 +30,7 @@ class Input:
     scope: Scope = "job"
 
 
-@dataclass(frozen=True, slots=True)
-class Meta:
+class Meta(NamedTuple):
     """About the message being translated.
 
     ``time_s`` is when the server stored it, seconds since the epoch: the machine's ``now``. ``key`` is the machine it
@@ -50,11 +50,10 @@ class Meta:
         return "cluster" if self.key == CLUSTER else "job"
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(NamedTuple):
     """One message for one key. ``source`` makes output ids: ``<service>:<source>:<i>``. A tick has no data."""
 
-    kind: Literal["message", "request", "observation", "tick"]
+    kind: Kind
     key: str
     source: str
     subject: str
@@ -88,7 +87,7 @@ class Routes:
     def arrivals(self, stored: Stored, partition: int) -> Iterator[Arrival]:
         """The messages in ``stored``, in order. Raises nothing: what they say is parsed later, one by one."""
         if stored.subject.startswith("journal."):
-            for index, entry in enumerate(json.loads(stored.data)):
+            for index, entry in enumerate(from_json(stored.data)):
                 yield self._entry(stored, index, entry)
             return
         token, _, subject = stored.subject.partition(".")

@@ -13,7 +13,7 @@ import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 from nats.aio.msg import Msg
@@ -28,8 +28,7 @@ SILENCE_S = 15.0
 log = structlog.get_logger("stretto.log")
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(NamedTuple):
     """A message of a stream. ``time_s``: when the server stored it, seconds since the epoch."""
 
     seq: int

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import uuid
 from collections import deque
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_core import to_json
 from stretto_wire.base import Message
 from stretto_wire.errors import WireError
 from stretto_wire.refusals import ERROR_HEADER, Refusal, Refused
@@ -128,7 +128,7 @@ class Journal:
             entries.append(entry)
             if future is not None:
                 futures.append(future)
-        return json.dumps(entries, separators=(",", ":")).encode(), futures
+        return to_json(entries), futures
 
 
 def refusal(code: str, message: str, field: str = "", value: object = "", remedy: str = "") -> bytes:

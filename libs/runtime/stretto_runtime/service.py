@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import time
@@ -69,6 +70,11 @@ class Service:
     def tick_event(self) -> Any:
         """What a machine gets as a tick."""
         return Tick()
+
+    def deciding(self) -> dict[str, Any]:
+        """The settings that decisions depend on, in JSON: recorded in the stream, where everybody can read them."""
+        own = type(self.settings).model_fields.keys() - Settings.model_fields.keys()
+        return self.settings.model_dump(mode="json", include=own)
 
     async def settled(self, key: str, machine: Any) -> None:
         """The machine of ``key`` has changed (live), or was just taken over: make the world follow its state."""
@@ -295,6 +301,7 @@ def run(service_type: type[Service]) -> None:
     except RuntimeFault as fault:
         raise SystemExit(f"{service_type.name}: {fault}") from None
     configure_logs(service_type.name, settings.log_level)
+    gc.freeze()  # what the start made lives for ever: no collection has to pause the loop to find that again
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:  # a third less CPU per request
             loop.run(serve(service_type(settings)))

@@ -15,7 +15,7 @@ from stretto_wire.registry import parse
 
 from stretto_runtime.bus import EVENTS
 from stretto_runtime.faults import BusFault, PartitionLost
-from stretto_runtime.handling import Handling
+from stretto_runtime.handling import Asked, Handling
 from stretto_runtime.inputs import TICK_ENTRY, request_entry
 from stretto_runtime.log import Tail
 from stretto_runtime.rpc import Journal, refusal
@@ -143,7 +143,6 @@ class Session:
     # requests --------------------------------------------------------------------------------------------------
 
     def _requested(self, msg: Msg) -> None:
-        headers = msg.headers or {}
         tokens = msg.subject.split(".")  # rpc.v1.<service>.<verb>.<partition>.<job>
         subject = ".".join((*tokens[:4], tokens[5]))
         try:
@@ -151,18 +150,19 @@ class Session:
         except WireError as error:
             self._answer(msg.reply, "invalid", refusal("invalid", str(error), error.field, error.value, error.remedy))
             return
+        headers = msg.headers or {}
         request_id = headers.get("request-id") or getattr(message, "request_id", "") or msg.reply
-        waiting = self._handling.waiting
+        waiting, asked = self._handling.waiting, (message.job, request_id)
         slot = self._machines.slots.get(message.job)
         known = slot.remembered(request_id) if slot else None
         if known is not None:
             self._answer(msg.reply, known[1], known[2].encode())
-        elif request_id in waiting:
-            waiting[request_id].append(msg.reply)
+        elif asked in waiting:
+            waiting[asked].replies.append(msg.reply)
         else:
             entry = request_entry(message.job, request_id, subject, msg.data, headers.get("traceparent", ""))
             if self._journal.add(entry):
-                waiting[request_id] = [msg.reply]
+                waiting[asked] = Asked(subject, msg.data, message, [msg.reply])
             else:
                 self._answer(msg.reply, "busy", refusal("busy", "too many requests wait", remedy="ask again later"))
 
@@ -186,8 +186,11 @@ class Session:
         action()
 
     def _plan_tick(self) -> None:
-        if self._service.tick_s is not None and not self._partition.stopping and self._machines.ticking():
-            self._plan("tick", self._service.tick_s, self._tick)
+        tick_s = self._service.tick_s
+        if tick_s is None or "tick" in self._timers or self._partition.stopping:
+            return
+        if self._machines.ticking():
+            self._plan("tick", tick_s, self._tick)
 
     def _tick(self) -> None:
         self._journal.add(TICK_ENTRY)

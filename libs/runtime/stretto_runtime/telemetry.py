@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import logging
 import os
 import sys
@@ -24,6 +23,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from pydantic_core import to_json
 
 ATTRIBUTES = 48
 
@@ -137,6 +137,7 @@ class LocalSpans(SpanProcessor):
         self._path = path
         self._half_bytes = bound_bytes // 2
         self._file = path.open("ab", buffering=0)
+        self._bytes = self._file.tell()
 
     def on_start(self, span: Span, parent_context: Any = None) -> None:
         pass
@@ -156,11 +157,11 @@ class LocalSpans(SpanProcessor):
             "attributes": dict(span.attributes or {}),
             "error": span.status.description if span.status.status_code is StatusCode.ERROR else None,
         }
-        self._file.write(json.dumps(line, default=list).encode() + b"\n")
-        if self._file.tell() > self._half_bytes:
+        self._bytes += self._file.write(to_json(line) + b"\n")
+        if self._bytes > self._half_bytes:
             self._file.close()
             os.replace(self._path, self._path.with_suffix(".jsonl.1"))
-            self._file = self._path.open("ab", buffering=0)
+            self._file, self._bytes = self._path.open("ab", buffering=0), 0
 
     def force_flush(self, timeout_millis: int = 30000) -> bool:
         return True

@@ -26,6 +26,7 @@ from stretto_runtime import (
     provision,
 )
 from stretto_wire import events, requests, values
+from stretto_wire.registry import partition_of
 
 
 async def test_events_are_cloudevents_in_binary_mode(server: EmbeddedServer, client: Client, tmp_path: Path) -> None:
@@ -78,6 +79,20 @@ async def test_a_request_is_handled_once_however_often_it_is_asked(
     # the next owner remembers too
     async with running(Counting, server, tmp_path):
         assert (await client.call(request.model_copy(update={"request_id": "w.2"}))).wait_s == 3.0
+
+
+async def test_callers_of_two_jobs_may_use_the_same_id_at_once(
+    server: EmbeddedServer, client: Client, tmp_path: Path
+) -> None:
+    one, other = "job-a", next(job for n in range(200) if partition_of(job := f"job-{n}") == partition_of("job-a"))
+    async with running(Counting, server, tmp_path):
+        await client.publish(add(one, 1))
+        await client.publish(add(other, 1))
+        asked = [
+            requests.NextShard(job=job, request_id=f"w.{n}", pod="worker-1") for n in range(5) for job in (one, other)
+        ]
+        replies = await asyncio.gather(*(client.call(request) for request in asked))
+    assert [reply.job for reply in replies] == [request.job for request in asked]
 
 
 async def test_a_malformed_request_is_refused_with_field_value_and_remedy(
