@@ -7,7 +7,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
-from stretto_core import checkpointing as c
+from stretto_core.checkpointing import facts as c
+from stretto_core.checkpointing.machine import CheckpointMachine
 from stretto_core.machine import Tick
 
 POLICY = c.JobSubmitted("job", "file:/store/job", every_s=10.0, keep=2, final=True)
@@ -17,7 +18,7 @@ class Job:
     """A machine and everything it told."""
 
     def __init__(self, policy: c.JobSubmitted = POLICY) -> None:
-        self.machine = c.CheckpointMachine()
+        self.machine = CheckpointMachine()
         self.now = 100.0
         self.facts: list[Any] = []
         self.tell(policy)
@@ -161,7 +162,7 @@ def test_on_demand_only() -> None:
     assert job.state.attempt is None
     job.tell(c.JobEnded())
     assert job.tell(c.SaveAsked())[0].answer == "unknown"
-    assert c.CheckpointMachine().handle(c.SaveAsked(), 1.0)[0].body.answer == "unknown"  # type: ignore[union-attr]
+    assert CheckpointMachine().handle(c.SaveAsked(), 1.0)[0].body.answer == "unknown"  # type: ignore[union-attr]
 
 
 def test_lost_parameters_come_back_to_new_servers_from_the_last_complete_one() -> None:

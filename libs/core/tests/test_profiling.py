@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
-from stretto_core import profiling as p
+from stretto_core.profiling import facts as p
+from stretto_core.profiling.books import ProfilerState
+from stretto_core.profiling.machine import ProfilerMachine
 from stretto_core.types import GIB, Plan
 
 BATCH = 100
@@ -23,7 +25,7 @@ class Job:
     """A machine fed once a second by workers and servers of given speeds."""
 
     def __init__(self, workers: int = 3, ps: int = 2) -> None:
-        self.machine = p.ProfilerMachine()
+        self.machine = ProfilerMachine()
         self.now = 1000.0
         self.facts: list[Any] = []
         self.step_time_s = {f"worker-{i}": 0.05 for i in range(workers)}
@@ -193,7 +195,7 @@ def test_impossible_reports_are_refused_by_field_and_change_nothing(change: dict
 def test_unknown_job_is_refused_and_a_repeated_report_is_harmless() -> None:
     job = Job()
     with pytest.raises(p.ImpossibleTelemetry, match="a job that was submitted"):
-        p.ProfilerMachine().handle(job.worker("worker-0"), job.now)
+        ProfilerMachine().handle(job.worker("worker-0"), job.now)
     job.now += 1
     report = job.worker("worker-0")
     job.tell(report)
@@ -238,7 +240,7 @@ def test_any_report_is_refused_with_a_reason_or_believed_and_the_state_stays_sou
     script: list[tuple[float, p.WorkerReported]],
 ) -> None:
     job = Job()
-    adapter = TypeAdapter(p.ProfilerState)
+    adapter = TypeAdapter(ProfilerState)
     reasons: list[tuple[str, str]] = []
     for seconds, report in script:
         job.now += seconds

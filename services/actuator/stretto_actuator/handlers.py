@@ -8,7 +8,7 @@ from typing import Any
 
 import stretto_wire as wire
 from stretto_core import actuation as core
-from stretto_core.checkpointing import is_final, is_restore
+from stretto_core.checkpointing.facts import is_final, is_restore
 from stretto_core.types import Plan
 
 from . import observations as seen

@@ -7,7 +7,8 @@ import contextlib
 from typing import Any, ClassVar
 
 import stretto_wire as wire
-from stretto_core.checkpointing import CheckpointMachine, CheckpointState
+from stretto_core.checkpointing.facts import CheckpointState
+from stretto_core.checkpointing.machine import CheckpointMachine
 from stretto_runtime import Input, Meta, Service
 
 from . import handlers
@@ -49,6 +50,9 @@ class Checkpoints(Service):
 
     def to_message(self, key: str, fact: Any) -> Any:
         return handlers.to_message(key, fact)
+
+    def deciding(self) -> dict[str, Any]:
+        return {"store_url": self.settings.store}  # the others are the taker's
 
     async def settled(self, key: str, machine: CheckpointMachine) -> None:
         held = self._takers.get(key)

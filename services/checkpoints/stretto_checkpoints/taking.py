@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import stretto_wire as wire
 import structlog
 from stretto_core.actuation import claim
-from stretto_core.checkpointing import Attempt, CheckpointState, Restore
+from stretto_core.checkpointing.facts import Attempt, CheckpointState, Restore
 from stretto_runtime import PartitionLost, RuntimeFault
 
 from . import manifest

@@ -9,7 +9,7 @@ from typing import Any
 from stretto_checkpoints import manifest
 from stretto_checkpoints.settings import CheckpointsSettings
 from stretto_checkpoints.taking import Taker
-from stretto_core.checkpointing import Attempt, CheckpointState, Restore
+from stretto_core.checkpointing.facts import Attempt, CheckpointState, Restore
 from stretto_runtime import RuntimeFault
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 import stretto_wire as wire
-from stretto_core import profiling as core
+from stretto_core.profiling import facts as core
 from stretto_core.types import Plan
 
 

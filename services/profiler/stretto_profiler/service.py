@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import stretto_wire as wire
-from stretto_core.profiling import ProfilerMachine, ProfilerState
+from stretto_core.profiling.books import ProfilerState
+from stretto_core.profiling.machine import ProfilerMachine
 from stretto_runtime import Input, Meta, Service
 
 from . import handlers
