@@ -15,6 +15,7 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -23,17 +24,22 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from stretto_runtime import Client, provision
+from stretto_runtime import Client, RuntimeFault, provision
 from stretto_runtime.provision import SERVICES, server_config
 from stretto_runtime.server import binary, credentials, free_port
 
-from .errors import CliError, NotRunning
+from . import figures
+from .errors import BadInput, CliError, NotRunning, of_system
 from .processes import Child, Command, end_all, pods_of, same_process, sessions_of
 
 READY_S = 60.0
 POLL_S = 0.04
 STOP_S = 12.0
 LOG_BYTES = 16 << 20
+ROOM_BYTES = 256 << 20
+"""with less than this free, the bus would refuse the first events of a job"""
+FAILED = "error: "
+"""begins what a supervisor says last when it gives up"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,7 @@ class Installation:
         """Start everything and wait until it is ready. Raises CliError with the last words of what does not start."""
         began = time.monotonic()
         self._claim()
+        self._check_port()
         for name in ("run", "logs", "nats", "redis"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         self._cut_logs()
@@ -192,6 +199,8 @@ class Installation:
                            f"with:\n{nats.last_words()}") from None  # fmt: skip
         try:
             await provision(client.bus)
+        except RuntimeFault as fault:
+            raise CliError(f"the bus refuses to make its streams: {fault}; see {self.folder / 'logs'}") from fault
         finally:
             await client.close()
 
@@ -216,7 +225,7 @@ class Installation:
     # files -----------------------------------------------------------------------------------------------------
 
     def _claim(self) -> None:
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(self.folder)
         (self.folder / "run").mkdir(exist_ok=True)
         self._lock = (self.folder / "run" / "lock").open("a")
         try:
@@ -225,6 +234,16 @@ class Installation:
             raise CliError(f"an installation runs in {self.folder} already; `stretto status` shows it, "
                            "`stretto down` ends it") from None  # fmt: skip
         end_leftovers(self.folder)
+
+    def _check_port(self) -> None:
+        """Before anything is started: the gateway would find it out last."""
+        port = self.plan.gateway_port
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError as error:
+                raise BadInput(f"--port {port}: {error.strerror}; another one, or 0 for any that is free") from None
 
     def _cut_logs(self) -> None:
         for log in (self.folder / "logs").glob("*.log"):
@@ -248,6 +267,16 @@ class Installation:
         draft = path.with_suffix(".tmp")
         draft.write_text(json.dumps(body, indent=1))
         draft.replace(path)
+
+
+def make_folder(folder: Path) -> None:
+    """For the state of an installation. Raises CliError when the disk has no room for it."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    free_bytes = shutil.disk_usage(folder).free
+    if free_bytes < ROOM_BYTES:
+        free, needed = figures.size(free_bytes), figures.size(ROOM_BYTES)
+        raise CliError(f"{folder}: {free} are free on its disk, {needed} are needed to begin with: make room, "
+                       "or choose another --folder")  # fmt: skip
 
 
 async def readiness(folder: Path, name: str, pid: int | None) -> dict[str, Any]:
@@ -355,9 +384,10 @@ def main() -> None:
 
     try:
         asyncio.run(run(plan, say, lambda done: say(f"ready after {done.ready_s:.1f} s")))
-    except CliError as error:
-        say(f"error: {error}")
-        raise SystemExit(error.status) from None
+    except (CliError, OSError) as error:
+        told = error if isinstance(error, CliError) else of_system(error)
+        say(f"{FAILED}{told}")
+        raise SystemExit(told.status) from None
 
 
 def as_argument(plan: Plan) -> str:

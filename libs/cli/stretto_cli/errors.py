@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -42,3 +43,21 @@ class BadInput(CliError):
 
 class NotRunning(CliError):
     """Nothing runs where the command looked."""
+
+
+def of_system(error: OSError) -> CliError:
+    """What the operating system refused, in a sentence."""
+    remedies = {
+        errno.ENOSPC: "make room, or choose another --folder",
+        errno.EDQUOT: "make room, or choose another --folder",
+        errno.ENOENT: "choose a --folder that can be made",
+        errno.EROFS: "choose a --folder, or HOME, that can be written",
+        errno.EACCES: "choose a --folder that is yours",
+        errno.EPERM: "choose a --folder that is yours",
+        errno.ENOTDIR: "choose a --folder that is not below a file",
+        errno.EEXIST: "choose a --folder that is not a file",
+        errno.EMFILE: "raise the limit of open files (`ulimit -n`)",
+    }
+    place = f"{error.filename}: " if error.filename else ""
+    remedy = remedies.get(error.errno or 0, "see the logs in the folder, if there are any")
+    return CliError(f"{place}{error.strerror or type(error).__name__}; {remedy}")

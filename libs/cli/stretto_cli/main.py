@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -11,34 +12,47 @@ import typer
 from typer.core import TyperGroup
 
 from .commands import cluster, demonstration, jobs, tracing, watching
-from .errors import BadInput, CliError
-from .options import complaints
+from .errors import BadInput, CliError, of_system
+from .options import check_environment, complaints
 
 
 class _Group(TyperGroup):
     """Turns errors into a sentence, or with -o json a document, on stderr, and an exit status (see ``EPILOG``)."""
 
+    def main(self, *args: Any, **extra: Any) -> Any:
+        try:
+            return super().main(*args, **extra)
+        except OSError as error:  # before any command: --install-completion where HOME cannot be written
+            _told(of_system(error), False)
+            sys.exit(CliError.status)
+
     def invoke(self, ctx: Any) -> Any:
         as_json = wants_json([*ctx._protected_args, *ctx.args])
         try:
+            check_environment(os.environ)
             return super().invoke(ctx)
         except CliError as error:
-            if as_json:
-                sys.stderr.write(json.dumps(error.document(), indent=2, ensure_ascii=False) + "\n")
-            else:
-                complaints.print("[red]error:[/red]", end=" ")
-                complaints.print(str(error), markup=False, soft_wrap=True)
-            raise typer.Exit(error.status) from error
+            raise _told(error, as_json) from error
         except typer.TyperException as error:  # of the command line itself; for people it has a form of its own
             if not as_json:
                 raise
-            sys.stderr.write(json.dumps(BadInput(error.format_message()).document(), indent=2) + "\n")
-            raise typer.Exit(error.exit_code) from error
+            raise _told(BadInput(error.format_message()), as_json) from error
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
         except BrokenPipeError:  # `stretto events | head`
             sys.stderr.close()
             raise typer.Exit(0) from None
+        except OSError as error:
+            raise _told(of_system(error), as_json) from error
+
+
+def _told(error: CliError, as_json: bool) -> typer.Exit:
+    if as_json:
+        sys.stderr.write(json.dumps(error.document(), indent=2, ensure_ascii=False) + "\n")
+    else:
+        complaints.print("[red]error:[/red]", end=" ")
+        complaints.print(str(error), markup=False, soft_wrap=True)
+    return typer.Exit(error.status)
 
 
 def wants_json(arguments: Sequence[str]) -> bool:

@@ -274,6 +274,65 @@ def test_job_names_are_completed_from_the_folder_that_is_named(installed: Instal
     assert name in done.stdout.split(), done.stderr[-2000:]
 
 
+def completed(folder: Path, *words: str) -> list[str]:
+    """What bash would be offered for the last word."""
+    environment = {**os.environ, "_STRETTO_COMPLETE": "complete_bash", "COMP_CWORD": str(len(words))}
+    environment |= {"COMP_WORDS": " ".join(["stretto", *words]), "STRETTO_STATE_FOLDER": str(folder)}
+    command = [str(Path(sys.executable).with_name("stretto"))]
+    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
+    return done.stdout.split()
+
+
+def test_pods_states_and_events_are_completed(tmp_path: Path) -> None:
+    for pod in ("one/worker-0", "two/worker-0", "two/ps-0"):
+        (tmp_path / "pods" / pod).mkdir(parents=True)
+        (tmp_path / "pods" / pod / "log").write_text("")
+    assert completed(tmp_path, "logs", "two/") == ["two/ps-0", "two/worker-0"]
+    assert completed(tmp_path, "logs", "wor") == ["worker-0"]
+    assert completed(tmp_path, "logs", "--job", "one", "w") == ["worker-0"]
+    assert completed(tmp_path, "jobs", "--status", "fin") == ["finished", "finishing"]
+    assert completed(tmp_path, "events", "-e", "plan-a") == ["plan-applied"]
+
+
+def test_an_event_that_does_not_exist_is_refused_with_the_nearest(installed: Installed) -> None:
+    refused = installed.stretto("events", "-e", "plan-decide")
+    assert refused.exit_code == 2
+    assert "did you mean plan-decided?" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("STRETTO_CLI_ULR", "STRETTO_CLI_URL"), ("STRETTO_STATE_FOLDR", "STRETTO_STATE_FOLDER")]
+)
+def test_a_misspelt_variable_of_the_command_is_refused_with_the_nearest(
+    monkeypatch: pytest.MonkeyPatch, name: str, near: str
+) -> None:
+    monkeypatch.setenv(name, "x")
+    refused = CliRunner().invoke(app, ["schema"])
+    assert refused.exit_code == 2
+    assert f"{name} is not a variable of the command; did you mean {near}?" in refused.stderr
+    monkeypatch.delenv(name)
+    monkeypatch.setenv("STRETTO_ARBITER_SETTLE_S", "3")  # of a service
+    assert CliRunner().invoke(app, ["schema"]).exit_code == 0
+
+
+def test_what_tensorflow_notes_at_its_start_is_hidden_and_warnings_are_not(installed: Installed) -> None:
+    pod = installed.folder / "pods" / "noisy" / "worker-3"
+    pod.mkdir(parents=True)
+    mine = ["I0000 is how my own line begins", "W0000 00:00:1795288302.598583    4727 port.cc:153] low memory"]
+    noise = [
+        "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
+        "I0000 00:00:1795288302.598583    4727 port.cc:153] oneDNN custom operations are on.",
+        "2026-11-21 19:11:42.375000: I tensorflow/core/platform/cpu_feature_guard.cc:210] This TensorFlow binary is",
+        "To enable the following instructions: AVX2 AVX512F, in other operations, rebuild TensorFlow",
+    ]
+    (pod / "log").write_text("\n".join([noise[0], mine[0], *noise[1:], mine[1]]) + "\n")
+    told = installed.stretto("logs", "noisy/worker-3")
+    assert told.stdout.splitlines() == mine
+    assert "4 notes" in told.stderr
+    assert len(installed.stretto("logs", "noisy/worker-3", "--all").stdout.splitlines()) == 6
+    assert json.loads(installed.stretto("logs", "noisy/worker-3", "-n", "2", "-o", "json").stdout)["lines"] == mine
+
+
 def test_the_schema_needs_no_installation() -> None:
     schema = json.loads(CliRunner().invoke(app, ["schema"]).stdout)
     assert {"name", "model", "dataset"} <= set(schema["required"])
@@ -286,7 +345,14 @@ def test_every_command_explains_itself() -> None:
     for name in names:
         told = CliRunner().invoke(app, [name, "--help"])
         assert told.exit_code == 0
-        assert len(told.stdout) > 200
+        assert f"Example: stretto {name}" in told.stdout
+        assert "--output" in told.stdout
+
+
+def test_the_help_tells_the_exit_statuses() -> None:
+    told = " ".join(CliRunner().invoke(app, ["--help"]).stdout.split())
+    assert "Exit status: 0 done; 1 failed" in told
+    assert "2 what was given cannot be used" in told
 
 
 def test_status_shows_every_process(installed: Installed) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -23,8 +24,10 @@ from stretto_cli.commands import cluster
 from stretto_cli.commands.cluster import start_detached
 from stretto_cli.embedded import SERVICES  # as imported: a fixture of the session brings up fewer
 from stretto_cli.errors import CliError, NotRunning
+from stretto_cli.main import app
 from stretto_cli.processes import Child, Command, end_all, pods_of, same_process, sessions_of
 from stretto_wire import JobFailed, StragglerCleared
+from typer.testing import CliRunner
 
 from .conftest import Installed
 
@@ -39,6 +42,38 @@ async def until(reached: Callable[[], bool], seconds: float = 10.0) -> None:
 
 def command(tmp_path: Path, code: str) -> Command:
     return Command("child", [sys.executable, "-c", code], dict(os.environ), tmp_path / "child.log")
+
+
+@pytest.mark.parametrize("detached", [True, False])
+def test_a_port_that_is_taken_is_told_before_anything_is_started(tmp_path: Path, detached: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        options = ["--folder", str(tmp_path / "s"), "--port", str(port), *(["--detach"] if detached else [])]
+        refused = CliRunner().invoke(app, ["up", *options])
+    assert refused.exit_code == 2
+    assert f"--port {port}: Address already in use" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert not list((tmp_path / "s" / "logs").glob("nats.log"))
+
+
+@pytest.mark.parametrize("detached", [True, False])
+@pytest.mark.parametrize("form", [[], ["-o", "json"]])
+def test_a_folder_that_cannot_be_is_a_sentence(tmp_path: Path, detached: bool, form: list[str]) -> None:
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        options = ["--folder", str(folder), *(["--detach"] if detached else []), *form]
+        refused = CliRunner().invoke(app, ["up", *options])
+        assert refused.exit_code == 1
+        assert "choose a --folder" in refused.stderr
+        assert "Traceback" not in refused.stderr
+
+
+def test_a_full_disk_is_told_before_anything_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded, "ROOM_BYTES", 1 << 60)
+    for options in ([], ["--detach"]):
+        refused = CliRunner().invoke(app, ["up", "--folder", str(tmp_path), *options])
+        assert refused.exit_code == 1
+        assert "make room" in refused.stderr
 
 
 async def test_a_process_that_dies_is_started_again_with_growing_pauses(tmp_path: Path) -> None:

@@ -164,6 +164,8 @@ def server_config(
         "max_payload: 2097152",
         "jetstream {",
         f"  store_dir: {json.dumps(store_folder)}",
+        # the default, three quarters of what is free, refuses the streams' bounds on a disk with less than 12 GiB left
+        f"  max_file_store: {1 << 50}",
         *([f"  sync_interval: {sync_interval}"] if sync_interval else []),
         "}",
         f"mappings: {json.dumps(RPC_MAPPING)}",

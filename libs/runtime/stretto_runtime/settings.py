@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from stretto_wire.findings import findings_of
 
 from stretto_runtime.faults import SettingsFault
 from stretto_runtime.provision import SERVICES
@@ -83,8 +84,9 @@ class Settings(BaseSettings):
         except ValidationError as error:
             first = error.errors()[0]
             field = str(first["loc"][0])
+            remedy = findings_of([first], cls)[0].remedy
             raise SettingsFault(
-                f"{used.get(field, PREFIX + field.upper())}={first.get('input')!r} is refused: {first['msg']}; "
+                f"{used.get(field, PREFIX + field.upper())}={first.get('input')!r} is refused: give {remedy}; "
                 "correct the variable or unset it to get the default"
             ) from None
 

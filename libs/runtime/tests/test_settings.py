@@ -27,7 +27,7 @@ def test_an_unknown_variable_is_refused_with_the_nearest_name() -> None:
 
 
 def test_a_refused_value_names_variable_value_and_reason() -> None:
-    with pytest.raises(SettingsFault, match=r"STRETTO_TOP_K='0' is refused: .*greater than or equal to 1"):
+    with pytest.raises(SettingsFault, match=r"STRETTO_TOP_K='0' is refused: give a whole number, at least 1; "):
         PlannerSettings.load("planner", {"STRETTO_TOP_K": "0"})
 
 

@@ -75,7 +75,13 @@ async def serve(settings: GatewaySettings, token: str) -> None:
     gateway = Gateway(StreamBus(bus, tracing), settings, token, time.time)
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind((settings.host, settings.port))
+    try:
+        listener.bind((settings.host, settings.port))
+    except OSError as error:
+        raise SettingsFault(
+            f"cannot listen at {settings.host}:{settings.port}: {error.strerror}; set STRETTO_GATEWAY_HOST to an "
+            "address of this machine and STRETTO_GATEWAY_PORT to a free port, or 0 for any"
+        ) from error
     port = int(listener.getsockname()[1])
     config = uvicorn.Config(
         create_app(gateway),
@@ -130,7 +136,10 @@ def main() -> None:
     except RuntimeFault as fault:
         raise SystemExit(f"{NAME}: {fault}") from None
     configure_logs(NAME, settings.log_level)
-    asyncio.run(serve(settings, token))
+    try:
+        asyncio.run(serve(settings, token))
+    except SettingsFault as fault:
+        raise SystemExit(f"{NAME}: {fault}") from None
 
 
 if __name__ == "__main__":

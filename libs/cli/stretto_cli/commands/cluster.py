@@ -17,7 +17,7 @@ import typer
 
 from .. import figures, render
 from ..errors import BadInput, CliError, NotRunning
-from ..options import DEFAULT_FOLDER, FolderOption, Output, OutputOption, answer, console, print_json
+from ..options import DEFAULT_FOLDER, FolderOption, Output, OutputOption, answer, console, example, print_json
 
 PANEL = "Installation"
 START_S = 90.0
@@ -26,9 +26,12 @@ STOP_S = 60.0
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this group."""
-    app.command(rich_help_panel=PANEL)(up)
-    app.command(rich_help_panel=PANEL)(down)
-    app.command("status", rich_help_panel=PANEL)(show_status)
+    app.command(
+        rich_help_panel=PANEL,
+        epilog=example("stretto up --detach --memory 16Gi", "stretto up --set STRETTO_ARBITER_SETTLE_S=10"),
+    )(up)
+    app.command(rich_help_panel=PANEL, epilog=example("stretto down"))(down)
+    app.command("status", rich_help_panel=PANEL, epilog=example("stretto status -o json | jq .ready"))(show_status)
 
 
 def up(
@@ -80,7 +83,7 @@ def start_detached(plan: Any) -> dict[str, Any]:
     with contextlib.suppress(NotRunning):
         embedded.read_state(folder)
         raise CliError(f"an installation runs in {folder} already; `stretto status` shows it")
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    embedded.make_folder(folder)
     log = folder / "logs" / "supervisor.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as file:
@@ -94,7 +97,10 @@ def start_detached(plan: Any) -> dict[str, Any]:
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
         if supervisor.poll() is not None:
-            raise CliError(f"the installation did not start:\n{log.read_text(errors='replace').strip()[-2000:]}")
+            said = log.read_text(errors="replace").strip()[-2000:]
+            before, failed, reason = said.rpartition(embedded.FAILED)
+            kind = BadInput if supervisor.returncode == BadInput.status else CliError
+            raise kind(f"the installation did not start: {reason if failed and reason else before or said}")
         with contextlib.suppress(NotRunning):
             if embedded.read_state(folder)["state"] == "ready":
                 return describe(folder)

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from ..options import Output, OutputOption
+from ..options import Output, OutputOption, example
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this group."""
-    app.command(rich_help_panel="Installation")(demo)
+    app.command(rich_help_panel="Installation", epilog=example("stretto demo --folder demo"))(demo)
 
 
 def demo(

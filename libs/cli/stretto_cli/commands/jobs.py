@@ -13,34 +13,44 @@ from stretto_wire import JobSpec, WireError
 from stretto_wire.jobfile import read_job
 from stretto_wire.schemas import job_schema
 
-from .. import render
+from .. import podlogs, render
 from ..errors import BadInput, CliError
 from ..options import (
     DEFAULT_FOLDER,
     FolderOption,
     JobArgument,
+    JobOption,
     Output,
     OutputOption,
     TokenOption,
     UrlOption,
     answer,
+    complaints,
+    complete_from,
+    complete_pods,
     connect,
     console,
+    example,
     print_json,
 )
-from .watching import OVER, follow_to_the_end
+from .watching import OVER, STATES, follow_to_the_end
 
 PANEL = "Jobs"
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this group."""
-    app.command(rich_help_panel=PANEL)(submit)
-    app.command("jobs", rich_help_panel=PANEL)(list_jobs)
-    app.command(rich_help_panel=PANEL)(cancel)
-    app.command(rich_help_panel=PANEL)(checkpoint)
-    app.command(rich_help_panel=PANEL)(logs)
-    app.command(rich_help_panel=PANEL)(schema)
+    app.command(
+        rich_help_panel=PANEL,
+        epilog=example(
+            "stretto submit job.yaml --follow", "sed 's/adagrad/adam/' job.yaml | stretto submit - --name b"
+        ),
+    )(submit)
+    app.command("jobs", rich_help_panel=PANEL, epilog=example("stretto jobs --status training"))(list_jobs)
+    app.command(rich_help_panel=PANEL, epilog=example('stretto cancel ctr --reason "wrong data"'))(cancel)
+    app.command(rich_help_panel=PANEL, epilog=example("stretto checkpoint ctr"))(checkpoint)
+    app.command(rich_help_panel=PANEL, epilog=example("stretto logs ctr/worker-0 -n 200"))(logs)
+    app.command(rich_help_panel=PANEL, epilog=example("stretto schema > job.schema.json"))(schema)
 
 
 def submit(
@@ -100,7 +110,9 @@ def read_spec(file: Path, name: str | None = None) -> str:
 
 
 def list_jobs(
-    status: Annotated[str | None, typer.Option(help="only jobs in this state, as in training")] = None,
+    status: Annotated[
+        str | None, typer.Option(autocompletion=complete_from(STATES), help="only jobs in this state, as in training")
+    ] = None,
     output: OutputOption = Output.TABLE,
     folder: FolderOption = DEFAULT_FOLDER,
     url: UrlOption = None,
@@ -140,31 +152,29 @@ def checkpoint(
 
 
 def logs(
-    pod: Annotated[str, typer.Argument(metavar="POD", help="as in worker-3, or JOB/worker-3")],
-    job: Annotated[str | None, typer.Option("--job", "-j", help="needed when several jobs have such a pod")] = None,
+    pod: Annotated[
+        str, typer.Argument(metavar="POD", autocompletion=complete_pods, help="as in worker-3, or JOB/worker-3")
+    ],
+    job: JobOption = None,
     lines: Annotated[int, typer.Option("--lines", "-n", min=1, max=100_000, help="the last lines of it")] = 50,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="notes of TensorFlow's C++ too")] = False,
     output: OutputOption = Output.TABLE,
     folder: FolderOption = DEFAULT_FOLDER,
 ) -> None:
-    """Show what a pod wrote. Pods of this machine only: the files are read, not the gateway."""
-    name, _, rest = pod.partition("/")
-    if rest:
-        job, pod = name, rest
-    found = sorted(
-        path
-        for path in folder.glob("**/log")
-        if path.parent.name == pod and (job is None or job in path.relative_to(folder).parts)
-    )
-    if not found:
-        raise BadInput(f"no log of {pod}{f' of {job}' if job else ''} below {folder}; `stretto watch JOB` shows pods")
-    if len(found) > 1:
-        jobs = ", ".join(sorted(str(path.parent.parent.name) for path in found))
-        raise BadInput(f"{pod} is ambiguous ({jobs}): name the job, as in `stretto logs JOB/{pod}`")
-    text = found[0].read_text(errors="replace").splitlines()[-lines:]
+    """Show what a pod wrote. Pods of this machine only: the files are read, not the gateway.
+
+    What TensorFlow's C++ notes at every start is left out; warnings and errors are not.
+    """
+    path = podlogs.find(folder, pod, job)
+    written = path.read_text(errors="replace").splitlines()
+    shown = written if everything else podlogs.quiet(written)
     if output is Output.JSON:
-        print_json({"pod": pod, "path": str(found[0]), "lines": text})
-    else:
-        console.print("\n".join(text), markup=False, soft_wrap=True)
+        hidden = len(written) - len(shown)
+        print_json({"pod": path.parent.name, "path": str(path), "lines": shown[-lines:], "hidden": hidden})
+        return
+    console.print("\n".join(shown[-lines:]), markup=False, soft_wrap=True)
+    if len(shown) < len(written):
+        complaints.print(f"[dim]{len(written) - len(shown)} notes of TensorFlow's start are hidden; --all[/dim]")
 
 
 def schema(output: OutputOption = Output.JSON) -> None:

@@ -19,12 +19,13 @@ from ..options import (
     UrlOption,
     answer,
     connect,
+    example,
 )
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this group."""
-    app.command(rich_help_panel="See")(trace)
+    app.command(rich_help_panel="See", epilog=example("stretto trace ctr --all"))(trace)
 
 
 def trace(

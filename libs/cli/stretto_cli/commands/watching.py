@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import time
 from typing import Annotated, Any
 
 import typer
 from rich.console import RenderableType
 from rich.live import Live
+from stretto_wire import CHANNELS
 
 from .. import explaining, figures, render
 from ..client import Event, Gateway
@@ -17,25 +19,33 @@ from ..options import (
     DEFAULT_FOLDER,
     FolderOption,
     JobArgument,
+    JobOption,
     Output,
     OutputOption,
     TokenOption,
     UrlOption,
+    complete_from,
     connect,
     console,
+    example,
     print_json,
 )
 
 PANEL = "See"
 OVER = ("finished", "failed", "cancelled")
+STATES = ("submitted", "waiting", "starting", "training", "finishing", *OVER)
+EVENTS = tuple(channel.name for channel in CHANNELS if channel.kind == "evt")
 NOISE = frozenset({"shard-leased", "shard-completed", "job-progressed", "profile-measured"})
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this group."""
-    app.command(rich_help_panel=PANEL)(watch)
-    app.command(rich_help_panel=PANEL)(explain)
-    app.command(rich_help_panel=PANEL)(events)
+    app.command(rich_help_panel=PANEL, epilog=example("stretto watch ctr"))(watch)
+    app.command(rich_help_panel=PANEL, epilog=example("stretto explain ctr --decision 3"))(explain)
+    app.command(
+        rich_help_panel=PANEL,
+        epilog=example("stretto events --follow --job ctr", "stretto events -e plan-decided -o json | jq .data.plan"),
+    )(events)
 
 
 def watch(
@@ -98,10 +108,28 @@ def explain(
     console.print(explaining.decisions(view, chosen))
 
 
+def _known_events(names: list[str] | None) -> list[str] | None:
+    for name in names or ():
+        if name not in EVENTS:
+            near = difflib.get_close_matches(name, EVENTS, n=1, cutoff=0.6)
+            told = f"did you mean {near[0]}?" if near else f"known are {', '.join(EVENTS)}"
+            raise BadInput(f"--event {name}: there is no such event; {told}")
+    return names
+
+
 def events(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="stay for new ones")] = False,
-    job: Annotated[str | None, typer.Option("--job", "-j", help="only of this job")] = None,
-    event: Annotated[list[str] | None, typer.Option("--event", "-e", help="only of this name; repeatable")] = None,
+    job: JobOption = None,
+    event: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--event",
+            "-e",
+            autocompletion=complete_from(EVENTS),
+            help="only of this name; repeatable",
+            callback=_known_events,
+        ),
+    ] = None,
     after: Annotated[int, typer.Option(min=0, help="only what was stored after this sequence")] = 0,
     everything: Annotated[bool, typer.Option("--all", "-a", help="shards, progress and profiles too")] = False,
     output: OutputOption = Output.TABLE,
