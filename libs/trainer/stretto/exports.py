@@ -111,7 +111,7 @@ class Exports:
                 return file, path, image, size, digest
             except OSError as error:
                 wrong.append(f"{path or self._disk}: {error.strerror or error}")
-                log.warning("no room for an image at %s", wrong[-1])
+                log.warning("no image at %s", wrong[-1])
                 _free(path)
         raise CheckpointError(
             f"a checkpoint of at most {self.room_bytes()} bytes has no room ({'; '.join(wrong)}); free space on the "
@@ -149,7 +149,7 @@ class Exports:
 
     def _uncache_older(self, newest: str, cache_url: str) -> None:
         """The cache holds one checkpoint of a server, and a second while it is on its way."""
-        older = [(name, export) for name, export in self._exports.items() if name != newest]
+        older = [(name, export) for name, export in list(self._exports.items()) if name != newest]
         try:
             with redis.Redis.from_url(cache_url, socket_timeout=10.0) as client:
                 for name, export in older:
