@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from stretto_runtime.bus import EVENTS, Bus
+from stretto_runtime.eras import Era, fence_subject
 from stretto_runtime.faults import BusFault, Fenced, PartitionLost, RuntimeFault
 from stretto_runtime.handling import Handling
 from stretto_runtime.inputs import CLUSTER_PARTITION, Routes
@@ -100,9 +101,9 @@ class Partition:
         shell, service = self._shell, self._shell.service
         self.connection_broke = False
         self.epoch = await shell.ownership.take(self.number)
-        fence_subject = f"fence.{service.name}.{self.number}"
-        body = f'{{"owner":"{shell.ownership.member}","epoch":{self.epoch}}}'.encode()
-        fence = Fence(fence_subject, await shell.bus.store(fence_subject, body))
+        subject = fence_subject(service.name, self.number)
+        body = Era.of(service).body(shell.ownership.member, self.epoch)
+        fence = Fence(subject, await shell.bus.store(subject, body))
         owner_key = shell.ownership.owner_key(self.number)
         snapshots = Snapshots(shell.bus, service.name, self.number, owner_key, self.epoch)
         loaded = await snapshots.load()

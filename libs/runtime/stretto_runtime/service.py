@@ -71,6 +71,11 @@ class Service:
         """What a machine gets as a tick."""
         return Tick()
 
+    def deciding(self) -> dict[str, Any]:
+        """The settings that decisions depend on, in JSON: recorded in the stream, where everybody can read them."""
+        own = type(self.settings).model_fields.keys() - Settings.model_fields.keys()
+        return self.settings.model_dump(mode="json", include=own)
+
     async def settled(self, key: str, machine: Any) -> None:
         """The machine of ``key`` has changed (live), or was just taken over: make the world follow its state."""
 

@@ -57,6 +57,9 @@ class Actuator(Service):
     def to_message(self, key: str, fact: Any) -> Any:
         return handlers.to_message(key, fact)
 
+    def deciding(self) -> dict[str, Any]:
+        return {}  # all of them are the reconciler's
+
     def partition_changed(self) -> None:
         super().partition_changed()
         if self._sweeper is None:

@@ -1,0 +1,323 @@
+"""Decide a past job again, from the stream alone, and compare with what was decided then.
+
+The machines, translations and encodings are those that serve (:class:`Handling`), fed with the stored inputs in their
+order under the stored times; outputs go into a list in place of the stream. An output is reproduced when its id, its
+subject and every byte of its body are the same. Everything here only reads.
+
+Code is what is installed now, settings are those that each era's fence recorded: any difference is what this code
+decides otherwise. Telemetry and journals live shorter than events, so what the stream no longer holds is said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from pydantic import ValidationError
+from stretto_wire.registry import EVENTS_KEPT_S, PARTITIONS, channel_at, channel_of, partition_of
+
+from stretto_runtime.bus import EVENTS, STATE, STATE_PREFIX, Bus
+from stretto_runtime.eras import Era, era_at, eras
+from stretto_runtime.faults import RuntimeFault
+from stretto_runtime.handling import Handling
+from stretto_runtime.inputs import Arrival, Routes
+from stretto_runtime.log import Fence, Stored, Writer, read, scan
+from stretto_runtime.machines import CLUSTER, Machines
+from stretto_runtime.ownership import Ownership
+from stretto_runtime.partition import Shell
+from stretto_runtime.service import Service
+from stretto_runtime.snapshots import Cursor, Document
+from stretto_runtime.telemetry import Metrics, Tracing
+
+FORGET_EVERY = 500
+"""Inputs after which the machines' own documents replace their memory of events (a snapshot's work when serving)."""
+
+UNRECORDED = "the settings of then were not always recorded: where they are missing, the present ones are used"
+
+Verdict = Literal["same", "differs", "not decided now", "not decided then", "not replayed"]
+"""``not replayed``: its inputs came before where the replay could begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One output, then and now. ``then`` and ``now`` are bodies, None where there is none; ``version`` the code's."""
+
+    id: str
+    seq: int
+    """of the input"""
+    time_s: float
+    name: str
+    verdict: Verdict
+    version: int | None
+    then: bytes | None
+    now: bytes | None
+
+    def differences(self) -> list[tuple[str, Any, Any]]:
+        """(field, then, now) of every leaf that is not the same; ``None`` where it is missing."""
+        old = dict(_leaves("", json.loads(self.then))) if self.then else {}
+        new = dict(_leaves("", json.loads(self.now))) if self.now else {}
+        return [(name, old.get(name), new.get(name)) for name in {**old, **new} if old.get(name) != new.get(name)]
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What one service decided about one job, in the order of the inputs."""
+
+    service: str
+    version: int
+    began_seq: int = 0
+    inputs: int = 0
+    unseen: list[str] = field(default_factory=list[str])
+    """what the stream no longer holds, or never did, in words"""
+    decisions: list[Decision] = field(default_factory=list[Decision])
+
+    def count(self, *verdicts: Verdict) -> int:
+        return sum(decision.verdict in verdicts for decision in self.decisions)
+
+    @property
+    def reproduced(self) -> bool:
+        """Whether nothing that could be decided again came out otherwise."""
+        return all(decision.verdict in ("same", "not replayed") for decision in self.decisions)
+
+
+async def replay(bus: Bus, service: Service, job: str, overrides: Mapping[str, Any] | None = None) -> Replayed:
+    """Decide again what ``service`` decided about ``job``, up to what is stored now.
+
+    ``service`` brings the code, and the settings that no era recorded. ``overrides`` of its settings are put above
+    the recorded ones: what would have been decided under those.
+
+    Raises:
+        BusFault: the server does not answer, or this user may not read.
+        RuntimeFault: nothing of the job is stored, or a setting is refused.
+    """
+    info = await bus.ask(f"STREAM.INFO.{EVENTS}")
+    submitted = await read(bus, EVENTS, [f"*.evt.v1.gateway.job-submitted.{job}"])
+    if not submitted:
+        raise RuntimeFault(
+            f"the stream holds no submission of {job!r}: it never was, or it is older than events are kept"
+        )
+    done = Replayed(service.name, service.version)
+    end = int(info["state"]["last_seq"])
+    if "job" in service.state_types:
+        await _Again(bus, service, job, job, end, overrides or {}).run(done, submitted[0].time_s)
+    if "cluster" in service.state_types:
+        began_s = datetime.fromisoformat(info["created"]).timestamp()
+        await _Again(bus, service, job, CLUSTER, end, overrides or {}).run(done, began_s)
+    done.decisions.sort(key=lambda decision: (decision.seq, decision.id))
+    return done
+
+
+class _KeyRoutes(Routes):
+    """Only what concerns one key."""
+
+    def __init__(self, service: Service, key: str) -> None:
+        super().__init__(service.name, service.inputs, service.observations)
+        self._key = key
+
+    def filters(self, partition: int) -> list[str]:
+        subjects = [f"journal.{self._service}.{partition}"]
+        for pattern, scopes in self._patterns.items():
+            if self._key == CLUSTER and "cluster" in scopes:
+                subjects.append(f"*.{pattern}")
+            elif self._key != CLUSTER and "job" in scopes:
+                subjects.append(f"{partition}.{pattern.removesuffix('*')}{self._key}")
+        return subjects
+
+    def arrivals(self, stored: Stored, partition: int) -> Iterator[Arrival]:
+        return (a for a in super().arrivals(stored, partition) if a.kind == "tick" or a.key == self._key)
+
+
+class _Recorder(Writer):
+    """Keeps what would be published."""
+
+    def __init__(self, bus: Bus) -> None:
+        super().__init__(bus, Fence("", 0), asyncio.Event())
+        self.made: dict[str, tuple[str, bytes]] = {}
+        """id -> (subject, body)"""
+
+    async def send(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
+        self.made[headers["Nats-Msg-Id"]] = (subject, data)
+
+    async def send_plain(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
+        """What was a dead letter then is one now."""
+
+
+class _Untraced(Tracing):
+    def __init__(self) -> None:
+        """Without a provider: a replay is no part of the job's trace."""
+
+    def span(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+class _Again:
+    """One key of one service, from the first input that can be replayed to ``end``."""
+
+    def __init__(self, bus: Bus, service: Service, job: str, key: str, end: int, overrides: Mapping[str, Any]) -> None:
+        self._bus, self._service, self._job, self._key, self._end = bus, service, job, key, end
+        self._overrides = overrides
+        self._number = partition_of(key)
+        self._routes = _KeyRoutes(service, key)
+        self._metrics = Metrics(service.name)
+        self._ownership = Ownership(bus, service.name, PARTITIONS, 1.0, lambda: None)  # never joined: nothing is owned
+        self._recorder = _Recorder(bus)
+        self._times: dict[int, float] = {}
+        """input -> when it was stored"""
+
+    async def run(self, done: Replayed, needed_from_s: float) -> None:
+        """Add to ``done``. ``needed_from_s``: when the first input was stored that the machine's state depends on."""
+        known = await eras(self._bus, self._service.name, self._number)
+        lost = self._lost(needed_from_s)
+        document = await self._document() if lost else None
+        began = 0
+        if lost:
+            whose = "the cluster's" if self._key == CLUSTER else "the job's"
+            done.unseen += [f"{what}, which {whose} decisions depend on" for what in lost]
+            began = document.seq if document else self._end
+            place = f"only from the snapshot after input {began} on" if document else "not at all, without a snapshot"
+            done.unseen.append(f"so {whose} decisions can be replayed {place}")
+        done.began_seq = max(done.began_seq, began)
+        if began < self._end:
+            done.inputs += await self._feed(known, began, document, done)
+        await self._compare(known, began, done)
+
+    def _lost(self, needed_from_s: float) -> list[str]:
+        """Which inputs may be gone, in words."""
+        service, now = self._service, time.time()
+        kept: dict[str, int] = {"events": EVENTS_KEPT_S}
+        for entry in service.inputs:
+            kept_s = channel_of(entry.message).kept_s
+            if kept_s is not None and (entry.scope == "cluster") == (self._key == CLUSTER):
+                name = channel_of(entry.message).pattern.rstrip(".*")
+                kept[name] = kept_s
+        if service.tick_s is not None or service.rpcs or service.has_edges:
+            kept["requests, observations and ticks"] = service.settings.journal_ttl_s
+        return [
+            f"{name} before {datetime.fromtimestamp(now - kept_s, UTC):%Y-%m-%d %H:%M:%S} UTC are not kept any longer"
+            for name, kept_s in sorted(kept.items())
+            if needed_from_s < now - kept_s
+        ]
+
+    async def _document(self) -> Document | None:
+        subject = f"{STATE_PREFIX}snap.{self._service.name}.{self._number}.{self._key}"
+        found = await read(self._bus, STATE, [subject], deliver_policy="last_per_subject")
+        return Document.decode(found[-1].data) if found else None
+
+    async def _feed(self, known: list[Era], began: int, document: Document | None, done: Replayed) -> int:
+        """Let the machine handle everything after ``began``; returns how many messages that were."""
+        era = era_at(known, began + 1)
+        service = self._under(era)
+        handling = self._handling(service, {self._key: document} if document else {})
+        coming, fed = deque(era for era in known if era.seq > began), 0
+        async for stored in scan(self._bus, EVENTS, self._routes.filters(self._number), began + 1):
+            if stored.seq > self._end:
+                break
+            while coming and coming[0].seq < stored.seq:
+                era = coming.popleft()
+                if self._under(era).deciding() != service.deciding():
+                    service = self._under(era)
+                    handling = self._handling(service, handling.machines.documents(handling.machines.slots))
+            if era.settings is None and UNRECORDED not in done.unseen:
+                done.unseen.append(UNRECORDED)
+            fed += 1
+            self._times[stored.seq] = stored.time_s
+            await handling.handle(stored)
+            if fed % FORGET_EVERY == 0:
+                handling.machines.documents(handling.machines.slots)
+        return fed
+
+    def _under(self, era: Era) -> Service:
+        then = era.service(self._service) or self._service
+        if not self._overrides:
+            return then
+        try:
+            return type(then)(type(then.settings)(**{**dict(then.settings), **self._overrides}))
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise RuntimeFault(f"setting {first['loc'][0]} of {then.name} is refused: {first['msg']}") from None
+
+    def _handling(self, service: Service, documents: dict[str, Document]) -> Handling:
+        machines = Machines(service)
+        machines.load(documents)
+        shell = Shell(service, self._bus, self._ownership, self._routes, self._metrics, _Untraced())
+        return Handling(shell, self._number, machines, self._recorder, set(), 0, 0)
+
+    # comparing -------------------------------------------------------------------------------------------------
+
+    async def _compare(self, known: list[Era], began: int, done: Replayed) -> None:
+        then = await self._then()
+        cursor = await self._cursor()
+        made = {name: (subject, body) for name, (subject, body) in self._recorder.made.items() if self._ours(subject)}
+        now_s, expired = time.time(), 0
+        for name in {**then, **made}:
+            seq = int(_source(name).partition(".")[0])
+            old, new = then.get(name), made.get(name)
+            stored, subject = (old[0], old[1]) if old else (None, new[0] if new else "")
+            if old is None and seq > max(cursor.seq, 0):
+                continue  # the service has not come so far, or has not published it yet
+            channel = channel_at(subject)
+            input_s = self._times.get(seq, stored.time_s if stored else 0.0)
+            if old is None and channel.kept_s is not None and input_s < now_s - channel.kept_s:
+                expired += 1
+                continue
+            if seq <= began:
+                verdict: Verdict = "not replayed"
+            elif old is None:
+                verdict = "not decided then"
+            elif new is None:
+                verdict = "not decided now"
+            else:
+                verdict = "same" if (old[1], old[2]) == new else "differs"
+            done.decisions.append(
+                Decision(
+                    name, seq, input_s, channel.name, verdict, era_at(known, seq).version,
+                    old[2] if old else None, new[1] if new else None,
+                )
+            )  # fmt: skip
+        if expired:
+            done.unseen.append(f"{expired} decisions are not kept any longer themselves, so they are not compared")
+
+    def _ours(self, subject: str) -> bool:
+        return subject.rpartition(".")[2] == self._job
+
+    async def _then(self) -> dict[str, tuple[Stored, str, bytes]]:
+        """id -> (as stored, subject, body) of what was decided about the job by this key's machine."""
+        mine = f"{self._service.name}:"
+        found: dict[str, tuple[Stored, str, bytes]] = {}
+        token = partition_of(self._job)
+        for stored in await read(self._bus, EVENTS, [f"{token}.evt.v1.{self._service.name}.*.{self._job}"]):
+            name = stored.headers.get("Nats-Msg-Id", "")
+            if not name.startswith(mine) or not _source(name).partition(".")[0].isdigit():
+                continue  # published by hand: nobody's decision
+            by_cluster = _source(name).partition(".")[2] == CLUSTER
+            if by_cluster == (self._key == CLUSTER) and int(_source(name).partition(".")[0]) <= self._end:
+                found[name] = (stored, stored.subject.partition(".")[2], stored.data)
+        return found
+
+    async def _cursor(self) -> Cursor:
+        subject = f"{STATE_PREFIX}cursor.{self._service.name}.{self._number}"
+        found = await read(self._bus, STATE, [subject], deliver_policy="last_per_subject")
+        return Cursor(**json.loads(found[-1].data)) if found else Cursor()
+
+
+def _source(output_id: str) -> str:
+    """``<service>:<source>:<i>``"""
+    return output_id.split(":")[1] if output_id.count(":") == 2 else ""
+
+
+def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """(dotted path, scalar or empty container)"""
+    if isinstance(value, dict) and value:
+        for name, inner in value.items():
+            yield from _leaves(f"{path}.{name}" if path else str(name), inner)
+    elif isinstance(value, list) and value:
+        for index, inner in enumerate(value):
+            yield from _leaves(f"{path}[{index}]", inner)
+    else:
+        yield path, value

@@ -1,0 +1,132 @@
+"""A past job is decided again from the stream, bit by bit, and what comes out otherwise is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runtime_counting import Add, Counter, Counting, CountingSettings, add
+from runtime_live import published, running
+from stretto_core.machine import Action, Tick
+from stretto_runtime import Client, EmbeddedServer, RuntimeFault
+from stretto_runtime.eras import eras
+from stretto_runtime.replay import replay
+from stretto_wire import events, requests, spec
+from stretto_wire.registry import partition_of
+
+JOB = "job-a"
+
+
+class Scaling(CountingSettings):
+    factor: int = 1
+
+
+class Scaled(Counting):
+    """Sums what it is told, times a setting."""
+
+    settings_type = Scaling
+    tick_s = 0.2
+
+    def to_event(self, message: Any, meta: Any) -> Any:
+        event = super().to_event(message, meta)
+        return Add(event.job, event.value * self.settings.factor) if isinstance(event, Add) else event
+
+
+def submission(job: str) -> events.JobSubmitted:
+    parsed = spec.JobSpec.parse({"name": job, "model": {"entry": "m:M"}, "dataset": {"samples": 5}})
+    return events.JobSubmitted(job=job, spec=parsed)
+
+
+def present(folder: Path, kind: type[Counting] = Scaled, **settings: Any) -> Counting:
+    return kind(kind.settings_type(state_folder=folder, **settings))
+
+
+async def live(server: EmbeddedServer, client: Client, folder: Path, numbers: list[int], **settings: Any) -> None:
+    """The service, under ``settings``, until every number was added; what it answers is in the stream too."""
+    async with running(Scaled, server, folder, **settings):
+        before = len([event async for event in client.events(patterns=["evt.v1.dispatcher.*.*"], follow=False)])
+        for number in numbers:
+            await client.publish(add(JOB, number))
+            await client.publish(add("job-b", 7))
+        asked = requests.NextShard(job=JOB, request_id=f"worker-0.{before}", pod="worker-0")
+        await client.call(asked)
+        await published(client, "dispatcher", before + 2 * len(numbers) + 1)
+
+
+async def test_every_decision_is_reproduced_byte_by_byte_under_the_settings_of_its_era(
+    server: EmbeddedServer, client: Client, tmp_path: Path
+) -> None:
+    await client.publish(submission(JOB))
+    await client.publish(add(JOB, 333))  # breaks the machine, as it did then
+    await live(server, client, tmp_path, [1, 2, 3], factor=2)
+    await live(server, client, tmp_path, [4, 5], factor=10)
+    done = await replay(client.bus, present(tmp_path, factor=1000), JOB)
+    assert [decision.verdict for decision in done.decisions] == ["same"] * 7
+    totals = [json.loads(decision.now or b"")["samples_total"] for decision in done.decisions]
+    assert totals == [2, 6, 12, 0, 52, 102, 0]
+    assert done.reproduced
+    assert done.unseen == []
+    recorded = await eras(client.bus, "dispatcher", partition_of(JOB))
+    assert [era.settings["factor"] for era in recorded if era.settings] == [2, 10]
+
+
+async def test_other_code_is_told_where_it_decides_otherwise(
+    server: EmbeddedServer, client: Client, tmp_path: Path
+) -> None:
+    class Doubting(Counter):
+        def handle(self, event: Any, now: float) -> list[Action]:
+            actions = super().handle(event, now)
+            if not isinstance(event, Tick) and self.state.count == 3:
+                self.state.total += 100
+            return [] if self.state.count == 2 else actions
+
+    class Newer(Scaled):
+        version = 2
+
+        def machine(self, key: str, state: Any) -> Counter:
+            return Doubting(state)
+
+    await client.publish(submission(JOB))
+    await live(server, client, tmp_path, [1, 2, 3, 4])
+    done = await replay(client.bus, present(tmp_path, Newer), JOB)
+    verdicts = [decision.verdict for decision in done.decisions]
+    assert verdicts == ["same", "not decided now", "same", "differs", "same"]
+    assert done.decisions[3].differences() == [("samples_total", 10, 110)]
+    assert (done.decisions[3].version, done.version) == (1, 2)
+    assert not done.reproduced
+
+
+async def test_other_settings_are_tried_on_the_same_inputs(
+    server: EmbeddedServer, client: Client, tmp_path: Path
+) -> None:
+    await client.publish(submission(JOB))
+    await live(server, client, tmp_path, [1, 2])
+    done = await replay(client.bus, present(tmp_path), JOB, {"factor": 3})
+    assert [decision.differences() for decision in done.decisions] == [
+        [("samples_total", 1, 3)],
+        [("samples_total", 3, 9)],
+        [],
+    ]
+    with pytest.raises(RuntimeFault, match="factor of dispatcher is refused"):
+        await replay(client.bus, present(tmp_path), JOB, {"factor": "many"})
+
+
+async def test_what_is_gone_is_said_and_a_snapshot_is_begun_from(
+    server: EmbeddedServer, client: Client, tmp_path: Path
+) -> None:
+    """The journal is kept for an hour at least; a replica that looks back from further than that misses requests."""
+    await client.publish(submission(JOB))
+    await live(server, client, tmp_path, [1, 2])
+    service = present(tmp_path)
+    object.__setattr__(service.settings, "journal_ttl_s", 0)
+    done = await replay(client.bus, service, JOB)
+    assert [decision.verdict for decision in done.decisions] == ["not replayed"] * 3
+    assert "ticks before" in done.unseen[0]
+    assert "only from the snapshot after input" in done.unseen[1]
+
+
+async def test_a_job_that_never_was_is_an_error(server: EmbeddedServer, client: Client, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeFault, match="no submission of 'nobody'"):
+        await replay(client.bus, present(tmp_path), "nobody")
