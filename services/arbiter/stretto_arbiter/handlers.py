@@ -3,40 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 from stretto_core import jobs
 from stretto_core.candidates import Candidate
-from stretto_core.types import JobLimits, JobProfile, Plan, Prices
 from stretto_runtime import Meta
+from stretto_runtime.planning import applied, plan_of, sent_interval, sent_plan, submitted
 from stretto_wire import events, values
 from stretto_wire.base import Message
-
-
-def _plan(plan: values.Plan) -> Plan:
-    return Plan(**plan.model_dump())
-
-
-def _sent(plan: Plan) -> values.Plan:
-    return values.Plan(**asdict(plan))
-
-
-def _submitted(message: events.JobSubmitted) -> jobs.JobSubmitted:
-    spec = message.spec
-    resources = spec.resources
-    profile = JobProfile(
-        batch_size=spec.dataset.batch_size,
-        samples=spec.samples_total,
-        limits=JobLimits(_plan(resources.least), _plan(resources.most)),
-        prices=Prices(spec.prices.cpu_core_hour, spec.prices.memory_gib_hour),
-        weight=spec.priority,
-        metadata=dict(spec.model.metadata),
-        initial=_plan(resources.initial) if resources.initial else None,
-        fixed=resources.fixed,
-        deadline_s=spec.deadline_s,
-    )
-    return jobs.JobSubmitted(message.job, profile)
 
 
 def _proposed(message: events.PlanProposed) -> jobs.PlanProposed:
@@ -44,7 +18,7 @@ def _proposed(message: events.PlanProposed) -> jobs.PlanProposed:
     return jobs.PlanProposed(
         job=message.job,
         kind=message.kind,
-        plan=_plan(message.plan),
+        plan=plan_of(message.plan),
         cost_per_hour=message.cost_per_hour,
         reasons=message.reasons,
         throughput=message.throughput,
@@ -57,13 +31,13 @@ def _computed(message: events.CandidatesComputed) -> jobs.CandidatesComputed:
     return jobs.CandidatesComputed(
         job=message.job,
         plan_version=message.plan_version,
-        plan=_plan(message.plan),
+        plan=plan_of(message.plan),
         throughput=message.throughput,
         algorithm=message.algorithm,
         plans_considered=message.plans_considered,
         candidates=tuple(
             Candidate(
-                plan=_plan(candidate.plan),
+                plan=plan_of(candidate.plan),
                 throughput=candidate.throughput,
                 throughput_low=candidate.throughput_interval.low,
                 throughput_high=candidate.throughput_interval.high,
@@ -77,12 +51,12 @@ def _computed(message: events.CandidatesComputed) -> jobs.CandidatesComputed:
 
 
 _EVENTS: dict[type[Message], Callable[[Any], Any]] = {
-    events.JobSubmitted: _submitted,
+    events.JobSubmitted: submitted,
     events.JobCancelled: lambda m: jobs.JobEnded(m.job, "cancelled"),
     events.PlanProposed: _proposed,
     events.CandidatesComputed: _computed,
     events.OomForecast: lambda m: jobs.OomForecast(m.job, m.action, m.recommended_ps_memory_bytes, m.reason),
-    events.PlanApplied: lambda m: jobs.PlanApplied(m.job, m.version, _plan(m.plan), m.took_s),
+    events.PlanApplied: applied,
     events.JobProgressed: lambda m: jobs.JobProgressed(m.job, m.samples_done, m.samples_total, m.samples_per_s),
     events.JobCompleted: lambda m: jobs.JobEnded(m.job, "completed"),
     events.JobFinished: lambda m: jobs.JobEnded(m.job, "gone"),
@@ -95,25 +69,21 @@ def to_event(message: Message, meta: Meta) -> Any:
     return _EVENTS[type(message)](message)
 
 
-def _interval(low: float | None, high: float | None) -> values.Interval | None:
-    return None if low is None or high is None else values.Interval(low=low, high=high)
-
-
 def _send_decided(fact: jobs.PlanDecided) -> events.PlanDecided:
     return events.PlanDecided(
         job=fact.job,
         version=fact.version,
         kind=fact.kind,
-        plan=_sent(fact.plan),
-        previous=_sent(fact.previous) if fact.previous else None,
+        plan=sent_plan(fact.plan),
+        previous=sent_plan(fact.previous) if fact.previous else None,
         throughput=fact.throughput,
-        throughput_interval=_interval(fact.throughput_low, fact.throughput_high),
+        throughput_interval=sent_interval(fact.throughput_low, fact.throughput_high),
         throughput_before=fact.throughput_before,
         cost_per_hour=fact.cost_per_hour,
         reasons=fact.reasons,
         alternatives=tuple(
             values.Alternative(
-                plan=_sent(row.plan),
+                plan=sent_plan(row.plan),
                 throughput=row.throughput,
                 cost_per_hour=row.cost_per_hour,
                 efficiency=row.efficiency,
@@ -130,5 +100,5 @@ def _send_decided(fact: jobs.PlanDecided) -> events.PlanDecided:
 def to_message(key: str, fact: Any) -> Message:
     """The message of a fact."""
     if isinstance(fact, jobs.PlanRefused):
-        return events.PlanRefused(job=fact.job, kind=fact.kind, wanted=_sent(fact.wanted), reasons=fact.reasons)
+        return events.PlanRefused(job=fact.job, kind=fact.kind, wanted=sent_plan(fact.wanted), reasons=fact.reasons)
     return _send_decided(fact)

@@ -14,6 +14,7 @@ from stretto_core.machine import Tick
 from stretto_core.selection import weighted_greedy
 from stretto_core.types import GIB
 from stretto_runtime import Meta, SettingsFault
+from stretto_runtime.planning import plan_of
 from stretto_wire import events, spec, values
 from stretto_wire.registry import decode, encode
 
@@ -164,4 +165,4 @@ def test_a_refusal_names_what_was_wanted() -> None:
     (refused,) = cluster.tell(proposal)
     assert isinstance(refused, events.PlanRefused)
     assert refused.wanted == plan(30)
-    assert handlers.to_event(proposal, META) == jobs.PlanProposed("a", "measure", handlers._plan(plan(30)), 1.0, ("r",))
+    assert handlers.to_event(proposal, META) == jobs.PlanProposed("a", "measure", plan_of(plan(30)), 1.0, ("r",))

@@ -212,10 +212,9 @@ class PodView:
 
 @dataclass(slots=True)
 class Shards:
-    """Counts of the ledger's events."""
+    """Counts of the ledger's events; ``leased``: shard id to the pod that holds it now."""
 
     leased: dict[str, str] = field(default_factory=dict[str, str])
-    """shard id to the pod that holds it now"""
     leases: int = 0
     completed: int = 0
     requeued: int = 0
@@ -234,7 +233,7 @@ class Progress:
     advanced_at_s: float | None = None
     """when samples were last done, or the job began to train"""
     stalled_since_s: float | None = None
-    """the same, of a job that should train and does not; only in what :func:`as_of` returns"""
+    """:func:`as_of`: the same, of a job that should train and does not"""
 
 
 @dataclass(slots=True)
@@ -251,8 +250,7 @@ class Migration:
     moved_bytes: int = 0
     took_s: float | None = None
     longest_freeze_s: float | None = None
-    longest_gap_s: float | None = None
-    """longest time between two finished steps of any worker while it ran"""
+    longest_gap_s: float | None = None  # between two finished steps of any worker while it ran
 
 
 @dataclass(slots=True)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import stat
+import subprocess
+import sys
 import threading
 import uuid
 from typing import Any
@@ -359,3 +362,15 @@ def test_an_event_stream_resumes_where_it_broke_and_goes_on_live(gateway: Runnin
         assert [seq for seq, _ in rest] == got[3:]
         named = parse_frames(http.get(f"/jobs/{job}/events", params={"follow": False, "event": "job-submitted"}).text)
         assert named == [everything[0]]
+
+
+def test_a_port_that_is_taken_is_a_sentence(gateway: Running) -> None:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("STRETTO_")}
+    environment |= gateway.server.environment("gateway")
+    port = gateway.url.rpartition(":")[2]
+    environment |= {"STRETTO_STATE_FOLDER": str(gateway.folder), "STRETTO_GATEWAY_PORT": port}
+    command = [sys.executable, "-m", "stretto_gateway"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert f"cannot listen at 127.0.0.1:{port}: Address already in use" in done.stderr
+    assert "Traceback" not in done.stderr

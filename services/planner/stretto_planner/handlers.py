@@ -3,48 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 from stretto_core import jobs
 from stretto_core.candidates import Candidate
 from stretto_core.throughput import Configuration, FittedModel
-from stretto_core.types import JobLimits, JobProfile, Plan, Prices, Resources
+from stretto_core.types import Resources
 from stretto_core.warmstart import PastJob, SimilarJob
 from stretto_runtime import Meta
+from stretto_runtime.planning import applied, plan_of, sent_interval, sent_plan, submitted
 from stretto_wire import events, values
 from stretto_wire.base import Message
-
-
-def _plan(plan: values.Plan) -> Plan:
-    return Plan(**plan.model_dump())
-
-
-def _sent(plan: Plan) -> values.Plan:
-    return values.Plan(**asdict(plan))
-
-
-def _submitted(message: events.JobSubmitted) -> jobs.JobSubmitted:
-    spec = message.spec
-    resources = spec.resources
-    profile = JobProfile(
-        batch_size=spec.dataset.batch_size,
-        samples=spec.samples_total,
-        limits=JobLimits(_plan(resources.least), _plan(resources.most)),
-        prices=Prices(spec.prices.cpu_core_hour, spec.prices.memory_gib_hour),
-        weight=spec.priority,
-        metadata=dict(spec.model.metadata),
-        initial=_plan(resources.initial) if resources.initial else None,
-        fixed=resources.fixed,
-    )
-    return jobs.JobSubmitted(message.job, profile)
 
 
 def _recorded(message: events.HistoryRecorded) -> jobs.HistoryRecorded:
     past = PastJob(
         job=message.job,
         metadata=dict(message.metadata),
-        plan=_plan(message.plan),
+        plan=plan_of(message.plan),
         throughput=message.throughput,
         duration_s=message.duration_s,
         ps_memory_peak_bytes=message.ps_memory_peak_bytes,
@@ -56,14 +32,14 @@ def _recorded(message: events.HistoryRecorded) -> jobs.HistoryRecorded:
 def _matched(message: events.HistoryMatched) -> jobs.HistoryMatched:
     matches = tuple(
         SimilarJob(
-            past=PastJob(match.job, {}, _plan(match.plan), match.throughput, 0.0, 0, 0),
+            past=PastJob(match.job, {}, plan_of(match.plan), match.throughput, 0.0, 0, 0),
             similarity=match.similarity,
             features=dict(match.features),
             weight=match.weight,
         )
         for match in message.matches
     )
-    plan = _plan(message.plan) if message.plan else None
+    plan = plan_of(message.plan) if message.plan else None
     return jobs.HistoryMatched(message.job, dict(message.metadata), matches, message.smoothing, plan)
 
 
@@ -72,8 +48,8 @@ def _decided(message: events.PlanDecided) -> jobs.PlanDecided:
         job=message.job,
         version=message.version,
         kind=message.kind,
-        plan=_plan(message.plan),
-        previous=_plan(message.previous) if message.previous else None,
+        plan=plan_of(message.plan),
+        previous=plan_of(message.previous) if message.previous else None,
         cost_per_hour=message.cost_per_hour,
         reasons=message.reasons,
         algorithm=message.algorithm,
@@ -107,7 +83,7 @@ def _fitted(message: events.ModelFitted) -> jobs.ModelFitted:
         windows=message.points,
         measured=measured,
         plan_version=message.plan_version,
-        plan=_plan(message.plan),
+        plan=plan_of(message.plan),
         batch_size=message.batch_size,
         measured_step_time_s=message.measured_step_time_s,
         predicted_step_time_s=message.predicted_step_time_s,
@@ -120,7 +96,7 @@ def _measured(message: events.ProfileMeasured) -> jobs.ProfileMeasured:
     return jobs.ProfileMeasured(
         job=message.job,
         plan_version=message.plan_version,
-        plan=_plan(message.plan),
+        plan=plan_of(message.plan),
         batch_size=message.batch_size,
         window_s=message.window_s,
         step_time_s=message.step_time_s,
@@ -132,12 +108,12 @@ def _measured(message: events.ProfileMeasured) -> jobs.ProfileMeasured:
 
 
 _EVENTS: dict[type[Message], Callable[[Any], Any]] = {
-    events.JobSubmitted: _submitted,
+    events.JobSubmitted: submitted,
     events.HistoryRecorded: _recorded,
     events.HistoryMatched: _matched,
     events.PlanDecided: _decided,
-    events.PlanRefused: lambda m: jobs.PlanRefused(m.job, m.kind, _plan(m.wanted), m.reasons),
-    events.PlanApplied: lambda m: jobs.PlanApplied(m.job, m.version, _plan(m.plan), m.took_s),
+    events.PlanRefused: lambda m: jobs.PlanRefused(m.job, m.kind, plan_of(m.wanted), m.reasons),
+    events.PlanApplied: applied,
     events.ModelFitted: _fitted,
     events.ProfileMeasured: _measured,
     events.JobProgressed: lambda m: jobs.JobProgressed(m.job, m.samples_done, m.samples_total, m.samples_per_s),
@@ -152,10 +128,6 @@ def to_event(message: Message, meta: Meta) -> Any:
     return _EVENTS[type(message)](message)
 
 
-def _interval(low: float | None, high: float | None) -> values.Interval | None:
-    return None if low is None or high is None else values.Interval(low=low, high=high)
-
-
 def _send_matched(fact: jobs.HistoryMatched) -> events.HistoryMatched:
     return events.HistoryMatched(
         job=fact.job,
@@ -165,14 +137,14 @@ def _send_matched(fact: jobs.HistoryMatched) -> events.HistoryMatched:
                 job=match.past.job,
                 similarity=min(match.similarity, 1.0),
                 weight=min(match.weight, 1.0),
-                plan=_sent(match.past.plan),
+                plan=sent_plan(match.past.plan),
                 throughput=match.past.throughput,
                 features=match.features,
             )
             for match in fact.matches
         ),
         smoothing=fact.smoothing,
-        plan=_sent(fact.plan) if fact.plan else None,
+        plan=sent_plan(fact.plan) if fact.plan else None,
     )
 
 
@@ -181,7 +153,7 @@ def _send_recorded(fact: jobs.HistoryRecorded) -> events.HistoryRecorded:
     return events.HistoryRecorded(
         job=fact.job,
         metadata=past.metadata,
-        plan=_sent(past.plan),
+        plan=sent_plan(past.plan),
         throughput=past.throughput,
         duration_s=past.duration_s,
         ps_memory_peak_bytes=past.ps_memory_peak_bytes,
@@ -193,9 +165,9 @@ def _send_proposed(fact: jobs.PlanProposed) -> events.PlanProposed:
     return events.PlanProposed(
         job=fact.job,
         kind=fact.kind,
-        plan=_sent(fact.plan),
+        plan=sent_plan(fact.plan),
         throughput=fact.throughput,
-        throughput_interval=_interval(fact.throughput_low, fact.throughput_high),
+        throughput_interval=sent_interval(fact.throughput_low, fact.throughput_high),
         cost_per_hour=fact.cost_per_hour,
         reasons=fact.reasons,
     )
@@ -204,7 +176,7 @@ def _send_proposed(fact: jobs.PlanProposed) -> events.PlanProposed:
 def _send_candidate(index: int, candidate: Candidate) -> values.Candidate:
     return values.Candidate(
         id=f"c{index}",
-        plan=_sent(candidate.plan),
+        plan=sent_plan(candidate.plan),
         cost_per_hour=candidate.cost_per_hour,
         throughput=candidate.throughput,
         throughput_interval=values.Interval(low=candidate.throughput_low, high=candidate.throughput_high),
@@ -217,7 +189,7 @@ def _send_candidates(fact: jobs.CandidatesComputed) -> events.CandidatesComputed
     return events.CandidatesComputed(
         job=fact.job,
         plan_version=fact.plan_version,
-        plan=_sent(fact.plan),
+        plan=sent_plan(fact.plan),
         throughput=fact.throughput,
         algorithm=fact.algorithm,
         plans_considered=fact.plans_considered,

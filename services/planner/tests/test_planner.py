@@ -21,6 +21,7 @@ from stretto_planner.plugins import algorithm_named
 from stretto_planner.service import Planner
 from stretto_planner.settings import PlannerSettings
 from stretto_runtime import Meta, SettingsFault
+from stretto_runtime.planning import sent_plan
 from stretto_wire import events, spec
 from stretto_wire.registry import decode, encode
 
@@ -90,7 +91,7 @@ def test_a_zero_worker_plan_or_an_odd_model_is_no_crash() -> None:
     idle = Plan(0, 1, 1.0, 1.0, GIB, GIB)
     assert fitter.handle(jobs.ProfileMeasured("a", 1, idle, 64, 5.0, 0.1, {}, 0.0, 0, True), 1.0) == []
     machine = Planner(PlannerSettings()).machine("a", None)
-    (action,) = machine.handle(submitted(initial=handlers._sent(idle).model_dump(), fixed=True), 1.0)
+    (action,) = machine.handle(submitted(initial=sent_plan(idle).model_dump(), fixed=True), 1.0)
     assert action.fact.plan.workers == 1
 
 

@@ -1,0 +1,54 @@
+"""What planner and arbiter translate alike between wire and core: plans, intervals, and a job's profile.
+
+It is here because services do not import each other and core does not know the wire; only those two import it, so
+that no other service loads the models of planning.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from stretto_core import jobs
+from stretto_core.types import JobLimits, JobProfile, Plan, Prices
+from stretto_wire import JobSpec, events, values
+
+
+def plan_of(plan: values.Plan) -> Plan:
+    """A plan as the core has it."""
+    return Plan(**plan.model_dump())
+
+
+def sent_plan(plan: Plan) -> values.Plan:
+    """A plan as it is sent."""
+    return values.Plan(**asdict(plan))
+
+
+def sent_interval(low: float | None, high: float | None) -> values.Interval | None:
+    """An interval as it is sent; None unless both ends are known."""
+    return None if low is None or high is None else values.Interval(low=low, high=high)
+
+
+def profile_of(spec: JobSpec) -> JobProfile:
+    """What the decisions need to know of a specification."""
+    resources = spec.resources
+    return JobProfile(
+        batch_size=spec.dataset.batch_size,
+        samples=spec.samples_total,
+        limits=JobLimits(plan_of(resources.least), plan_of(resources.most)),
+        prices=Prices(spec.prices.cpu_core_hour, spec.prices.memory_gib_hour),
+        weight=spec.priority,
+        metadata=dict(spec.model.metadata),
+        initial=plan_of(resources.initial) if resources.initial else None,
+        fixed=resources.fixed,
+        deadline_s=spec.deadline_s,
+    )
+
+
+def submitted(message: events.JobSubmitted) -> jobs.JobSubmitted:
+    """The job exists."""
+    return jobs.JobSubmitted(message.job, profile_of(message.spec))
+
+
+def applied(message: events.PlanApplied) -> jobs.PlanApplied:
+    """All pods match the plan."""
+    return jobs.PlanApplied(message.job, message.version, plan_of(message.plan), message.took_s)

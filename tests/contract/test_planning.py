@@ -1,0 +1,59 @@
+"""What planner and arbiter know of a job is the same, and all that its specification says."""
+
+from __future__ import annotations
+
+import pytest
+from stretto_arbiter import handlers as arbiter
+from stretto_core.types import JobLimits, JobProfile, Plan, Prices
+from stretto_planner import handlers as planner
+from stretto_runtime import Meta
+from stretto_runtime.planning import plan_of, sent_interval, sent_plan
+from stretto_wire import JobSpec, JobSubmitted
+
+GIB = 2**30
+INITIAL = {
+    "workers": 3, "ps": 2, "worker_cpu_cores": 2.0, "ps_cpu_cores": 1.0, "worker_memory_bytes": 2 * GIB,
+    "ps_memory_bytes": 4 * GIB,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("handlers", [planner, arbiter])
+def test_a_profile_is_all_that_the_specification_says(handlers: object) -> None:
+    spec = JobSpec.parse(
+        {
+            "name": "a",
+            "model": {"entry": "m:M", "metadata": {"fields": 26}},
+            "dataset": {"samples": 1000, "epochs": 3, "batch_size": 64},
+            "resources": {
+                "workers": {"count": {"max": 8}, "cpu_cores": {"min": 1.0}, "memory": {"min": "1Gi", "max": "8Gi"}},
+                "initial": INITIAL,
+                "fixed": True,
+            },
+            "prices": {"cpu_core_hour": 0.1, "memory_gib_hour": 0.02},
+            "priority": 2.5,
+            "deadline_s": 3600.0,
+        }
+    )
+    meta = Meta(seq=1, time_s=0.0, subject="evt.v1.gateway.job-submitted.a", headers={}, key="a")
+    event = handlers.to_event(JobSubmitted(job="a", spec=spec), meta)  # type: ignore[attr-defined]
+    assert event.job == "a"
+    assert event.profile == JobProfile(
+        batch_size=64,
+        samples=3000,
+        limits=JobLimits(Plan(1, 1, 1.0, 0.5, GIB, GIB // 2), Plan(8, 16, 32.0, 32.0, 8 * GIB, 64 * GIB)),
+        prices=Prices(0.1, 0.02),
+        weight=2.5,
+        metadata={"fields": 26},
+        initial=Plan(3, 2, 2.0, 1.0, 2 * GIB, 4 * GIB),
+        fixed=True,
+        deadline_s=3600.0,
+    )
+
+
+def test_plans_and_intervals_survive_the_wire() -> None:
+    plan = Plan(3, 2, 2.0, 1.0, 2 * GIB, 4 * GIB)
+    assert plan_of(sent_plan(plan)) == plan
+    assert sent_interval(1.0, None) is None
+    both = sent_interval(1.0, 2.0)
+    assert both is not None
+    assert (both.low, both.high) == (1.0, 2.0)
