@@ -3,8 +3,8 @@
 Whose memory: a page of shared memory is charged to the control group that touches it first. An image of our own would
 count against this server's limit, of which the forecast of its tables knows nothing. So the checkpoints service
 reserves a file there, and pays; we fill it bucket by bucket. Where it cannot (another machine, no room), the image
-goes to the pod's disk, whose page cache the kernel takes back at need. A thread copies on to Redis, where servers on
-other machines find it, and to the persistent store. Reading goes the other way round: the nearest whole copy wins.
+goes to the pod's disk, whose page cache the kernel takes back at need, and on to Redis, where servers on other machines
+find it. A thread copies either to the persistent store. Reading goes the other way round: the nearest whole copy wins.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Exports:
                 size_bytes=size,
                 description_sha256=digest,
                 columns=tuple(image.manifest["columns"]),
-                copies=(*([f"file:{path}"] if path else []), f"cache:{self._cache_key(checkpoint)}"),
+                copies=(f"file:{path}" if path else f"cache:{self._cache_key(checkpoint)}",),
             )
             export = self._exports[checkpoint] = Export("memory", path, part, image.pause_seconds)
             while len(self._exports) > _REMEMBERED:
@@ -128,7 +128,7 @@ class Exports:
     def _copy_on(self, checkpoint: str, export: Export, file: BinaryIO, cache_url: str) -> None:
         part = export.part
         with file:
-            if cache_url:
+            if cache_url and export.memory is None:
                 try:
                     _to_cache(cache_url, self._cache_key(checkpoint), file, part.size_bytes)
                     export.stage = "cached"
@@ -149,7 +149,8 @@ class Exports:
 
     def _uncache_older(self, newest: str, cache_url: str) -> None:
         """The cache holds one checkpoint of a server, and a second while it is on its way."""
-        older = [(name, export) for name, export in list(self._exports.items()) if name != newest]
+        cached = [(name, export) for name, export in list(self._exports.items()) if export.memory is None]
+        older = [(name, export) for name, export in cached if name != newest]
         try:
             with redis.Redis.from_url(cache_url, socket_timeout=10.0) as client:
                 for name, export in older:

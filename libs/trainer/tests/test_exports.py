@@ -56,7 +56,7 @@ def test_reserved_memory_is_filled_and_what_is_too_much_given_back(made, tmp_pat
     export = made.begin("c1", "", f"file://{tmp_path}/store", reserve(memory, 50_000))
     assert (export.pause_s, export.memory) == (0.25, memory)
     part = stored(made, "c1")
-    assert part["copies"][0] == f"file:{memory}"
+    assert part["copies"] == [f"file:{memory}"]
     assert memory.stat().st_size == part["size_bytes"] < 10_000
     assert (tmp_path / "store/c1.ps-0.image").read_bytes() == memory.read_bytes()
     assert made.begin("c1", "", f"file://{tmp_path}/store", str(memory)) is export, "asked again"
@@ -72,7 +72,7 @@ def test_memory_that_is_short_foreign_or_nowhere_is_not_used_and_the_disk_leaves
         export = made.begin(f"c{number}", "", f"file://{tmp_path}/store", memory)
         assert export.memory is None
         part = stored(made, f"c{number}")
-        assert not [copy for copy in part["copies"] if copy.startswith("file:")]
+        assert part["copies"] == [f"cache:stretto:full:c{number}:ps-0"]
         assert (tmp_path / f"store/c{number}.ps-0.image").stat().st_size == part["size_bytes"]
     assert not short.exists(), "memory that was of no use is free"
     assert victim.read_bytes() == b"theirs"

@@ -222,8 +222,8 @@ class ClaimBucketsReply(Message):
 class ExportState(Message):
     """Copy everything owned, column by column; each carries its progress, so no push is refused.
 
-    ``memory_path``: a file in shared memory that was reserved for it; empty, or not there: to the pod's disk. The copy
-    goes on to the cache and the store in the background under ``checkpoint_id``.
+    ``memory_path``: a file in shared memory that was reserved for it; empty, or not there: to the pod's disk and the
+    cache. The copy goes on to the store in the background under ``checkpoint_id``.
     """
 
     checkpoint_id: Name
