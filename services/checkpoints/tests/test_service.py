@@ -170,6 +170,19 @@ async def test_service_killed_while_copies_are_under_way_still_completes_the_che
     assert len(await stage.told(wire.CheckpointSaved)) == 1
 
 
+async def test_killed_it_leaves_images_in_memory_and_stopped_in_good_order_none(stage: Stage) -> None:
+    await stage.submit()
+    await stage.serve(1, 0)
+    await stage.told(wire.CheckpointFlushed)
+    await stage.stop(abruptly=True)
+    assert list(stage.folder.glob("stretto.j.*"))
+    await stage.start()
+    await stage.save(1)
+    await stage.told(wire.CheckpointFlushed, 2)
+    await stage.stop()
+    assert not list(stage.folder.glob("stretto.j.*"))
+
+
 async def test_refusal_is_told_with_its_reason_and_periodic_ones_go_on(stage: Stage) -> None:
     stage.refuse = "export-state"
     await stage.submit(every_s=1.0)
