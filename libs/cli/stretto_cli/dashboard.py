@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -22,9 +21,11 @@ def dashboard(view: Json, width: int = 160, rows: int | None = None) -> Renderab
     top = _top(view, width)
     ended = books(view)
     decisions = _decisions(view, width)
-    taken = 3 + top.row_count + len(ended) + len(decisions)  # borders and the head of the pods
+    reason = [Text(f"reason    {view['reason']}")] if view["reason"] else []
+    wrapped = sum(1 + len(line) // (width - 12) for line in reason)
+    taken = 3 + top.row_count + wrapped + len(ended) + len(decisions)  # borders and the head of the pods
     pods = _pods(view, width, None if rows is None else max(PODS_LEAST, rows - 1 - taken))
-    parts: list[RenderableType] = [top, pods, *decisions, *ended]
+    parts: list[RenderableType] = [top, *reason, pods, *decisions, *ended]
     return Panel(Group(*parts), title=f"[bold]{view['name']}[/bold]  {status(view['status'])}", title_align="left")
 
 
@@ -34,19 +35,25 @@ def _top(view: Json, width: int) -> Table:
     share, speed = progress["samples_done"] / total, progress["samples_per_s"]
     left = f", {f.seconds((total - progress['samples_done']) / speed)} left" if speed > 0 and share < 1 else ""
     made = Table.grid(padding=(0, 2))
-    made.add_column(style="dim", no_wrap=True)
+    made.add_column(style="dim", no_wrap=True, min_width=8)
     made.add_column(no_wrap=True, overflow="ellipsis")
     made.add_row("progress", f"{f.bar(share, (width - 54) // 2)} {share:.1%} of {total:,}{left}")
     made.add_row("speed", _speed(view, width - 54))
-    applied = "" if view["applied_version"] == view["plan_version"] else "  [yellow]being applied[/yellow]"
+    applied = "" if view["applied_version"] == view["plan_version"] else f"  [yellow]{_applying(view)}[/yellow]"
     plan = f.plan(view["plan"]) if width >= WIDE else f.short_plan(view["plan"])
     made.add_row("plan", f"v{view['plan_version']}  {plan}{applied}" if view["plan"] else "none yet")
     told = [f"{len(shards['leased'])} leased", f"{shards['completed']} completed"]
     told += [f"[yellow]{shards[kind]} {kind}[/yellow]" for kind in ("requeued", "abandoned") if shards[kind]]
     made.add_row("shards", ", ".join(told))
-    if view["reason"]:
-        made.add_row("reason", escape(view["reason"]))
     return made
+
+
+def _applying(view: Json) -> str:
+    """How far the pods are: importing TensorFlow takes them a while."""
+    running = sum(pod["state"] == "running" for pod in view["pods"].values())
+    if view["status"] == "starting":
+        return f"starting: {running} of {view['plan']['workers'] + view['plan']['ps']} pods run"
+    return "" if view["status"] in ("finished", "failed", "cancelled") else "being applied"
 
 
 def _speed(view: Json, width: int) -> str:
@@ -64,7 +71,8 @@ def _pods(view: Json, width: int, rows: int | None) -> RenderableType:
     pods = sorted(view["pods"].values(), key=lambda pod: (pod["role"], int(pod["pod"].rpartition("-")[2])))
     running = [pod for pod in pods if pod["state"] == "running"]
     running.sort(key=lambda pod: not (pod["straggler"] or pod["hot"]))  # what needs a look comes first
-    exited = sorted((pod for pod in pods if pod["state"] != "running"), key=lambda pod: pod["exited_at_s"] or 0)
+    exited = [pod for pod in pods if pod["state"] != "running"]
+    exited.sort(key=lambda pod: (pod["exit_reason"] != "stopped", pod["exited_at_s"] or 0))  # failures are kept longest
     forecast = {ps["pod"]: ps for ps in (view["forecast"] or {"ps": ()})["ps"]} if not view["books"] else {}
     made = table("pod", "cores", "memory", "rows", "speed", "", right=("cores", "memory", "rows", "speed"))
     gone = exited[-EXITED_SHOWN:]

@@ -75,7 +75,7 @@ def answer(output: Output, value: Any, table: Callable[[], object]) -> None:
         return
     shown = table()
     if shown is not None:
-        console.print(shown)
+        console.print(shown, soft_wrap=isinstance(shown, str))
 
 
 def print_json(value: Any, lines: bool = False) -> None:

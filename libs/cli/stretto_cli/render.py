@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from rich.console import RenderableType
@@ -108,7 +109,8 @@ def _first(reasons: list[str]) -> str:
 
 
 def _last_line(detail: str) -> str:
-    return detail.strip().rpartition("\n")[2][:120]
+    """Of what a pod wrote, without the head that every line of its log has."""
+    return re.sub(r"^.* trace=\w* ", "", detail.strip().rpartition("\n")[2])[:160]
 
 
 _GISTS: dict[str, Any] = {
@@ -133,6 +135,7 @@ _GISTS: dict[str, Any] = {
     "plan-applied": lambda d: f"v{d['version']} in {f.seconds(d['took_s'])}",
     "pod-started": lambda d: f"{d['pod']} in {f.seconds(d['took_s'])} ({d['cause']})",
     "pod-exited": lambda d: f"{d['pod']} {d['reason']} {_last_line(d['detail'])}",
+    "servers-changed": lambda d: ", ".join(f"ps-{ps['index']} at {ps['address']}" for ps in d["servers"]) or "none",
     "pod-resized": lambda d: f"{d['pod']} {d['cpu_cores']:g} cores, {f.size(d['memory_bytes'])}",
     "migration-started": lambda d: (
         f"{d['buckets']} buckets {','.join(d['sources'])} → {','.join(d['destinations'])} ({d['cause']})"
@@ -141,6 +144,7 @@ _GISTS: dict[str, Any] = {
         f"{f.size(d['moved_bytes'])} in {f.seconds(d['took_s'])}, longest freeze {f.seconds(d['longest_freeze_s'])}"
     ),
     "straggler-detected": lambda d: f"{d['pod']} {d['slowdown']:.1f} × slower",
+    "straggler-cleared": lambda d: d["pod"],
     "hot-ps-detected": lambda d: d["pod"],
     "shard-leased": lambda d: f"{d['shard']['id']} attempt {d['shard']['attempt']} to {d['pod']}",
     "shard-completed": lambda d: f"{d['shard']['id']} by {d['pod']}",
@@ -150,6 +154,7 @@ _GISTS: dict[str, Any] = {
         f"{d['checkpoint']['id']} {f.size(d['checkpoint']['size_bytes'])}, pause {f.seconds(d['pause_s'])}"
     ),
     "checkpoint-flushed": lambda d: f"{d['checkpoint']['id']} → {d['checkpoint']['url']}",
+    "checkpoint-restored": lambda d: f"{d['checkpoint']['id']} on {d['ps']} parameter servers",
     "checkpoint-failed": lambda d: f"{d['id']}: {d['reason']}",
     "oom-forecast": lambda d: f"{d['action']}: {d['reason']}",
 }

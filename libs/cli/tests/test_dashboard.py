@@ -12,6 +12,7 @@ from rich.console import Console
 from stretto_cli import dashboard, explaining, render
 from stretto_gateway.projection import Projection
 from stretto_gateway.views import JobView, as_of, summary
+from stretto_wire.examples import EXAMPLES
 
 GIB = 2**30
 WHY = "the number of workers was always 3 in 1 measured configuration: measure 2 of them before anything else"
@@ -110,3 +111,27 @@ def test_the_list_of_jobs_tells_a_stalled_one() -> None:
         assert told[1].split()[:2] == ["a", "stalled"]
         assert " 0/s  since" in told[1]
         assert not any("…" in line for line in told)
+
+
+def test_a_job_that_failed_tells_the_whole_reason_and_the_pod_that_did() -> None:
+    width = 80
+    reason = "the model cannot be built: model.entry = a.b:C: no module 'a.b'; set model.path to its folder"
+    found = document(view())
+    found |= {"status": "failed", "reason": reason, "applied_version": 0}
+    for pod, why, at_s in (("ps-0", "failed", 1.0), ("worker-0", "stopped", 2.0), ("worker-1", "stopped", 3.0)):
+        found["pods"][pod] |= {"state": "exited", "exit_reason": why, "exited_at_s": at_s}
+    lines = shown(dashboard.dashboard(found, width, 24), width)
+    assert len(lines) < 24
+    told = " ".join(" ".join(line.strip("│ ") for line in lines).split())
+    assert reason in told
+    assert "ps-0 failed" in told
+    assert "being applied" not in told
+
+
+def test_every_event_says_something_in_a_few_words() -> None:
+    events = [channel for channel in w.CHANNELS if channel.kind == "evt"]
+    assert len(events) > 20
+    silent = [
+        each.name for each in events if not render.gist(each.name, EXAMPLES[each.message].model_dump(mode="json"))
+    ]
+    assert silent == []

@@ -74,7 +74,8 @@ def submit(
             answer(output, done, lambda: _note(file, done))
             return
         view = follow_to_the_end(gateway, done["job"], quiet=output is Output.JSON)
-    answer(output, view, lambda: render.job_summary(view))
+    if view["status"] == "finished" or output is Output.JSON:
+        answer(output, view, lambda: render.job_summary(view))
     if view["status"] != "finished":
         raise CliError(f"{view['name']} {view['status']}: {view['reason']}")
 

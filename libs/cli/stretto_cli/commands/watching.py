@@ -143,14 +143,15 @@ def events(
             if output is Output.JSON:
                 print_json(found.body, lines=True)
             elif everything or event or found.name not in NOISE:
-                print_event(found)
+                print_event(found, named=job is None)
 
 
-def print_event(event: Event) -> None:
-    """One event in one line."""
+def print_event(event: Event, named: bool = True) -> None:
+    """One event in one line; ``named``: with its job, where there may be several."""
     body = event.body
+    job = f"{body['job']:<16}  " if named else ""
     console.print(
-        f"[dim]{event.id:>7}  {figures.clock(body['time_s'])}[/dim]  {body['job']:<16.16}  "
+        f"[dim]{event.id:>7}  {figures.clock(body['time_s'])}[/dim]  {job}"
         f"[bold]{body['service']}[/bold] {event.name}  [dim]{render.gist(event.name, body['data'])}[/dim]",
         soft_wrap=True,
     )
@@ -161,7 +162,7 @@ def follow_to_the_end(gateway: Gateway, job: str, quiet: bool = False) -> dict[s
     ends = {"job-finished", "job-failed", "job-cancelled"}
     for event in gateway.events(job):
         if not quiet and event.name not in NOISE:
-            print_event(event)
+            print_event(event, named=False)
         if event.name in ends:
             break
     view = gateway.job(job)
