@@ -1,7 +1,9 @@
 """The shard ledger of a job: leases, books, order (DLRover-RM section 5.1)."""
 
-from stretto_core.ledger.book import Book, DataSpec, LedgerError, Range, Shard
+from stretto_core.ledger.audit import Applied, Counted, EpochBooks, Fault, Proof, epochs_of, prove
+from stretto_core.ledger.book import Book, DataSpec, GivenUp, LedgerError, Range, Shard, fingerprint_of
 from stretto_core.ledger.events import (
+    AuditRequested,
     HeartbeatReceived,
     JobClosed,
     JobOpened,
@@ -13,6 +15,7 @@ from stretto_core.ledger.events import (
     WorkerExited,
 )
 from stretto_core.ledger.facts import (
+    AuditReply,
     HeartbeatReply,
     JobCompleted,
     JobProgressed,
@@ -29,9 +32,16 @@ from stretto_core.ledger.order import BlockOrder
 from stretto_core.ledger.state import LedgerSettings, LedgerState, Worker
 
 __all__ = [
+    "Applied",
+    "AuditReply",
+    "AuditRequested",
     "BlockOrder",
     "Book",
+    "Counted",
     "DataSpec",
+    "EpochBooks",
+    "Fault",
+    "GivenUp",
     "HeartbeatReceived",
     "HeartbeatReply",
     "JobClosed",
@@ -47,6 +57,7 @@ __all__ = [
     "MarkRequested",
     "NextReply",
     "NextRequested",
+    "Proof",
     "Range",
     "ReturnReply",
     "Shard",
@@ -59,4 +70,7 @@ __all__ = [
     "StragglerNamed",
     "Worker",
     "WorkerExited",
+    "epochs_of",
+    "fingerprint_of",
+    "prove",
 ]

@@ -6,16 +6,22 @@ a slow worker, and the shards that came back. At every moment
 
     samples_done + samples_abandoned + leased + waiting (requeued, remainder, unopened) = samples x epochs.
 
+Beside the number of samples the books keep their fingerprint, which every column of the parameters counts for itself
+(:func:`fingerprint_of`): equal numbers of other samples do not pass for the same ones.
+
 (DLRover-RM section 5.1, dynamic data sharding; the attempts are ours.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from stretto_core.ledger.order import BlockOrder
 from stretto_core.machine import CoreError
+
+GIVEN_UP_MAX = 200
+_MASK_64 = (1 << 64) - 1
 
 
 class LedgerError(CoreError):
@@ -26,6 +32,19 @@ class LedgerError(CoreError):
     def __init__(self, field: str, value: object, remedy: str) -> None:
         self.field, self.value, self.remedy = field, value, remedy
         super().__init__(f"{field} is {value!r}; give {remedy}")
+
+
+def fingerprint_of(shard_id: int, samples: int) -> int:
+    """What the first ``samples`` samples of a shard add to a fingerprint: w(shard) x samples^2 mod 2^64, w odd.
+
+    A batch [start, stop) thus adds w x (stop^2 - start^2), whoever pushed it and in whatever order, and the batches
+    of a shard add up to the shard. Another shard, or the same batch twice instead of another one, adds something else
+    but for a chance of about 2^-40. The parameter servers compute the same (``stretto.engine.graph``).
+    """
+    weight = shard_id * 0x9E3779B97F4A7C15 & _MASK_64
+    weight = (weight ^ weight >> 32) * 0xD6E8FEB86659FD93 & _MASK_64
+    weight = (weight ^ weight >> 32) | 1
+    return weight * samples * samples & _MASK_64
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +103,21 @@ class Shard:
         return Shard(self.id, self.attempt, self.epoch, self.start, self.length, self.offset, self.failures)
 
 
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """An entry of the dead-letter list: samples [start, start + length) of an epoch that were never trained, and why.
+
+    They are the last ones of ``shard``, in the dataset's own order; its first ``offset`` samples are done.
+    """
+
+    shard: int
+    offset: int
+    epoch: int
+    start: int
+    length: int
+    reason: str
+
+
 @dataclass(slots=True)
 class Book:
     """Where every sample of a job is, except for the leases; with them folded in, the document of a checkpoint."""
@@ -103,6 +137,12 @@ class Book:
     samples_done: int = 0
     samples_abandoned: int = 0
     shards_done: int = 0
+    samples_before: int = 0
+    """that the parameters had seen of other data when they were restored"""
+    fingerprint: int = 0
+    """of all samples that are done, those of ``samples_before`` included"""
+    given_up: list[GivenUp] = field(default_factory=list[GivenUp])
+    """the dead-letter list, at most ``GIVEN_UP_MAX`` entries; ``samples_abandoned`` counts them all"""
 
     @property
     def samples_total(self) -> int:
@@ -171,11 +211,28 @@ class Book:
         """All samples of a leased shard are applied."""
         self.samples_done += shard.length
         self.shards_done += 1
+        self.fingerprint = self.fingerprint + fingerprint_of(shard.id, shard.length) & _MASK_64
 
-    def abandon(self, shard: Shard) -> None:
+    def abandon(self, shard: Shard, reason: str) -> None:
         """Give a leased shard up: what was applied of it counts as done, the rest as abandoned."""
+        rest = shard.length - shard.offset
         self.samples_done += shard.offset
-        self.samples_abandoned += shard.length - shard.offset
+        self.samples_abandoned += rest
+        self.shards_done += rest == 0
+        self.fingerprint = self.fingerprint + fingerprint_of(shard.id, shard.offset) & _MASK_64
+        if rest and len(self.given_up) < GIVEN_UP_MAX:
+            start = shard.start + shard.offset
+            self.given_up.append(GivenUp(shard.id, shard.offset, shard.epoch, start, rest, reason[:300]))
+
+    def without(self, over: Sequence[Shard]) -> None:
+        """Undo the ends of these shards, whose ``offset`` is how far each was."""
+        for shard in over:
+            self.samples_done -= shard.offset
+            self.samples_abandoned -= shard.length - shard.offset
+            self.shards_done -= shard.offset == shard.length
+            self.fingerprint = self.fingerprint - fingerprint_of(shard.id, shard.offset) & _MASK_64
+        gone = {shard.id for shard in over}
+        self.given_up = [entry for entry in self.given_up if entry.shard not in gone]
 
     def with_leases(self, leased: Iterable[Shard], sure: bool = True) -> Book:
         """A copy in which these shards have come back: the document of a checkpoint.
@@ -187,7 +244,7 @@ class Book:
             for shard in back:
                 shard.offset = 0
         remainder = replace(self.remainder) if self.remainder else None
-        return replace(self, remainder=remainder, requeued=back)
+        return replace(self, remainder=remainder, requeued=back, given_up=list(self.given_up))
 
     def restored_from(self, mark: Book) -> Book:
         """The books after going back to ``mark``.
@@ -197,6 +254,8 @@ class Book:
         because the restored progress records use them.
         """
         back = mark.with_leases([]) if mark.data == self.data else self.with_leases([])
+        if mark.data != self.data:
+            back.samples_before, back.fingerprint = mark.samples_before + mark.samples_done, mark.fingerprint
         back.epochs = self.epochs
         back.next_id = max(self.next_id, mark.next_id)
         back.attempt_max = max(self.attempt_max, mark.attempt_max)

@@ -61,6 +61,11 @@ class MarkRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class AuditRequested:
+    """Somebody wants to see the books. Changes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerRestored:
     """Parameters went back to a checkpoint; the books go back with them."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stretto_core.ledger.book import Book, Shard
+from stretto_core.ledger.book import Book, GivenUp, Shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,11 @@ class JobCompleted:
     shards: int
     requeued: int
     started_at_s: float
+    samples_before: int = 0
+    fingerprint: int = 0
+    """of ``samples_before`` and ``samples``: what every column of the parameters should have counted"""
+    given_up: tuple[GivenUp, ...] = ()
+    """the dead-letter list; what of it does not fit is only part of ``samples_abandoned``"""
 
 
 @dataclass(slots=True)
@@ -102,3 +107,12 @@ class MarkReply:
 
     book: Book | None
     samples_done: int
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReply:
+    """The books beside the leases, by worker; why nothing is leased any more, if so. None: the job is unknown."""
+
+    book: Book | None
+    leased: dict[str, Shard]
+    closed: str

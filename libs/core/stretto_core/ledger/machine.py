@@ -36,6 +36,7 @@ LedgerEvent = (
     | ev.HeartbeatReceived
     | ev.ShardReturned
     | ev.MarkRequested
+    | ev.AuditRequested
     | ev.LedgerRestored
     | ev.WorkerExited
     | ev.StragglerNamed
@@ -47,7 +48,7 @@ LedgerEvent = (
 class ShardLedger:
     """The ledger of one job."""
 
-    version: int = 2
+    version: int = 3
 
     def __init__(self, state: LedgerState | None = None, settings: LedgerSettings | None = None) -> None:
         self.state: LedgerState = state or LedgerState()
@@ -60,6 +61,7 @@ class ShardLedger:
             ev.HeartbeatReceived: self._heartbeat,
             ev.ShardReturned: self._returned,
             ev.MarkRequested: self._mark,
+            ev.AuditRequested: self._audit,
             ev.LedgerRestored: self._restore,
             ev.WorkerExited: self._exited,
             ev.StragglerNamed: self._straggler,
@@ -106,20 +108,22 @@ class ShardLedger:
             raise LedgerError("after", event.after, "the id of the last mark, if it is still open; mark anew")
         st.mark = None
         whole = book.with_leases([*leased, *mark.over], sure=False)
-        whole.samples_done -= mark.samples_done
-        whole.samples_abandoned -= mark.samples_abandoned
-        whole.shards_done -= mark.shards_done
+        whole.without(mark.over)
         return [Reply(fa.MarkReply(whole, whole.samples_done))]
 
-    def _note_over(self, shard: Shard, done: int) -> None:
-        """While a checkpoint is taken: this shard ended, of which ``done`` samples count as trained."""
+    def _audit(self, event: ev.AuditRequested, now: float) -> list[Action]:
+        book = self.state.book
+        if book is None:
+            return [Reply(fa.AuditReply(None, {}, ""))]
+        leased = {name: worker.lease.copy() for name, worker in self.state.workers.items() if worker.lease}
+        return [Reply(fa.AuditReply(book.with_leases([]), leased, self.state.closed))]
+
+    def _note_over(self, shard: Shard) -> None:
+        """While a checkpoint is taken: this shard ended, of which ``offset`` samples count as trained."""
         mark = self.state.mark
         if mark is None:
             return
         mark.over.append(shard.copy())
-        mark.samples_done += done
-        mark.samples_abandoned += shard.length - done
-        mark.shards_done += done == shard.length
         if len(mark.over) > MARK_SHARDS_MAX:
             self.state.mark = None
 
@@ -169,7 +173,7 @@ class ShardLedger:
         worker.completed_id, worker.completed_attempt = lease.id, lease.attempt
         lease.offset = lease.length
         book.complete(lease)
-        self._note_over(lease, lease.length)
+        self._note_over(lease)
         self._remember_finished(lease, now)
         if self._may_tell(now):
             actions.append(Emit(fa.ShardCompleted(lease, event.worker)))
@@ -216,9 +220,9 @@ class ShardLedger:
             lease.failures += 1
             if lease.failures >= self.state.shard_failures_max:
                 worker.lease = None
-                book.abandon(lease)
-                self._note_over(lease, lease.offset)
                 reason = f"failed {lease.failures} times, last in {event.worker}: {event.failure}"
+                book.abandon(lease, reason)
+                self._note_over(lease)
                 return [Emit(fa.ShardAbandoned(lease, reason)), *self._settle(), Reply(fa.ReturnReply("ok"))]
         actions = self._requeue(event.worker, worker, "released" if event.failure is None else "failed")
         return [*actions, Reply(fa.ReturnReply("ok"))]
@@ -343,6 +347,9 @@ class ShardLedger:
             book.shards_done,
             st.requeued_total,
             st.opened_at_s,
+            book.samples_before,
+            book.fingerprint,
+            tuple(book.given_up),
         )
         return [*self._progress(st.heard_at_s), Emit(fact)]
 

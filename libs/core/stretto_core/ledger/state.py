@@ -62,10 +62,7 @@ class OpenMark:
     id: str
     at_s: float
     over: list[Shard] = field(default_factory=list[Shard])
-    samples_done: int = 0
-    """of the shards that are over"""
-    samples_abandoned: int = 0
-    shards_done: int = 0
+    """their ``offset``: how far each was when it ended"""
 
 
 @dataclass(slots=True)

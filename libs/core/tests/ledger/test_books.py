@@ -19,7 +19,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from pydantic import TypeAdapter
 from stretto_core.ledger import (
+    Applied,
+    AuditRequested,
     Book,
+    Counted,
     DataSpec,
     HeartbeatReceived,
     JobCompleted,
@@ -30,12 +33,16 @@ from stretto_core.ledger import (
     MarkRequested,
     NextReply,
     NextRequested,
+    Proof,
     Shard,
     ShardAbandoned,
     ShardLedger,
     ShardReturned,
     StragglerNamed,
     WorkerExited,
+    epochs_of,
+    fingerprint_of,
+    prove,
 )
 from stretto_core.machine import Emit, Reply, Tick
 
@@ -52,6 +59,8 @@ class Column:
 
     applied: Counter[tuple[int, int]] = field(default_factory=Counter)
     progress: dict[int, int] = field(default_factory=dict)
+    samples: int = 0
+    fingerprint: int = 0
 
     def push(self, shard: Shard, start: int, end: int) -> None:
         done = self.progress.get(shard.id, 0)
@@ -60,6 +69,8 @@ class Column:
         assert start <= done, "a gap: the worker must ask the record first"
         for sample in range(shard.start + done, shard.start + end):
             self.applied[shard.epoch, sample] += 1
+        self.samples += end - done
+        self.fingerprint += fingerprint_of(shard.id, 1) * (end**2 - done**2)
         self.progress[shard.id] = end
 
 
@@ -323,6 +334,27 @@ class Books(RuleBasedStateMachine):
     def nothing_is_repeated(self) -> None:
         assert all(times == 1 for column in self.ps.columns for times in column.applied.values())
 
+    @invariant()
+    def the_audit_proves_it(self) -> None:
+        """At every moment: what is complete by the books, plus what the columns have of the rest, and nothing else."""
+        told = self.tell(AuditRequested())
+        rest = [(s.id, 0) for s in (*told.leased.values(), *told.book.requeued)]
+        rest += [(entry.shard, entry.offset) for entry in told.book.given_up]
+        done = told.book.samples_before + told.book.samples_done
+        assert not self.proof(done, told.book.fingerprint, rest).faults
+        for epoch in epochs_of(told.book, told.leased):
+            assert epoch.waiting + epoch.in_flight + epoch.given_up + epoch.done == self.data.samples
+            assert min(epoch.waiting, epoch.in_flight, epoch.given_up, epoch.done) >= 0
+
+    def proof(self, samples: int, fingerprint: int, rest: list[tuple[int, int]]) -> Proof:
+        counted = [Counted((i,), c.samples, c.fingerprint) for i, c in enumerate(self.ps.columns)]
+        applied = [
+            Applied(shard, (i,), column.progress.get(shard, 0), known)
+            for shard, known in rest
+            for i, column in enumerate(self.ps.columns)
+        ]
+        return prove(samples, fingerprint, COLUMNS, counted, applied)
+
     def teardown(self) -> None:
         """Two calm workers finish the job: every sample once, except those that are named as abandoned."""
         if not hasattr(self, "ledger"):
@@ -350,6 +382,9 @@ class Books(RuleBasedStateMachine):
         assert len(self.completed) == 1
         told = self.completed[0]
         assert (told.samples, told.samples_abandoned) == (len(every) - len(named), len(named))
+        rest = [(entry.shard, entry.offset) for entry in told.given_up]
+        assert not self.proof(told.samples, told.fingerprint, rest).faults
+        assert {(e.epoch, s) for e in told.given_up for s in range(e.start, e.start + e.length)} == named
 
 
 Books.TestCase.settings = settings(max_examples=300, stateful_step_count=60, deadline=None)

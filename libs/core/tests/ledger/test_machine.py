@@ -7,6 +7,7 @@ from ledger_desk import Desk
 from pydantic import TypeAdapter
 from stretto_core.ledger import (
     DataSpec,
+    GivenUp,
     HeartbeatReceived,
     JobClosed,
     JobCompleted,
@@ -25,6 +26,7 @@ from stretto_core.ledger import (
     ShardReturned,
     StragglerNamed,
     WorkerExited,
+    fingerprint_of,
 )
 from stretto_core.machine import Reply, Tick
 
@@ -37,7 +39,7 @@ def test_unknown_waiting_and_ended_are_told_apart() -> None:
     assert (reply.answer, reply.wait_s) == ("wait", 0.5)
     assert desk.next("worker-0", shard).answer == "end"
     assert desk.next("worker-1").answer == "end"
-    assert desk.said(JobCompleted) == [JobCompleted(80, 0, 1, 1, 0, 1000.0)]
+    assert desk.said(JobCompleted) == [JobCompleted(80, 0, 1, 1, 0, 1000.0, 0, fingerprint_of(0, 80))]
 
 
 def test_every_sample_of_every_epoch_once() -> None:
@@ -137,7 +139,11 @@ def test_data_that_always_fail_are_abandoned_by_name_and_the_job_goes_on() -> No
     assert abandoned[0].shard.id != shard.id
     assert "row 24" in abandoned[0].reason
     assert desk.next("worker-0", shard).answer == "end"
-    assert desk.said(JobCompleted) == [JobCompleted(100, 60, 1, 1, 2, 1000.0)]
+    told = desk.said(JobCompleted)[0]
+    assert (told.samples, told.samples_abandoned, told.shards, told.requeued) == (100, 60, 1, 2)
+    start = abandoned[0].shard.start + 20
+    assert told.given_up == (GivenUp(0, 20, 0, start, 60, "failed 3 times, last in worker-0: row 24: not a number"),)
+    assert told.fingerprint == (fingerprint_of(0, 20) + fingerprint_of(1, 80)) % 2**64
 
 
 def test_losing_pods_never_abandons_data() -> None:

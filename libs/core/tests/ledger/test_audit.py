@@ -1,0 +1,104 @@
+"""What the audit of the books must show, and what it must not net."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+from ledger_desk import Desk
+from stretto_core.ledger import (
+    Applied,
+    AuditRequested,
+    Counted,
+    DataSpec,
+    Fault,
+    LedgerRestored,
+    MarkRequested,
+    epochs_of,
+    fingerprint_of,
+    prove,
+)
+
+SHARDS = {0: 80, 1: 80, 2: 40}
+SAMPLES, PRINT = sum(SHARDS.values()), sum(fingerprint_of(*item) for item in SHARDS.items()) % 2**64
+GOOD = Counted((0, 1, 2), SAMPLES, PRINT)
+
+
+def batch(shard: int, start: int, stop: int) -> int:
+    """What one applied batch adds to a fingerprint."""
+    return fingerprint_of(shard, 1) * (stop**2 - start**2)
+
+
+def test_columns_that_agree_are_exact() -> None:
+    proof = prove(SAMPLES, PRINT, 3, [GOOD])
+    assert (proof.faults, proof.lost, proof.repeated, proof.samples) == ((), 0, 0, 200)
+
+
+def test_what_one_column_lost_and_another_has_twice_is_not_netted() -> None:
+    less = Counted((1,), SAMPLES - 10, (PRINT - batch(0, 10, 20)) % 2**64)
+    more = Counted((2,), SAMPLES + 10, (PRINT + batch(1, 0, 10)) % 2**64)
+    proof = prove(SAMPLES, PRINT, 3, [replace(GOOD, columns=(0,)), less, more])
+    assert proof.faults == (Fault((2,), 0, 10), Fault((1,), 10, 0))
+    assert (proof.lost, proof.repeated) == (10, 10)
+
+
+def test_a_batch_lost_and_another_one_twice_in_the_same_column_show() -> None:
+    """The number of samples is right."""
+    for lost, twice in (((0, 10, 20), (1, 10, 20)), ((0, 10, 20), (0, 20, 30))):
+        column = Counted((1,), SAMPLES, (PRINT - batch(*lost) + batch(*twice)) % 2**64)
+        proof = prove(SAMPLES, PRINT, 3, [replace(GOOD, columns=(0, 2)), column])
+        assert proof.faults == (Fault((1,), 1, 1),)
+
+
+def test_a_column_of_nobody_or_of_two_servers_shows() -> None:
+    proof = prove(SAMPLES, PRINT, 4, [GOOD, replace(GOOD, columns=(0,))])
+    assert proof.faults == (Fault((0,), 0, 0, servers=2), Fault((3,), SAMPLES, 0, servers=0))
+
+
+@given(st.integers(0, 2**53), st.lists(st.integers(1, 10**6), min_size=1, max_size=40))
+def test_batches_add_up_to_their_shard_in_any_order(shard: int, batches: list[int]) -> None:
+    total, start = 0, 0
+    parts = []
+    for length in batches:
+        parts.append(batch(shard, start, start + length))
+        start += length
+    for part in reversed(parts):
+        total = (total + part) % 2**64
+    assert total == fingerprint_of(shard, start)
+
+
+def test_an_open_shard_counts_as_far_as_each_column_is() -> None:
+    counted = [
+        Counted((0,), SAMPLES + 20, (PRINT + fingerprint_of(3, 20)) % 2**64),
+        Counted((1,), SAMPLES + 10, (PRINT + fingerprint_of(3, 10)) % 2**64),
+    ]
+    applied = [Applied(3, (0,), 20), Applied(3, (1,), 10)]
+    assert not prove(SAMPLES, PRINT, 2, counted, applied).faults
+    assert prove(SAMPLES, PRINT, 2, counted, applied[:1]).faults == (Fault((1,), 0, 10),)
+
+
+def test_each_sample_of_an_epoch_is_somewhere() -> None:
+    desk = Desk(DataSpec(200, 10, 8), epochs=3)
+    assert epochs_of(desk.tell(AuditRequested()).book, {}) == []
+    slow, shard = desk.lease("worker-1"), None
+    for _ in range(4):
+        shard = desk.lease("worker-0", shard)
+    assert shard is not None
+    told = desk.tell(AuditRequested())
+    first, second = epochs_of(told.book, told.leased)
+    assert (first.in_flight, first.waiting, first.done) == (slow.length, 0, 200 - slow.length)
+    assert second.in_flight == shard.length
+    assert first.done + second.done == told.book.samples_done
+    assert desk.tell(AuditRequested()) == told
+
+
+def test_parameters_of_other_data_bring_what_they_counted() -> None:
+    donor = Desk(DataSpec(160, 10, 8))
+    desk = Desk(DataSpec(80, 10, 8))
+    assert donor.next("worker-0", donor.lease("worker-0", donor.lease("worker-0"))).answer == "end"
+    mark = donor.tell(MarkRequested("m")).book
+    desk.tell(LedgerRestored(mark))
+    assert desk.next("worker-0", desk.lease("worker-0")).answer == "end"
+    book = desk.tell(AuditRequested()).book
+    assert (book.samples_before, book.samples_done) == (160, 80)
+    prints = fingerprint_of(0, 80) + fingerprint_of(1, 80) + fingerprint_of(2, 80)
+    assert not prove(240, book.fingerprint, 1, [Counted((0,), 240, prints % 2**64)]).faults
