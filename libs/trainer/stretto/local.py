@@ -46,6 +46,7 @@ def train_locally(
     learning_rate: float = 0.05,
     embedding_dim: int = 16,
     seed: int = 0,
+    pipeline: bool = True,
 ) -> Trained:
     """Train on samples [0, samples) as a worker of a job would, then evaluate on those that follow.
 
@@ -59,7 +60,7 @@ def train_locally(
     server.own(range(program.layout.columns))
     parameters = Parameters(program.layout, {0: server.address}, worker=0)
     meter = Meter()
-    trainer = Trainer(program, parameters, batch_size, meter)
+    trainer = Trainer(program, parameters, batch_size, meter, pipeline=pipeline)
     try:
         parameters.seed(program.initial_dense(), program.initial_state())
         program.warm()

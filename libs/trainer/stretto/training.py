@@ -1,6 +1,6 @@
 """Training one shard: read, pull, compute, push.
 
-While a batch is computed, the next one is read and pulled and the last one is pushed.
+While a batch is computed, the next one is read and, in a pipeline, pulled, and the last one is pushed.
 """
 
 from __future__ import annotations
@@ -77,7 +77,11 @@ class _Pushing:
 
 
 class Trainer:
-    """Trains shards on ``parameters``; ``keep_going`` is asked before every step, ``passed`` hears every offset."""
+    """Trains shards on ``parameters``; ``keep_going`` is asked before every step, ``passed`` hears every offset.
+
+    pipeline: pull the next batch's parameters and push the last one's gradients while a batch is computed. Without
+    it a pull begins when the push before is applied, so that a worker's own updates are never missing from it.
+    """
 
     def __init__(
         self,
@@ -87,6 +91,8 @@ class Trainer:
         meter: Meter,
         keep_going: Callable[[], bool] = lambda: True,
         passed: Callable[[int], None] = lambda _: None,
+        *,
+        pipeline: bool = True,
     ) -> None:
         self._program = program
         self._parameters = parameters
@@ -94,6 +100,7 @@ class Trainer:
         self._meter = meter
         self._keep_going = keep_going
         self._passed = passed
+        self._pipeline = pipeline
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="reader")
         self._pusher = ThreadPoolExecutor(1, thread_name_prefix="pusher")
         self._on_its_way: _Pushing | None = None
@@ -165,7 +172,9 @@ class Trainer:
                 return
             waited = time.perf_counter() - wanted
             # the next batch is there already if reading keeps pace; its pull then runs beside this step
-            pull = self._parameters.begin_pull(ahead.result().keys) if ahead is not None and ahead.done() else None
+            pull = None
+            if self._pipeline and ahead is not None and ahead.done():
+                pull = self._parameters.begin_pull(ahead.result().keys)
             computing = time.perf_counter()
             gradients = self._program.step(pulled.rows, ready.keys, pulled.dense, pulled.state, ready.batch)
             computed = time.perf_counter() - computing
@@ -175,6 +184,8 @@ class Trainer:
             share = pulled.rows_seconds / max(1e-9, pulled.seconds)
             times = StepTime(waited * share, computed, 0.0, waited * (1 - share))
             self._on_its_way = _Pushing(self._pusher.submit(self._push, work, ready, gradients), ready, begun, times)
+            if not self._pipeline and not self._settle():
+                return
             if not self._keep_going():
                 return
 

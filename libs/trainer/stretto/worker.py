@@ -167,6 +167,7 @@ class Worker:
             self._meter,
             keep_going=lambda: not self._pod.leaving.is_set() and self._leases.current,
             passed=self._leases.passed,
+            pipeline=self._spec.model.pipeline,
         )
         failures, generation, seeded = 0, 0, self._seeded
         while not self._pod.leaving.is_set():

@@ -35,8 +35,10 @@ class Servers:
     def __init__(self):
         self.generation, self.done, self.script = 0, {}, []
         self.pushed, self.resumed, self.at_work = [], [], 0
+        self.seen = []  # pushes applied when each pull began
 
     def begin_pull(self, keys: KeyBatch):
+        self.seen.append(len(self.pushed))
         future: Future = Future()
         future.set_result(Pulled(np.zeros((len(keys), 2), np.float32), np.zeros(3, np.float32), NONE, 1e-3, 5e-4))
         return future
@@ -87,6 +89,18 @@ def test_a_refused_push_gives_the_shard_up_and_the_same_lease_resumes(trainer, s
     assert servers.resumed == [(7, 1)]
     assert [start for _, start, _ in servers.pushed] == [0, 10, 20, 30, 40]
     assert servers.done == {7: 45}
+
+
+def test_a_pipeline_pulls_before_its_pushes_are_applied_and_without_one_never(servers):
+    for shard, pipeline in enumerate((False, True)):
+        trainer = Trainer(Program(), servers, 10, Meter(), pipeline=pipeline)
+        before = len(servers.pushed)
+        assert trainer.train(Work(shard, 1, 0, 200)) is None
+        trainer.close()
+        missing = [step - (seen - before) for step, seen in enumerate(servers.seen)]
+        assert max(missing) <= (2 if pipeline else 0), missing
+        assert any(missing) == pipeline
+        servers.seen.clear()
 
 
 def test_a_lease_of_before_the_servers_were_replaced_pushes_nothing(trainer, servers):

@@ -71,6 +71,11 @@ class ModelSpec(Spec):
     optimizer: Literal["adagrad", "adam"] = "adagrad"
     learning_rate: Annotated[float, Field(gt=0, le=100)] = 0.05
     embedding_dim: Annotated[int, Field(ge=1, le=4096)] = 16
+    pipeline: bool = Field(
+        default=True,
+        description="pull the next batch's parameters and push the last one's gradients while a batch is computed: "
+        "more steps a second, with gradients of older parameters (libs/trainer/README.md, Staleness)",
+    )
     metadata: Metadata = Field(default_factory=dict[str, str | int | float | bool])
 
 
