@@ -48,7 +48,7 @@ LedgerEvent = (
 class ShardLedger:
     """The ledger of one job."""
 
-    version: int = 3
+    version: int = 4
 
     def __init__(self, state: LedgerState | None = None, settings: LedgerSettings | None = None) -> None:
         self.state: LedgerState = state or LedgerState()
@@ -139,7 +139,6 @@ class ShardLedger:
         st.mark = None
         for worker in st.workers.values():  # a remembered lease is of the time that was undone
             worker.request_id, worker.reply, worker.completed_id = "", None, -1
-        st.progress_samples = self._samples_seen(st.book)
         return self._progress(now) + self._settle()
 
     # workers ---------------------------------------------------------------------------------------------------

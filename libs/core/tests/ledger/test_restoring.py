@@ -26,7 +26,10 @@ def test_restore_takes_books_back_and_never_reuses_an_id_or_attempt() -> None:
     assert mark.samples_done == 30
     document = TypeAdapter(type(mark.book)).dump_json(mark.book)
     later = desk.lease("worker-0", first)
+    told = len(desk.said(JobProgressed))
     desk.tell(LedgerRestored(TypeAdapter(type(mark.book)).validate_json(document)))
+    (progress,) = desk.said(JobProgressed)[told:]  # at once, not with the next lease
+    assert progress.samples_done == 30
     reply = desk.next("worker-0", later)
     assert reply.stale
     assert reply.shard is not None
