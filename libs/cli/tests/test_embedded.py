@@ -212,9 +212,10 @@ def test_what_outlives_the_leader_of_its_session_is_ended_too(tmp_path: Path) ->
     )
     leader, created_s = shell.pid, shell.create_time()
     deadline = time.monotonic() + 5
-    while len(sessions_of([(leader, created_s)])) < 2 and time.monotonic() < deadline:
+    others: list[psutil.Process] = []
+    while not (others and len(sessions_of([(leader, created_s)])) == 2) and time.monotonic() < deadline:
         time.sleep(0.02)
-    others = [child for child in shell.children(recursive=True) if os.getsid(child.pid) != leader]
+        others = [child for child in shell.children(recursive=True) if os.getsid(child.pid) != leader]
     shell.kill()
     shell.wait(5)
     (tmp_path / "run").mkdir()

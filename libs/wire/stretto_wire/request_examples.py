@@ -93,10 +93,10 @@ PODS: tuple[Message, ...] = (
 REFUSAL = Refused(
     error=Refusal(
         code="invalid",
-        message="offset = -1: Input should be greater than or equal to 0",
+        message="offset = -1: a whole number, at least 0 and at most 1000000000000000",
         field="offset",
         value="-1",
-        remedy="Input should be greater than or equal to 0",
+        remedy="a whole number, at least 0 and at most 1000000000000000",
     )
 )
 
