@@ -47,8 +47,7 @@ def fill(group: Group, path: str) -> int:
 def test_a_server_pays_for_what_it_reserves_itself_and_not_for_what_was_reserved_for_it(group: Group) -> None:
     shared = SharedMemory(Path("/dev/shm"), Path(f"/{__name__}"))
     try:
-        reserved = shared.reserve("who-pays", "c1", "ps-0", SIZE)
-        assert reserved
+        reserved = shared.reserve("who-pays", "c1", {"ps-0": SIZE})["ps-0"]
         assert fill(group, reserved) < SIZE / 4
         own = reserved.replace("ps-0", "ps-1")
         assert fill(group, own) > SIZE * 3 / 4

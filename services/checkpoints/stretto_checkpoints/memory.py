@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import structlog
@@ -28,30 +29,23 @@ class SharedMemory:
         # installations on one machine may have jobs of the same name
         self._home = hashlib.sha256(str(installation.resolve()).encode()).hexdigest()[:8]
 
-    def reserve(self, job: str, checkpoint: str, pod: str, size_bytes: int) -> str:
-        """Path of a file of ``size_bytes`` that are really there; the same again is the same file. Empty: no room."""
-        if self._folder is None or not size_bytes:
-            return ""
-        path = self._folder / f"stretto.{job}.{self._home}.{checkpoint}.{pod}"
-        if _is_ours(path):
-            return str(path)
-        free = _available_bytes()
+    def reserve(self, job: str, checkpoint: str, rooms: Mapping[str, int]) -> dict[str, str]:
+        """pod -> path of a file of so many bytes that are really there; the same again is the same file.
+
+        Together they are at most ``SHARE_MAX`` of what is available. A pod without room is not in the answer.
+        """
+        if self._folder is None:
+            return {}
+        paths = {
+            pod: self._folder / f"stretto.{job}.{self._home}.{checkpoint}.{pod}" for pod, size in rooms.items() if size
+        }
+        missing = {pod: path for pod, path in paths.items() if not _is_ours(path)}
+        size_bytes, free = sum(rooms[pod] for pod in missing), _available_bytes()
         if size_bytes > SHARE_MAX * free:
-            log.warning("image not kept in memory", job=job, pod=pod, size_bytes=size_bytes, available_bytes=free)
-            return ""
-        try:
-            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            try:
-                os.posix_fallocate(file, 0, size_bytes)
-            except OSError:
-                path.unlink(missing_ok=True)
-                raise
-            finally:
-                os.close(file)
-        except OSError as error:
-            log.warning("image not kept in memory", job=job, pod=pod, size_bytes=size_bytes, error=str(error))
-            return ""
-        return str(path)
+            log.warning("images not kept in memory", job=job, size_bytes=size_bytes, available_bytes=free)
+            return {pod: str(path) for pod, path in paths.items() if pod not in missing}
+        there = {pod for pod in paths if pod not in missing or _reserved(missing[pod], rooms[pod])}
+        return {pod: str(paths[pod]) for pod in paths if pod in there}
 
     def free(self, job: str, keep: tuple[str, ...] = ()) -> None:
         """Remove the job's images but those of the checkpoints ``keep``, also what an earlier life of us has left."""
@@ -65,6 +59,22 @@ class SharedMemory:
                 path.unlink(missing_ok=True)
             except OSError as error:
                 log.warning("image not removed from memory", path=str(path), error=str(error))
+
+
+def _reserved(path: Path, size_bytes: int) -> bool:
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(file, 0, size_bytes)
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(file)
+    except OSError as error:
+        log.warning("image not kept in memory", path=str(path), size_bytes=size_bytes, error=str(error))
+        return False
+    return True
 
 
 def _is_ours(path: Path) -> bool:

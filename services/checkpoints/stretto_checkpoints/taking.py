@@ -173,19 +173,20 @@ class Taker:
         if nobodys := [number for number, states in enumerate(columns) if not any(states)]:
             raise TakingError(f"columns {nobodys[:8]} have no owner among servers {attempt.servers}")
 
-        async def export(number: int, room_bytes: int) -> Any:
-            pod = f"ps-{number}"
-            request = wire.ExportState(
+        rooms = {f"ps-{number}": reply.image_bytes for number, reply in zip(attempt.servers, owned, strict=True)}
+        reserved = await asyncio.to_thread(self._memory.reserve, self.job, attempt.id, rooms)
+        requests = {
+            pod: wire.ExportState(
                 job=self.job,
                 checkpoint_id=attempt.id,
                 cache_url=self._settings.redis_url,
                 store_url=attempt.url.rpartition("/")[0],
-                memory_path=await asyncio.to_thread(self._memory.reserve, self.job, attempt.id, pod, room_bytes),
+                memory_path=reserved.get(pod, ""),
             )
-            return await self._edge.call_pod(pod, request, self._settings.take_timeout_s)
-
-        rooms = [reply.image_bytes for reply in owned]
-        return await asyncio.gather(*map(export, attempt.servers, rooms))
+            for pod in rooms
+        }
+        limit_s = self._settings.take_timeout_s
+        return await asyncio.gather(*(self._edge.call_pod(pod, asked, limit_s) for pod, asked in requests.items()))
 
     async def _store(self, attempt: Attempt) -> None:
         """Wait for the copies, then write what makes them one."""

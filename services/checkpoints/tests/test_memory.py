@@ -10,27 +10,31 @@ from stretto_checkpoints import memory
 from stretto_checkpoints.memory import SharedMemory
 
 
+def one(shared: SharedMemory, job: str, checkpoint: str, pod: str, size_bytes: int) -> str:
+    return shared.reserve(job, checkpoint, {pod: size_bytes}).get(pod, "")
+
+
 @pytest.fixture
 def shared(tmp_path: Path) -> SharedMemory:
     return SharedMemory(tmp_path, Path("/an/installation"))
 
 
 def test_reserved_room_is_there_and_asked_again_it_is_the_same(shared: SharedMemory) -> None:
-    path = Path(shared.reserve("j", "j-000001", "ps-0", 100_000))
+    path = Path(one(shared, "j", "j-000001", "ps-0", 100_000))
     status = path.stat()
     assert (status.st_size, status.st_mode & 0o777) == (100_000, 0o600)
     assert status.st_blocks * 512 >= 100_000
     path.write_bytes(b"an image")
-    assert shared.reserve("j", "j-000001", "ps-0", 100_000) == str(path)
+    assert one(shared, "j", "j-000001", "ps-0", 100_000) == str(path)
     assert path.read_bytes() == b"an image"
 
 
 def test_only_what_is_named_is_kept_of_a_job_of_this_installation(shared: SharedMemory, tmp_path: Path) -> None:
-    kept = [shared.reserve("j", "j-000002", f"ps-{number}", 10) for number in (0, 1)]
-    old = shared.reserve("j", "j-000001", "ps-0", 10)
+    kept = [one(shared, "j", "j-000002", f"ps-{number}", 10) for number in (0, 1)]
+    old = one(shared, "j", "j-000001", "ps-0", 10)
     others = [
-        shared.reserve("j-2", "j-2-000001", "ps-0", 10),
-        SharedMemory(tmp_path, Path("/another")).reserve("j", "j-000001", "ps-0", 10),
+        one(shared, "j-2", "j-2-000001", "ps-0", 10),
+        one(SharedMemory(tmp_path, Path("/another")), "j", "j-000001", "ps-0", 10),
     ]
     shared.free("j", ("j-000002",))
     assert not Path(old).exists()
@@ -43,13 +47,14 @@ def test_too_much_nothing_nowhere_and_a_strangers_file_are_no_room(
     shared: SharedMemory, tmp_path: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(memory, "_available_bytes", lambda: 4000)
-    assert shared.reserve("j", "c", "ps-0", 1001) == ""
-    assert shared.reserve("j", "c", "ps-0", 0) == ""
-    assert SharedMemory(None, tmp_path).reserve("j", "c", "ps-0", 10) == ""
-    assert SharedMemory(tmp_path / "gone", tmp_path).reserve("j", "c", "ps-0", 10) == ""
+    assert one(shared, "j", "c", "ps-0", 1001) == ""
+    assert shared.reserve("j", "c", {"ps-0": 600, "ps-1": 600}) == {}, "together they are too much"
+    assert one(shared, "j", "c", "ps-0", 0) == ""
+    assert one(SharedMemory(None, tmp_path), "j", "c", "ps-0", 10) == ""
+    assert one(SharedMemory(tmp_path / "gone", tmp_path), "j", "c", "ps-0", 10) == ""
     assert not list(tmp_path.iterdir())
-    path = Path(shared.reserve("j", "c", "ps-0", 1000))
+    path = Path(one(shared, "j", "c", "ps-0", 1000))
     path.unlink()
     path.symlink_to(tmp_path / "victim")
-    assert shared.reserve("j", "c", "ps-0", 1000) == ""
+    assert one(shared, "j", "c", "ps-0", 1000) == ""
     assert not (tmp_path / "victim").exists()
