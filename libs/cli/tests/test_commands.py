@@ -181,6 +181,15 @@ def test_bad_input_is_exit_2_with_the_field_on_stderr_and_nothing_on_stdout(
     assert "Traceback" not in refused.stderr
 
 
+def test_a_file_that_cannot_be_read_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "latin.yaml").write_bytes(b"name: caf\xe9\n")
+    for file, words in (("none.yaml", "No such file"), ("", "Is a directory"), ("latin.yaml", "not UTF-8")):
+        refused = CliRunner().invoke(app, ["submit", str(tmp_path / file)])
+        assert refused.exit_code == 2
+        assert words in refused.stderr
+        assert "Errno" not in refused.stderr
+
+
 def test_all_that_is_wrong_is_told_at_once_and_in_json_as_a_document(installed: Installed, tmp_path: Path) -> None:
     file = tmp_path / "bad.yaml"
     file.write_text("name: x\nmodel: {entry: 'm:M', optimiser: adam}\ndataset: {samples: 0}\npriority: -1\n")

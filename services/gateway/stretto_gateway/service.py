@@ -6,6 +6,7 @@ It owns no partition and keeps nothing: any number of replicas may run, and a re
 from __future__ import annotations
 
 import asyncio
+import difflib
 import hashlib
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
@@ -88,8 +89,10 @@ class Gateway:
             raise Problem(503, "catching-up", "the gateway is still reading the stream", field="job", value=job,
                           remedy="try again in a second", headers={"Retry-After": "1"})  # fmt: skip
         if view is None:
+            near = difflib.get_close_matches(job, self.projection.jobs, n=1)
+            meant = f"did you mean {near[0]}? " if near else ""
             raise Problem(404, "no-such-job", f"no job is called {job}", field="job", value=job,
-                          remedy="`stretto jobs` or GET /api/v1/jobs lists them")  # fmt: skip
+                          remedy=f"{meant}`stretto jobs` or GET /api/v1/jobs lists them")  # fmt: skip
         return view
 
     def shown(self, job: str) -> JobView:

@@ -199,6 +199,10 @@ def test_unknown_jobs_paths_and_methods_are_problems(gateway: Running) -> None:
     with gateway.http() as http:
         for path in ("", "/decisions", "/events"):
             assert problem(http.get(f"/jobs/no-such-job{path}"))["status"] == 404
+        document = spec()
+        http.post("/jobs", json=document)
+        mistyped = problem(http.get(f"/jobs/{document['name'][:-1]}"))
+        assert f"did you mean {document['name']}?" in mistyped["remedy"]
         assert problem(http.get("/jobs/Not_A_Name"))["field"] == "job"
         assert problem(http.get("/nowhere"))["status"] == 404
         assert problem(http.put("/jobs"))["status"] == 405

@@ -96,8 +96,10 @@ def read_spec(file: Path, name: str | None = None) -> str:
     """A specification that would be accepted, as YAML or JSON. Raises BadInput with all that is wrong."""
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"cannot read {file}: {error}") from error
+    except OSError as error:
+        raise BadInput(f"cannot read {file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{file} is not UTF-8: {error.reason} at byte {error.start}; save it as UTF-8") from error
     try:
         spec = read_job(text)
         if name is None:
