@@ -4,9 +4,9 @@ Owner: one frame is in flight on ``journal.<service>.<partition>``; what arrives
 commit). Only when a frame comes back by the owner's own tail are its requests handled, because replay will see them in
 just that order.
 
-Caller: headers ``request-id`` (``<lane>.<n>``; a lane has one request in flight; the owner remembers the last reply of
-each lane) and optionally ``traceparent``. An error reply has the header ``error`` with its code, and the body
-``{"error": {"code", "message", "field", "value", "remedy"}}``.
+Caller: header ``request-id``, unless the body has a ``request_id`` (``<lane>.<n>``; a lane has one request in flight;
+the owner remembers the last reply of each lane), and optionally ``traceparent``. An error reply has the header
+``error`` with its code, and the body ``{"error": {"code", "message", "field", "value", "remedy"}}``.
 """
 
 from __future__ import annotations
@@ -161,11 +161,14 @@ class Caller:
             CallRefused: the owner refused, with code, field, value and remedy.
             CallTimeout: no answer; unknown whether it was handled.
         """
+        headers = {"traceparent": trace} if trace else {}
+        if getattr(request, "request_id", None):
+            return await self._ask(request, timeout_s, headers)
         lane = self._free.pop() if self._free else self._new_lane()
         self._serial += 1
-        request_id = getattr(request, "request_id", None) or f"{self._base}-{lane}.{self._serial}"
+        headers["request-id"] = f"{self._base}-{lane}.{self._serial}"
         try:
-            return await self._ask(request, subject_of(request), request_id, timeout_s, trace)
+            return await self._ask(request, timeout_s, headers)
         finally:
             self._free.append(lane)
 
@@ -186,11 +189,10 @@ class Caller:
             raise CallTimeout(f"{subject}: no answer within {timeout_s} s ({fault})") from None
         return self._answer(request, msg.headers, msg.data)
 
-    async def _ask(self, request: Message, subject: str, request_id: str, timeout_s: float, trace: str) -> Any:
+    async def _ask(self, request: Message, timeout_s: float, headers: dict[str, str]) -> Any:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
-        headers = {"request-id": request_id, **({"traceparent": trace} if trace else {})}
-        data = encode(request)
+        subject, data = subject_of(request), encode(request)
         reason = "no owner"
         while (left := deadline - loop.time()) > 0:
             try:
