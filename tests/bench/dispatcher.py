@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 from stretto_runtime import Client, EmbeddedServer, provision
 from stretto_wire import events, requests
-from stretto_wire.registry import decode, encode, subject_of
 from stretto_wire.spec import JobSpec
 
 CLIENTS, PROCESSES = 8, 2
@@ -88,12 +87,16 @@ async def _round(client: Client, url: str, number: int, paid: tuple[int, ...]) -
     started = [
         await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "tests.bench.dispatcher", url, str(number * 100 + index * share), str(share)),
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=Path(__file__).parents[2],
         )
         for index in range(PROCESSES)
     ]
-    told = [json.loads((await process.communicate())[0]) for process in started]
+    for process in started:  # all clients at once: no window may fall into another process's start
+        assert process.stdout is not None
+        await process.stdout.readline()
+    told = [json.loads(out) for out, _ in await asyncio.gather(*(process.communicate(b"go") for process in started))]
     spent = [_cpu_s(pid) - before_s for pid, before_s in zip(paid, begun, strict=True)]
     spent.append(sum(part["cpu_s"] for part in told))
     serial = (before + await _serial(client)) / 2
@@ -161,6 +164,8 @@ def _quantile(values: list[float], share: float) -> float:
 async def _drive(url: str, first: int, count: int) -> dict[str, Any]:
     """``count`` clients with a connection each; what they measured after the warm-up."""
     clients = [await Client.connect(url, name=f"worker-{first + index}") for index in range(count)]
+    print("ready", flush=True)
+    sys.stdin.read()
     start, begun_s = time.perf_counter() + WARM_S, time.process_time()
     parts = await asyncio.gather(*(_work(c, f"worker-{first + i}", start) for i, c in enumerate(clients)))
     cpu_s = time.process_time() - begun_s
@@ -172,15 +177,12 @@ async def _drive(url: str, first: int, count: int) -> dict[str, Any]:
 
 async def _work(client: Client, pod: str, start: float) -> tuple[int, list[float]]:
     """How many pairs in all, and the latencies of those after the warm-up."""
-    subject, number, done = "", 0, None
+    number, done = 0, None
     latencies: list[float] = []
     while (begin := time.perf_counter()) < start + ROUND_S:
         number += 1
         request = requests.NextShard(job=JOB, request_id=f"{pod}.{number}", pod=pod, complete=done)
-        subject = subject or subject_of(request)
-        headers = {"request-id": request.request_id}
-        message = await client.bus.request(subject, encode(request), headers, 10)
-        reply = decode(requests.NextShardReply, message.data)
+        reply = await client.call(request, timeout_s=10)
         if reply.shard is None or reply.stale:
             raise RuntimeError(f"{pod} got {reply}")
         done = requests.ShardReport(id=reply.shard.id, attempt=reply.shard.attempt)
