@@ -1,0 +1,198 @@
+"""What stale gradients cost: the same samples, trained with fresher and with older parameters.
+
+python -m tests.bench.staleness [samples]        minutes; not part of `make bench`, whose rows are about speed
+
+First one process that applies each gradient a fixed number of updates late (no concurrency, hence repeatable), then
+three worker processes on one parameter server, with and without the pipeline of a worker's step.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).parents[2]
+SAMPLES = 5_400_000  # as in the demonstration
+HELD_OUT = 20_480
+BATCH, SHARD = 512, 16 * 512
+LEARNING_RATE = 0.05
+WORKERS = 3
+
+
+def program(samples: int) -> Any:
+    from stretto.entry import instantiate
+    from stretto.examples.wide_deep import WideDeep
+    from stretto.model import Program
+
+    world = {"samples": samples, "categories": 60_000, "new_categories": int(samples * 0.4), "seed": 7}
+    return Program(instantiate(WideDeep, world, 16), learning_rate=LEARNING_RATE, seed=7)
+
+
+def quality(model: Any, parameters: Any, samples: int) -> dict[str, float]:
+    from stretto.evaluate import evaluate
+
+    def pull(keys: Any) -> Any:
+        pulled = parameters.pull(keys)
+        return pulled.rows, pulled.dense, pulled.state
+
+    found = evaluate(model, pull, samples, HELD_OUT)
+    return {"loss": found.loss, "auc": found.auc}
+
+
+def delayed(samples: int, delay: int) -> dict[str, Any]:
+    """One process; the gradient of every step is applied `delay` steps later."""
+    from stretto.engine import Parameters, ParameterServer
+
+    model = program(samples)
+    server = ParameterServer(0, model.layout)
+    server.own(range(model.layout.columns))
+    parameters = Parameters(model.layout, {0: server.address}, worker=0)
+    parameters.seed(model.initial_dense(), model.initial_state())
+    waiting: collections.deque[Any] = collections.deque()
+
+    def push(keys: Any, gradients: Any, step: int) -> None:
+        parameters.push(keys, gradients.rows, gradients.dense, shard=0, attempt=1, start=step, stop=step + 1)
+
+    begun = time.monotonic()
+    for step in range(samples // BATCH):
+        batch = model.read(step * BATCH, BATCH)
+        keys = model.index(batch)
+        pulled = parameters.pull(keys)
+        waiting.append((keys, model.step(pulled.rows, keys, pulled.dense, pulled.state, batch), step))
+        if len(waiting) > delay:
+            push(*waiting.popleft())
+    seconds = time.monotonic() - begun
+    for late in waiting:
+        push(*late)
+    return {"samples_per_s": samples / seconds, **quality(model, parameters, samples)}
+
+
+def serve(samples: int) -> None:
+    """A parameter server; prints its address and waits for the end of its input."""
+    from stretto.engine import ParameterServer
+
+    model = program(samples)
+    server = ParameterServer(0, model.layout, threads=1)
+    server.own(range(model.layout.columns))
+    print(server.address, flush=True)
+    sys.stdin.read()
+
+
+def work(samples: int, address: str, index: int, pipeline: bool) -> None:
+    """A worker: trains the shards whose numbers it reads from its input, then answers."""
+    import tensorflow as tf
+    from stretto.engine import Parameters
+    from stretto.meter import Meter
+    from stretto.training import Trainer, Work
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)  # as a pod with one core or less does
+    model = program(samples)
+    parameters = Parameters(model.layout, {0: address}, worker=index)
+    parameters.seed(model.initial_dense(), model.initial_state())
+    model.warm()
+    trainer = Trainer(model, parameters, BATCH, Meter(), pipeline=pipeline)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        shard = int(line)
+        if trainer.train(Work(shard, 1, shard * SHARD, SHARD)) is not None:
+            raise RuntimeError(f"shard {shard} was not trained to its end")
+        print(shard, flush=True)
+
+
+def concurrent(samples: int, pipeline: bool) -> dict[str, Any]:
+    """WORKERS processes on one server; each gets the next shard as it ends one."""
+    import selectors
+
+    from stretto.engine import Parameters
+
+    server = child("serve", samples)
+    address = server.stdout.readline().strip()
+    workers = [child("work", samples, address, index, int(pipeline)) for index in range(WORKERS)]
+    try:
+        for worker in workers:
+            worker.stdout.readline()
+        shards, training = iter(range(samples // SHARD)), 0
+        begun = time.monotonic()
+        with selectors.DefaultSelector() as selector:
+            for worker in workers:
+                selector.register(worker.stdout, selectors.EVENT_READ, worker)
+                training += give(worker, shards)
+            while training:
+                for key, _ in selector.select():
+                    if not key.data.stdout.readline():
+                        raise RuntimeError(f"a worker ended with status {key.data.wait()}")
+                    training += give(key.data, shards) - 1
+        seconds = time.monotonic() - begun
+        model = program(samples)
+        parameters = Parameters(model.layout, {0: address}, worker=WORKERS)
+        return {"samples_per_s": samples / seconds, **quality(model, parameters, samples)}
+    finally:
+        for process in (*workers, server):
+            process.kill()
+
+
+def give(worker: Any, shards: Any) -> int:
+    """1 if there was a shard left for it."""
+    shard = next(shards, None)
+    if shard is None:
+        return 0
+    worker.stdin.write(f"{shard}\n")
+    worker.stdin.flush()
+    return 1
+
+
+def child(*arguments: object) -> Any:
+    command = [sys.executable, "-m", "tests.bench.staleness", *map(str, arguments)]
+    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+
+
+def measured(*arguments: object) -> dict[str, Any]:
+    """A measurement in a process of its own: TensorFlow's servers cannot be stopped inside one."""
+    process = child(*arguments)
+    answer = process.stdout.readline()
+    process.kill()
+    if not answer:
+        raise RuntimeError(f"measurement {arguments} ended with status {process.wait()}")
+    return json.loads(answer)
+
+
+def main(samples: int) -> None:
+    shown = Table(title=f"Wide & Deep, Adagrad {LEARNING_RATE}, {samples:,} samples, {HELD_OUT:,} held out")
+    for column in ("gradients", "samples/s", "loss", "AUC"):
+        shown.add_column(column, justify="left" if column == "gradients" else "right")
+    rows = [(f"{delay} updates late", ("delayed", samples, delay)) for delay in (0, 2, 5, 8)]
+    rows += [
+        (f"{WORKERS} workers, {'pipeline' if pipeline else 'no pipeline'}", ("concurrent", samples, pipeline))
+        for pipeline in (0, 1)
+    ]
+    for name, arguments in rows:
+        found = measured(*arguments)
+        shown.add_row(name, f"{found['samples_per_s']:,.0f}", f"{found['loss']:.4f}", f"{found['auc']:.4f}")
+    Console().print(shown)
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["serve", samples]:
+            serve(int(samples))
+        case ["work", samples, address, index, pipeline]:
+            work(int(samples), address, int(index), pipeline == "1")
+        case ["delayed", samples, delay]:
+            print(json.dumps(delayed(int(samples), int(delay))), flush=True)
+        case ["concurrent", samples, pipeline]:
+            print(json.dumps(concurrent(int(samples), pipeline == "1")), flush=True)
+        case rest:
+            main(int(rest[0]) if rest else SAMPLES)
