@@ -29,10 +29,13 @@ DEAD_LETTERS = "DLQ"
 STATE = "KV_STATE"
 STATE_PREFIX = "$KV.STATE."
 
+PIPELINED = 0
 WRONG_LAST_SEQUENCE = 10071
 NOBODY = "503"
 ACK_TIMEOUT_S = 5.0
 SWEEP_S = 0.25
+PING_S = 2
+"""Three without an answer and the connection counts as broken: a network that is cut says nothing."""
 DENIED = re.compile(r'permissions violation for publish to "([^"]+)"', re.IGNORECASE)
 
 log = structlog.get_logger("stretto.bus")
@@ -57,6 +60,8 @@ class Bus:
         self.last_error = ""
         self.on_reconnect: list[Callable[[], None]] = []
         self.sweeps: list[Callable[[float], None]] = []
+        self.batch_from = PIPELINED
+        """from how many fenced messages on the streams want them as one atomic batch; ``PIPELINED``: never"""
         self._pending: dict[str, Awaited] = {}
         self._serial = 0
         self._loop = asyncio.get_running_loop()
@@ -108,7 +113,7 @@ class Bus:
                 reconnect_time_wait=0.2,  # type: ignore[arg-type] - seconds; a fraction is as good as an integer
                 connect_timeout=2,
                 pending_size=0,
-                ping_interval=20,
+                ping_interval=PING_S,
                 inbox_prefix=f"_INBOX.{user or name}".encode(),
             )
         )
@@ -128,6 +133,11 @@ class Bus:
     @property
     def connected(self) -> bool:
         return self.connection.is_connected
+
+    @property
+    def clustered(self) -> bool:
+        """Whether the server is one of several."""
+        return self.connection.clustered
 
     async def close(self) -> None:
         if self._sweeper is not None:

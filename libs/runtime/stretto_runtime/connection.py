@@ -39,6 +39,11 @@ class Connection(Client):
 
     _writing = False
 
+    @property
+    def clustered(self) -> bool:
+        """Whether the server is one of several."""
+        return "cluster" in self._server_info
+
     @staticmethod
     def _parse_header_lines(raw: bytes) -> dict[str, str]:
         found: dict[str, str] = {}

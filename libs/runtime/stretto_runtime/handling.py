@@ -19,10 +19,11 @@ from stretto_wire.registry import channel_of, encode, subject_of
 
 from stretto_runtime.faults import BusFault, RuntimeFault
 from stretto_runtime.inputs import Arrival, Kind
-from stretto_runtime.log import Stored, Writer
+from stretto_runtime.log import Stored
 from stretto_runtime.machines import CLUSTER, Machines
 from stretto_runtime.rpc import refusal
 from stretto_runtime.telemetry import decision_attributes, traceparent_of
+from stretto_runtime.writer import Writer
 
 if TYPE_CHECKING:
     from stretto_runtime.partition import Shell

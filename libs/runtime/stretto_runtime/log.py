@@ -1,4 +1,4 @@
-"""The ordered log: read it by tails that are never acknowledged, write it through a fence.
+"""The ordered log: read it by tails that are never acknowledged; ``writer`` writes it through a fence.
 
 A tail is an ephemeral consumer without acknowledgements that starts at a sequence of our choosing: the snapshot is
 the cursor, the server keeps none. A fence (RUNTIME.md, step 3) is a message of the same stream whose sequence every
@@ -18,10 +18,12 @@ from typing import Any, NamedTuple
 import structlog
 from nats.aio.msg import Msg
 
-from stretto_runtime.bus import EVENTS, Bus
+from stretto_runtime.bus import Bus
 from stretto_runtime.faults import BusFault
 
 HEARTBEAT_S = 10.0
+CLUSTER_HEARTBEAT_S = 1.0
+"""A consumer lives on one server of a cluster, and may die there while our connection, to another one, stays."""
 BATCH = 256
 SILENCE_S = 15.0
 
@@ -73,6 +75,7 @@ class Tail:
         self._reopening: asyncio.Task[None] | None = None
         self._heard_s = 0.0
         self._closed = False
+        self._heartbeat_s = CLUSTER_HEARTBEAT_S if bus.clustered else HEARTBEAT_S
         self.backlog = 0
         """how many messages the server still had when the tail was opened"""
         self.pending = 0
@@ -164,7 +167,7 @@ class Tail:
             "max_deliver": 1,
             "filter_subjects": self._filters,
             "flow_control": True,
-            "idle_heartbeat": int(HEARTBEAT_S * 1e9),
+            "idle_heartbeat": int(self._heartbeat_s * 1e9),
             "inactive_threshold": int(30e9),
             "mem_storage": True,
             "num_replicas": 1,
@@ -215,7 +218,7 @@ class Tail:
             self._reopen()
 
     def _watch(self, now: float) -> None:
-        if now - self._heard_s > 3 * HEARTBEAT_S and self._bus.connected:
+        if now - self._heard_s > 3 * self._heartbeat_s and self._bus.connected:
             self._heard_s = now
             self._reopen()
 
@@ -238,87 +241,34 @@ class Tail:
             delay_s = min(2.0, 2 * delay_s)
 
 
-async def read(bus: Bus, stream: str, filters: Sequence[str], start: int = 1, **options: Any) -> list[Stored]:
-    """Everything that the stream holds of ``filters`` from ``start`` on, at this moment."""
-    return [stored async for stored in scan(bus, stream, filters, start, **options)]
+async def read(
+    bus: Bus, stream: str, filters: Sequence[str], start: int = 1, until: int = 0, **options: Any
+) -> list[Stored]:
+    """Everything that the stream holds of ``filters`` from ``start`` on, at this moment; ``until`` as in ``scan``."""
+    return [stored async for stored in scan(bus, stream, filters, start, until, **options)]
 
 
-async def scan(bus: Bus, stream: str, filters: Sequence[str], start: int = 1, **options: Any) -> AsyncIterator[Stored]:
-    """As ``read``, one by one."""
+async def scan(
+    bus: Bus, stream: str, filters: Sequence[str], start: int = 1, until: int = 0, **options: Any
+) -> AsyncIterator[Stored]:
+    """As ``read``, one by one.
+
+    In a cluster the replica that answers may lag behind what was acknowledged. Who must not miss anything names a
+    sequence that ``filters`` bring: the scan then does not end before a message from ``until`` on.
+
+    Raises:
+        BusFault: the server stopped in the middle.
+    """
     tail = await Tail.open(bus, stream, filters, start, **options)
     try:
-        left = tail.backlog
-        while left > 0:
+        left, reached = tail.backlog, 0
+        while left > 0 or reached < until:
             for stored in await asyncio.wait_for(tail.batch(), SILENCE_S):
-                left -= 1
+                left, reached = left - 1, stored.seq
                 yield stored
             if tail.pending == 0 and not tail.ready():  # what was replaced meanwhile never comes
-                break
+                left = 0
     except TimeoutError:
         raise BusFault(f"the server stopped in the middle of {list(filters)}") from None
     finally:
         await tail.close()
-
-
-class Writer:
-    """Outputs of one owner: sent in order without waiting, acknowledged later, all behind one fence.
-
-    The order at the stream is the order of sending, because a connection is a queue and nothing is sent again under
-    the same fence: whatever fails (connection, full stream, timeout) makes ``fault`` and ends this writer. Its owner
-    takes the partition anew with a higher fence, which refuses stragglers of this one, and publishes what is missing.
-    """
-
-    IN_FLIGHT = 1024
-
-    def __init__(self, bus: Bus, fence: Fence, wake: asyncio.Event) -> None:
-        self._bus = bus
-        self._headers = fence.headers()
-        self._wake = wake
-        self._in_flight = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self.last_seq = fence.seq
-        self.fault: BaseException | None = None
-
-    async def send(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
-        """Send behind the fence; ``headers`` carry the ``Nats-Msg-Id``."""
-        await self.send_plain(subject, data, {**headers, **self._headers})
-
-    async def send_plain(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
-        """Send to another stream (dead letters), where our fence is unknown; ``drain`` waits for it too."""
-        if self.fault is not None:
-            raise self.fault
-        if self._in_flight >= self.IN_FLIGHT:
-            await self.drain()
-        future = await self._bus.post(subject, data, headers)
-        self._in_flight += 1
-        self._idle.clear()
-        future.add_done_callback(self._stored)
-
-    async def drain(self) -> None:
-        """Until everything sent is stored. Raises what went wrong."""
-        await self._idle.wait()
-        if self.fault is not None:
-            raise self.fault
-
-    @property
-    def idle(self) -> bool:
-        return self._in_flight == 0
-
-    def check(self) -> None:
-        """Raise what went wrong, if anything did."""
-        if self.fault is not None:
-            raise self.fault
-
-    def _stored(self, future: asyncio.Future[dict[str, Any]]) -> None:
-        self._in_flight -= 1
-        error = BusFault("cancelled") if future.cancelled() else future.exception()
-        if error is not None:
-            self.fault = self.fault or error
-            self._wake.set()
-        else:
-            answer = future.result()
-            if answer.get("stream") == EVENTS:
-                self.last_seq = max(self.last_seq, int(answer["seq"]))
-        if self._in_flight == 0 or self.fault is not None:
-            self._idle.set()

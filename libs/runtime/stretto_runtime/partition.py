@@ -18,13 +18,14 @@ from stretto_runtime.eras import Era, fence_subject
 from stretto_runtime.faults import BusFault, Fenced, PartitionLost, RuntimeFault
 from stretto_runtime.handling import Handling
 from stretto_runtime.inputs import CLUSTER_PARTITION, Routes
-from stretto_runtime.log import Fence, Writer, scan
+from stretto_runtime.log import Fence, scan
 from stretto_runtime.machines import Machines
 from stretto_runtime.ownership import Ownership
 from stretto_runtime.rpc import Journal
 from stretto_runtime.session import Session
 from stretto_runtime.snapshots import Cursor, Snapshots
 from stretto_runtime.telemetry import Metrics, Tracing
+from stretto_runtime.writer import Writer, learn_streams
 
 if TYPE_CHECKING:
     from stretto_runtime.service import Service
@@ -100,6 +101,7 @@ class Partition:
     async def _session(self) -> None:
         shell, service = self._shell, self._shell.service
         self.connection_broke = False
+        await learn_streams(shell.bus)
         self.epoch = await shell.ownership.take(self.number)
         subject = fence_subject(service.name, self.number)
         body = Era.of(service).body(shell.ownership.member, self.epoch)
@@ -113,10 +115,9 @@ class Partition:
         writer = Writer(shell.bus, fence, self.wake)
         name = f"{service.name}:{self.number}:{self.epoch}"
         journal = Journal(
-            shell.bus,
+            writer,
             f"journal.{service.name}.{self.number}",
             name,
-            fence,
             service.settings.journal_ttl_s,
             self.wake,
         )
@@ -128,6 +129,7 @@ class Partition:
             await session.run()
         finally:
             shell.bus.on_reconnect.remove(self._reconnected)
+            await writer.close()
 
     async def _published(self, cursor: Cursor, fence: Fence) -> set[str]:
         """The ids that our predecessors have published since the snapshot: never to be published again."""
@@ -136,7 +138,9 @@ class Partition:
         start = cursor.out_seq + 1
         mine = f"{name}:"
         found: set[str] = set()
-        async for stored in scan(self._shell.bus, EVENTS, [f"{token}.evt.v1.{name}.*.*"], start, headers_only=True):
+        # with our fence among them, whichever server answers has all that came before it
+        filters = [f"{token}.evt.v1.{name}.*.*", fence.subject]
+        async for stored in scan(self._shell.bus, EVENTS, filters, start, fence.seq, headers_only=True):
             if stored.seq > fence.seq:
                 break
             message_id = stored.headers.get("Nats-Msg-Id", "")

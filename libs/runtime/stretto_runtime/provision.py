@@ -18,6 +18,7 @@ from stretto_wire.registry import (
 
 from stretto_runtime.bus import STATE, STATE_PREFIX, Bus
 from stretto_runtime.faults import BusFault
+from stretto_runtime.writer import SYNC_METADATA
 
 NOT_FOUND = 10059
 DUPLICATE_WINDOW_S = 120
@@ -33,10 +34,15 @@ RPC_MAPPING = {
 """Puts the partition into requests, so that they find the owner and callers know nothing of partitions."""
 
 
-def streams(replicas: int = 1, max_bytes: int = 8 << 30) -> list[dict[str, Any]]:
-    """The configurations of every stream. A full stream refuses (nothing is dropped silently)."""
+def streams(replicas: int = 1, max_bytes: int = 8 << 30, sync_interval: str = "") -> list[dict[str, Any]]:
+    """The configurations of every stream. A full stream refuses (nothing is dropped silently).
+
+    ``sync_interval``: as in ``server_config``; it stands in the metadata, where writers see what suits the server.
+    """
     second = 10**9
-    common = {"storage": "file", "num_replicas": replicas, "allow_direct": True}
+    common: dict[str, Any] = {"storage": "file", "num_replicas": replicas, "allow_direct": True}
+    if sync_interval:
+        common["metadata"] = {SYNC_METADATA: sync_interval}
     transform = {
         "src": "*.v1.*.*.*",
         "dest": f"{{{{partition({PARTITIONS},4)}}}}.{{{{wildcard(1)}}}}.v1."
@@ -84,13 +90,15 @@ def streams(replicas: int = 1, max_bytes: int = 8 << 30) -> list[dict[str, Any]]
     ]
 
 
-async def provision(bus: Bus, replicas: int = 1, max_bytes: int = 8 << 30) -> None:
+async def provision(bus: Bus, replicas: int = 1, max_bytes: int = 8 << 30, sync_interval: str = "") -> None:
     """Create what is missing and bring the rest to the present configuration; harmless to repeat.
+
+    ``replicas``: 3 survives the loss of one server of three. ``max_bytes``: of the event stream.
 
     Raises:
         BusFault: the server refused, for instance a change that would need a new stream.
     """
-    for config in streams(replicas, max_bytes):
+    for config in streams(replicas, max_bytes, sync_interval):
         name = config["name"]
         try:
             await bus.ask(f"STREAM.INFO.{name}")
@@ -150,17 +158,20 @@ def server_config(
     passwords: Mapping[str, str] | None = None,
     host: str = "127.0.0.1",
     sync_interval: str = "",
+    name: str = "stretto",
+    cluster: Sequence[str] = (),
     extra: Sequence[str] = (),
 ) -> str:
     """The text of a nats-server configuration file.
 
     ``passwords``: user -> password, with the permissions of each; None: nobody needs credentials (tests).
+    ``cluster``: ``host:port`` of every server's cluster port, this one's first; each has a ``name`` of its own.
     ``sync_interval``: ``"always"`` survives power loss on one replica; every write then waits for the disk.
     """
     lines = [
         f"host: {json.dumps(host)}",
         f"port: {port}",
-        'server_name: "stretto"',
+        f"server_name: {json.dumps(name)}",
         "max_payload: 2097152",
         "jetstream {",
         f"  store_dir: {json.dumps(store_folder)}",
@@ -171,6 +182,9 @@ def server_config(
         f"mappings: {json.dumps(RPC_MAPPING)}",
         *extra,
     ]
+    if cluster:
+        routes = [f"nats://{address}" for address in cluster[1:]]
+        lines.append(f'cluster {{ name: "stretto", listen: {json.dumps(cluster[0])}, routes: {json.dumps(routes)} }}')
     if passwords is not None:
         users = [
             {"user": user, "password": password, "permissions": permissions(user)}

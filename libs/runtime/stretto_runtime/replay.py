@@ -27,13 +27,14 @@ from stretto_runtime.eras import Era, era_at, eras
 from stretto_runtime.faults import RuntimeFault
 from stretto_runtime.handling import Handling
 from stretto_runtime.inputs import Arrival, Routes
-from stretto_runtime.log import Fence, Stored, Writer, read, scan
+from stretto_runtime.log import Fence, Stored, read, scan
 from stretto_runtime.machines import CLUSTER, Machines
 from stretto_runtime.ownership import Ownership
 from stretto_runtime.partition import Shell
 from stretto_runtime.service import Service
 from stretto_runtime.snapshots import Cursor, Document
 from stretto_runtime.telemetry import Metrics, Tracing
+from stretto_runtime.writer import Writer
 
 FORGET_EVERY = 500
 """Inputs after which the machines' own documents replace their memory of events (a snapshot's work when serving)."""

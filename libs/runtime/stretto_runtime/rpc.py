@@ -26,7 +26,7 @@ from stretto_wire.registry import channel_of, decode, encode, subject_of
 
 from stretto_runtime.bus import Bus
 from stretto_runtime.faults import BusFault, CallRefused, CallTimeout, NobodyListens, PartitionLost
-from stretto_runtime.log import Fence
+from stretto_runtime.writer import Writer
 
 FRAME_ENTRIES = 256
 FRAME_BYTES = 512 * 1024
@@ -39,11 +39,11 @@ NO_OWNER_DELAY_S = 0.05
 class Journal:
     """The frames of one owner. ``fault`` is set, and ``wake`` with it, when a frame could not be stored."""
 
-    def __init__(self, bus: Bus, subject: str, name: str, fence: Fence, ttl_s: int, wake: asyncio.Event) -> None:
-        self._bus = bus
+    def __init__(self, writer: Writer, subject: str, name: str, ttl_s: int, wake: asyncio.Event) -> None:
+        self._writer = writer
         self._subject = subject
         self._name = name
-        self._headers = {**fence.headers(), "Nats-TTL": f"{ttl_s}s"}
+        self._headers = {"Nats-TTL": f"{ttl_s}s"}
         self._wake = wake
         self._queue: deque[tuple[dict[str, Any], asyncio.Future[None] | None]] = deque()
         self._work = asyncio.Event()
@@ -99,7 +99,7 @@ class Journal:
             self._serial += 1
             headers = {**self._headers, "Nats-Msg-Id": f"{self._name}:{self._serial}"}
             try:
-                self.stored_seq = await self._bus.store(self._subject, frame, headers)
+                self.stored_seq = await self._writer.store(self._subject, frame, headers)
             except (BusFault, asyncio.CancelledError) as error:
                 self.fault = error if isinstance(error, BusFault) else PartitionLost("ownership ended")
                 for future in futures:

@@ -10,13 +10,13 @@ Every write expects the owner entry to be of our epoch, so a former owner cannot
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from stretto_runtime.bus import STATE, STATE_PREFIX, Bus
+from stretto_runtime.bus import PIPELINED, STATE, STATE_PREFIX, Bus
 from stretto_runtime.log import Fence, read
+from stretto_runtime.writer import Output, chunks, store_together
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Snapshots:
     def __init__(self, bus: Bus, service: str, partition: int, owner_key: str, epoch: int) -> None:
         self._bus = bus
         self._base = f"{service}.{partition}"
-        self._fence = Fence(owner_key, epoch).headers()
+        self._fence = Fence(owner_key, epoch)
 
     async def load(self) -> Loaded:
         """Everything of this partition; then marks it, which proves that we were still the owner after the fence.
@@ -71,8 +71,10 @@ class Snapshots:
             Fenced: we are not the owner any more.
         """
         names = (f"cursor.{self._base}", f"mark.{self._base}", f"snap.{self._base}.*")
+        filters = [STATE_PREFIX + name for name in names]
+        # with our own entry among them, whichever server answers has all that our predecessors wrote
         entries = await read(
-            self._bus, STATE, [STATE_PREFIX + name for name in names], deliver_policy="last_per_subject"
+            self._bus, STATE, [*filters, self._fence.subject], until=self._fence.seq, deliver_policy="last_per_subject"
         )
         cursor, documents, mark = Cursor(), dict[str, Document](), dict[str, Any]()
         for stored in entries:
@@ -81,7 +83,7 @@ class Snapshots:
                 cursor = Cursor(**json.loads(stored.data))
             elif kind == "mark":
                 mark = json.loads(stored.data)
-            else:
+            elif kind == "snap":
                 documents[stored.subject.rpartition(".")[2]] = Document.decode(stored.data)
         again = bool(mark) and mark["cursor"] == cursor.seq and not mark["clean"]
         attempt = int(mark["attempt"]) + 1 if again else (1 if mark and not mark["clean"] else 0)
@@ -90,7 +92,7 @@ class Snapshots:
 
     async def mark(self, cursor: Cursor, attempt: int, clean: bool = False) -> None:
         body = json.dumps({"cursor": cursor.seq, "attempt": attempt, "clean": clean}).encode()
-        await self._bus.store(f"{STATE_PREFIX}mark.{self._base}", body, self._fence)
+        await self._bus.store(f"{STATE_PREFIX}mark.{self._base}", body, self._fence.headers())
 
     async def save(self, dirty: dict[str, Document], cursor: Cursor) -> None:
         """Write the documents, then the cursor. All outputs up to ``cursor`` must be stored already.
@@ -98,12 +100,15 @@ class Snapshots:
         Raises:
             Fenced: we are not the owner any more.
         """
-        waiting = [
-            await self._bus.post(f"{STATE_PREFIX}snap.{self._base}.{key}", document.encode(), self._fence)
-            for key, document in dirty.items()
+        documents = [
+            Output(f"{STATE_PREFIX}snap.{self._base}.{key}", document.encode(), {}) for key, document in dirty.items()
         ]
-        for result in await asyncio.gather(*waiting, return_exceptions=True):
-            if isinstance(result, BaseException):
-                raise result
         body = json.dumps({"seq": cursor.seq, "out_seq": cursor.out_seq, "version": cursor.version}).encode()
-        await self._bus.store(f"{STATE_PREFIX}cursor.{self._base}", body, self._fence)
+        last = Output(f"{STATE_PREFIX}cursor.{self._base}", body, {})
+        if self._bus.batch_from == PIPELINED:
+            groups, threshold = [documents, [last]], len(documents) + 2
+        else:
+            groups, threshold = chunks([*documents, last]), self._bus.batch_from
+        for group in groups:
+            if group:
+                await store_together(self._bus, self._fence, group, threshold)

@@ -8,17 +8,28 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from stretto_runtime import Client, EmbeddedServer, Runner, Service
 
 HERE = Path(__file__).parent
 
 
-async def connect(server: EmbeddedServer, user: str = "operator", **options: object) -> Client:
+class Server(Protocol):
+    """One server or several."""
+
+    passwords: dict[str, str] | None
+
+    @property
+    def url(self) -> str: ...
+
+    def environment(self, user: str) -> dict[str, str]: ...
+
+
+async def connect(server: Server, user: str = "operator", **options: object) -> Client:
     assert server.passwords is not None
     return await Client.connect(server.url, user, server.passwords[user], **options)  # type: ignore[arg-type]
 
@@ -26,7 +37,7 @@ async def connect(server: EmbeddedServer, user: str = "operator", **options: obj
 class Replicas:
     """Replicas of the counting service as processes of their own."""
 
-    def __init__(self, server: EmbeddedServer, folder: Path) -> None:
+    def __init__(self, server: Server, folder: Path) -> None:
         self._environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("STRETTO_")},
             **server.environment("dispatcher"),
@@ -35,9 +46,10 @@ class Replicas:
         self._log = (folder / "replicas.log").open("ab")
         self.processes: list[subprocess.Popen[bytes]] = []
 
-    def start(self, **settings: str) -> subprocess.Popen[bytes]:
+    def start(self, beside: Sequence[str] = (), **settings: str) -> subprocess.Popen[bytes]:
+        """``beside``: a command that runs it in another place (a network namespace)."""
         process = subprocess.Popen(
-            [sys.executable, str(HERE / "runtime_counting.py")],
+            [*beside, sys.executable, str(HERE / "runtime_counting.py")],
             env={**self._environment, **{f"STRETTO_{name.upper()}": value for name, value in settings.items()}},
             stdout=self._log,
             stderr=self._log,

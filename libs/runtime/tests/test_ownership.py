@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from runtime_live import connect
 from stretto_runtime import BusFault, Client, EmbeddedServer
 from stretto_runtime.faults import Fenced
-from stretto_runtime.log import Fence, Writer
+from stretto_runtime.log import Fence
 from stretto_runtime.ownership import Ownership, assign
 from stretto_runtime.snapshots import Cursor, Document, Snapshots
+from stretto_runtime.writer import Writer
 
 members = st.sets(st.text("abcdef0123456789", min_size=1, max_size=8), min_size=1, max_size=12)
 

@@ -1,0 +1,242 @@
+"""Outputs of one owner, in order, behind its fence: pipelined where the server allows it, else as atomic batches.
+
+One replica takes hundreds of fenced messages in flight. A cluster takes one per expected subject (error 10164), and a
+disk that is synced on every write prefers few writes: there, what waits while one write is on its way goes together as
+an atomic batch, whose first message alone carries the fence (ADR-50 of NATS; the server checks it at the commit).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from stretto_runtime.bus import ACK_TIMEOUT_S, EVENTS, PIPELINED, Bus
+from stretto_runtime.faults import BusFault
+from stretto_runtime.log import Fence
+
+BATCH_MESSAGES = 256
+BATCH_BYTES = 1 << 20
+CLUSTER_BATCH_FROM = 2
+SYNCED_BATCH_FROM = 16
+"""Below it single messages share the disk's sync as well as a batch does (measured, RUNTIME.md)."""
+SYNC_METADATA = "stretto-sync"
+
+ONE_IN_FLIGHT = 10164
+INCOMPLETE_BATCH = 10176
+TOO_MANY_BATCHES = 10210
+NOTHING_STORED = frozenset((ONE_IN_FLIGHT, INCOMPLETE_BATCH, TOO_MANY_BATCHES))
+"""Refusals that say nothing about the fence and after which the same batch may be tried again."""
+
+
+class Output(NamedTuple):
+    """A message for the stream. ``stored``: who waits for its sequence."""
+
+    subject: str
+    data: bytes
+    headers: dict[str, str]
+    stored: asyncio.Future[int] | None = None
+
+
+async def learn_streams(bus: Bus) -> None:
+    """See how the streams want to be written: ``bus.batch_from``.
+
+    Raises:
+        BusFault: the event stream did not tell its configuration.
+    """
+    config = (await bus.ask(f"STREAM.INFO.{EVENTS}"))["config"]
+    if int(config.get("num_replicas", 1)) > 1:
+        bus.batch_from = CLUSTER_BATCH_FROM
+    else:
+        bus.batch_from = SYNCED_BATCH_FROM if config.get("metadata", {}).get(SYNC_METADATA) == "always" else PIPELINED
+
+
+def chunks(outputs: Sequence[Output]) -> list[list[Output]]:
+    """In order, each at most ``BATCH_MESSAGES`` and ``BATCH_BYTES`` (or one message)."""
+    found: list[list[Output]] = []
+    size = 0
+    for output in outputs:
+        size += len(output.data) + 500
+        if not found or len(found[-1]) >= BATCH_MESSAGES or size > BATCH_BYTES:
+            found.append([])
+            size = len(output.data) + 500
+        found[-1].append(output)
+    return found
+
+
+async def store_together(bus: Bus, fence: Fence, outputs: Sequence[Output], threshold: int) -> int:
+    """Store one chunk behind ``fence``, all or nothing from ``threshold`` messages on; returns the last sequence.
+
+    Tries again only what the server says it has not stored; a lost answer is a fault, because trying again under the
+    same fence could overtake.
+
+    Raises:
+        Fenced: a newer owner has written.
+        BusFault: refused or not answered; unknown whether stored.
+    """
+    give_up_s = asyncio.get_running_loop().time() + ACK_TIMEOUT_S
+    delay_s = 0.005
+    while True:
+        try:
+            if len(outputs) >= threshold:
+                return await _commit(bus, fence, outputs)
+            return await _single(bus, fence, outputs)
+        except BusFault as fault:
+            if fault.code not in NOTHING_STORED or asyncio.get_running_loop().time() > give_up_s:
+                raise
+        await asyncio.sleep(delay_s)
+        delay_s = min(0.2, 2 * delay_s)
+
+
+async def _single(bus: Bus, fence: Fence, outputs: Sequence[Output]) -> int:
+    posted = [await bus.post(one.subject, one.data, {**one.headers, **fence.headers()}) for one in outputs]
+    results = await asyncio.gather(*posted, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return int((await posted[-1])["seq"])
+
+
+async def _commit(bus: Bus, fence: Fence, outputs: Sequence[Output]) -> int:
+    batch = uuid.uuid4().hex
+    last = len(outputs)
+    for index, output in enumerate(outputs, 1):
+        headers = {**output.headers, "Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(index)}
+        if index == 1:
+            headers |= fence.headers()
+        if index == last:
+            answer = await bus.post(output.subject, output.data, {**headers, "Nats-Batch-Commit": "1"})
+            return int((await answer)["seq"])
+        await bus.send(output.subject, output.data, headers)
+    raise ValueError("outputs is empty; a batch has at least one message")
+
+
+class Writer:
+    """Outputs of one owner: sent in order without waiting, acknowledged later, all behind one fence.
+
+    The order at the stream is the order of sending, because a connection is a queue and nothing is sent again under
+    the same fence: whatever fails (connection, full stream, timeout) makes ``fault`` and ends this writer. Its owner
+    takes the partition anew with a higher fence, which refuses stragglers of this one, and publishes what is missing.
+    """
+
+    IN_FLIGHT = 1024
+
+    def __init__(self, bus: Bus, fence: Fence, wake: asyncio.Event) -> None:
+        self._bus = bus
+        self._fence = fence
+        self._headers = fence.headers()
+        self._wake = wake
+        self._batch_from = bus.batch_from
+        self._queue: deque[Output] = deque()
+        self._flusher: asyncio.Task[None] | None = None
+        self._in_flight = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.last_seq = fence.seq
+        self.fault: BaseException | None = None
+
+    async def send(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
+        """Send behind the fence; ``headers`` carry the ``Nats-Msg-Id``."""
+        if self._batch_from == PIPELINED:
+            await self.send_plain(subject, data, {**headers, **self._headers})
+            return
+        await self._room()
+        self._enqueue(Output(subject, data, headers))
+
+    async def send_plain(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
+        """Send to another stream (dead letters), where our fence is unknown; ``drain`` waits for it too."""
+        await self._room()
+        future = await self._bus.post(subject, data, headers)
+        self._in_flight += 1
+        self._idle.clear()
+        future.add_done_callback(self._stored)
+
+    async def store(self, subject: str, data: bytes, headers: dict[str, str]) -> int:
+        """Send behind the fence and wait; returns the sequence. Raises Fenced, BusFault."""
+        if self._batch_from == PIPELINED:
+            return await self._bus.store(subject, data, {**headers, **self._headers})
+        self.check()
+        stored: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._enqueue(Output(subject, data, headers, stored))
+        return await stored
+
+    async def drain(self) -> None:
+        """Until everything sent is stored. Raises what went wrong."""
+        await self._idle.wait()
+        self.check()
+
+    async def close(self) -> None:
+        """Send nothing more of what waits: the next owner finds out what is missing."""
+        flusher = self._flusher
+        if flusher is not None:
+            flusher.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await flusher
+        self._fail(BusFault("the partition was given up before this was stored"))
+
+    @property
+    def idle(self) -> bool:
+        return self._in_flight == 0
+
+    def check(self) -> None:
+        """Raise what went wrong, if anything did."""
+        if self.fault is not None:
+            raise self.fault
+
+    async def _room(self) -> None:
+        self.check()
+        if self._in_flight >= self.IN_FLIGHT:
+            await self.drain()
+
+    def _enqueue(self, output: Output) -> None:
+        self._queue.append(output)
+        self._in_flight += 1
+        self._idle.clear()
+        if self._flusher is None:
+            self._flusher = asyncio.get_running_loop().create_task(self._flush())
+
+    async def _flush(self) -> None:
+        """One write in flight; what comes meanwhile shares the next."""
+        try:
+            while self._queue:
+                chunk = chunks([self._queue[i] for i in range(min(BATCH_MESSAGES, len(self._queue)))])[0]
+                last = await store_together(self._bus, self._fence, chunk, self._batch_from)
+                self.last_seq = max(self.last_seq, last)
+                for index, output in enumerate(chunk, 1):
+                    self._queue.popleft()
+                    if output.stored is not None and not output.stored.done():
+                        output.stored.set_result(last - len(chunk) + index)
+                self._in_flight -= len(chunk)
+                if self._in_flight == 0:
+                    self._idle.set()
+        except BusFault as fault:
+            self._fail(fault)
+        finally:
+            self._flusher = None
+
+    def _fail(self, fault: BaseException) -> None:
+        self.fault = self.fault or fault
+        for output in self._queue:
+            if output.stored is not None and not output.stored.done():
+                output.stored.set_exception(fault)
+                output.stored.exception()  # whoever waited may be gone
+        self._in_flight -= len(self._queue)
+        self._queue.clear()
+        self._idle.set()
+        self._wake.set()
+
+    def _stored(self, future: asyncio.Future[dict[str, Any]]) -> None:
+        self._in_flight -= 1
+        error = BusFault("cancelled") if future.cancelled() else future.exception()
+        if error is not None:
+            self.fault = self.fault or error
+            self._wake.set()
+        else:
+            answer = future.result()
+            if answer.get("stream") == EVENTS:
+                self.last_seq = max(self.last_seq, int(answer["seq"]))
+        if self._in_flight == 0 or self.fault is not None:
+            self._idle.set()
