@@ -50,8 +50,8 @@ def _told(error: CliError, as_json: bool) -> typer.Exit:
     if as_json:
         sys.stderr.write(json.dumps(error.document(), indent=2, ensure_ascii=False) + "\n")
     else:
-        complaints.print("[red]error:[/red]", end=" ")
-        complaints.print(str(error), markup=False, soft_wrap=True)
+        told = Text.assemble(("error:", "red"), " ", str(error))
+        complaints.print(told, soft_wrap=not complaints.is_terminal)
     return typer.Exit(error.status)
 
 

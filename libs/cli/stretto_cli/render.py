@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -17,6 +17,7 @@ _COLOURS = {"finished": "green", "training": "cyan", "failed": "red", "cancelled
 
 
 DATED = 100
+REMARKS_SHOWN = 8
 
 
 def status(name: str) -> str:
@@ -40,13 +41,12 @@ def head(view: Json) -> str:
 
 
 def jobs(found: list[Json], width: int = 160) -> RenderableType:
-    """The list of jobs; when each was submitted only where there is room for it."""
+    """The list of jobs, and below it what is to be said of the latest; when each was submitted where there is room."""
     if not found:
         return Text("no jobs yet; submit one with `stretto submit job.yaml`", style="dim")
     dated = ("submitted",) if width >= DATED else ()
-    made = table(
-        "job", "state", *dated, "plan", "done", "speed", "remark", right=("done", "speed"), wrapped="remark"
-    )  # fmt: skip
+    made = table("job", "state", *dated, "plan", "done", "speed", right=("done", "speed"))
+    remarks: list[RenderableType] = []
     for job in found:
         share = job["samples_done"] / job["samples_total"] if job["samples_total"] else 0.0
         since_s = job["stalled_since_s"]
@@ -57,9 +57,12 @@ def jobs(found: list[Json], width: int = 160) -> RenderableType:
             f"v{job['plan_version']} {f.short_plan(job['plan'])}" if job["plan"] else "–",
             f"{share:.0%}",
             f.short_rate(job["samples_per_s"]) if job["status"] == "training" else "–",
-            escape(job["reason"][:120]) if since_s is None else f"since {f.clock(since_s)}",
         )
-    return made
+        if since_s is not None:
+            remarks.append(Text(f"{job['name']}: no sample since {f.clock(since_s)}", style="red"))
+        elif job["reason"]:
+            remarks.append(Text(f"{job['name']}: {job['reason']}", style="dim"))
+    return Group(made, *remarks[-REMARKS_SHOWN:])
 
 
 def stalled(since_s: float | None) -> str:

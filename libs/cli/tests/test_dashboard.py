@@ -104,12 +104,16 @@ def test_the_story_of_decisions_begins_with_the_jobs_name_state_and_plan() -> No
         assert not any("…" in line for line in lines)
 
 
-def test_the_list_of_jobs_tells_a_stalled_one() -> None:
+def test_the_list_of_jobs_tells_a_stalled_one_and_whole_reasons() -> None:
     listed = [TypeAdapter(type(line)).dump_python(line, mode="json") for line in (summary(view(now=1e6)),)]
+    reason = "the model cannot be built: no module 'a.b'; set model.path to the folder that holds it"
+    listed.append({**listed[0], "name": "b", "status": "failed", "stalled_since_s": None, "reason": reason})
     for width in (80, 120):
         told = shown(render.jobs(listed, width), width)
         assert told[1].split()[:2] == ["a", "stalled"]
-        assert " 0/s  since" in told[1]
+        assert told[1].rstrip().endswith(" 0/s")
+        assert told[3].startswith("a: no sample since ")
+        assert f"b: {reason}" in " ".join(" ".join(told[4:]).split())
         assert not any("…" in line for line in told)
 
 
