@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import typer
+from rich.text import Text
 from typer.core import TyperGroup
 
 from .commands import cluster, demonstration, jobs, tracing, watching
