@@ -37,6 +37,12 @@ NOISE_PRIOR_SD = 0.25
 NOISE_PRIOR_COUNT = 1.5
 """what a few blocks cannot tell: relative scatter of a block, with the weight of so many blocks"""
 
+SPREAD_MAX = 10.0
+"""of the logarithm of the growth ahead: what is less certain than by a factor of e^16 is not known"""
+
+AHEAD_LEAST = 1e-9
+"""of the samples seen: below, the rise of a curve is lost in the rounding of its two ends"""
+
 Z_90 = 1.645
 
 
@@ -76,7 +82,7 @@ class Growth:
     def at(self, samples: float) -> Interval:
         """Categories after ``samples`` in total, with the 90 % interval; today's for a past count."""
         stock, ahead = self.categories, samples / max(1, self.samples)
-        if ahead <= 1:
+        if ahead <= 1 + AHEAD_LEAST:
             return Interval(stock, stock, stock)
         rise = (_curves(np.array([ahead])) - _curves(np.ones(1)))[0]
         new = self.curve * rise + self.linear * (ahead - 1)
@@ -87,6 +93,7 @@ class Growth:
         blocks = max(0.25, (ahead - 1) / self.block)
         trend = (TREND_SD * math.log(ahead)) ** 2
         spread = math.sqrt(shapes + self.noise_sd**2 * (1 / blocks + self.block) + trend + 0.01**2)
+        spread = min(spread, SPREAD_MAX)
         return Interval(stock + mean * math.exp(-Z_90 * spread), stock + mean, stock + mean * math.exp(Z_90 * spread))
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from curves import FAMILIES, generate
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from play import play
 from pydantic import TypeAdapter
@@ -66,6 +66,7 @@ def test_memory_that_is_not_needed_is_given_back(family: str) -> None:
     points=st.integers(6, 60),
     factor=st.floats(1.0, 4.0),
 )
+@example(exponent=0.3, scale=11.0, points=7, factor=1.0000000000000002)
 @settings(max_examples=60, deadline=None)
 def test_pure_power_laws_are_continued(exponent: float, scale: float, points: int, factor: float) -> None:
     samples = np.unique(np.linspace(1000, 100_000, points).astype(int))
