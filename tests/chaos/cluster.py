@@ -81,10 +81,9 @@ class Cluster:
     def url(self) -> str:
         return ",".join(node.url for node in self.nodes)
 
-    def environment(self, user: str, nodes: Sequence[Node] = ()) -> dict[str, str]:
-        """What a process of ``user`` needs to connect (to ``nodes`` only, where given)."""
-        url = ",".join(node.url for node in nodes or self.nodes)
-        return {"STRETTO_NATS_URL": url, "STRETTO_NATS_USER": user, "STRETTO_NATS_PASSWORD": self.passwords[user]}
+    def environment(self, user: str) -> dict[str, str]:
+        """What a process of ``user`` needs to connect."""
+        return {"STRETTO_NATS_URL": self.url, "STRETTO_NATS_USER": user, "STRETTO_NATS_PASSWORD": self.passwords[user]}
 
     def start(self) -> None:
         for node in self.nodes:
@@ -93,15 +92,6 @@ class Cluster:
     def end(self) -> None:
         for node in self.nodes:
             node.kill()
-
-    async def elected(self, client: Client) -> None:
-        """Until the cluster takes requests for streams."""
-        async with asyncio.timeout(READY_S):
-            while True:
-                with contextlib.suppress(BusFault):
-                    await client.bus.ask("INFO", timeout_s=1)
-                    return
-                await asyncio.sleep(0.1)
 
     async def leader(self, client: Client, stream: str = "STRETTO") -> Node:
         """The server that leads ``stream``, and the moment's truth only."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -12,9 +13,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[2] / "libs/runtime/tests"))
 
-from cluster import Cluster, Network
+from cluster import READY_S, SIZE, Cluster, Network
 from runtime_live import Replicas, connect
-from stretto_runtime import Client, provision
+from stretto_runtime import BusFault, Client, provision
 from stretto_runtime.telemetry import configure_logs
 
 configure_logs("test", "error")
@@ -66,7 +67,12 @@ async def replicas(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Replicas]:
 
 async def provisioned(cluster: Cluster) -> Client:
     connected = await connect(cluster)
-    await cluster.elected(connected)
-    await provision(connected.bus, replicas=3, sync_interval=cluster.sync_interval)
+    async with asyncio.timeout(READY_S):
+        while True:
+            try:
+                await provision(connected.bus, replicas=SIZE, sync_interval=cluster.sync_interval)
+                break
+            except BusFault:  # the three have not found each other yet
+                await asyncio.sleep(0.2)
     await cluster.whole(connected)
     return connected

@@ -36,6 +36,7 @@ ACK_TIMEOUT_S = 5.0
 SWEEP_S = 0.25
 PING_S = 2
 """Three without an answer and the connection counts as broken: a network that is cut says nothing."""
+NOT_ACKNOWLEDGED = "; is the server's disk full, or its cluster without a majority? see its log"
 DENIED = re.compile(r'permissions violation for publish to "([^"]+)"', re.IGNORECASE)
 
 log = structlog.get_logger("stretto.bus")
@@ -261,9 +262,10 @@ class Bus:
         now = self._loop.time()
         late = [token for token, awaited in self._pending.items() if awaited.deadline_s < now]
         for token in late:
-            future = self._pending.pop(token).future
-            if not future.done():
-                future.set_exception(BusFault(f"no answer in time{self._denial()}"))
+            awaited = self._pending.pop(token)
+            if not awaited.future.done():
+                unsaid = NOT_ACKNOWLEDGED if awaited.settle is _acknowledge else ""
+                awaited.future.set_exception(BusFault(f"no answer in time{unsaid}{self._denial()}"))
         for sweep in list(self.sweeps):
             sweep(now)
         self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)

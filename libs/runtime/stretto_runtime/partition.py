@@ -74,7 +74,8 @@ class Partition:
                 if isinstance(fault, Fenced):
                     self._shell.metrics.fenced.inc()
                 log.warning("partition session ended", partition=self.number, epoch=self.epoch, fault=str(fault))
-                if ownership.usurped(self.number, self.epoch) or isinstance(fault, PartitionLost):
+                usurped = self.epoch > 0 and ownership.usurped(self.number, self.epoch)
+                if usurped or isinstance(fault, PartitionLost):
                     return
             except RuntimeFault as fault:
                 self.fault = str(fault)
