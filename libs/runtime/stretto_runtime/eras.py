@@ -1,8 +1,8 @@
 """Which code and which settings decide: every owner says so in its fence, before its first decision.
 
-An era lasts from one owner's fence to the next. An input belongs to the era of the last fence before it, whoever
-handles it in the end: an heir that finishes what its predecessor left does so under the predecessor's settings, and
-a replay years of sequences later knows what to decide under.
+An era lasts from one owner to the next: from the end of what a predecessor that left in peace had handled, or else
+from our fence on, because the inputs before it may have been decided. Whoever handles an input in the end does so
+under the settings of its era: an heir that finishes what a dead owner began, and a replay at any later time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from stretto_runtime.bus import EVENTS, Bus
-from stretto_runtime.log import read
+from stretto_runtime.log import Stored, read
 
 if TYPE_CHECKING:
     from stretto_runtime.service import Service
@@ -33,20 +33,30 @@ class Era:
     seq: int = 0
     version: int | None = None
     settings: dict[str, Any] | None = None
+    fence: int = 0
+    """sequence of the fence that says so"""
 
     @classmethod
     def of(cls, service: Service, seq: int = 0) -> Era:
         """What decides in this process."""
         return cls(seq, service.version, service.deciding())
 
-    def body(self, owner: str, epoch: int) -> bytes:
-        """Of a fence."""
+    def body(self, owner: str, epoch: int, after: int | None) -> bytes:
+        """Of a fence. ``after``: the last input that was handled before, if the owner before left in peace."""
         record = {"owner": owner, "epoch": epoch, "version": self.version, "settings": self.settings}
+        if after is not None:
+            record["after"] = after
         return json.dumps(record, separators=(",", ":")).encode()
 
     def decides_as(self, other: Era) -> bool:
         """Whether the same inputs give the same outputs."""
         return (self.version, self.settings) == (other.version, other.settings)
+
+    @classmethod
+    def read(cls, fence: Stored) -> Era:
+        """What a fence says."""
+        record: dict[str, Any] = json.loads(fence.data)
+        return cls(record.get("after", fence.seq), record.get("version"), record.get("settings"), fence.seq)
 
     def service(self, own: Service) -> Service | None:
         """``own`` under the settings of this era; None if they were not recorded, or this code cannot read them."""
@@ -62,11 +72,14 @@ class Era:
 
 async def eras(bus: Bus, service: str, partition: int, start: int = 1) -> list[Era]:
     """Every era from the fence at ``start`` on, in order."""
-    found: list[Era] = []
-    for stored in await read(bus, EVENTS, [fence_subject(service, partition)], start):
-        record: dict[str, Any] = json.loads(stored.data)
-        found.append(Era(stored.seq, record.get("version"), record.get("settings")))
-    return found
+    return [Era.read(stored) for stored in await read(bus, EVENTS, [fence_subject(service, partition)], start)]
+
+
+async def latest_era(bus: Bus, service: str, partition: int) -> Era:
+    """The one that lasts; one without a record if there is none."""
+    subjects = [fence_subject(service, partition)]
+    found = await read(bus, EVENTS, subjects, deliver_policy="last_per_subject")
+    return Era.read(found[-1]) if found else Era()
 
 
 def era_at(known: Sequence[Era], seq: int) -> Era:

@@ -11,6 +11,10 @@ class SettingsFault(RuntimeFault):
     """A variable of the environment is unknown or its value is refused."""
 
 
+class Refusal(RuntimeFault):
+    """What another version of a machine left cannot be continued by this one: nothing was changed or published."""
+
+
 class BusFault(RuntimeFault):
     """The server refused or did not answer; ``code`` is its error code (0: no answer)."""
 

@@ -26,7 +26,7 @@ from stretto_runtime.telemetry import decision_attributes, traceparent_of
 from stretto_runtime.writer import Writer
 
 if TYPE_CHECKING:
-    from stretto_runtime.partition import Shell
+    from stretto_runtime.shell import Shell
 
 log = structlog.get_logger("stretto.handling")
 

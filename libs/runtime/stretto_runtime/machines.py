@@ -8,15 +8,16 @@ promises an unchanged state. A snapshot bounds that list (200 events or one seco
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any, ClassVar, Protocol
 
 from pydantic import TypeAdapter, ValidationError
 from stretto_core.machine import Action
 
-from stretto_runtime.faults import RuntimeFault
+from stretto_runtime.faults import Refusal
 from stretto_runtime.snapshots import Document
 
 CLUSTER = "_"
@@ -91,7 +92,7 @@ class Machines:
         """Start from saved documents.
 
         Raises:
-            RuntimeFault: a document does not fit the state type of the present code.
+            Refusal: a document is of another version, and the machine does not migrate it, or of another shape.
         """
         for key, document in documents.items():
             self.slots[key] = Slot(self._build(key, document), document)
@@ -128,7 +129,7 @@ class Machines:
         for key in keys:
             slot = self.slots[key]
             document = Document(
-                slot.seq, self._factory.version, self.dump(key, slot.machine), slot.trace, dict(slot.replies)
+                slot.seq, self._version_of(slot.machine), self.dump(key, slot.machine), slot.trace, dict(slot.replies)
             )
             slot.base = saved[key] = document
             slot.events = []
@@ -166,15 +167,45 @@ class Machines:
     def _build(self, key: str, document: Document | None) -> Any:
         if document is None:
             return self._factory.machine(key, None)
+        fresh = self._factory.machine(key, None)
+        version, stored = self._version_of(fresh), document.state
+        whose = f"the snapshot of {self._factory.name} for {key!r} is of version {document.version}, this is {version}"
+        if document.version != version:
+            migrate = getattr(fresh, "migrate", None)
+            if document.version > version or migrate is None:
+                raise Refusal(f"{whose}, which cannot continue it; run version {document.version}, or give the machine "
+                              "migrate(state, from_version)")  # fmt: skip
+            stored = json.dumps(migrate(json.loads(stored), document.version)).encode()
         try:
-            state = self._adapter(key).validate_json(document.state)
+            state = self._adapter(key).validate_json(stored)
         except ValidationError as error:
-            raise RuntimeFault(
-                f"snapshot of {self._factory.name} for {key!r} (code version {document.version}) does not fit version "
-                f"{self._factory.version}: {error.errors()[0]['loc']} {error.errors()[0]['msg']}; "
-                "give new fields of the state a default, or delete the snapshots to replay from the beginning"
-            ) from error
+            first = error.errors()[0]
+            raise Refusal(f"{whose}: {first['loc']} {first['msg']}; give new fields of the state a default, or raise "
+                          "the version and migrate") from error  # fmt: skip
+        dumped = self._adapter(key).dump_json(state)
+        if dumped != stored and (lost := next(_lost(json.loads(stored), json.loads(dumped)), None)) is not None:
+            raise Refusal(f"{whose}: this code does not keep {lost}; raise the version, and let migrate say what "
+                          "becomes of it")  # fmt: skip
         return self._factory.machine(key, state)
+
+    def _version_of(self, machine: Any) -> int:
+        """Of the machine: a service may have one per scope, and its own version covers them all."""
+        return getattr(machine, "version", self._factory.version)
 
     def _adapter(self, key: str) -> TypeAdapter[Any]:
         return self._adapters["cluster" if key == CLUSTER else "job"]
+
+
+def _lost(stored: Any, kept: Any, path: str = "state") -> Iterator[str]:
+    """What is in the stored state and not in what became of it."""
+    if isinstance(stored, dict) and isinstance(kept, dict):
+        for name, value in stored.items():
+            if name in kept:
+                yield from _lost(value, kept[name], f"{path}.{name}")
+            else:
+                yield f"{path}.{name}"
+    elif isinstance(stored, list) and isinstance(kept, list) and len(stored) == len(kept):
+        for index, (one, other) in enumerate(zip(stored, kept, strict=True)):
+            yield from _lost(one, other, f"{path}[{index}]")
+    elif stored != kept:
+        yield f"{path} = {stored!r}"

@@ -64,6 +64,7 @@ class Ownership:
         self._changed = changed
         self._tasks: list[asyncio.Task[None]] = []
         self._tail: Tail | None = None
+        self.refusal = ""
 
     async def join(self) -> None:
         """Become a member and learn the present entries."""
@@ -128,6 +129,12 @@ class Ownership:
         epoch = await self._bus.store(key, self.member.encode(), Fence(key, revision).headers())
         self.owners[partition] = (self.member, epoch)
         return epoch
+
+    async def refuse(self, partition: int, epoch: int, why: str) -> None:
+        """Give back what cannot be continued; the runner then stands aside for replicas that can."""
+        self.refusal = self.refusal or why
+        await self.release(partition, epoch)
+        self._changed()
 
     async def release(self, partition: int, epoch: int) -> None:
         """Empty the entry, if it is still ours."""

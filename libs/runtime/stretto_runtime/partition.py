@@ -8,41 +8,22 @@ follows a death, so there is only one way back and it is the one that is tested.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import structlog
 
-from stretto_runtime.bus import EVENTS, Bus
-from stretto_runtime.eras import Era, fence_subject
-from stretto_runtime.faults import BusFault, Fenced, PartitionLost, RuntimeFault
+from stretto_runtime.eras import Era, fence_subject, latest_era
+from stretto_runtime.faults import BusFault, Fenced, PartitionLost, Refusal, RuntimeFault
 from stretto_runtime.handling import Handling
-from stretto_runtime.inputs import CLUSTER_PARTITION, Routes
-from stretto_runtime.log import Fence, scan
+from stretto_runtime.log import Fence
 from stretto_runtime.machines import Machines
-from stretto_runtime.ownership import Ownership
 from stretto_runtime.rpc import Journal
 from stretto_runtime.session import Session
-from stretto_runtime.snapshots import Cursor, Snapshots
-from stretto_runtime.telemetry import Metrics, Tracing
+from stretto_runtime.shell import Shell
+from stretto_runtime.snapshots import Snapshots
+from stretto_runtime.succession import finish, published_ids
 from stretto_runtime.writer import Writer, learn_streams
 
-if TYPE_CHECKING:
-    from stretto_runtime.service import Service
-
 log = structlog.get_logger("stretto.partition")
-
-
-@dataclass(slots=True)
-class Shell:
-    """What all partitions of one replica share."""
-
-    service: Service
-    bus: Bus
-    ownership: Ownership
-    routes: Routes
-    metrics: Metrics
-    tracing: Tracing
 
 
 class Partition:
@@ -77,6 +58,10 @@ class Partition:
                 usurped = self.epoch > 0 and ownership.usurped(self.number, self.epoch)
                 if usurped or isinstance(fault, PartitionLost):
                     return
+            except Refusal as fault:
+                await self._shell.ownership.refuse(self.number, self.epoch, str(fault))
+                self.fault = str(fault)
+                return
             except RuntimeFault as fault:
                 self.fault = str(fault)
                 log.error("partition cannot be served", partition=self.number, fault=str(fault))
@@ -104,15 +89,19 @@ class Partition:
         self.connection_broke = False
         await learn_streams(shell.bus)
         self.epoch = await shell.ownership.take(self.number)
-        subject = fence_subject(service.name, self.number)
-        body = Era.of(service).body(shell.ownership.member, self.epoch)
-        fence = Fence(subject, await shell.bus.store(subject, body))
         owner_key = shell.ownership.owner_key(self.number)
         snapshots = Snapshots(shell.bus, service.name, self.number, owner_key, self.epoch)
-        loaded = await snapshots.load()
+        before = await latest_era(shell.bus, service.name, self.number)
+        left_after = await snapshots.left_after()
+        subject = fence_subject(service.name, self.number)
+        body = Era.of(service).body(shell.ownership.member, self.epoch, left_after)
+        fence = Fence(subject, await shell.bus.store(subject, body))
+        loaded = await snapshots.load(fence.seq)
+        if left_after is None:
+            loaded = await finish(shell, self.number, before, loaded, snapshots, fence)
         self.machines = machines = Machines(service)
         machines.load(loaded.documents)
-        published = await self._published(loaded.cursor, fence)
+        published = await published_ids(shell.bus, service.name, self.number, loaded.cursor.out_seq + 1, fence.seq)
         writer = Writer(shell.bus, fence, self.wake)
         name = f"{service.name}:{self.number}:{self.epoch}"
         journal = Journal(
@@ -131,20 +120,3 @@ class Partition:
         finally:
             shell.bus.on_reconnect.remove(self._reconnected)
             await writer.close()
-
-    async def _published(self, cursor: Cursor, fence: Fence) -> set[str]:
-        """The ids that our predecessors have published since the snapshot: never to be published again."""
-        name = self._shell.service.name
-        token = "*" if self.number == CLUSTER_PARTITION else str(self.number)
-        start = cursor.out_seq + 1
-        mine = f"{name}:"
-        found: set[str] = set()
-        # with our fence among them, whichever server answers has all that came before it
-        filters = [f"{token}.evt.v1.{name}.*.*", fence.subject]
-        async for stored in scan(self._shell.bus, EVENTS, filters, start, fence.seq, headers_only=True):
-            if stored.seq > fence.seq:
-                break
-            message_id = stored.headers.get("Nats-Msg-Id", "")
-            if message_id.startswith(mine):
-                found.add(message_id)
-        return found

@@ -30,8 +30,8 @@ from stretto_runtime.inputs import Arrival, Routes
 from stretto_runtime.log import Fence, Stored, read, scan
 from stretto_runtime.machines import CLUSTER, Machines
 from stretto_runtime.ownership import Ownership
-from stretto_runtime.partition import Shell
 from stretto_runtime.service import Service
+from stretto_runtime.shell import Shell
 from stretto_runtime.snapshots import Cursor, Document
 from stretto_runtime.telemetry import Metrics, Tracing
 from stretto_runtime.writer import Writer

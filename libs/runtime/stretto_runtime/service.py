@@ -18,15 +18,17 @@ from stretto_wire.base import Message
 from stretto_wire.registry import PARTITIONS, encode, partition_of
 
 from stretto_runtime.bus import Bus
-from stretto_runtime.faults import BusFault, PartitionLost, RuntimeFault
+from stretto_runtime.faults import BusFault, PartitionLost, Refusal, RuntimeFault
 from stretto_runtime.fullness import Fullness
 from stretto_runtime.health import Health
 from stretto_runtime.inputs import Input, Meta, Routes, observation_entry
 from stretto_runtime.machines import CLUSTER
 from stretto_runtime.ownership import Ownership
-from stretto_runtime.partition import Partition, Shell
+from stretto_runtime.partition import Partition
 from stretto_runtime.rpc import Caller
 from stretto_runtime.settings import Settings
+from stretto_runtime.shell import Shell
+from stretto_runtime.succession import check_snapshots
 from stretto_runtime.telemetry import Metrics, Tracing, configure_logs
 
 RECHECK_S = 5.0
@@ -143,6 +145,7 @@ class Runner:
         self._ownership: Ownership | None = None
         self._caller: Caller | None = None
         self._fullness: Fullness | None = None
+        self._refusal = ""
         service.attach(self)
 
     async def run(self) -> None:
@@ -158,26 +161,21 @@ class Runner:
             await health.stop()
             return
         self._caller = Caller(self._bus)
-        ownership = Ownership(self._bus, service.name, PARTITIONS, settings.lease_s, self.wake)
         routes = Routes(service.name, service.inputs, service.observations)
-        shell = Shell(service, self._bus, ownership, routes, self.metrics, tracing)
         self._fullness = Fullness(self._bus, self.metrics, settings.stream_look_s)
         looking = asyncio.create_task(self._fullness.run())
         try:
-            await self._join(ownership)
-            self._ownership = ownership
             while not self._stop.is_set():
-                self._wake.clear()
-                self._reconcile(shell)
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), RECHECK_S)
-            await self._leave_all()
+                self._ownership = ownership = await self._join(self._bus)
+                if ownership is not None:
+                    await self._serve(Shell(service, self._bus, ownership, routes, self.metrics, tracing))
         finally:
             looking.cancel()
             for _, task in self._partitions.values():
                 task.cancel()
             await asyncio.gather(*(task for _, task in self._partitions.values()), return_exceptions=True)
-            await ownership.leave()
+            if self._ownership is not None:
+                await self._ownership.leave()
             await health.stop()
             await self._bus.close()
             tracing.close()
@@ -215,6 +213,7 @@ class Runner:
             "partitions": live,
             "should_own": mine,
             "faults": faults,
+            "refusal": self._refusal,
             "warning": self._fullness.warning if self._fullness else "",
         }
 
@@ -236,16 +235,50 @@ class Runner:
         slot = held[0].machines.slots.get(key) if held and held[0].machines and key != CLUSTER else None
         return slot.trace if slot else ""
 
-    async def _join(self, ownership: Ownership) -> None:
-        """The streams may not be there yet: somebody provisions them while we start."""
+    async def _join(self, bus: Bus) -> Ownership | None:
+        """A member, once there are streams and this code can continue what is saved; None when told to stop.
+
+        Until then nothing is taken: replicas of the version that can continue it go on undisturbed.
+        """
+        ownership = Ownership(bus, self.service.name, PARTITIONS, self.settings.lease_s, self.wake)
         while not self._stop.is_set():
+            pause_s = 0.5
             try:
+                await check_snapshots(bus, self.service)
                 await ownership.join()
-                return
+                self._refusal = ""
+                return ownership
             except BusFault as fault:
                 log.warning("waiting for the streams", fault=str(fault))
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stop.wait(), 0.5)
+            except Refusal as refusal:
+                self._refuse(str(refusal))
+                pause_s = RECHECK_S
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), pause_s)
+        return None
+
+    async def _serve(self, shell: Shell) -> None:
+        """Until told to stop, or until something cannot be continued: then everything is left to those who can."""
+        while not self._stop.is_set() and not shell.ownership.refusal:
+            self._wake.clear()
+            self._reconcile(shell)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), RECHECK_S)
+        if shell.ownership.refusal:
+            self._refuse(shell.ownership.refusal)
+        await self._leave_all()
+        if not self._stop.is_set():
+            self._partitions.clear()
+            self._ownership = None
+            await shell.ownership.leave()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), RECHECK_S)
+
+    def _refuse(self, why: str) -> None:
+        if why != self._refusal:
+            log.error("standing aside: what is saved cannot be continued", reason=why)
+        self._refusal = why
+        self.metrics.refused.inc()
 
     def _reconcile(self, shell: Shell) -> None:
         ownership = shell.ownership

@@ -22,7 +22,8 @@ from stretto_runtime.rpc import Journal, refusal
 from stretto_runtime.snapshots import Cursor, Snapshots
 
 if TYPE_CHECKING:
-    from stretto_runtime.partition import Partition, Shell
+    from stretto_runtime.partition import Partition
+    from stretto_runtime.shell import Shell
 
 SETTLE_AGAIN_S = 1.0
 MIN_SNAPSHOT_S = 0.2

@@ -11,7 +11,7 @@ Every write expects the owner entry to be of our epoch, so a former owner cannot
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from stretto_runtime.bus import PIPELINED, STATE, STATE_PREFIX, Bus
@@ -21,11 +21,14 @@ from stretto_runtime.writer import Output, chunks, store_together
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """``seq``: last input contained; ``out_seq``: last own output stored by then; ``version`` of the machine code."""
+    """``seq``: last input contained; ``out_seq``: last own output stored by then; ``version`` of the machine code;
+    ``fence`` of the owner that wrote it.
+    """
 
     seq: int = 0
     out_seq: int = 0
     version: int = 0
+    fence: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +66,17 @@ class Snapshots:
         self._bus = bus
         self._base = f"{service}.{partition}"
         self._fence = Fence(owner_key, epoch)
+        self._fence_seq = 0
 
-    async def load(self) -> Loaded:
-        """Everything of this partition; then marks it, which proves that we were still the owner after the fence.
+    async def left_after(self) -> int | None:
+        """The last input that is handled, if the last owner left in peace; None if it may have decided more."""
+        subject = f"{STATE_PREFIX}mark.{self._base}"
+        found = await read(self._bus, STATE, [subject], deliver_policy="last_per_subject")
+        mark = json.loads(found[-1].data) if found else {"clean": False}
+        return int(mark["cursor"]) if mark["clean"] else None
+
+    async def load(self, fence_seq: int) -> Loaded:
+        """Everything of this partition; then marks it, which proves that we were still the owner after our fence.
 
         Raises:
             Fenced: we are not the owner any more.
@@ -76,6 +87,7 @@ class Snapshots:
         entries = await read(
             self._bus, STATE, [*filters, self._fence.subject], until=self._fence.seq, deliver_policy="last_per_subject"
         )
+        self._fence_seq = fence_seq
         cursor, documents, mark = Cursor(), dict[str, Document](), dict[str, Any]()
         for stored in entries:
             kind = stored.subject.removeprefix(STATE_PREFIX).partition(".")[0]
@@ -103,7 +115,7 @@ class Snapshots:
         documents = [
             Output(f"{STATE_PREFIX}snap.{self._base}.{key}", document.encode(), {}) for key, document in dirty.items()
         ]
-        body = json.dumps({"seq": cursor.seq, "out_seq": cursor.out_seq, "version": cursor.version}).encode()
+        body = json.dumps({**asdict(cursor), "fence": self._fence_seq}).encode()
         last = Output(f"{STATE_PREFIX}cursor.{self._base}", body, {})
         if self._bus.batch_from == PIPELINED:
             groups, threshold = [documents, [last]], len(documents) + 2

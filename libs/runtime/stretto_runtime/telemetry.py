@@ -187,6 +187,9 @@ class Metrics:
         self.dead_letters = counter("dead_letters", "messages set aside", "reason")
         self.faults = counter("machine_faults", "exceptions out of a machine: bugs").labels(**labels)
         self.takeovers = counter("takeovers", "partitions taken").labels(**labels)
+        self.refused = counter("refusals", "times that saved state was of a version that cannot be continued").labels(
+            **labels
+        )
         self.fenced = counter("fenced", "partitions lost to a newer owner").labels(**labels)
         self.snapshots = counter("snapshots", "snapshots written").labels(**labels)
         self.partitions = Gauge(

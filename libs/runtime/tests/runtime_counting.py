@@ -85,6 +85,9 @@ class Counting(Service):
     def machine(self, key: str, state: Any) -> Counter:
         return Counter(state)
 
+    def deciding(self) -> dict[str, Any]:
+        return {}  # how slow it is changes nothing
+
     def to_event(self, message: Any, meta: Meta) -> Any:
         time.sleep(self.settings.delay_s)
         if isinstance(message, requests.NextShard):

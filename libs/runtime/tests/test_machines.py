@@ -93,7 +93,7 @@ def test_a_document_newer_than_the_cursor_is_not_replayed_into() -> None:
 
 
 def test_a_snapshot_that_does_not_fit_the_code_says_what_to_do() -> None:
-    with pytest.raises(RuntimeFault, match=r"'a' \(code version 1\).*'count'.*give new fields"):
+    with pytest.raises(RuntimeFault, match=r"'a' is of version 1.*'count'.*give new fields"):
         Machines(Factory()).load({"a": Document(1, 1, b'{"count": "many"}')})
 
 

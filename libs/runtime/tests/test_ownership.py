@@ -69,10 +69,10 @@ async def test_a_former_owner_can_write_neither_outputs_nor_snapshots(client: Cl
     with pytest.raises(Fenced):
         await Snapshots(bus, "dispatcher", 3, key, epoch).save(document, Cursor(7, 7, 1))
     with pytest.raises(Fenced):
-        await Snapshots(bus, "dispatcher", 3, key, epoch).load()
+        await Snapshots(bus, "dispatcher", 3, key, epoch).load(1)
     heir = Snapshots(bus, "dispatcher", 3, key, newer)
     await heir.save(document, Cursor(9, 8, 1))
-    loaded = await heir.load()
+    loaded = await heir.load(5)
     assert loaded.cursor == Cursor(9, 8, 1)
     assert loaded.documents == document
 

@@ -29,6 +29,9 @@ class Scaled(Counting):
     settings_type = Scaling
     tick_s = 0.2
 
+    def deciding(self) -> dict[str, Any]:
+        return {"factor": self.settings.factor}
+
     def to_event(self, message: Any, meta: Any) -> Any:
         event = super().to_event(message, meta)
         return Add(event.job, event.value * self.settings.factor) if isinstance(event, Add) else event

@@ -1,0 +1,146 @@
+"""What a dead owner of other settings or other code began is finished as it would have done, or not at all.
+
+Between its last snapshot and our fence it may have decided inputs, and what it published stands. Under the same
+settings and code a replay comes to the same decisions, and that is the usual way (``Session``). Under other settings
+those inputs are decided under the old ones, saved, and only what follows is decided under ours. Under other code they
+are decided by ours and compared with everything that was published: where it decides otherwise, or would have decided
+something that was not, the partition is refused, because its state would contradict what the world was told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import structlog
+
+from stretto_runtime.bus import EVENTS, STATE, STATE_PREFIX, Bus
+from stretto_runtime.eras import Era, era_at, eras, fence_subject
+from stretto_runtime.faults import Refusal
+from stretto_runtime.handling import Handling
+from stretto_runtime.inputs import CLUSTER_PARTITION
+from stretto_runtime.log import Fence, Stored, scan
+from stretto_runtime.machines import CLUSTER, Machines
+from stretto_runtime.shell import Shell
+from stretto_runtime.snapshots import Cursor, Document, Loaded, Snapshots
+from stretto_runtime.writer import Writer
+
+if TYPE_CHECKING:
+    from stretto_runtime.service import Service
+
+log = structlog.get_logger("stretto.succession")
+
+
+async def finish(shell: Shell, number: int, before: Era, loaded: Loaded, snapshots: Snapshots, fence: Fence) -> Loaded:
+    """Decide what the owners before ours may have decided, each input in its era; what is then to be continued from.
+
+    Nothing has to be done, and nothing is, if all decided as we do.
+
+    Raises:
+        Refusal: this code would contradict what was published; nothing was stored.
+    """
+    service, cursor = shell.service, loaded.cursor
+    own = Era.of(service)
+    if before.fence == 0 or (before.fence == cursor.fence and before.decides_as(own)):
+        return loaded  # nobody was before, or who was wrote the snapshot and decides as we do
+    known = [era for era in await eras(shell.bus, service.name, number) if era.fence < fence.seq]
+    pending = [era_at(known, cursor.seq + 1), *(era for era in known if era.seq > cursor.seq)]
+    if all(era.decides_as(own) for era in pending):
+        return loaded
+    writer = _Comparing(shell.bus, fence, await _unfinished(shell.bus, service.name, number, loaded, fence), number)
+    documents = dict(loaded.documents)
+    coming = deque(pending[1:])
+    handling = _handling(shell, number, pending[0], documents, writer, fence)
+    async for stored in scan(shell.bus, EVENTS, shell.routes.filters(number), cursor.seq + 1):
+        if stored.seq > fence.seq:
+            break
+        while coming and coming[0].seq < stored.seq:
+            documents |= handling.machines.documents(sorted(handling.machines.slots))
+            handling = _handling(shell, number, coming.popleft(), documents, writer, fence)
+        await handling.handle(stored)
+    writer.check_all_made()
+    await writer.drain()
+    changed = handling.machines.documents(sorted(handling.machines.slots))
+    done = Cursor(fence.seq, fence.seq, service.version)
+    await snapshots.save(changed, done)
+    log.info("finished what another era had begun", partition=number, after=cursor.seq, up_to=fence.seq)
+    return replace(loaded, cursor=done, documents=documents | changed)
+
+
+async def check_snapshots(bus: Bus, service: Service) -> None:
+    """Before anything is taken: whether this code can continue everything that is saved. Raises Refusal."""
+    async for stored in scan(bus, STATE, [f"{STATE_PREFIX}snap.{service.name}.*.*"], deliver_policy="last_per_subject"):
+        if stored.data:
+            Machines(service).load({stored.subject.rpartition(".")[2]: Document.decode(stored.data)})
+
+
+def _handling(
+    shell: Shell, number: int, era: Era, documents: dict[str, Document], writer: Writer, fence: Fence
+) -> Handling:
+    then = era.service(shell.service) or shell.service
+    machines = Machines(then)
+    machines.load(documents)
+    return Handling(replace(shell, service=then), number, machines, writer, set(), fence.seq, 1)
+
+
+async def published_ids(bus: Bus, service: str, number: int, start: int, end: int) -> set[str]:
+    """The ids that predecessors have published since the snapshot: never to be published again."""
+    return {stored.headers["Nats-Msg-Id"] async for stored in _outputs(bus, service, number, start, end, True)}
+
+
+async def _unfinished(bus: Bus, service: str, number: int, loaded: Loaded, fence: Fence) -> dict[str, Stored]:
+    """What was published of inputs that no document contains."""
+    found: dict[str, Stored] = {}
+    async for stored in _outputs(bus, service, number, loaded.cursor.out_seq + 1, fence.seq, False):
+        seq, _, rest = stored.headers["Nats-Msg-Id"].split(":")[1].partition(".")
+        # what the cluster's machine publishes is stored in the partitions of the jobs that it is about
+        owner = CLUSTER_PARTITION if rest == CLUSTER else int(stored.subject.partition(".")[0])
+        document = loaded.documents.get(CLUSTER if rest == CLUSTER else stored.subject.rpartition(".")[2])
+        if owner == number and int(seq) > max(loaded.cursor.seq, document.seq if document else 0):
+            found[stored.headers["Nats-Msg-Id"]] = stored
+    return found
+
+
+async def _outputs(
+    bus: Bus, service: str, number: int, start: int, end: int, headers_only: bool
+) -> AsyncGenerator[Stored]:
+    token = "*" if number == CLUSTER_PARTITION else str(number)
+    # with our fence among them, whichever server answers has all that came before it
+    subjects = [f"{token}.evt.v1.{service}.*.*", fence_subject(service, number)]
+    async for stored in scan(bus, EVENTS, subjects, start, end, headers_only=headers_only):
+        if stored.seq > end:
+            break
+        if stored.headers.get("Nats-Msg-Id", "").startswith(f"{service}:"):
+            yield stored
+
+
+class _Comparing(Writer):
+    """Publishes what is missing, once everything that was published has been made again, byte by byte."""
+
+    def __init__(self, bus: Bus, fence: Fence, published: dict[str, Stored], number: int) -> None:
+        super().__init__(bus, fence, asyncio.Event())
+        self._left = published
+        self._number = number
+
+    async def send(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
+        stored = self._left.pop(headers["Nats-Msg-Id"], None)
+        if stored is None:
+            self.check_all_made()  # outputs are stored in order: what is missing comes after what is there
+            await super().send(subject, data, headers)
+        elif (stored.subject.partition(".")[2], stored.data) != (subject, data):
+            self._refuse(stored, "otherwise")
+
+    def check_all_made(self) -> None:
+        """Raises Refusal if something was published that was not made again."""
+        for stored in self._left.values():
+            self._refuse(stored, "not at all")
+
+    def _refuse(self, stored: Stored, how: str) -> None:
+        raise Refusal(
+            f"partition {self._number}: {stored.headers['Nats-Msg-Id']} ({stored.subject}) was published, is in no "
+            f"snapshot, and this version decides it {how}; start the version of then once more and stop it by SIGTERM, "
+            "so that nothing is left unfinished"
+        )
