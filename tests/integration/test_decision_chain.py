@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -231,3 +234,36 @@ async def test_memory_is_decided_within_the_capacity_and_a_second_job_waits(chai
     assert (refused.job, refused.kind) == ("ctr-2", "initial")
     assert any("it waits" in reason for reason in refused.reasons)
     assert await chain.client.dead_letters() == []
+
+
+async def test_all_that_was_decided_under_changing_capacity_is_replayed_bit_by_bit(chain: Chain) -> None:
+    """From what is on disk, with nothing running; then under a setting that decides otherwise."""
+    await chain.client.publish(submission())
+    chain.world = asyncio.create_task(chain.live())
+    await chain.until(lambda: len(chain.facts(events.PlanDecided)) >= 2)
+    await chain.stop("arbiter")
+    chain.start(Arbiter, ArbiterSettings, cpu_cores=4, memory_bytes=8 * GIB, settle_s=0, round_s=0)
+    before = len(chain.facts(events.PlanDecided)) + len(chain.facts(events.PlanRefused))
+    await chain.until(lambda: len(chain.facts(events.PlanDecided)) + len(chain.facts(events.PlanRefused)) > before, 30)
+    chain.world.cancel()
+    for name in ("fitter", "planner", "arbiter"):
+        await chain.stop(name)
+    chain.server.stop()
+
+    async def stretto_replay(*more: str) -> tuple[int, dict[str, Any]]:
+        services = [word for name in ("fitter", "planner", "arbiter") for word in ("--service", name)]
+        command = [sys.executable, "-m", "stretto_cli.main", "replay", JOB, "-o", "json", "--folder", str(chain.folder)]
+        done = await asyncio.to_thread(subprocess.run, [*command, *services, *more], capture_output=True, check=False)
+        return done.returncode, json.loads(done.stdout)
+
+    status, told = await stretto_replay()
+    assert (status, told["reproduced"]) == (0, True), told
+    for service in told["services"]:
+        assert service["same"] == service["decisions"] > 0, service
+        assert service["unseen"] == []
+    status, told = await stretto_replay("--set", "STRETTO_ARBITER_CPU_CORES=1.0")
+    fitter, planner, arbiter = told["services"]
+    assert (status, fitter["differences"], planner["differences"]) == (1, [], [])
+    first = arbiter["differences"][0]
+    assert first["version"] == Arbiter.version
+    assert any("free" in field["field"] or "reasons" in field["field"] for field in first["fields"])

@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 from typer.core import TyperGroup
 
-from .commands import cluster, demonstration, jobs, tracing, watching
+from .commands import cluster, demonstration, jobs, replaying, tracing, watching
 from .errors import BadInput, CliError, of_system
 from .options import check_environment, complaints
 
@@ -85,6 +85,7 @@ cluster.register(app)
 jobs.register(app)
 watching.register(app)
 tracing.register(app)
+replaying.register(app)
 demonstration.register(app)
 
 if __name__ == "__main__":

@@ -1,0 +1,207 @@
+"""``stretto replay``: finds services and stream, lets the runtime decide again, tells what came out otherwise."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.text import Text
+from stretto_runtime import BusFault, Client, EmbeddedServer, RuntimeFault, Service, SettingsFault
+from stretto_runtime.provision import SERVICES
+from stretto_runtime.replay import Decision, Replayed, replay
+from stretto_runtime.server import credentials
+from stretto_runtime.telemetry import configure_logs
+
+from . import figures
+from .embedded import read_state
+from .errors import BadInput, CliError, NotRunning
+from .render import table
+
+MACHINES = tuple(name for name in SERVICES if name != "gateway")
+"""The services that decide by machines; the gateway only tells."""
+FIELDS_SHOWN = 12
+TEXT_SHOWN = 60
+
+
+def service_named(name: str, folder: Path) -> Service:
+    """The service of that name, with its defaults. Raises BadInput, and CliError when it is not installed."""
+    if name not in MACHINES:
+        raise BadInput(f"--service {name}: give one of {', '.join(MACHINES)}")
+    try:
+        module = importlib.import_module(f"stretto_{name}.service")  # by name, as `up` starts them
+    except ImportError as error:
+        raise CliError(f"stretto-{name} cannot be loaded ({error}); install stretto-cli[embedded]") from error
+    (found,) = (
+        kind
+        for kind in vars(module).values()
+        if isinstance(kind, type) and issubclass(kind, Service) and kind.__module__ == module.__name__
+    )
+    return found(found.settings_type.load(name, {"STRETTO_STATE_FOLDER": str(folder)}))
+
+
+def overrides(service: Service, settings: Sequence[str]) -> dict[str, Any]:
+    """Those of ``STRETTO_<SERVICE>_<FIELD>=value`` that are this service's. Raises BadInput."""
+    given: dict[str, str] = {}
+    for entry in settings:
+        name, equals, value = entry.partition("=")
+        if not equals or not name.startswith(tuple(f"STRETTO_{one.upper()}_" for one in MACHINES)):
+            raise BadInput(f"--set {entry}: give NAME=VALUE with a name such as STRETTO_ARBITER_RHO")
+        if name.startswith(f"STRETTO_{service.name.upper()}_"):
+            given[name] = value
+    try:
+        found = service.settings_type.load(service.name, given)
+    except SettingsFault as fault:
+        raise BadInput(f"--set: {fault}") from fault
+    return {field: getattr(found, field) for field in found.model_fields_set}
+
+
+async def decide_again(folder: Path, job: str, services: Sequence[str], settings: Sequence[str]) -> list[Replayed]:
+    """Everything that ``services`` decided about ``job``, decided again.
+
+    Raises:
+        BadInput: no such service, setting or job.
+        CliError: the stream cannot be read.
+    """
+    configure_logs("replay", "critical")  # what a machine refused then, it refuses again: no news
+    chosen = [service_named(name, folder) for name in services or MACHINES]
+    changed = {service.name: overrides(service, settings) for service in chosen}
+    if missed := [entry for entry in settings if not any(_concerns(entry, service) for service in chosen)]:
+        raise BadInput(f"--set {missed[0]}: that service is not replayed; name it with --service")
+    try:
+        async with _stream(folder) as client:
+            return [await replay(client.bus, service, job, changed[service.name]) for service in chosen]
+    except BusFault as fault:
+        raise CliError(f"the stream of {folder} cannot be read: {fault}") from fault
+    except RuntimeFault as fault:
+        raise BadInput(str(fault)) from fault
+
+
+def _concerns(entry: str, service: Service) -> bool:
+    return entry.startswith(f"STRETTO_{service.name.upper()}_")
+
+
+@asynccontextmanager
+async def _stream(folder: Path) -> AsyncGenerator[Client]:
+    """A reader of the installation that runs in ``folder``; of one that is down, its stream alone is woken."""
+    server: EmbeddedServer | None = None
+    try:
+        url = read_state(folder)["nats_url"]
+    except NotRunning:
+        if not (folder / "nats" / "jetstream").is_dir():
+            raise
+        server = EmbeddedServer(folder / "nats")
+        url = server.url
+    lock = (folder / "run" / "lock").open("a") if server else None
+    try:
+        if lock is not None and server is not None:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise CliError(f"an installation is just starting or ending in {folder}; try again") from None
+            await server.start()
+        client = await Client.connect(url, "operator", credentials(folder / "nats")["operator"], "replay")
+        try:
+            yield client
+        finally:
+            await client.close()
+    finally:
+        if server is not None:
+            server.stop()
+        if lock is not None:
+            lock.close()
+
+
+# telling -----------------------------------------------------------------------------------------------------------
+
+
+def different(done: Replayed) -> list[Decision]:
+    """What came out otherwise, oldest first."""
+    return [decision for decision in done.decisions if decision.verdict not in ("same", "not replayed")]
+
+
+def well(found: Sequence[Replayed]) -> bool:
+    """Nothing came out otherwise, and something was decided again if there was anything."""
+    decided = any(done.decisions for done in found)
+    return all(done.reproduced for done in found) and (not decided or any(done.count("same") for done in found))
+
+
+def document(job: str, found: Sequence[Replayed]) -> dict[str, Any]:
+    """For programs."""
+    return {"job": job, "reproduced": well(found), "services": [_of_service(done) for done in found]}
+
+
+def _of_service(done: Replayed) -> dict[str, Any]:
+    body = asdict(done)
+    del body["decisions"]
+    return {
+        **body,
+        "decisions": len(done.decisions),
+        "same": done.count("same"),
+        "not_replayed": done.count("not replayed"),
+        "differences": [
+            {
+                "id": decision.id,
+                "seq": decision.seq,
+                "time_s": decision.time_s,
+                "event": decision.name,
+                "verdict": decision.verdict,
+                "version": decision.version,
+                "fields": [{"field": f, "then": old, "now": new} for f, old, new in decision.differences()],
+            }
+            for decision in different(done)
+        ],
+    }
+
+
+def told(job: str, found: Sequence[Replayed]) -> RenderableType:
+    """For people: a line per service, then each one's first difference field by field."""
+    made = table("service", "reproduced", "other", "not replayed", "inputs", "version then", "now",
+                 right=("reproduced", "other", "not replayed", "inputs"))  # fmt: skip
+    for done in found:
+        total, same, other = len(done.decisions), done.count("same"), len(different(done))
+        then = sorted({decision.version for decision in done.decisions if decision.version is not None})
+        made.add_row(
+            done.service,
+            f"[{'red' if other else 'green'}]{same} of {total}[/]" if total else "[dim]nothing decided[/dim]",
+            str(other or ""),
+            str(done.count("not replayed") or ""),
+            f"{done.inputs:,}",
+            ", ".join(map(str, then)) or "–",
+            str(done.version),
+        )
+    parts: list[RenderableType] = [Text.from_markup(f"[bold]{escape(job)}[/bold] decided again"), made]
+    for done in found:
+        parts += [Text(f"{done.service}: {what}", style="yellow") for what in done.unseen]
+    for done in found:
+        if other := different(done):
+            parts += _first(done, other)
+    return Group(*parts)
+
+
+def _first(done: Replayed, other: Sequence[Decision]) -> list[RenderableType]:
+    first = other[0]
+    more = f", and {len(other) - 1} more after it" if len(other) > 1 else ""
+    title = (
+        f"[red]{done.service}[/red]: {first.name} at {figures.clock(first.time_s)} (input {first.seq}) {first.verdict}"
+        f"{' by this code' if first.verdict == 'differs' else ''}{more}"
+    )
+    made = table("  field", "then", "now", wrapped="now")
+    rows = first.differences()
+    for name, old, new in rows[:FIELDS_SHOWN]:
+        made.add_row(f"  {escape(name)}", _short(old), _short(new))
+    parts: list[RenderableType] = [Text.from_markup(f"\n{title}"), made]
+    if len(rows) > FIELDS_SHOWN:
+        parts.append(Text(f"  … and {len(rows) - FIELDS_SHOWN} more fields; -o json tells all", style="dim"))
+    return parts
+
+
+def _short(value: Any) -> str:
+    text = "–" if value is None else str(value)
+    return escape(text if len(text) <= TEXT_SHOWN else f"{text[:TEXT_SHOWN]}…")
