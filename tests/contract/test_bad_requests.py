@@ -145,11 +145,11 @@ def _exit(**changes: str | None) -> bytes:
 @pytest.mark.parametrize(
     ("body", "field"),
     [
-        (b"\xff\xfe", "(body)"),
+        (b"\xff\xfe", "(document)"),
         (_exit(role=None), "role"),
         (_exit(job="elsewhere"), "job"),
         (_exit(reason="tired"), "reason"),
-        (b'{"pad": "' + b"x" * wire.MAX_MESSAGE_BYTES + b'"}', "(body)"),
+        (b'{"pad": "' + b"x" * wire.MAX_MESSAGE_BYTES + b'"}', "(document)"),
     ],
     ids=["no text", "field absent", "other job", "unknown value", "too large"],
 )

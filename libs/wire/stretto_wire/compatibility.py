@@ -62,7 +62,7 @@ class _Place:
         return replace(self, field=f"{self.field}.{name}" if self.field else name)
 
     def broken(self, change: str, remedy: str = _V2) -> Break:
-        return Break(self.message, self.field or "(body)", change, remedy)
+        return Break(self.message, self.field or "(document)", change, remedy)
 
     def narrowed(self, what: str) -> Iterator[Break]:
         if self.new_readers:

@@ -196,7 +196,7 @@ def parse(subject: str, data: bytes) -> Message:
 def decode(message_type: type[M], data: bytes) -> M:
     """Parse JSON of a known type."""
     if len(data) > MAX_MESSAGE_BYTES:
-        raise WireError("(body)", f"{len(data)} bytes", f"at most {MAX_MESSAGE_BYTES} bytes")
+        raise WireError("(document)", f"{len(data)} bytes", f"at most {MAX_MESSAGE_BYTES} bytes")
     try:
         return message_type.model_validate_json(data, extra="ignore")  # what a newer writer added, also in a JobSpec
     except ValidationError as error:
@@ -208,7 +208,7 @@ def encode(message: Message) -> bytes:
     data = message.model_dump_json().encode()
     if len(data) > MAX_MESSAGE_BYTES:
         raise WireError(
-            "(body)", f"{len(data)} bytes of {type(message).__name__}", f"at most {MAX_MESSAGE_BYTES} bytes"
+            "(document)", f"{len(data)} bytes of {type(message).__name__}", f"at most {MAX_MESSAGE_BYTES} bytes"
         )
     return data
 
