@@ -78,6 +78,9 @@ class Gateway:
     def decisions(self, name: str) -> list[Json]:
         return self._ask("GET", f"/jobs/{name}/decisions")
 
+    def audit(self, name: str) -> Json:
+        return self._ask("GET", f"/jobs/{name}/audit")
+
     def cancel(self, name: str, reason: str = "") -> Json:
         return self._ask("DELETE", f"/jobs/{name}", params={"reason": reason})
 

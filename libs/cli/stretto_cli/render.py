@@ -86,7 +86,7 @@ def books(view: Json) -> list[str]:
         f"samples: {counted['samples_applied']:,} applied of {counted['samples_expected'] + abandoned:,}, "
         f"{counted['samples_lost']} lost, {counted['samples_repeated']} repeated"
         + (
-            f", [red]{abandoned:,} given up because their data failed[/red] (event shard-abandoned)"
+            f", [red]{abandoned:,} given up because their data failed[/red] (listed by `stretto audit`)"
             if abandoned
             else ""
         )

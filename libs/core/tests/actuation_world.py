@@ -73,7 +73,7 @@ class World:
         if steps.converged:
             self.tell(a.PlanApplied(steps.converged))
         if steps.conclude:
-            self.tell(a.BooksTaken((a.Book(10, 0, True, 5, "7"),), None))
+            self.tell(a.BooksTaken((a.Book(0, 5, "7", 1, ()),), None))
         return any(
             (steps.launch, steps.stop, steps.resize, steps.claim, steps.rebalance, steps.converged, steps.conclude)
         )

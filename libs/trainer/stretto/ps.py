@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
+from stretto_wire.books import AppliedBooks, ColumnBooks, ShardApplied
 from stretto_wire.requests import (
     BucketMove,
     ClaimBuckets,
@@ -40,10 +41,13 @@ from .program import build_program
 
 if TYPE_CHECKING:
     from .engine import Control, Layout, ParameterServer
+    from .engine.control import Applied
+    from .engine.layout import I64
 
 log = logging.getLogger("stretto.ps")
 
 _ALL_SLICES = -1
+_BOOKS_READINGS = 20
 
 
 class Agent:
@@ -137,9 +141,45 @@ class Agent:
         middle = np.median(counts)
         return int(counts[int(np.argmax(np.abs(counts - middle)))])
 
-    def _books(self, _: GetBooks) -> GetBooksReply:
+    def _columns_applied(self, shards: set[int]) -> tuple[AppliedBooks, bool]:
+        """What each column that is here counted, those alike together; whether no push came between the readings."""
+        own, before, ids, records, steady = self._reading()
+        for _ in range(_BOOKS_READINGS):
+            if steady:
+                break
+            own, before, ids, records, steady = self._reading()
+        counted: dict[tuple[int, int], list[int]] = {}
+        far: dict[tuple[int, int], list[int]] = {}
+        rows = {int(i): record for i, record in zip(ids, records, strict=True) if int(i) in shards}
+        for column in (int(c) for c in np.flatnonzero(own != 0)):
+            counted.setdefault((int(before.samples[column]), int(before.pushes[column])), []).append(column)
+            for shard, record in rows.items():
+                far.setdefault((shard, int(record[column])), []).append(column)
+        applied = AppliedBooks(
+            columns_total=self._layout.columns,
+            columns=tuple(
+                ColumnBooks(columns=tuple(columns), samples=samples, fingerprint=f"{prints % 2**64:016x}")
+                for (samples, prints), columns in counted.items()
+            ),
+            shards=tuple(
+                ShardApplied(shard=shard, columns=tuple(columns), samples=samples)
+                for (shard, samples), columns in far.items()
+            ),
+        )
+        return applied, steady
+
+    def _reading(self) -> tuple[I64, Applied, I64, I64, bool]:
+        """Ownership, counters and records, and whether neither changed meanwhile."""
+        own, before = self._control.own(), self._control.applied()
+        ids, records = self._control.records()
+        after = self._control.applied()
+        steady = bool((before.pushes == after.pushes).all() and (own == self._control.own()).all())
+        return own, before, ids, records, steady
+
+    def _books(self, request: GetBooks) -> GetBooksReply:
         stats = self._control.stats()
         own = self._control.own()
+        applied, steady = self._columns_applied(set(request.shards))
         return GetBooksReply(
             job=self._job,
             applied_samples=self._applied_samples(),
@@ -147,7 +187,9 @@ class Agent:
             rejected_pushes=stats.rejected,
             owns_dense=bool((own[self._layout.buckets :] != 0).any()),
             rows=self._control.categories(),
-            checksum=f"{self._control.checksum():016x}",
+            checksum=f"{self._control.checksum():016x}" if request.checksum else "",
+            applied=applied,
+            steady=steady,
         )
 
     def _report(self) -> None:

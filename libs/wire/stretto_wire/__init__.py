@@ -7,6 +7,7 @@
 from .base import MAX_MESSAGE_BYTES as MAX_MESSAGE_BYTES
 from .base import Message as Message
 from .base import Record as Record
+from .books import *  # noqa: F403
 from .errors import WireError as WireError
 from .events import *  # noqa: F403
 from .refusals import ERROR_HEADER as ERROR_HEADER

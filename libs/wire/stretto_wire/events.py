@@ -21,6 +21,7 @@ from .base import (
     Seconds,
     Text,
 )
+from .books import AppliedBooks, CompletedBooks
 from .spec import JobSpec
 from .values import (
     Alternative,
@@ -33,17 +34,15 @@ from .values import (
     Metadata,
     ParameterServer,
     Plan,
+    PlanKind,
     PsForecast,
     PsProfile,
+    Reasons,
     Role,
     Shard,
     StepTimes,
     WorkerProfile,
 )
-
-Reasons = Annotated[tuple[Text, ...], Field(max_length=20)]
-PlanKind = Literal["initial", "warm-start", "measure", "improve", "memory", "rebalance", "fit-capacity"]
-
 
 # gateway ---------------------------------------------------------------------------------------------------------
 
@@ -116,9 +115,8 @@ class ModelFitted(Message):
     form: Literal["default", "paper"]
     coefficients: Annotated[dict[Name, Annotated[float, Field(ge=0)]], Field(max_length=20)]
     log_sd: Annotated[float, Field(ge=0, description="posterior standard deviation of the noise of log step time")]
-    covariance: Annotated[tuple[tuple[float, ...], ...], Field(max_length=20)] = Field(
-        default=(), description="of the coefficients in the order in which they are listed, per unit of log_sd squared"
-    )
+    covariance: Annotated[tuple[tuple[float, ...], ...], Field(max_length=20)] = ()
+    """of the coefficients in the order in which they are listed, per unit of log_sd squared"""
     degrees_of_freedom: Annotated[float, Field(gt=0, le=10**6, description="of the t quantile of intervals")] = 4.0
     measured: Annotated[tuple[MeasuredConfiguration, ...], Field(max_length=64)] = ()
     rmsle: Annotated[float, Field(ge=0, description="over the points used")]
@@ -282,12 +280,13 @@ class JobFinished(Message):
 
     samples_expected: Count
     samples_applied: Annotated[Count, Field(description="by the parameter servers' own count")]
-    samples_lost: Count
-    samples_repeated: Annotated[Count, Field(description="applied more than once: 0 unless something is broken")]
+    samples_lost: Annotated[Count, Field(description="by the worst column")]
+    samples_repeated: Annotated[Count, Field(description="by the worst column: 0 unless something is broken")]
     repeats_recognised: Annotated[Count, Field(description="samples of repeated pushes that were not applied again")]
     rows: Count
     checksum: Annotated[str, Field(max_length=100)] = ""
     evaluation: Evaluation | None = None
+    applied: AppliedBooks = AppliedBooks()
 
 
 class JobFailed(Message):
@@ -348,6 +347,7 @@ class JobCompleted(Message):
     shards: Count
     requeued: Count
     started_at_s: EpochSeconds
+    books: CompletedBooks | None = None
 
 
 # checkpoints -----------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from . import events as e
 from . import telemetry as t
 from . import values as v
 from .base import Message
-from .request_examples import REQUESTS
+from .request_examples import APPLIED, COMPLETED, REQUESTS
 from .spec import JobSpec
 
 GIB = 2**30
@@ -274,6 +274,7 @@ ACTUATOR: tuple[Message, ...] = (
         rows=2_811_902,
         checksum="9f1c2d",
         evaluation=v.Evaluation(samples=100_000, loss=0.4512, auc=0.7983),
+        applied=APPLIED,
     ),
     e.JobFailed(job=JOB, reason="the model's code failed 10 times: ValueError: unknown column C27"),
 )
@@ -300,6 +301,7 @@ DISPATCHER: tuple[Message, ...] = (
         shards=2_798,
         requeued=1,
         started_at_s=NOW_S - 1_402.0,
+        books=COMPLETED,
     ),
 )
 

@@ -124,7 +124,9 @@ CHANNELS: tuple[Channel, ...] = (
     Channel("rpc", "dispatcher", "shard-heartbeat", r.ShardHeartbeat, ("worker",), r.ShardHeartbeatReply),
     Channel("rpc", "dispatcher", "release-shard", r.ReleaseShard, ("worker",), r.ReleaseShardReply),
     Channel("rpc", "dispatcher", "mark-ledger", r.MarkLedger, ("checkpoints",), r.MarkLedgerReply),
-    Channel("rpc", "actuator", "get-servers", r.GetServers, ("worker", "ps", "cli", "actuator"), r.GetServersReply),
+    Channel("rpc", "dispatcher", "audit-ledger", r.AuditLedger, ("gateway", "cli"), r.AuditLedgerReply),
+    Channel("rpc", "actuator", "get-servers", r.GetServers,
+            ("worker", "ps", "cli", "gateway", "actuator"), r.GetServersReply),
     Channel("rpc", "checkpoints", "save-checkpoint", r.SaveCheckpoint, ("gateway", "cli"), r.SaveCheckpointReply),
     Channel("pod", "pod", "ping", r.PodPing, ("actuator",), r.PodPingReply),
     Channel("pod", "ps", "take-buckets", r.TakeBuckets, ("actuator",), r.TakeBucketsReply),
@@ -136,7 +138,7 @@ CHANNELS: tuple[Channel, ...] = (
     Channel("pod", "ps", "import-state", r.ImportState, ("checkpoints",), r.ImportStateReply),
     Channel("pod", "worker", "train-under", r.TrainUnder, ("actuator",), r.TrainUnderReply),
     Channel("pod", "worker", "evaluate-model", r.EvaluateModel, ("actuator",), r.EvaluateModelReply),
-    Channel("pod", "ps", "get-books", r.GetBooks, ("actuator", "cli"), r.GetBooksReply),
+    Channel("pod", "ps", "get-books", r.GetBooks, ("actuator", "gateway", "cli"), r.GetBooksReply),
 )  # fmt: skip
 
 _BY_MESSAGE = {channel.message: channel for channel in CHANNELS}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from . import books as b
 from . import requests as r
 from . import values as v
 from .base import Message
@@ -22,6 +23,22 @@ CHECKPOINT = v.CheckpointRef(
 )
 LEDGER = '{"epoch":0,"next":311,"open":[[311,12288]]}'
 
+APPLIED = b.AppliedBooks(
+    columns_total=76,
+    columns=(b.ColumnBooks(columns=tuple(range(76)), samples=91_681_234, fingerprint="53a1bd0c77e94f18"),),
+)
+COMPLETED = b.CompletedBooks(fingerprint="53a1bd0c77e94f18")
+BOOKS = b.LedgerBooks(
+    samples_total=91_681_234,
+    epoch_samples=45_840_617,
+    samples_done=10_190_848,
+    samples_given_up=0,
+    samples_waiting=81_457_618,
+    epochs=(b.EpochBooks(epoch=0, waiting=35_617_001, in_flight=32_768, given_up=0, done=10_190_848),),
+    open=(b.Lease(pod="worker-1", shard=SHARD),),
+    books=b.CompletedBooks(fingerprint="a90d4be216c0773f"),
+)
+
 DISPATCHER: tuple[Message, ...] = (
     r.NextShard(job=JOB, request_id="worker-1:312", pod="worker-1", complete=r.ShardReport(id=310, attempt=1)),
     r.NextShardReply(job=JOB, answer="shard", shard=SHARD, forget=(307, 308)),
@@ -31,6 +48,8 @@ DISPATCHER: tuple[Message, ...] = (
     r.ReleaseShardReply(job=JOB, answer="ok"),
     r.MarkLedger(job=JOB, request_id="checkpoint-000003"),
     r.MarkLedgerReply(job=JOB, answer="ok", ledger=LEDGER, samples_done=10_158_080),
+    r.AuditLedger(job=JOB),
+    r.AuditLedgerReply(job=JOB, answer="ok", ledger=BOOKS),
 )
 
 OWNERS: tuple[Message, ...] = (
@@ -78,7 +97,7 @@ PODS: tuple[Message, ...] = (
     r.TrainUnderReply(job=JOB),
     r.EvaluateModel(job=JOB, samples=100_000),
     r.EvaluateModelReply(job=JOB, state="done", evaluation=v.Evaluation(samples=100_000, loss=0.4512, auc=0.7983)),
-    r.GetBooks(job=JOB),
+    r.GetBooks(job=JOB, shards=(311,)),
     r.GetBooksReply(
         job=JOB,
         applied_samples=91_681_234,
@@ -87,6 +106,7 @@ PODS: tuple[Message, ...] = (
         owns_dense=True,
         rows=1_405_951,
         checksum="9f1c2d",
+        applied=APPLIED,
     ),
 )
 

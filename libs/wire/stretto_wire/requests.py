@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from .base import Bytes, Count, Message, Name, PodId, Rate, Record, RequestId, Seconds, Text
+from .books import AppliedBooks, LedgerBooks
 from .values import CheckpointRef, Evaluation, ParameterServer, Shard
 
 # dispatcher ------------------------------------------------------------------------------------------------------
@@ -96,6 +97,17 @@ class MarkLedgerReply(Message):
     answer: Literal["ok", "unknown"]
     ledger: Annotated[str, Field(max_length=200_000)] = ""
     samples_done: Count = 0
+
+
+class AuditLedger(Message):
+    """Show the books at this instant. Changes nothing."""
+
+
+class AuditLedgerReply(Message):
+    """Everything the ledger knows of where the samples are."""
+
+    answer: Literal["ok", "unknown"]
+    ledger: LedgerBooks | None = None
 
 
 # actuator --------------------------------------------------------------------------------------------------------
@@ -301,11 +313,17 @@ class EvaluateModelReply(Message):
 
 
 class GetBooks(Message):
-    """What has this parameter server applied? Counted where gradients land, independent of the ledger."""
+    """What has this parameter server applied? Counted where gradients land, independent of the ledger.
+
+    ``shards``: also how far its columns are with these. ``checksum`` false spares it to read all its rows.
+    """
+
+    shards: Annotated[tuple[Count, ...], Field(max_length=1000)] = ()
+    checksum: bool = True
 
 
 class GetBooksReply(Message):
-    """Per open or remembered shard: samples applied in the dense group it owns; and the totals of all time."""
+    """The totals of all time, and what each column counted: of one instant between two pushes if ``steady``."""
 
     applied_samples: Count
     skipped_repeats: Annotated[
@@ -315,3 +333,5 @@ class GetBooksReply(Message):
     owns_dense: bool
     rows: Count
     checksum: Annotated[str, Field(max_length=100, description="order-free, over keys, rows and slots")] = ""
+    applied: AppliedBooks = AppliedBooks()
+    steady: bool = True

@@ -9,6 +9,8 @@ from pydantic import Field, StringConstraints, model_validator
 from .base import Bytes, Cores, Count, Fraction, JobId, Money, Name, PodId, Rate, Record, Seconds, Text
 
 Role = Literal["worker", "ps", "data"]
+Reasons = Annotated[tuple[Text, ...], Field(max_length=20)]
+PlanKind = Literal["initial", "warm-start", "measure", "improve", "memory", "rebalance", "fit-capacity"]
 
 Metadata = Annotated[
     dict[Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,39}$")], str | int | float | bool],

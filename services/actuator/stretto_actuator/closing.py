@@ -45,14 +45,15 @@ class Closing:
                 return
             log.warning("finishing without the last checkpoint", job=self._job, waited_s=waited_s)
         servers = [pod.name for pod in state.listed()]
-        replies = await asyncio.gather(*(self._edge.call_pod(s, wire.GetBooks(job=self._job), 30.0) for s in servers))
+        given_up = tuple(shard for shard, _ in state.completed.given_up)
+        request = wire.GetBooks(job=self._job, shards=given_up)
+        replies = await asyncio.gather(*(self._edge.call_pod(s, request, 30.0) for s in servers))
         books = tuple(
             seen.BookOfPs(
-                applied_samples=reply.applied_samples,
                 skipped_repeats=reply.skipped_repeats,
-                owns_dense=reply.owns_dense,
                 rows=reply.rows,
                 checksum=reply.checksum,
+                applied=reply.applied,
             )
             for reply in replies
         )

@@ -9,6 +9,7 @@ from typing import Any
 import stretto_wire as wire
 from stretto_core import actuation as core
 from stretto_core.checkpointing.facts import is_final, is_restore
+from stretto_core.ledger import Applied, Counted
 from stretto_core.types import Plan
 
 from . import observations as seen
@@ -39,6 +40,26 @@ def _submitted(message: wire.JobSubmitted) -> core.JobSubmitted:
     )
 
 
+def _completed(message: wire.JobCompleted) -> core.JobCompleted:
+    books = message.books
+    if books is None:
+        return core.JobCompleted(message.samples_abandoned)
+    given_up = tuple((entry.shard, entry.offset) for entry in books.given_up)
+    return core.JobCompleted(message.samples_abandoned, books.samples_before, int(books.fingerprint, 16), given_up)
+
+
+def _book(book: seen.BookOfPs) -> core.Book:
+    applied = book.applied
+    return core.Book(
+        skipped_repeats=book.skipped_repeats,
+        rows=book.rows,
+        checksum=book.checksum,
+        columns_total=applied.columns_total,
+        counted=tuple(Counted(part.columns, part.samples, int(part.fingerprint, 16)) for part in applied.columns),
+        applied=tuple(Applied(part.shard, part.columns, part.samples) for part in applied.shards),
+    )
+
+
 def _gone(message: seen.PodGone) -> core.PodExited:
     return core.PodExited(message.pod, message.reason, message.exit_code, message.detail)
 
@@ -63,7 +84,7 @@ _EVENTS: dict[type, Callable[[Any], Any]] = {
     wire.CheckpointRestored: lambda m: core.CheckpointRestored(),
     wire.CheckpointFlushed: lambda m: core.CheckpointFlushed(m.checkpoint.id, is_final(m.checkpoint.id)),
     wire.CheckpointFailed: lambda m: core.CheckpointFailed(m.id, m.reason, is_final(m.id), is_restore(m.id)),
-    wire.JobCompleted: lambda m: core.JobCompleted(m.samples_abandoned),
+    wire.JobCompleted: _completed,
     wire.GetServers: lambda m: core.ServersAsked(m.pod),
     seen.PodReady: _ready,
     seen.PodGone: _gone,
@@ -72,7 +93,7 @@ _EVENTS: dict[type, Callable[[Any], Any]] = {
     seen.MoveBegun: lambda m: core.MigrationStarted(m.number, m.sources, m.destinations, m.buckets),
     seen.MoveEnded: lambda m: core.MigrationFinished(m.number, m.buckets, m.moved_bytes, m.longest_freeze_s),
     seen.PlanReached: lambda m: core.PlanApplied(m.version),
-    seen.BooksTaken: lambda m: core.BooksTaken(tuple(core.Book(**book.model_dump()) for book in m.books), m.evaluation),
+    seen.BooksTaken: lambda m: core.BooksTaken(tuple(_book(book) for book in m.books), m.evaluation),
 }
 
 
@@ -81,7 +102,15 @@ def _servers(servers: tuple[core.Server, ...]) -> tuple[wire.ParameterServer, ..
 
 
 def _finished(job: str, fact: core.JobFinished) -> wire.JobFinished:
-    fields = {**asdict(fact), "evaluation": None}
+    fields = {**_without(fact, "columns_total", "counted", "applied"), "evaluation": None}
+    columns = tuple(
+        wire.ColumnBooks(columns=part.columns, samples=part.samples, fingerprint=f"{part.fingerprint:016x}")
+        for part in fact.counted
+    )
+    shards = tuple(
+        wire.ShardApplied(shard=part.shard, columns=part.columns, samples=part.samples) for part in fact.applied
+    )
+    fields["applied"] = wire.AppliedBooks(columns_total=fact.columns_total, columns=columns, shards=shards)
     if fact.evaluation is not None:
         samples, loss, auc = fact.evaluation
         fields["evaluation"] = wire.Evaluation(samples=samples, loss=loss, auc=auc)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from pydantic import Field
+from stretto_wire import AppliedBooks
 from stretto_wire.base import Bytes, Cores, Count, Message, Name, PodId, Record, Seconds, Text
 
 
@@ -76,11 +77,10 @@ class OrphanFound(Message):
 class BookOfPs(Record):
     """One parameter server's count at the end."""
 
-    applied_samples: Count
     skipped_repeats: Count
-    owns_dense: bool
     rows: Count
     checksum: Annotated[str, Field(max_length=100)]
+    applied: AppliedBooks
 
 
 class BooksTaken(Message):

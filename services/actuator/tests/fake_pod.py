@@ -61,6 +61,16 @@ class FakePod:
                 "owns_dense": bool(sum(self.slices)),
                 "rows": sum(self.buckets),
                 "checksum": str(INDEX + 1),
+                "applied": {
+                    "columns_total": 76,
+                    "columns": [
+                        {
+                            "columns": [c for c, own in enumerate((*self.buckets, *self.slices)) if own],
+                            "samples": 1000,
+                            "fingerprint": "00000000000000aa",
+                        }
+                    ],
+                },
             },
         }
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 from stretto_core import ledger
 from stretto_runtime import Meta
-from stretto_wire import events, requests, values
+from stretto_wire import books, events, requests, values
 from stretto_wire.base import Message
 from stretto_wire.errors import WireError
 
 _BOOK = TypeAdapter(ledger.Book)
+EPOCHS_MAX, OPEN_MAX = 64, 500
 
 
 def _opened(message: events.JobSubmitted) -> ledger.JobOpened:
@@ -55,6 +57,7 @@ _EVENTS: dict[type[Message], Callable[[Any], Any]] = {
     requests.NextShard: _next,
     requests.ShardHeartbeat: lambda m: ledger.HeartbeatReceived(_worker(m.pod), m.shard, m.attempt, m.offset),
     requests.ReleaseShard: lambda m: ledger.ShardReturned(_worker(m.pod), m.shard, m.attempt, m.offset, m.failure),
+    requests.AuditLedger: lambda m: ledger.AuditRequested(),
     requests.MarkLedger: lambda m: ledger.MarkRequested(m.request_id, m.after),
 }
 
@@ -114,12 +117,42 @@ def _completed(job: str, fact: ledger.JobCompleted) -> Message:
         shards=fact.shards,
         requeued=fact.requeued,
         started_at_s=fact.started_at_s,
+        books=_completed_books(fact.samples_before, fact.fingerprint, fact.given_up),
     )
+
+
+def _completed_books(before: int, fingerprint: int, given_up: Iterable[ledger.GivenUp]) -> books.CompletedBooks:
+    return books.CompletedBooks(
+        samples_before=before,
+        fingerprint=f"{fingerprint:016x}",
+        given_up=tuple(books.GivenUp(**asdict(entry)) for entry in given_up),
+    )
+
+
+def _audit_reply(job: str, body: ledger.AuditReply) -> Message:
+    book = body.book
+    if book is None:
+        return requests.AuditLedgerReply(job=job, answer="unknown")
+    leases = [books.Lease(pod=pod, shard=_shard(shard)) for pod, shard in body.leased.items()]
+    returned = [books.Lease(shard=_shard(shard)) for shard in book.requeued]
+    found = books.LedgerBooks(
+        samples_total=book.samples_total,
+        epoch_samples=book.data.samples,
+        samples_done=book.samples_done,
+        samples_given_up=book.samples_abandoned,
+        samples_waiting=book.samples_waiting,
+        epochs=tuple(books.EpochBooks(**asdict(e)) for e in ledger.epochs_of(book, body.leased)[:EPOCHS_MAX]),
+        open=tuple((*leases, *returned)[:OPEN_MAX]),
+        books=_completed_books(book.samples_before, book.fingerprint, book.given_up),
+        closed=body.closed,
+    )
+    return requests.AuditLedgerReply(job=job, answer="ok", ledger=found)
 
 
 _MESSAGES: dict[type, Callable[[str, Any], Message]] = {
     ledger.NextReply: _next_reply,
     ledger.MarkReply: _mark_reply,
+    ledger.AuditReply: _audit_reply,
     ledger.HeartbeatReply: lambda job, r: requests.ShardHeartbeatReply(job=job, answer=r.answer),
     ledger.ReturnReply: lambda job, r: requests.ReleaseShardReply(job=job, answer=r.answer),
     ledger.JobProgressed: _progressed,

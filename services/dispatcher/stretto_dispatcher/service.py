@@ -28,7 +28,13 @@ class Dispatcher(Service):
         Input(events.StragglerCleared),
         Input(events.CheckpointRestored),
     )
-    rpcs = (requests.NextShard, requests.ShardHeartbeat, requests.ReleaseShard, requests.MarkLedger)
+    rpcs = (
+        requests.NextShard,
+        requests.ShardHeartbeat,
+        requests.ReleaseShard,
+        requests.MarkLedger,
+        requests.AuditLedger,
+    )
     tick_s = 1.0
     state_types: ClassVar[dict[str, type]] = {"job": LedgerState}
 

@@ -12,7 +12,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, TypeAdapter
 from stretto_wire.schemas import job_schema
 
-from . import documents, problems, sse
+from . import auditing, documents, problems, sse
 from .problems import Problem, ProblemBody
 from .service import Gateway
 from .views import Decision, JobSummary, JobView, PastJob, Status, summary
@@ -215,6 +215,11 @@ def _add_jobs(router: APIRouter, gateway: Gateway) -> None:
     ) -> JobSummary:
         """End a job. Its pods are stopped; what it has trained stays in its last checkpoint."""
         return summary(await gateway.cancel(job, reason))
+
+    @router.get("/jobs/{job}/audit", tags=["jobs"])
+    async def audit(job: JobName) -> dict[str, Any]:
+        """Prove the books: what the ledger holds for done beside what every column of the parameters counted."""
+        return auditing.document(await gateway.audit(job))
 
     @router.post("/jobs/{job}/checkpoints", tags=["jobs"], status_code=202)
     async def checkpoint(job: JobName) -> CheckpointAnswer:

@@ -63,6 +63,10 @@ class StreamBus:
                 remedy=refused.remedy,
             ) from refused
 
+    async def call_pod(self, pod: str, request: w.Message, timeout_s: float) -> w.Message:
+        """Ask one pod. Raises CallTimeout."""
+        return await self._caller.call_pod(pod, request, timeout_s)
+
     async def fold(
         self,
         apply: Callable[[w.Message, int, float, str], None],

@@ -40,6 +40,7 @@ class Evidence:
         self.warm_start: v.WarmStart | None = None
         self.settled: dict[int, list[tuple[float, float]]] = {}
         self.completed: w.JobCompleted | None = None
+        self.finished: w.JobFinished | None = None
 
 
 class Fold:
@@ -101,7 +102,7 @@ class JobFold(Fold):
 
     @fold.register
     def _(self, message: w.JobFinished) -> None:
-        completed = self.evidence.completed
+        completed, self.evidence.finished = self.evidence.completed, message
         self.view.books = v.Books(
             samples_expected=message.samples_expected,
             samples_applied=message.samples_applied,

@@ -43,6 +43,11 @@ class Projection:
             fold(view, self._evidence[message.job], seq, time_s).fold(message)
         return view
 
+    def last_facts(self, job: str) -> tuple[w.JobCompleted | None, w.JobFinished | None]:
+        """How the dispatcher and the actuator closed a job."""
+        evidence = self._evidence[job]
+        return evidence.completed, evidence.finished
+
     def _submit(self, message: w.JobSubmitted, seq: int, time_s: float, trace_id: str | None) -> v.JobView:
         view = self.jobs.get(message.job)
         if view is not None:

@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 import stretto_wire as w
 import structlog
 
+from . import auditing
 from .problems import Problem
 from .projection import Projection
 from .settings import GatewaySettings
@@ -34,6 +35,10 @@ class Bus(EventSource, Protocol):
 
     async def call(self, request: w.Message, timeout_s: float) -> w.Message:
         """Ask the owner of a job."""
+        ...
+
+    async def call_pod(self, pod: str, request: w.Message, timeout_s: float) -> w.Message:
+        """Ask one pod."""
         ...
 
     async def fold(self, apply: Callable[[w.Message, int, float, str], None], caught_up: Callable[[], None],
@@ -160,6 +165,18 @@ class Gateway:
         remedy = "wait for checkpoint-saved" if reply.answer == "busy" else "try again once it trains"
         raise Problem(409, reply.answer, f"no checkpoint of {job} was begun: {reply.answer}", field="job", value=job,
                       remedy=remedy)  # fmt: skip
+
+    async def audit(self, job: str) -> auditing.JobAudit:
+        """Prove the books of a job. Raises Problem 409 while there are none: before it trains, or when it failed."""
+        view = self.view(job)
+        completed, ended = self.projection.last_facts(job)
+        if completed is not None and ended is not None:
+            return auditing.finished(completed, ended, view.status)
+        if view.status in OVER or view.started_at_s is None:
+            raise Problem(409, "no-books", f"{job} {_IS[view.status]}: its parameter servers are not there to be asked",
+                          field="job", value=job, remedy="audit a job that trains or has finished")  # fmt: skip
+        number = int(self._clock() * 1000)
+        return await auditing.running(self._bus, job, view.status, self.settings.call_timeout_s, number)
 
     async def _seen(self, reached: Callable[[], bool]) -> None:
         """Until the read model shows what was written, so that a client reads its own writes."""

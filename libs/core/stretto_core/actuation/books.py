@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from stretto_core.actuation.state import Book, JobFinished
+from stretto_core.actuation.state import BooksTaken, JobCompleted, JobFinished
+from stretto_core.ledger.audit import prove
 
 
-def close_books(expected: int, books: Sequence[Book], evaluation: tuple[int, float, float] | None) -> JobFinished:
-    """Every push touches all dense slices, so each server that owns some has counted every sample once.
-
-    The smallest count shows what was lost, the largest what was applied twice; both are exact when all agree.
-    """
-    counts = [book.applied_samples for book in books if book.owns_dense or book.rows] or [0]
+def close_books(samples_total: int, completed: JobCompleted, taken: BooksTaken) -> JobFinished:
+    """Every push touches every column, so each has counted every sample once; they are compared one by one."""
+    books, known = taken.books, dict(completed.given_up)
+    counted = tuple(part for book in books for part in book.counted)
+    applied = tuple(
+        replace(part, known=known[part.shard]) for book in books for part in book.applied if part.shard in known
+    )
+    columns = max((book.columns_total for book in books), default=0)
+    expected = samples_total - completed.samples_abandoned
+    proof = prove(completed.samples_before + expected, completed.fingerprint, columns, counted, applied)
+    least = min((part.samples for part in counted), default=completed.samples_before)
     return JobFinished(
         samples_expected=expected,
-        samples_applied=min(counts),
-        samples_lost=max(expected - min(counts), 0),
-        samples_repeated=max(max(counts) - expected, 0),
+        samples_applied=max(0, least - completed.samples_before),
+        samples_lost=proof.lost if columns else expected,
+        samples_repeated=proof.repeated,
         repeats_recognised=max((book.skipped_repeats for book in books), default=0),
         rows=sum(book.rows for book in books),
         checksum=_sum([book.checksum for book in books]),
-        evaluation=evaluation,
+        evaluation=taken.evaluation,
+        columns_total=columns,
+        counted=counted,
+        applied=applied,
     )
 
 

@@ -26,7 +26,7 @@ PREFIX: dict[Role, str] = {"worker": "worker", "ps": "ps"}
 class ActuatorMachine:
     """See the package. Names are never used again: numbers only grow, also across recoveries."""
 
-    version = 2
+    version = 3
 
     def __init__(self, state: ActuatorState | None = None) -> None:
         self.state = state if state is not None else ActuatorState()
@@ -70,7 +70,7 @@ class ActuatorMachine:
         if st.phase != "active" or st.layout != "ready":
             return
         st.phase, st.completed_at_s = "completing", now
-        st.samples_expected = st.samples_total - event.samples_abandoned
+        st.completed = event
         if st.migration is None:  # what has not begun is not worth beginning
             st.rebalance = None
             for pod in st.pods.values():
@@ -93,7 +93,7 @@ class ActuatorMachine:
 
     def _closed(self, event: s.BooksTaken, now: float) -> None:
         if self.state.phase == "completing":
-            self._out.append(Emit(close_books(self.state.samples_expected, event.books, event.evaluation)))
+            self._out.append(Emit(close_books(self.state.samples_total, self.state.completed, event)))
             self._end("finished")
 
     def _cancelled(self, event: s.JobCancelled, now: float) -> None:

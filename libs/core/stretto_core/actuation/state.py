@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from stretto_core.ledger.audit import Applied, Counted
 from stretto_core.types import Plan
 
 Role = Literal["worker", "ps"]
@@ -86,9 +87,13 @@ class CheckpointFailed:
 
 @dataclass(frozen=True, slots=True)
 class JobCompleted:
-    """Every sample of every epoch was trained, but for those that were given up by name."""
+    """Every sample of every epoch was trained, but for those that were given up by name: ``given_up`` tells of what
+    shards, and how many samples of each were applied before."""
 
     samples_abandoned: int = 0
+    samples_before: int = 0
+    fingerprint: int | None = None
+    given_up: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,11 +184,12 @@ class MigrationFinished:
 class Book:
     """One parameter server's own count. ``checksum``: hexadecimal, order-free; sums over servers compare."""
 
-    applied_samples: int
     skipped_repeats: int
-    owns_dense: bool
     rows: int
     checksum: str
+    columns_total: int
+    counted: tuple[Counted, ...]
+    applied: tuple[Applied, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +212,9 @@ class JobFinished:
     rows: int
     checksum: str
     evaluation: tuple[int, float, float] | None
+    columns_total: int = 0
+    counted: tuple[Counted, ...] = ()
+    applied: tuple[Applied, ...] = ()
 
 
 # what is only told -----------------------------------------------------------------------------------------------
@@ -292,7 +301,7 @@ class ActuatorState:
     final_checkpoint: bool = False
     final_checkpoint_due: bool = False
     samples_total: int = 0
-    samples_expected: int = 0
+    completed: JobCompleted = field(default_factory=JobCompleted)
     completed_at_s: float = 0.0
 
     plan: Plan | None = None

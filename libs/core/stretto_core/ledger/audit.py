@@ -66,9 +66,11 @@ class Proof:
 
 
 def prove(
-    samples: int, fingerprint: int, columns: int, counted: Sequence[Counted], applied: Iterable[Applied] = ()
+    samples: int, fingerprint: int | None, columns: int, counted: Sequence[Counted], applied: Iterable[Applied] = ()
 ) -> Proof:
     """Compare what the ledger holds for done with what all columns counted; ``columns``: how many there should be.
+
+    Without a fingerprint only the numbers are compared.
 
     ``applied``: how far they are with shards that are not complete, given-up ones included; that much more is expected
     of them.
@@ -86,7 +88,8 @@ def prove(
             owners[column] = owners.get(column, 0) + 1
             has, prints = more.get(column, (0, 0))
             surplus = part.samples - samples - has
-            if surplus or (part.fingerprint - fingerprint - prints) & _MASK_64:
+            others = fingerprint is not None and (part.fingerprint - fingerprint - prints) & _MASK_64
+            if surplus or others:
                 # as many lost as repeated: the numbers agree, the samples do not
                 lost, repeated = (max(-surplus, 0), max(surplus, 0)) if surplus else (1, 1)
                 found.setdefault((lost, repeated, 1), []).append(column)

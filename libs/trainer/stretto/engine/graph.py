@@ -140,7 +140,8 @@ def build_push(state: State) -> tuple[list[Node], Node]:
         ),
     ]
     begun_us = now_us()
-    with Locked(state, [*checks, begun_us, bucket_of_key, row_gradients, slice_gradients, state_delta]) as lock:
+    prints = fingerprint(shard, start, stop)
+    with Locked(state, [*checks, begun_us, prints, bucket_of_key, row_gradients, slice_gradients, state_delta]) as lock:
         own = read(state.own)
         record = find(state.records, shard[None], tf.zeros([state.record_width], tf.int64))[0]
         is_finished = find(state.finished, shard[None], tf.zeros([1], tf.int64))[0, 0]
@@ -160,7 +161,7 @@ def build_push(state: State) -> tuple[list[Node], Node]:
             add(state.state, tf.where(apply[buckets], state_delta, tf.zeros_like(state_delta))),
         ]
         writes += _account(
-            state, worker, shard, attempt, stop - start, stop, apply, accepted & tf.reduce_any(claim), record
+            state, worker, shard, attempt, stop - start, stop, apply, accepted & tf.reduce_any(claim), record, prints
         )
         with tf.control_dependencies(writes):
             ended_us = now_us()
@@ -171,6 +172,21 @@ def build_push(state: State) -> tuple[list[Node], Node]:
             counted = add(state.stats, tf.stack([one, one * spent_us, refused, repeated]))
         answer = tf.concat([tf.stack([code, tf.reduce_sum(applied), spent_us]), own], 0)
     return [head, keys, row_gradients, slice_gradients, state_delta], lock.release(answer, [counted, *writes])
+
+
+def fingerprint(shard: Node, start: Node, stop: Node) -> Node:
+    """int64: what samples [start, stop) of a shard add to a column's fingerprint, w(shard) x (stop^2 - start^2) mod
+    2^64. Over a shard's batches it adds up to w x length^2, which the ledger computes for itself (there the formula of
+    w is explained), so that equal numbers of other samples show."""
+
+    def mixed(word: Node, factor: int) -> Node:
+        high = tf.bitwise.right_shift(word, tf.constant(32, tf.uint64))
+        return tf.bitwise.bitwise_xor(word, high) * tf.constant(factor, tf.uint64)
+
+    begin, end, word = (tf.bitcast(value, tf.uint64) for value in (start, stop, shard))
+    word = mixed(word * tf.constant(0x9E3779B97F4A7C15, tf.uint64), 0xD6E8FEB86659FD93)
+    weight = tf.bitwise.bitwise_or(mixed(word, 1), tf.constant(1, tf.uint64))
+    return tf.bitcast(weight * (end * end - begin * begin), tf.int64)
 
 
 def _judge(claim: Node, own: Node, offsets: Node, start: Node, stop: Node, stale: Node) -> Node:
@@ -198,6 +214,7 @@ def _account(
     apply: Node,
     accepted: Node,
     record: Node,
+    prints: Node,
 ) -> list[Node]:
     """Write the progress record, the applied counters and the worker's push counter."""
     columns, buckets = state.layout.columns, state.layout.buckets
@@ -221,7 +238,7 @@ def _account(
             tf.gather(tf.stack([seen[0] + 1, now_us()])[None], chosen),
         ),
         add(state.samples, applied * length),
-        add(state.pushes, applied),
+        add(state.pushes, applied * prints),
     ]
 
 

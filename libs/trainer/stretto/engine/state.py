@@ -37,7 +37,7 @@ class State:
     finished: Node  # shard -> 1
     workers: Node  # worker -> [pushes accepted, time of the last one, microseconds]
     samples: Node  # [columns] samples applied
-    pushes: Node  # [columns] pushes applied
+    pushes: Node  # [columns] fingerprint of the pushes applied
     stats: Node  # [4] pushes applied, microseconds in them, pushes rejected, samples recognised as repeated
     mutex: Node
 

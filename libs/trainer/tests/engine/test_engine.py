@@ -16,6 +16,7 @@ from stretto.errors import (
     ServersReplaced,
     StaleAttempt,
 )
+from stretto_core.ledger import Counted, fingerprint_of, prove
 
 pytestmark = pytest.mark.slow
 
@@ -169,6 +170,8 @@ def test_servers_count_what_they_apply(cluster):
     assert (servers.samples() == 33).all()
     per_shard = {k: v for c in servers.controls() for k, v in c.applied().per_shard.items()}
     assert per_shard == {0: 10, 1: 11, 2: 12}
+    prints = sum(fingerprint_of(shard, 10 + shard) for shard in range(3)) % 2**64
+    assert {int(p) % 2**64 for c in servers.controls() for p in c.applied().pushes if p} == {prints}
     for control in servers.controls():
         stats, seen = control.stats(), control.workers()[6]
         assert (stats.updates, stats.rejected, seen.pushes) == (3, 0, 3)
@@ -208,6 +211,15 @@ def test_killed_workers_lose_and_repeat_nothing(cluster, start_worker, training)
     assert (servers.samples() == expected).all()
     per_shard = {k: v for c in servers.controls() for k, v in c.applied().per_shard.items()}
     assert all(per_shard[shard] == length for shard in range(kills))
+    # and of the right samples: the prints of all columns are those that the ledger computes for itself
+    prints = sum(fingerprint_of(s, length) + fingerprint_of(100 + s, 64) for s in range(kills)) % 2**64
+    counted = [
+        Counted((int(column),), int(applied.samples[column]), int(applied.pushes[column]))
+        for control in servers.controls()
+        for applied in [control.applied()]
+        for column in control.columns()
+    ]
+    assert prove(expected, prints, layout.columns, counted).faults == ()
 
 
 def test_a_dead_server_is_noticed_and_its_replacement_used(cluster):

@@ -1,0 +1,91 @@
+"""Prove the books of a job."""
+
+from __future__ import annotations
+
+import typer
+from rich.console import Group, RenderableType
+from rich.markup import escape
+
+from ..errors import CliError
+from ..options import (
+    DEFAULT_FOLDER,
+    FolderOption,
+    JobArgument,
+    Output,
+    OutputOption,
+    TokenOption,
+    UrlOption,
+    answer,
+    connect,
+    example,
+)
+from ..render import Json, table
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(rich_help_panel="Jobs", epilog=example("stretto audit ctr -o json"))(audit)
+
+
+def audit(
+    job: JobArgument,
+    output: OutputOption = Output.TABLE,
+    folder: FolderOption = DEFAULT_FOLDER,
+    url: UrlOption = None,
+    token: TokenOption = None,
+) -> None:
+    """Prove that every sample was trained exactly once, by the parameter servers' own count.
+
+    The ledger's books are compared with what every column of the parameters counted: how many samples, and which.
+    Nothing is netted. Exit status 0 only when they agree and nothing is in flight.
+    """
+    with connect(folder, url, token) as gateway:
+        found = gateway.audit(job)
+    answer(output, found, lambda: shown(found))
+    if not found["exact"]:
+        raise CliError(f"the books of {job} are not exact: {'; '.join(found['findings'])}")
+    if not found["quiet"]:
+        why = "; ".join(found["findings"]) or f"{found['samples_in_flight']:,} samples are in flight"
+        raise CliError(f"exact so far, but this is no quiet point: {why}")
+
+
+def shown(found: Json) -> RenderableType:
+    """The audit for people."""
+    parts: list[RenderableType] = []
+    made = table("samples", "count", right=("count",))
+    for title, name in (
+        ("of the dataset, all epochs", "samples_total"),
+        ("assigned to workers", "samples_assigned"),
+        ("reported complete", "samples_done"),
+        ("given up (dead-letter list)", "samples_given_up"),
+        ("in flight", "samples_in_flight"),
+        ("waiting", "samples_waiting"),
+        ("lost, by the worst column", "samples_lost"),
+        ("repeated, by the worst column", "samples_repeated"),
+    ):
+        made.add_row(title, f"{found[name]:,}")
+    parts += [made, f"{found['columns_exact']} of {found['columns']} columns counted just these samples"]
+    parts += [f"[red]{escape(finding)}[/red]" for finding in found["findings"]]
+    if found["epochs"]:
+        made = table("epoch", "done", "in flight", "waiting", "given up", right=("done", "in flight", "waiting"))
+        for e in found["epochs"]:
+            made.add_row(str(e["epoch"]), f"{e['done']:,}", f"{e['in_flight']:,}", f"{e['waiting']:,}",
+                         f"{e['given_up']:,}")  # fmt: skip
+        parts.append(made)
+    if found["open"]:
+        made = table("open shard", "attempt", "held by", "samples", "applied", right=("samples", "applied"))
+        for o in found["open"]:
+            least, most = o["applied_least"], o["applied_most"]
+            applied = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+            shard = o["shard"]
+            made.add_row(str(shard["id"]), str(shard["attempt"]), o["pod"] or "nobody", f"{shard['length']:,}", applied)
+        parts.append(made)
+    if found["given_up"]:
+        made = table("given up", "epoch", "samples", "why")
+        for g in found["given_up"]:
+            span = f"{g['start']:,} to {g['start'] + g['length'] - 1:,}"
+            made.add_row(f"shard {g['shard']}", str(g["epoch"]), span, escape(g["reason"]))
+        parts.append(made)
+    verdict = "[green bold]exact[/green bold]" if found["exact"] else "[red bold]not exact[/red bold]"
+    parts.append(verdict + ("" if found["quiet"] else ", and samples are in flight"))
+    return Group(*parts)

@@ -1,0 +1,35 @@
+"""The books of a completed job: what the parameter servers counted beside what the ledger told."""
+
+from stretto_core import actuation as a
+from stretto_core.ledger import Applied, Counted, fingerprint_of
+
+
+def test_books_count_what_is_missing_and_what_is_twice() -> None:
+    completed, done = a.JobCompleted(fingerprint=0xAA), a.BooksTaken
+    exact = a.Book(7, 5, "f" * 16, 3, (Counted((0, 2), 100, 0xAA),))
+    other = a.Book(9, 6, "1a", 3, (Counted((1,), 100, 0xAA),))
+    books = a.close_books(100, completed, done((exact, other, a.Book(0, 0, "0", 3, ())), None))
+    assert (books.samples_applied, books.samples_lost, books.samples_repeated) == (100, 0, 0)
+    assert (books.rows, books.repeats_recognised, books.checksum) == (11, 9, f"{0x19:016x}")
+    assert (books.columns_total, len(books.counted)) == (3, 2)
+    wrong = a.Book(0, 0, "", 3, (Counted((0,), 90, 1), Counted((2,), 130, 2)))
+    torn = a.close_books(100, completed, done((wrong, other), None))
+    assert (torn.samples_applied, torn.samples_lost, torn.samples_repeated) == (90, 10, 30)
+    exchanged = a.Book(0, 0, "", 3, (Counted((0, 2), 100, 0xAB),))
+    others = a.close_books(100, completed, done((exchanged, other), None))
+    assert (others.samples_applied, others.samples_lost, others.samples_repeated) == (100, 1, 1)
+    assert a.close_books(100, completed, done((other,), None)).samples_lost == 100, "two columns are nobody's"
+    assert a.close_books(100, completed, done((), None)).samples_lost == 100
+
+
+def test_books_of_data_that_were_given_up_and_of_other_data_before() -> None:
+    """A worker died between its pushes of a batch to two servers, and the next one found the batch unreadable."""
+    completed = a.JobCompleted(40, 1000, fingerprint_of(3, 60), ((3, 60),))
+    more = fingerprint_of(3, 80)
+    book = a.Book(
+        0, 0, "", 2, (Counted((0,), 1060, fingerprint_of(3, 60)), Counted((1,), 1080, more)),
+        (Applied(3, (0,), 60), Applied(3, (1,), 80)),
+    )  # fmt: skip
+    books = a.close_books(100, completed, a.BooksTaken((book,), None))
+    assert (books.samples_expected, books.samples_applied) == (60, 60)
+    assert (books.samples_lost, books.samples_repeated) == (0, 0)

@@ -1,0 +1,98 @@
+"""Records of the books: what the ledger holds for done, beside what every column of the parameters counted."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, StringConstraints
+
+from .base import Count, Record, Text
+from .values import Shard
+
+Fingerprint = Annotated[
+    str,
+    StringConstraints(pattern=r"^[0-9a-f]{16}$"),
+    Field(description="of samples: sum of w(shard) x offset^2 mod 2^64 over shards; equal numbers are not enough"),
+]
+Columns = Annotated[
+    tuple[Annotated[int, Field(ge=0, lt=8192)], ...],
+    Field(max_length=8192, description="embedding buckets, then dense slices"),
+]
+
+
+class ColumnBooks(Record):
+    """What each of these columns counted, of all time."""
+
+    columns: Columns
+    samples: Count
+    fingerprint: Fingerprint
+
+
+class ShardApplied(Record):
+    """How many samples of a shard that is not complete each of these columns has."""
+
+    shard: Count
+    columns: Columns
+    samples: Count
+
+
+class AppliedBooks(Record):
+    """What the parameter servers counted, column by column, of ``columns_total`` that there are."""
+
+    columns_total: Count = 0
+    columns: Annotated[tuple[ColumnBooks, ...], Field(max_length=8192)] = ()
+    shards: Annotated[
+        tuple[ShardApplied, ...], Field(max_length=8192, description="of shards that were given up or are open")
+    ] = ()
+
+
+class GivenUp(Record):
+    """An entry of the dead-letter list: these samples of an epoch were never trained; ``offset`` of its shard were."""
+
+    shard: Count
+    offset: Count
+    epoch: Count
+    start: Count
+    length: Count
+    reason: Text
+
+
+class CompletedBooks(Record):
+    """What the ledger holds for done at the end. ``samples_before``: of other data that the parameters came from."""
+
+    samples_before: Count = 0
+    fingerprint: Fingerprint
+    given_up: Annotated[tuple[GivenUp, ...], Field(max_length=200)] = ()
+
+
+class EpochBooks(Record):
+    """Where the samples of one epoch are; the four add up to the dataset."""
+
+    epoch: Count
+    waiting: Annotated[Count, Field(description="never leased, or come back")]
+    in_flight: Count
+    given_up: Count
+    done: Count
+
+
+class Lease(Record):
+    """A shard that is not complete; ``pod`` holds it, or nobody."""
+
+    pod: Annotated[str, Field(max_length=100)] = ""
+    shard: Shard
+
+
+class LedgerBooks(Record):
+    """The ledger at one instant: assigned = opened - waiting = done + given up + in flight."""
+
+    samples_total: Annotated[Count, Field(description="of all epochs")]
+    epoch_samples: Annotated[Count, Field(description="samples of the dataset")]
+    samples_done: Count
+    samples_given_up: Count
+    samples_waiting: Count
+    epochs: Annotated[
+        tuple[EpochBooks, ...], Field(max_length=64, description="first to last that is neither whole nor untouched")
+    ]
+    open: Annotated[tuple[Lease, ...], Field(max_length=500, description="shards that are leased or came back")]
+    books: CompletedBooks
+    closed: Text = ""

@@ -1,0 +1,217 @@
+"""The audit of a job: the ledger's books beside what every column of the parameters counted."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict, dataclass, replace
+from typing import Protocol
+
+import stretto_wire as w
+from stretto_core.ledger import Applied, Counted, Fault, prove
+from stretto_runtime import CallTimeout
+
+from .problems import Problem
+from .views import Status
+
+READINGS = 5
+
+
+class Bus(Protocol):
+    """What an audit needs of the bus."""
+
+    async def call(self, request: w.Message, timeout_s: float) -> w.Message: ...
+    async def call_pod(self, pod: str, request: w.Message, timeout_s: float) -> w.Message: ...
+
+
+@dataclass(frozen=True, slots=True)
+class OpenShard:
+    """A shard that is not complete: who holds it, and how far the columns are that are least and most far."""
+
+    lease: w.Lease
+    applied_least: int
+    applied_most: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobAudit:
+    """``exact``: every column counted just the samples that the ledger holds for done. ``quiet``: nothing is in flight.
+
+    ``samples_total`` = waiting + in flight + given up + done. Of ``samples_lost`` and ``samples_repeated`` each is that
+    of the worst column: neither is taken off the other.
+    """
+
+    job: str
+    status: Status
+    exact: bool
+    quiet: bool
+    findings: tuple[str, ...]
+    samples_total: int
+    samples_assigned: int
+    samples_done: int
+    samples_given_up: int
+    samples_in_flight: int
+    samples_waiting: int
+    samples_before: int
+    samples_lost: int
+    samples_repeated: int
+    fingerprint: str
+    columns: int
+    columns_exact: int
+    faults: tuple[Fault, ...] = ()
+    epochs: tuple[w.EpochBooks, ...] = ()
+    open: tuple[OpenShard, ...] = ()
+    given_up: tuple[w.GivenUp, ...] = ()
+
+
+async def running(bus: Bus, job: str, status: Status, timeout_s: float, number: int) -> JobAudit:
+    """Read ledger and servers until nothing was completed in between. Problem 409 when there is nothing to read.
+
+    ``number``: another one each time, or an answer that is remembered is taken for a new one.
+    """
+    for reading in range(READINGS):
+        before = await _ledger(bus, job, timeout_s)
+        servers = await bus.call(
+            w.GetServers(job=job, request_id=f"gateway-audit.{number + reading}", pod="ps-0"), timeout_s
+        )
+        assert isinstance(servers, w.GetServersReply)
+        shards = [lease.shard.id for lease in before.open] + [entry.shard for entry in before.books.given_up]
+        request = w.GetBooks(job=job, shards=tuple(shards), checksum=False)
+        try:
+            replies = await asyncio.gather(
+                *(bus.call_pod(f"ps-{server.index}", request, timeout_s) for server in servers.servers)
+            )
+        except CallTimeout as silent:
+            raise Problem(
+                409,
+                "not-readable",
+                f"a parameter server does not answer: {silent}",
+                field="job",
+                value=job,
+                remedy="ask again while it trains; `stretto watch` shows its pods",
+            ) from silent
+        after = await _ledger(bus, job, timeout_s)
+        if _still(before) == _still(after):
+            break
+    books = [reply for reply in replies if isinstance(reply, w.GetBooksReply)]
+    found = audit(job, status, before, [reply.applied for reply in books])
+    if _still(before) != _still(after) or not all(reply.steady for reply in books):
+        moved = "training went on while the books were read; ask again, or when the job has finished"
+        found = replace(found, quiet=False, findings=(moved, *found.findings))
+    return found
+
+
+async def _ledger(bus: Bus, job: str, timeout_s: float) -> w.LedgerBooks:
+    reply = await bus.call(w.AuditLedger(job=job), timeout_s)
+    assert isinstance(reply, w.AuditLedgerReply)
+    if reply.ledger is None:
+        raise Problem(409, "unknown", f"the dispatcher has no books of {job}", field="job", value=job,
+                      remedy="ask again in a second")  # fmt: skip
+    return reply.ledger
+
+
+def _still(ledger: w.LedgerBooks) -> object:
+    """What must not change while the servers are read; how far a heartbeat said that a shard is may."""
+    return ledger.books, sorted((lease.pod, lease.shard.id, lease.shard.attempt) for lease in ledger.open)
+
+
+def finished(completed: w.JobCompleted, ended: w.JobFinished, status: Status) -> JobAudit:
+    """The same from the two last facts of a job, whose servers are gone."""
+    books = completed.books or w.CompletedBooks(fingerprint="0" * 16)
+    ledger = w.LedgerBooks(
+        samples_total=completed.samples + completed.samples_abandoned,
+        epoch_samples=(completed.samples + completed.samples_abandoned) // max(1, completed.epochs),
+        samples_done=completed.samples,
+        samples_given_up=completed.samples_abandoned,
+        samples_waiting=0,
+        epochs=_given_up_by_epoch(completed, books),
+        open=(),
+        books=books,
+        closed="completed",
+    )
+    return audit(completed.job, status, ledger, [ended.applied])
+
+
+def _given_up_by_epoch(completed: w.JobCompleted, books: w.CompletedBooks) -> tuple[w.EpochBooks, ...]:
+    samples = (completed.samples + completed.samples_abandoned) // max(1, completed.epochs)
+    lost: dict[int, int] = {}
+    for entry in books.given_up:
+        lost[entry.epoch] = lost.get(entry.epoch, 0) + entry.length
+    return tuple(
+        w.EpochBooks(epoch=epoch, waiting=0, in_flight=0, given_up=given_up, done=samples - given_up)
+        for epoch, given_up in sorted(lost.items())[:64]
+    )
+
+
+def audit(job: str, status: Status, ledger: w.LedgerBooks, applied: list[w.AppliedBooks]) -> JobAudit:
+    """Compare the two sides, column by column."""
+    books = ledger.books
+    known = {entry.shard: entry.offset for entry in books.given_up}
+    rest = [
+        Applied(part.shard, part.columns, part.samples, known.get(part.shard, 0))
+        for server in applied
+        for part in server.shards
+    ]
+    counted = [
+        Counted(part.columns, part.samples, int(part.fingerprint, 16)) for server in applied for part in server.columns
+    ]
+    columns = max((server.columns_total for server in applied), default=0)
+    expected = books.samples_before + ledger.samples_done
+    proof = prove(expected, int(books.fingerprint, 16), columns, counted, rest)
+    flying = sum(lease.shard.length for lease in ledger.open if lease.pod)
+    total = ledger.samples_done + ledger.samples_given_up + ledger.samples_waiting + flying
+    findings = [_words(fault) for fault in proof.faults]
+    if not columns:
+        findings.append("no parameter server told what it applied")
+    if total != ledger.samples_total:
+        findings.append(f"the ledger's own books do not add up: {total:,} of {ledger.samples_total:,} samples")
+    return JobAudit(
+        job=job,
+        status=status,
+        exact=not findings,
+        quiet=not flying,
+        findings=tuple(findings),
+        samples_total=ledger.samples_total,
+        samples_assigned=ledger.samples_total - ledger.samples_waiting,
+        samples_done=ledger.samples_done,
+        samples_given_up=ledger.samples_given_up,
+        samples_in_flight=flying,
+        samples_waiting=ledger.samples_waiting,
+        samples_before=books.samples_before,
+        samples_lost=proof.lost if columns else ledger.samples_done,
+        samples_repeated=proof.repeated,
+        fingerprint=books.fingerprint,
+        columns=columns,
+        columns_exact=columns - len({column for fault in proof.faults for column in fault.columns}),
+        faults=proof.faults,
+        epochs=ledger.epochs,
+        open=tuple(_open(lease, rest) for lease in ledger.open),
+        given_up=books.given_up,
+    )
+
+
+def _open(lease: w.Lease, applied: list[Applied]) -> OpenShard:
+    far = [part.samples for part in applied if part.shard == lease.shard.id]
+    return OpenShard(lease, min(far, default=0), max(far, default=0))
+
+
+def _words(fault: Fault) -> str:
+    columns = ", ".join(map(str, fault.columns[:8])) + (" …" if len(fault.columns) > 8 else "")
+    where = f"{len(fault.columns)} columns ({columns})"
+    if fault.servers != 1:
+        return f"{where} are owned by {fault.servers} parameter servers"
+    if fault.lost and fault.repeated:
+        return f"{where}: as many samples lost as repeated, or others than the ledger's"
+    return f"{where}: " + (f"{fault.lost:,} samples lost" if fault.lost else f"{fault.repeated:,} samples repeated")
+
+
+def document(found: JobAudit) -> dict[str, object]:
+    """As JSON tells it."""
+    return {
+        **{key: value for key, value in asdict(replace(found, epochs=(), open=(), given_up=())).items()},
+        "epochs": [epoch.model_dump() for epoch in found.epochs],
+        "open": [
+            {**shard.lease.model_dump(), "applied_least": shard.applied_least, "applied_most": shard.applied_most}
+            for shard in found.open
+        ],
+        "given_up": [entry.model_dump() for entry in found.given_up],
+    }

@@ -1,0 +1,122 @@
+"""The audit shows what is wrong where it is wrong, of a job that trains and of one that is over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import stretto_wire as w
+from stretto_core.ledger import fingerprint_of
+from stretto_gateway import auditing
+from stretto_gateway.problems import Problem
+from stretto_runtime import CallTimeout
+
+JOB = "ctr"
+DONE = {0: 80, 1: 80}
+OPEN = w.Shard(id=2, attempt=1, epoch=0, start=160, length=80, offset=0)
+
+
+def prints(*parts: tuple[int, int]) -> str:
+    return f"{sum(fingerprint_of(*part) for part in parts) % 2**64:016x}"
+
+
+def column(number: int, samples: int, *parts: tuple[int, int]) -> w.ColumnBooks:
+    return w.ColumnBooks(columns=(number,), samples=samples, fingerprint=prints(*parts))
+
+
+def far(number: int, samples: int) -> w.ShardApplied:
+    return w.ShardApplied(shard=2, columns=(number,), samples=samples)
+
+
+def ledger(open_: tuple[w.Lease, ...] = (), waiting: int = 80, **more: Any) -> w.LedgerBooks:
+    return w.LedgerBooks(
+        samples_total=240, epoch_samples=240, samples_done=160, samples_given_up=0, samples_waiting=waiting,
+        epochs=(), open=open_, books=w.CompletedBooks(fingerprint=prints(*DONE.items())), **more,
+    )  # fmt: skip
+
+
+GOOD = w.AppliedBooks(columns_total=2, columns=(column(0, 160, *DONE.items()), column(1, 160, *DONE.items())))
+
+
+class FakeBus:
+    """A dispatcher whose books change ``moves`` times, and one parameter server."""
+
+    def __init__(self, moves: int = 0, silent: bool = False) -> None:
+        self.moves, self.silent, self.asked = moves, silent, list[w.Message]()
+
+    async def call(self, request: w.Message, timeout_s: float) -> w.Message:
+        self.asked.append(request)
+        if isinstance(request, w.GetServers):
+            return w.GetServersReply(job=JOB, answer="ok", servers=(w.ParameterServer(index=3, address="a:1"),))
+        self.moves -= 1
+        attempt = 1 + max(0, self.moves)
+        lease = w.Lease(pod="worker-0", shard=OPEN.model_copy(update={"attempt": attempt}))
+        return w.AuditLedgerReply(job=JOB, answer="ok", ledger=ledger((lease,), 0))
+
+    async def call_pod(self, pod: str, request: w.Message, timeout_s: float) -> w.Message:
+        if self.silent:
+            raise CallTimeout("ps-3 is not there")
+        assert pod == "ps-3"
+        assert isinstance(request, w.GetBooks)
+        assert (request.shards, request.checksum) == ((2,), False)
+        columns = (column(0, 170, *DONE.items(), (2, 10)), column(1, 180, *DONE.items(), (2, 20)))
+        applied = w.AppliedBooks(columns_total=2, columns=columns, shards=(far(0, 10), far(1, 20)))
+        return w.GetBooksReply(job=JOB, applied_samples=170, skipped_repeats=0, rejected_pushes=0, owns_dense=True,
+                               rows=1, applied=applied)  # fmt: skip
+
+
+def test_exact_and_quiet() -> None:
+    found = auditing.audit(JOB, "training", ledger(), [GOOD])
+    assert (found.exact, found.quiet, found.columns_exact, found.samples_assigned) == (True, True, 2, 160)
+
+
+def test_opposite_errors_of_two_columns_both_show() -> None:
+    wrong = w.AppliedBooks(
+        columns_total=2, columns=(column(0, 150, (0, 70), (1, 80)), column(1, 170, (0, 90), (1, 80)))
+    )
+    found = auditing.audit(JOB, "training", ledger(), [wrong])
+    assert (found.exact, found.samples_lost, found.samples_repeated, found.columns_exact) == (False, 10, 10, 0)
+    assert found.findings == ("1 columns (1): 10 samples repeated", "1 columns (0): 10 samples lost")
+
+
+def test_opposite_errors_of_two_shards_show_in_one_column() -> None:
+    wrong = w.AppliedBooks(columns_total=2, columns=(GOOD.columns[0], column(1, 160, (0, 70), (1, 90))))
+    found = auditing.audit(JOB, "training", ledger(), [wrong])
+    assert not found.exact
+    assert (found.columns_exact, found.samples_lost, found.samples_repeated) == (1, 1, 1)
+
+
+def test_books_that_do_not_add_up_and_servers_that_tell_nothing_are_not_exact() -> None:
+    assert auditing.audit(JOB, "training", ledger(waiting=79), [GOOD]).findings[0].startswith("the ledger's own books")
+    assert auditing.audit(JOB, "training", ledger(), []).samples_lost == 160
+
+
+async def test_a_job_in_training_is_read_until_the_ledger_stood_still() -> None:
+    bus = FakeBus(moves=3)
+    found = await auditing.running(bus, JOB, "training", 1.0, 7)
+    assert (found.exact, found.quiet, found.samples_in_flight) == (True, False, 80)
+    assert (found.open[0].applied_least, found.open[0].applied_most, found.open[0].lease.pod) == (10, 20, "worker-0")
+    assert [r.request_id for r in bus.asked if isinstance(r, w.GetServers)] == ["gateway-audit.7", "gateway-audit.8"]
+    assert "went on" in (await auditing.running(FakeBus(moves=99), JOB, "training", 1.0, 7)).findings[0]
+    with pytest.raises(Problem, match="does not answer"):
+        await auditing.running(FakeBus(silent=True), JOB, "training", 1.0, 7)
+
+
+def test_a_finished_job_is_proved_by_its_last_facts() -> None:
+    given_up = w.GivenUp(shard=2, offset=10, epoch=0, start=170, length=70, reason="row 24")
+    completed = w.JobCompleted(
+        job=JOB, samples=170, samples_abandoned=70, epochs=1, shards=2, requeued=0, started_at_s=0.0,
+        books=w.CompletedBooks(fingerprint=prints(*DONE.items(), (2, 10)), given_up=(given_up,)),
+    )  # fmt: skip
+    columns = (column(0, 170, *DONE.items(), (2, 10)), column(1, 180, *DONE.items(), (2, 20)))
+    torn = w.AppliedBooks(columns_total=2, columns=columns, shards=(far(0, 10), far(1, 20)))
+    ended = w.JobFinished(
+        job=JOB, samples_expected=170, samples_applied=170, samples_lost=0, samples_repeated=0, repeats_recognised=0,
+        rows=1, applied=torn,
+    )  # fmt: skip
+    found = auditing.finished(completed, ended, "finished")
+    assert (found.exact, found.quiet, found.samples_given_up) == (True, True, 70)
+    assert found.epochs[0].given_up == 70
+    told = auditing.document(found)
+    assert told["given_up"] == [given_up.model_dump()]
+    assert told["exact"] is True
