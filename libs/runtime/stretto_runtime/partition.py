@@ -100,7 +100,12 @@ class Partition:
         if left_after is None:
             loaded = await finish(shell, self.number, before, loaded, snapshots, fence)
         self.machines = machines = Machines(service)
-        machines.load(loaded.documents)
+        try:
+            machines.load(loaded.documents)
+        except Refusal:
+            if left_after is not None:
+                await snapshots.mark(loaded.cursor, 0, clean=True)  # we have begun nothing either
+            raise
         published = await published_ids(shell.bus, service.name, self.number, loaded.cursor.out_seq + 1, fence.seq)
         writer = Writer(shell.bus, fence, self.wake)
         name = f"{service.name}:{self.number}:{self.epoch}"

@@ -64,7 +64,7 @@ async def finish(shell: Shell, number: int, before: Era, loaded: Loaded, snapsho
     writer.check_all_made()
     await writer.drain()
     changed = handling.machines.documents(sorted(handling.machines.slots))
-    done = Cursor(fence.seq, fence.seq, service.version)
+    done = Cursor(fence.seq, fence.seq - 1, service.version)
     await snapshots.save(changed, done)
     log.info("finished what another era had begun", partition=number, after=cursor.seq, up_to=fence.seq)
     return replace(loaded, cursor=done, documents=documents | changed)

@@ -46,10 +46,12 @@ class Replicas:
         self._log = (folder / "replicas.log").open("ab")
         self.processes: list[subprocess.Popen[bytes]] = []
 
-    def start(self, beside: Sequence[str] = (), **settings: str) -> subprocess.Popen[bytes]:
+    def start(
+        self, beside: Sequence[str] = (), script: str = "runtime_counting.py", **settings: str
+    ) -> subprocess.Popen[bytes]:
         """``beside``: a command that runs it in another place (a network namespace)."""
         process = subprocess.Popen(
-            [*beside, sys.executable, str(HERE / "runtime_counting.py")],
+            [*beside, sys.executable, str(HERE / script)],
             env={**self._environment, **{f"STRETTO_{name.upper()}": value for name, value in settings.items()}},
             stdout=self._log,
             stderr=self._log,

@@ -1,0 +1,79 @@
+"""The counting service of the next version: its state is named otherwise, and its outputs say who decided them.
+
+``python runtime_upgraded.py`` runs one replica of it. ``STRETTO_EPOCH=0``: it decides everything as before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from runtime_counting import Counter, Counting, CountingSettings, CountState
+from stretto_runtime import run
+from stretto_wire import events
+
+
+@dataclass
+class UpgradedState:
+    count: int = 0
+    sum: int = 0
+    ticks: int = 0
+    seen: dict[str, int] = field(default_factory=dict)
+
+
+class Renamed(Counter):
+    """As before, but cannot read what was saved before."""
+
+    version = 2
+
+    def __init__(self, state: UpgradedState | None = None) -> None:
+        state = state or UpgradedState()
+        super().__init__(CountState(state.count, state.sum, state.ticks, state.seen))
+
+    @property
+    def state(self) -> Any:
+        return UpgradedState(self._state.count, self._state.total, self._state.ticks, self._state.seen)
+
+    @state.setter
+    def state(self, state: CountState) -> None:
+        self._state = state
+
+    def handle(self, event: Any, now: float) -> Any:
+        inner = Counter(self._state)
+        return inner.handle(event, now)
+
+
+class Migrating(Renamed):
+    @staticmethod
+    def migrate(state: dict[str, Any], from_version: int) -> dict[str, Any]:
+        assert from_version == 1
+        return {**{name: value for name, value in state.items() if name != "total"}, "sum": state["total"]}
+
+
+class UpgradedSettings(CountingSettings):
+    epoch: int = 1
+
+
+class Stuck(Counting):
+    """Version 2 without a migration."""
+
+    version = 2
+    settings_type = UpgradedSettings
+    state_types = {"job": UpgradedState}  # noqa: RUF012
+
+    def machine(self, key: str, state: Any) -> Renamed:
+        return Renamed(state)
+
+    def to_message(self, key: str, fact: Any) -> Any:
+        message = super().to_message(key, fact)
+        decided = isinstance(message, events.JobProgressed)
+        return message.model_copy(update={"epoch": self.settings.epoch}) if decided else message
+
+
+class Upgraded(Stuck):
+    def machine(self, key: str, state: Any) -> Migrating:
+        return Migrating(state)
+
+
+if __name__ == "__main__":
+    run(Upgraded)
