@@ -49,7 +49,9 @@ class Tick:
 class Machine(Protocol, Generic[Event, State]):
     """A decision with a memory.
 
-    ``version`` is raised whenever the same inputs would produce other actions; a snapshot carries it.
+    ``version`` is raised whenever the same inputs would produce other actions; a snapshot carries it. What an earlier
+    version saved is continued only if the class has ``migrate(state, from_version) -> state``, a static method from
+    JSON to JSON (unchanged, where only the decisions are others).
     ``state`` is a dataclass of JSON-able fields: what a snapshot stores and ``__init__`` takes back.
     """
 

@@ -18,6 +18,7 @@ def machine_memory_bytes() -> int:
 class ArbiterSettings(Settings):
     """Read from ``STRETTO_ARBITER_<FIELD>``, or from ``STRETTO_<FIELD>`` as every service's settings are."""
 
+    journal_ttl_s: int = Field(7 * 86400, ge=3600, description="life of its ticks: decisions can be replayed so long")
     cpu_cores: float = Field(default_factory=lambda: float(os.cpu_count() or 1), gt=0, description="of the cluster")
     memory_bytes: int = Field(default_factory=machine_memory_bytes, ge=2**20, description="of the cluster")
     algorithm: str = Field("weighted-greedy", description="an entry point of the group stretto.arbiters")

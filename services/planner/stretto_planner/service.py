@@ -21,7 +21,7 @@ class Planner(Service):
     """Warm start, what to measure next, candidates on the Pareto front; the history of finished jobs."""
 
     name = "planner"
-    version = max(PlanMachine.version, HistoryMachine.version)
+    version = PlanMachine.version + HistoryMachine.version  # a change of either is one of both
     settings_type = PlannerSettings
     inputs = (
         Input(events.JobSubmitted),
