@@ -1,5 +1,7 @@
 """The books of a completed job: what the parameter servers counted beside what the ledger told."""
 
+import pytest
+from actuation_world import plan, started
 from stretto_core import actuation as a
 from stretto_core.ledger import Applied, Counted, fingerprint_of
 
@@ -33,3 +35,27 @@ def test_books_of_data_that_were_given_up_and_of_other_data_before() -> None:
     books = a.close_books(100, completed, a.BooksTaken((book,), None))
     assert (books.samples_expected, books.samples_applied) == (60, 60)
     assert (books.samples_lost, books.samples_repeated) == (0, 0)
+
+
+def test_a_job_fails_that_gave_up_more_than_it_may() -> None:
+    world = started(plan())
+    world.state.samples_given_up_max = 100
+    world.tell(a.ShardAbandoned(60, "row 3"))
+    world.tell(a.CheckpointRestored())  # they are given up once more
+    world.tell(a.ShardAbandoned(60, "row 3"))
+    world.tell(a.ShardAbandoned(40, "row 5"))
+    assert world.told(a.JobFailed) == []
+    world.tell(a.ShardAbandoned(1, "row 7"))
+    assert world.told(a.JobFailed)[0].reason == (
+        "101 samples were given up, restarts.samples_given_up allows 100; the last: row 7"
+    )
+    world.tell(a.ShardAbandoned(1, "row 8"))
+    assert len(world.told(a.JobFailed)) == 1
+
+
+@pytest.mark.parametrize(("given_up", "phase"), [(100, "completing"), (101, "failed")])
+def test_what_was_given_up_before_a_restore_counts_at_the_end(given_up: int, phase: str) -> None:
+    world = started(plan())
+    world.state.samples_given_up_max = 100
+    world.tell(a.JobCompleted(given_up))
+    assert world.state.phase == phase

@@ -109,7 +109,7 @@ CHANNELS: tuple[Channel, ...] = (
     _event("dispatcher", "shard-leased", e.ShardLeased, kept_s=SHARD_FACTS_KEPT_S),
     _event("dispatcher", "shard-completed", e.ShardCompleted, kept_s=SHARD_FACTS_KEPT_S),
     _event("dispatcher", "shard-requeued", e.ShardRequeued),
-    _event("dispatcher", "shard-abandoned", e.ShardAbandoned),
+    _event("dispatcher", "shard-abandoned", e.ShardAbandoned, "actuator"),
     _event("dispatcher", "job-progressed", e.JobProgressed, "profiler", "planner", "arbiter", "oom"),
     _event("dispatcher", "job-completed", e.JobCompleted,
            "profiler", "fitter", "planner", "arbiter", "checkpoints", "oom", "actuator"),

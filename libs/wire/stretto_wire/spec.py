@@ -205,6 +205,9 @@ class RestartSpec(Spec):
 
     worker_failures: Annotated[int, Field(ge=0, le=10**6, description="exits with an error of the user's code")] = 10
     shard_failures: Annotated[int, Field(ge=1, le=1000, description="attempts of a shard that fails by itself")] = 3
+    samples_given_up: Annotated[Count, Field(le=10**13)] | None = Field(
+        default=None, description="samples of such shards that may be left out; more fail the job; null: any number"
+    )
 
 
 class JobSpec(Spec):

@@ -34,6 +34,7 @@ class Actuator(Service):
         Input(wire.PlanDecided),
         Input(wire.HotPsDetected),
         Input(wire.JobCompleted),
+        Input(wire.ShardAbandoned),
         Input(wire.CheckpointRestored),
         Input(wire.CheckpointFlushed),
         Input(wire.CheckpointFailed),

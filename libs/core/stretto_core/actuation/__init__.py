@@ -33,6 +33,7 @@ from stretto_core.actuation.state import (
     ServersAsked,
     ServersChanged,
     ServersKnown,
+    ShardAbandoned,
 )
 from stretto_core.actuation.steps import Rebalance, Steps, next_steps
 
@@ -64,6 +65,7 @@ __all__ = [
     "ServersAsked",
     "ServersChanged",
     "ServersKnown",
+    "ShardAbandoned",
     "Steps",
     "UnownedColumns",
     "claim",

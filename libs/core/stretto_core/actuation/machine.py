@@ -26,7 +26,7 @@ PREFIX: dict[Role, str] = {"worker": "worker", "ps": "ps"}
 class ActuatorMachine:
     """See the package. Names are never used again: numbers only grow, also across recoveries."""
 
-    version = 3
+    version = 4
 
     def __init__(self, state: ActuatorState | None = None) -> None:
         self.state = state if state is not None else ActuatorState()
@@ -48,6 +48,7 @@ class ActuatorMachine:
         st = self.state
         st.job, st.spec, st.samples_total, st.phase = event.job, event.spec, event.samples_total, "active"
         st.evaluate, st.worker_failures_allowed = event.evaluate, event.worker_failures
+        st.samples_given_up_max = event.samples_given_up_max
         st.restores, st.final_checkpoint = event.restores, event.final_checkpoint
         st.final_checkpoint_due = event.final_checkpoint
         st.worker_memory_max_bytes = event.worker_memory_max_bytes
@@ -69,6 +70,8 @@ class ActuatorMachine:
         st = self.state
         if st.phase != "active" or st.layout != "ready":
             return
+        if self._gave_up_too_much(event.samples_abandoned, ""):
+            return
         st.phase, st.completed_at_s = "completing", now
         st.completed = event
         if st.migration is None:  # what has not begun is not worth beginning
@@ -79,6 +82,19 @@ class ActuatorMachine:
             if pod.phase == "starting" and not pod.listed:
                 self._stop(pod)
         self._fill("worker", now, "relaunch")
+
+    def _abandoned(self, event: s.ShardAbandoned, now: float) -> None:
+        if self.state.phase == "active":
+            self.state.samples_given_up += event.samples
+            self._gave_up_too_much(self.state.samples_given_up, event.reason)
+
+    def _gave_up_too_much(self, samples: int, last: str) -> bool:
+        limit = self.state.samples_given_up_max
+        if limit is None or samples <= limit:
+            return False
+        last = f"; the last: {last}" if last else ""
+        self._fail(f"{samples} samples were given up, restarts.samples_given_up allows {limit}{last}"[:2000])
+        return True
 
     def _flushed(self, event: s.CheckpointFlushed, now: float) -> None:
         if event.final and self.state.phase == "completing":
@@ -242,6 +258,7 @@ class ActuatorMachine:
         self._catch_up(now)
 
     def _restored(self, event: s.CheckpointRestored, now: float) -> None:
+        self.state.samples_given_up = 0  # they come again; what was given up before is in the sum at the end
         if self.state.layout == "restoring":
             self.state.layout, self.state.restores = "ready", False
             self._catch_up(now)
@@ -357,6 +374,7 @@ class ActuatorMachine:
         s.JobSubmitted: _submitted,
         s.PlanDecided: _decided,
         s.JobCompleted: _completed,
+        s.ShardAbandoned: _abandoned,
         s.CheckpointFlushed: _flushed,
         s.CheckpointFailed: _checkpoint_failed,
         s.CheckpointRestored: _restored,

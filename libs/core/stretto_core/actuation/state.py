@@ -35,6 +35,7 @@ class JobSubmitted:
     samples_total: int = 0
     evaluate: int = 0
     worker_failures: int = 10
+    samples_given_up_max: int | None = None
     restores: bool = False
     final_checkpoint: bool = False
     worker_memory_max_bytes: int = 0
@@ -94,6 +95,14 @@ class JobCompleted:
     samples_before: int = 0
     fingerprint: int | None = None
     given_up: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ShardAbandoned:
+    """``samples`` of a shard failed as often as allowed and were given up."""
+
+    samples: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +307,8 @@ class ActuatorState:
     phase: Literal["unknown", "active", "completing", "finished", "failed", "cancelled"] = "unknown"
     evaluate: int = 0
     worker_failures_allowed: int = 0
+    samples_given_up_max: int | None = None
+    samples_given_up: int = 0
     final_checkpoint: bool = False
     final_checkpoint_due: bool = False
     samples_total: int = 0
