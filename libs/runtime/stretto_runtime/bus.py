@@ -13,7 +13,7 @@ import json
 import re
 import uuid
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import nats.errors
 import structlog
@@ -23,6 +23,9 @@ from pydantic_core import from_json
 
 from stretto_runtime.connection import Connection, direct
 from stretto_runtime.faults import BusFault, Fenced, NobodyListens
+
+if TYPE_CHECKING:
+    from stretto_runtime.log import Tail
 
 EVENTS = "STRETTO"
 DEAD_LETTERS = "DLQ"
@@ -61,6 +64,7 @@ class Bus:
         self.last_error = ""
         self.on_reconnect: list[Callable[[], None]] = []
         self.sweeps: list[Callable[[float], None]] = []
+        self.tails: set[Tail] = set()
         self.batch_from = PIPELINED
         """from how many fenced messages on the streams want them as one atomic batch; ``PIPELINED``: never"""
         self._pending: dict[str, Awaited] = {}

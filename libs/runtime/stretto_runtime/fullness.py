@@ -1,4 +1,4 @@
-"""How full the stream is, told before it refuses: a full stream stops every service."""
+"""How full the stream is, told before it refuses (a full stream stops every service), and how far we are behind."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ class Fullness:
         self._metrics = metrics
         self._every_s = every_s
         self.fraction: float | None = None
+        metrics.backlog.set_function(lambda: sum(tail.waiting for tail in bus.tails))
+        metrics.pauses.set_function(lambda: sum(tail.pauses for tail in bus.tails))
 
     @property
     def warning(self) -> str:

@@ -25,6 +25,11 @@ HEARTBEAT_S = 10.0
 CLUSTER_HEARTBEAT_S = 1.0
 """A consumer lives on one server of a cluster, and may die there while our connection, to another one, stays."""
 BATCH = 256
+QUEUE_MESSAGES = 4096
+RESUME_MESSAGES = QUEUE_MESSAGES // 4
+"""A reader that is slower than the server has at most so much in memory: then the consumer is given up, and opened
+again after the last message that was taken in once this many are left. Of large messages the server's flow control
+sends at most 32 MiB ahead."""
 SILENCE_S = 15.0
 
 log = structlog.get_logger("stretto.log")
@@ -57,7 +62,8 @@ class Fence:
 class Tail:
     """Every message of ``filters`` from sequence ``start`` on, in stored order, none missing, none twice.
 
-    A gap, a silent server or a reconnect reopens the consumer after the last message that was taken in.
+    A gap, a silent server, a reconnect or a reader that was too slow reopens the consumer after the last message that
+    was taken in.
     """
 
     def __init__(self, bus: Bus, stream: str, filters: Sequence[str], start: int = 1, **options: Any) -> None:
@@ -75,6 +81,10 @@ class Tail:
         self._reopening: asyncio.Task[None] | None = None
         self._heard_s = 0.0
         self._closed = False
+        self._paused = False
+        self._drained = asyncio.Event()
+        self.pauses = 0
+        """how often the reader was too slow"""
         self._heartbeat_s = CLUSTER_HEARTBEAT_S if bus.clustered else HEARTBEAT_S
         self.backlog = 0
         """how many messages the server still had when the tail was opened"""
@@ -89,6 +99,7 @@ class Tail:
             BusFault: the server refused the consumer.
         """
         tail = cls(bus, stream, filters, start, **options)
+        bus.tails.add(tail)
         bus.on_reconnect.append(tail._reopen)
         bus.sweeps.append(tail._watch)
         try:
@@ -101,6 +112,11 @@ class Tail:
     def ready(self) -> bool:
         """Whether ``batch`` would return at once."""
         return bool(self._queue)
+
+    @property
+    def waiting(self) -> int:
+        """Messages that are stored and not taken, as far as is known: here and, after the last arrival, there."""
+        return len(self._queue) + self.pending
 
     def on_arrival(self, wake: asyncio.Event) -> None:
         """Set ``wake`` whenever something arrives (a reader that also waits for other things)."""
@@ -119,6 +135,8 @@ class Tail:
                     await self._bus.send(item, b"")
             else:
                 taken.append(item)
+        if self._paused and len(queue) <= RESUME_MESSAGES:
+            self._drained.set()
         return taken
 
     async def batch(self, limit: int = BATCH) -> list[Stored]:
@@ -131,6 +149,7 @@ class Tail:
 
     async def close(self) -> None:
         self._closed = True
+        self._bus.tails.discard(self)
         if self._reopen in self._bus.on_reconnect:
             self._bus.on_reconnect.remove(self._reopen)
         if self._watch in self._bus.sweeps:
@@ -156,7 +175,7 @@ class Tail:
         inbox = f"{bus.inbox}.tail.{consumer}"
 
         def arrived(msg: Msg) -> None:  # carries the stored subject: only the closure knows whose it is
-            if self._consumer == consumer:
+            if self._consumer == consumer and not self._paused:
                 self._arrived(msg)
 
         self._subscription = await bus.subscribe(inbox, arrived)
@@ -202,6 +221,8 @@ class Tail:
         self.pending = int(tokens[8])
         self._queue.append(Stored(seq, int(tokens[7]) / 1e9, msg.subject, headers, msg.data))
         self._wake.set()
+        if len(self._queue) >= QUEUE_MESSAGES:
+            self._pause()
 
     def _control(self, msg: Msg, headers: dict[str, str]) -> None:
         if msg.reply:  # flow control: answer once everything before it has been handled
@@ -226,6 +247,20 @@ class Tail:
         if self._closed or (self._reopening is not None and not self._reopening.done()):
             return
         self._reopening = asyncio.get_running_loop().create_task(self._reopen_surely())
+
+    def _pause(self) -> None:
+        if self._closed or (self._reopening is not None and not self._reopening.done()):
+            return
+        self._paused = True
+        self.pauses += 1
+        self._drained.clear()
+        self._reopening = asyncio.get_running_loop().create_task(self._reopen_drained())
+
+    async def _reopen_drained(self) -> None:
+        await self._drop()
+        await self._drained.wait()
+        self._paused = False
+        await self._reopen_surely()
 
     async def _reopen_surely(self) -> None:
         await self._drop()

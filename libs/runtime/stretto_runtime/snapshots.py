@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from stretto_runtime.bus import PIPELINED, STATE, STATE_PREFIX, Bus
-from stretto_runtime.log import Fence, read
+from stretto_runtime.log import Fence, Stored, read
 from stretto_runtime.writer import Output, chunks, store_together
 
 
@@ -70,9 +70,8 @@ class Snapshots:
 
     async def left_after(self) -> int | None:
         """The last input that is handled, if the last owner left in peace; None if it may have decided more."""
-        subject = f"{STATE_PREFIX}mark.{self._base}"
-        found = await read(self._bus, STATE, [subject], deliver_policy="last_per_subject")
-        mark = json.loads(found[-1].data) if found else {"clean": False}
+        marks = [stored.data for stored in await self._read("mark") if stored.subject != self._fence.subject]
+        mark = json.loads(marks[-1]) if marks else {"clean": False}
         return int(mark["cursor"]) if mark["clean"] else None
 
     async def load(self, fence_seq: int) -> Loaded:
@@ -81,12 +80,7 @@ class Snapshots:
         Raises:
             Fenced: we are not the owner any more.
         """
-        names = (f"cursor.{self._base}", f"mark.{self._base}", f"snap.{self._base}.*")
-        filters = [STATE_PREFIX + name for name in names]
-        # with our own entry among them, whichever server answers has all that our predecessors wrote
-        entries = await read(
-            self._bus, STATE, [*filters, self._fence.subject], until=self._fence.seq, deliver_policy="last_per_subject"
-        )
+        entries = await self._read("cursor", "mark", "snap")
         self._fence_seq = fence_seq
         cursor, documents, mark = Cursor(), dict[str, Document](), dict[str, Any]()
         for stored in entries:
@@ -101,6 +95,12 @@ class Snapshots:
         attempt = int(mark["attempt"]) + 1 if again else (1 if mark and not mark["clean"] else 0)
         await self.mark(cursor, attempt)
         return Loaded(cursor, documents, attempt)
+
+    async def _read(self, *kinds: str) -> list[Stored]:
+        """With our own entry among them, whichever server answers has all that our predecessors wrote."""
+        names = [f"{STATE_PREFIX}{kind}.{self._base}" + (".*" if kind == "snap" else "") for kind in kinds]
+        filters = [*names, self._fence.subject]
+        return await read(self._bus, STATE, filters, until=self._fence.seq, deliver_policy="last_per_subject")
 
     async def mark(self, cursor: Cursor, attempt: int, clean: bool = False) -> None:
         body = json.dumps({"cursor": cursor.seq, "attempt": attempt, "clean": clean}).encode()

@@ -198,6 +198,15 @@ class Metrics:
         self.stream_fullness = Gauge(
             "stretto_stream_fullness", "stored bytes over the stream's bound", ["service"], registry=self.registry
         ).labels(**labels)
+        self.backlog = Gauge(
+            "stretto_input_backlog", "messages stored and not handled yet", ["service"], registry=self.registry
+        ).labels(**labels)
+        self.pauses = Gauge(
+            "stretto_input_pauses",
+            "times that the inputs of a partition owned now had to wait for us",
+            ["service"],
+            registry=self.registry,
+        ).labels(**labels)
         self.lag_s = Histogram(
             "stretto_input_age_seconds",
             "from the server's storing a message to our handling it",

@@ -73,13 +73,16 @@ async def until_ready(runner: Runner, timeout_s: float = 30) -> None:
             await asyncio.sleep(0.01)
 
 
-@asynccontextmanager
-async def running(service: type[Service], server: EmbeddedServer, folder: Path, **more: Any) -> AsyncIterator[Runner]:
+def settings_of(service: type[Service], server: EmbeddedServer, folder: Path, **more: Any) -> Any:
     assert server.passwords is not None
-    settings = service.settings_type(
+    return service.settings_type(
         nats_url=server.url, nats_password=server.passwords[service.name], state_folder=folder, **more
     )
-    runner = Runner(service(settings))
+
+
+@asynccontextmanager
+async def running(service: type[Service], server: EmbeddedServer, folder: Path, **more: Any) -> AsyncIterator[Runner]:
+    runner = Runner(service(settings_of(service, server, folder, **more)))
     task = asyncio.create_task(runner.run())
     try:
         await until_ready(runner)
