@@ -14,7 +14,6 @@ from runtime_live import Replicas
 from stretto_runtime import Client
 
 
-@pytest.mark.parametrize("cluster", ["", "always"], indirect=True, ids=["default", "sync-always"])
 async def test_the_streams_leaders_are_killed(
     cluster: Cluster, client: Client, replicas: Replicas, rounds: int
 ) -> None:
@@ -34,6 +33,7 @@ async def test_the_streams_leaders_are_killed(
     (await settle(client, 10)).check(accepted)
 
 
+@pytest.mark.parametrize("cluster", ["always"], indirect=True, ids=["sync-always"])
 async def test_all_servers_are_killed_at_once(
     cluster: Cluster, client: Client, replicas: Replicas, rounds: int
 ) -> None:
