@@ -109,6 +109,10 @@ class Cluster:
         """[columns] samples applied, wherever the column is."""
         return sum(control.applied().samples for control in self.controls())
 
+    def prints(self):
+        """[columns] their fingerprints, wherever the column is."""
+        return sum(control.applied().pushes for control in self.controls())
+
 
 @pytest.fixture(scope="session")
 def ps_pool():

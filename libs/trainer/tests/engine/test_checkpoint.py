@@ -46,11 +46,13 @@ def test_restored_at_another_number_of_servers_each_bit_is_the_same(cluster, bar
     worker.forget([1])
     keys = LAYOUT.index(np.arange(5000))
     before, checksum, samples = worker.pull(keys), servers.checksum(), servers.samples()
+    prints = servers.prints()
     categories = sum(c.categories() for c in servers.controls())
     images = save(servers)
     restored = restore(bare_cluster, images, count)
     assert restored.checksum() == checksum
     assert (restored.samples() == samples).all()
+    assert (restored.prints() == prints).all()
     assert sum(c.categories() for c in restored.controls()) == categories
     worker = restored.worker()
     after = worker.pull(keys)

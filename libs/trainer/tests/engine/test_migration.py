@@ -6,6 +6,7 @@ import pytest
 from stretto.engine import Layout, Optimizer, Own, migration, plan_moves
 from stretto.engine.migration import _copy
 from stretto.errors import MigrationError
+from stretto_core.ledger import fingerprint_of
 
 pytestmark = pytest.mark.slow
 
@@ -87,7 +88,8 @@ def test_a_move_at_rest_changes_no_bit(cluster, training):
     keys = LAYOUT.index(np.arange(5000))
     before, checksum = worker.pull(keys), servers.checksum()
     rows = sum(c.categories() for c in servers.controls())
-    samples = servers.samples()
+    samples, prints = servers.samples(), servers.prints()
+    assert {int(value) % 2**64 for value in prints} == {sum(fingerprint_of(1000 + s, 256) for s in range(4)) % 2**64}
     servers.add()
     rescale(servers, [0, 1, 2])
     after = worker.pull(keys)
@@ -97,6 +99,7 @@ def test_a_move_at_rest_changes_no_bit(cluster, training):
     assert servers.checksum() == checksum
     assert sum(c.categories() for c in servers.controls()) == rows
     assert (servers.samples() == samples).all()
+    assert (servers.prints() == prints).all()
     assert worker.progress(1000) == 256  # records went with their columns
     # a batch that was applied before the move is still known
     k, r, d = training.batch_of(LAYOUT, 1000, 192)
