@@ -213,13 +213,14 @@ class Installation:
                 if child.restarts >= 2 or (child.pid is None and child.last_exit is not None):
                     raise CliError(f"{name} does not stay up (exit status {child.last_exit}); {child.command.log} ends "
                                    f"with:\n{child.last_words()}")  # fmt: skip
-                if (await readiness(self.folder, name, child.pid))["ready"]:
+                said = await readiness(self.folder, name, child.pid)
+                if said.get("refusal"):  # it waits for a replica of another version, which nobody starts here
+                    raise CliError(f"{name}: {said['refusal']}; or begin anew in another --folder")
+                if said["ready"]:
                     left.discard(name)
                     yield name, time.monotonic() - began
             if left and time.monotonic() - began > READY_S:
-                raise CliError(
-                    f"not ready after {READY_S:.0f} s: {', '.join(sorted(left))}; see {self.folder / 'logs'}"
-                )
+                raise CliError(f"not ready after {READY_S:.0f} s: {', '.join(sorted(left))}; see {self.folder}/logs")
             await asyncio.sleep(POLL_S)
 
     # files -----------------------------------------------------------------------------------------------------
