@@ -24,7 +24,7 @@ from stretto_wire import events, requests
 from stretto_wire.spec import JobSpec
 
 CLIENTS, PROCESSES = 8, 2
-ROUNDS, ROUND_S, WARM_S, SERIAL_S = 3, 4.0, 1.0, 1.5
+ROUNDS, ROUND_S, WARM_S, SERIAL_S = 5, 4.0, 1.0, 1.5
 JOB = "bench"
 
 

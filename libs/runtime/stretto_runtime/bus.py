@@ -165,7 +165,7 @@ class Bus:
     async def send(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> None:
         """Publish without acknowledgement (replies, flow control)."""
         try:
-            await self.connection.publish(subject, data, headers=headers)
+            self.connection.put(subject, data, headers=headers)
         except nats.errors.Error as error:
             raise BusFault(f"cannot send to {subject}: {error or type(error).__name__}") from error
 
@@ -241,7 +241,7 @@ class Bus:
         future: asyncio.Future[Any] = self._loop.create_future()
         self._pending[token] = Awaited(future, self._loop.time() + timeout_s, subject, settle)
         try:
-            await self.connection.publish(subject, data, reply=f"{self.inbox}.to.{token}", headers=headers)
+            self.connection.put(subject, data, f"{self.inbox}.to.{token}", headers)
         except nats.errors.Error as error:
             self._pending.pop(token, None)
             raise BusFault(f"cannot send to {subject}: {error or type(error).__name__}") from error

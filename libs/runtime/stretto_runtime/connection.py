@@ -15,7 +15,7 @@ from typing import Any
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.errors import BadSubjectError
+from nats.errors import BadSubjectError, ConnectionClosedError, MaxPayloadError, OutboundBufferLimitError
 
 HEAD = "NATS/1.0\r\n"
 PLAIN = HEAD.encode()
@@ -70,29 +70,31 @@ class Connection(Client):
         except Exception as error:  # must not end the reading task
             await self._error_cb(error)
 
+    def put(self, subject: str, data: bytes, reply: str = "", headers: dict[str, str] | None = None) -> None:
+        """``publish`` without its coroutines; the subjects come from the registry and are not looked at again.
+
+        Raises:
+            nats.errors.Error: closed, not connected, or larger than the server takes.
+        """
+        if not self.is_connected:
+            raise ConnectionClosedError if self.is_closed else OutboundBufferLimitError
+        if len(data) > self._max_payload:
+            raise MaxPayloadError
+        command = _command(subject, reply, data, headers)
+        self._pending.append(command)
+        self._pending_data_size += len(command)
+        self.stats["out_msgs"] += 1
+        self.stats["out_bytes"] += len(data)
+        if not self._writing:
+            self._writing = True
+            asyncio.get_running_loop().call_soon(self._write)
+
     async def _send_publish(
         self, subject: str, reply: str, payload: bytes, payload_size: int, headers: dict[str, Any] | None
     ) -> None:
         if not subject:
             raise BadSubjectError
-        if headers:
-            text = "".join([HEAD, *(f"{name}: {value}\r\n" for name, value in headers.items()), "\r\n"])
-            if text.count("\n") != len(headers) + 2:  # a line break inside a value would end the headers
-                headers = {name: " ".join(str(value).split()) for name, value in headers.items()}
-                text = "".join([HEAD, *(f"{name}: {value}\r\n" for name, value in headers.items()), "\r\n"])
-            block = text.encode()
-            total = len(block) + payload_size
-            command = b"HPUB %b %b %d %d\r\n%b%b\r\n" % (
-                subject.encode(), reply.encode(), len(block), total, block, payload
-            )  # fmt: skip
-        else:
-            command = b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply.encode(), payload_size, payload)
-        self.stats["out_msgs"] += 1
-        self.stats["out_bytes"] += payload_size
-        await self._send_command(command)
-        if not self._writing:
-            self._writing = True
-            asyncio.get_running_loop().call_soon(self._write)
+        self.put(subject, payload, reply, headers)
 
     async def flush(self, timeout: int = FLUSH_S) -> None:
         """Until the server has seen everything sent so far; nats-py's own ping overtakes what waits to be written."""
@@ -105,3 +107,17 @@ class Connection(Client):
             pending, self._pending, self._pending_data_size = self._pending, [], 0
             with contextlib.suppress(OSError, RuntimeError):  # broken: the reading task finds it out, and reconnects
                 self._transport.writelines(pending)
+
+
+def _command(subject: str, reply: str, data: bytes, headers: dict[str, Any] | None) -> bytes:
+    """PUB or HPUB of the NATS protocol."""
+    if not headers:
+        return b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply.encode(), len(data), data)
+    text = "".join([HEAD, *(f"{name}: {value}\r\n" for name, value in headers.items()), "\r\n"])
+    if text.count("\n") != len(headers) + 2:  # a line break inside a value would end the headers
+        headers = {name: " ".join(str(value).split()) for name, value in headers.items()}
+        text = "".join([HEAD, *(f"{name}: {value}\r\n" for name, value in headers.items()), "\r\n"])
+    block = text.encode()
+    return b"HPUB %b %b %d %d\r\n%b%b\r\n" % (
+        subject.encode(), reply.encode(), len(block), len(block) + len(data), block, data
+    )  # fmt: skip

@@ -43,7 +43,7 @@ class Settings(BaseSettings):
     journal_ttl_s: int = Field(86400, ge=3600, description="life of journal frames; > the longest outage")
     stream_look_s: float = Field(60.0, gt=0, description="so often the stream's bytes are compared with its bound")
     spans_bytes: int = Field(32 << 20, ge=1 << 16, description="bound of the local span file of one service")
-    spans_per_s: float = Field(200.0, gt=0, description="more spans a second than this are counted, not kept")
+    spans_per_s: float = Field(100.0, gt=0, description="more spans a second than this are counted, not kept")
 
     @classmethod
     def settings_customise_sources(
