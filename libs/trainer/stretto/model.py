@@ -95,8 +95,9 @@ class Program:
             features,
         )
         label = tf.TensorSpec(tf.TensorShape(cast("Any", None)), tf.float32)
-        self._step = tf.function(self._step_graph, input_signature=(*shared, label))
-        self._predict = tf.function(self._predict_graph, input_signature=shared)
+        # without AutoGraph: a functional model was built without it too, and it takes most of the time of tracing
+        self._step = tf.function(self._step_graph, input_signature=(*shared, label), autograph=False)
+        self._predict = tf.function(self._predict_graph, input_signature=shared, autograph=False)
 
     # --- data ---------------------------------------------------------------------------------------------
 
@@ -187,7 +188,7 @@ class Program:
         return self._predict(rows, keys.inverse, dense, state, self._local, self._inputs(batch)).numpy()
 
     def warm(self) -> None:
-        """Trace both computations on two made-up samples, so that the first real step is as fast as the others."""
+        """Trace the step on two made-up samples, so that the first real one is as fast as the others."""
         batch: Batch = {}
         for name, spec in self._features.items():
             shape = (2, *(int(length or 1) for length in spec.shape[1:]))
@@ -196,9 +197,7 @@ class Program:
         keys = self.layout.index(np.arange(2 * self.fields).reshape(2, self.fields))
         rows = np.zeros((len(keys), self.layout.dimension), np.float32)
         dense, state = self.initial_dense(), self.initial_state()
-        before = self._local
-        self._step(rows, keys.inverse, dense, state, before, self._inputs(batch), batch["label"])
-        self._predict(rows, keys.inverse, dense, state, before, self._inputs(batch))
+        self._step(rows, keys.inverse, dense, state, self._local, self._inputs(batch), batch["label"])
 
     def _inputs(self, batch: Batch) -> dict[str, Any]:
         return {name: np.asarray(batch[name], spec.dtype.as_numpy_dtype) for name, spec in self._features.items()}

@@ -226,7 +226,7 @@ def test_requests_that_are_malformed_are_answered_with_field_and_remedy(make: An
 
     assert raw(b"{}")["field"] == "job"
     assert raw(b'{"job": "tiny", "samples": 0}')["field"] == "samples"
-    assert "greater than" in raw(b'{"job": "tiny", "samples": 0}')["message"]
+    assert "at least 1" in raw(b'{"job": "tiny", "samples": 0}')["message"]
     assert raw(b'{"job": "other", "samples": 5}')["remedy"] == "this pod belongs to tiny"
     assert raw(b"\xff")["code"] == "malformed"
     evaluate = requests.EvaluateModel(job="tiny", samples=10)
@@ -268,7 +268,9 @@ def test_servers_that_took_the_place_of_lost_ones_are_offered_initial_values():
         leaving=leaving,
         bus=None,
         settings=SimpleNamespace(
-            spec=SimpleNamespace(dataset=SimpleNamespace(batch_size=8)), plan_version=1, cpu_cores=1.0
+            spec=SimpleNamespace(dataset=SimpleNamespace(batch_size=8), model=SimpleNamespace(pipeline=True)),
+            plan_version=1,
+            cpu_cores=1.0,
         ),
     )
     worker: Any = Worker(pod)  # type: ignore[arg-type]
