@@ -152,7 +152,7 @@ class Agent:
         far: dict[tuple[int, int], list[int]] = {}
         rows = {int(i): record for i, record in zip(ids, records, strict=True) if int(i) in shards}
         for column in (int(c) for c in np.flatnonzero(own != 0)):
-            counted.setdefault((int(before.samples[column]), int(before.pushes[column])), []).append(column)
+            counted.setdefault((int(before.samples[column]), int(before.fingerprints[column])), []).append(column)
             for shard, record in rows.items():
                 far.setdefault((shard, int(record[column])), []).append(column)
         applied = AppliedBooks(
@@ -173,7 +173,7 @@ class Agent:
         own, before = self._control.own(), self._control.applied()
         ids, records = self._control.records()
         after = self._control.applied()
-        steady = bool((before.pushes == after.pushes).all() and (own == self._control.own()).all())
+        steady = bool((before.fingerprints == after.fingerprints).all() and (own == self._control.own()).all())
         return own, before, ids, records, steady
 
     def _books(self, request: GetBooks) -> GetBooksReply:

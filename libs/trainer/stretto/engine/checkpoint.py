@@ -154,7 +154,7 @@ class _Progress:
         self._later: I64 = np.zeros(0, np.int64)  # finished since
         self._dense_samples: dict[int, int] = {}
         self._samples = np.zeros(layout.columns, np.int64)
-        self._pushes = np.zeros(layout.columns, np.int64)
+        self._fingerprints = np.zeros(layout.columns, np.int64)
 
     @property
     def known_finished(self) -> int:
@@ -175,7 +175,7 @@ class _Progress:
         for shard in self._later.tolist():
             self._row(shard)[columns] = FINISHED
         self._samples[columns] = at.samples[columns]
-        self._pushes[columns] = at.pushes[columns]
+        self._fingerprints[columns] = at.fingerprints[columns]
 
     def blocks(self) -> dict[str, np.ndarray]:
         shards = sorted(self._offsets)
@@ -186,7 +186,7 @@ class _Progress:
             "progress/offsets": np.array(offsets, np.int64).reshape(len(shards), self._columns),
             "progress/dense_samples": np.array([self._dense_samples.get(s, 0) for s in shards], np.int64),
             "progress/samples": self._samples,
-            "progress/pushes": self._pushes,
+            "progress/fingerprints": self._fingerprints,
         }
 
 
@@ -212,11 +212,11 @@ def load_image(control: Control, images: Sequence[PsImage], columns: Iterable[in
     records = np.zeros((len(shards), layout.columns + 2), np.int64)
     records[:, wanted] = offsets[:, wanted]
     records[:, -1] = dense_samples
-    samples, pushes = np.zeros(layout.columns, np.int64), np.zeros(layout.columns, np.int64)
+    samples, fingerprints = np.zeros(layout.columns, np.int64), np.zeros(layout.columns, np.int64)
     for column, image in enumerate(holder):
         samples[column] = image.blocks["progress/samples"][column]
-        pushes[column] = image.blocks["progress/pushes"][column]
-    control.merge_columns(wanted, shards[~finished], records[~finished], samples, pushes)
+        fingerprints[column] = image.blocks["progress/fingerprints"][column]
+    control.merge_columns(wanted, shards[~finished], records[~finished], samples, fingerprints)
     control.finish([*everywhere.tolist(), *shards[finished].tolist()])
     control.set_own(wanted, Own.MINE)
 

@@ -24,12 +24,12 @@ _ALL = np.int64(2**40)
 class Applied:
     """What this server applied, counted by itself.
 
-    samples[columns] and pushes[columns] move with their column; per_shard counts the samples that the first
+    samples[columns] and fingerprints[columns] move with their column; per_shard counts the samples that the first
     dense slice applied for each shard with a live record (empty on servers that never owned that slice).
     """
 
     samples: I64
-    pushes: I64
+    fingerprints: I64
     per_shard: dict[int, int]
 
 
@@ -109,7 +109,7 @@ class Snapshot:
     """Columns and the progress that belongs to them, from one instant between two pushes.
 
     held_seconds: how long the mutex was kept for the copy, so the longest that a push waited for it. shards [n],
-    records [n, columns + 2], samples and pushes [columns]. finished: marks at that instant, empty if they were as
+    records [n, columns + 2], samples and fingerprints [columns]. finished: marks at that instant, empty if they were as
     many as the caller knew.
     """
 
@@ -120,7 +120,7 @@ class Snapshot:
     records: I64
     finished: I64
     samples: I64
-    pushes: I64
+    fingerprints: I64
 
 
 class Control:
@@ -203,14 +203,14 @@ class Control:
         return 8 * (int(records) * (self.layout.columns + 3) + 2 * int(marks))
 
     def applied(self) -> Applied:
-        samples, pushes, own = self._run["applied"]()
+        samples, fingerprints, own = self._run["applied"]()
         shards, records = self.records()
         # what a column that has moved away left behind is counted by its new owner
         if own[self.layout.buckets] == Own.NOT_MINE:
             shards = shards[:0]
         per_shard = {int(s): int(r[-1]) for s, r in zip(shards, records, strict=False)}
         mine = own != Own.NOT_MINE
-        return Applied(np.where(mine, samples, 0), np.where(mine, pushes, 0), per_shard)
+        return Applied(np.where(mine, samples, 0), np.where(mine, fingerprints, 0), per_shard)
 
     def stats(self) -> Stats:
         updates, spent_us, rejected, repeated = (int(v) for v in self._run["stats"]())
@@ -268,9 +268,11 @@ class Control:
     def snapshot_slices(self, ids: I64, known_finished: int = 0) -> Snapshot:
         """The same for dense slices."""
         held_us, *taken = self._run["snapshot_slices"](ids, known_finished)
-        *values, seeded, state, shards, records, marks, samples, pushes = taken
+        *values, seeded, state, shards, records, marks, samples, fingerprints = taken
         held_s = int(held_us) / 1e6
-        return Snapshot(None, RawSlices(ids, values, seeded, state), held_s, shards, records, marks, samples, pushes)
+        return Snapshot(
+            None, RawSlices(ids, values, seeded, state), held_s, shards, records, marks, samples, fingerprints
+        )
 
     # --- records ------------------------------------------------------------------------------------------
 
@@ -278,9 +280,9 @@ class Control:
         """(shards [n], records [n, columns + 2]: offsets, attempt, samples of the first slice)."""
         return self._run["records"]()
 
-    def merge_columns(self, columns: Iterable[int], shards: I64, records: I64, samples: I64, pushes: I64) -> None:
+    def merge_columns(self, columns: Iterable[int], shards: I64, records: I64, samples: I64, fingerprints: I64) -> None:
         """Take over the progress and the counters of `columns` from records and counters of another server."""
-        self._run["merge"](self._mask(columns), shards, records, samples, pushes)
+        self._run["merge"](self._mask(columns), shards, records, samples, fingerprints)
 
     def finished(self) -> I64:
         return self._run["finished"]()
@@ -306,7 +308,7 @@ def _build(state: State) -> dict[str, tuple[list[Any], Any]]:
         "sizes": ([], [sizes, read(state.own)]),
         "slots": ([], tf.stack(slots)),
         "progress_sizes": ([], [ops.LookupTableSizeV2(table_handle=t) for t in (state.records, state.finished)]),
-        "applied": ([], [read(state.samples), read(state.pushes), read(state.own)]),
+        "applied": ([], [read(state.samples), read(state.fingerprints), read(state.own)]),
         "stats": ([], read(state.stats)),
         "workers": ([], [*workers, now_us()]),
         "records": ([], list(own_record)),

@@ -60,7 +60,7 @@ def snapshots(state: State) -> dict[str, tuple[list[Any], Any]]:
             *ops.LookupTableExportV2(table_handle=state.records, Tkeys=tf.int64, Tvalues=tf.int64),
             finished,
             read(state.samples),
-            read(state.pushes),
+            read(state.fingerprints),
         ]
 
     def held(begun_us: Any, outputs: list[Any]) -> Any:
@@ -89,8 +89,8 @@ def merging(state: State) -> tuple[list[Any], Any]:
     shards = v1.placeholder(tf.int64, [None], "merge_shards")
     records = v1.placeholder(tf.int64, [None, state.record_width], "merge_records")
     samples = v1.placeholder(tf.int64, [columns], "merge_samples")
-    pushes = v1.placeholder(tf.int64, [columns], "merge_pushes")
-    with Locked(state, [mask, shards, records, samples, pushes]) as lock:
+    fingerprints = v1.placeholder(tf.int64, [columns], "merge_fingerprints")
+    with Locked(state, [mask, shards, records, samples, fingerprints]) as lock:
         mine = find(state.records, shards, tf.zeros([state.record_width], tf.int64))
         is_finished = find(state.finished, shards, tf.zeros([1], tf.int64))[:, 0]
         merged = tf.concat(
@@ -102,11 +102,11 @@ def merging(state: State) -> tuple[list[Any], Any]:
             1,
         )
         live = tf.where(tf.equal(is_finished, 0))[:, 0]
-        old_samples, old_pushes = read(state.samples), read(state.pushes)
+        old_samples, old_fingerprints = read(state.samples), read(state.fingerprints)
         writes = [
             insert(state.records, tf.gather(shards, live), tf.gather(merged, live)),
             ops.AssignVariableOp(resource=state.samples, value=tf.where(mask, samples, old_samples)),
-            ops.AssignVariableOp(resource=state.pushes, value=tf.where(mask, pushes, old_pushes)),
+            ops.AssignVariableOp(resource=state.fingerprints, value=tf.where(mask, fingerprints, old_fingerprints)),
         ]
         answer = tf.size(shards, tf.int64)
-    return [mask, shards, records, samples, pushes], lock.release(answer, writes)
+    return [mask, shards, records, samples, fingerprints], lock.release(answer, writes)

@@ -238,7 +238,7 @@ def _account(
             tf.gather(tf.stack([seen[0] + 1, now_us()])[None], chosen),
         ),
         add(state.samples, applied * length),
-        add(state.pushes, applied * prints),
+        add(state.fingerprints, applied * prints),
     ]
 
 

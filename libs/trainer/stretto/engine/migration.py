@@ -180,7 +180,7 @@ def _copy(layout: Layout, here: Control, source: Control, columns: tuple[int, ..
             moved_bytes += raw.nbytes
     shards, records = source.records()
     applied = source.applied()
-    here.merge_columns(columns, shards, records, applied.samples, applied.pushes)
+    here.merge_columns(columns, shards, records, applied.samples, applied.fingerprints)
     return moved_bytes
 
 

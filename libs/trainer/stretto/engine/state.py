@@ -37,7 +37,7 @@ class State:
     finished: Node  # shard -> 1
     workers: Node  # worker -> [pushes accepted, time of the last one, microseconds]
     samples: Node  # [columns] samples applied
-    pushes: Node  # [columns] fingerprint of the pushes applied
+    fingerprints: Node  # [columns] fingerprint of the pushes applied
     stats: Node  # [4] pushes applied, microseconds in them, pushes rejected, samples recognised as repeated
     mutex: Node
 
@@ -99,7 +99,7 @@ def build_state(layout: Layout) -> State:
         finished=table_of("finished", 1),
         workers=table_of("workers", 2),
         samples=variable("samples", tf.int64, [layout.columns]),
-        pushes=variable("pushes", tf.int64, [layout.columns]),
+        fingerprints=variable("fingerprints", tf.int64, [layout.columns]),
         stats=variable("stats", tf.int64, [4]),
         mutex=ops.MutexV2(shared_name="stretto/mutex"),
     )
@@ -114,7 +114,7 @@ def initialise(state: State) -> Node:
         assign(state.seeded, tf.zeros([layout.slices], tf.int64)),
         assign(state.own, tf.zeros([layout.columns], tf.int64)),
         assign(state.samples, tf.zeros([layout.columns], tf.int64)),
-        assign(state.pushes, tf.zeros([layout.columns], tf.int64)),
+        assign(state.fingerprints, tf.zeros([layout.columns], tf.int64)),
         assign(state.stats, tf.zeros([4], tf.int64)),
     ]
     for slot, shape, value in zip(state.dense_slots, dense_slot_shapes(layout), slot_start(layout), strict=True):

@@ -111,7 +111,7 @@ class Cluster:
 
     def prints(self):
         """[columns] their fingerprints, wherever the column is."""
-        return sum(control.applied().pushes for control in self.controls())
+        return sum(control.applied().fingerprints for control in self.controls())
 
 
 @pytest.fixture(scope="session")

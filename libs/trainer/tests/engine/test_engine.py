@@ -171,7 +171,7 @@ def test_servers_count_what_they_apply(cluster):
     per_shard = {k: v for c in servers.controls() for k, v in c.applied().per_shard.items()}
     assert per_shard == {0: 10, 1: 11, 2: 12}
     prints = sum(fingerprint_of(shard, 10 + shard) for shard in range(3)) % 2**64
-    assert {int(p) % 2**64 for c in servers.controls() for p in c.applied().pushes if p} == {prints}
+    assert {int(p) % 2**64 for c in servers.controls() for p in c.applied().fingerprints if p} == {prints}
     for control in servers.controls():
         stats, seen = control.stats(), control.workers()[6]
         assert (stats.updates, stats.rejected, seen.pushes) == (3, 0, 3)
@@ -214,7 +214,7 @@ def test_killed_workers_lose_and_repeat_nothing(cluster, start_worker, training)
     # and of the right samples: the prints of all columns are those that the ledger computes for itself
     prints = sum(fingerprint_of(s, length) + fingerprint_of(100 + s, 64) for s in range(kills)) % 2**64
     counted = [
-        Counted((int(column),), int(applied.samples[column]), int(applied.pushes[column]))
+        Counted((int(column),), int(applied.samples[column]), int(applied.fingerprints[column]))
         for control in servers.controls()
         for applied in [control.applied()]
         for column in control.columns()
