@@ -21,18 +21,16 @@ from stretto_runtime.faults import Refusal
 from stretto_runtime.snapshots import Document
 
 CLUSTER = "_"
+"""The key of the one machine that sees the messages of every job."""
+
+LANES = 512
+"""How many callers' last replies a key remembers."""
 
 
 @cache
 def _adapter_of(state_type: type) -> TypeAdapter[Any]:
     """Building one takes some ten milliseconds, and every partition needs the same."""
     return TypeAdapter(state_type)
-
-
-"""The key of the one machine that sees the messages of every job."""
-
-LANES = 512
-"""How many callers' last replies a key remembers."""
 
 
 class MachineFactory(Protocol):
