@@ -33,7 +33,7 @@ def program(samples: int) -> Any:
     from stretto.examples.wide_deep import WideDeep
     from stretto.model import Program
 
-    world = {"samples": samples, "categories": 60_000, "new_categories": int(samples * 0.4), "seed": 7}
+    world = {"samples": samples, "categories": 60_000, "new_categories": samples * 22 // 54, "seed": 7}
     return Program(instantiate(WideDeep, world, 16), learning_rate=LEARNING_RATE, seed=7)
 
 
