@@ -67,8 +67,8 @@ def chunks(outputs: Sequence[Output]) -> list[list[Output]]:
     return found
 
 
-async def store_together(bus: Bus, fence: Fence, outputs: Sequence[Output], threshold: int) -> int:
-    """Store one chunk behind ``fence``, all or nothing from ``threshold`` messages on; returns the last sequence.
+async def store_together(bus: Bus, fence: Fence, outputs: Sequence[Output], threshold: int) -> list[int]:
+    """Store one chunk behind ``fence``, all or nothing from ``threshold`` messages on; returns each one's sequence.
 
     Tries again only what the server says it has not stored; a lost answer is a fault, because trying again under the
     same fence could overtake.
@@ -91,16 +91,16 @@ async def store_together(bus: Bus, fence: Fence, outputs: Sequence[Output], thre
         delay_s = min(0.2, 2 * delay_s)
 
 
-async def _single(bus: Bus, fence: Fence, outputs: Sequence[Output]) -> int:
+async def _single(bus: Bus, fence: Fence, outputs: Sequence[Output]) -> list[int]:
     posted = [await bus.post(one.subject, one.data, {**one.headers, **fence.headers()}) for one in outputs]
     results = await asyncio.gather(*posted, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):
             raise result
-    return int((await posted[-1])["seq"])
+    return [int((await answer)["seq"]) for answer in posted]  # others' messages may stand between them
 
 
-async def _commit(bus: Bus, fence: Fence, outputs: Sequence[Output]) -> int:
+async def _commit(bus: Bus, fence: Fence, outputs: Sequence[Output]) -> list[int]:
     batch = uuid.uuid4().hex
     last = len(outputs)
     for index, output in enumerate(outputs, 1):
@@ -109,7 +109,8 @@ async def _commit(bus: Bus, fence: Fence, outputs: Sequence[Output]) -> int:
             headers |= fence.headers()
         if index == last:
             answer = await bus.post(output.subject, output.data, {**headers, "Nats-Batch-Commit": "1"})
-            return int((await answer)["seq"])
+            end = int((await answer)["seq"]) + 1
+            return list(range(end - last, end))
         await bus.send(output.subject, output.data, headers)
     raise ValueError("outputs is empty; a batch has at least one message")
 
@@ -203,12 +204,12 @@ class Writer:
         try:
             while self._queue:
                 chunk = chunks([self._queue[i] for i in range(min(BATCH_MESSAGES, len(self._queue)))])[0]
-                last = await store_together(self._bus, self._fence, chunk, self._batch_from)
-                self.last_seq = max(self.last_seq, last)
-                for index, output in enumerate(chunk, 1):
+                sequences = await store_together(self._bus, self._fence, chunk, self._batch_from)
+                self.last_seq = max(self.last_seq, *sequences)
+                for output, sequence in zip(chunk, sequences, strict=True):
                     self._queue.popleft()
                     if output.stored is not None and not output.stored.done():
-                        output.stored.set_result(last - len(chunk) + index)
+                        output.stored.set_result(sequence)
                 self._in_flight -= len(chunk)
                 if self._in_flight == 0:
                     self._idle.set()

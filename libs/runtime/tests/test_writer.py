@@ -39,3 +39,18 @@ async def test_a_synced_disk_gets_batches_in_order_and_a_fenced_one_stores_nothi
     with pytest.raises(Fenced):
         await waiting
     assert len(await read(bus, EVENTS, [f"*.{SUBJECT}", "journal.dispatcher.3"])) == NUMBER + 1
+
+
+async def test_who_waits_gets_its_own_sequence_though_the_chunk_is_not_in_a_row(client: Client) -> None:
+    bus = client.bus
+    await provision(bus, sync_interval="always")
+    await learn_streams(bus)
+    writer = Writer(bus, Fence("fence.dispatcher.3", await bus.store("fence.dispatcher.3", b"")), asyncio.Event())
+    await writer.send(SUBJECT, b"", {"Nats-Msg-Id": "dispatcher:1:0"})
+    await writer.drain()
+    waiting = asyncio.create_task(writer.store("journal.dispatcher.3", b"[]", {}))
+    await asyncio.sleep(0)
+    await writer.send(SUBJECT, b"", {"Nats-Msg-Id": "dispatcher:1:0"})  # it is there: its sequence is the old one
+    await writer.drain()
+    (frame,) = await read(bus, EVENTS, ["journal.dispatcher.3"])
+    assert await waiting == frame.seq == writer.last_seq
