@@ -98,11 +98,15 @@ class Bus:
                 log.warning("bus error", error=text)
             bus.last_error = text
 
+        async def interrupted() -> None:
+            connection.interrupt()
+
         async def reconnected() -> None:
             bus.reconnects += 1
             bus.last_error = ""
             log.info("reconnected", count=bus.reconnects)
             bus._fail_all(BusFault("the connection to the server broke before it answered"))
+            connection.interrupted = False
             for callback in list(bus.on_reconnect):
                 callback()
 
@@ -113,6 +117,7 @@ class Bus:
                 password=secret if secret else None,
                 name=name,
                 error_cb=failed,
+                disconnected_cb=interrupted,
                 reconnected_cb=reconnected,
                 max_reconnect_attempts=-1,
                 reconnect_time_wait=0.2,  # type: ignore[arg-type] - seconds; a fraction is as good as an integer

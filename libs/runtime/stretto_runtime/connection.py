@@ -37,7 +37,15 @@ def direct(handler: Callable[[Msg], None]) -> Callable[[Msg], Awaitable[None]]:
 class Connection(Client):
     """A NATS connection."""
 
+    interrupted = False
+    """from a break until those who waited for answers have heard of it: what they had sent may be lost, and nothing that
+    comes after it may overtake"""
     _writing = False
+
+    def interrupt(self) -> None:
+        """The connection broke: what was not written yet is lost with what was."""
+        self.interrupted = True
+        self._pending, self._pending_data_size = [], 0
 
     @property
     def clustered(self) -> bool:
@@ -76,7 +84,7 @@ class Connection(Client):
         Raises:
             nats.errors.Error: closed, not connected, or larger than the server takes.
         """
-        if not self.is_connected:
+        if self.interrupted or not self.is_connected:
             raise ConnectionClosedError if self.is_closed else OutboundBufferLimitError
         if len(data) > self._max_payload:
             raise MaxPayloadError

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nats.aio.client import Client as Original
-from stretto_runtime import Client
+from runtime_live import connect
+from stretto_runtime import Client, EmbeddedServer
 from stretto_runtime.connection import Connection
 from stretto_runtime.faults import BusFault, NobodyListens
 
@@ -76,3 +77,33 @@ async def test_a_handler_that_raises_does_not_end_the_connection(client: Client)
     await client.bus.connection.publish("probe.x", b"bad")
     await client.bus.connection.publish("probe.x", b"good")
     assert await asyncio.wait_for(got.get(), 2) == b"good"
+
+
+async def test_nothing_is_sent_between_a_break_and_its_being_told(client: Client, server: EmbeddedServer) -> None:
+    """What was on its way may be lost: what comes later under the same fence would overtake it."""
+    got: asyncio.Queue[Any] = asyncio.Queue()
+    listener = await connect(server)
+    await listener.bus.subscribe("probe.later", got.put_nowait)
+    await listener.bus.flush()
+    bus, connection = client.bus, client.bus.connection
+    told, flush = asyncio.Event(), connection.flush
+    bus.on_reconnect.append(told.set)
+    refused: list[bool] = []
+
+    async def reconnecting(timeout: int = 10) -> None:  # the server is there again; nobody was told yet
+        assert not told.is_set()
+        with pytest.raises(BusFault):
+            await bus.send("probe.later", b"too early")
+        refused.append(connection.is_connected)
+        await flush(timeout)
+
+    connection.flush = reconnecting  # type: ignore[method-assign]
+    breaking = asyncio.create_task(connection._process_op_err(ConnectionResetError()))
+    await bus.send("probe.later", b"not written yet")
+    await breaking
+    await asyncio.wait_for(told.wait(), 5)
+    assert refused == [True]
+    connection.flush = flush  # type: ignore[method-assign]
+    await bus.send("probe.later", b"after")
+    assert (await asyncio.wait_for(got.get(), 2)).data == b"after"
+    await listener.close()
