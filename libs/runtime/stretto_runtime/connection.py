@@ -38,8 +38,8 @@ class Connection(Client):
     """A NATS connection."""
 
     interrupted = False
-    """from a break until those who waited for answers have heard of it: what they had sent may be lost, and nothing that
-    comes after it may overtake"""
+    """from a break until those who waited for answers have heard of it: what they had sent may be lost, and nothing
+    that comes after it may overtake"""
     _writing = False
 
     def interrupt(self) -> None:

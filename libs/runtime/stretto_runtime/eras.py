@@ -70,16 +70,9 @@ class Era:
             return None
 
 
-async def eras(bus: Bus, service: str, partition: int, start: int = 1) -> list[Era]:
-    """Every era from the fence at ``start`` on, in order."""
-    return [Era.read(stored) for stored in await read(bus, EVENTS, [fence_subject(service, partition)], start)]
-
-
-async def latest_era(bus: Bus, service: str, partition: int) -> Era:
-    """The one that lasts; one without a record if there is none."""
-    subjects = [fence_subject(service, partition)]
-    found = await read(bus, EVENTS, subjects, deliver_policy="last_per_subject")
-    return Era.read(found[-1]) if found else Era()
+async def eras(bus: Bus, service: str, partition: int, until: int = 0) -> list[Era]:
+    """Every era, in order; ``until``: a fence that must be among them (``scan``)."""
+    return [Era.read(stored) for stored in await read(bus, EVENTS, [fence_subject(service, partition)], until=until)]
 
 
 def era_at(known: Sequence[Era], seq: int) -> Era:

@@ -11,7 +11,7 @@ import asyncio
 
 import structlog
 
-from stretto_runtime.eras import Era, fence_subject, latest_era
+from stretto_runtime.eras import Era, fence_subject
 from stretto_runtime.faults import BusFault, Fenced, PartitionLost, Refusal, RuntimeFault
 from stretto_runtime.handling import Handling
 from stretto_runtime.log import Fence
@@ -91,14 +91,13 @@ class Partition:
         self.epoch = await shell.ownership.take(self.number)
         owner_key = shell.ownership.owner_key(self.number)
         snapshots = Snapshots(shell.bus, service.name, self.number, owner_key, self.epoch)
-        before = await latest_era(shell.bus, service.name, self.number)
         left_after = await snapshots.left_after()
         subject = fence_subject(service.name, self.number)
         body = Era.of(service).body(shell.ownership.member, self.epoch, left_after)
         fence = Fence(subject, await shell.bus.store(subject, body))
         loaded = await snapshots.load(fence.seq)
         if left_after is None:
-            loaded = await finish(shell, self.number, before, loaded, snapshots, fence)
+            loaded = await finish(shell, self.number, loaded, snapshots, fence)
         self.machines = machines = Machines(service)
         try:
             machines.load(loaded.documents)

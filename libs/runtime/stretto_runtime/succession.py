@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("stretto.succession")
 
 
-async def finish(shell: Shell, number: int, before: Era, loaded: Loaded, snapshots: Snapshots, fence: Fence) -> Loaded:
+async def finish(shell: Shell, number: int, loaded: Loaded, snapshots: Snapshots, fence: Fence) -> Loaded:
     """Decide what the owners before ours may have decided, each input in its era; what is then to be continued from.
 
     Nothing has to be done, and nothing is, if all decided as we do.
@@ -44,9 +44,9 @@ async def finish(shell: Shell, number: int, before: Era, loaded: Loaded, snapsho
     """
     service, cursor = shell.service, loaded.cursor
     own = Era.of(service)
-    if before.fence == 0 or (before.fence == cursor.fence and before.decides_as(own)):
+    known = [era for era in await eras(shell.bus, service.name, number, fence.seq) if era.fence < fence.seq]
+    if not known or (known[-1].fence == cursor.fence and known[-1].decides_as(own)):
         return loaded  # nobody was before, or who was wrote the snapshot and decides as we do
-    known = [era for era in await eras(shell.bus, service.name, number) if era.fence < fence.seq]
     pending = [era_at(known, cursor.seq + 1), *(era for era in known if era.seq > cursor.seq)]
     if all(era.decides_as(own) for era in pending):
         return loaded
@@ -54,9 +54,13 @@ async def finish(shell: Shell, number: int, before: Era, loaded: Loaded, snapsho
     documents = dict(loaded.documents)
     coming = deque(pending[1:])
     handling = _handling(shell, number, pending[0], documents, writer, fence)
-    async for stored in scan(shell.bus, EVENTS, shell.routes.filters(number), cursor.seq + 1):
-        if stored.seq > fence.seq:
+    # with our fence among them, whichever server answers has all that came before it
+    filters = [*shell.routes.filters(number), fence.subject]
+    async for stored in scan(shell.bus, EVENTS, filters, cursor.seq + 1, fence.seq):
+        if stored.seq >= fence.seq:
             break
+        if stored.subject == fence.subject:
+            continue
         while coming and coming[0].seq < stored.seq:
             documents |= handling.machines.documents(sorted(handling.machines.slots))
             handling = _handling(shell, number, coming.popleft(), documents, writer, fence)
