@@ -79,8 +79,9 @@ def prove(
     for part in applied:
         for column in part.columns:
             has, prints = more.get(column, (0, 0))
-            extra = fingerprint_of(part.shard, part.samples) - fingerprint_of(part.shard, part.known)
-            more[column] = has + part.samples - part.known, prints + extra
+            least = max(part.samples, part.known)  # fewer than the books hold for done are lost, not to be expected
+            extra = fingerprint_of(part.shard, least) - fingerprint_of(part.shard, part.known)
+            more[column] = has + least - part.known, prints + extra
     owners: dict[int, int] = {}
     found: dict[tuple[int, int, int], list[int]] = {}
     for part in counted:

@@ -102,3 +102,14 @@ def test_parameters_of_other_data_bring_what_they_counted() -> None:
     assert (book.samples_before, book.samples_done) == (160, 80)
     prints = fingerprint_of(0, 80) + fingerprint_of(1, 80) + fingerprint_of(2, 80)
     assert not prove(240, book.fingerprint, 1, [Counted((0,), 240, prints % 2**64)]).faults
+
+
+def test_what_was_done_of_a_shard_that_was_given_up_is_not_excused_where_it_is_missing() -> None:
+    """The books hold 20 samples of shard 3 for done; column 1 has but 10 of them, and its record says so."""
+    samples, prints = SAMPLES + 20, PRINT + fingerprint_of(3, 20)
+    counted = [
+        Counted((0,), samples, prints % 2**64),
+        Counted((1,), samples - 10, (PRINT + fingerprint_of(3, 10)) % 2**64),
+    ]
+    applied = [Applied(3, (0,), 20, known=20), Applied(3, (1,), 10, known=20)]
+    assert prove(samples, prints, 2, counted, applied).faults == (Fault((1,), 10, 0),)
