@@ -116,7 +116,7 @@ class Partition:
             self.wake,
         )
         handling = Handling(shell, self.number, machines, writer, published, fence.seq, loaded.attempt)
-        session = Session(self, shell, handling, snapshots, journal, loaded.cursor)
+        session = Session(self, shell, handling, snapshots, journal, loaded.cursor, fence)
         shell.metrics.takeovers.inc()
         shell.bus.on_reconnect.append(self._reconnected)
         try:

@@ -17,7 +17,7 @@ from stretto_runtime.bus import EVENTS
 from stretto_runtime.faults import BusFault, PartitionLost
 from stretto_runtime.handling import Asked, Handling
 from stretto_runtime.inputs import TICK_ENTRY, request_entry
-from stretto_runtime.log import Tail
+from stretto_runtime.log import Fence, Tail
 from stretto_runtime.rpc import Journal, refusal
 from stretto_runtime.snapshots import Cursor, Snapshots
 
@@ -44,8 +44,10 @@ class Session:
         snapshots: Snapshots,
         journal: Journal,
         cursor: Cursor,
+        fence: Fence,
     ) -> None:
         self._partition = partition
+        self._fence = fence
         self._shell = shell
         self._service = shell.service
         self._handling = handling
@@ -70,23 +72,26 @@ class Session:
 
     async def run(self) -> None:
         partition, bus = self._partition, self._shell.bus
-        filters = self._shell.routes.filters(partition.number)
+        # the replica that serves the tail may lag: only behind our own fence is all that a predecessor can have handled
+        filters = [*self._shell.routes.filters(partition.number), self._fence.subject]
         tail = await Tail.open(bus, EVENTS, filters, self._seq + 1)
         tail.on_arrival(self._wake)
         self._saved_at_s = self._loop.time()
-        left_of_backlog = tail.backlog
+        caught_up = self._seq >= self._fence.seq
         try:
             while True:
                 self._wake.clear()
                 batch = await tail.take()
                 for stored in batch:
+                    if stored.subject == self._fence.subject:
+                        caught_up = caught_up or stored.seq >= self._fence.seq
+                        continue
                     self._news |= await self._handling.handle(stored)
                     self._seq = stored.seq
                     self._unsaved += 1
                 self._check()
                 if not partition.live:
-                    left_of_backlog -= len(batch)
-                    if left_of_backlog <= 0 or (batch and tail.pending == 0 and not tail.ready()):
+                    if caught_up:
                         await self._go_live()
                 elif batch:
                     self._after()

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections import defaultdict
+from pathlib import Path
 
+import pytest
 from runtime_books import JOBS, books, feed, joined, settle
-from runtime_live import Replicas, connect
+from runtime_counting import Counting
+from runtime_live import Replicas, connect, running
 from stretto_runtime import Client, EmbeddedServer
 from stretto_runtime.bus import STATE, STATE_PREFIX
-from stretto_runtime.log import read
+from stretto_runtime.log import Tail, read
 from stretto_wire import requests
 
 
@@ -60,6 +63,30 @@ async def test_an_outage_longer_than_the_duplicate_window_doubles_nothing(
     replicas.start(lease_s="1")
     fed |= await feed(client, 2, seed=3)
     found = await settle(client, 1)
+    found.check(fed)
+
+
+async def test_a_reader_whose_replica_lags_takes_nothing_for_new_that_is_old(
+    server: EmbeddedServer, client: Client, replicas: Replicas, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await shrink_duplicate_window(client, 0.1)
+    replica = replicas.start(lease_s="1", snapshot_s="60", snapshot_inputs="1000000")
+    await joined(client, 1)
+    fed = await feed(client, 1, seed=7)
+    await settle(client, 1)
+    replica.kill()
+    await asyncio.sleep(1.5)
+    create = Tail._create
+
+    async def lagging(tail: Tail) -> None:
+        await create(tail)
+        tail.backlog = 0  # as far as that replica knows, there is nothing
+
+    monkeypatch.setattr(Tail, "_create", lagging)
+    async with running(Counting, server, tmp_path, lease_s=1.0):
+        monkeypatch.undo()
+        fed |= await feed(client, 1, seed=8)
+        found = await settle(client, 1)
     found.check(fed)
 
 
