@@ -14,6 +14,7 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.text import Text
 from stretto_runtime import BusFault, Client, EmbeddedServer, RuntimeFault, Service, SettingsFault
+from stretto_runtime.faults import Refusal
 from stretto_runtime.provision import SERVICES
 from stretto_runtime.replay import Decision, Replayed, replay
 from stretto_runtime.server import credentials
@@ -67,7 +68,7 @@ async def decide_again(folder: Path, job: str, services: Sequence[str], settings
 
     Raises:
         BadInput: no such service, setting or job.
-        CliError: the stream cannot be read.
+        CliError: the stream cannot be read, or a snapshot not continued by this code.
     """
     configure_logs("replay", "critical")  # what a machine refused then, it refuses again: no news
     chosen = [service_named(name, folder) for name in services or MACHINES]
@@ -79,6 +80,8 @@ async def decide_again(folder: Path, job: str, services: Sequence[str], settings
             return [await replay(client.bus, service, job, changed[service.name]) for service in chosen]
     except BusFault as fault:
         raise CliError(f"the stream of {folder} cannot be read: {fault}") from fault
+    except Refusal as fault:
+        raise CliError(str(fault)) from fault
     except RuntimeFault as fault:
         raise BadInput(str(fault)) from fault
 
@@ -105,7 +108,10 @@ async def _stream(folder: Path) -> AsyncGenerator[Client]:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise CliError(f"an installation is just starting or ending in {folder}; try again") from None
-            await server.start()
+            try:
+                await server.start()
+            except RuntimeFault as fault:
+                raise CliError(str(fault)) from fault
         client = await Client.connect(url, "operator", credentials(folder / "nats")["operator"], "replay")
         try:
             yield client

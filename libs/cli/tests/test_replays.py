@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 from stretto_cli import replays
-from stretto_cli.errors import BadInput
+from stretto_cli.errors import BadInput, CliError
 from stretto_runtime.replay import Decision, Replayed
 
 from .conftest import Installed
@@ -78,3 +79,14 @@ def test_a_job_that_never_was_is_bad_input(installed: Installed) -> None:
     answer = installed.stretto("replay", "nobody", "-s", "fitter")
     assert answer.exit_code == 2
     assert "no submission of 'nobody'" in answer.stderr
+
+
+def test_a_bus_that_does_not_start_is_a_failure_and_no_bad_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("nats/jetstream", "run"):
+        (tmp_path / name).mkdir(parents=True)
+    monkeypatch.setattr("stretto_runtime.server.binary", lambda: "/bin/false")
+    with pytest.raises(CliError, match="nats-server did not start") as raised:
+        asyncio.run(replays.decide_again(tmp_path, "ctr", ["fitter"], []))
+    assert raised.value.status == 1
