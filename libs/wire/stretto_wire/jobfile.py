@@ -11,6 +11,7 @@ from collections import Counter
 from typing import Any, Literal
 
 import yaml
+from yaml.constructor import ConstructorError
 
 from .errors import WireError
 from .findings import Finding, Path, finding
@@ -38,6 +39,13 @@ class _Loader(yaml.SafeLoader):
             event, remedy = self.peek_event(), "YAML aliases are not accepted: write the value out"
             raise WireError.collected([finding((), f"*{event.anchor}", remedy, _place(event.start_mark))])
         return super().compose_node(parent, index)
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (AttributeError, LookupError):  # what PyYAML says to `!!bool x`
+            problem = f"no value for the tag {node.tag.replace('tag:yaml.org,2002:', '!!')}; leave the tag out"
+            raise ConstructorError(None, None, problem, node.start_mark) from None
 
 
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))  # pyright: ignore[reportUnknownMemberType]

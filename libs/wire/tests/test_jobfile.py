@@ -92,6 +92,7 @@ def test_a_name_that_stands_twice_in_json_is_refused() -> None:
         ("name: a\nmodel:\n\t- b\n", "YAML", 3, 1),
         ("name: a\n  b: c\n", "YAML", 2, 4),
         ("a: &x 1\nb: *x\n", "YAML", 2, 4),
+        *((f"name: a\nb: !!{tag}\n", "YAML", 2, 4) for tag in ("bool x", 'int ""', "timestamp x")),
         ('{"name": "a",\n "model" 1}', "JSON", 2, 10),
     ],
 )
