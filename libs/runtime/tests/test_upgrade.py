@@ -190,6 +190,23 @@ async def test_what_a_dead_version_published_is_never_decided_otherwise(
         assert deciders == sorted(deciders), job
 
 
+async def test_who_is_refused_again_and_again_sets_nothing_aside_again(
+    server: EmbeddedServer, client: Client, replicas: Replicas, tmp_path: Path
+) -> None:
+    config = (await client.bus.ask("STREAM.INFO.DLQ"))["config"]
+    await client.bus.ask("STREAM.UPDATE.DLQ", {**config, "duplicate_window": int(1e8)})
+    first = replicas.start(lease_s="1", snapshot_s="60", snapshot_inputs="1000000")
+    await joined(client, 1)
+    for number in (-1, 1):  # the first one is refused
+        await client.publish(add("job-0", number))
+    await published(client, "dispatcher", 1)
+    first.kill()
+    await gone(first)
+    async with started(Upgraded, server, tmp_path) as other:
+        await eventually(lambda: other.report()["refusal"])
+    assert len(await client.dead_letters()) == 1
+
+
 async def saved(client: Client) -> bool:
     subject = f"{STATE_PREFIX}snap.dispatcher.*.*"
     return bool(await read(client.bus, STATE, [subject], deliver_policy="last_per_subject"))
