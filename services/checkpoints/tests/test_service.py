@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -12,9 +15,7 @@ from typing import Any
 import pytest
 import stretto_wire as wire
 from stretto_checkpoints import manifest
-from stretto_checkpoints.service import Checkpoints
-from stretto_checkpoints.settings import CheckpointsSettings
-from stretto_runtime import Client, EmbeddedServer, provision, serve
+from stretto_runtime import Client, EmbeddedServer, provision
 
 
 def store(folder: Path, pod: str) -> None:
@@ -23,7 +24,7 @@ def store(folder: Path, pod: str) -> None:
 
 
 class Stage:
-    """Bus, service, two parameter servers and a dispatcher."""
+    """Bus, the service as a process of its own, two parameter servers and a dispatcher."""
 
     def __init__(self, server: EmbeddedServer, client: Client, folder: Path) -> None:
         self.server, self.client, self.folder = server, client, folder
@@ -34,8 +35,7 @@ class Stage:
         """pod -> what was reserved for its image"""
         self.refuse = ""
         self.stored = True
-        self._stop = asyncio.Event()
-        self._running: asyncio.Task[None] | None = None
+        self._running: asyncio.subprocess.Process | None = None
 
     async def open(self) -> None:
         connection = self.client.bus.connection
@@ -45,24 +45,29 @@ class Stage:
 
     async def start(self) -> None:
         assert self.server.passwords is not None
-        settings = CheckpointsSettings(
-            nats_url=self.server.url,
-            nats_password=self.server.passwords["checkpoints"],
-            state_folder=self.folder,
-            lease_s=1.0,
-            poll_s=0.05,
-            memory_folder=self.folder,
-        )
-        self._stop = asyncio.Event()
-        self._running = asyncio.create_task(serve(Checkpoints(settings), self._stop))
+        told = {
+            "NATS_URL": self.server.url,
+            "NATS_PASSWORD": self.server.passwords["checkpoints"],
+            "STATE_FOLDER": self.folder,
+            "LEASE_S": 1.0,
+            "CHECKPOINTS_POLL_S": 0.05,
+            "CHECKPOINTS_MEMORY_FOLDER": self.folder,
+        }
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("STRETTO_")}
+        environment |= {f"STRETTO_{name}": str(value) for name, value in told.items()}
+        command = (sys.executable, "-m", "stretto_checkpoints")
+        self._running = await asyncio.create_subprocess_exec(*command, env=environment, stderr=subprocess.DEVNULL)
 
-    async def stop(self, abruptly: bool = False) -> None:
+    async def stop(self) -> None:
         assert self._running is not None
-        if abruptly:
-            self._running.cancel()
-        self._stop.set()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._running
+        with contextlib.suppress(ProcessLookupError):
+            self._running.terminate()
+        await asyncio.wait_for(self._running.wait(), 20)
+
+    async def kill(self) -> None:
+        assert self._running is not None
+        self._running.kill()
+        await self._running.wait()
 
     async def _answer(self, msg: Any) -> None:
         tokens, request = msg.subject.split("."), json.loads(msg.data)
@@ -163,7 +168,7 @@ async def test_service_killed_while_copies_are_under_way_still_completes_the_che
     await stage.submit()
     await stage.serve(1, 0)  # the first is taken at once
     await stage.told(wire.CheckpointSaved)
-    await stage.stop(abruptly=True)
+    await stage.kill()
     stage.stored = True
     await stage.start()
     await stage.told(wire.CheckpointFlushed)
@@ -174,7 +179,7 @@ async def test_killed_it_leaves_images_in_memory_and_stopped_in_good_order_none(
     await stage.submit()
     await stage.serve(1, 0)
     await stage.told(wire.CheckpointFlushed)
-    await stage.stop(abruptly=True)
+    await stage.kill()
     assert list(stage.folder.glob("stretto.j.*"))
     await stage.start()
     await stage.save(1)
