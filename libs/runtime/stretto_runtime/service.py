@@ -321,10 +321,16 @@ async def serve(service: Service, stop: asyncio.Event | None = None) -> None:
         return
     task = asyncio.create_task(runner.run())
     waiter = asyncio.create_task(stop.wait())
-    await asyncio.wait([task, waiter], return_when=asyncio.FIRST_COMPLETED)
-    waiter.cancel()
-    runner.stop()
-    await task
+    try:
+        await asyncio.wait([task, waiter], return_when=asyncio.FIRST_COMPLETED)
+        runner.stop()
+        await task
+    except asyncio.CancelledError:  # else the runner would live on as a replica that nobody knows
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        raise
+    finally:
+        waiter.cancel()
 
 
 def run(service_type: type[Service]) -> None:
