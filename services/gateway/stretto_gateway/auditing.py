@@ -64,7 +64,7 @@ class JobAudit:
 
 
 async def running(bus: Bus, job: str, status: Status, timeout_s: float, number: int) -> JobAudit:
-    """Read ledger and servers until nothing was completed in between. Problem 409 when there is nothing to read.
+    """Read ledger and servers until nothing was completed in between. Problem 503 when one of them does not tell.
 
     ``number``: another one each time, or an answer that is remembered is taken for a new one.
     """
@@ -82,7 +82,7 @@ async def running(bus: Bus, job: str, status: Status, timeout_s: float, number: 
             )
         except CallTimeout as silent:
             raise Problem(
-                409,
+                503,
                 "not-readable",
                 f"a parameter server does not answer: {silent}",
                 field="job",
@@ -104,7 +104,7 @@ async def _ledger(bus: Bus, job: str, timeout_s: float) -> w.LedgerBooks:
     reply = await bus.call(w.AuditLedger(job=job), timeout_s)
     assert isinstance(reply, w.AuditLedgerReply)
     if reply.ledger is None:
-        raise Problem(409, "unknown", f"the dispatcher has no books of {job}", field="job", value=job,
+        raise Problem(503, "unknown", f"the dispatcher has no books of {job}", field="job", value=job,
                       remedy="ask again in a second")  # fmt: skip
     return reply.ledger
 
