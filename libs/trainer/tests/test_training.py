@@ -1,5 +1,6 @@
 """The trainer of a worker against parameter servers that answer as told."""
 
+import threading
 from concurrent.futures import Future
 
 import numpy as np
@@ -92,10 +93,16 @@ def test_a_refused_push_gives_the_shard_up_and_the_same_lease_resumes(trainer, s
 
 
 def test_a_pipeline_pulls_before_its_pushes_are_applied_and_without_one_never(servers):
+    def begin_pull(keys: KeyBatch):
+        pulled, later = Servers.begin_pull(servers, keys).result(), Future()
+        threading.Timer(0.02, later.set_result, [pulled]).start()  # long enough that the next batch is read
+        return later
+
+    servers.begin_pull = begin_pull
     for shard, pipeline in enumerate((False, True)):
         trainer = Trainer(Program(), servers, 10, Meter(), pipeline=pipeline)
         before = len(servers.pushed)
-        assert trainer.train(Work(shard, 1, 0, 200)) is None
+        assert trainer.train(Work(shard, 1, 0, 100)) is None
         trainer.close()
         missing = [step - (seen - before) for step, seen in enumerate(servers.seen)]
         assert max(missing) <= (2 if pipeline else 0), missing
