@@ -88,9 +88,9 @@ class Stretto:
         ]
         return index
 
-    def connect(self, first_shard: int = 0) -> None:
+    def connect(self, first_shard: int = 0, pipeline: bool = True) -> None:
         for i, worker in enumerate(self.workers):
-            worker.send(do="connect", servers=self.addresses, worker=i, first_shard=first_shard)
+            worker.send(do="connect", servers=self.addresses, worker=i, first_shard=first_shard, pipeline=pipeline)
         for worker in self.workers:
             worker.receive()
 
@@ -138,36 +138,44 @@ class Strategy:
             process.kill()
 
 
-def measure_steps(seconds: float) -> dict[str, Any]:
-    """Alternating rounds of both, both warm, the other one at rest."""
+def measure_steps(seconds: float) -> list[dict[str, Any]]:
+    """Alternating rounds of all three, all warm, the others at rest."""
     rounds = 8
     each_s = max(1.5, seconds / (2 * rounds))
-    ours, theirs = Stretto(), Strategy()
+    ours, theirs = {pipeline: Stretto() for pipeline in (True, False)}, Strategy()
     try:
-        ours.start_workers()
-        for _ in range(SERVERS):
-            ours.start_server()
-        place(ours)
-        ours.connect()
-        ours.train(2.0)
+        for pipeline, job in ours.items():
+            job.start_workers()
+            for _ in range(SERVERS):
+                job.start_server()
+            place(job)
+            job.connect(pipeline=pipeline)
+            job.train(2.0)
         rate = theirs.train(100)
-        pairs: list[tuple[float, float]] = []
+        rates: list[tuple[dict[bool, float], float]] = []
         for _ in range(rounds):
-            mine = ours.rate(each_s)
+            mine = {pipeline: job.rate(each_s) for pipeline, job in ours.items()}
             rate = theirs.train(max(20, int(rate * each_s)))
-            pairs.append((mine, rate))
+            rates.append((mine, rate))
     finally:
-        ours.kill()
+        for job in ours.values():
+            job.kill()
         theirs.kill()
+    return [steps_row(rates, pipeline) for pipeline in ours]
+
+
+def steps_row(rates: list[tuple[dict[bool, float], float]], pipeline: bool) -> dict[str, Any]:
+    """The bar is for what a job does when it does not say."""
+    pairs = [(mine[pipeline], other) for mine, other in rates]
     ratio = statistics.median(mine / other for mine, other in pairs)
     return row(
-        "training steps, 2 workers, 2 parameter servers",
+        f"training steps, 2 workers, 2 parameter servers{'' if pipeline else ', model.pipeline: false'}",
         statistics.median(mine for mine, _ in pairs),
         "steps/s",
         statistics.median(other for _, other in pairs),
         ratio,
-        ">= 1.0",
-        ratio >= 1.0,
+        ">= 1.0" if pipeline else "",
+        ratio >= 1.0 if pipeline else None,
         f"ParameterServerStrategy, same model and batches; rounds {[round(m / o, 2) for m, o in pairs]}",
     )
 
@@ -296,7 +304,7 @@ def restart_pause(job: Stretto, folder: Path) -> float:
 
 
 def row(
-    name: str, value: float, unit: str, baseline: float, ratio: float, bar: str, ok: bool, note: str
+    name: str, value: float, unit: str, baseline: float, ratio: float, bar: str, ok: bool | None, note: str
 ) -> dict[str, Any]:
     return {
         "name": name, "value": value, "unit": unit, "baseline": baseline,
@@ -306,7 +314,7 @@ def row(
 
 def run(seconds: float = 40.0) -> list[dict[str, Any]]:
     """Rows of steps, migration and joining; about `seconds` of measuring beside some 80 s of starting."""
-    return [measure_steps(seconds / 2), *measure_migration(seconds / 2), measure_joining()]
+    return [*measure_steps(seconds / 2), *measure_migration(seconds / 2), measure_joining()]
 
 
 if __name__ == "__main__":

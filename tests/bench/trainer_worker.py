@@ -31,7 +31,7 @@ class Worker:
         self.until, self.ends, self.losses = 0.0, [], []
         self.shard, self.offset = 0, 0
 
-    def connect(self, servers, worker, first_shard=0):
+    def connect(self, servers, worker, first_shard=0, pipeline=True):
         self.servers = {int(s): a for s, a in servers.items()}
         self.shard = worker * 1_000_000 + first_shard
         self.parameters = Parameters(
@@ -45,6 +45,7 @@ class Worker:
             Meter(),
             keep_going=lambda: time.monotonic() < self.until,
             passed=lambda _: self.ends.append(time.monotonic()),
+            pipeline=pipeline,
         )
 
     def layout(self):
