@@ -148,6 +148,26 @@ def test_last_checkpoint_follows_the_last_shard_even_behind_another() -> None:
     assert job.state.attempt is None
 
 
+def test_of_a_finished_job_its_last_checkpoint_stays_and_of_a_failed_one_all() -> None:
+    for ended, left in ((c.JobEnded(finished=True), 1), (c.JobEnded(), 2)):
+        job = Job()
+        job.serve()
+        job.complete()
+        job.tell(c.JobCompleted())
+        last = job.complete()
+        job.tell(ended)
+        assert len(job.state.complete) == left
+        assert job.state.complete[-1].id == last
+        assert len(job.state.expired) == 2 - left
+    job = Job(c.JobSubmitted("job", "file:/store/job", keep=40))
+    for number in range(20):
+        job.serve(number + 1)
+        job.tell(c.SaveAsked())
+        job.complete()
+    job.tell(c.JobEnded(finished=True))
+    assert len(job.state.complete) == 20, "without a last one, those that somebody asked for stay"
+
+
 def test_on_demand_only() -> None:
     job = Job(c.JobSubmitted("job", "file:/store/job"))
     assert not job.machine.ticking

@@ -100,6 +100,11 @@ class Ownership:
             self._learn(stored)
         self._changed()
 
+    async def alone(self) -> bool:
+        """Whether nobody else is a member, now."""
+        await self.refresh()
+        return not self.members - {self.member}
+
     def mine(self) -> set[int]:
         """The partitions that this replica should own."""
         owners = assign(self.members | {self.member}, self._partitions)

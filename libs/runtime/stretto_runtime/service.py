@@ -84,6 +84,9 @@ class Service:
     async def left(self, key: str) -> None:
         """The partition of ``key`` is another replica's from now on: stop background work at once."""
 
+    async def stopped(self) -> None:
+        """This replica has left because it was told to, and no other is there to go on with what it leaves behind."""
+
     # what a service may use in its edges -----------------------------------------------------------------------
 
     async def observe(self, key: str, message: Message, trace: str = "") -> None:
@@ -176,9 +179,20 @@ class Runner:
             await asyncio.gather(*(task for _, task in self._partitions.values()), return_exceptions=True)
             if self._ownership is not None:
                 await self._ownership.leave()
+                await self._say_stopped(self._ownership)
             await health.stop()
             await self._bus.close()
             tracing.close()
+
+    async def _say_stopped(self, ownership: Ownership) -> None:
+        """Replicas that are stopped together all leave first: at least the last of them finds nobody."""
+        try:
+            if self._stop.is_set() and await ownership.alone():
+                await self.service.stopped()
+        except BusFault as fault:
+            log.warning("cannot know whether other replicas go on", fault=str(fault))
+        except Exception as error:
+            log.exception("stopped failed", error=str(error))
 
     async def _unless_stopped(self, connecting: Coroutine[Any, Any, Bus]) -> Bus | None:
         """The server may come later than we do, or never: then a signal must still end us."""

@@ -46,7 +46,7 @@ _EVENTS: dict[type, Callable[[Any], Any]] = {
     wire.MigrationStarted: lambda m: core.MigrationStarted(),
     wire.MigrationFinished: lambda m: core.MigrationFinished(),
     wire.JobCompleted: lambda m: core.JobCompleted(),
-    wire.JobFinished: lambda m: core.JobEnded(),
+    wire.JobFinished: lambda m: core.JobEnded(finished=True),
     wire.JobFailed: lambda m: core.JobEnded(),
     wire.JobCancelled: lambda m: core.JobEnded(),
     wire.SaveCheckpoint: lambda m: core.SaveAsked(),

@@ -8,8 +8,10 @@ in the first).
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -30,7 +32,7 @@ class SharedMemory:
         self._home = hashlib.sha256(str(installation.resolve()).encode()).hexdigest()[:8]
 
     def reserve(self, job: str, checkpoint: str, rooms: Mapping[str, int]) -> dict[str, str]:
-        """pod -> path of a file of so many bytes that are really there; the same again is the same file.
+        """pod -> path of a file of at least so many bytes that are really there; asked again, it is the same file.
 
         Together they are at most ``SHARE_MAX`` of what is available. A pod without room is not in the answer.
         """
@@ -39,19 +41,24 @@ class SharedMemory:
         paths = {
             pod: self._folder / f"stretto.{job}.{self._home}.{checkpoint}.{pod}" for pod, size in rooms.items() if size
         }
-        missing = {pod: path for pod, path in paths.items() if not _is_ours(path)}
-        size_bytes, free = sum(rooms[pod] for pod in missing), _available_bytes()
-        if size_bytes > SHARE_MAX * free:
-            log.warning("images not kept in memory", job=job, size_bytes=size_bytes, available_bytes=free)
-            return {pod: str(path) for pod, path in paths.items() if pod not in missing}
-        there = {pod for pod in paths if pod not in missing or _reserved(missing[pod], rooms[pod])}
-        return {pod: str(paths[pod]) for pod in paths if pod in there}
+        there = {pod: size for pod, path in paths.items() if (size := _our_bytes(path)) is not None}
+        missing_bytes = sum(max(0, rooms[pod] - there.get(pod, 0)) for pod in paths)
+        if missing_bytes > SHARE_MAX * (free := _available_bytes()):
+            log.warning("images not kept in memory", job=job, size_bytes=missing_bytes, available_bytes=free)
+            return {pod: str(paths[pod]) for pod in there}
+        return {pod: str(path) for pod, path in paths.items() if _grown(path, rooms[pod]) or pod in there}
 
     def free(self, job: str, keep: tuple[str, ...] = ()) -> None:
         """Remove the job's images but those of the checkpoints ``keep``, also what an earlier life of us has left."""
+        self._remove(f"stretto.{job}.{self._home}.", keep)
+
+    def free_all(self) -> None:
+        """Remove the images of all jobs of this installation."""
+        self._remove(f"stretto.*.{self._home}.")
+
+    def _remove(self, stem: str, keep: tuple[str, ...] = ()) -> None:
         if self._folder is None:
             return
-        stem = f"stretto.{job}.{self._home}."
         for path in self._folder.glob(f"{stem}*"):
             if path.name.removeprefix(stem).partition(".")[0] in keep:
                 continue
@@ -61,14 +68,24 @@ class SharedMemory:
                 log.warning("image not removed from memory", path=str(path), error=str(error))
 
 
-def _reserved(path: Path, size_bytes: int) -> bool:
+def _grown(path: Path, size_bytes: int) -> bool:
+    """Whether there is a file of ours of that size.
+
+    A smaller one is one whose maker was killed, one reserved when there were fewer rows, or a finished image, which its
+    server has cut to its size: to that, more room at the end does no harm, and a new file would.
+    """
     try:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            os.posix_fallocate(file, 0, size_bytes)
-        except OSError:
-            path.unlink(missing_ok=True)
-            raise
+            new = os.fstat(file).st_size == 0
+            if not _is_ours(os.fstat(file)):
+                raise PermissionError(errno.EPERM, "it is not a file of ours")
+            try:
+                os.posix_fallocate(file, 0, size_bytes)
+            except OSError:
+                if new:
+                    path.unlink(missing_ok=True)
+                raise
         finally:
             os.close(file)
     except OSError as error:
@@ -77,11 +94,16 @@ def _reserved(path: Path, size_bytes: int) -> bool:
     return True
 
 
-def _is_ours(path: Path) -> bool:
+def _our_bytes(path: Path) -> int | None:
     try:
-        return path.stat(follow_symlinks=False).st_uid == os.geteuid() and path.is_file() and not path.is_symlink()
+        status = path.stat(follow_symlinks=False)
     except OSError:
-        return False
+        return None
+    return status.st_size if _is_ours(status) else None
+
+
+def _is_ours(status: os.stat_result) -> bool:
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
 
 
 def _available_bytes() -> int:

@@ -68,5 +68,7 @@ class Checkpoints(Service):
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        # nobody may be there to free it later; the store has what is complete
-        await asyncio.to_thread(self.settings.memory.free, key)
+
+    async def stopped(self) -> None:
+        # nobody is there to free it later; the store has what is complete
+        await asyncio.to_thread(self.settings.memory.free_all)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import stretto_wire as wire
@@ -70,15 +71,22 @@ class Taker:
         try:
             while True:
                 self._wake.clear()
-                self._reconcile()
+                await self._reconcile()
                 await self._remove_expired()
                 await asyncio.to_thread(self._memory.free, self.job, self._in_memory())
                 if self.state.ended and self._work is None and not self._wake.is_set():
                     return
                 await self._wake.wait()
         finally:
-            if self._work is not None:
-                self._work[1].cancel()
+            await self._stop_work()
+
+    async def _stop_work(self) -> None:
+        """Cancel the step under way and see its end: nothing that it began goes on behind who comes next."""
+        if self._work is not None:
+            _, task = self._work
+            self._work = None
+            task.cancel()
+            await asyncio.wait([task])
 
     def _in_memory(self) -> tuple[str, ...]:
         """Memory is precious: the newest complete checkpoint stays there, and the one on its way."""
@@ -86,7 +94,7 @@ class Taker:
         newest = [] if st.ended else st.complete[-1:]
         return tuple(reference.id for reference in (*newest, *filter(None, [st.attempt])))
 
-    def _reconcile(self) -> None:
+    async def _reconcile(self) -> None:
         attempt, restore = self.state.attempt, self.state.restore
         wanted: tuple[str, str] | None = None
         if attempt is not None:
@@ -95,10 +103,10 @@ class Taker:
             wanted = (restore.id, "loading")
         if self._work is not None and (self._work[0] == wanted):
             return
-        if self._work is not None:
-            self._work[1].cancel()
-        self._work = None
+        await self._stop_work()
         if wanted is not None:
+            # a server may have been about to write into a folder when it was removed
+            self._removed.clear()
             step = self._load(restore) if attempt is None and restore else self._advance(attempt)
             self._work = wanted, asyncio.create_task(self._guard(wanted[0], step))
 
@@ -174,7 +182,7 @@ class Taker:
             raise TakingError(f"columns {nobodys[:8]} have no owner among servers {attempt.servers}")
 
         rooms = {f"ps-{number}": reply.image_bytes for number, reply in zip(attempt.servers, owned, strict=True)}
-        reserved = await asyncio.to_thread(self._memory.reserve, self.job, attempt.id, rooms)
+        reserved = await _to_its_end(self._memory.reserve, self.job, attempt.id, rooms)
         requests = {
             pod: wire.ExportState(
                 job=self.job,
@@ -212,7 +220,7 @@ class Taker:
         )
         parts = tuple(json.loads(reply.part) for reply in replies)
         whole = Manifest(reference, self.job, attempt.began_at_s, attempt.ledger, parts)
-        await asyncio.to_thread(whole.write)
+        await _to_its_end(whole.write)
         took_s = max(self._edge.now() - attempt.began_at_s, 0.0)
         await self._edge.observe(self.job, seen.ImagesStored(job=self.job, id=attempt.id, took_s=took_s))
 
@@ -260,3 +268,13 @@ class Taker:
                 await asyncio.to_thread(manifest.remove, url)
             except Exception as error:  # an old checkpoint that stays harms nobody
                 log.warning("old checkpoint not removed", job=self.job, url=url, error=str(error))
+
+
+async def _to_its_end(work: Callable[..., Any], *args: Any) -> Any:
+    """Run in a thread, which no cancelling stops: so wait for it in any case."""
+    task = asyncio.ensure_future(asyncio.to_thread(work, *args))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise

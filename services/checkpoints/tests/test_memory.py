@@ -26,7 +26,38 @@ def test_reserved_room_is_there_and_asked_again_it_is_the_same(shared: SharedMem
     assert status.st_blocks * 512 >= 100_000
     path.write_bytes(b"an image")
     assert one(shared, "j", "j-000001", "ps-0", 100_000) == str(path)
+    assert path.read_bytes()[:8] == b"an image"
+
+
+def test_too_small_a_file_grows_and_a_finished_image_that_was_cut_stays_whole(shared: SharedMemory) -> None:
+    path = Path(one(shared, "j", "c", "ps-0", 5000))
+    path.write_bytes(b"an image")  # as its server cuts it
+    assert one(shared, "j", "c", "ps-0", 9000) == str(path)
+    status = path.stat()
+    assert (status.st_size, status.st_blocks * 512 >= 9000) == (9000, True)
+    assert path.read_bytes()[:9] == b"an image\0"
+    assert one(shared, "j", "c", "ps-0", 100) == str(path)
+    assert path.stat().st_size == 9000, "it never shrinks: somebody may be writing"
+
+
+def test_no_room_to_grow_leaves_what_is_there(shared: SharedMemory, monkeypatch: Any) -> None:
+    path = Path(one(shared, "j", "c", "ps-0", 5000))
+    path.write_bytes(b"an image")
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(memory.os, "posix_fallocate", full)
+    assert shared.reserve("j", "c", {"ps-0": 9000, "ps-1": 9000}) == {"ps-0": str(path)}
+    assert [found.name for found in path.parent.iterdir()] == [path.name]
     assert path.read_bytes() == b"an image"
+
+
+def test_all_of_an_installation_goes_and_nothing_of_another(shared: SharedMemory, tmp_path: Path) -> None:
+    mine = [one(shared, job, "c", "ps-0", 10) for job in ("j", "k")]
+    other = one(SharedMemory(tmp_path, Path("/another")), "j", "c", "ps-0", 10)
+    shared.free_all()
+    assert [path for path in (*mine, other) if Path(path).exists()] == [other]
 
 
 def test_only_what_is_named_is_kept_of_a_job_of_this_installation(shared: SharedMemory, tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ import pytest
 import stretto_wire as wire
 from stretto_checkpoints import manifest
 from stretto_runtime import Client, EmbeddedServer, provision
+from stretto_runtime.bus import STATE, STATE_PREFIX
+from stretto_runtime.log import read
 
 
 def store(folder: Path, pod: str) -> None:
@@ -35,7 +37,7 @@ class Stage:
         """pod -> what was reserved for its image"""
         self.refuse = ""
         self.stored = True
-        self._running: asyncio.subprocess.Process | None = None
+        self._running: list[asyncio.subprocess.Process] = []
 
     async def open(self) -> None:
         connection = self.client.bus.connection
@@ -56,18 +58,20 @@ class Stage:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("STRETTO_")}
         environment |= {f"STRETTO_{name}": str(value) for name, value in told.items()}
         command = (sys.executable, "-m", "stretto_checkpoints")
-        self._running = await asyncio.create_subprocess_exec(*command, env=environment, stderr=subprocess.DEVNULL)
+        child = await asyncio.create_subprocess_exec(*command, env=environment, stderr=subprocess.DEVNULL)
+        self._running.append(child)
 
     async def stop(self) -> None:
-        assert self._running is not None
+        """The oldest, in good order."""
+        child = self._running.pop(0)
         with contextlib.suppress(ProcessLookupError):
-            self._running.terminate()
-        await asyncio.wait_for(self._running.wait(), 20)
+            child.terminate()
+        await asyncio.wait_for(child.wait(), 20)
 
     async def kill(self) -> None:
-        assert self._running is not None
-        self._running.kill()
-        await self._running.wait()
+        child = self._running.pop(0)
+        child.kill()
+        await child.wait()
 
     async def _answer(self, msg: Any) -> None:
         tokens, request = msg.subject.split("."), json.loads(msg.data)
@@ -125,7 +129,8 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
     made = Stage(server, client, tmp_path / "state")
     await made.open()
     yield made
-    await made.stop()
+    while made._running:
+        await made.stop()
     await client.close()
     server.kill()
 
@@ -186,6 +191,21 @@ async def test_killed_it_leaves_images_in_memory_and_stopped_in_good_order_none(
     await stage.told(wire.CheckpointFlushed, 2)
     await stage.stop()
     assert not list(stage.folder.glob("stretto.j.*"))
+
+
+async def test_an_heir_gets_the_images_of_whoever_is_stopped(stage: Stage) -> None:
+    await stage.submit()
+    await stage.serve(1, 0)
+    await stage.told(wire.CheckpointFlushed)
+    (image,) = stage.folder.glob("stretto.j.*")
+    await stage.start()
+    while len(await read(stage.client.bus, STATE, [f"{STATE_PREFIX}member.checkpoints.*"])) < 2:
+        await asyncio.sleep(0.05)
+    await stage.stop()
+    assert image.exists()
+    await stage.save(1)  # the heir is at work, and frees what is old
+    await stage.told(wire.CheckpointFlushed, 2, lambda: not image.exists())
+    assert list(stage.folder.glob("stretto.j.*"))
 
 
 async def test_refusal_is_told_with_its_reason_and_periodic_ones_go_on(stage: Stage) -> None:

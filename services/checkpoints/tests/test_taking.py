@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
+import stretto_wire as wire
 from stretto_checkpoints import manifest
+from stretto_checkpoints.memory import SharedMemory
 from stretto_checkpoints.settings import CheckpointsSettings
 from stretto_checkpoints.taking import Taker
 from stretto_core.checkpointing.facts import Attempt, CheckpointState, Restore
@@ -51,6 +54,41 @@ async def test_unforeseen_failure_is_told_until_heard_and_the_taker_ends_with_it
     taker.follow(state)
     await asyncio.wait_for(running, 5)
     assert not folder.exists()
+
+
+async def test_a_step_that_is_cancelled_while_it_reserves_memory_leaves_none(tmp_path: Path) -> None:
+    (tmp_path / "shm").mkdir()
+    settings = CheckpointsSettings(state_folder=tmp_path, memory_folder=tmp_path / "shm")
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Slow(SharedMemory):
+        def reserve(self, *args: Any) -> dict[str, str]:
+            begun.set()
+            assert go_on.wait(5)
+            return super().reserve(*args)
+
+    class Servers(Edge):
+        async def call(self, *_: Any) -> Any:
+            return wire.MarkLedgerReply(job="j", answer="ok", ledger="", samples_done=0)
+
+        async def call_pod(self, *_: Any) -> Any:
+            owns_all: dict[str, Any] = {"buckets": (1,) * 64, "slices": (1,) * 12, "bucket_rows": (0,) * 64}
+            return wire.GetOwnershipReply(job="j", applied_samples=0, image_bytes=4096, **owns_all)
+
+    edge: Any = Servers()
+    attempt = Attempt("j-000001", f"file://{tmp_path}/j/j-000001/manifest.json", [0], 1.0, False)
+    state = CheckpointState(job="j", attempt=attempt)
+    taker = Taker("j", state, edge, settings)
+    taker._memory = Slow(settings.memory_folder, tmp_path)  # pyright: ignore[reportPrivateUsage]
+    running = asyncio.create_task(taker.run())
+    await asyncio.to_thread(begun.wait, 5)
+    state.attempt, state.ended = None, True
+    taker.follow(state)
+    await asyncio.sleep(0.05)
+    assert not running.done(), "it waits for what no cancelling stops"
+    go_on.set()
+    await asyncio.wait_for(running, 5)
+    assert not list((tmp_path / "shm").iterdir())
 
 
 async def broken_of(url: str, folder: Path) -> Any:

@@ -64,6 +64,8 @@ class JobCompleted:
 class JobEnded:
     """Finished, failed or cancelled: its pods go."""
 
+    finished: bool = False
+
 
 @dataclass(frozen=True, slots=True)
 class SaveAsked:
@@ -224,7 +226,7 @@ class CheckpointState:
     restore: Restore | None = None
     complete: list[Checkpoint] = field(default_factory=list[Checkpoint])
     expired: list[str] = field(default_factory=list[str])
-    """manifests whose folders may go, the latest"""
+    """manifests whose folders may go: the latest, and all at the end"""
     next_number: int = 1
     last_began_at_s: float = 0.0
     asked: bool = False

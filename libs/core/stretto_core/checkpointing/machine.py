@@ -37,6 +37,7 @@ from stretto_core.checkpointing.facts import (
     Saved,
     ServersChanged,
     Stored,
+    is_final,
 )
 from stretto_core.machine import Action, Emit, Reply, Tick
 
@@ -51,7 +52,7 @@ FIRST_AGAIN_S = 30.0
 class CheckpointMachine:
     """See the module."""
 
-    version = 3
+    version = 4
 
     def __init__(self, state: CheckpointState | None = None) -> None:
         self.state = state if state is not None else CheckpointState()
@@ -87,10 +88,14 @@ class CheckpointMachine:
             self._begin_if_due(now)
 
     def _ended(self, event: JobEnded, now: float) -> None:
+        """What a finished job leaves is its result. Any other may be taken up again from what it has."""
         st = self.state
         st.ended, st.restore, st.asked = True, None, False
         if st.attempt is not None and st.attempt.stage == "taking":
             self._drop()
+        if event.finished and st.complete and is_final(st.complete[-1].id):
+            st.expired += [earlier.url for earlier in st.complete[:-1]]
+            st.complete = st.complete[-1:]
 
     # servers ---------------------------------------------------------------------------------------------------
 
