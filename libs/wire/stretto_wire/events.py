@@ -317,7 +317,7 @@ class ShardRequeued(Message):
 
     shard: Shard
     pod: PodId
-    reason: Literal["pod-exited", "lease-expired", "released", "failed"]
+    reason: Literal["pod-exited", "lease-expired", "released", "failed", "straggler"]
 
 
 class ShardAbandoned(Message):

@@ -160,11 +160,16 @@ class Book:
         """Whether every sample is done or abandoned."""
         return self.samples_done + self.samples_abandoned >= self.samples_total
 
-    def take(self, batches: int, order: BlockOrder) -> Shard | None:
+    def batches_for(self, slowdown: float) -> int:
+        """Batches of a worker's next shard: a slow one gets what takes it as long as a whole one takes its peers."""
+        return max(1, int(self.data.batches_per_shard / slowdown))
+
+    def take(self, batches: int, order: BlockOrder, spared: bool = False) -> Shard | None:
         """The next shard, of at most ``batches`` batches unless it is one that came back. None: nothing is free.
 
         What came back goes first. A slow worker is spared a returned shard above its size while there is fresh
         data, since a returned shard keeps its range: the progress records of the parameter servers name it.
+        ``spared``: also when there is none; somebody faster comes for it before the slow one would be through.
         """
         samples = batches * self.data.batch_size
         for index, shard in enumerate(self.requeued):
@@ -172,7 +177,7 @@ class Book:
                 return self._lease(self.requeued.pop(index))
         fresh = self._carve(samples, order)
         if fresh is None:
-            return self._lease(self.requeued.pop(0)) if self.requeued else None
+            return self._lease(self.requeued.pop(0)) if self.requeued and not spared else None
         shard = Shard(self.next_id, 0, fresh.epoch, fresh.start, fresh.length)
         self.next_id += 1
         return self._lease(shard)

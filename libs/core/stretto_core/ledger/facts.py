@@ -27,7 +27,7 @@ class ShardCompleted:
 class ShardRequeued:
     """The unprocessed rest of ``shard`` waits for somebody else.
 
-    ``reason``: pod-exited, lease-expired, released or failed.
+    ``reason``: pod-exited, lease-expired, released, failed or straggler.
     """
 
     shard: Shard

@@ -48,7 +48,7 @@ LedgerEvent = (
 class ShardLedger:
     """The ledger of one job."""
 
-    version: int = 4
+    version: int = 5
 
     def __init__(self, state: LedgerState | None = None, settings: LedgerSettings | None = None) -> None:
         self.state: LedgerState = state or LedgerState()
@@ -184,7 +184,8 @@ class ShardLedger:
             return fa.NextReply("end")
         if worker.lease is not None:  # asked again without completing: the reply was lost with its request id
             return fa.NextReply("shard", worker.lease.copy())
-        shard = book.take(self._batches_for(book, worker), self._order_of(book))
+        spared = worker.slowdown > 1.0 and self.state.has_faster(worker, now)
+        shard = book.take(book.batches_for(worker.slowdown), self._order_of(book), spared)
         if shard is None:
             return fa.NextReply("wait", wait_s=self.settings.wait_s)
         worker.lease = shard
@@ -237,10 +238,14 @@ class ShardLedger:
         return self._requeue(event.worker, worker, "pod-exited") if worker else []
 
     def _straggler(self, event: ev.StragglerNamed, now: float) -> list[Action]:
-        worker = self.state.workers.get(event.worker)
-        if worker is not None and math.isfinite(event.slowdown):
-            worker.slowdown = max(1.0, event.slowdown)
-        return []
+        """What it holds beyond a shard of its own size goes to the others, who would wait for it in the end."""
+        book, worker = self.state.book, self.state.workers.get(event.worker)
+        if book is None or worker is None or not math.isfinite(event.slowdown):
+            return []
+        worker.slowdown = max(1.0, event.slowdown)
+        rest = worker.lease.length - worker.lease.offset if worker.lease else 0
+        large = rest > book.batches_for(worker.slowdown) * book.data.batch_size
+        return self._requeue(event.worker, worker, "straggler") if large and self.state.has_faster(worker, now) else []
 
     # time ------------------------------------------------------------------------------------------------------
 
@@ -351,10 +356,6 @@ class ShardLedger:
             tuple(book.given_up),
         )
         return [*self._progress(st.heard_at_s), Emit(fact)]
-
-    def _batches_for(self, book: Book, worker: Worker) -> int:
-        """Batches of a worker's next shard: a slow one gets what takes it as long as a whole one takes its peers."""
-        return max(1, int(book.data.batches_per_shard / worker.slowdown))
 
     def _order_of(self, book: Book) -> BlockOrder:
         if self._order is None or self._order_epoch != book.epoch:

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from stretto_core.ledger.book import Book, LedgerError, Shard
 from stretto_core.ledger.facts import NextReply
 
+PEER_HEARD_S = 5.0
+"""a worker that holds a shard beats once a second, one that waits asks twice"""
+
 
 @dataclass(frozen=True, slots=True)
 class LedgerSettings:
@@ -87,3 +90,8 @@ class LedgerState:
     progress_at_s: float = 0.0
     progress_samples: int = 0
     samples_per_s: float = 0.0
+
+    def has_faster(self, worker: Worker, now: float) -> bool:
+        """Whether a peer that was heard of just now is less slow."""
+        peers = (peer for peer in self.workers.values() if now - peer.heard_at_s <= PEER_HEARD_S)
+        return any(peer.slowdown < worker.slowdown for peer in peers)

@@ -163,6 +163,7 @@ def test_a_straggler_gets_shards_that_take_it_as_long_as_its_peers() -> None:
     assert shard.length == 20
     rest = desk.lease("worker-1")
     assert (rest.start, rest.length) == (shard.start + 20, 60)
+    desk.tell(HeartbeatReceived("worker-0", shard.id, 1, 10))
     desk.tell(StragglerNamed("worker-0", 1000.0))
     shard = desk.lease("worker-0", shard)
     assert shard.length == 10
@@ -171,16 +172,48 @@ def test_a_straggler_gets_shards_that_take_it_as_long_as_its_peers() -> None:
     assert desk.lease("worker-0", shard).length == 80
 
 
+def test_a_straggler_gives_back_what_its_peers_would_wait_for() -> None:
+    desk = Desk(DataSpec(160, 10, 8))
+    slow, fast = desk.lease("worker-0"), desk.lease("worker-1")
+    desk.tell(HeartbeatReceived("worker-0", slow.id, 1, 20))
+    desk.tell(StragglerNamed("worker-0", 8.0))
+    taken = desk.said(ShardRequeued)[-1]
+    assert (taken.shard.id, taken.shard.offset, taken.reason) == (slow.id, 20, "straggler")
+    assert desk.tell(HeartbeatReceived("worker-0", slow.id, 1, 30)).answer == "stale"
+    # it waits rather than get it back: a peer comes for it
+    assert desk.next("worker-0").answer == "wait"
+    again = desk.lease("worker-1", fast)
+    assert (again.id, again.attempt, again.offset) == (slow.id, 2, 20)
+    # a peer that falls silent is not waited for
+    desk.tell(ShardReturned("worker-1", again.id, 2, 30))
+    assert desk.next("worker-0").answer == "wait"
+    desk.pass_time(6)
+    assert desk.lease("worker-0").id == slow.id
+
+
+def test_a_straggler_keeps_what_is_a_shard_of_its_own_pace_or_nobody_elses_to_do() -> None:
+    desk = Desk(DataSpec(160, 10, 8))
+    slow = desk.lease("worker-0")
+    desk.tell(StragglerNamed("worker-0", 8.0))  # alone
+    assert desk.tell(HeartbeatReceived("worker-0", slow.id, 1, 70)).answer == "ok"
+    desk.lease("worker-1")
+    desk.tell(StragglerNamed("worker-0", 8.0))  # one batch is left
+    assert desk.tell(HeartbeatReceived("worker-0", slow.id, 1, 70)).answer == "ok"
+    assert not desk.said(ShardRequeued)
+
+
 def test_a_straggler_is_spared_a_large_returned_shard_while_there_is_fresh_data() -> None:
     desk = Desk(DataSpec(160, 10, 8))
     slow = desk.lease("worker-0")
     large = desk.lease("worker-1")
+    desk.tell(HeartbeatReceived("worker-0", slow.id, 1, 70))
     desk.tell(StragglerNamed("worker-0", 8.0))
     desk.tell(WorkerExited("worker-1"))
     # nothing fresh is left: the straggler takes the returned shard after all
     assert desk.lease("worker-0", slow).id == large.id
     desk = Desk(DataSpec(240, 10, 8))
     slow, large = desk.lease("worker-0"), desk.lease("worker-1")
+    desk.tell(HeartbeatReceived("worker-0", slow.id, 1, 70))
     desk.tell(StragglerNamed("worker-0", 8.0))
     desk.tell(WorkerExited("worker-1"))
     assert desk.lease("worker-0", slow).length == 10

@@ -73,6 +73,7 @@ class AgainstModel(RuleBasedStateMachine):
         self.attempts: dict[int, int] = {}
         self.leases: list[tuple[str, Shard]] = []
         self.exited: set[str] = set()
+        self.data, self.slow = data, dict[str, float]()
         self.saved: tuple[bytes, Model, dict[int, int]] | None = None
         self.closed = False
         self.last: dict[str, tuple[NextRequested, NextReply]] = {}
@@ -118,13 +119,25 @@ class AgainstModel(RuleBasedStateMachine):
         elif held is not None:
             assert reply.shard is not None
             assert (reply.shard.id, reply.shard.attempt) == (held.id, held.attempt)
-        elif not model.free:
+        elif not model.free or (reply.answer == "wait" and self.is_spared(worker)):
             assert reply.answer == "wait"
             assert reply.wait_s > 0
         else:
             assert reply.answer == "shard"
             assert reply.shard is not None
             self.check_fresh(worker, reply.shard)
+
+    def is_spared(self, worker: str) -> bool:
+        """All that is free is too large for it, and a faster one will come for it."""
+        slow, size = self.slow.get(worker, 1.0), self.data.batches_per_shard * self.data.batch_size
+        requeued = self.ledger.state.book.requeued
+        whole = sum(shard.length for shard in requeued) == len(self.model.free)
+        return whole and self.has_faster(worker) and all(s.length - s.offset > size / slow - 1 for s in requeued)
+
+    def has_faster(self, worker: str) -> bool:
+        known = self.ledger.state.workers.items()
+        heard = (other for other, seen in known if self.now - seen.heard_at_s <= 5 and other != worker)
+        return any(self.slow.get(other, 1.0) < self.slow.get(worker, 1.0) for other in heard)
 
     def check_fresh(self, worker: str, shard: Shard) -> None:
         """A new lease: of free samples only, under an id of its own range, by a higher attempt than any before."""
@@ -209,6 +222,7 @@ class AgainstModel(RuleBasedStateMachine):
     def pod_exits(self, worker: str) -> None:
         self.tell(WorkerExited(worker))
         self.take_back(worker)
+        self.slow.pop(worker, None)
         self.exited.add(worker)
 
     @precondition(lambda self: self.exited)
@@ -222,7 +236,15 @@ class AgainstModel(RuleBasedStateMachine):
 
     @rule(worker=WORKERS, slowdown=st.floats(1, 20))
     def straggles(self, worker: str, slowdown: float) -> None:
+        held = self.ledger.state.workers[worker].lease if worker in self.model.held else None
+        if worker in self.ledger.state.workers:
+            self.slow[worker] = slowdown
+        batches = max(1, int(self.data.batches_per_shard / slowdown))
+        large = held is not None and held.length - held.offset > batches * self.data.batch_size
+        taken = large and self.has_faster(worker)
         self.tell(StragglerNamed(worker, slowdown))
+        if taken:
+            self.take_back(worker)
 
     @rule(seconds=st.integers(1, 12))
     def time_passes(self, seconds: int) -> None:
@@ -279,7 +301,7 @@ class AgainstModel(RuleBasedStateMachine):
         if not hasattr(self, "model") or self.closed:
             return
         self.new_pods_take_the_place()
-        for worker in list(self.model.held):
+        for worker in list(self.ledger.state.workers):
             self.pod_exits(worker)
         self.new_pods_take_the_place()
         for _ in range(2000):
