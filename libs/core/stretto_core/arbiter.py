@@ -90,7 +90,7 @@ class ArbiterMachine:
         if job is None:
             return
         match event:
-            case PlanProposed():
+            case PlanProposed() if event.kind == "requested" or not job.requested:
                 job.proposal = event
             case CandidatesComputed() if event.plan_version == job.version:
                 job.candidates, job.throughput = event, event.throughput

@@ -78,6 +78,11 @@ class JobState:
         """What the job cannot start without."""
         return (proposal.plan if self.profile.fixed else self.profile.limits.low).resources
 
+    @property
+    def requested(self) -> bool:
+        """Whether a user's wish waits to be decided: no other takes its place."""
+        return self.proposal is not None and self.proposal.kind == "requested"
+
     def had_before(self, plan: Plan) -> bool:
         """Whether the job ran with these counts and cores; memory makes no other plan of it."""
         return any(same_shape(plan, earlier) for earlier in self.had)

@@ -10,7 +10,7 @@ from stretto_core.throughput import Configuration, FittedModel
 from stretto_core.types import JobProfile, Plan, Resources, Value
 from stretto_core.warmstart import PastJob, SimilarJob
 
-PlanKind = Literal["initial", "warm-start", "measure", "improve", "memory", "rebalance", "fit-capacity"]
+PlanKind = Literal["initial", "warm-start", "measure", "improve", "memory", "rebalance", "fit-capacity", "requested"]
 Outcome = Literal["completed", "failed", "cancelled", "gone"]
 
 

@@ -61,6 +61,13 @@ class JobCancelled(Message):
     reason: Text = ""
 
 
+class PlanRequested(Message):
+    """A user wants the job to have this plan, within the limits that its specification sets. No gain is asked of it."""
+
+    plan: Plan
+    by: Name = "anonymous"
+
+
 # profiler --------------------------------------------------------------------------------------------------------
 
 

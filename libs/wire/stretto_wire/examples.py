@@ -61,6 +61,7 @@ CHECKPOINT = v.CheckpointRef(
 GATEWAY: tuple[Message, ...] = (
     e.JobSubmitted(job=JOB, spec=SPEC, submitted_by="ada"),
     e.JobCancelled(job=JOB, by="ada", reason="the features of yesterday were wrong"),
+    e.PlanRequested(job=JOB, plan=WIDER, by="ada"),
 )
 
 PROFILER: tuple[Message, ...] = (

@@ -85,6 +85,7 @@ CHANNELS: tuple[Channel, ...] = (
            "profiler", "planner", "arbiter", "dispatcher", "checkpoints", "oom", "actuator"),
     _event("gateway", "job-cancelled", e.JobCancelled,
            "profiler", "fitter", "planner", "arbiter", "dispatcher", "checkpoints", "oom", "actuator"),
+    _event("gateway", "plan-requested", e.PlanRequested, "arbiter"),
     _event("profiler", "profile-measured", e.ProfileMeasured, "fitter", "planner", "oom"),
     _event("profiler", "straggler-detected", e.StragglerDetected, "dispatcher"),
     _event("profiler", "straggler-cleared", e.StragglerCleared, "dispatcher"),

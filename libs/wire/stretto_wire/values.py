@@ -10,7 +10,7 @@ from .base import Bytes, Cores, Count, Fraction, JobId, Money, Name, PodId, Rate
 
 Role = Literal["worker", "ps", "data"]
 Reasons = Annotated[tuple[Text, ...], Field(max_length=20)]
-PlanKind = Literal["initial", "warm-start", "measure", "improve", "memory", "rebalance", "fit-capacity"]
+PlanKind = Literal["initial", "warm-start", "measure", "improve", "memory", "rebalance", "fit-capacity", "requested"]
 
 Metadata = Annotated[
     dict[Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,39}$")], str | int | float | bool],

@@ -27,6 +27,11 @@ def _proposed(message: events.PlanProposed) -> jobs.PlanProposed:
     )
 
 
+def _requested(message: events.PlanRequested) -> jobs.PlanProposed:
+    reason = f"{message.by} asks for it: the job gets it if there is room, whatever it brings"
+    return jobs.PlanProposed(message.job, "requested", plan_of(message.plan), 0.0, (reason,))
+
+
 def _computed(message: events.CandidatesComputed) -> jobs.CandidatesComputed:
     return jobs.CandidatesComputed(
         job=message.job,
@@ -54,6 +59,7 @@ _EVENTS: dict[type[Message], Callable[[Any], Any]] = {
     events.JobSubmitted: submitted,
     events.JobCancelled: lambda m: jobs.JobEnded(m.job, "cancelled"),
     events.PlanProposed: _proposed,
+    events.PlanRequested: _requested,
     events.CandidatesComputed: _computed,
     events.OomForecast: lambda m: jobs.OomForecast(m.job, m.action, m.recommended_ps_memory_bytes, m.reason),
     events.PlanApplied: applied,

@@ -25,6 +25,7 @@ class Arbiter(Service):
         Input(events.JobSubmitted, scope="cluster"),
         Input(events.JobCancelled, scope="cluster"),
         Input(events.PlanProposed, scope="cluster"),
+        Input(events.PlanRequested, scope="cluster"),
         Input(events.CandidatesComputed, scope="cluster"),
         Input(events.OomForecast, scope="cluster"),
         Input(events.PlanApplied, scope="cluster"),

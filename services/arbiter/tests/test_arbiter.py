@@ -137,6 +137,26 @@ def test_a_completed_job_gives_back_its_room_when_its_pods_are_gone() -> None:
     assert not cluster.machine.ticking
 
 
+def test_what_a_user_asks_for_is_given_whatever_it_brings_and_no_measurement_takes_its_place() -> None:
+    cluster = Cluster()
+    cluster.start()
+    measure = events.PlanProposed(job="a", kind="measure", plan=plan(2), cost_per_hour=0.1, reasons=("r",))
+    (decided,) = cluster.tell(measure)
+    assert cluster.tell(events.PlanRequested(job="a", plan=plan(3), by="ada")) == []  # plan 2 is being applied
+    assert cluster.tell(measure) == []
+    (decided,) = cluster.tell(events.PlanApplied(job="a", version=decided.version, plan=plan(2), took_s=3.0))
+    assert (decided.kind, decided.plan, decided.throughput) == ("requested", plan(3), None)
+    assert "ada" in decided.reasons[0]
+
+
+def test_what_a_user_asks_for_without_room_is_refused_with_the_reason() -> None:
+    cluster = Cluster()
+    cluster.start()
+    (refused,) = cluster.tell(events.PlanRequested(job="a", plan=plan(40), by="ada"))
+    assert (refused.kind, refused.wanted.workers) == ("requested", 40)
+    assert "free" in refused.reasons[-1]
+
+
 def test_events_of_unknown_jobs_change_nothing() -> None:
     cluster = Cluster()
     assert cluster.tell(candidates(1, (2, 1900.0))) == []

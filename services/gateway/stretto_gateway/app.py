@@ -9,8 +9,10 @@ from typing import Annotated, Any, get_args
 from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Request, Response
 from fastapi.responses import PlainTextResponse, StreamingResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel, Field, TypeAdapter
+from stretto_wire import Plan
 from stretto_wire.schemas import job_schema
+from stretto_wire.values import PS_MAX
 
 from . import auditing, documents, problems, sse
 from .problems import Problem, ProblemBody
@@ -49,6 +51,20 @@ class Submitted(BaseModel):
     created: bool
     seq: int
     status: Status
+
+
+class Wanted(BaseModel, extra="forbid"):
+    """How many pods a job is to have; what is not named stays."""
+
+    workers: Annotated[int, Field(ge=0, le=10_000)] | None = None
+    ps: Annotated[int, Field(ge=1, le=PS_MAX)] | None = None
+
+
+class Requested(BaseModel):
+    """The plan that was asked for; plan-decided follows, or plan-refused."""
+
+    job: str
+    plan: Plan
 
 
 class CheckpointAnswer(BaseModel):
@@ -215,6 +231,11 @@ def _add_jobs(router: APIRouter, gateway: Gateway) -> None:
     ) -> JobSummary:
         """End a job. Its pods are stopped; what it has trained stays in its last checkpoint."""
         return summary(await gateway.cancel(job, reason))
+
+    @router.post("/jobs/{job}/plan", tags=["jobs"], status_code=202)
+    async def scale(job: JobName, wanted: Wanted) -> Requested:
+        """Ask for another number of workers or parameter servers. Training goes on meanwhile; parameters move live."""
+        return Requested(job=job, plan=await gateway.request(job, wanted.workers, wanted.ps))
 
     @router.get("/jobs/{job}/audit", tags=["jobs"])
     async def audit(job: JobName) -> dict[str, Any]:

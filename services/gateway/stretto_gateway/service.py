@@ -151,6 +151,28 @@ class Gateway:
         await self._seen(lambda: view.status in OVER)
         return view
 
+    async def request(self, job: str, workers: int | None, ps: int | None) -> w.Plan:
+        """Ask for another number of pods; returns the whole plan that was asked for.
+
+        Raises Problem: 409 for a job without a plan, or over; 422 beyond the limits of its specification.
+        """
+        view = self.view(job)
+        if view.plan is None or view.status in OVER:
+            raise Problem(409, "no-plan", f"{job} {_IS[view.status]}: there is no plan to change", field="job",
+                          value=job, remedy="scale a job that has been started and is not over")  # fmt: skip
+        limits = {"workers": view.spec.resources.workers.count, "ps": view.spec.resources.ps.count}
+        asked = {name: count for name, count in (("workers", workers), ("ps", ps)) if count is not None}
+        for name, count in asked.items():
+            least, most = limits[name].min, limits[name].max
+            if not least <= count <= most:
+                raise Problem(422, "beyond-limits", f"{name} = {count} is outside the limits of {job}", field=name,
+                              value=count, remedy=f"{least} to {most}, as its resources.{name}.count says")  # fmt: skip
+        plan = view.plan.model_copy(update=asked)
+        message = w.PlanRequested(job=job, plan=plan, by="user")
+        id_ = f"gateway:{job}:requested:{view.last_seq}:{plan.workers}:{plan.ps}"
+        await self._bus.publish(message, id_, trace=self._traceparents.get(job, ""))
+        return plan
+
     async def checkpoint(self, job: str) -> str | None:
         """Ask for a checkpoint; returns its id. Raises Problem 409 when one is being taken or the job is over."""
         view = self.view(job)

@@ -186,6 +186,39 @@ def test_cancel_is_repeatable_and_final(gateway: Running) -> None:
         assert problem(http.post(f"{path}/checkpoints"))["type"].endswith("over")
 
 
+def test_another_number_of_pods_is_asked_for_within_the_limits_of_the_job(gateway: Running) -> None:
+    document = spec(resources={"workers": {"count": {"max": 4}}})
+    path = f"/jobs/{document['name']}"
+    plan = w.Plan(
+        workers=1, ps=1, worker_cpu_cores=1.0, ps_cpu_cores=1.0, worker_memory_bytes=2**30, ps_memory_bytes=2**30
+    )
+    decided = w.PlanDecided(
+        job=document["name"], version=1, kind="initial", plan=plan, previous=None, throughput=None, algorithm="exact",
+        throughput_interval=None, throughput_before=None, cost_per_hour=0.1, reasons=("r",), alternatives=(),
+        free_cpu_cores=1.0, free_memory_bytes=1,
+    )  # fmt: skip
+
+    async def decide() -> None:
+        client = await gateway.operator()
+        await client.publish(decided)
+        await client.close()
+
+    with gateway.http() as http:
+        http.post("/jobs", json=document)
+        assert problem(http.post(f"{path}/plan", json={"workers": 2}))["type"].endswith("no-plan")
+        asyncio.run(decide())
+        while http.get(path).json()["plan"] is None:
+            pass
+        asked = http.post(f"{path}/plan", json={"workers": 3})
+        assert (asked.status_code, asked.json()["plan"]["workers"], asked.json()["plan"]["ps"]) == (202, 3, 1)
+        refused = problem(http.post(f"{path}/plan", json={"workers": 5}))
+        assert (refused["status"], refused["field"], refused["value"]) == (422, "workers", "5")
+        assert "1 to 4" in refused["remedy"]
+        assert problem(http.post(f"{path}/plan", json={"wrokers": 2}))["status"] == 400
+        told = http.get(f"{path}/events", params={"follow": False, "event": "plan-requested"}).text
+        assert told.count("event: plan-requested") == 1
+
+
 def test_what_nobody_answers_is_unavailable_and_not_a_crash(gateway: Running) -> None:
     document = spec()
     with gateway.http() as http:
@@ -249,6 +282,7 @@ def test_the_openapi_document_names_every_address(gateway: Running) -> None:
         "/api/v1/jobs/{job}/decisions",
         "/api/v1/jobs/{job}/events",
         "/api/v1/jobs/{job}/checkpoints",
+        "/api/v1/jobs/{job}/plan",
         "/api/v1/events",
         "/api/v1/schema/job",
     } <= paths.keys()
