@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,10 +11,6 @@ from cluster import Cluster, Network
 from runtime_books import feed, joined, settle
 from runtime_live import Replicas
 from stretto_runtime import Client
-
-pytestmark = pytest.mark.skipif(
-    "CHAOS_ROUNDS" not in os.environ, reason="one run in three does not settle yet (README); CHAOS_ROUNDS=1 runs it"
-)
 
 
 @pytest.fixture
@@ -43,6 +38,6 @@ async def test_a_server_is_cut_off_together_with_an_owner(
         await cluster.whole(client)
     accepted = await feeding
     assert len(accepted) > 50
-    (await settle(client, 10, timeout_s=60)).check(accepted)
+    (await settle(client, 10, timeout_s=60, replicas=replicas)).check(accepted)
     ended = (tmp_path / "replicas.log").read_text().count("partition session ended")
     assert ended < 2000 * rounds, "an owner that is cut off tries again and again without a pause"

@@ -110,10 +110,18 @@ class Ownership:
         owners = assign(self.members | {self.member}, self._partitions)
         return {partition for partition, name in owners.items() if name == self.member}
 
+    def holder(self, partition: int) -> str:
+        """Whom its entry names; empty: nobody."""
+        return self.owners.get(partition, ("", 0))[0]
+
     def takeable(self, partition: int) -> bool:
         """Nobody, ourselves, or somebody who is no member any more holds it."""
-        holder, _ = self.owners.get(partition, ("", 0))
+        holder = self.holder(partition)
         return holder in ("", self.member) or holder not in self.members
+
+    def held(self) -> set[int]:
+        """The partitions whose entry names us, whether or not we have heard that we took them."""
+        return {partition for partition, (holder, _) in self.owners.items() if holder == self.member}
 
     def usurped(self, partition: int, epoch: int) -> bool:
         """Whether a later entry than ``epoch`` names somebody else."""

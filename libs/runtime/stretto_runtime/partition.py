@@ -23,6 +23,8 @@ from stretto_runtime.snapshots import Snapshots
 from stretto_runtime.succession import finish, published_ids
 from stretto_runtime.writer import Writer, learn_streams
 
+GIVE_BACK_AGAIN_S = 1.0
+
 log = structlog.get_logger("stretto.partition")
 
 
@@ -74,6 +76,21 @@ class Partition:
             delay_s = min(5.0, 2 * delay_s)
             if not self._shell.ownership.takeable(self.number):
                 return
+
+    async def give_back(self) -> None:
+        """Empty an entry that names us though we serve nothing: the answer to a take or to a release was lost.
+
+        Nobody else would: we are alive, so others leave our entries alone. Tries once; whoever sees the entry still
+        naming us calls again.
+        """
+        ownership = self._shell.ownership
+        try:
+            await ownership.release(self.number, ownership.owners[self.number][1])
+            log.info("gave back what was held unserved", partition=self.number)
+        except BusFault as fault:
+            log.warning("entry not given back yet", partition=self.number, fault=str(fault))
+        if self.number in ownership.held():
+            await asyncio.sleep(GIVE_BACK_AGAIN_S)
 
     def leave(self) -> None:
         """Ask to leave gracefully; ``own`` returns when it is done."""

@@ -217,6 +217,9 @@ class Runner:
         live = sorted(number for number, (partition, _) in self._partitions.items() if partition.live)
         mine = sorted(self._ownership.mine()) if self._ownership else []
         faults = {str(n): partition.fault for n, (partition, _) in self._partitions.items() if partition.fault}
+        if self._ownership is not None:
+            waiting = [number for number in mine if number not in self._partitions]
+            faults |= {str(n): f"not taken yet; its entry names {self._ownership.holder(n)!r}" for n in waiting}
         connected = self._bus is not None and self._bus.connected
         return {
             "service": self.service.name,
@@ -307,12 +310,17 @@ class Runner:
         for number, (partition, _) in self._partitions.items():
             if number not in mine:
                 partition.leave()
-        for number in sorted(mine - self._partitions.keys()):
-            if ownership.takeable(number):
-                partition = Partition(shell, number)
-                task = asyncio.create_task(partition.own(), name=f"partition {number}")
-                task.add_done_callback(lambda _: self.wake())
-                self._partitions[number] = (partition, task)
+        for number in sorted((mine | ownership.held()) - self._partitions.keys()):
+            partition = Partition(shell, number)
+            if number not in mine:
+                self._begin(partition, partition.give_back())
+            elif ownership.takeable(number):
+                self._begin(partition, partition.own())
+
+    def _begin(self, partition: Partition, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name=f"partition {partition.number}")
+        task.add_done_callback(lambda _: self.wake())
+        self._partitions[partition.number] = (partition, task)
 
     async def _leave_all(self) -> None:
         for partition, _ in self._partitions.values():

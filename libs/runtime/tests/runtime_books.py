@@ -9,15 +9,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import random
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from runtime_counting import add
 from stretto_runtime import BusFault, Client
 from stretto_runtime.bus import STATE, STATE_PREFIX
 from stretto_runtime.log import read
+from stretto_wire.registry import partition_of
+
+if TYPE_CHECKING:
+    from runtime_live import Replicas
 
 JOBS = [f"job-{number}" for number in range(40)]
 
@@ -35,6 +41,14 @@ class Books:
     @property
     def settled(self) -> bool:
         return sum(map(len, self.added.values())) <= sum(map(len, self.counted.values()))
+
+    def missing(self) -> list[str]:
+        """A line for each job with fewer outputs than inputs."""
+        return [
+            f"{job} (partition {partition_of(job)}): {len(numbers)} inputs, {len(self.counted[job])} outputs"
+            for job, numbers in self.added.items()
+            if len(self.counted[job]) < len(numbers)
+        ]
 
     def check(self, accepted: set[str]) -> None:
         """Everything accepted is there, everything there was handled once and in order."""
@@ -81,15 +95,30 @@ async def feed(client: Client, seconds: float, seed: int, jobs: Sequence[str] = 
     return accepted
 
 
-async def settle(client: Client, jobs: int = 1, timeout_s: float = 40) -> Books:
-    """Wait until as many outputs as inputs are stored."""
-    async with asyncio.timeout(timeout_s):
-        while True:
-            with contextlib.suppress(BusFault):  # the server may just be coming back
-                found = await books(client)
-                if found.settled and len(found.counted) >= jobs:
-                    return found
-            await asyncio.sleep(0.3)
+async def settle(client: Client, jobs: int = 1, timeout_s: float = 40, replicas: Replicas | None = None) -> Books:
+    """Wait until as many outputs as inputs are stored.
+
+    Raises:
+        AssertionError: they did not become as many; says what is missing where, and what ``replicas`` say.
+    """
+    found, told = Books(), "no books could be read"
+    try:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                try:
+                    found, told = await books(client), "reading the books did not end"
+                    if found.settled and len(found.counted) >= jobs:
+                        return found
+                    told = "as of the last look"
+                except BusFault as fault:  # the server may just be coming back
+                    told = f"the books could not be read any more: {fault}"
+                await asyncio.sleep(0.3)
+    except TimeoutError:
+        owners = await read(client.bus, STATE, [f"{STATE_PREFIX}owner.>"], deliver_policy="last_per_subject")
+        held = [f"{stored.subject}: {stored.data.decode()} (revision {stored.seq})" for stored in owners]
+        said = [json.dumps(report) for report in replicas.reports()] if replicas else []
+        lines = [f"not settled within {timeout_s} s; {told}", *found.missing(), *held, *said]
+        raise AssertionError("\n".join(lines)) from None
 
 
 async def joined(client: Client, members: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -16,6 +17,13 @@ from typing import Any, Protocol
 from stretto_runtime import Client, EmbeddedServer, Runner, Service
 
 HERE = Path(__file__).parent
+ASK = """
+import sys, urllib.error, urllib.request
+try:
+    print(urllib.request.urlopen(sys.argv[1], timeout=5).read().decode())
+except urllib.error.HTTPError as refused:
+    print(refused.read().decode())
+"""
 
 
 class Server(Protocol):
@@ -41,15 +49,17 @@ class Replicas:
         self._environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("STRETTO_")},
             **server.environment("dispatcher"),
-            "STRETTO_STATE_FOLDER": str(folder / "state"),
         }
+        self._folder = folder
         self._log = (folder / "replicas.log").open("ab")
+        self._places: list[Sequence[str]] = []
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def start(
         self, beside: Sequence[str] = (), script: str = "runtime_counting.py", **settings: str
     ) -> subprocess.Popen[bytes]:
         """``beside``: a command that runs it in another place (a network namespace)."""
+        settings = {"state_folder": str(self._state(len(self.processes))), **settings}
         process = subprocess.Popen(
             [*beside, sys.executable, str(HERE / script)],
             env={**self._environment, **{f"STRETTO_{name.upper()}": value for name, value in settings.items()}},
@@ -57,7 +67,25 @@ class Replicas:
             stderr=self._log,
         )
         self.processes.append(process)
+        self._places.append(beside)
         return process
+
+    def reports(self) -> list[dict[str, Any]]:
+        """What each replica says of itself at /readyz, from where it is."""
+        return [self._report(number) for number in range(len(self.processes))]
+
+    def _report(self, number: int) -> dict[str, Any]:
+        if (status := self.processes[number].poll()) is not None:
+            return {"replica": number, "exit status": status}
+        health = json.loads((self._state(number) / "run" / "dispatcher.json").read_text())
+        url = f"http://{health['host']}:{health['port']}/readyz"
+        done = subprocess.run(
+            [*self._places[number], sys.executable, "-c", ASK, url], capture_output=True, text=True, check=False
+        )
+        return {"replica": number, **json.loads(done.stdout or json.dumps({"unreachable": done.stderr[-500:]}))}
+
+    def _state(self, number: int) -> Path:
+        return self._folder / f"state{number}"
 
     def end(self) -> None:
         for process in self.processes:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from runtime_live import connect
+from runtime_counting import Counting
+from runtime_live import connect, eventually, running, until_ready
 from stretto_runtime import BusFault, Client, EmbeddedServer
 from stretto_runtime.faults import Fenced
 from stretto_runtime.log import Fence
 from stretto_runtime.ownership import Ownership, assign
 from stretto_runtime.snapshots import Cursor, Document, Snapshots
 from stretto_runtime.writer import Writer
+from stretto_wire.registry import PARTITIONS
 
 members = st.sets(st.text("abcdef0123456789", min_size=1, max_size=8), min_size=1, max_size=12)
 
@@ -118,3 +121,22 @@ async def test_a_service_can_use_only_its_own_subjects(server: EmbeddedServer, c
     assert await planner.bus.store("evt.v1.planner.plan-proposed.a", b"{}") > 0
     await planner.close()
     await reader.close()
+
+
+async def test_an_entry_that_names_who_does_not_serve_it_is_given_back(
+    server: EmbeddedServer, client: Client, tmp_path: Path
+) -> None:
+    """As after a take or a release whose answer was lost: nobody else empties an entry of the living."""
+    other = Ownership(client.bus, "dispatcher", PARTITIONS, 3, lambda: None)
+    async with running(Counting, server, tmp_path) as runner:
+        await other.join()
+        mine = other.mine()
+        await eventually(lambda: not any(other.holder(number) for number in mine))  # the runner has left them
+        lost = min(mine)
+        holder = other.holder(min(set(range(PARTITIONS)) - mine))
+        key = other.owner_key(lost)
+        named = await client.bus.store(key, holder.encode(), Fence(key, other.owners[lost][1]).headers())
+        await eventually(lambda: other.owners[lost][1] > named)
+        assert other.takeable(lost)
+        await other.leave()
+        await until_ready(runner)
