@@ -120,6 +120,12 @@ _GISTS: dict[str, Any] = {
     "job-submitted": lambda d: f"{d['spec']['model']['entry']}, {d['spec']['dataset']['samples']:,} samples",
     "job-cancelled": lambda d: d["reason"],
     "job-failed": lambda d: d["reason"],
+    "data-arrived": lambda d: ", ".join(
+        [*(f"{p['name']}: {p['samples']:,} samples" for p in d["partitions"]), *["closed"] * d["closed"]]
+    ),
+    "evaluation-measured": lambda d: (
+        f"AUC {d['evaluation']['auc']:.4f}, loss {d['evaluation']['loss']:.4f} at {d['samples_done']:,} samples"
+    ),
     "job-progressed": lambda d: f"{d['samples_done']:,} of {d['samples_total']:,}, {f.rate(d['samples_per_s'])}",
     "job-completed": lambda d: f"{d['samples']:,} samples",
     "job-finished": lambda d: (
@@ -133,6 +139,7 @@ _GISTS: dict[str, Any] = {
     "history-recorded": lambda d: f"{f.short_plan(d['plan'])}, {f.rate(d['throughput'])}",
     "plan-proposed": lambda d: f"{d['kind']}: {f.short_plan(d['plan'])}; {_first(d['reasons'])}",
     "candidates-computed": lambda d: f"{len(d['candidates'])} of {d['plans_considered']} by {d['algorithm']}",
+    "plan-requested": lambda d: f"{f.short_plan(d['plan'])} by {d['by']}",
     "plan-decided": lambda d: f"v{d['version']} {d['kind']}: {f.short_plan(d['plan'])}; {_first(d['reasons'])}",
     "plan-refused": lambda d: f"{d['kind']}: {f.short_plan(d['wanted'])}; {_first(d['reasons'])}",
     "plan-applied": lambda d: f"v{d['version']} in {f.seconds(d['took_s'])}",

@@ -3,7 +3,9 @@
 from typing import Any
 
 from stretto_core.ledger import (
+    Arrival,
     DataSpec,
+    HeldOut,
     JobOpened,
     LedgerSettings,
     NextReply,
@@ -19,10 +21,17 @@ DATA = DataSpec(samples=1000, batch_size=10, batches_per_shard=8, shuffle=True, 
 class Desk:
     """A ledger with a clock and request ids, and what it said."""
 
-    def __init__(self, data: DataSpec = DATA, epochs: int = 1, **settings: float) -> None:
+    def __init__(
+        self,
+        data: DataSpec = DATA,
+        epochs: int = 1,
+        partitions: tuple[Arrival, ...] = (),
+        held_out: HeldOut | None = None,
+        **settings: float,
+    ) -> None:
         self.ledger = ShardLedger(None, LedgerSettings(**settings))
         self.now, self.requests, self.facts = 1000.0, 0, list[Any]()
-        self.tell(JobOpened(data, epochs, shard_failures_max=3))
+        self.tell(JobOpened(data, epochs, 3, partitions, held_out))
 
     def tell(self, event: Any) -> Any:
         reply = None

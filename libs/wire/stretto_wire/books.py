@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated
 
 from pydantic import Field, StringConstraints
@@ -29,7 +30,10 @@ class ColumnBooks(Record):
 
 
 class ShardApplied(Record):
-    """How many samples of a shard that is not complete each of these columns has."""
+    """How many samples of a shard that is not complete each of these columns has.
+
+    Without columns: all those of the same books that the shard's other entries do not name.
+    """
 
     shard: Count
     columns: Columns
@@ -46,6 +50,34 @@ class AppliedBooks(Record):
     ] = ()
 
 
+def gathered(parts: Iterable[ShardApplied]) -> tuple[ShardApplied, ...]:
+    """The same with the columns left out of each shard's widest entry: most shards are alike in all columns."""
+    widest: dict[int, int] = {}
+    parts = tuple(parts)
+    for part in parts:
+        widest[part.shard] = max(widest.get(part.shard, 0), len(part.columns))
+    told: list[ShardApplied] = []
+    for part in parts:
+        if len(part.columns) == widest[part.shard]:
+            widest[part.shard] = -1
+            part = ShardApplied(shard=part.shard, columns=(), samples=part.samples)
+        told.append(part)
+    return tuple(told)
+
+
+def spread(books: AppliedBooks) -> list[ShardApplied]:
+    """What :func:`gathered` left out, put back."""
+    every = [column for part in books.columns for column in part.columns]
+    named: dict[int, set[int]] = {}
+    for part in books.shards:
+        named.setdefault(part.shard, set()).update(part.columns)
+    found: list[ShardApplied] = []
+    for part in books.shards:
+        columns = part.columns or tuple(column for column in every if column not in named[part.shard])
+        found.append(ShardApplied(shard=part.shard, columns=columns, samples=part.samples))
+    return found
+
+
 class GivenUp(Record):
     """An entry of the dead-letter list: these samples of an epoch were never trained; ``offset`` of its shard were."""
 
@@ -55,6 +87,14 @@ class GivenUp(Record):
     start: Count
     length: Count
     reason: Text
+    partition: str = ""
+
+
+class PartialShard(Record):
+    """A shard that nobody will complete, of which ``known`` samples count as done; a column may have some more."""
+
+    shard: Count
+    known: Count
 
 
 class CompletedBooks(Record):
@@ -63,6 +103,11 @@ class CompletedBooks(Record):
     samples_before: Count = 0
     fingerprint: Fingerprint
     given_up: Annotated[tuple[GivenUp, ...], Field(max_length=200)] = ()
+    partial: Annotated[
+        tuple[PartialShard, ...],
+        Field(max_length=800, description="given up beyond the list, or not complete of the other data"),
+    ] = ()
+    unproven: Annotated[Count, Field(description="samples of such shards beyond both lists: not provable")] = 0
 
 
 class EpochBooks(Record):
@@ -82,6 +127,15 @@ class Lease(Record):
     shard: Shard
 
 
+class PartitionBooks(Record):
+    """A partition, and how many of its samples have been given to workers in this epoch."""
+
+    name: str
+    samples: Count
+    priority: int = 0
+    opened: Count
+
+
 class LedgerBooks(Record):
     """The ledger at one instant: assigned = opened - waiting = done + given up + in flight."""
 
@@ -96,3 +150,7 @@ class LedgerBooks(Record):
     open: Annotated[tuple[Lease, ...], Field(max_length=500, description="shards that are leased or came back")]
     books: CompletedBooks
     closed: Text = ""
+    growing: Annotated[bool, Field(description="more samples may come")] = False
+    partitions: Annotated[
+        tuple[PartitionBooks, ...], Field(max_length=200, description="those with samples that nobody was given")
+    ] = ()

@@ -10,7 +10,6 @@ from .base import (
     Bytes,
     Cores,
     Count,
-    EpochSeconds,
     Fraction,
     Message,
     Money,
@@ -21,7 +20,8 @@ from .base import (
     Seconds,
     Text,
 )
-from .books import AppliedBooks, CompletedBooks
+from .books import AppliedBooks
+from .ledger_events import *  # noqa: F403
 from .spec import JobSpec
 from .values import (
     Alternative,
@@ -39,7 +39,6 @@ from .values import (
     PsProfile,
     Reasons,
     Role,
-    Shard,
     StepTimes,
     WorkerProfile,
 )
@@ -300,61 +299,6 @@ class JobFailed(Message):
     """The job cannot go on. What it has trained stays in its last checkpoint."""
 
     reason: Text
-
-
-# dispatcher ------------------------------------------------------------------------------------------------------
-
-
-class ShardLeased(Message):
-    """A worker holds a shard."""
-
-    shard: Shard
-    pod: PodId
-
-
-class ShardCompleted(Message):
-    """Every sample of a shard has been applied."""
-
-    shard: Shard
-    pod: PodId
-
-
-class ShardRequeued(Message):
-    """The unprocessed rest of a shard goes to somebody else."""
-
-    shard: Shard
-    pod: PodId
-    reason: Literal["pod-exited", "lease-expired", "released", "failed", "straggler"]
-
-
-class ShardAbandoned(Message):
-    """A shard failed by itself as often as allowed: its data are dead-lettered, by name, and the job goes on."""
-
-    shard: Shard
-    reason: Text
-
-
-class JobProgressed(Message):
-    """How far a job is; some seconds apart."""
-
-    samples_done: Count
-    samples_total: Count
-    epoch: Count
-    samples_per_s: Rate
-    shards_leased: Count
-    shards_requeued_total: Count
-
-
-class JobCompleted(Message):
-    """Every sample of every epoch was trained (or dead-lettered by name)."""
-
-    samples: Count
-    samples_abandoned: Count
-    epochs: Count
-    shards: Count
-    requeued: Count
-    started_at_s: EpochSeconds
-    books: CompletedBooks | None = None
 
 
 # checkpoints -----------------------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ from . import events as e
 from . import telemetry as t
 from . import values as v
 from .base import Message
-from .request_examples import APPLIED, COMPLETED, REQUESTS
+from .ledger_examples import LEDGER
+from .request_examples import APPLIED, REQUESTS
 from .spec import JobSpec
 
 GIB = 2**30
@@ -47,8 +48,6 @@ LARGEST = v.Plan(
     workers=8, ps=4, worker_cpu_cores=4.0, ps_cpu_cores=2.0, worker_memory_bytes=4 * GIB, ps_memory_bytes=2 * GIB
 )
 TIMES = v.StepTimes(emb_s=0.0041, grad_s=0.0185, upd_s=0.0032, sync_s=0.0027)
-SHARD = v.Shard(id=311, attempt=1, epoch=0, start=10_190_848, length=32_768, offset=0)
-REST = v.Shard(id=311, attempt=2, epoch=0, start=10_190_848, length=32_768, offset=12_288)
 METADATA: v.Metadata = dict(SPEC.model.metadata)
 CHECKPOINT = v.CheckpointRef(
     id="ctr-ranking-42-000003",
@@ -280,32 +279,6 @@ ACTUATOR: tuple[Message, ...] = (
     e.JobFailed(job=JOB, reason="the model's code failed 10 times: ValueError: unknown column C27"),
 )
 
-DISPATCHER: tuple[Message, ...] = (
-    e.ShardLeased(job=JOB, shard=SHARD, pod="worker-1"),
-    e.ShardCompleted(job=JOB, shard=SHARD, pod="worker-1"),
-    e.ShardRequeued(job=JOB, shard=REST, pod="worker-1", reason="pod-exited"),
-    e.ShardAbandoned(job=JOB, shard=REST, reason="3 attempts failed: row 10191002 has 38 columns instead of 39"),
-    e.JobProgressed(
-        job=JOB,
-        samples_done=10_190_848,
-        samples_total=91_681_234,
-        epoch=0,
-        samples_per_s=35_900.0,
-        shards_leased=2,
-        shards_requeued_total=1,
-    ),
-    e.JobCompleted(
-        job=JOB,
-        samples=91_681_234,
-        samples_abandoned=0,
-        epochs=2,
-        shards=2_798,
-        requeued=1,
-        started_at_s=NOW_S - 1_402.0,
-        books=COMPLETED,
-    ),
-)
-
 CHECKPOINTS: tuple[Message, ...] = (
     e.CheckpointSaved(job=JOB, checkpoint=CHECKPOINT, pause_s=0.004, took_s=0.9),
     e.CheckpointFlushed(job=JOB, checkpoint=CHECKPOINT, took_s=4.7),
@@ -387,7 +360,7 @@ EXAMPLES: dict[type[Message], Message] = {
         *PLANNER,
         *ARBITER,
         *ACTUATOR,
-        *DISPATCHER,
+        *LEDGER,
         *CHECKPOINTS,
         *OOM,
         *TELEMETRY,

@@ -8,16 +8,17 @@ from pydantic import Field
 
 from .base import Bytes, Count, Message, Name, PodId, Rate, Record, RequestId, Seconds, Text
 from .books import AppliedBooks, LedgerBooks
-from .values import CheckpointRef, Evaluation, ParameterServer, Shard
+from .values import CheckpointRef, Evaluation, ParameterServer, PartialEvaluation, Shard
 
 # dispatcher ------------------------------------------------------------------------------------------------------
 
 
 class ShardReport(Record):
-    """A worker's word on a shard: every sample of it has been applied by the parameter servers."""
+    """A worker's word on a shard: every sample of it has been applied by the parameter servers, or was evaluated."""
 
     id: Count
     attempt: Annotated[int, Field(ge=1)]
+    evaluation: PartialEvaluation | None = None
 
 
 class NextShard(Message):
@@ -318,7 +319,7 @@ class GetBooks(Message):
     ``shards``: also how far its columns are with these. ``checksum`` false spares it to read all its rows.
     """
 
-    shards: Annotated[tuple[Count, ...], Field(max_length=1000)] = ()
+    shards: Annotated[tuple[Count, ...], Field(max_length=2000)] = ()
     checksum: bool = True
 
 

@@ -44,7 +44,9 @@ def message_schema(message_type: type[Record], name: str) -> Schema:
 def job_schema() -> Schema:
     """What a user may write: closed, and sizes may be strings as in Kubernetes."""
     schema = _document(JobSpec.model_json_schema(schema_generator=_WithoutFieldTitles), JOB_SCHEMA)
-    schema["$defs"]["Plan"]["additionalProperties"] = False
+    for shared in ("Plan", "DataPartition"):
+        schema["$defs"][shared]["additionalProperties"] = False
+    schema["$defs"]["DatasetSpec"]["required"].remove("samples")  # partitions say it as well
     bounds = schema["$defs"]["MemoryRange"]["properties"]
     for name, bound in bounds.items():
         default = bound.pop("default")

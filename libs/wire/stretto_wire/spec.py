@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeGuard, cast
 
 from pydantic import (
     BaseModel,
@@ -10,14 +10,16 @@ from pydantic import (
     Field,
     StringConstraints,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
+from pydantic_core import PydanticKnownError
 
 from .base import Count, JobId, Money, Seconds
 from .errors import WireError
 from .findings import Marks
-from .values import PS_MAX, Metadata, Plan
+from .values import PS_MAX, DataPartition, Metadata, PartitionName, Plan
 
 _SIZE = "bytes, or a size such as 512Mi, 2Gi or 1500M"
 _SIZES = {
@@ -80,14 +82,83 @@ class ModelSpec(Spec):
 
 
 class DatasetSpec(Spec):
-    """The samples, and how they are cut into shards and ordered."""
+    """The samples, and how they are cut into shards and ordered. Either ``samples``, or named partitions of them."""
 
-    samples: Annotated[int, Field(ge=1, le=10**13, description="samples of one epoch")]
+    partitions: Annotated[
+        tuple[DataPartition, ...],
+        Field(strict=False, max_length=1000, description="named parts; each is numbered from 0"),
+    ] = ()
+    growing: bool = Field(
+        default=False, description="partitions grow and come while it trains (`stretto data`), until it is closed"
+    )
+    samples: Annotated[int, Field(ge=0, le=10**13, description="samples of one epoch; not stated with partitions")]
     epochs: Annotated[int, Field(ge=1, le=10_000)] = 1
     batch_size: Annotated[int, Field(ge=1, le=10**6, description="samples of one step of one worker")] = 512
     batches_per_shard: Annotated[int, Field(ge=1, le=100_000)] = 32
     shuffle: Annotated[bool, Field(description="shards in a seeded random order, new in every epoch")] = True
     seed: Annotated[int, Field(ge=0, lt=2**53)] = 0
+    held_out: PartitionName | None = Field(
+        default=None, description="the partition that evaluations read, never trained; needed with partitions"
+    )
+
+    @property
+    def partitioned(self) -> bool:
+        """Whether samples are numbered within named partitions."""
+        return bool(self.partitions) or self.growing
+
+    @model_validator(mode="before")
+    @classmethod
+    def _count(cls, document: Any) -> Any:
+        """Partitions say how many samples there are."""
+        if not isinstance(document, dict):
+            return document
+        given = cast("dict[str, Any]", document)
+        if "samples" in given or not (given.get("partitions") or given.get("growing") is True):
+            return given
+        parts = given.get("partitions", ())
+        counts = [part.get("samples") for part in parts if isinstance(part, dict)] if _is_list(parts) else []
+        return given | {"samples": sum(count for count in counts if type(count) is int and count > 0)}
+
+    @field_validator("partitions")
+    @classmethod
+    def _distinct(cls, parts: tuple[DataPartition, ...]) -> tuple[DataPartition, ...]:
+        names = [part.name for part in parts]
+        if (twice := next((name for name in names if names.count(name) > 1), None)) is not None:
+            raise ValueError(f"each partition once; {twice} is there {names.count(twice)} times")
+        return parts
+
+    @field_validator("samples")
+    @classmethod
+    def _counted(cls, samples: int, info: ValidationInfo) -> int:
+        if "partitions" not in info.data or "growing" not in info.data:
+            return samples
+        parts, growing = info.data["partitions"], info.data["growing"]
+        known = sum(part.samples for part in parts)
+        if not parts and not growing and samples < 1:
+            raise PydanticKnownError("greater_than_equal", {"ge": 1})
+        if (parts or growing) and samples != known:
+            raise ValueError("not stated beside partitions or growing; the samples are those of the partitions")
+        return samples
+
+    @field_validator("epochs")
+    @classmethod
+    def _once(cls, epochs: int, info: ValidationInfo) -> int:
+        if epochs > 1 and info.data.get("growing"):
+            raise ValueError("1 for a dataset that grows: it has no end after which the next epoch could begin")
+        return epochs
+
+    @field_validator("held_out")
+    @classmethod
+    def _apart(cls, name: str | None, info: ValidationInfo) -> str | None:
+        if name is not None and not (info.data.get("partitions") or info.data.get("growing")):
+            raise ValueError("only with partitions; without, the samples behind those that train are held out")
+        if any(part.name == name for part in info.data.get("partitions", ())):
+            raise ValueError("a partition that is not trained: samples that were trained say nothing about new ones")
+        return name
+
+
+def _is_list(value: Any) -> TypeGuard[list[Any] | tuple[Any, ...]]:
+    return isinstance(value, list | tuple)
 
 
 class Range(Spec):
@@ -211,7 +282,7 @@ class RestartSpec(Spec):
 
 
 class JobSpec(Spec):
-    """A training job. Only ``name``, ``model.entry`` and ``dataset.samples`` have to be stated."""
+    """A training job. Only ``name``, ``model.entry`` and the samples of ``dataset`` have to be stated."""
 
     api: Literal["stretto/v1"] = "stretto/v1"
     name: JobId
@@ -234,10 +305,35 @@ class JobSpec(Spec):
         Field(max_length=100),
     ] = Field(default_factory=dict[str, str])
     evaluate: Annotated[Count, Field(description="held-out samples of the exact evaluation at the end; 0: none")] = 0
+    evaluate_every_samples: Annotated[Count, Field(ge=1)] | None = Field(
+        default=None, description="also evaluate on them while it trains, whenever so many more samples are done"
+    )
+
+    @field_validator("deadline_s")
+    @classmethod
+    def _has_an_end(cls, deadline_s: float | None, info: ValidationInfo) -> float | None:
+        if deadline_s is not None and (data := info.data.get("dataset")) is not None and data.growing:
+            raise ValueError("none for a dataset that grows: its end is not known")
+        return deadline_s
+
+    @field_validator("evaluate")
+    @classmethod
+    def _readable(cls, evaluate: int, info: ValidationInfo) -> int:
+        data = info.data.get("dataset")
+        if evaluate and data is not None and data.partitioned and data.held_out is None:
+            raise ValueError("0, or name the partition with the held-out samples in dataset.held_out")
+        return evaluate
+
+    @field_validator("evaluate_every_samples")
+    @classmethod
+    def _has_samples(cls, every: int | None, info: ValidationInfo) -> int | None:
+        if every is not None and info.data.get("evaluate") == 0:
+            raise ValueError("with evaluate: the number of held-out samples")
+        return every
 
     @property
     def samples_total(self) -> int:
-        """Samples of all epochs."""
+        """Samples of all epochs; of a dataset that grows: those known when it was submitted."""
         return self.dataset.samples * self.dataset.epochs
 
     @classmethod

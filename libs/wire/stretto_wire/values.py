@@ -104,9 +104,28 @@ class Shard(Record):
     id: Count
     attempt: Annotated[int, Field(ge=1, le=10**6)]
     epoch: Annotated[int, Field(ge=0, le=10**6)]
-    start: Annotated[Count, Field(description="first sample, in the dataset's own order")]
+    start: Annotated[Count, Field(description="first sample, in the order of the dataset, or of its partition")]
     length: Annotated[int, Field(ge=1, le=10**12)]
     offset: Count = 0
+    partition: Annotated[str, Field(max_length=60, description="empty: the dataset has none")] = ""
+    kind: Annotated[Literal["train", "evaluate"], Field(description="evaluate: held-out samples, never trained")] = (
+        "train"
+    )
+
+
+PartitionName = Annotated[
+    str,
+    StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:=/-]{0,59}$"),
+    Field(description="letters, digits and _.:=/-, at most 60, as in day=2026-11-21"),
+]
+
+
+class DataPartition(Record):
+    """A named part of a dataset: all samples that it has so far, and what it is trained before."""
+
+    name: PartitionName
+    samples: Annotated[int, Field(ge=1, le=10**13, description="all that it has so far")]
+    priority: Annotated[int, Field(ge=-1000, le=1000, description="higher is trained first, equal ones are mixed")] = 0
 
 
 class WorkerProfile(Record):
@@ -168,6 +187,19 @@ class Evaluation(Record):
     samples: Count
     loss: Annotated[float, Field(ge=0, description="mean log loss")]
     auc: Fraction
+
+
+SCORE_BINS = 256
+Histogram = Annotated[tuple[Count, ...], Field(min_length=SCORE_BINS, max_length=SCORE_BINS)]
+
+
+class PartialEvaluation(Record):
+    """What one worker found on some held-out samples. Bins are equal steps of the logit from -12 to 12."""
+
+    samples: Annotated[int, Field(ge=1, le=10**12)]
+    loss_sum: Annotated[float, Field(ge=0, le=10**15, description="log loss, summed over samples")]
+    positives: Histogram
+    negatives: Histogram
 
 
 class StepTimes(Record):

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import zlib
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from itertools import islice
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -12,18 +16,35 @@ from stretto_runtime import Meta
 from stretto_wire import books, events, requests, values
 from stretto_wire.base import Message
 from stretto_wire.errors import WireError
+from stretto_wire.spec import JobSpec
 
 _BOOK = TypeAdapter(ledger.Book)
-EPOCHS_MAX, OPEN_MAX = 64, 500
+EPOCHS_MAX, OPEN_MAX, PARTITIONS_TOLD = 64, 500, 200
+PACKED_OVER = 150_000
 
 
 def _opened(message: events.JobSubmitted) -> ledger.JobOpened:
-    data, restarts = message.spec.dataset, message.spec.restarts
+    spec, data = message.spec, message.spec.dataset
+    samples = 0 if data.growing else data.samples
     return ledger.JobOpened(
-        ledger.DataSpec(data.samples, data.batch_size, data.batches_per_shard, data.shuffle, data.seed),
+        ledger.DataSpec(samples, data.batch_size, data.batches_per_shard, data.shuffle, data.seed, data.growing),
         data.epochs,
-        restarts.shard_failures,
+        spec.restarts.shard_failures,
+        _arrivals(data.partitions),
+        _held_out(spec),
     )
+
+
+def _held_out(spec: JobSpec) -> ledger.HeldOut | None:
+    """Without partitions, what is held out are the samples behind those that train."""
+    if spec.evaluate_every_samples is None or not spec.evaluate:
+        return None
+    start = 0 if spec.dataset.partitioned else spec.dataset.samples
+    return ledger.HeldOut(spec.evaluate, spec.evaluate_every_samples, start, spec.dataset.held_out or "")
+
+
+def _arrivals(partitions: Iterable[values.DataPartition]) -> tuple[ledger.Arrival, ...]:
+    return tuple(ledger.Arrival(part.name, part.samples, part.priority) for part in partitions)
 
 
 def _worker(pod: str) -> str:
@@ -36,18 +57,39 @@ def _next(message: requests.NextShard) -> ledger.NextRequested:
     worker, done = _worker(message.pod), message.complete
     if done is None:
         return ledger.NextRequested(worker, message.request_id)
-    return ledger.NextRequested(worker, message.request_id, done.id, done.attempt)
+    if done.evaluation is None:
+        return ledger.NextRequested(worker, message.request_id, done.id, done.attempt)
+    found = done.evaluation
+    of_shard = ledger.Found(found.samples, found.loss_sum, found.positives, found.negatives)
+    return ledger.NextRequested(worker, message.request_id, done.id, done.attempt, of_shard)
 
 
 def _restored(message: events.CheckpointRestored) -> ledger.LedgerRestored:
     try:
-        return ledger.LedgerRestored(_BOOK.validate_json(message.ledger))
+        return ledger.LedgerRestored(_BOOK.validate_python(ledger.migrated_book(_unpacked(message.ledger))))
     except ValidationError as error:
         raise WireError.of(error, "ledger") from error
 
 
+def _packed(book: ledger.Book) -> str:
+    """The document of a mark: JSON, and no longer than a message may carry."""
+    document = _BOOK.dump_json(book)
+    if len(document) <= PACKED_OVER:
+        return document.decode()
+    return b64encode(zlib.compress(document)).decode()
+
+
+def _unpacked(document: str) -> Any:
+    try:
+        plain = document if document.startswith("{") else zlib.decompress(b64decode(document, validate=True))
+        return json.loads(plain)
+    except (ValueError, zlib.error) as error:
+        raise WireError("ledger", document[:100], "the document that MarkLedger gave") from error
+
+
 _EVENTS: dict[type[Message], Callable[[Any], Any]] = {
     events.JobSubmitted: _opened,
+    events.DataArrived: lambda m: ledger.DataArrived(_arrivals(m.partitions), m.closed),
     events.JobCancelled: lambda m: ledger.JobClosed(f"cancelled by {m.by}"),
     events.JobFailed: lambda m: ledger.JobClosed(f"failed: {m.reason}"),
     events.PodExited: lambda m: ledger.WorkerExited(m.pod),
@@ -75,6 +117,8 @@ def _shard(shard: ledger.Shard) -> values.Shard:
         start=shard.start,
         length=shard.length,
         offset=shard.offset,
+        partition=shard.partition,
+        kind="evaluate" if shard.held_out else "train",
     )
 
 
@@ -92,8 +136,7 @@ def _next_reply(job: str, body: ledger.NextReply) -> Message:
 def _mark_reply(job: str, body: ledger.MarkReply) -> Message:
     if body.book is None:
         return requests.MarkLedgerReply(job=job, answer="unknown")
-    document = _BOOK.dump_json(body.book).decode()
-    return requests.MarkLedgerReply(job=job, answer="ok", ledger=document, samples_done=body.samples_done)
+    return requests.MarkLedgerReply(job=job, answer="ok", ledger=_packed(body.book), samples_done=body.samples_done)
 
 
 def _progressed(job: str, fact: ledger.JobProgressed) -> Message:
@@ -108,6 +151,15 @@ def _progressed(job: str, fact: ledger.JobProgressed) -> Message:
     )
 
 
+def _measured(job: str, fact: ledger.EvaluationMeasured) -> Message:
+    return events.EvaluationMeasured(
+        job=job,
+        samples_done=fact.samples_done,
+        samples_done_after=fact.samples_done_after,
+        evaluation=values.Evaluation(samples=fact.samples, loss=fact.loss, auc=fact.auc),
+    )
+
+
 def _completed(job: str, fact: ledger.JobCompleted) -> Message:
     return events.JobCompleted(
         job=job,
@@ -117,15 +169,17 @@ def _completed(job: str, fact: ledger.JobCompleted) -> Message:
         shards=fact.shards,
         requeued=fact.requeued,
         started_at_s=fact.started_at_s,
-        books=_completed_books(fact.samples_before, fact.fingerprint, fact.given_up),
+        books=_completed_books(fact),
     )
 
 
-def _completed_books(before: int, fingerprint: int, given_up: Iterable[ledger.GivenUp]) -> books.CompletedBooks:
+def _completed_books(said: ledger.JobCompleted | ledger.Book) -> books.CompletedBooks:
     return books.CompletedBooks(
-        samples_before=before,
-        fingerprint=f"{fingerprint:016x}",
-        given_up=tuple(books.GivenUp(**asdict(entry)) for entry in given_up),
+        samples_before=said.samples_before,
+        fingerprint=f"{said.fingerprint:016x}",
+        given_up=tuple(books.GivenUp(**asdict(entry)) for entry in said.given_up),
+        partial=tuple(books.PartialShard(shard=shard, known=known) for shard, known in said.partial),
+        unproven=said.unproven,
     )
 
 
@@ -137,16 +191,26 @@ def _audit_reply(job: str, body: ledger.AuditReply) -> Message:
     returned = [books.Lease(shard=_shard(shard)) for shard in book.requeued]
     found = books.LedgerBooks(
         samples_total=book.samples_total,
-        epoch_samples=book.data.samples,
+        epoch_samples=book.source.samples,
         samples_done=book.samples_done,
         samples_given_up=book.samples_abandoned,
         samples_waiting=book.samples_waiting,
         epochs=tuple(books.EpochBooks(**asdict(e)) for e in ledger.epochs_of(book, body.leased)[:EPOCHS_MAX]),
         open=tuple((*leases, *returned)[:OPEN_MAX]),
-        books=_completed_books(book.samples_before, book.fingerprint, book.given_up),
+        books=_completed_books(book),
         closed=body.closed,
+        growing=not book.source.complete,
+        partitions=_partitions(book.source),
     )
     return requests.AuditLedgerReply(job=job, answer="ok", ledger=found)
+
+
+def _partitions(source: ledger.Source) -> tuple[books.PartitionBooks, ...]:
+    left = ((name, part) for name, part in source.partitions.items() if name and part.opened < part.samples)
+    return tuple(
+        books.PartitionBooks(name=name, samples=part.samples, priority=part.priority, opened=part.opened)
+        for name, part in islice(left, PARTITIONS_TOLD)
+    )
 
 
 _MESSAGES: dict[type, Callable[[str, Any], Message]] = {
@@ -156,6 +220,7 @@ _MESSAGES: dict[type, Callable[[str, Any], Message]] = {
     ledger.HeartbeatReply: lambda job, r: requests.ShardHeartbeatReply(job=job, answer=r.answer),
     ledger.ReturnReply: lambda job, r: requests.ReleaseShardReply(job=job, answer=r.answer),
     ledger.JobProgressed: _progressed,
+    ledger.EvaluationMeasured: _measured,
     ledger.JobCompleted: _completed,
     ledger.ShardLeased: lambda job, f: events.ShardLeased(job=job, shard=_shard(f.shard), pod=f.worker),
     ledger.ShardCompleted: lambda job, f: events.ShardCompleted(job=job, shard=_shard(f.shard), pod=f.worker),

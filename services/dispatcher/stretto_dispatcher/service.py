@@ -21,6 +21,7 @@ class Dispatcher(Service):
     settings_type = DispatcherSettings
     inputs = (
         Input(events.JobSubmitted),
+        Input(events.DataArrived),
         Input(events.JobCancelled),
         Input(events.JobFailed),
         Input(events.PodExited),

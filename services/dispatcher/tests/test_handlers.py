@@ -22,6 +22,7 @@ def test_every_fact_has_a_message_of_the_dispatcher() -> None:
         ledger.ShardRequeued(SHARD, "worker-1", "pod-exited"),
         ledger.ShardAbandoned(SHARD, "x" * 5000),
         ledger.JobProgressed(5, 10, 0, 2.5, 1, 0),
+        ledger.EvaluationMeasured(5, 7, 100, 0.6, 0.7),
         ledger.JobCompleted(10, 0, 1, 2, 0, 1.7e9),
     ]
     published = {c.message for c in CHANNELS if c.kind == "evt" and c.service == "dispatcher"}
@@ -33,7 +34,16 @@ def test_replies_keep_what_the_ledger_said() -> None:
     assert reply.model_dump(mode="json") == {
         "job": "job-1",
         "answer": "shard",
-        "shard": {"id": 3, "attempt": 2, "epoch": 1, "start": 640, "length": 64, "offset": 32},
+        "shard": {
+            "id": 3,
+            "attempt": 2,
+            "epoch": 1,
+            "start": 640,
+            "length": 64,
+            "offset": 32,
+            "partition": "",
+            "kind": "train",
+        },
         "wait_s": 0.0,
         "stale": True,
         "forget": [1, 2],

@@ -1,9 +1,11 @@
 """The shard ledger of a job: leases, books, order (DLRover-RM section 5.1)."""
 
 from stretto_core.ledger.audit import Applied, Counted, EpochBooks, Fault, Proof, epochs_of, prove
-from stretto_core.ledger.book import Book, DataSpec, GivenUp, LedgerError, Range, Shard, fingerprint_of
+from stretto_core.ledger.book import Book, GivenUp, Partial, Shard, fingerprint_of, migrated_book
+from stretto_core.ledger.evaluating import Evaluating, Found, HeldOut
 from stretto_core.ledger.events import (
     AuditRequested,
+    DataArrived,
     HeartbeatReceived,
     JobClosed,
     JobOpened,
@@ -16,6 +18,7 @@ from stretto_core.ledger.events import (
 )
 from stretto_core.ledger.facts import (
     AuditReply,
+    EvaluationMeasured,
     HeartbeatReply,
     JobCompleted,
     JobProgressed,
@@ -29,21 +32,29 @@ from stretto_core.ledger.facts import (
 )
 from stretto_core.ledger.machine import LedgerEvent, ShardLedger
 from stretto_core.ledger.order import BlockOrder
+from stretto_core.ledger.source import PARTITIONS_MAX, Arrival, DataSpec, LedgerError, Range, Source
 from stretto_core.ledger.state import LedgerSettings, LedgerState, Worker
 
 __all__ = [
+    "PARTITIONS_MAX",
     "Applied",
+    "Arrival",
     "AuditReply",
     "AuditRequested",
     "BlockOrder",
     "Book",
     "Counted",
+    "DataArrived",
     "DataSpec",
     "EpochBooks",
+    "Evaluating",
+    "EvaluationMeasured",
     "Fault",
+    "Found",
     "GivenUp",
     "HeartbeatReceived",
     "HeartbeatReply",
+    "HeldOut",
     "JobClosed",
     "JobCompleted",
     "JobOpened",
@@ -57,6 +68,7 @@ __all__ = [
     "MarkRequested",
     "NextReply",
     "NextRequested",
+    "Partial",
     "Proof",
     "Range",
     "ReturnReply",
@@ -67,10 +79,12 @@ __all__ = [
     "ShardLedger",
     "ShardRequeued",
     "ShardReturned",
+    "Source",
     "StragglerNamed",
     "Worker",
     "WorkerExited",
     "epochs_of",
     "fingerprint_of",
+    "migrated_book",
     "prove",
 ]

@@ -38,12 +38,14 @@ class Applied:
 @dataclass(frozen=True, slots=True)
 class Fault:
     """Columns that do not agree with the ledger, in the same way. ``lost`` and ``repeated`` samples are lower bounds
-    when both are set: a fingerprint tells that samples were exchanged, not how many. ``servers``: how many own it."""
+    when both are set: a fingerprint tells that samples were exchanged, not how many. ``servers``: how many own it.
+    ``unproven``: samples more than expected that may well be of shards which the books no longer name."""
 
     columns: tuple[int, ...]
     lost: int
     repeated: int
     servers: int = 1
+    unproven: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +68,19 @@ class Proof:
 
 
 def prove(
-    samples: int, fingerprint: int | None, columns: int, counted: Sequence[Counted], applied: Iterable[Applied] = ()
+    samples: int,
+    fingerprint: int | None,
+    columns: int,
+    counted: Sequence[Counted],
+    applied: Iterable[Applied] = (),
+    unproven: int = 0,
 ) -> Proof:
     """Compare what the ledger holds for done with what all columns counted; ``columns``: how many there should be.
 
     Without a fingerprint only the numbers are compared.
 
     ``applied``: how far they are with shards that are not complete, given-up ones included; that much more is expected
-    of them.
+    of them. ``unproven``: samples of shards that were given up and are not among them.
     """
     more: dict[int, tuple[int, int]] = {}
     for part in applied:
@@ -83,7 +90,7 @@ def prove(
             extra = fingerprint_of(part.shard, least) - fingerprint_of(part.shard, part.known)
             more[column] = has + least - part.known, prints + extra
     owners: dict[int, int] = {}
-    found: dict[tuple[int, int, int], list[int]] = {}
+    found: dict[tuple[int, int, int, int], list[int]] = {}
     for part in counted:
         for column in part.columns:
             owners[column] = owners.get(column, 0) + 1
@@ -93,14 +100,13 @@ def prove(
             if surplus or others:
                 # as many lost as repeated: the numbers agree, the samples do not
                 lost, repeated = (max(-surplus, 0), max(surplus, 0)) if surplus else (1, 1)
-                found.setdefault((lost, repeated, 1), []).append(column)
+                excess = min(surplus, unproven) if surplus > 0 else 0
+                found.setdefault((lost, repeated - excess, 1, excess), []).append(column)
     for column in range(columns):
         if owners.get(column, 0) != 1:
-            found.setdefault((0 if column in owners else samples, 0, owners.get(column, 0)), []).append(column)
-    faults = tuple(
-        Fault(tuple(sorted(set(which))), lost, repeated, servers)
-        for (lost, repeated, servers), which in sorted(found.items())
-    )
+            lost = 0 if column in owners else samples
+            found.setdefault((lost, 0, owners.get(column, 0), 0), []).append(column)
+    faults = tuple(Fault(tuple(sorted(set(which))), *figures) for figures, which in sorted(found.items()))
     return Proof(columns, samples, faults)
 
 
@@ -127,10 +133,10 @@ def epochs_of(book: Book, leased: Mapping[str, Shard]) -> list[EpochBooks]:
         waiting[book.remainder.epoch] = waiting.get(book.remainder.epoch, 0) + book.remainder.length
     for shard in leased.values():
         flying[shard.epoch] = flying.get(shard.epoch, 0) + shard.length
-    if book.position:
-        later = (book.epochs - book.epoch - 1) * book.data.samples
-        unopened = book.samples_total - book.samples_opened - later
-        waiting[book.epoch] = waiting.get(book.epoch, 0) + unopened
+    source = book.source
+    unopened = source.samples * (source.epoch + 1) - source.opened
+    if 0 < unopened < source.samples:
+        waiting[source.epoch] = waiting.get(source.epoch, 0) + unopened
     lost: dict[int, int] = {}
     for entry in book.given_up:
         lost[entry.epoch] = lost.get(entry.epoch, 0) + entry.length
@@ -142,7 +148,7 @@ def epochs_of(book: Book, leased: Mapping[str, Shard]) -> list[EpochBooks]:
             waiting.get(epoch, 0),
             flying.get(epoch, 0),
             lost.get(epoch, 0),
-            book.data.samples - waiting.get(epoch, 0) - flying.get(epoch, 0) - lost.get(epoch, 0),
+            source.samples - waiting.get(epoch, 0) - flying.get(epoch, 0) - lost.get(epoch, 0),
         )
         for epoch in range(first, last + 1)
     ]

@@ -4,26 +4,46 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stretto_core.ledger.book import Book, DataSpec
+from stretto_core.ledger.book import Book
+from stretto_core.ledger.evaluating import Found, HeldOut
+from stretto_core.ledger.source import Arrival, DataSpec
 
 
 @dataclass(frozen=True, slots=True)
 class JobOpened:
-    """The job exists: its data, epochs, and how often a shard may fail by itself."""
+    """The job exists: its data, epochs, and how often a shard may fail by itself.
+
+    ``partitions``: what the data consist of at first; none, unless they grow: one without a name. ``held_out``: what
+    is evaluated while it trains.
+    """
 
     data: DataSpec
     epochs: int
     shard_failures_max: int = 3
+    partitions: tuple[Arrival, ...] = ()
+    held_out: HeldOut | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DataArrived:
+    """Partitions of growing data have these totals now; ``closed``: nothing more comes."""
+
+    arrivals: tuple[Arrival, ...]
+    closed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class NextRequested:
-    """A worker completes a shard (``completed_id`` under ``completed_attempt``, or None) and wants another."""
+    """A worker completes a shard (``completed_id`` under ``completed_attempt``, or None) and wants another.
+
+    ``found``: what it found, when that shard was to be evaluated.
+    """
 
     worker: str
     request_id: str
     completed_id: int | None = None
     completed_attempt: int = 0
+    found: Found | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stretto_core.ledger.book import Book, GivenUp, Shard
+from stretto_core.ledger.book import Book, GivenUp, Partial, Shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,17 @@ class JobProgressed:
 
 
 @dataclass(frozen=True, slots=True)
+class EvaluationMeasured:
+    """Mean log loss and AUC on held-out samples, between two numbers of samples done: training went on."""
+
+    samples_done: int
+    samples_done_after: int
+    samples: int
+    loss: float
+    auc: float
+
+
+@dataclass(frozen=True, slots=True)
 class JobCompleted:
     """Every sample of every epoch was trained, or abandoned by name."""
 
@@ -70,6 +81,8 @@ class JobCompleted:
     """of ``samples_before`` and ``samples``: what every column of the parameters should have counted"""
     given_up: tuple[GivenUp, ...] = ()
     """the dead-letter list; what of it does not fit is only part of ``samples_abandoned``"""
+    partial: tuple[Partial, ...] = ()
+    unproven: int = 0
 
 
 @dataclass(slots=True)

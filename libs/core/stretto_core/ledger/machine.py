@@ -17,14 +17,13 @@ from typing import Any
 
 from stretto_core.ledger import events as ev
 from stretto_core.ledger import facts as fa
-from stretto_core.ledger.book import Book, LedgerError, Shard
-from stretto_core.ledger.order import BlockOrder
-from stretto_core.ledger.state import Finished, LedgerSettings, LedgerState, OpenMark, Worker
+from stretto_core.ledger.book import Book, Shard, migrated_book
+from stretto_core.ledger.evaluating import Found
+from stretto_core.ledger.source import LedgerError, Orders, Source
+from stretto_core.ledger.state import LedgerSettings, LedgerState, OpenMark, Worker
 from stretto_core.machine import Action, Emit, Reply, Tick
 
 EXITED_MAX = 1000
-FINISHED_MAX = 1000
-FORGET_MAX = 64
 COMPLETED = "completed"
 MARK_SHARDS_MAX = 1000
 MARK_OPEN_S = 900.0
@@ -32,6 +31,7 @@ MARK_OPEN_S = 900.0
 
 LedgerEvent = (
     ev.JobOpened
+    | ev.DataArrived
     | ev.NextRequested
     | ev.HeartbeatReceived
     | ev.ShardReturned
@@ -48,15 +48,15 @@ LedgerEvent = (
 class ShardLedger:
     """The ledger of one job."""
 
-    version: int = 5
+    version: int = 6
 
     def __init__(self, state: LedgerState | None = None, settings: LedgerSettings | None = None) -> None:
         self.state: LedgerState = state or LedgerState()
         self.settings = settings or LedgerSettings()
-        self._order: BlockOrder | None = None
-        self._order_epoch = -1
+        self._orders = Orders()
         self._handlers: dict[type, Callable[[Any, float], list[Action]]] = {
             ev.JobOpened: self._open,
+            ev.DataArrived: self._arrived,
             ev.NextRequested: self._next,
             ev.HeartbeatReceived: self._heartbeat,
             ev.ShardReturned: self._returned,
@@ -69,9 +69,15 @@ class ShardLedger:
             Tick: self._tick,
         }
 
+    @staticmethod
+    def migrate(state: dict[str, Any], from_version: int) -> dict[str, Any]:
+        """Up to version 5 all data were one partition, without a name."""
+        book = state.get("book")
+        return {**state, "book": migrated_book(book)} if book else state
+
     def handle(self, event: LedgerEvent, now: float) -> list[Action]:
         """Advance by one event. LedgerError, with the state unchanged, for a report that cannot be true."""
-        self._excuse_own_absence(now)
+        self.state.excuse_own_absence(now, self.settings.deaf_after_s)
         return self._handlers[type(event)](event, now)
 
     @property
@@ -84,14 +90,26 @@ class ShardLedger:
     def _open(self, event: ev.JobOpened, now: float) -> list[Action]:
         st = self.state
         if st.book is None:
-            st.book = Book(event.data, event.epochs)
+            st.book = Book(Source.begin(event.data, event.epochs, event.partitions))
             st.shard_failures_max = event.shard_failures_max
+            if event.held_out is not None:
+                st.held_out, st.evaluate_at = event.held_out, event.held_out.every
             st.opened_at_s = st.progress_at_s = now
+        return []
+
+    def _arrived(self, event: ev.DataArrived, now: float) -> list[Action]:
+        """Nothing can come after the end was told. A job that has nothing left completes when a worker asks next."""
+        book = self.state.book
+        if book is None or self.state.closed or book.source.complete:
+            return []
+        book.source.arrive(event.arrivals)
+        if event.closed:
+            book.source.close()
         return []
 
     def _close(self, event: ev.JobClosed, now: float) -> list[Action]:
         if self.state.closed in ("", COMPLETED):
-            self._take_back_all()
+            self.state.take_back_all()
             self.state.closed = event.reason or "closed"
         return []
 
@@ -99,10 +117,10 @@ class ShardLedger:
         st, book = self.state, self.state.book
         if book is None:
             return [Reply(fa.MarkReply(None, 0))]
-        leased = [worker.lease for worker in st.workers.values() if worker.lease]
+        leased = st.training()
         if event.after is None:
             st.mark = OpenMark(event.mark_id, now)
-            return [Reply(fa.MarkReply(book.with_leases(leased), self._samples_seen(book)))]
+            return [Reply(fa.MarkReply(book.with_leases(leased), self.state.samples_seen(book)))]
         mark = st.mark
         if mark is None or mark.id != event.after:
             raise LedgerError("after", event.after, "the id of the last mark, if it is still open; mark anew")
@@ -115,7 +133,8 @@ class ShardLedger:
         book = self.state.book
         if book is None:
             return [Reply(fa.AuditReply(None, {}, ""))]
-        leased = {name: worker.lease.copy() for name, worker in self.state.workers.items() if worker.lease}
+        workers = self.state.workers.items()
+        leased = {name: w.lease.copy() for name, w in workers if w.lease and not w.lease.held_out}
         return [Reply(fa.AuditReply(book.with_leases([]), leased, self.state.closed))]
 
     def _note_over(self, shard: Shard) -> None:
@@ -133,10 +152,12 @@ class ShardLedger:
         if st.book is None or st.closed not in ("", COMPLETED):
             return []
         st.closed = ""
-        self._take_back_all()
+        self.state.take_back_all()
         st.book = st.book.restored_from(event.book)
         st.finished.clear()
         st.mark = None
+        if st.held_out is not None:
+            st.evaluate_at = (st.book.samples_done // st.held_out.every + 1) * st.held_out.every
         for worker in st.workers.values():  # a remembered lease is of the time that was undone
             worker.request_id, worker.reply, worker.completed_id = "", None, -1
         return self._progress(now) + self._settle()
@@ -150,6 +171,8 @@ class ShardLedger:
         worker = st.workers.get(event.worker)
         if worker is None:
             worker = st.workers[event.worker] = Worker(now)
+        elif worker.lease is not None and worker.lease.held_out:
+            self._check_found(worker.lease, event)
         worker.heard_at_s = now
         if worker.reply is not None and worker.request_id == event.request_id:
             return [Reply(worker.reply)]
@@ -165,37 +188,81 @@ class ShardLedger:
 
     def _complete(self, book: Book, worker: Worker, event: ev.NextRequested, now: float, actions: list[Action]) -> bool:
         """Book the worker's lease as done. False when the report is of another lease."""
-        lease = worker.lease
+        st, lease = self.state, worker.lease
         if lease is None or lease.id != event.completed_id or lease.attempt != event.completed_attempt:
             return (worker.completed_id, worker.completed_attempt) == (event.completed_id, event.completed_attempt)
         worker.lease = None
         worker.completed_id, worker.completed_attempt = lease.id, lease.attempt
+        if lease.held_out:
+            actions += self._evaluated(book, event.found)
+            return True
         lease.offset = lease.length
         book.complete(lease)
         self._note_over(lease)
-        self._remember_finished(lease, now)
-        if self._may_tell(now):
+        st.remember_finished(lease, now)
+        if st.may_tell(now, self.settings.shard_facts_per_s):
             actions.append(Emit(fa.ShardCompleted(lease, event.worker)))
         actions += self._settle()
+        if st.held_out is not None and book.samples_done >= st.evaluate_at:
+            st.begin_evaluation(book, st.held_out)
         return True
 
     def _answer(self, book: Book, worker: Worker, name: str, now: float, actions: list[Action]) -> fa.NextReply:
-        if self.state.closed:
+        st = self.state
+        if st.closed:
             return fa.NextReply("end")
         if worker.lease is not None:  # asked again without completing: the reply was lost with its request id
             return fa.NextReply("shard", worker.lease.copy())
-        spared = worker.slowdown > 1.0 and self.state.has_faster(worker, now)
-        shard = book.take(book.batches_for(worker.slowdown), self._order_of(book), spared)
+        spared = worker.slowdown > 1.0 and st.has_faster(worker, now)
+        if st.evaluating is not None and st.evaluating.waiting and not spared:
+            worker.lease = st.evaluating.lease()
+            return fa.NextReply("shard", worker.lease.copy())
+        shard = book.take(book.batches_for(worker.slowdown), self._orders, spared)
         if shard is None:
-            return fa.NextReply("wait", wait_s=self.settings.wait_s)
+            actions += self._settle()
+            if st.closed:
+                return fa.NextReply("end")
+            # nothing will be there within moments: no shard is in flight that could come back
+            return fa.NextReply("wait", wait_s=self.settings.wait_s * (1 if st.leased() else 4))
         worker.lease = shard
         told = shard.copy()  # the lease's offset will grow; the reply and the fact are of this moment
-        if self._may_tell(now):
+        if st.may_tell(now, self.settings.shard_facts_per_s):
             actions.append(Emit(fa.ShardLeased(told, name)))
-        return fa.NextReply("shard", told, forget=self._forgettable(now))
+        return fa.NextReply("shard", told, forget=st.forgettable(now - self.settings.forget_after_s))
+
+    # held-out samples ------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _check_found(lease: Shard, event: ev.NextRequested) -> None:
+        if (event.completed_id, event.completed_attempt) != (lease.id, lease.attempt):
+            return
+        if event.found is None:
+            raise LedgerError("evaluation", None, f"what was found: shard {lease.id} is to be evaluated, not trained")
+        event.found.check(lease)
+
+    def _evaluated(self, book: Book, found: Found | None) -> list[Action]:
+        """One more shard was evaluated, or cannot be (None)."""
+        st, running = self.state, self.state.evaluating
+        if running is None:
+            return []
+        if found is None:
+            running.give_up()
+        else:
+            running.add(found)
+        if not running.over:
+            return []
+        st.evaluating = None
+        if not running.samples:
+            return []
+        fact = fa.EvaluationMeasured(
+            running.samples_done, book.samples_done, running.samples, running.loss, running.auc
+        )
+        return [Emit(fact)]
+
+    # reports ---------------------------------------------------------------------------------------------------
 
     def _heartbeat(self, event: ev.HeartbeatReceived, now: float) -> list[Action]:
-        lease, answer = self._lease_of(event.worker, event.shard_id, event.attempt)
+        lease, answer = self.state.lease_of(event.worker, event.shard_id, event.attempt)
         worker = self.state.workers.get(event.worker)
         if lease is not None:
             self._check_offset(lease, event.offset)
@@ -208,7 +275,7 @@ class ShardLedger:
         return actions
 
     def _returned(self, event: ev.ShardReturned, now: float) -> list[Action]:
-        lease, answer = self._lease_of(event.worker, event.shard_id, event.attempt)
+        lease, answer = self.state.lease_of(event.worker, event.shard_id, event.attempt)
         book = self.state.book
         if lease is None or book is None:
             return [Reply(fa.ReturnReply(answer))]
@@ -220,6 +287,8 @@ class ShardLedger:
             lease.failures += 1
             if lease.failures >= self.state.shard_failures_max:
                 worker.lease = None
+                if lease.held_out:
+                    return [*self._evaluated(book, None), Reply(fa.ReturnReply("ok"))]
                 reason = f"failed {lease.failures} times, last in {event.worker}: {event.failure}"
                 book.abandon(lease, reason)
                 self._note_over(lease)
@@ -264,45 +333,25 @@ class ShardLedger:
             actions += self._progress(now)
         return actions
 
-    def _excuse_own_absence(self, now: float) -> None:
-        """Nobody is silent while the ledger itself is deaf: without this, an outage would expire every lease."""
-        st = self.state
-        gap_s = now - st.heard_at_s
-        if gap_s > self.settings.deaf_after_s and st.heard_at_s:
-            for worker in st.workers.values():
-                worker.heard_at_s += gap_s
-        if gap_s > 0:
-            st.heard_at_s = now
-
     def _progress(self, now: float) -> list[Action]:
         """Tell how far the job is. The rate forgets with time constant ``rate_memory_s``."""
         st, book = self.state, self.state.book
         if book is None:
             return []
-        seen, elapsed_s = self._samples_seen(book), now - st.progress_at_s
+        seen, elapsed_s = self.state.samples_seen(book), now - st.progress_at_s
         if elapsed_s > 0 and seen >= st.progress_samples:
             measured = (seen - st.progress_samples) / elapsed_s
             weight = -math.expm1(-elapsed_s / self.settings.rate_memory_s) if st.samples_per_s else 1.0
             st.samples_per_s += weight * (measured - st.samples_per_s)
-        unchanged = seen == st.progress_samples and not self._leased()
+        unchanged = seen == st.progress_samples and not st.leased()
         st.progress_at_s, st.progress_samples = now, seen
         if unchanged and not book.settled:
             return []
         epoch = min(book.epoch, book.epochs - 1)
-        fact = fa.JobProgressed(seen, book.samples_total, epoch, st.samples_per_s, self._leased(), st.requeued_total)
+        fact = fa.JobProgressed(seen, book.samples_total, epoch, st.samples_per_s, st.leased(), st.requeued_total)
         return [Emit(fact)]
 
     # parts -----------------------------------------------------------------------------------------------------
-
-    def _lease_of(self, name: str, shard_id: int, attempt: int) -> tuple[Shard | None, str]:
-        """The lease that a report is of, and the answer to it: ok, stale or unknown."""
-        if self.state.book is None or name in self.state.exited:
-            return None, "unknown"
-        worker = self.state.workers.get(name)
-        lease = worker.lease if worker else None
-        if lease is None or lease.id != shard_id or lease.attempt != attempt:
-            return None, "stale"
-        return lease, "ok"
 
     @staticmethod
     def _check_offset(lease: Shard, offset: int) -> None:
@@ -317,26 +366,13 @@ class ShardLedger:
         if shard is None or book is None:
             return []
         worker.lease = None
+        if shard.held_out:
+            if self.state.evaluating is not None:
+                self.state.evaluating.take_back(shard)
+            return []
         book.requeued.append(shard)
         self.state.requeued_total += 1
         return [Emit(fa.ShardRequeued(shard.copy(), name, reason))]
-
-    def _take_back_all(self) -> None:
-        for worker in self.state.workers.values():
-            if worker.lease is not None and self.state.book is not None:
-                self.state.book.requeued.append(worker.lease)
-                worker.lease = None
-
-    def _may_tell(self, now: float) -> bool:
-        """Whether one more lease or completion is told: a token bucket of two seconds."""
-        st, rate = self.state, self.settings.shard_facts_per_s
-        if now > st.facts_at_s:
-            st.facts_left = min(2 * rate, st.facts_left + (now - st.facts_at_s) * rate)
-            st.facts_at_s = now
-        if st.facts_left < 1:
-            return False
-        st.facts_left -= 1
-        return True
 
     def _settle(self) -> list[Action]:
         """The job's last fact, once every sample is done or abandoned."""
@@ -344,6 +380,7 @@ class ShardLedger:
         if book is None or st.closed or not book.settled:
             return []
         st.closed = COMPLETED
+        self.state.take_back_all()
         fact = fa.JobCompleted(
             book.samples_done,
             book.samples_abandoned,
@@ -354,43 +391,7 @@ class ShardLedger:
             book.samples_before,
             book.fingerprint,
             tuple(book.given_up),
+            tuple(book.partial),
+            book.unproven,
         )
         return [*self._progress(st.heard_at_s), Emit(fact)]
-
-    def _order_of(self, book: Book) -> BlockOrder:
-        if self._order is None or self._order_epoch != book.epoch:
-            self._order = BlockOrder(book.data.blocks, book.data.seed, book.epoch, book.data.shuffle)
-            self._order_epoch = book.epoch
-        return self._order
-
-    def _samples_seen(self, book: Book) -> int:
-        """Samples done, with the reported offsets of what is not complete."""
-        leased = sum(worker.lease.offset for worker in self.state.workers.values() if worker.lease)
-        return book.samples_done + leased + sum(shard.offset for shard in book.requeued)
-
-    def _leased(self) -> int:
-        return sum(worker.lease is not None for worker in self.state.workers.values())
-
-    def _remember_finished(self, shard: Shard, now: float) -> None:
-        """Only of first attempts: an earlier holder of the others may still push, and needs the record to fail."""
-        if shard.attempt == 1:
-            self.state.finished.append(Finished(shard.id, now))
-            if len(self.state.finished) > FINISHED_MAX:
-                del self.state.finished[0]
-
-    def _forgettable(self, now: float) -> list[int] | None:
-        """Ids whose records may be deleted now; each is told once, and lost with the worker that was told.
-
-        None while a checkpoint is taken: it may list finished shards as outstanding, and needs their records.
-        """
-        finished, ripe = self.state.finished, 0
-        if self.state.mark is not None:
-            return None
-        limit_s = now - self.settings.forget_after_s
-        while ripe < len(finished) and ripe < FORGET_MAX and finished[ripe].at_s <= limit_s:
-            ripe += 1
-        if not ripe:
-            return None
-        ids = [shard.id for shard in finished[:ripe]]
-        del finished[:ripe]
-        return ids

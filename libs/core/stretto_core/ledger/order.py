@@ -18,6 +18,11 @@ def _mix(value: int) -> int:
     return value ^ (value >> 31)
 
 
+def mixed(seed: int, number: int) -> int:
+    """64 bits that look random, from two numbers."""
+    return _mix(_mix(seed & _MASK_64) + number & _MASK_64)
+
+
 class BlockOrder:
     """The order of ``blocks`` blocks in one epoch: a bijection of range(blocks), the identity without shuffle."""
 

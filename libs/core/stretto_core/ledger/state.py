@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stretto_core.ledger.book import Book, LedgerError, Shard
+from stretto_core.ledger.book import Book, Shard
+from stretto_core.ledger.evaluating import Evaluating, HeldOut
 from stretto_core.ledger.facts import NextReply
+from stretto_core.ledger.source import LedgerError
 
+FINISHED_MAX = 1000
+FORGET_MAX = 64
 PEER_HEARD_S = 5.0
 """a worker that holds a shard beats once a second, one that waits asks twice"""
 
@@ -70,7 +74,7 @@ class OpenMark:
 
 @dataclass(slots=True)
 class LedgerState:
-    """The whole memory of one job's ledger. Its size grows with the workers, not with the data."""
+    """The whole memory of one job's ledger. Its size grows with workers and partitions, not with the samples."""
 
     book: Book | None = None
     shard_failures_max: int = 3
@@ -82,6 +86,10 @@ class LedgerState:
     """when the last pods that exited did so, oldest first"""
     finished: list[Finished] = field(default_factory=list[Finished])
     mark: OpenMark | None = None
+    held_out: HeldOut | None = None
+    evaluating: Evaluating | None = None
+    evaluate_at: int = 0
+    """samples done; the next evaluation begins there, or when the last one is over"""
     requeued_total: int = 0
     heard_at_s: float = 0.0
     facts_left: float = 0.0
@@ -95,3 +103,82 @@ class LedgerState:
         """Whether a peer that was heard of just now is less slow."""
         peers = (peer for peer in self.workers.values() if now - peer.heard_at_s <= PEER_HEARD_S)
         return any(peer.slowdown < worker.slowdown for peer in peers)
+
+    def training(self) -> list[Shard]:
+        """Shards of the books that workers hold."""
+        return [worker.lease for worker in self.workers.values() if worker.lease and not worker.lease.held_out]
+
+    def leased(self) -> int:
+        """Shards that workers hold."""
+        return sum(worker.lease is not None for worker in self.workers.values())
+
+    def may_tell(self, now: float, facts_per_s: float) -> bool:
+        """Whether one more lease or completion is told: a token bucket of two seconds."""
+        if now > self.facts_at_s:
+            self.facts_left = min(2 * facts_per_s, self.facts_left + (now - self.facts_at_s) * facts_per_s)
+            self.facts_at_s = now
+        if self.facts_left < 1:
+            return False
+        self.facts_left -= 1
+        return True
+
+    def remember_finished(self, shard: Shard, now: float) -> None:
+        """Only of first attempts: an earlier holder of the others may still push, and needs the record to fail."""
+        if shard.attempt == 1:
+            self.finished.append(Finished(shard.id, now))
+            if len(self.finished) > FINISHED_MAX:
+                del self.finished[0]
+
+    def forgettable(self, limit_s: float) -> list[int] | None:
+        """Ids finished by then, whose records may be deleted; each is told once, and lost with the worker that was.
+
+        None while a checkpoint is taken: it may list finished shards as outstanding, and needs their records.
+        """
+        finished, ripe = self.finished, 0
+        if self.mark is not None:
+            return None
+        while ripe < len(finished) and ripe < FORGET_MAX and finished[ripe].at_s <= limit_s:
+            ripe += 1
+        if not ripe:
+            return None
+        ids = [shard.id for shard in finished[:ripe]]
+        del finished[:ripe]
+        return ids
+
+    def excuse_own_absence(self, now: float, deaf_after_s: float) -> None:
+        """Nobody is silent while the ledger itself is deaf: without this, an outage would expire every lease."""
+        gap_s = now - self.heard_at_s
+        if gap_s > deaf_after_s and self.heard_at_s:
+            for worker in self.workers.values():
+                worker.heard_at_s += gap_s
+        if gap_s > 0:
+            self.heard_at_s = now
+
+    def lease_of(self, name: str, shard_id: int, attempt: int) -> tuple[Shard | None, str]:
+        """The lease that a report is of, and the answer to it: ok, stale or unknown."""
+        if self.book is None or name in self.exited:
+            return None, "unknown"
+        worker = self.workers.get(name)
+        lease = worker.lease if worker else None
+        if lease is None or lease.id != shard_id or lease.attempt != attempt:
+            return None, "stale"
+        return lease, "ok"
+
+    def take_back_all(self) -> None:
+        """Nobody holds anything any more; what was being evaluated is dropped."""
+        if self.book is not None:
+            self.book.requeued += self.training()
+        for worker in self.workers.values():
+            worker.lease = None
+        self.evaluating = None
+
+    def samples_seen(self, book: Book) -> int:
+        """Samples done, with the reported offsets of what is not complete."""
+        return book.samples_done + sum(shard.offset for shard in (*self.training(), *book.requeued))
+
+    def begin_evaluation(self, book: Book, of: HeldOut) -> None:
+        """Unless one is on its way: then when the next such number of samples is done."""
+        self.evaluate_at = (book.samples_done // of.every + 1) * of.every
+        if self.evaluating is None and not self.closed:
+            self.evaluating = Evaluating.begin(of, book.data, book.samples_done, book.next_id)
+            book.next_id += len(self.evaluating.waiting)

@@ -47,6 +47,7 @@ def test_images_between_two_marks_get_every_shard_of_the_meantime_under_its_id()
     during = desk.lease("worker-0", before)
     desk.tell(MarkRequested("c1"))
     after = desk.lease("worker-0", during)
+    desk.tell(HeartbeatReceived("worker-0", after.id, 1, 70))
     desk.tell(StragglerNamed("worker-0", 4.0))
     small = desk.lease("worker-0", after)
     assert small.length == 20
