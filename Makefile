@@ -28,7 +28,7 @@ demo: setup  ## train a real recommendation model elastically, from warm start t
 	@$(BIN)/stretto demo
 
 test: setup  ## run every test
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n 2 --dist loadfile
 
 bench: setup  ## measure, as ratios against baselines of the same run
 	@$(BIN)/python -m tests.bench

@@ -27,7 +27,7 @@ MAKE, OWN_JOB = ([line.partition("#")[0].strip() for line in block.splitlines()]
 END_S = 40.0
 JOB = "wide-deep-example"
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 
 def shell(command: str, limit_s: float = 600, **environment: str) -> subprocess.CompletedProcess[str]:
