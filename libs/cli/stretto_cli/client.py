@@ -87,6 +87,9 @@ class Gateway:
     def checkpoint(self, name: str) -> Json:
         return self._ask("POST", f"/jobs/{name}/checkpoints")
 
+    def scale(self, name: str, wanted: dict[str, int]) -> Json:
+        return self._ask("POST", f"/jobs/{name}/plan", json=wanted)
+
     def history(self) -> list[Json]:
         return self._ask("GET", "/history")
 

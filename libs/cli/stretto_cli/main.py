@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 from typer.core import TyperGroup
 
-from .commands import audit, cluster, demonstration, jobs, replaying, tracing, watching
+from .commands import audit, chaos, cluster, demonstration, jobs, replaying, tracing, watching
 from .errors import BadInput, CliError, of_system
 from .options import check_environment, complaints
 
@@ -88,6 +88,7 @@ watching.register(app)
 tracing.register(app)
 replaying.register(app)
 demonstration.register(app)
+chaos.register(app)
 
 if __name__ == "__main__":
     app()

@@ -13,7 +13,7 @@ from stretto_wire import JobSpec, WireError
 from stretto_wire.jobfile import read_job
 from stretto_wire.schemas import job_schema
 
-from .. import podlogs, render
+from .. import figures, podlogs, render
 from ..errors import BadInput, CliError
 from ..options import (
     DEFAULT_FOLDER,
@@ -49,6 +49,7 @@ def register(app: typer.Typer) -> None:
     app.command("jobs", rich_help_panel=PANEL, epilog=example("stretto jobs --status training"))(list_jobs)
     app.command(rich_help_panel=PANEL, epilog=example('stretto cancel ctr --reason "wrong data"'))(cancel)
     app.command(rich_help_panel=PANEL, epilog=example("stretto checkpoint ctr"))(checkpoint)
+    app.command(rich_help_panel=PANEL, epilog=example("stretto scale ctr --workers 4 --ps 2"))(scale)
     app.command(rich_help_panel=PANEL, epilog=example("stretto logs ctr/worker-0 -n 200"))(logs)
     app.command(rich_help_panel=PANEL, epilog=example("stretto schema > job.schema.json"))(schema)
 
@@ -152,6 +153,29 @@ def checkpoint(
     with connect(folder, url, token) as gateway:
         done = gateway.checkpoint(job)
     answer(output, done, lambda: f"checkpoint {done['id']} of {job} begun")
+
+
+def scale(
+    job: JobArgument,
+    workers: Annotated[int | None, typer.Option(min=0, help="how many workers it is to have")] = None,
+    ps: Annotated[int | None, typer.Option(min=1, help="how many parameter servers; parameters move live")] = None,
+    output: OutputOption = Output.TABLE,
+    folder: FolderOption = DEFAULT_FOLDER,
+    url: UrlOption = None,
+    token: TokenOption = None,
+) -> None:
+    """Ask for another number of workers or parameter servers, while the job trains.
+
+    It is given if there is room, within the limits of the specification. A job with `resources.fixed` keeps it; of
+    any other, Stretto goes on from there to what it finds better.
+    """
+    wanted = {name: count for name, count in (("workers", workers), ("ps", ps)) if count is not None}
+    if not wanted:
+        raise BadInput("say what to change: --workers or --ps")
+    with connect(folder, url, token) as gateway:
+        done = gateway.scale(job, wanted)
+    answer(output, done, lambda: f"{job}: asked for {figures.short_plan(done['plan'])}; "
+                                 f"[bold]stretto watch {job}[/bold] shows it")  # fmt: skip
 
 
 def logs(

@@ -8,7 +8,6 @@ import json
 import os
 import queue
 import signal
-import sys
 import tempfile
 import threading
 import time
@@ -16,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from rich.console import Console
 from stretto_runtime import Client
 from stretto_runtime.server import credentials
 
 from .. import embedded, figures, render
 from ..client import Event, Gateway, locate
 from ..commands.cluster import start_detached
-from ..errors import CliError, NotRunning
+from ..errors import CliError
+from ..story import Story, interruptible, take_down
 from . import course, report
 from .stations import Course
 
@@ -42,32 +41,11 @@ TOLD = frozenset(
 Json = dict[str, Any]
 
 
-class Story:
-    """Tells what happens, with the seconds since the start in front."""
-
-    def __init__(self, quiet: bool) -> None:
-        stream = sys.stderr if quiet else sys.stdout
-        self.console = Console(file=stream, highlight=False, soft_wrap=True, width=None if stream.isatty() else 160)
-        self._began_s = time.monotonic()
-
-    def tell(self, text: str, style: str = "") -> None:
-        self.console.print(f"[dim]{self.elapsed_s:6.1f} s[/dim]  ", end="")
-        self.console.print(text, style=style)
-
-    def chapter(self, text: str) -> None:
-        self.console.print()
-        self.tell(f"[bold]{text}[/bold]")
-
-    @property
-    def elapsed_s(self) -> float:
-        return time.monotonic() - self._began_s
-
-
 def main(folder: Path | None, quiet: bool) -> int:
     """Run it; returns the exit status: 0 only if neither run lost or repeated a sample and every station was passed."""
     folder = (folder or Path(tempfile.mkdtemp(prefix="stretto-demo-"))).resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    signal.signal(signal.SIGTERM, _interrupted)  # so that nothing is left running
+    interruptible()
     story = Story(quiet)
     story.chapter("An installation: NATS, Redis, eight services and the gateway")
     story.tell(f"everything is kept in {folder}")
@@ -81,7 +59,7 @@ def main(folder: Path | None, quiet: bool) -> int:
         with Gateway(*locate(folder, None, None)) as gateway:
             summary = _play(gateway, folder, story, where)
     finally:
-        _down(folder)
+        take_down(folder)
     path = folder / "demo-summary.json"
     path.write_text(json.dumps(summary, indent=2) + "\n")
     if quiet:
@@ -202,16 +180,3 @@ async def _seed(folder: Path, nats_url: str) -> None:
             await client.publish(past, f"demo:history:{past.job}")
     finally:
         await client.close()
-
-
-def _interrupted(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
-
-
-def _down(folder: Path) -> None:
-    """End everything, whatever has happened."""
-    with contextlib.suppress(NotRunning, ProcessLookupError):
-        os.kill(embedded.read_state(folder)["pid"], signal.SIGTERM)
-        for _ in range(600):
-            embedded.read_state(folder)
-            time.sleep(0.05)

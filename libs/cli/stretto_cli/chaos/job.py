@@ -1,0 +1,71 @@
+"""The job that is put under fire, and the settings of the installation that it trains in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import BadInput
+
+GIB = 2**30
+MODELS = {
+    "wide_deep": "stretto.examples.wide_deep:WideDeep",
+    "xdeepfm": "stretto.examples.xdeepfm:XDeepFM",
+    "dcn": "stretto.examples.dcn:DCN",
+}
+DATA_SEED = 7
+WORKERS_MOST, PS_MOST = 3, 3
+CLUSTER_CPU_CORES = 8.0
+CLUSTER_MEMORY_BYTES = 32 * GIB
+"""claims, not use: pods of a quarter of the size would do, and the machine's true size must not forbid a change"""
+
+# quick leases, windows and looks: what takes hours in production is to be seen in a minute
+SETTINGS = {
+    "STRETTO_LEASE_S": "2",
+    "STRETTO_DISPATCHER_LEASE_TIMEOUT_S": "5.5",
+    "STRETTO_DISPATCHER_PROGRESS_EVERY_S": "0.5",
+    "STRETTO_DISPATCHER_FORGET_AFTER_S": "5",
+    "STRETTO_DISPATCHER_WAIT_S": "0.2",
+    "STRETTO_PROFILER_WINDOW_S": "1",
+    "STRETTO_ACTUATOR_STOP_GRACE_S": "8",
+    "STRETTO_CHECKPOINTS_RESTORE_PAUSE_S": "1",
+    "STRETTO_PLANNER_WINDOW_S": "1",
+}
+
+
+def spec(name: str, model: str, samples: int, batch_size: int = 512) -> dict[str, Any]:
+    """Two workers and two servers that Stretto leaves alone, but for what the schedule asks for. Raises BadInput."""
+    if model not in MODELS:
+        raise BadInput(f"--model {model}: give one of {', '.join(MODELS)}")
+    return {
+        "api": "stretto/v1",
+        "name": name,
+        "model": {
+            "entry": MODELS[model],
+            "arguments": {
+                "samples": samples,
+                "categories": 50_000,
+                "new_categories": samples // 5,
+                "embedding_dim": 16,
+                "seed": DATA_SEED,
+            },
+            "optimizer": "adagrad",
+            "learning_rate": 0.02,
+            "embedding_dim": 16,
+        },
+        "dataset": {"samples": samples, "batch_size": batch_size, "batches_per_shard": 8, "seed": DATA_SEED},
+        "resources": {
+            "fixed": True,
+            "workers": {"count": {"min": 1, "max": WORKERS_MOST}},
+            "ps": {"count": {"min": 1, "max": PS_MOST}},
+            "initial": {
+                "workers": 2,
+                "ps": 2,
+                "worker_cpu_cores": 0.5,
+                "ps_cpu_cores": 0.5,
+                "worker_memory_bytes": 2 * GIB,
+                "ps_memory_bytes": 2 * GIB,
+            },
+        },
+        "checkpoint": {"every_s": 4, "keep": 3},
+        "evaluate": 20_480,
+    }

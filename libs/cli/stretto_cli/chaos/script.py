@@ -1,0 +1,183 @@
+"""What ``stretto chaos`` does from its beginning to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import secrets
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stretto_runtime import Client
+from stretto_runtime.server import credentials
+from stretto_runtime.telemetry import configure_logs
+
+from .. import embedded, figures
+from ..commands.cluster import start_detached
+from ..errors import CliError
+from ..options import print_json
+from ..story import Story, interruptible, take_down
+from . import job, report, timeline
+from .course import Course, Outcome
+from .record import Record
+from .schedule import KINDS, Capability, Intensity, Schedule, draw, kinds_for, samples_for
+from .world import World
+
+MEMORY_BYTES = 256 << 20
+READY_S = 60.0
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the user asked for. ``folder``: of an installation that runs; None: one of its own."""
+
+    seed: int
+    schedules: int
+    undisturbed: int
+    intensity: Intensity
+    only: tuple[str, ...]
+    without: tuple[str, ...]
+    model: str
+    samples: int | None
+    folder: Path | None
+    report: Path | None
+
+    @property
+    def command(self) -> str:
+        """What brings the same schedules again."""
+        words = ["stretto chaos", f"--seed {self.seed}", f"--intensity {self.intensity}"]
+        words += [f"--schedules {self.schedules}"] if self.schedules > 1 else []
+        words += [f"--undisturbed {self.undisturbed}"] if self.undisturbed else []
+        words += [f"--only {kind}" for kind in self.only] + [f"--without {kind}" for kind in self.without]
+        words += [f"--model {self.model}"] if self.model != "wide_deep" else []
+        words += [f"--samples {self.samples}"] if self.samples else []
+        return " ".join(words)
+
+
+def main(wish: Wish, quiet: bool) -> int:
+    """Run it; returns the exit status: 0 only if every job completed with nothing lost and nothing repeated."""
+    interruptible()
+    story = Story(quiet)
+    configure_logs("chaos", "critical")  # a bus that breaks is what we came for
+    story.tell(f"[bold]{wish.command}[/bold]")
+    with _installed(wish.folder, story) as (folder, memory):
+        outcomes = asyncio.run(_Runs(wish, folder, memory, story).all())
+    document = report.build(outcomes, {"command": wish.command, "seed": wish.seed, "folder": str(folder)})
+    page = (wish.report or folder / "chaos.html").resolve()
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(timeline.page(document, outcomes))
+    document["timeline"] = str(page)
+    page.with_suffix(".json").write_text(json.dumps(document, indent=2) + "\n")
+    if quiet:
+        print_json(document)
+    else:
+        if len(outcomes) > 1:
+            story.console.print()
+            story.console.print(report.summary(document))
+        story.console.print(f"\n{page}")
+    return 0 if document["passed"] else 1
+
+
+@dataclass(slots=True)
+class _Runs:
+    """All jobs, one after another, in one installation."""
+
+    wish: Wish
+    folder: Path
+    memory: Path | None
+    story: Story
+
+    async def all(self) -> list[Outcome]:
+        wish, story = self.wish, self.story
+        capabilities: list[Capability] = ["memory-folder"] if self.memory is not None else []
+        kinds, refused = kinds_for(capabilities, wish.only, wish.without)
+        for kind, reason in refused.items():
+            story.tell(f"[dim]left out: {KINDS[kind].title}, {reason}[/dim]")
+        seeds = range(wish.seed, wish.seed + wish.schedules)
+        schedules = [*[None] * wish.undisturbed, *(draw(seed, wish.intensity, kinds) for seed in seeds)]
+        outcomes: list[Outcome] = []
+        for number, schedule in enumerate(schedules, start=1):
+            outcome = await self._one(number, schedule)
+            outcomes.append(outcome)
+            story.console.print()
+            story.console.print(report.of_run(report.run(outcome)))
+            if not outcome.record.ended:
+                break  # it may still hold what the next would need
+        return outcomes
+
+    async def _one(self, number: int, schedule: Schedule | None) -> Outcome:
+        name = f"calm-{number}" if schedule is None else f"chaos-{schedule.seed}"
+        if self.wish.folder is not None:  # a name belongs to one job for ever
+            name = f"{name}-{secrets.token_hex(3)}"
+        what = "undisturbed" if schedule is None else (
+            f"seed {schedule.seed}, {schedule.intensity}: {len(schedule.planned)} things are to happen"
+        )  # fmt: skip
+        self.story.chapter(f"{name}, {what}")
+        password = credentials(self.folder / "nats")["operator"]
+        nats_url = embedded.read_state(self.folder)["nats_url"]
+        client = await Client.connect(nats_url, "operator", password, "chaos")
+        try:
+            world = World(self.folder, Record(name), client, self.memory)
+            await self._ready(world)
+            samples = self.wish.samples or samples_for(self.wish.intensity)
+            return await Course(world, schedule, self.story.tell).run(job.spec(name, self.wish.model, samples))
+        finally:
+            await client.close()
+
+    async def _ready(self, world: World) -> None:
+        """The last fault of the job before may not be over: nothing of it is to be this job's."""
+        deadline = asyncio.get_running_loop().time() + READY_S
+        for name in embedded.read_state(self.folder)["processes"]:
+            while not await world.ready(name):
+                if asyncio.get_running_loop().time() > deadline:
+                    raise CliError(f"{name} is not ready after {READY_S:.0f} s; see {self.folder / 'logs'}")
+                await asyncio.sleep(0.1)
+
+
+@contextlib.contextmanager
+def _installed(folder: Path | None, story: Story) -> Generator[tuple[Path, Path | None]]:
+    """The installation, and its folder of shared memory if that may be filled. One of our own is taken down again."""
+    if folder is not None:
+        embedded.read_state(folder)
+        yield folder.resolve(), None
+        return
+    folder = Path(tempfile.mkdtemp(prefix="stretto-chaos-")).resolve()
+    with _memory(folder / "memory") as memory:
+        try:
+            settings = dict(job.SETTINGS)
+            if memory is not None:
+                settings["STRETTO_CHECKPOINTS_MEMORY_FOLDER"] = str(memory)
+            story.tell(f"an installation of its own in {folder}: eleven processes …")
+            where = start_detached(
+                embedded.Plan(folder, job.CLUSTER_CPU_CORES, job.CLUSTER_MEMORY_BYTES, settings=settings)
+            )
+            story.tell(f"all ready after {figures.seconds(where['ready_s'])}")
+            yield folder, memory
+        finally:
+            take_down(folder)
+
+
+@contextlib.contextmanager
+def _memory(place: Path) -> Generator[Path | None]:
+    """A small file system in memory of our own, where this user may mount one; None else."""
+    place.mkdir(parents=True, exist_ok=True)
+    mount, umount = shutil.which("mount"), shutil.which("umount")
+    options = f"size={MEMORY_BYTES},mode=0700"
+    if mount is None or umount is None or _fails(mount, "-t", "tmpfs", "-o", options, "tmpfs", str(place)):
+        yield None
+        return
+    try:
+        yield place
+    finally:
+        _fails(umount, "-l", str(place))
+
+
+def _fails(*command: str) -> bool:
+    return subprocess.run(command, capture_output=True, check=False).returncode != 0

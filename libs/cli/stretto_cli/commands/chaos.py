@@ -1,0 +1,88 @@
+"""The job under fire."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..chaos.schedule import FAULTS, Intensity
+from ..errors import BadInput
+from ..options import Output, OutputOption, complaints, complete_from, console, example
+
+SEEDS = 10**6
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    lines = ("stretto chaos --seed 7", "stretto chaos --schedules 50 --undisturbed 5 --report chaos.html")
+    app.command(rich_help_panel="Installation", epilog=example(*lines))(chaos)
+
+
+def _known(kinds: list[str] | None) -> list[str] | None:
+    for kind in kinds or ():
+        if kind not in FAULTS:
+            raise BadInput(f"there is no fault {kind}; known are {', '.join(FAULTS)}")
+    return kinds
+
+
+def chaos(
+    seed: Annotated[int | None, typer.Option(min=0, help="of the schedule; default: a random one")] = None,
+    schedules: Annotated[int, typer.Option(min=1, help="so many jobs in turn, with seeds from --seed on")] = 1,
+    undisturbed: Annotated[int, typer.Option(min=0, help="so many jobs without faults before, to compare with")] = 0,
+    intensity: Annotated[Intensity, typer.Option(help="how much happens to a job")] = Intensity.ROUGH,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(autocompletion=complete_from(FAULTS), callback=_known, help="only these faults; repeatable"),
+    ] = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(autocompletion=complete_from(FAULTS), callback=_known, help="not these faults; repeatable"),
+    ] = None,
+    model: Annotated[str, typer.Option(help="wide_deep, xdeepfm or dcn")] = "wide_deep",
+    samples: Annotated[int | None, typer.Option(min=20_000, help="of each job; default: by intensity")] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="of an installation that runs, to be tried; default: one of its own")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask before --folder is hurt")] = False,
+    report: Annotated[Path | None, typer.Option(help="where the HTML timeline goes; JSON beside it")] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Put a real job under fire: kill, freeze and damage by a seeded schedule what it depends on, and count.
+
+    Workers, parameter servers, services, the bus, the cache and checkpoints are hit for real, while the plan changes
+    and parameters move. At the end: every fault with its pauses, the books by the servers' own count, and a timeline.
+    Exit status 0 only if every job completed with nothing lost and nothing repeated.
+
+    With --folder an installation of yours is hurt: its bus, cache and all its services, and through them every job in
+    it; only of the job of this command are pods killed.
+    """
+    from ..chaos import script
+
+    if folder is not None and not yes:
+        _ask(folder)
+    wish = script.Wish(
+        seed=secrets.randbelow(SEEDS) if seed is None else seed,
+        schedules=schedules,
+        undisturbed=undisturbed,
+        intensity=intensity,
+        only=tuple(only or ()),
+        without=tuple(without or ()),
+        model=model,
+        samples=samples,
+        folder=folder,
+        report=report,
+    )
+    raise typer.Exit(script.main(wish, quiet=output is Output.JSON))
+
+
+def _ask(folder: Path) -> None:
+    """Before an installation of the user's is hurt."""
+    warning = (f"[yellow]In {folder} services, the bus and the cache will be killed and frozen; all its jobs will "
+               "feel it, though none should lose a sample.[/yellow]")  # fmt: skip
+    if not console.is_terminal:
+        raise BadInput(f"--folder {folder}: an installation that runs is hurt only with --yes")
+    complaints.print(warning)
+    typer.confirm("Go on?", abort=True)
