@@ -59,3 +59,12 @@ def test_what_was_given_up_before_a_restore_counts_at_the_end(given_up: int, pha
     world.state.samples_given_up_max = 100
     world.tell(a.JobCompleted(given_up))
     assert world.state.phase == phase
+
+
+def test_surplus_of_shards_that_the_books_no_longer_name_is_not_called_repeated() -> None:
+    completed = a.JobCompleted(500, 0, 7, (), unproven=80, samples=1000)
+    books = a.BooksTaken((a.Book(0, 0, "", 1, (Counted((0,), 1060, 9),)),), None)
+    told = a.close_books(0, completed, books)  # of data that grew: the ledger's own total
+    assert (told.samples_expected, told.samples_lost, told.samples_repeated) == (1000, 0, 0)
+    more = a.BooksTaken((a.Book(0, 0, "", 1, (Counted((0,), 1100, 9),)),), None)
+    assert a.close_books(0, completed, more).samples_repeated == 20

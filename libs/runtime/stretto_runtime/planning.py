@@ -28,12 +28,16 @@ def sent_interval(low: float | None, high: float | None) -> values.Interval | No
     return None if low is None or high is None else values.Interval(low=low, high=high)
 
 
+NO_END_IN_SIGHT = 10**13
+"""samples of a dataset that grows, for decisions: a change of plan has all the time to pay off"""
+
+
 def profile_of(spec: JobSpec) -> JobProfile:
     """What the decisions need to know of a specification."""
     resources = spec.resources
     return JobProfile(
         batch_size=spec.dataset.batch_size,
-        samples=spec.samples_total,
+        samples=NO_END_IN_SIGHT if spec.dataset.growing else spec.samples_total,
         limits=JobLimits(plan_of(resources.least), plan_of(resources.most)),
         prices=Prices(spec.prices.cpu_core_hour, spec.prices.memory_gib_hour),
         weight=spec.priority,

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
-from stretto_wire.books import AppliedBooks, ColumnBooks, ShardApplied
+from stretto_wire.books import AppliedBooks, ColumnBooks, ShardApplied, gathered
 from stretto_wire.requests import (
     BucketMove,
     ClaimBuckets,
@@ -161,9 +161,12 @@ class Agent:
                 ColumnBooks(columns=tuple(columns), samples=samples, fingerprint=f"{prints % 2**64:016x}")
                 for (samples, prints), columns in counted.items()
             ),
-            shards=tuple(
-                ShardApplied(shard=shard, columns=tuple(columns), samples=samples)
-                for (shard, samples), columns in far.items()
+            shards=gathered(
+                (
+                    ShardApplied(shard=shard, columns=tuple(columns), samples=samples)
+                    for (shard, samples), columns in far.items()
+                ),
+                int(np.count_nonzero(own)),
             ),
         )
         return applied, steady

@@ -50,18 +50,17 @@ class AppliedBooks(Record):
     ] = ()
 
 
-def gathered(parts: Iterable[ShardApplied]) -> tuple[ShardApplied, ...]:
-    """The same with the columns left out of each shard's widest entry: most shards are alike in all columns."""
-    widest: dict[int, int] = {}
-    parts = tuple(parts)
+def gathered(parts: Iterable[ShardApplied], columns: int) -> tuple[ShardApplied, ...]:
+    """The same, shorter, for books of so many ``columns``: most shards are alike in all of them."""
+    far: dict[int, dict[int, list[int]]] = {}
     for part in parts:
-        widest[part.shard] = max(widest.get(part.shard, 0), len(part.columns))
+        far.setdefault(part.shard, {}).setdefault(part.samples, []).extend(part.columns)
     told: list[ShardApplied] = []
-    for part in parts:
-        if len(part.columns) == widest[part.shard]:
-            widest[part.shard] = -1
-            part = ShardApplied(shard=part.shard, columns=(), samples=part.samples)
-        told.append(part)
+    for shard, groups in far.items():
+        widest = max(groups, key=lambda samples: len(groups[samples]))
+        if sum(map(len, groups.values())) == columns:
+            groups[widest] = []
+        told += [ShardApplied(shard=shard, columns=tuple(which), samples=n) for n, which in groups.items()]
     return tuple(told)
 
 
@@ -108,6 +107,11 @@ class CompletedBooks(Record):
         Field(max_length=800, description="given up beyond the list, or not complete of the other data"),
     ] = ()
     unproven: Annotated[Count, Field(description="samples of such shards beyond both lists: not provable")] = 0
+
+
+def partly_done(books: CompletedBooks) -> list[tuple[int, int]]:
+    """The shards that nobody will complete, and how many samples of each count as done."""
+    return [(one.shard, one.offset) for one in books.given_up] + [(one.shard, one.known) for one in books.partial]
 
 
 class EpochBooks(Record):

@@ -31,7 +31,7 @@ def _submitted(message: wire.JobSubmitted) -> core.JobSubmitted:
     return core.JobSubmitted(
         job=message.job,
         spec=spec.model_dump_json(),
-        samples_total=spec.samples_total,
+        samples_total=0 if spec.dataset.growing else spec.samples_total,
         evaluate=spec.evaluate,
         worker_failures=spec.restarts.worker_failures,
         samples_given_up_max=spec.restarts.samples_given_up,
@@ -44,9 +44,15 @@ def _submitted(message: wire.JobSubmitted) -> core.JobSubmitted:
 def _completed(message: wire.JobCompleted) -> core.JobCompleted:
     books = message.books
     if books is None:
-        return core.JobCompleted(message.samples_abandoned)
-    given_up = tuple((entry.shard, entry.offset) for entry in books.given_up)
-    return core.JobCompleted(message.samples_abandoned, books.samples_before, int(books.fingerprint, 16), given_up)
+        return core.JobCompleted(message.samples_abandoned, samples=message.samples)
+    return core.JobCompleted(
+        message.samples_abandoned,
+        books.samples_before,
+        int(books.fingerprint, 16),
+        tuple(wire.partly_done(books)),
+        books.unproven,
+        message.samples,
+    )
 
 
 def _book(book: seen.BookOfPs) -> core.Book:
@@ -57,7 +63,7 @@ def _book(book: seen.BookOfPs) -> core.Book:
         checksum=book.checksum,
         columns_total=applied.columns_total,
         counted=tuple(Counted(part.columns, part.samples, int(part.fingerprint, 16)) for part in applied.columns),
-        applied=tuple(Applied(part.shard, part.columns, part.samples) for part in applied.shards),
+        applied=tuple(Applied(part.shard, part.columns, part.samples) for part in wire.spread(applied)),
     )
 
 
@@ -109,9 +115,8 @@ def _finished(job: str, fact: core.JobFinished) -> wire.JobFinished:
         wire.ColumnBooks(columns=part.columns, samples=part.samples, fingerprint=f"{part.fingerprint:016x}")
         for part in fact.counted
     )
-    shards = tuple(
-        wire.ShardApplied(shard=part.shard, columns=part.columns, samples=part.samples) for part in fact.applied
-    )
+    parts = (wire.ShardApplied(shard=part.shard, columns=part.columns, samples=part.samples) for part in fact.applied)
+    shards = wire.gathered(parts, sum(len(part.columns) for part in fact.counted))
     fields["applied"] = wire.AppliedBooks(columns_total=fact.columns_total, columns=columns, shards=shards)
     if fact.evaluation is not None:
         samples, loss, auc = fact.evaluation

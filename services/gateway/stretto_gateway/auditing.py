@@ -74,7 +74,7 @@ async def running(bus: Bus, job: str, status: Status, timeout_s: float, number: 
             w.GetServers(job=job, request_id=f"gateway-audit.{number + reading}", pod="ps-0"), timeout_s
         )
         assert isinstance(servers, w.GetServersReply)
-        shards = [lease.shard.id for lease in before.open] + [entry.shard for entry in before.books.given_up]
+        shards = [lease.shard.id for lease in before.open] + [shard for shard, _ in w.partly_done(before.books)]
         request = w.GetBooks(job=job, shards=tuple(shards), checksum=False)
         try:
             replies = await asyncio.gather(
@@ -145,18 +145,18 @@ def _given_up_by_epoch(completed: w.JobCompleted, books: w.CompletedBooks) -> tu
 def audit(job: str, status: Status, ledger: w.LedgerBooks, applied: list[w.AppliedBooks]) -> JobAudit:
     """Compare the two sides, column by column."""
     books = ledger.books
-    known = {entry.shard: entry.offset for entry in books.given_up}
+    known = dict(w.partly_done(books))
     rest = [
         Applied(part.shard, part.columns, part.samples, known.get(part.shard, 0))
         for server in applied
-        for part in server.shards
+        for part in w.spread(server)
     ]
     counted = [
         Counted(part.columns, part.samples, int(part.fingerprint, 16)) for server in applied for part in server.columns
     ]
     columns = max((server.columns_total for server in applied), default=0)
     expected = books.samples_before + ledger.samples_done
-    proof = prove(expected, int(books.fingerprint, 16), columns, counted, rest)
+    proof = prove(expected, int(books.fingerprint, 16), columns, counted, rest, books.unproven)
     flying = sum(lease.shard.length for lease in ledger.open if lease.pod)
     total = ledger.samples_done + ledger.samples_given_up + ledger.samples_waiting + flying
     findings = [_words(fault) for fault in proof.faults]
@@ -199,6 +199,11 @@ def _words(fault: Fault) -> str:
     where = f"{len(fault.columns)} columns ({columns})"
     if fault.servers != 1:
         return f"{where} are owned by {fault.servers} parameter servers"
+    if fault.unproven and not fault.repeated:
+        return (
+            f"{where}: {fault.unproven:,} samples more than the books tell; not provable, because so many shards were "
+            "given up that the books no longer name all of them"
+        )
     if fault.lost and fault.repeated:
         return f"{where}: as many samples lost as repeated, or others than the ledger's"
     return f"{where}: " + (f"{fault.lost:,} samples lost" if fault.lost else f"{fault.repeated:,} samples repeated")

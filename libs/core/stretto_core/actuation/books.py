@@ -17,8 +17,9 @@ def close_books(samples_total: int, completed: JobCompleted, taken: BooksTaken) 
         replace(part, known=known[part.shard]) for book in books for part in book.applied if part.shard in known
     )
     columns = max((book.columns_total for book in books), default=0)
-    expected = samples_total - completed.samples_abandoned
-    proof = prove(completed.samples_before + expected, completed.fingerprint, columns, counted, applied)
+    expected = samples_total - completed.samples_abandoned if samples_total else completed.samples
+    before = completed.samples_before
+    proof = prove(before + expected, completed.fingerprint, columns, counted, applied, completed.unproven)
     least = min((part.samples for part in counted), default=completed.samples_before)
     return JobFinished(
         samples_expected=expected,

@@ -26,7 +26,8 @@ USER_ERROR = 3
 class JobSubmitted:
     """A job exists. ``restores``: parameters come from a checkpoint. ``final_checkpoint``: one is taken at the end.
 
-    ``spec`` is the specification as JSON, for the pods; the machine does not read it. ``worker_memory_max_bytes``: up
+    ``spec`` is the specification as JSON, for the pods; the machine does not read it. ``samples_total``: 0 when only
+    the ledger knows, of data that grow. ``worker_memory_max_bytes``: up
     to where a worker that was killed for its memory gets more; 0: it never does.
     """
 
@@ -89,12 +90,15 @@ class CheckpointFailed:
 @dataclass(frozen=True, slots=True)
 class JobCompleted:
     """Every sample of every epoch was trained, but for those that were given up by name: ``given_up`` tells of what
-    shards, and how many samples of each were applied before."""
+    shards, and how many samples of each were applied before; so does it of what was not complete of other data.
+    ``unproven``: samples of such shards that are not among them."""
 
     samples_abandoned: int = 0
     samples_before: int = 0
     fingerprint: int | None = None
     given_up: tuple[tuple[int, int], ...] = ()
+    unproven: int = 0
+    samples: int = 0
 
 
 @dataclass(frozen=True, slots=True)

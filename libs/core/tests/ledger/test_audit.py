@@ -11,8 +11,10 @@ from stretto_core.ledger import (
     Counted,
     DataSpec,
     Fault,
+    JobCompleted,
     LedgerRestored,
     MarkRequested,
+    ShardReturned,
     epochs_of,
     fingerprint_of,
     prove,
@@ -113,3 +115,68 @@ def test_what_was_done_of_a_shard_that_was_given_up_is_not_excused_where_it_is_m
     ]
     applied = [Applied(3, (0,), 20, known=20), Applied(3, (1,), 10, known=20)]
     assert prove(samples, prints, 2, counted, applied).faults == (Fault((1,), 10, 0),)
+
+
+def test_what_was_in_flight_in_the_checkpoint_of_other_data_is_not_called_repeated() -> None:
+    """Column 1 got 30 samples of a shard that was leased when the donor was marked, column 0 got 20 of them."""
+    donor = Desk(DataSpec(400, 10, 8))
+    first = donor.lease("worker-0")
+    open_shard = donor.lease("worker-0", first)
+    mark = donor.tell(MarkRequested("m")).book
+    desk = Desk(DataSpec(80, 10, 8))
+    desk.tell(LedgerRestored(mark))
+    own = desk.lease("worker-0")
+    assert desk.next("worker-0", own).answer == "end"
+    (completed,) = desk.said(JobCompleted)
+    assert completed.partial == ((open_shard.id, 0),)
+    prints = fingerprint_of(first.id, 80) + fingerprint_of(own.id, 80)
+    counted = [
+        Counted((0,), 180, (prints + fingerprint_of(open_shard.id, 20)) % 2**64),
+        Counted((1,), 190, (prints + fingerprint_of(open_shard.id, 30)) % 2**64),
+    ]
+    applied = [Applied(open_shard.id, (0,), 20), Applied(open_shard.id, (1,), 30)]
+    expected = completed.samples_before + completed.samples
+    assert not prove(expected, completed.fingerprint, 2, counted, applied).faults
+
+
+def test_more_given_up_shards_than_the_dead_letter_list_holds_stay_provable_and_then_are_called_unproven() -> None:
+    """Every shard fails with one batch applied that the last report did not know of."""
+    desk, count = Desk(DataSpec(22_000, 10, 2)), 0
+    prints, applied = 0, list[Applied]()
+    while (reply := desk.next("worker-0")).shard is not None:
+        shard = reply.shard
+        count += 1
+        prints += fingerprint_of(shard.id, 10)
+        applied.append(Applied(shard.id, (0,), 10))
+        for attempt in (1, 2, 3):
+            desk.tell(ShardReturned("worker-0", shard.id, attempt, 0, "bad row"))
+            if attempt < 3:
+                desk.next("worker-0")
+        if count == 1000:
+            book = desk.tell(AuditRequested()).book
+            assert (len(book.given_up), len(book.partial), book.unproven) == (200, 800, 0)
+    assert count == 1100
+    (completed,) = desk.said(JobCompleted)
+    assert completed.unproven == 100 * 20
+    counted = [Counted((0,), 11_000, prints % 2**64)]
+    named = [part for part in applied if part.shard in {one.shard for one in (*completed.given_up, *completed.partial)}]
+    assert len(named) == 1000
+    (fault,) = prove(0, completed.fingerprint, 1, counted, named, completed.unproven).faults
+    assert (fault.lost, fault.repeated, fault.unproven) == (0, 0, 1000)
+
+
+def test_a_mark_of_the_time_before_takes_given_up_shards_out_of_every_list() -> None:
+    desk = Desk(DataSpec(22_000, 10, 2))
+    for n in range(1100):
+        if n == 150:
+            desk.tell(MarkRequested("c1"))
+        if n == 1050:
+            mark = desk.tell(MarkRequested("c2", after="c1"))
+        shard = desk.lease("worker-0")
+        for attempt in (1, 2, 3):
+            desk.tell(ShardReturned("worker-0", shard.id, attempt, 0, "bad row"))
+            if attempt < 3:
+                desk.next("worker-0")
+    book = mark.book
+    assert (len(book.given_up), len(book.partial), book.unproven, book.samples_abandoned) == (150, 0, 0, 3000)
+    assert len(book.requeued) == 900
