@@ -155,7 +155,10 @@ _GISTS: dict[str, Any] = {
     ),
     "straggler-detected": lambda d: f"{d['pod']} {d['slowdown']:.1f} × slower",
     "straggler-cleared": lambda d: d["pod"],
-    "hot-ps-detected": lambda d: d["pod"],
+    "hot-ps-detected": lambda d: (
+        f"{d['pod']} updates in {f.seconds(d['update_time_s'])}, usual is {f.seconds(d['peers_update_time_s'])}"
+    ),
+    "hot-ps-cleared": lambda d: f"{d['pod']} updates in {f.seconds(d['update_time_s'])}",
     "shard-leased": lambda d: f"{d['shard']['id']} attempt {d['shard']['attempt']} to {d['pod']}",
     "shard-completed": lambda d: f"{d['shard']['id']} by {d['pod']}",
     "shard-requeued": lambda d: f"{d['shard']['id']} of {d['pod']}: {d['reason']}",

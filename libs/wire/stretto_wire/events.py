@@ -103,13 +103,21 @@ class StragglerCleared(Message):
 
 
 class HotPsDetected(Message):
-    """A parameter server is much slower or busier than its peers."""
+    """A parameter server is much slower or busier than its peers; than itself before, where it has none."""
 
     pod: PodId
     update_time_s: Seconds
     peers_update_time_s: Seconds
     cpu_used_cores: Cores
     cpu_limit_cores: Cores
+
+
+class HotPsCleared(Message):
+    """A parameter server that was hot has kept pace with its peers for a while."""
+
+    pod: PodId
+    update_time_s: Seconds
+    peers_update_time_s: Seconds
 
 
 # fitter ----------------------------------------------------------------------------------------------------------

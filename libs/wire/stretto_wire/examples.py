@@ -117,6 +117,7 @@ PROFILER: tuple[Message, ...] = (
         cpu_used_cores=0.99,
         cpu_limit_cores=1.0,
     ),
+    e.HotPsCleared(job=JOB, pod="ps-1", update_time_s=0.0031, peers_update_time_s=0.0032),
 )
 
 FITTER: tuple[Message, ...] = (

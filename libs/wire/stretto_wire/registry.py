@@ -91,6 +91,7 @@ CHANNELS: tuple[Channel, ...] = (
     _event("profiler", "straggler-detected", e.StragglerDetected, "dispatcher"),
     _event("profiler", "straggler-cleared", e.StragglerCleared, "dispatcher"),
     _event("profiler", "hot-ps-detected", e.HotPsDetected, "actuator"),
+    _event("profiler", "hot-ps-cleared", e.HotPsCleared, "actuator"),
     _event("fitter", "model-fitted", e.ModelFitted, "planner"),
     _event("planner", "history-recorded", e.HistoryRecorded, "planner"),
     _event("planner", "history-matched", e.HistoryMatched, "planner"),

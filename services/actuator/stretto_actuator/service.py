@@ -33,6 +33,7 @@ class Actuator(Service):
         Input(wire.JobCancelled),
         Input(wire.PlanDecided),
         Input(wire.HotPsDetected),
+        Input(wire.HotPsCleared),
         Input(wire.JobCompleted),
         Input(wire.ShardAbandoned),
         Input(wire.CheckpointRestored),

@@ -232,6 +232,10 @@ class JobFold(Fold):
     def _(self, message: w.HotPsDetected) -> None:
         self._mark(message.pod, lambda pod: setattr(pod, "hot", True))
 
+    @fold.register
+    def _(self, message: w.HotPsCleared) -> None:
+        self._mark(message.pod, lambda pod: setattr(pod, "hot", False))
+
     def _mark(self, pod: str, change: Callable[[v.PodView], None]) -> None:
         if (found := self.view.pods.get(pod)) is not None:
             change(found)

@@ -55,4 +55,5 @@ _FACTS: dict[type, type[wire.Message]] = {
     core.StragglerDetected: wire.StragglerDetected,
     core.StragglerCleared: wire.StragglerCleared,
     core.HotPsDetected: wire.HotPsDetected,
+    core.HotPsCleared: wire.HotPsCleared,
 }

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from stretto_core.actuation import failures
+from stretto_core.actuation import failures, hot
 from stretto_core.actuation import state as s
 from stretto_core.actuation.books import close_books
 from stretto_core.actuation.state import ActuatorState, Pod, Role
@@ -16,9 +16,6 @@ from stretto_core.machine import Action, Emit, Reply
 BACKOFF_MAX_S = 60.0
 RECOVERIES = 5
 """restores from a checkpoint after the loss of a parameter server"""
-HOT_PAUSE_S = 60.0
-HOT_FACTOR, HOT_LEAST = 0.7, 0.3
-"""a hot server's share shrinks by the factor, and not below the least"""
 
 PREFIX: dict[Role, str] = {"worker": "worker", "ps": "ps"}
 
@@ -26,7 +23,7 @@ PREFIX: dict[Role, str] = {"worker": "worker", "ps": "ps"}
 class ActuatorMachine:
     """See the package. Names are never used again: numbers only grow, also across recoveries."""
 
-    version = 4
+    version = 5
 
     def __init__(self, state: ActuatorState | None = None) -> None:
         self.state = state if state is not None else ActuatorState()
@@ -77,7 +74,7 @@ class ActuatorMachine:
         if st.migration is None:  # what has not begun is not worth beginning
             st.rebalance = None
             for pod in st.pods.values():
-                pod.leaving = False
+                pod.leaving = pod.retired = False
         for pod in list(st.pods.values()):
             if pod.phase == "starting" and not pod.listed:
                 self._stop(pod)
@@ -174,7 +171,8 @@ class ActuatorMachine:
         pods = st.of_role(role)
         missing = self._wanted(role) - len(pods)
         if missing > 0:
-            leaving = sorted((p for p in st.pods.values() if p.role == role and p.leaving), key=lambda p: -p.number)
+            kept = (p for p in st.pods.values() if p.role == role and p.leaving and not p.retired)
+            leaving = sorted(kept, key=lambda p: -p.number)
             for pod in leaving[:missing]:
                 pod.leaving = False
                 missing -= 1
@@ -240,7 +238,7 @@ class ActuatorMachine:
             st.layout = "restoring"
         elif st.layout == "ready" and any(not pod.listed for pod in st.of_role("ps")):
             self._list(st.of_role("ps"))
-            self._relayout("plan")
+            self._relayout(st.rebalance or "plan")
 
     def _claimed(self, event: s.BucketsClaimed, now: float) -> None:
         st = self.state
@@ -332,16 +330,23 @@ class ActuatorMachine:
             self.state.rebalance_number += 1
 
     def _hot(self, event: s.HotPsDetected, now: float) -> None:
-        st = self.state
-        pod = st.pods.get(event.pod)
-        busy = st.phase != "active" or st.layout != "ready" or st.rebalance is not None
-        if pod is None or not pod.listed or pod.leaving or busy or now - st.last_hot_at_s < HOT_PAUSE_S:
-            return
-        weight = st.weights.get(pod.name, 1.0)
-        if len(st.of_role("ps")) < 2 or weight * HOT_FACTOR < HOT_LEAST:
-            return
-        st.weights[pod.name], st.last_hot_at_s = weight * HOT_FACTOR, now
-        self._relayout("hot-ps")
+        pod = self._movable(event.pod)
+        remedy = hot.relieve(self.state, pod, event, now) if pod else None
+        if remedy:
+            self._relayout("hot-ps")
+        if remedy == "replace":
+            self._name("ps", now, "relaunch")
+
+    def _cooled(self, event: s.HotPsCleared, now: float) -> None:
+        pod = self._movable(event.pod)
+        if pod is not None and hot.give_back(self.state, pod, event):
+            self._relayout("hot-ps")
+
+    def _movable(self, name: str) -> Pod | None:
+        """The parameter server ``name``, unless parameters are moving or about to."""
+        st, pod = self.state, self.state.pods.get(name)
+        ready = st.phase == "active" and st.layout == "ready" and st.rebalance is None
+        return pod if pod and ready and pod.listed and not pod.leaving else None
 
     def _migration_started(self, event: s.MigrationStarted, now: float) -> None:
         st = self.state
@@ -386,6 +391,7 @@ class ActuatorMachine:
         s.BucketsClaimed: _claimed,
         s.ServersAsked: _asked,
         s.HotPsDetected: _hot,
+        s.HotPsCleared: _cooled,
         s.MigrationStarted: _migration_started,
         s.MigrationFinished: _migration_finished,
         s.PlanApplied: _applied,

@@ -59,9 +59,20 @@ class BucketsClaimed:
 
 @dataclass(frozen=True, slots=True)
 class HotPsDetected:
-    """A parameter server is much busier than its peers."""
+    """A parameter server is much slower or busier than its peers. Seconds of an update; 0: not known."""
 
     pod: str
+    update_time_s: float = 0.0
+    peers_update_time_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class HotPsCleared:
+    """A server that was hot keeps pace with its peers again."""
+
+    pod: str
+    update_time_s: float = 0.0
+    peers_update_time_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +297,8 @@ class Pod:
     phase: Literal["starting", "running", "stopping"] = "starting"
     leaving: bool = False
     """a parameter server whose parameters are moving away"""
+    retired: bool = False
+    """leaving for good: it is being replaced"""
     listed: bool = False
     """a parameter server that workers know of; it may own parameters"""
     address: str = ""
@@ -337,6 +350,8 @@ class ActuatorState:
     rebalance_number: int = 0
     migration: Migration | None = None
     last_hot_at_s: float = 0.0
+    replaced: int = 0
+    """hot parameter servers for which fresh ones were started"""
 
     failures_in_row: dict[str, int] = field(default_factory=lambda: {"worker": 0, "ps": 0})
     user_failures: int = 0

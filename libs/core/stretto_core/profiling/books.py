@@ -41,10 +41,17 @@ class PodBook:
     memory_used_bytes: int = 0
     memory_limit_bytes: int = 0
     sums: Sums = field(default_factory=Sums)
-    suspicion: int = 0
-    """windows in a row in which it was slow (hot), or, once told, in which it was not"""
+    bad_windows: int = 0
+    """in a row, in which it was slow (hot), or once told, slow in another degree"""
+    good_windows: int = 0
+    """in a row, in which it kept pace"""
     told: bool = False
+    """that it is slow; that it is hot, or was and has fewer buckets since"""
     told_at_s: float = 0.0
+    told_slowdown: float = 0.0
+    times_hot: int = 0
+    usual_update_s: float = 0.0
+    """of a parameter server without peers, while it was not hot"""
 
 
 @dataclass(slots=True)

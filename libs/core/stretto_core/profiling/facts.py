@@ -23,14 +23,20 @@ class ImpossibleTelemetry(CoreError):
 
 @dataclass(frozen=True, slots=True)
 class ProfilingRules:
-    """Thresholds; times in seconds. A pod is slow or hot for ``patience`` windows before it is told, or well again."""
+    """Thresholds; times in seconds. A pod is slow or hot for ``patience`` windows before it is told, or well again.
+
+    ``retold_factor``: a straggler whose slowdown has changed by it is told again. ``hot_alone_factor``: of its own
+    usual update time, for a server without peers. ``hot_pause_s``: before a server is told hot again, or cleared.
+    """
 
     window_s: float = 5.0
     clock_skew_s: float = 30.0
     report_span_s: float = 600.0
     straggler_slowdown: float = 2.0
+    retold_factor: float = 1.5
     cleared_slowdown: float = 4.0 / 3.0
     hot_factor: float = 2.0
+    hot_alone_factor: float = 4.0
     hot_cpu: float = 0.9
     cool_cpu: float = 0.6
     patience: int = 2
@@ -227,10 +233,19 @@ class StragglerCleared:
 
 @dataclass(frozen=True, slots=True)
 class HotPsDetected:
-    """A parameter server is much slower or busier than its peers."""
+    """A parameter server is much slower or busier than its peers; than itself before, where it has none."""
 
     pod: str
     update_time_s: float
     peers_update_time_s: float
     cpu_used_cores: float
     cpu_limit_cores: float
+
+
+@dataclass(frozen=True, slots=True)
+class HotPsCleared:
+    """A server that was hot has kept pace with its peers for a while: it may get back some of what it gave away."""
+
+    pod: str
+    update_time_s: float
+    peers_update_time_s: float

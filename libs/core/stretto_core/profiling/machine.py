@@ -23,7 +23,6 @@ from stretto_core.profiling.books import (
     worker_profile,
 )
 from stretto_core.profiling.facts import (
-    HotPsDetected,
     ImpossibleTelemetry,
     JobEnded,
     JobProgressed,
@@ -40,11 +39,10 @@ from stretto_core.profiling.facts import (
     PsProfile,
     PsReported,
     Role,
-    StragglerCleared,
-    StragglerDetected,
     WorkerProfile,
     WorkerReported,
 )
+from stretto_core.profiling.peers import judge_servers, judge_workers
 from stretto_core.types import Plan
 
 GONE_KEPT = 1000
@@ -59,7 +57,7 @@ Profile = TypeVar("Profile", WorkerProfile, PsProfile)
 class ProfilerMachine:
     """See the module."""
 
-    version = 2
+    version = 3
 
     def __init__(self, state: ProfilerState | None = None, rules: ProfilingRules | None = None) -> None:
         self.state = state if state is not None else ProfilerState()
@@ -89,6 +87,8 @@ class ProfilerMachine:
         if event.version > self.state.plan_version:
             self._change(now)
             self.state.plan_version, self.state.plan = event.version, event.plan
+            for book in self.state.pods.values():
+                book.usual_update_s = 0.0  # with other workers another time is usual
             self.state.decided_version = max(self.state.decided_version, event.version)
 
     def _started(self, event: PodStarted, now: float) -> None:
@@ -267,63 +267,15 @@ class ProfilerMachine:
             ps=_sample(servers),
         )
         self._out.append(Emit(profile))
-        self._compare_workers(workers)
+        told: list[Any] = [*judge_workers(workers, st.pods, st.batch_size, self.rules)]
         if not st.migrating:
-            self._compare_servers(servers, now)
+            told += judge_servers(servers, st.pods, profile.window_s, self.rules, now)
+        self._out += [Emit(fact) for fact in told]
 
     def _reporting(self, role: Role) -> list[tuple[str, PodBook]]:
         """Announced pods that reported in this window, by number."""
         pods = ((pod, book) for pod, book in self.state.pods.items() if book.role == role)
         return sorted(((p, b) for p, b in pods if b.announced and b.sums.span_s > 0), key=lambda item: _number(item[0]))
-
-    # comparisons -----------------------------------------------------------------------------------------------
-
-    def _compare_workers(self, workers: list[WorkerProfile]) -> None:
-        rules = self.rules
-        for worker in workers:
-            peers = [other.step_time_s for other in workers if other.pod != worker.pod]
-            if not peers:
-                return
-            book = self.state.pods[worker.pod]
-            slowdown = worker.step_time_s / max(median(peers), 1e-9)
-            if _hysteresis(
-                book, slowdown > rules.straggler_slowdown, slowdown < rules.cleared_slowdown, rules.patience
-            ):
-                book.told = not book.told
-                if not book.told:
-                    self._out.append(Emit(StragglerCleared(worker.pod)))
-                    continue
-                own, of_peers = (self.state.batch_size / max(t, 1e-9) for t in (worker.step_time_s, median(peers)))
-                self._out.append(Emit(StragglerDetected(worker.pod, own, of_peers, slowdown)))
-
-    def _compare_servers(self, servers: list[PsProfile], now: float) -> None:
-        rules = self.rules
-        for server in servers:
-            peers = [other for other in servers if other.pod != server.pod]
-            if not peers:
-                return
-            book = self.state.pods[server.pod]
-            usual_s = median(peer.update_time_s for peer in peers)
-            slow = usual_s > 0 and server.update_time_s > rules.hot_factor * usual_s
-            busy = _load(server) > rules.hot_cpu and median(_load(peer) for peer in peers) < rules.cool_cpu
-            hot = slow or busy
-            again = book.told and hot and now - book.told_at_s >= rules.hot_pause_s
-            if _hysteresis(book, hot, not hot, rules.patience):
-                book.told = not book.told
-                again = book.told
-            if again:
-                book.told_at_s = now
-                self._out.append(
-                    Emit(
-                        HotPsDetected(
-                            pod=server.pod,
-                            update_time_s=server.update_time_s,
-                            peers_update_time_s=usual_s,
-                            cpu_used_cores=server.cpu_used_cores,
-                            cpu_limit_cores=server.cpu_limit_cores,
-                        )
-                    )
-                )
 
     _HANDLERS: ClassVar[dict[type, Callable[[ProfilerMachine, Any, float], None]]] = {
         JobSubmitted: _submitted,
@@ -354,16 +306,3 @@ def _sample(pods: list[Profile]) -> tuple[Profile, ...]:
 
 def _number(pod: str) -> int:
     return int(pod.rpartition("-")[2])
-
-
-def _load(server: PsProfile) -> float:
-    return server.cpu_used_cores / server.cpu_limit_cores if server.cpu_limit_cores > 0 else 0.0
-
-
-def _hysteresis(book: PodBook, bad: bool, good: bool, patience: int) -> bool:
-    """Whether the other state has held for ``patience`` windows in a row."""
-    book.suspicion = book.suspicion + 1 if (good if book.told else bad) else 0
-    if book.suspicion < patience:
-        return False
-    book.suspicion = 0
-    return True
