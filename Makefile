@@ -6,7 +6,7 @@ DISTS  := $(wildcard libs/*/pyproject.toml) $(wildcard services/*/pyproject.toml
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(DISTS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench lint proto clean
+.PHONY: help setup demo chaos test bench lint proto clean
 
 help:  ## show what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -26,6 +26,11 @@ $(VENV)/.ready: constraints.txt requirements-dev.txt $(DISTS)
 
 demo: setup  ## train a real recommendation model elastically, from warm start to the exact books
 	@$(BIN)/stretto demo
+
+chaos: setup  ## put a real job under seeded fire and count (SEED=7 SCHEDULES=50 UNDISTURBED=5 INTENSITY=fierce REPORT=f.html)
+	@$(BIN)/stretto chaos $(if $(SEED),--seed $(SEED)) $(if $(SCHEDULES),--schedules $(SCHEDULES)) \
+	    $(if $(UNDISTURBED),--undisturbed $(UNDISTURBED)) $(if $(INTENSITY),--intensity $(INTENSITY)) \
+	    $(if $(REPORT),--report $(REPORT))
 
 test: setup  ## run every test
 	@$(BIN)/python -m pytest -n 2 --dist loadfile
