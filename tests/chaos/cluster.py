@@ -173,6 +173,18 @@ class Network:
     def heal(self, number: int) -> None:
         _ip("-n", self._hub, "link", "set", f"h{number + 1}", "up")
 
+    def part(self, number: int) -> None:
+        """Server ``number`` hears and reaches no other server any more, but its clients do."""
+        self._to_others(number, "add")
+
+    def rejoin(self, number: int) -> None:
+        self._to_others(number, "del")
+
+    def _to_others(self, number: int, verb: str) -> None:
+        for other in range(SIZE):
+            if other != number:
+                _ip("-n", self._namespace(number), "route", verb, "blackhole", f"{self.place(other)[0]}/32")
+
     def _namespace(self, number: int) -> str:
         return f"nats{number}x{self._tag}"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import random
 import re
 import uuid
 from collections.abc import Callable
@@ -39,6 +40,13 @@ ACK_TIMEOUT_S = 5.0
 SWEEP_S = 0.25
 PING_S = 2
 """Three without an answer and the connection counts as broken: a network that is cut says nothing."""
+FORSAKEN_S = 10.0
+"""A server that we reach and whose JetStream stores nothing for so long may have lost its cluster: we try another.
+Longer than an election takes (4 to 9 s), which none of the others could shorten."""
+UNAVAILABLE = frozenset((0, 10008))
+"""Codes of faults that say nothing of the request: no answer, no stream, no majority."""
+INFORMATION = "$JS.API.STREAM.INFO."
+"""what a server answers out of its own memory, also alone"""
 NOT_ACKNOWLEDGED = "; is the server's disk full, or its cluster without a majority? see its log"
 DENIED = re.compile(r'permissions violation for publish to "([^"]+)"', re.IGNORECASE)
 
@@ -49,6 +57,7 @@ class Awaited(NamedTuple):
     """An answer that is to come to our inbox; ``settle`` makes of it what the future brings."""
 
     future: asyncio.Future[Any]
+    sent_s: float
     deadline_s: float
     subject: str
     settle: Callable[[asyncio.Future[Any], Msg], None]
@@ -71,6 +80,9 @@ class Bus:
         self._serial = 0
         self._loop = asyncio.get_running_loop()
         self._sweeper: asyncio.TimerHandle | None = None
+        self._unheard_s: float | None = None
+        """when the first request was sent of those that JetStream did not do, if it has done none since"""
+        self._moving: asyncio.Task[None] | None = None
 
     @classmethod
     async def connect(
@@ -84,6 +96,7 @@ class Bus:
         connection = Connection()
         inbox = f"_INBOX.{user or name}.{uuid.uuid4().hex[:12]}"
         bus = cls(connection, inbox)
+        servers = url.split(",")
         secret = password.get_secret_value() if isinstance(password, SecretStr) else password
 
         denied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -104,6 +117,7 @@ class Bus:
         async def reconnected() -> None:
             bus.reconnects += 1
             bus.last_error = ""
+            bus._unheard_s = None
             log.info("reconnected", count=bus.reconnects)
             bus._fail_all(BusFault("the connection to the server broke before it answered"))
             connection.interrupted = False
@@ -112,7 +126,8 @@ class Bus:
 
         connecting = asyncio.ensure_future(
             connection.connect(
-                servers=url.split(","),
+                servers=random.sample(servers, len(servers)),
+                dont_randomize=True,  # of ours, so that ``move`` can choose
                 user=user if secret else None,
                 password=secret if secret else None,
                 name=name,
@@ -145,6 +160,12 @@ class Bus:
         return self.connection.is_connected
 
     @property
+    def server(self) -> str:
+        """``host:port`` of the server that we are connected to; empty: none."""
+        url = self.connection.connected_url
+        return url.netloc.rpartition("@")[2] if url is not None else ""
+
+    @property
     def clustered(self) -> bool:
         """Whether the server is one of several."""
         return self.connection.clustered
@@ -169,6 +190,8 @@ class Bus:
 
     async def send(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> None:
         """Publish without acknowledgement (replies, flow control)."""
+        if self.connection.crowded:
+            await self.connection.room()
         try:
             self.connection.put(subject, data, headers=headers)
         except nats.errors.Error as error:
@@ -241,10 +264,13 @@ class Bus:
         timeout_s: float,
         settle: Callable[[asyncio.Future[Any], Msg], None],
     ) -> asyncio.Future[Any]:
+        if self.connection.crowded:
+            await self.connection.room()
         self._serial += 1
         token = str(self._serial)
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._pending[token] = Awaited(future, self._loop.time() + timeout_s, subject, settle)
+        now = self._loop.time()
+        self._pending[token] = Awaited(future, now, now + timeout_s, subject, settle)
         try:
             self.connection.put(subject, data, f"{self.inbox}.to.{token}", headers)
         except nats.errors.Error as error:
@@ -256,6 +282,24 @@ class Bus:
         awaited = self._pending.pop(msg.subject.rpartition(".")[2], None)
         if awaited is not None and not awaited.future.done():
             awaited.settle(awaited.future, msg)
+            self._judge(awaited)
+
+    def _judge(self, awaited: Awaited) -> None:
+        """Whether the JetStream that we reach does what only a majority can do."""
+        if awaited.settle is not _acknowledge:
+            return
+        fault = awaited.future.exception()
+        if fault is None:
+            if not awaited.subject.startswith(INFORMATION):
+                self._unheard_s = None
+        elif isinstance(fault, BusFault) and fault.code in UNAVAILABLE and self._unheard_s is None:
+            self._unheard_s = awaited.sent_s
+
+    def _move(self) -> None:
+        """To another server of the cluster."""
+        log.warning("the server stores nothing; trying another", server=self.server)
+        self._unheard_s = None
+        self._moving = self._loop.create_task(self.connection.move())
 
     def _deny(self, subject: str, text: str) -> None:
         """The server refuses a publish without saying which: every one to that subject that waits now is meant."""
@@ -268,6 +312,7 @@ class Bus:
         return f"; the server last said: {self.last_error}" if self.last_error else ""
 
     def _sweep(self) -> None:
+        self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
         now = self._loop.time()
         late = [token for token, awaited in self._pending.items() if awaited.deadline_s < now]
         for token in late:
@@ -275,9 +320,13 @@ class Bus:
             if not awaited.future.done():
                 unsaid = NOT_ACKNOWLEDGED if awaited.settle is _acknowledge else ""
                 awaited.future.set_exception(BusFault(f"no answer in time{unsaid}{self._denial()}"))
+                awaited.future.exception()  # as in ``_fail_all``
+                self._judge(awaited)
         for sweep in list(self.sweeps):
             sweep(now)
-        self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
+        forsaken = self._unheard_s is not None and now - self._unheard_s > FORSAKEN_S
+        if forsaken and self.connected and not self.connection.alone:
+            self._move()
 
     def _fail_all(self, fault: BusFault) -> None:
         pending, self._pending = self._pending, {}

@@ -2,8 +2,8 @@
 
 What is sent in one turn of the loop leaves in one write, without nats-py's future, queue and task for it.
 
-Overrides three internal methods of nats-py 2.16 (the version is pinned in constraints.txt); ``test_connection`` holds
-them against the originals.
+Overrides internal methods of nats-py 2.16 (the version is pinned in constraints.txt); ``test_connection`` holds them
+against the originals, and shows what the originals do not do: come back whatever the server said, and from a dead line.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ from typing import Any
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.errors import BadSubjectError, ConnectionClosedError, MaxPayloadError, OutboundBufferLimitError
+from nats.errors import BadSubjectError, ConnectionClosedError, Error, MaxPayloadError, OutboundBufferLimitError
 
 HEAD = "NATS/1.0\r\n"
 PLAIN = HEAD.encode()
 """how headers begin that have no status"""
 BLANK = " \t\n\v\f\r"
 FLUSH_S = 10
+CROWDED_BYTES = 8 << 20
+"""so much may wait here for a server that takes it slowly"""
+PERMISSIONS = "permissions violation"
 
 
 def direct(handler: Callable[[Msg], None]) -> Callable[[Msg], Awaitable[None]]:
@@ -51,6 +54,47 @@ class Connection(Client):
     def clustered(self) -> bool:
         """Whether the server is one of several."""
         return "cluster" in self._server_info
+
+    @property
+    def crowded(self) -> bool:
+        """Whether too much waits for the server: who can wait calls ``room`` before sending more."""
+        return self._pending_data_size + self._unsent() > CROWDED_BYTES
+
+    async def room(self) -> None:
+        """Until the server has taken enough, or the connection has broken."""
+        with contextlib.suppress(OSError):
+            while self.crowded and self.is_connected and self._transport is not None:
+                self._write()
+                await self._transport.drain()
+
+    @property
+    def alone(self) -> bool:
+        """Whether we know no other server than this one."""
+        return len(self._server_pool) < 2
+
+    async def move(self) -> None:
+        """Leave this server for the next that we know."""
+        current = self._current_server
+        self._server_pool.sort(key=lambda server: server is current)
+        await self.force_reconnect()
+
+    async def _attempt_reconnect(self) -> None:
+        """The original waits until all that was written has left, which on a dead line it does not for minutes."""
+        writer = getattr(self._transport, "_io_writer", None)
+        if writer is not None:
+            writer.transport.abort()
+        await super()._attempt_reconnect()
+
+    async def _process_err(self, err_msg: str) -> None:
+        """What the server says before it hangs up; the original then closes for ever."""
+        error = Error(f"nats: {err_msg.strip(chr(39))}")
+        await self._error_cb(error)
+        if PERMISSIONS not in err_msg.lower():
+            await self._process_op_err(error)
+
+    def _unsent(self) -> int:
+        writer = getattr(self._transport, "_io_writer", None)
+        return 0 if writer is None else writer.transport.get_write_buffer_size()
 
     @staticmethod
     def _parse_header_lines(raw: bytes) -> dict[str, str]:

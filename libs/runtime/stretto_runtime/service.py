@@ -226,6 +226,7 @@ class Runner:
             "version": self.service.version,
             "pid": os.getpid(),
             "connected": connected,
+            "server": self._bus.server if self._bus is not None else "",
             "ready": connected and self._ownership is not None and set(mine) <= set(live),
             "partitions": live,
             "should_own": mine,

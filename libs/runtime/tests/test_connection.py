@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import random
+import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nats.aio.client import Client as Original
-from runtime_live import connect
-from stretto_runtime import Client, EmbeddedServer
-from stretto_runtime.connection import Connection
+from nats.errors import StaleConnectionError
+from runtime_live import connect, eventually
+from stretto_runtime import Client, EmbeddedServer, bus, provision
+from stretto_runtime.connection import CROWDED_BYTES, Connection
 from stretto_runtime.faults import BusFault, NobodyListens
 
 names = st.from_regex(r"[A-Za-z][A-Za-z0-9-]{0,20}", fullmatch=True)
@@ -107,3 +112,74 @@ async def test_nothing_is_sent_between_a_break_and_its_being_told(client: Client
     await bus.send("probe.later", b"after")
     assert (await asyncio.wait_for(got.get(), 2)).data == b"after"
     await listener.close()
+
+
+async def test_whatever_the_server_says_before_it_hangs_up_we_come_back(client: Client) -> None:
+    connection = client.bus.connection
+    assert connection._transport is not None
+    connection._transport.write(b"NONSENSE\r\n")  # is answered with -ERR, and then the server closes
+    await eventually(lambda: client.bus.reconnects == 1)
+    assert await client.bus.store("fence.dispatcher.3", b"") > 0
+
+
+async def test_what_waits_for_a_slow_server_is_bounded_and_arrives(client: Client, server: EmbeddedServer) -> None:
+    listener = await connect(server)
+    got: list[int] = []
+    await listener.bus.subscribe("probe.large", lambda msg: got.append(len(msg.data)))
+    await listener.bus.flush()
+    connection, message = client.bus.connection, b"x" * (1 << 20)
+    assert server.pid is not None
+    os.kill(server.pid, signal.SIGSTOP)
+
+    async def flood() -> None:
+        for _ in range(40):
+            await client.bus.send("probe.large", message)
+
+    flooding = asyncio.create_task(flood())
+    await eventually(lambda: connection._unsent() > 1 << 20)
+    await asyncio.sleep(0.2)
+    assert not flooding.done()
+    assert connection._pending_data_size + connection._unsent() <= CROWDED_BYTES + 2 * len(message)
+    os.kill(server.pid, signal.SIGCONT)
+    await flooding
+    await eventually(lambda: got == [len(message)] * 40)
+    await listener.close()
+
+
+async def test_a_dead_line_with_much_unsent_on_it_is_left_at_once(client: Client, server: EmbeddedServer) -> None:
+    connection = client.bus.connection
+    assert server.pid is not None
+    os.kill(server.pid, signal.SIGSTOP)
+    sending = asyncio.create_task(send_much(client))
+    await eventually(lambda: connection._unsent() > 1 << 20)
+    await connection._process_op_err(StaleConnectionError())  # as after three pings without an answer
+    await eventually(lambda: connection.interrupted, 1)
+    with pytest.raises(BusFault):
+        await sending
+    os.kill(server.pid, signal.SIGCONT)
+    await eventually(lambda: client.bus.reconnects == 1)
+
+
+async def send_much(client: Client) -> None:
+    while True:
+        await client.bus.send("probe.large", b"x" * (1 << 20))
+
+
+async def test_a_server_whose_jetstream_does_nothing_is_left_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bus, "FORSAKEN_S", 0.5)
+    monkeypatch.setattr(random, "sample", lambda servers, _: servers)
+    forsaken, whole = (EmbeddedServer(tmp_path / name, secured=False) for name in ("forsaken", "whole"))
+    await forsaken.start()
+    await whole.start()
+    other = await Client.connect(whole.url)
+    await provision(other.bus)
+    client = await Client.connect(f"{forsaken.url},{whole.url}")
+    assert await client.bus.store_surely("fence.dispatcher.3", b"", {"Nats-Msg-Id": "a"}, 10) > 0
+    assert client.bus.reconnects == 1
+    assert str(whole.port) in str(client.bus.connection.connected_url)
+    for one in (client, other):
+        await one.close()
+    for server in (forsaken, whole):
+        server.kill()
