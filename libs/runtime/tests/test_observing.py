@@ -84,7 +84,7 @@ async def test_after_a_takeover_spans_tell_the_delivery(
         path = tmp_path / "spans" / "dispatcher.jsonl"
         await eventually(path.exists)
         again = json.loads(path.read_text().splitlines()[0])
-    before = json.loads((tmp_path / "state" / "spans" / "dispatcher.jsonl").read_text().splitlines()[0])
+    before = json.loads((tmp_path / "state0" / "spans" / "dispatcher.jsonl").read_text().splitlines()[0])
     assert again["parent_id"] == before["parent_id"]  # siblings
     assert (before["attributes"]["stretto.delivery"], again["attributes"]["stretto.delivery"]) == (1, 2)
     assert len(await published(client, "dispatcher", 1)) == 1
