@@ -49,6 +49,7 @@ from stretto_core.selection import (
 from stretto_core.types import GIB, NOTHING, Plan, Resources
 
 ALTERNATIVES_MAX = 8
+SHRINK_GAIN_MIN = 0.1
 
 
 class ArbiterMachine:
@@ -236,7 +237,7 @@ class ArbiterMachine:
     def _shrink_memory(self, job: JobState, plan: Plan, now: float) -> list[PlanDecided]:
         target = replace(plan, ps_memory_bytes=max(job.shrink_to_bytes, job.profile.limits.low.ps_memory_bytes))
         saved = plan.resources.memory_bytes - target.resources.memory_bytes
-        if saved < 0.25 * plan.ps * plan.ps_memory_bytes:
+        if saved < SHRINK_GAIN_MIN * plan.ps * plan.ps_memory_bytes:
             job.shrink_to_bytes = 0
             return []
         if now - job.changed_s < self.settings.shrink_after_s:

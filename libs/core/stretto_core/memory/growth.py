@@ -40,6 +40,13 @@ NOISE_PRIOR_COUNT = 1.5
 SPREAD_MAX = 10.0
 """of the logarithm of the growth ahead: what is less certain than by a factor of e^16 is not known"""
 
+SURPRISE = 2.0
+"""times the most that came in any equal time lately may come next"""
+
+LATELY_SPANS = 6
+LATELY_POINTS = POINTS_MAX // 2
+"""the newest, of which none has been thinned out"""
+
 AHEAD_LEAST = 1e-9
 """of the samples seen: below, the rise of a curve is lost in the rounding of its two ends"""
 
@@ -69,6 +76,7 @@ class Growth:
 
     ``weights`` [shapes] sum to 1; ``curve`` and ``linear`` [shapes] are the amplitudes of each shape's two parts, in
     categories. ``noise_sd`` is the relative scatter of the growth over one block, ``block`` of the samples seen.
+    ``lately``: samples and categories of the newest points.
     """
 
     samples: int
@@ -78,6 +86,19 @@ class Growth:
     linear: Floats
     block: float
     noise_sd: float
+    lately: tuple[Floats, Floats]
+
+    def as_lately(self, foretold: Interval, span: float) -> Interval:
+        """``foretold`` of a near moment, its upper end ``SURPRISE`` times the most that came in ``span`` samples."""
+        samples, categories = self.lately
+        since = np.searchsorted(samples, samples[-1] - LATELY_SPANS * span)
+        if span <= 0 or len(samples) - since < 2:
+            return foretold
+        ends = samples[max(1, since) :]
+        begins = np.maximum(ends - span, samples[0])
+        rises = np.interp(ends, samples, categories) - np.interp(begins, samples, categories)
+        most = float((rises * span / np.maximum(ends - begins, span / 2)).max())
+        return Interval(foretold.low, foretold.mean, max(foretold.mean, self.categories + SURPRISE * most))
 
     def at(self, samples: float) -> Interval:
         """Categories after ``samples`` in total, with the 90 % interval; today's for a past count."""
@@ -172,7 +193,14 @@ def fit_growth(points: list[GrowthPoint]) -> Growth | None:
         linear * now.categories,
         block,
         noise_sd,
+        _lately(points),
     )
+
+
+def _lately(points: list[GrowthPoint]) -> tuple[Floats, Floats]:
+    newest = points[-LATELY_POINTS:]
+    categories = np.array([point.categories for point in newest], float)
+    return np.array([point.samples for point in newest], float), np.maximum.accumulate(categories)
 
 
 def _scatter(x: Floats, seen: Floats, fitted: Floats, scale: Floats) -> tuple[float, float, float]:

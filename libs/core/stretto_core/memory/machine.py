@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stretto_core.machine import Action, CoreError, Emit
-from stretto_core.memory.forecast import MemoryForecast, ServerForecast, forecast
+from stretto_core.memory.forecast import Lead, MemoryForecast, ServerForecast, forecast
 from stretto_core.memory.growth import GrowthPoint, add_point, fit_growth
-from stretto_core.memory.usage import ServerUsage, fit_row_cost
+from stretto_core.memory.usage import RowCost, ServerUsage, fit_row_cost, remembered
 
 GIB = 1024**3
 
@@ -107,19 +107,23 @@ class OomForecast:
 class WatchSettings:
     """When to speak and when to act.
 
-    ``lead_s``: time that getting memory takes, with room. A shrink must free ``shrink_gain`` of the limit, and be
-    right for ``shrink_patience_s`` without a break.
+    ``lead_s``: time that getting memory takes, with room; ``move_lead_s``: that moving buckets takes. A shrink must
+    free ``shrink_gain`` of the limit, or ``shrink_gain_final`` once the end is well known; for ``shrink_patience_s``
+    before no forecast may have crossed the limit.
     """
 
     lead_s: float = 30.0
+    move_lead_s: float = 60.0
     repeat_s: float = 30.0
     change: float = 0.05
     shrink_gain: float = 0.25
+    shrink_gain_final: float = 0.1
     shrink_patience_s: float = 60.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.shrink_gain < 1:
-            raise WatchError("shrink_gain", self.shrink_gain, "a fraction between 0 and 1")
+        for name in ("shrink_gain", "shrink_gain_final"):
+            if not 0 < getattr(self, name) < 1:
+                raise WatchError(name, getattr(self, name), "a fraction between 0 and 1")
 
 
 @dataclass(slots=True)
@@ -132,6 +136,11 @@ class WatchState:
     samples_done: int = 0
     points: list[GrowthPoint] = field(default_factory=list[GrowthPoint])
     servers: dict[str, ServerUsage] = field(default_factory=dict[str, ServerUsage])
+    layout: dict[str, int] = field(default_factory=dict[str, int])
+    """buckets of every server when everything was as planned"""
+    cost: RowCost | None = None
+    cost_before: RowCost | None = None
+    """bytes per row: now, and as found before buckets moved"""
     samples_total: int = 0
     samples_per_s: float = 0.0
     told_at_s: float = 0.0
@@ -139,13 +148,13 @@ class WatchState:
     told_end_bytes: int = 0
     told_action: str = ""
     roomy_since_s: float | None = None
-    """since when the limit has been larger than needed"""
+    """since when the limit has been larger than needed, and never too small"""
 
 
 class OomMachine:
     """The memory watch of one job."""
 
-    version: int = 2
+    version: int = 3
 
     def __init__(self, state: WatchState | None = None, settings: WatchSettings | None = None) -> None:
         self.state: WatchState = state or WatchState()
@@ -189,38 +198,48 @@ class OomMachine:
         st, opened = self.state, self.state.opened
         if opened is None or st.closed or not event.servers:
             return []
+        layout = {measured.pod: measured.buckets for measured in event.servers}
+        # other pods may come and go, or never come: while every bucket is where it was, memory is known
+        settled = event.settled or layout == st.layout
+        ended = False
         for measured in event.servers:
             server = st.servers.setdefault(measured.pod, ServerUsage())
-            if event.settled or measured.used_bytes > server.used_bytes:
-                server.add(measured.rows, measured.used_bytes, measured.limit_bytes, measured.buckets)
-        if not event.settled or not st.samples_done:
+            if settled or measured.used_bytes > server.used_bytes:
+                ended |= server.add(measured.rows, measured.used_bytes, measured.limit_bytes, measured.buckets)
+        if ended and st.cost is not None:
+            st.cost_before = remembered(st.cost)
+        if not settled or not st.samples_done:
             return []
-        present = {measured.pod for measured in event.servers}
-        for pod in [pod for pod in st.servers if pod not in present]:
+        st.layout = layout
+        for pod in [pod for pod in st.servers if pod not in layout]:
             del st.servers[pod]
         add_point(st.points, st.samples_done, sum(measured.rows for measured in event.servers))
         growth = fit_growth(st.points)
         if growth is None:
             return []
-        cost = fit_row_cost(list(st.servers.values()), opened.row_bytes, opened.initial_slots)
-        seen = forecast(st.servers, growth, cost, st.samples_total, st.samples_per_s, self.settings.lead_s)
+        servers = list(st.servers.values())
+        st.cost = fit_row_cost(servers, opened.row_bytes, opened.initial_slots, st.cost_before)
+        lead = Lead(self.settings.lead_s, self.settings.move_lead_s)
+        seen = forecast(st.servers, growth, st.cost, st.samples_total, st.samples_per_s, lead, opened.max_bytes)
         return self._tell(self._decide(seen, st.samples_done, opened, now), now)
 
     def _decide(self, seen: MemoryForecast, samples: int, opened: WatchOpened, now: float) -> OomForecast:
         st, settings = self.state, self.settings
         limit = min((s.limit_bytes for s in seen.servers if s.limit_bytes), default=0)
-        wanted = max(seen.recommended_bytes, opened.min_bytes)
+        wanted, enough = (max(need, opened.min_bytes) for need in (seen.recommended_bytes, seen.enough_bytes))
         most = max(seen.servers, key=lambda s: s.at_end_bytes)
         horizon_s = (st.samples_total - samples) / st.samples_per_s if st.samples_per_s > 0 else 0.0
-        roomy = seen.reaches_end and not seen.crosses and wanted <= (1 - settings.shrink_gain) * limit
-        if not roomy:
+        gain = settings.shrink_gain_final if seen.reaches_end else settings.shrink_gain
+        roomy = not seen.crosses and enough <= (1 - gain) * limit
+        if seen.crosses:
             st.roomy_since_s = None
-        elif st.roomy_since_s is None:
+        elif roomy and st.roomy_since_s is None:
             st.roomy_since_s = now
         if limit and wanted > limit and (seen.urgent or (seen.crosses and self._worth(seen, wanted, limit))):
             action, reason = "grow", self._why_grow(seen, most, opened)
-        elif st.roomy_since_s is not None and now - st.roomy_since_s >= settings.shrink_patience_s:
-            action, reason = "shrink", f"{_gib(wanted)} is enough to the end, {_gib(limit)} is the limit"
+        elif roomy and st.roomy_since_s is not None and now - st.roomy_since_s >= settings.shrink_patience_s:
+            action, reason = "shrink", f"{_gib(enough)} is enough to the end, {_gib(limit)} is the limit"
+            wanted = enough
         elif seen.crosses:
             action = "none"
             reason = f"{most.pod} may pass its limit of {_gib(most.limit_bytes)} before the end, but not soon"

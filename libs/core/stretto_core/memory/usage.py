@@ -29,6 +29,9 @@ BYTES_RANGE = (0.5, 2.5)
 PRIOR_SD = 0.3
 """of the bytes per row that a specification promises, relative"""
 
+REMEMBERED_SD = 0.05
+"""of what was found when the buckets lay elsewhere, relative"""
+
 
 @dataclass(slots=True)
 class UsagePoint:
@@ -57,14 +60,17 @@ class ServerUsage:
         """As last measured."""
         return self.points[-1].used_bytes if self.points else 0
 
-    def add(self, rows: int, used_bytes: int, limit_bytes: int, buckets: int) -> None:
-        """Take a measurement in. Another number of buckets begins a new series: what they hold moved in or out."""
-        if buckets != self.buckets or (self.points and rows < 0.98 * self.rows):
+    def add(self, rows: int, used_bytes: int, limit_bytes: int, buckets: int) -> bool:
+        """Take a measurement in; whether it put an end to a series. Another number of buckets begins a new one: what
+        they hold moved in or out."""
+        ended = bool(self.points) and (buckets != self.buckets or rows < 0.98 * self.rows)
+        if ended or not self.points:
             self.points, self.first_rows = [], rows
         self.buckets, self.limit_bytes = buckets, limit_bytes
         self.points.append(UsagePoint(rows, used_bytes))
         if len(self.points) > POINTS_MAX:
             self.points[: POINTS_MAX // 2] = self.points[: POINTS_MAX // 2 : 2]
+        return ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +86,13 @@ class RowCost:
         if not self.initial_slots or buckets < 1:
             return rows
         return buckets * _slots(rows / buckets, self.initial_slots)
+
+    def copied(self, server: ServerUsage, new_rows: float) -> float:
+        """Slots of the table that is there twice while it doubles, if one does on the way."""
+        if not self.initial_slots or server.buckets < 1:
+            return 0.0
+        old, new = (self.units(server.rows + rows, server.buckets) / server.buckets for rows in (0, new_rows))
+        return new / 2 if new > 1.01 * old else 0.0
 
 
 def _slots(rows: float, initial: int) -> float:
@@ -98,15 +111,19 @@ def _slots(rows: float, initial: int) -> float:
     return slots
 
 
-def fit_row_cost(servers: list[ServerUsage], prior_bytes: float, initial_slots: int) -> RowCost:
-    """Bytes per unit from what all servers did, each with its own fixed part; ``prior_bytes`` holds until then.
+def fit_row_cost(
+    servers: list[ServerUsage], promised: float, initial_slots: int, before: RowCost | None = None
+) -> RowCost:
+    """Bytes per unit from what all servers did, each with its own fixed part.
 
-    Ridge towards the prior: the precision of the data is sum (u - mean u)^2 / sd^2.
+    Until then holds what was found ``before`` their buckets changed, or the bytes ``promised`` by the specification.
+    Ridge towards this prior: the precision of the data is sum (u - mean u)^2 / sd^2.
     """
     shape = RowCost(0.0, 0.0, initial_slots)
-    prior = max(prior_bytes, 1.0)
-    precision = 1 / (PRIOR_SD * prior) ** 2
-    moment = prior * precision
+    prior = max(promised, 1.0)
+    believed, sd = (before.bytes, before.sd) if before else (prior, PRIOR_SD * prior)
+    precision = 1 / sd**2
+    moment = believed * precision
     for server in servers:
         if len(server.points) < 3:
             continue
@@ -119,6 +136,11 @@ def fit_row_cost(servers: list[ServerUsage], prior_bytes: float, initial_slots: 
     estimate, sd = moment / precision, 1 / math.sqrt(precision)
     least, most = BYTES_RANGE
     return RowCost(min(max(estimate, least * prior), most * prior), max(sd, 0.01 * estimate), initial_slots)
+
+
+def remembered(cost: RowCost) -> RowCost:
+    """What a job's earlier servers say about later ones."""
+    return RowCost(cost.bytes, max(cost.sd, REMEMBERED_SD * cost.bytes), cost.initial_slots)
 
 
 def share_of_growth(server: ServerUsage, servers: list[ServerUsage]) -> float:
@@ -156,5 +178,5 @@ def bytes_at(server: ServerUsage, new_rows: Interval, cost: RowCost) -> Interval
     return Interval(
         after(new_rows.low, max(0.0, cost.bytes - z_cost)) - noise,
         after(new_rows.mean, cost.bytes),
-        after(new_rows.high, cost.bytes + z_cost) + noise,
+        after(new_rows.high, cost.bytes + z_cost) + noise + cost.bytes * cost.copied(server, new_rows.high),
     )

@@ -1,56 +1,153 @@
-"""Generated growth of categories, as the forecast has to meet it: what is steady, bursty, late, skewed."""
+"""Generated growth of categories, as the forecast has to meet it, and the memory that real tables make of it.
+
+Growth over the samples is a power law (Heaps), a saturation, or the distinct values of a Zipf stream over a finite
+vocabulary, with a linear part; then bursts, a late surge, buckets of uneven size, plateaus, or an end of all growth.
+Memory is proportional to the rows, or that of hash tables that double at 80 % load and hold both copies of one of
+them while they do (DenseHashTable of TensorFlow 2.21, 1.0 to 1.25 times its slots resident).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 FAMILIES = ("steady", "bursty", "late-surge", "skewed")
+BUCKETS = 64
+INITIAL_SLOTS, LOAD_MAX = 256, 0.8
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One job: at each of T moments the samples trained, the categories and bytes of every PS [T, ps]."""
+    """One job at T moments: ``samples`` trained [T], ``rows`` of every bucket [T, BUCKETS].
+
+    ``row_bytes`` by the specification; ``resident`` times that is what a row, or slot, takes. ``slots`` 0: tables grow
+    row by row. ``stops`` tells that growth ended before the job; ``changes``, that after the first third it follows
+    another law than before: what it comes to cannot be known there.
+    """
 
     family: str
-    samples: np.ndarray
-    rows: np.ndarray
-    used_bytes: np.ndarray
+    samples: NDArray[np.int64]
+    rows: Floats
+    base_bytes: float
     row_bytes: float
+    resident: float
+    slots: int
+    noise: Floats
+    split: tuple[range, ...]
+    stops: bool = False
+    changes: bool = False
 
     @property
-    def need_bytes(self) -> int:
-        return int(self.used_bytes[-1].max())
+    def servers(self) -> int:
+        return len(self.split)
+
+    @cached_property
+    def _bytes(self) -> Floats:
+        """Of every bucket [T, BUCKETS]."""
+        return self.resident * self.row_bytes * (table_slots(self.rows, self.slots) if self.slots else self.rows)
+
+    def used_bytes(self, buckets: range, pod: int) -> Floats:
+        """Resident memory of a server with these buckets, as it is measured [T]."""
+        return (self.base_bytes + self._bytes[:, buckets].sum(1)) * (1 + 0.003 * self.noise[:, pod % BUCKETS])
+
+    def peak_bytes(self, buckets: range, pod: int) -> Floats:
+        """The most it took since the moment before [T]: of a table that doubled there were two for a while."""
+        used = self.used_bytes(buckets, pod)
+        if not self.slots:
+            return used
+        held = self._bytes[:, buckets]
+        old = np.where(np.diff(held, axis=0, prepend=held[:1]) > 0, np.roll(held, 1, axis=0), 0)
+        return used + old.max(1)
+
+
+def table_slots(rows: Floats, initial: int) -> Floats:
+    """Slots of tables that hold ``rows`` each."""
+    doublings = np.ceil(np.log2(np.maximum(rows, 1) / (LOAD_MAX * initial)))
+    return initial * 2.0 ** np.maximum(doublings, 0)
+
+
+def split(buckets: int, servers: int) -> list[range]:
+    """Neighbouring buckets for each server, as evenly as can be."""
+    edges = [buckets * index // servers for index in range(servers + 1)]
+    return [range(low, high) for low, high in pairwise(edges)]
 
 
 def generate(family: str, seed: int, moments: int = 120) -> Curve:
+    """The same curve for the same ``family`` and ``seed``."""
     rng = np.random.default_rng([seed, FAMILIES.index(family)])
     samples = np.cumsum(rng.uniform(0.7, 1.3, moments))
     samples *= 10 ** rng.uniform(5, 8) / samples[-1]
     x = samples / samples[-1]
-    exponent, drift = rng.uniform(0.4, 0.9), rng.uniform(0, 0.6)
-    growth = (1 - drift) * x**exponent + drift * x
-    if rng.random() < 0.25:
-        growth = -np.expm1(-x / rng.uniform(0.3, 1.5))
-    steps = np.diff(growth, prepend=0)
+    steps = np.diff(_law(rng, x), prepend=0)
     if family == "bursty":
         period = int(rng.integers(3, 10))
         phase = (np.arange(moments) + rng.integers(0, period)) % period < max(1, period // 3)
         steps *= np.where(phase, rng.uniform(2, 4), rng.uniform(0.2, 0.6))
     if family == "late-surge":
         steps[x > rng.uniform(0.55, 0.8)] *= rng.uniform(2, 4)
+    stops, changes = family != "late-surge" and rng.random() < 0.15, family == "late-surge"
+    if stops:
+        steps[x > rng.uniform(0.45, 0.75)] *= rng.uniform(0, 0.03)
+    elif rng.random() < 0.3:
+        begin = rng.uniform(0.15, 0.75)
+        end = begin + rng.uniform(0.08, 0.2)
+        steps[(x > begin) & (x < end)] *= rng.uniform(0, 0.1)
+        changes |= end > 1 / 3
     steps *= rng.gamma(50, 1 / 50, moments)
     categories = np.cumsum(steps) / steps.sum() * 10 ** rng.uniform(5.5, 7.3)
-    servers = int(rng.integers(1, 7))
-    shares = rng.dirichlet(np.full(servers, 4.0 if family == "skewed" else 400.0))
-    if family == "skewed":
-        drifting = np.clip(shares + np.linspace(0, 1, moments)[:, None] * rng.normal(0, 0.03, servers), 0.01, None)
-        split = drifting / drifting.sum(1, keepdims=True)
-    else:
-        split = np.tile(shares, (moments, 1))
-    rows = np.cumsum(np.diff(categories, prepend=0)[:, None] * split, axis=0)
-    row_bytes = float(rng.choice([136, 200, 330]))
-    base = rng.uniform(300e6, 700e6)
-    used = (base + row_bytes * rows) * (1 + 0.003 * rng.standard_normal(rows.shape))
-    return Curve(family, samples.astype(int), rows.astype(int), np.maximum(used, 0).astype(int), row_bytes)
+    servers, slots = int(rng.integers(1, 7)), INITIAL_SLOTS if rng.random() < 0.5 else 0
+    held = _split_unevenly(rng, servers) if family == "skewed" else split(BUCKETS, servers)
+    rows = np.cumsum(np.diff(categories, prepend=0)[:, None] * _shares(rng, family, held, moments), axis=0)
+    return Curve(
+        family,
+        samples.astype(np.int64),
+        rows,
+        base_bytes=float(rng.uniform(300e6, 700e6)),
+        row_bytes=float(rng.choice([136, 200, 330])),
+        resident=float(rng.uniform(1.0, 1.25)),
+        slots=slots,
+        noise=rng.standard_normal((moments, BUCKETS)),
+        split=tuple(held),
+        stops=stops,
+        changes=changes or stops,
+    )
+
+
+def _law(rng: np.random.Generator, x: Floats) -> Floats:
+    """Categories after the share ``x`` of the samples, 1 at the end."""
+    kind = rng.choice(["power", "saturation", "zipf"], p=[0.6, 0.2, 0.2])
+    drift = rng.uniform(0, 0.6)
+    if kind == "power":
+        grown = (1 - drift) * x ** rng.uniform(0.4, 0.9) + drift * x
+    elif kind == "saturation":
+        grown = -np.expm1(-x / rng.uniform(0.3, 1.5))
+    else:  # expected distinct values: the sum over ranks of 1 - exp(-n p), ranks in logarithmic groups
+        edges = np.unique(np.geomspace(1, 10 ** rng.uniform(5, 7), 300).astype(int)).astype(float)
+        rank, width = np.sqrt(edges[:-1] * edges[1:]), np.diff(edges)
+        chance = rank ** -rng.uniform(0.8, 1.4)
+        drawn = edges[-1] * 10 ** rng.uniform(-0.5, 1.5) * x
+        grown = (width * -np.expm1(-drawn[:, None] * chance / (width @ chance))).sum(1)
+    return grown / grown[-1]
+
+
+def _split_unevenly(rng: np.random.Generator, servers: int) -> list[range]:
+    """Neighbouring buckets: one server may hold several times as many as another."""
+    counts = 1 + rng.multinomial(BUCKETS - servers, rng.dirichlet(np.full(servers, 4.0)))
+    edges = [0, *np.cumsum(counts).tolist()]
+    return [range(low, high) for low, high in pairwise(edges)]
+
+
+def _shares(rng: np.random.Generator, family: str, held: list[range], moments: int) -> Floats:
+    """Of every bucket in the new categories [T, BUCKETS]; a good hash is nearly even. Skew drifts with time."""
+    even = np.tile(rng.dirichlet(np.full(BUCKETS, 1e5)), (moments, 1))
+    if family != "skewed":
+        return even
+    drift = 1 + np.linspace(0, 1, moments)[:, None] * rng.normal(0, 0.1, len(held))
+    shares = even * np.repeat(np.clip(drift, 0.2, None), [len(buckets) for buckets in held], axis=1)
+    return shares / shares.sum(1, keepdims=True)

@@ -6,14 +6,15 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from curves import FAMILIES, generate
+from curves import BUCKETS, FAMILIES, Curve, generate, split
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from play import play
+from play import Case, play
 from pydantic import TypeAdapter
 from stretto_core.machine import Action, Emit
 from stretto_core.memory import (
     GrowthPoint,
+    Interval,
     LimitChanged,
     MemoryMeasured,
     OomForecast,
@@ -22,12 +23,14 @@ from stretto_core.memory import (
     RowCost,
     ServerLeft,
     ServerMeasured,
+    ServerUsage,
     WatchClosed,
     WatchError,
     WatchOpened,
     WatchSettings,
     WatchState,
     add_point,
+    bytes_at,
     fit_growth,
 )
 
@@ -35,29 +38,45 @@ MIB = 2**20
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_no_curve_runs_out_of_memory_and_no_request_is_wasteful(family: str) -> None:
-    """8 jobs of each family, begun with too little memory."""
-    rng = np.random.default_rng(5)
-    played = []
-    for seed in range(100, 108):
-        curve = generate(family, seed, moments=60)
-        first = curve.used_bytes[3].max() / curve.need_bytes
-        played.append(play(curve, first + (1 - first) * rng.uniform(0.2, 0.9)))
-    assert not any(outcome.oom for outcome in played)
-    assert all(outcome.foreseen for outcome in played)
-    assert np.mean([outcome.worst_request for outcome in played]) <= 1.15
-    assert np.mean([outcome.over_provision for outcome in played]) <= 0.15
-    if family != "late-surge":  # nobody can know of a surge before it comes
-        assert np.median([abs(outcome.end_error) for outcome in played]) <= 0.05
-        assert np.mean([outcome.covered for outcome in played]) >= 0.8
+def test_no_curve_runs_out_of_memory_and_little_is_held_that_is_not_needed(family: str) -> None:
+    """A few of the benchmark's curves (tests/bench/memory.py plays 200 of them, and others)."""
+    curves = [generate(family, seed, moments=90) for seed in range(500, 506)]
+    played = [play(curve, Case.draw(seed)) for seed, curve in enumerate(curves)]
+    assert [outcome.oom_at for outcome in played] == [None] * len(played)
+    assert all(outcome.foreseen for outcome in played if outcome.would_oom)
+    assert np.mean([outcome.end_over for outcome in played]) <= 0.2
+    assert np.mean([outcome.mean_over for outcome in played]) <= 0.25
 
 
 @pytest.mark.parametrize("family", ["steady", "skewed"])
 def test_memory_that_is_not_needed_is_given_back(family: str) -> None:
-    for seed in range(3):
-        outcome = play(generate(family, seed, moments=60), limit_share=3.0)
-        assert not outcome.oom
-        assert outcome.over_provision <= 0.2
+    curves = [curve for seed in range(8) if not (curve := generate(family, seed)).changes]
+    for curve in curves[:3]:
+        outcome = play(curve, Case(share=-3.0))
+        assert outcome.began_over > 1.9
+        assert outcome.oom_at is None
+        assert outcome.end_over <= 0.2
+
+
+@given(
+    gains=st.lists(st.floats(0.0, 1.0) | st.sampled_from([0.0, 0.1, 1.0]), min_size=50, max_size=80),
+    share=st.floats(0.02, 0.9),
+    resize=st.integers(1, 3),
+    slots=st.sampled_from([0, 256]),
+    servers=st.integers(1, 5),
+    scale=st.floats(1e3, 1e5),
+)
+@settings(max_examples=25, deadline=None)
+def test_whatever_grows_foreseeably_does_not_run_out(
+    gains: list[float], share: float, resize: int, slots: int, servers: int, scale: float
+) -> None:
+    """No law at all: windows in which nothing comes, or anything. An OOM is left to what nobody could foresee."""
+    rows = np.cumsum(np.array([1.0, *gains]))[:, None] * np.full(BUCKETS, scale / BUCKETS)
+    samples = 10_000 * np.arange(1, len(rows) + 1)
+    noise = np.zeros((len(rows), BUCKETS))
+    curve = Curve("any", samples, rows, 5e8, 200.0, 1.1, slots, noise, tuple(split(BUCKETS, servers)))
+    outcome = play(curve, Case(share, resize))
+    assert not outcome.oom_foreseeable
 
 
 @given(
@@ -184,6 +203,54 @@ def test_it_speaks_when_there_is_news_only() -> None:
     told = grow_linearly(Watch(), 4096 * MIB, steps=40)
     assert 3 <= len(told) <= 10  # 200 s: the first words, then one in 30 s
     assert {forecast.action for forecast in told} <= {"none", "shrink"}
+
+
+def test_a_worker_that_does_not_come_leaves_memory_watched() -> None:
+    """While a plan is not reached the profile is not settled, for minutes if a pod cannot be placed; tables grow on."""
+    watch = Watch(row_bytes=14_400.0)
+    told = [
+        watch.measure(10_000 * k, [600 * MIB + 14_400 * 2000 * k] * 2, 900 * MIB, [2000 * k] * 2, settled=k < 4)
+        for k in range(1, 11)
+    ]
+    assert any(forecast.action == "grow" for forecast in told[4:] if forecast)
+
+
+def test_what_rows_cost_is_not_forgotten_when_buckets_move() -> None:
+    """New servers have no history of their own: by the specification alone they would get a fifth too little."""
+    watch = Watch(row_bytes=14_400.0, total=400_000)
+    for k in range(1, 21):
+        watch.measure(10_000 * k, [600 * MIB + 18_000 * 2000 * k] * 2, 4096 * MIB, [2000 * k] * 2)
+    for k in range(21, 23):
+        rows = [1000 * k] * 4
+        watch.measure(10_000 * k, [600 * MIB + 18_000 * r for r in rows], 4096 * MIB, rows, 16)
+    cost = watch.machine.state.cost
+    assert cost is not None
+    assert cost.bytes == pytest.approx(18_000, rel=0.03)
+
+
+def test_a_doubling_holds_one_table_twice() -> None:
+    """A server of few, large tables was killed while it copied the last of them, with every byte it kept foreseen."""
+    cost, server = RowCost(MIB, 0.0, 256), ServerUsage()
+    for rows in (2 * 150, 2 * 160, 2 * 170):
+        server.add(rows, int(100 * MIB + MIB * cost.units(rows, 2)), 2**40, 2)
+    after = bytes_at(server, Interval(300.0, 300.0, 300.0), cost)
+    assert after.mean == pytest.approx(MIB * (100 + 2 * 512), rel=0.01)
+    assert after.high >= MIB * (100 + 2 * 512 + 256)
+
+
+def test_a_certain_end_is_asked_for_though_the_moment_of_the_next_doubling_is_not() -> None:
+    """A watch that stopped at the first uncertain moment asked for part of a doubling, and again, and too late."""
+    cost, told = RowCost(40_000.0, 0.0, 256), []
+    watch = Watch(row_bytes=40_000.0, slots=256, total=400_000)
+    rng, rows = np.random.default_rng(1), 0.0
+    for k in range(1, 25):
+        rows += 32 * 15 * rng.uniform(0.6, 1.4)  # about 600 a table at the end; they double at 204 and at 409
+        used = int(600 * MIB + 40_000 * cost.units(rows, 32))
+        told.append(watch.measure(10_000 * k, [used] * 2, 1300 * MIB, [int(rows)] * 2))
+    end = 600 * MIB + 40_000 * 32 * 1024
+    first = next(forecast for forecast in told if forecast and forecast.action == "grow")
+    assert first.samples_done < 220_000, "the doubling comes at about 270,000"
+    assert first.recommended_bytes == pytest.approx(end, rel=0.08)
 
 
 def test_a_move_of_buckets_starts_a_servers_series_anew() -> None:
