@@ -82,6 +82,9 @@ def test_only_one_is_measured_again(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 PROMISED = {
     "idle": ["control plane, ready", "control plane, resident", "control plane, idle CPU"],
     "dispatcher": ["durable next, 8 clients, one job", "durable next, p99"],
+    "runtime": ["runtime beside bare pull-and-ack"],
+    "peer": ["durable next beside DLRover's local master"],
+    "intake": ["profiler intake, sustained", "profiler intake, resident"],
     "trainer": [
         "training steps, 2 workers, 2 parameter servers",
         "longest pause, 2 -> 3 servers live, beside a restart",

@@ -16,6 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,25 +36,40 @@ def run() -> list[dict[str, Any]]:
 
 
 async def _measure(sync: str) -> list[dict[str, Any]]:
+    async with dispatching(sync) as dispatcher:
+        rounds = [await a_round(dispatcher, number) for number in range(ROUNDS)]
+    return _rows(rounds, sync)
+
+
+class Dispatching(NamedTuple):
+    """A dispatcher that knows the job. ``paid``: it and its server, whose CPU time is told."""
+
+    client: Client
+    url: str
+    paid: tuple[int, int]
+
+
+@asynccontextmanager
+async def dispatching(sync: str = "") -> AsyncIterator[Dispatching]:
+    """One replica on a server of its own."""
     with tempfile.TemporaryDirectory(prefix="stretto-bench-") as name:
         folder = Path(name)
         server = EmbeddedServer(folder / "nats", secured=False, sync_interval=sync)
         await server.start()
         client = await Client.connect(server.url)
-        await provision(client.bus)
+        await provision(client.bus, sync_interval=sync)
         environment = {**os.environ, "STRETTO_NATS_URL": server.url, "STRETTO_STATE_FOLDER": str(folder)}
         command = [sys.executable, "-m", "stretto_dispatcher"]
         dispatcher = await asyncio.create_subprocess_exec(*command, env=environment, stdout=subprocess.DEVNULL)
         try:
             await _submit(client)
-            paid = (dispatcher.pid, server.pid)
-            rounds = [await _round(client, server.url, number, paid) for number in range(ROUNDS)]
+            assert server.pid is not None
+            yield Dispatching(client, server.url, (dispatcher.pid, server.pid))
         finally:
             dispatcher.terminate()
             await asyncio.wait_for(dispatcher.wait(), 20)
             await client.close()
             server.stop()
-    return _rows(rounds, sync)
 
 
 async def _submit(client: Client) -> None:
@@ -79,8 +96,9 @@ class Round(NamedTuple):
     clients_us: float
 
 
-async def _round(client: Client, url: str, number: int, paid: tuple[int, ...]) -> Round:
-    """The serial acknowledgements are measured before and after. ``paid``: processes whose CPU time is told."""
+async def a_round(dispatcher: Dispatching, number: int) -> Round:
+    """The serial acknowledgements are measured before and after."""
+    client, url, paid = dispatcher
     before = await _serial(client)
     begun = [_cpu_s(pid) for pid in paid]
     share = CLIENTS // PROCESSES
@@ -132,15 +150,15 @@ def _rows(rounds: list[Round], sync: str) -> list[dict[str, Any]]:
         f"{name} {statistics.median(getattr(each, name + '_us') for each in rounds):.0f}"
         for name in ("dispatcher", "server", "clients")
     ]
-    barred = not sync
+    least = 1.0 if sync else 0.5
     throughput = {
         "name": f"durable next, 8 clients, one job{mode}",
         "value": statistics.median(each.pairs for each in rounds),
         "unit": "pairs/s",
         "baseline": statistics.median(each.serial for each in rounds),
         "ratio": ratio,
-        "bar": ">= 0.5 x serial publish-ack" if barred else "",
-        "ok": ratio >= 0.5 if barred else None,
+        "bar": f">= {least} x serial publish-ack",
+        "ok": ratio >= least,
         "note": f"median of {ROUNDS} rounds ({spread}); us CPU/pair: {', '.join(costs)}; load {os.getloadavg()[0]:.1f}",
     }
     latency = {
@@ -149,8 +167,8 @@ def _rows(rounds: list[Round], sync: str) -> list[dict[str, Any]]:
         "unit": "ms",
         "baseline": None,
         "ratio": None,
-        "bar": "<= 20 ms" if barred else "",
-        "ok": p99_ms <= 20 if barred else None,
+        "bar": "" if sync else "<= 20 ms",
+        "ok": None if sync else p99_ms <= 20,
         "note": f"p50 {p50_ms:.1f} ms",
     }
     return [throughput, latency]

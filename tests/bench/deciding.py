@@ -1,0 +1,216 @@
+"""From telemetry to the plan that it causes: profiler, fitter, planner and arbiter, among 200 and 1,000 live jobs.
+
+A live job has 2 workers and 1 parameter server, each of which reports every second, as the trainer's do, and its ledger
+tells its progress every two seconds; only the training is left out (``fleet``). What is decided is applied a second
+later, as an actuator would. Measured is the time between two stamps of the server: of the report that closed the window
+after which something was decided, and of that decision (``plan-decided`` or ``plan-refused``). The ids of the messages
+between them tell what caused what. So all that is waited for by design is before it (the window of 5 s, three settled
+windows before a measurement is proposed), and of decisions only those that a proposal of the planner caused count:
+what the arbiter chooses in its rounds waits up to 2 s, as it should.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import uvloop
+from stretto_runtime import Client, EmbeddedServer, provision
+from stretto_runtime.bus import EVENTS
+from stretto_runtime.log import scan
+from stretto_wire import events
+from stretto_wire.base import Message
+
+from tests.bench.fleet import Job, cpu_s, fleet, sent, store
+
+SERVICES = ("profiler", "fitter", "planner", "arbiter")
+BARS_S = {200: 0.25, 1000: 1.0}
+WORKERS, SERVERS = 2, 1
+REPORT_S, PROGRESS_S, APPLY_S, BEAT_S = 1.0, 2.0, 1.0, 0.01
+ARRIVAL_S, MEASURED_S = 30.0, 40.0
+CHAIN = ("profile-measured", "model-fitted", "plan-proposed")
+ROOM = {
+    f"STRETTO_{service}_{name}": size
+    for service in ("PLANNER", "ARBITER")
+    for name, size in (("CPU_CORES", "90000"), ("MEMORY_BYTES", str(2**50)))
+}
+
+
+class Decisions(NamedTuple):
+    """Seconds from telemetry to decision; how many of each kind were decided in all; busy share of a core."""
+
+    latencies_s: list[float]
+    kinds: Counter[str]
+    busy: dict[str, float]
+
+
+def run() -> list[dict[str, Any]]:
+    """A row for each number of live jobs."""
+    return [_row(count, _measured(count)) for count in BARS_S]
+
+
+def _measured(count: int) -> Decisions:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
+        return loop.run(_measure(count))
+
+
+def _row(count: int, decisions: Decisions) -> dict[str, Any]:
+    ordered, bar_s = sorted(decisions.latencies_s), BARS_S[count]
+    if len(ordered) < 100:
+        raise RuntimeError(f"{len(ordered)} decisions with {count} jobs: too few for a p99; {decisions.kinds}")
+    p99_s = ordered[int(0.99 * len(ordered))]
+    busy = " ".join(f"{name} {share:.0%}" for name, share in decisions.busy.items())
+    return {
+        "name": f"telemetry to plan, p99, {count} live jobs",
+        "value": 1000 * p99_s,
+        "unit": "ms",
+        "baseline": None,
+        "ratio": None,
+        "bar": f"<= {1000 * bar_s:.0f} ms",
+        "ok": p99_s <= bar_s,
+        "note": f"p50 {1000 * statistics.median(ordered):.0f} ms of {len(ordered)} decisions; of a core: {busy}; "
+        f"load {os.getloadavg()[0]:.1f}",
+    }
+
+
+async def _measure(count: int) -> Decisions:
+    with tempfile.TemporaryDirectory(prefix="stretto-bench-") as name:
+        folder = Path(name)
+        server = EmbeddedServer(folder / "nats", secured=False)
+        await server.start()
+        client = await Client.connect(server.url)
+        try:
+            await provision(client.bus)
+            async with AsyncExitStack() as stack:
+                pids = {each: await stack.enter_async_context(_service(each, server, folder)) for each in SERVICES}
+                pids["server"] = server.pid or 0
+                return await _live(client, fleet(count, WORKERS, SERVERS), pids)
+        finally:
+            await client.close()
+            server.stop()
+
+
+@asynccontextmanager
+async def _service(name: str, server: EmbeddedServer, folder: Path) -> AsyncIterator[int]:
+    """One replica, ready; its process id."""
+    environment = {**os.environ, **ROOM, "STRETTO_NATS_URL": server.url, "STRETTO_STATE_FOLDER": str(folder)}
+    command = [sys.executable, "-m", f"stretto_{name}"]
+    process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=subprocess.DEVNULL)
+    try:
+        async with asyncio.timeout(60):
+            while not await asyncio.to_thread(_ready, folder / "run" / f"{name}.json"):
+                await asyncio.sleep(0.1)
+        yield process.pid
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        await asyncio.wait_for(process.wait(), 30)
+
+
+def _ready(path: Path) -> bool:
+    try:
+        port = json.loads(path.read_text())["port"]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as answer:
+            return bool(json.load(answer)["ready"])
+    except (OSError, ValueError):
+        return False
+
+
+async def _live(client: Client, jobs: list[Job], pids: dict[str, int]) -> Decisions:
+    """The jobs arrive one after another, so that their windows end at different times, and live on together."""
+    world = World(client, jobs)
+    acting = asyncio.create_task(world.act())
+    try:
+        await world.live(ARRIVAL_S)
+        first = await client.last_seq()
+        before = {name: cpu_s(pid) for name, pid in pids.items()}
+        begin = time.perf_counter()
+        await world.live(MEASURED_S)
+        took_s = time.perf_counter() - begin
+        busy = {name: (cpu_s(pid) - before[name]) / took_s for name, pid in pids.items()}
+    finally:
+        acting.cancel()
+    return await _caused(client, first, busy)
+
+
+class World:
+    """Pods, ledgers and the actuator of all jobs."""
+
+    def __init__(self, client: Client, jobs: list[Job]) -> None:
+        self._client = client
+        self._jobs = {job.name: job for job in jobs}
+        self._coming = list(jobs)
+        self._here: list[Job] = []
+        self._gap_s = ARRIVAL_S / len(jobs)
+        self._applying: set[asyncio.Task[None]] = set()
+
+    async def live(self, seconds: float) -> None:
+        """Everybody tells what is due."""
+        end = time.time() + seconds
+        next_job = time.time()
+        while (now := time.time()) < end:
+            while self._coming and now >= next_job:
+                job = self._coming.pop(0)
+                next_job += self._gap_s
+                await store(self._client, [job.submitted(10**12)])
+                self._here.append(job)
+            await self._tell(now)
+            await asyncio.sleep(BEAT_S)
+
+    async def _tell(self, now: float) -> None:
+        """As pods do: nobody waits for an acknowledgement."""
+        for job in self._here:
+            due: list[Message] = [job.report(pod, now) for pod in job.pods if now - pod.told_s >= REPORT_S]
+            if job.pods and now - job.progressed_s >= PROGRESS_S:
+                due.append(job.progressed(now))
+            for message in due:
+                await self._client.bus.send(*sent(message, now))
+
+    async def act(self) -> None:
+        """Apply what is decided."""
+        async for event in self._client.events(patterns=["evt.v1.arbiter.plan-decided.*"]):
+            if isinstance(event.message, events.PlanDecided):
+                task = asyncio.create_task(self._apply(event.message))
+                self._applying.add(task)
+                task.add_done_callback(self._applying.discard)
+
+    async def _apply(self, decided: events.PlanDecided) -> None:
+        await asyncio.sleep(APPLY_S)
+        job = self._jobs[decided.job]
+        await store(self._client, job.under(decided.plan, decided.version, time.time()))
+
+
+async def _caused(client: Client, first: int, busy: dict[str, float]) -> Decisions:
+    """Follow the ids of every decision back to the report; an input's id is ``<service>:<its sequence>…``."""
+    told: dict[int, tuple[str, int, str]] = {}
+    latencies_s: list[float] = []
+    kinds: Counter[str] = Counter()
+    patterns = [f"*.evt.v1.*.{name}.*" for name in (*CHAIN, "plan-decided", "plan-refused")]
+    async for stored in scan(client.bus, EVENTS, patterns, headers_only=True):
+        name = stored.subject.split(".")[4]
+        cause = int(stored.headers["Nats-Msg-Id"].split(":")[1].partition(".")[0])
+        if name in CHAIN:
+            told[stored.seq] = name, cause, stored.headers["ce-time"]
+            continue
+        kinds[name] += 1
+        chain = [told.get(cause)]
+        while chain[-1] is not None and len(chain) < len(CHAIN):
+            chain.append(told.get(chain[-1][1]))
+        if stored.seq > first and [each and each[0] for each in chain] == list(reversed(CHAIN)):
+            assert chain[-1] is not None
+            latencies_s.append(stored.time_s - datetime.fromisoformat(chain[-1][2]).timestamp())
+    return Decisions(latencies_s, kinds, busy)

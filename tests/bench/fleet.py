@@ -1,0 +1,177 @@
+"""Jobs that exist only by what their pods would say: the telemetry of real pods without their training.
+
+A job under a plan trains in lockstep with its equation T(workers, ps) = a + b / ps + c workers / ps (seconds a step);
+its reports are those of ``stretto.worker`` and ``stretto.ps``, counters included.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+import psutil
+from stretto_runtime import Client
+from stretto_runtime.handling import event_headers
+from stretto_wire import events, telemetry, values
+from stretto_wire.base import Message
+from stretto_wire.registry import encode, subject_of
+from stretto_wire.spec import JobSpec
+
+GIB = 2**30
+BATCH_SIZE = 512
+IN_FLIGHT = 500
+
+
+@dataclass
+class Pod:
+    """``told_s``: end of its last report."""
+
+    name: str
+    told_s: float
+    steps: int = 0
+
+    @property
+    def role(self) -> str:
+        return self.name.partition("-")[0]
+
+
+@dataclass
+class Job:
+    """One job: the plan in force, and its pods."""
+
+    name: str
+    plan: values.Plan
+    version: int = 1
+    pods: list[Pod] = field(default_factory=list[Pod])
+    progressed_s: float = 0.0
+    next_number: dict[str, int] = field(default_factory=lambda: {"worker": 0, "ps": 0})
+
+    @property
+    def step_time_s(self) -> float:
+        workers, ps = self.plan.workers, self.plan.ps
+        return 0.02 + 0.02 / ps + 0.004 * workers / ps
+
+    def submitted(self, samples: int) -> events.JobSubmitted:
+        document = {
+            "name": self.name,
+            "model": {"entry": "none:None"},
+            "dataset": {"samples": samples, "batch_size": BATCH_SIZE},
+            "resources": {"initial": self.plan.model_dump()},
+        }
+        return events.JobSubmitted(job=self.name, spec=JobSpec.parse(document))
+
+    def progressed(self, now: float) -> events.JobProgressed:
+        """What its ledger tells."""
+        self.progressed_s = now
+        done = sum(pod.steps for pod in self.pods if pod.role == "worker") * BATCH_SIZE
+        return events.JobProgressed(
+            job=self.name,
+            samples_done=done,
+            samples_total=10**12,
+            epoch=0,
+            samples_per_s=BATCH_SIZE * self.plan.workers / self.step_time_s,
+            shards_leased=self.plan.workers,
+            shards_requeued_total=0,
+        )
+
+    def under(self, plan: values.Plan, version: int, now: float) -> list[Message]:
+        """What the actuator tells when the pods are as ``plan`` wants them."""
+        self.plan, self.version = plan, version
+        told: list[Message] = []
+        for role, wanted in (("ps", plan.ps), ("worker", plan.workers)):
+            own = [pod for pod in self.pods if pod.role == role]
+            for pod in own[wanted:]:
+                self.pods.remove(pod)
+                told.append(
+                    events.PodExited(job=self.name, pod=pod.name, role=pod.role, reason="stopped", exit_code=0)  # type: ignore[arg-type]
+                )
+            told += [self._started(role, now) for _ in range(wanted - len(own))]
+        return [*told, events.PlanApplied(job=self.name, version=version, plan=plan, took_s=1.0)]
+
+    def _started(self, role: str, now: float) -> events.PodStarted:
+        number = self.next_number[role]
+        self.next_number[role] += 1
+        pod = Pod(f"{role}-{number}", now)
+        self.pods.append(pod)
+        return events.PodStarted(
+            job=self.name,
+            pod=pod.name,
+            role=role,  # type: ignore[arg-type]
+            plan_version=self.version,
+            address="",
+            cpu_cores=1.0,
+            memory_bytes=GIB,
+            took_s=1.0,
+            cause="plan",
+        )
+
+    def report(self, pod: Pod, now: float) -> telemetry.WorkerReported | telemetry.PsReported:
+        """What the pod says at ``now`` of the time since its last report."""
+        window_s = max(now - pod.told_s, 1e-3)
+        steps = int(window_s / self.step_time_s)
+        pod.told_s, pod.steps = now, pod.steps + steps
+        common = {
+            "job": self.name,
+            "pod": pod.name,
+            "ended_at_s": now,
+            "window_s": window_s,
+            "cpu_used_cores": 0.7,
+            "cpu_limit_cores": 1.0,
+            "memory_used_bytes": GIB // 2,
+            "memory_limit_bytes": GIB,
+        }
+        if pod.role == "ps":
+            return telemetry.PsReported(
+                **common,  # type: ignore[arg-type]
+                updates=steps * self.plan.workers,
+                update_time_s=0.001,
+                applied_samples_total=pod.steps * self.plan.workers * BATCH_SIZE,
+                categories=100_000,
+                buckets=max(1, 256 // self.plan.ps),
+            )
+        return telemetry.WorkerReported(
+            **common,  # type: ignore[arg-type]
+            plan_version=self.version,
+            steps=steps,
+            steps_total=pod.steps,
+            samples_total=pod.steps * BATCH_SIZE,
+            step_time_s=self.step_time_s,
+            longest_gap_s=1.5 * self.step_time_s,
+            times=values.StepTimes(
+                emb_s=0.3 * self.step_time_s,
+                grad_s=0.4 * self.step_time_s,
+                upd_s=0.2 * self.step_time_s,
+                sync_s=0.1 * self.step_time_s,
+            ),
+        )
+
+
+def fleet(count: int, workers: int, ps: int) -> list[Job]:
+    """Jobs with one plan and no pods yet."""
+    plan = values.Plan(
+        workers=workers,
+        ps=ps,
+        worker_cpu_cores=1.0,
+        ps_cpu_cores=1.0,
+        worker_memory_bytes=GIB,
+        ps_memory_bytes=GIB,
+    )
+    return [Job(f"job-{number}", plan) for number in range(count)]
+
+
+def sent(message: Message, now: float) -> tuple[str, bytes, dict[str, str]]:
+    """Subject, data and headers as a pod sends its report."""
+    message_id = f"{message.job}:{getattr(message, 'pod', '')}:{now}"
+    return subject_of(message), encode(message), event_headers(message, message_id, now, "pod", "")
+
+
+async def store(client: Client, messages: list[Message]) -> None:
+    """Publish in order, many at a time."""
+    for begin in range(0, len(messages), IN_FLIGHT):
+        part = messages[begin : begin + IN_FLIGHT]
+        await asyncio.gather(*[await client.bus.post(subject_of(each), encode(each)) for each in part])
+
+
+def cpu_s(pid: int) -> float:
+    """User and system seconds of a process so far."""
+    return sum(psutil.Process(pid).cpu_times()[:2])

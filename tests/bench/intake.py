@@ -1,0 +1,236 @@
+"""The profiler's intake: 2,000 jobs of 50 pods, as fast as one replica takes it in, and at 3,300 messages a second.
+
+Each pod reports every 30 s, so a job's five-second window has eight reports and one message in eight closes a window.
+*As fast as it can*: a backlog that was stored at that pace while no replica ran; the rate is of the replica's own
+count of handled inputs, between a tenth and the end of the backlog, so its start does not count. The baseline is
+nats-py's bare pull-and-ack loop over the same messages, before and after, on the same server. *Sustained*: the replica
+runs while the messages come; memory is what is resident, at its highest after the jobs are known; behind is what it
+had not handled at the end. ``INTAKE_MINUTES`` says how long (default 1; the promise is for 5).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+from stretto_runtime import Client, EmbeddedServer, provision
+
+from tests.bench.fleet import Job, cpu_s, fleet, sent, store
+from tests.bench.runtime import bare_rate
+
+JOBS, WORKERS, SERVERS, EVERY_S = 2_000, 40, 10, 30.0
+RATE = JOBS * (WORKERS + SERVERS) / EVERY_S
+BACKLOG_S, ROUNDS = 10.0, 3
+BEAT_S = 0.02
+MINUTES = "INTAKE_MINUTES"
+GIVE_UP_S = 180.0
+MIB = 2**20
+MEMORY_BAR_MIB, RATIO_BAR = 300.0, 0.5
+
+
+class Round(NamedTuple):
+    """Messages a second; CPU microseconds of the replica for one."""
+
+    rate: float
+    bare: float
+    cpu_us: float
+
+
+class Sustained(NamedTuple):
+    """Messages a second, highest resident MiB and before, seconds behind at the end, CPU microseconds a message."""
+
+    rate: float
+    resident_mib: float
+    resident_before_mib: float
+    behind_s: float
+    cpu_us: float
+
+
+def run() -> list[dict[str, Any]]:
+    """Rows for the rate beside the bare loop, the sustained rate and its memory."""
+    rounds, sustained = asyncio.run(_measure(60 * float(os.environ.get(MINUTES, "1"))))
+    ratios = [each.rate / each.bare for each in rounds]
+    ratio = statistics.median(ratios)
+    spread = " ".join(f"{each:.2f}" for each in ratios)
+    cpu_us = statistics.median(each.cpu_us for each in rounds)
+    minutes = f"{float(os.environ.get(MINUTES, '1')):g} min at {sustained.rate:.0f}/s"
+    return [
+        {
+            "name": f"profiler intake, {JOBS} jobs of {WORKERS + SERVERS} pods",
+            "value": statistics.median(each.rate for each in rounds),
+            "unit": "messages/s",
+            "baseline": statistics.median(each.bare for each in rounds),
+            "ratio": ratio,
+            "bar": f">= {RATIO_BAR} x bare loop",
+            "ok": ratio >= RATIO_BAR,
+            "note": f"median of {ROUNDS} rounds ({spread}); {cpu_us:.0f} us CPU a message; "
+            f"load {os.getloadavg()[0]:.1f}",
+        },
+        {
+            "name": "profiler intake, sustained",
+            "value": sustained.rate,
+            "unit": "messages/s",
+            "baseline": None,
+            "ratio": None,
+            "bar": f">= {RATE:.0f} messages/s, at most 1 s behind",
+            "ok": sustained.rate >= 0.99 * RATE and sustained.behind_s <= 1,
+            "note": f"{minutes}; {sustained.behind_s:.2f} s behind; {sustained.cpu_us:.0f} us CPU a message",
+        },
+        {
+            "name": "profiler intake, resident",
+            "value": sustained.resident_mib,
+            "unit": "MiB",
+            "baseline": None,
+            "ratio": None,
+            "bar": f"<= {MEMORY_BAR_MIB:.0f} MiB",
+            "ok": sustained.resident_mib <= MEMORY_BAR_MIB,
+            "note": f"highest in {minutes}; {sustained.resident_before_mib:.0f} MiB before",
+        },
+    ]
+
+
+class Replica:
+    """A profiler in a process of its own."""
+
+    def __init__(self, process: asyncio.subprocess.Process, folder: Path) -> None:
+        self.pid = process.pid
+        self._run = folder / "run" / "profiler.json"
+
+    async def handled(self) -> int:
+        """Messages handled since it was started; 0 before it answers."""
+        try:
+            address = json.loads(self._run.read_text())
+            if address["pid"] != self.pid:
+                return 0
+            url = f"http://127.0.0.1:{address['port']}/metrics"
+            text = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=10).read().decode())
+        except (OSError, ValueError):
+            return 0
+        name = 'stretto_inputs_total{kind="message",service="profiler"}'
+        return int(float(next((line.split()[-1] for line in text.splitlines() if line.startswith(name)), "0")))
+
+    async def until(self, count: int) -> None:
+        """Until it has handled so many."""
+        give_up_s = time.monotonic() + GIVE_UP_S
+        while (handled := await self.handled()) < count:
+            if time.monotonic() > give_up_s:
+                raise RuntimeError(f"the profiler has handled {handled} messages in {GIVE_UP_S:.0f} s, not {count}")
+            await asyncio.sleep(0.05)
+
+    def resident_mib(self) -> float:
+        return psutil.Process(self.pid).memory_info().rss / MIB
+
+
+@asynccontextmanager
+async def profiler(server: EmbeddedServer, folder: Path) -> AsyncIterator[Replica]:
+    """One replica; it leaves in peace."""
+    environment = {**os.environ, "STRETTO_NATS_URL": server.url, "STRETTO_STATE_FOLDER": str(folder)}
+    command = [sys.executable, "-m", "stretto_profiler"]
+    process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=subprocess.DEVNULL)
+    try:
+        yield Replica(process, folder)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        await asyncio.wait_for(process.wait(), 30)
+
+
+async def _measure(sustained_s: float) -> tuple[list[Round], Sustained]:
+    with tempfile.TemporaryDirectory(prefix="stretto-bench-") as name:
+        folder = Path(name)
+        server = EmbeddedServer(folder / "nats", secured=False)
+        await server.start()
+        client = await Client.connect(server.url)
+        try:
+            await provision(client.bus)
+            jobs = fleet(JOBS, WORKERS, SERVERS)
+            await _introduce(client, server, folder, jobs)
+            feed = Feed(client, jobs)
+            rounds = [await _round(client, server, folder, feed) for _ in range(ROUNDS)]
+            return rounds, await _sustained(server, folder, feed, sustained_s)
+        finally:
+            await client.close()
+            server.stop()
+
+
+async def _introduce(client: Client, server: EmbeddedServer, folder: Path, jobs: list[Job]) -> None:
+    """Every job and its pods, as gateway and actuator would tell; returns once a profiler has saved that."""
+    now, told = time.time(), 0
+    async with profiler(server, folder) as replica:
+        for job in jobs:
+            messages = [job.submitted(10**12), *job.under(job.plan, 1, now)]
+            told += len(messages)
+            await store(client, messages)
+        await replica.until(told)
+
+
+class Feed:
+    """The reports of all pods, each in its turn, so that those of a job are spread over the time."""
+
+    def __init__(self, client: Client, jobs: list[Job]) -> None:
+        self._client = client
+        self._turns = [(job, job.pods[index]) for index in range(WORKERS + SERVERS) for job in jobs]
+        self._turn = 0
+
+    async def run(self, seconds: float) -> int:
+        """Report at the pods' pace, beginning where the last run ended; how many."""
+        started, told = time.perf_counter(), 0
+        while (passed_s := time.perf_counter() - started) < seconds:
+            due = min(int(passed_s * RATE) - told, 1000)
+            now, answers = time.time(), []
+            for _ in range(due):
+                job, pod = self._turns[self._turn % len(self._turns)]
+                self._turn += 1
+                answers.append(await self._client.bus.post(*sent(job.report(pod, now), now)))
+            told += due
+            await asyncio.gather(*answers)
+            await asyncio.sleep(BEAT_S)
+        return told
+
+
+async def _round(client: Client, server: EmbeddedServer, folder: Path, feed: Feed) -> Round:
+    first = await client.last_seq() + 1
+    count = await feed.run(BACKLOG_S)
+    before = await bare_rate(server.url, "*.tel.v1.*.*.*", count, first)
+    async with profiler(server, folder) as replica:
+        await replica.until(count // 10)
+        begin, begun_s, begun = time.perf_counter(), cpu_s(replica.pid), await replica.handled()
+        await replica.until(count)
+        took_s, spent_s = time.perf_counter() - begin, cpu_s(replica.pid) - begun_s
+    after = await bare_rate(server.url, "*.tel.v1.*.*.*", count, first)
+    return Round((count - begun) / took_s, (before + after) / 2, 1e6 * spent_s / (count - begun))
+
+
+async def _sustained(server: EmbeddedServer, folder: Path, feed: Feed, seconds: float) -> Sustained:
+    async with profiler(server, folder) as replica:
+        warm = await feed.run(5.0)
+        await replica.until(warm)
+        resident = [replica.resident_mib()]
+        watching = asyncio.create_task(_watch(replica, resident))
+        begin, begun_s = time.perf_counter(), cpu_s(replica.pid)
+        count = await feed.run(seconds)
+        fed_s = time.perf_counter() - begin
+        await replica.until(warm + count)
+        took_s, spent_s = time.perf_counter() - begin, cpu_s(replica.pid) - begun_s
+        watching.cancel()
+    behind_s = took_s - fed_s
+    return Sustained(count / fed_s, max(resident), resident[0], behind_s, 1e6 * spent_s / count)
+
+
+async def _watch(replica: Replica, resident: list[float]) -> None:
+    while True:
+        resident.append(replica.resident_mib())
+        await asyncio.sleep(0.5)

@@ -1,0 +1,164 @@
+"""Events a second through one replica of the runtime: a trivial machine, one output per event, a backlog of 200 jobs.
+
+The replica is the counting service of the runtime's own tests in a process of its own, with default settings: fenced
+outputs, snapshots, metrics, spans. Its rate is of its outputs by the times at which the server stored them, first to
+last, so starting and taking the partitions do not count. The baseline is the least that a consumer can do: nats-py's
+pull consumer over the same backlog, fetching 256 at a time and acknowledging each, with no work, in a process of its
+own under the same event loop. Both in turns, on the same server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import nats
+import uvloop
+from nats.errors import TimeoutError as NoneLeft
+from nats.js.api import ConsumerConfig, DeliverPolicy
+from stretto_runtime import Client, EmbeddedServer, provision
+from stretto_runtime.bus import EVENTS
+from stretto_runtime.log import scan
+from stretto_wire import events
+
+from tests.bench.fleet import cpu_s, store
+
+HERE = Path(__file__).parents[2]
+REPLICA = HERE / "libs" / "runtime" / "tests" / "runtime_counting.py"
+JOBS, EVENTS_OF_A_ROUND, ROUNDS = 200, 60_000, 3
+FETCHED = 256
+GIVE_UP_S = 120.0
+
+
+class Round(NamedTuple):
+    """Rates per second; CPU microseconds of the replica for one event."""
+
+    rate: float
+    bare: float
+    cpu_us: float
+
+
+def run() -> list[dict[str, Any]]:
+    """Rows for the rate itself and for its ratio to the bare loop."""
+    rounds = [asyncio.run(_round()) for _ in range(ROUNDS)]
+    rate, bare = (statistics.median(getattr(each, name) for each in rounds) for name in ("rate", "bare"))
+    ratios = [each.rate / each.bare for each in rounds]
+    ratio = statistics.median(ratios)
+    spread = " ".join(f"{each:.2f}" for each in ratios)
+    costs = f"{statistics.median(each.cpu_us for each in rounds):.0f} us CPU an event"
+    load = f"load {os.getloadavg()[0]:.1f}"
+    whole = {"name": f"runtime, one replica, {JOBS} jobs", "value": rate, "unit": "events/s", "baseline": bare}
+    return [
+        {**whole, "ratio": None, "bar": ">= 15000 events/s", "ok": rate >= 15_000, "note": f"{costs}; {load}"},
+        {
+            **whole,
+            "name": "runtime beside bare pull-and-ack",
+            "ratio": ratio,
+            "bar": ">= 0.8 x bare loop",
+            "ok": ratio >= 0.8,
+            "note": f"median of {ROUNDS} rounds ({spread})",
+        },
+    ]
+
+
+@asynccontextmanager
+async def backlog(count: int) -> AsyncIterator[tuple[Client, EmbeddedServer, Path]]:
+    """A fresh server with ``count`` events of the jobs in its stream."""
+    with tempfile.TemporaryDirectory(prefix="stretto-bench-") as name:
+        folder = Path(name)
+        server = EmbeddedServer(folder / "nats", secured=False)
+        await server.start()
+        client = await Client.connect(server.url)
+        try:
+            await provision(client.bus)
+            added = [events.JobCancelled(job=f"job-{n % JOBS}", reason=str(n % 600)) for n in range(count)]
+            await store(client, added)
+            yield client, server, folder
+        finally:
+            await client.close()
+            server.stop()
+
+
+async def _round() -> Round:
+    """The bare loop before and after, because what else the machine does changes within seconds."""
+    async with backlog(EVENTS_OF_A_ROUND) as (client, server, folder):
+        before = await bare_rate(server.url, "*.evt.v1.gateway.job-cancelled.*", EVENTS_OF_A_ROUND)
+        rate, cpu_us = await _replica_rate(client, server, folder)
+        after = await bare_rate(server.url, "*.evt.v1.gateway.job-cancelled.*", EVENTS_OF_A_ROUND)
+    return Round(rate, (before + after) / 2, cpu_us)
+
+
+async def _replica_rate(client: Client, server: EmbeddedServer, folder: Path) -> tuple[float, float]:
+    environment = {**os.environ, "STRETTO_NATS_URL": server.url, "STRETTO_STATE_FOLDER": str(folder)}
+    process = await asyncio.create_subprocess_exec(sys.executable, str(REPLICA), env=environment)
+    try:
+        first_seq = await client.last_seq() + 1
+        spent_s = await _until_stored(client, first_seq + EVENTS_OF_A_ROUND, process.pid)
+    finally:
+        process.terminate()
+        await asyncio.wait_for(process.wait(), 20)
+    times = [stored.time_s async for stored in scan(client.bus, EVENTS, ["*.evt.v1.dispatcher.*.*"], headers_only=True)]
+    if len(times) != EVENTS_OF_A_ROUND:
+        raise RuntimeError(f"{len(times)} outputs of {EVENTS_OF_A_ROUND} events")
+    return (len(times) - 1) / (times[-1] - times[0]), 1e6 * spent_s / len(times)
+
+
+async def _until_stored(client: Client, seq: int, pid: int) -> float:
+    """Wait for the outputs; what the replica's CPU had cost until then, its start excluded."""
+    give_up_s = time.monotonic() + GIVE_UP_S
+    begun_s, begin = 0.0, await client.last_seq()
+    while (last := await client.last_seq()) < seq:
+        if time.monotonic() > give_up_s:
+            raise RuntimeError(
+                f"the replica has stored {last - begin} messages in {GIVE_UP_S:.0f} s, not {seq - begin}"
+            )
+        if last <= begin + 40:  # its fences, and no output yet
+            begun_s = cpu_s(pid)
+        await asyncio.sleep(0.05)
+    return cpu_s(pid) - begun_s
+
+
+async def bare_rate(url: str, pattern: str, count: int, first: int = 1) -> float:
+    """Messages a second of the bare loop over ``count`` stored messages of ``pattern`` from sequence ``first`` on."""
+    command = [sys.executable, "-m", "tests.bench.runtime", url, pattern, str(count), str(first)]
+    process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, cwd=HERE)
+    out, _ = await asyncio.wait_for(process.communicate(), GIVE_UP_S)
+    return float(json.loads(out))
+
+
+async def _bare(url: str, pattern: str, count: int, first: int) -> float:
+    connection = await nats.connect(url)
+    subscription = await connection.jetstream().pull_subscribe(
+        pattern,
+        durable=f"bare-{os.getpid()}",
+        stream=EVENTS,
+        config=ConsumerConfig(deliver_policy=DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=first),
+    )
+    begin, taken = time.perf_counter(), 0
+    while taken < count:
+        try:
+            fetched = await subscription.fetch(FETCHED, timeout=2)
+        except NoneLeft:
+            raise RuntimeError(f"{pattern} brought {taken} messages, not {count}") from None
+        for message in fetched:
+            await message.ack()
+        taken += len(fetched)
+    await connection.flush()
+    rate = taken / (time.perf_counter() - begin)
+    await connection.close()
+    return rate
+
+
+if __name__ == "__main__":
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
+        print(json.dumps(loop.run(_bare(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))))
