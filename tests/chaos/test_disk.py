@@ -5,29 +5,53 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
-from runtime_books import feed, settle
+from cluster import Cluster
+from runtime_books import feed, joined, settle
 from runtime_counting import Counting
-from runtime_live import connect, eventually, running, until_ready
-from stretto_runtime import EmbeddedServer, provision
+from runtime_live import Replicas, connect, eventually, running, until_ready
+from stretto_runtime import Client, EmbeddedServer, provision
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
+def disks() -> Iterator[Callable[[Path, int], None]]:
+    """Makes a disk of so many MiB at a folder."""
     if os.geteuid() != 0:
         pytest.skip("a disk of its own (tmpfs) needs root")
-    command = ["mount", "-t", "tmpfs", "-o", "size=24m", "none", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        pytest.skip(f"mounting is not allowed here: {done.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    mounted: list[Path] = []
+
+    def mount(folder: Path, mebibytes: int) -> None:
+        folder.mkdir(parents=True)
+        command = ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "none", str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            pytest.skip(f"mounting is not allowed here: {done.stderr.strip()}")
+        mounted.append(folder)
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path, disks: Callable[[Path, int], None]) -> Path:
+    disks(tmp_path / "disk", 24)
+    return tmp_path / "disk"
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path, disks: Callable[[Path, int], None]) -> AsyncIterator[Cluster]:
+    started = Cluster(tmp_path)
+    for node in started.nodes:
+        disks(node.store, 48)
+    started.start()
+    yield started
+    started.end()
 
 
 def fill(folder: Path) -> Path:
@@ -61,3 +85,26 @@ async def test_a_full_disk_loses_nothing_that_was_accepted(small_disk: Path, tmp
     finally:
         await client.close()
         server.kill()
+
+
+async def test_a_full_disk_of_one_server_of_three_stops_nothing(
+    cluster: Cluster, client: Client, replicas: Replicas, rounds: int
+) -> None:
+    """The leader's: the others go on without it, and it with them once there is room and it is started again."""
+    for _ in range(2):
+        replicas.start(lease_s="1")
+    await joined(client, 2)
+    accepted = await feed(client, 2, seed=8)
+    for number in range(rounds):
+        full = await cluster.leader(client)
+        filler = fill(full.store)
+        accepted |= (during := await feed(client, 8, seed=100 + number))
+        assert len(during) > 50
+        (await settle(client, 10, replicas=replicas)).check(accepted)
+        assert "JetStream out of resources" in (full.folder / "nats.log").read_text()
+        filler.unlink()
+        await asyncio.to_thread(full.kill, signal.SIGTERM)
+        full.start()
+        await cluster.whole(client)
+    accepted |= await feed(client, 1, seed=9)
+    (await settle(client, 10, replicas=replicas)).check(accepted)
