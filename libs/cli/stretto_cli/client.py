@@ -90,6 +90,9 @@ class Gateway:
     def scale(self, name: str, wanted: dict[str, int]) -> Json:
         return self._ask("POST", f"/jobs/{name}/plan", json=wanted)
 
+    def data(self, name: str, told: Json) -> Json:
+        return self._ask("POST", f"/jobs/{name}/data", json=told)
+
     def history(self) -> list[Json]:
         return self._ask("GET", "/history")
 

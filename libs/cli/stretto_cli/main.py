@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 from typer.core import TyperGroup
 
-from .commands import audit, chaos, cluster, demonstration, jobs, replaying, tracing, watching
+from .commands import audit, chaos, cluster, data, demonstration, jobs, replaying, tracing, watching
 from .errors import BadInput, CliError, of_system
 from .options import check_environment, complaints
 
@@ -83,6 +83,7 @@ app = typer.Typer(
 )
 cluster.register(app)
 jobs.register(app)
+data.register(app)
 audit.register(app)
 watching.register(app)
 tracing.register(app)

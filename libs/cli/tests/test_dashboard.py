@@ -11,7 +11,8 @@ from pydantic import TypeAdapter
 from rich.console import Console
 from stretto_cli import dashboard, explaining, render
 from stretto_gateway.projection import Projection
-from stretto_gateway.views import JobView, as_of, summary
+from stretto_gateway.summaries import as_of, summary
+from stretto_gateway.views import JobView
 from stretto_wire.examples import EXAMPLES
 
 GIB = 2**30

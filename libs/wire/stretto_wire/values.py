@@ -120,6 +120,10 @@ PartitionName = Annotated[
 ]
 
 
+PARTITIONS_MAX = 1000
+"""of one job, in all its life"""
+
+
 class DataPartition(Record):
     """A named part of a dataset: all samples that it has so far, and what it is trained before."""
 

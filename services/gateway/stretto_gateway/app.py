@@ -12,12 +12,13 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, Field, TypeAdapter
 from stretto_wire import Plan
 from stretto_wire.schemas import job_schema
-from stretto_wire.values import PS_MAX
+from stretto_wire.values import PARTITIONS_MAX, PS_MAX, DataPartition
 
-from . import auditing, documents, problems, sse
+from . import auditing, documents, learning, problems, sse
 from .problems import Problem, ProblemBody
 from .service import Gateway
-from .views import Decision, JobSummary, JobView, PastJob, Status, summary
+from .summaries import JobSummary, PastJob, summary
+from .views import Decision, JobView, Status
 
 JobName = Annotated[str, Path(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", description="the job's name")]
 JobNameFilter = Annotated[
@@ -65,6 +66,22 @@ class Requested(BaseModel):
 
     job: str
     plan: Plan
+
+
+class Arrived(BaseModel, extra="forbid"):
+    """What data a growing job has now: totals of partitions, which only grow, and whether that was all."""
+
+    partitions: Annotated[tuple[DataPartition, ...], Field(max_length=PARTITIONS_MAX)] = ()
+    close: bool = Field(False, description="nothing more comes; the job completes when all of it is trained")
+
+
+class DataAnswer(BaseModel):
+    """What the job has been given by now."""
+
+    job: str
+    growing: bool
+    samples: int
+    partitions: int
 
 
 class CheckpointAnswer(BaseModel):
@@ -236,6 +253,12 @@ def _add_jobs(router: APIRouter, gateway: Gateway) -> None:
     async def scale(job: JobName, wanted: Wanted) -> Requested:
         """Ask for another number of workers or parameter servers. Training goes on meanwhile; parameters move live."""
         return Requested(job=job, plan=await gateway.request(job, wanted.workers, wanted.ps))
+
+    @router.post("/jobs/{job}/data", tags=["jobs"])
+    async def data(job: JobName, arrived: Arrived) -> DataAnswer:
+        """Give a growing job more data, or close it. Repeatable: it states totals, not what to add."""
+        known = (await gateway.add_data(job, learning.Wanted(arrived.partitions, arrived.close))).data
+        return DataAnswer(job=job, growing=known.growing, samples=known.samples, partitions=len(known.partitions))
 
     @router.get("/jobs/{job}/audit", tags=["jobs"])
     async def audit(job: JobName) -> dict[str, Any]:

@@ -30,24 +30,24 @@ class StreamBus:
         self._tracing = tracing
         self._caller = Caller(bus)
 
-    async def publish(self, message: w.Message, msg_id: str, first: bool = False, trace: str = "") -> int | None:
-        """Store an event; returns its sequence. With ``first``: None if its subject holds one already.
+    async def publish(self, message: w.Message, msg_id: str, last: int | None = None, trace: str = "") -> int | None:
+        """Store an event; returns its sequence. With ``last``: None unless that is its subject's last one (0: of none).
 
         The server decides, by the expected last sequence of the stored subject, so that two gateways cannot both
-        be first. Raises BusFault when it is not stored in time.
+        be next. Raises BusFault when it is not stored in time.
         """
         subject = w.subject_of(message)
         attributes = {"stretto.job": message.job}
         with self._tracing.sending(f"publish {w.channel_of(message).name}", trace, attributes) as sent:
             headers = event_headers(message, msg_id, time.time(), "gateway", sent)
-            if first:
-                headers["Nats-Expected-Last-Subject-Sequence"] = "0"
+            if last is not None:
+                headers["Nats-Expected-Last-Subject-Sequence"] = str(last)
                 headers["Nats-Expected-Last-Subject-Sequence-Subject"] = f"{w.partition_of(message.job)}.{subject}"
             try:
                 answer = await (await self._bus.post(subject, w.encode(message), headers, PUBLISH_S))
             except Fenced:
                 return None
-        return None if first and answer.get("duplicate") else int(answer["seq"])
+        return None if last is not None and answer.get("duplicate") else int(answer["seq"])
 
     async def call(self, request: w.Message, timeout_s: float) -> w.Message:
         """Ask the owner of a job. Raises CallTimeout, and Problem when it refused."""

@@ -11,6 +11,8 @@ import stretto_wire as w
 from . import views as v
 from .fleet import FleetFold
 from .folding import Evidence, JobFold
+from .learning import LearningFold, take
+from .summaries import PastJob
 
 
 class Projection:
@@ -18,7 +20,7 @@ class Projection:
 
     def __init__(self) -> None:
         self.jobs: dict[str, v.JobView] = {}
-        self.history: dict[str, v.PastJob] = {}
+        self.history: dict[str, PastJob] = {}
         self.last_seq = 0
         self.strangers = 0
         """events of jobs that were never submitted"""
@@ -39,7 +41,7 @@ class Projection:
             self.strangers += 1
             return None
         view.last_seq = seq
-        for fold in (JobFold, FleetFold):
+        for fold in (JobFold, FleetFold, LearningFold):
             fold(view, self._evidence[message.job], seq, time_s).fold(message)
         return view
 
@@ -63,12 +65,17 @@ class Projection:
             phases=[v.Phase("starting", 0, "submitted", time_s)],
             last_seq=seq,
         )
+        view.data = v.DataView(message.spec.dataset.growing, last_seq=0)
+        if message.spec.dataset.partitioned:
+            take(view.data, message.spec.dataset.partitions)
+        else:
+            view.data.samples = message.spec.dataset.samples
         self.jobs[message.job] = view
         self._evidence[message.job] = Evidence()
         return view
 
     def _record_history(self, message: w.HistoryRecorded, time_s: float) -> None:
-        self.history[message.job] = v.PastJob(
+        self.history[message.job] = PastJob(
             message.job,
             time_s,
             message.metadata,

@@ -15,22 +15,25 @@ import stretto_wire as w
 import structlog
 
 from . import auditing
+from .learning import Wanted, arrival
 from .problems import Problem
 from .projection import Projection
 from .settings import GatewaySettings
 from .sse import EventSource, trace_id_of
-from .views import OVER, JobSummary, JobView, Status, as_of, summary
+from .summaries import JobSummary, as_of, summary
+from .views import OVER, JobView, Status
 
 R = TypeVar("R", bound=w.Message)
 READ_BACK_S = 5.0
+ATTEMPTS = 5
 log = structlog.get_logger("stretto.gateway")
 
 
 class Bus(EventSource, Protocol):
     """What the gateway needs of the bus (:mod:`stretto_gateway.bus`)."""
 
-    async def publish(self, message: w.Message, msg_id: str, first: bool = False, trace: str = "") -> int | None:
-        """Store an event; returns its sequence. With ``first``, None when the subject holds one already."""
+    async def publish(self, message: w.Message, msg_id: str, last: int | None = None, trace: str = "") -> int | None:
+        """Store an event; returns its sequence. With ``last``, None unless that is the subject's last (0: of none)."""
         ...
 
     async def call(self, request: w.Message, timeout_s: float) -> w.Message:
@@ -121,7 +124,7 @@ class Gateway:
         except w.WireError as error:
             raise Problem.of_wire(error) from error
         # the server lets only the first submission of a name through, whichever replica sends it
-        seq = await self._bus.publish(message, f"gateway:{spec.name}:submitted:{digest}", True, trace)
+        seq = await self._bus.publish(message, f"gateway:{spec.name}:submitted:{digest}", 0, trace)
         if seq is not None:
             await self._seen(lambda: self.projection.last_seq >= seq)
             return True, seq
@@ -172,6 +175,26 @@ class Gateway:
         id_ = f"gateway:{job}:requested:{view.last_seq}:{plan.workers}:{plan.ps}"
         await self._bus.publish(message, id_, trace=self._traceparents.get(job, ""))
         return plan
+
+    async def add_data(self, job: str, wanted: Wanted) -> JobView:
+        """Say what data a growing job has now; repeatable. Raises Problem 409 for what cannot be.
+
+        Whoever says it at the same time is heard one after the other: each word is checked against the one before.
+        """
+        for _ in range(ATTEMPTS):
+            view = self.view(job)
+            message = arrival(view, wanted)
+            if message is None:
+                return view
+            last = view.data.last_seq
+            digest = hashlib.sha256(w.encode(message)).hexdigest()[:16]
+            id_ = f"gateway:{job}:data:{last}:{digest}"
+            seq = await self._bus.publish(message, id_, last, self._traceparents.get(job, ""))
+            await self._seen(lambda last=last: self.view(job).data.last_seq > last)
+            if seq is not None:
+                return self.view(job)
+        raise Problem(503, "contended", f"others tell of the data of {job} at the same time", field="job", value=job,
+                      remedy="say it again", headers={"Retry-After": "1"})  # fmt: skip
 
     async def checkpoint(self, job: str) -> str | None:
         """Ask for a checkpoint; returns its id. Raises Problem 409 when one is being taken or the job is over."""

@@ -6,7 +6,7 @@ per second.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from stretto_wire import (
@@ -24,8 +24,6 @@ from stretto_wire import (
 
 Status = Literal["submitted", "waiting", "starting", "training", "finishing", "finished", "failed", "cancelled"]
 OVER: frozenset[Status] = frozenset({"finished", "failed", "cancelled"})
-STALLED_S = 10.0
-"""two windows of a profile: a job that trains no sample for so long has no throughput, whatever it had"""
 CheckpointStage = Literal["cached", "stored", "restored", "failed"]
 PhaseKind = Literal["starting", "applying", "steady", "migrating", "recovering", "finishing"]
 
@@ -233,7 +231,37 @@ class Progress:
     advanced_at_s: float | None = None
     """when samples were last done, or the job began to train"""
     stalled_since_s: float | None = None
-    """:func:`as_of`: the same, of a job that should train and does not"""
+    """``as_of``: the same, of a job that should train and does not"""
+
+
+@dataclass(slots=True)
+class PartitionView:
+    """A named part of the data."""
+
+    samples: int
+    priority: int = 0
+
+
+@dataclass(slots=True)
+class DataView:
+    """What the job was given to train, as far as is known. ``last_seq``: of the last event that said so."""
+
+    growing: bool = False
+    samples: int = 0
+    partitions: dict[str, PartitionView] = field(default_factory=dict[str, PartitionView])
+    last_seq: int = 0
+
+
+@dataclass(slots=True)
+class LearningPoint:
+    """Quality on held-out samples, found between these numbers of samples done."""
+
+    time_s: float
+    samples_done: int
+    samples_done_after: int
+    samples: int
+    loss: float
+    auc: float
 
 
 @dataclass(slots=True)
@@ -325,6 +353,8 @@ class JobView:
     applied_version: int = 0
     cost_per_hour: float | None = None
     progress: Progress = field(default_factory=Progress)
+    data: DataView = field(default_factory=DataView)
+    learning: list[LearningPoint] = field(default_factory=list[LearningPoint])
     shards: Shards = field(default_factory=Shards)
     pods: dict[str, PodView] = field(default_factory=dict[str, PodView])
     throughput: list[ThroughputPoint] = field(default_factory=list[ThroughputPoint])
@@ -339,61 +369,3 @@ class JobView:
     forecasts: list[Forecast] = field(default_factory=list[Forecast])
     books: Books | None = None
     last_seq: int = 0
-
-
-@dataclass(slots=True)
-class JobSummary:
-    """One line of the list of jobs."""
-
-    name: str
-    status: Status
-    submitted_at_s: float
-    ended_at_s: float | None
-    plan_version: int
-    plan: Plan | None
-    samples_done: int
-    samples_total: int
-    samples_per_s: float
-    stalled_since_s: float | None
-    reason: str
-
-
-@dataclass(slots=True)
-class PastJob:
-    """A job of the history that warm start reads."""
-
-    job: str
-    time_s: float
-    metadata: dict[str, str | int | float | bool]
-    plan: Plan
-    throughput: float
-    duration_s: float
-    ps_memory_peak_bytes: int
-    samples: int
-
-
-def summary(view: JobView) -> JobSummary:
-    """One line of a job."""
-    return JobSummary(
-        name=view.name,
-        status=view.status,
-        submitted_at_s=view.submitted_at_s,
-        ended_at_s=view.ended_at_s,
-        plan_version=view.plan_version,
-        plan=view.plan,
-        samples_done=view.progress.samples_done,
-        samples_total=view.progress.samples_total,
-        samples_per_s=view.progress.samples_per_s,
-        stalled_since_s=view.progress.stalled_since_s,
-        reason=view.reason,
-    )
-
-
-def as_of(view: JobView, now: float) -> JobView:
-    """The view as it is true at ``now``: nobody tells that nothing happens, so a rate that was told grows old."""
-    since = view.progress.advanced_at_s
-    if view.status != "training" or since is None or now - since <= STALLED_S:
-        return view
-    progress = replace(view.progress, samples_per_s=0.0, stalled_since_s=since)
-    pods = {name: replace(pod, samples_per_s=pod.samples_per_s and 0.0) for name, pod in view.pods.items()}
-    return replace(view, progress=progress, pods=pods)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from stretto_gateway.folding import HISTORY_POINTS
 from stretto_gateway.projection import Projection
-from stretto_gateway.views import STALLED_S, JobView, as_of, summary
+from stretto_gateway.summaries import STALLED_S, as_of, summary
+from stretto_gateway.views import JobView
 
 MIB = 2**20
 TIMES = w.StepTimes(emb_s=0.01, grad_s=0.02, upd_s=0.001, sync_s=0.002)

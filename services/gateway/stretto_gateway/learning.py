@@ -1,0 +1,93 @@
+"""What a job learns from, and how well: data that arrive, and evaluations while it trains."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import singledispatchmethod
+
+import stretto_wire as w
+
+from .folding import Fold
+from .problems import Problem
+from .views import OVER, DataView, JobView, LearningPoint, PartitionView
+
+CURVE_POINTS = 500
+
+
+class LearningFold(Fold):
+    """Data and evaluations."""
+
+    @singledispatchmethod
+    def fold(self, message: w.Message) -> None:
+        """Messages of other kinds are passed over."""
+
+    @fold.register
+    def _(self, message: w.DataArrived) -> None:
+        data = self.view.data
+        data.last_seq = self.seq
+        if not data.growing:
+            return
+        take(data, message.partitions)
+        data.growing = not message.closed
+        self.view.progress.samples_total = data.samples
+
+    @fold.register
+    def _(self, message: w.EvaluationMeasured) -> None:
+        found = message.evaluation
+        self.view.learning.append(
+            LearningPoint(
+                self.time_s, message.samples_done, message.samples_done_after, found.samples, found.loss, found.auc
+            )
+        )
+        if len(self.view.learning) > CURVE_POINTS:
+            del self.view.learning[1:-1:2]
+
+
+def take(data: DataView, partitions: tuple[w.DataPartition, ...]) -> None:
+    """Partitions have these totals now; none of them shrinks."""
+    for part in partitions:
+        known = data.partitions.get(part.name)
+        samples = max(part.samples, known.samples if known else 0)
+        data.samples += samples - (known.samples if known else 0)
+        data.partitions[part.name] = PartitionView(samples, part.priority)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a user says of a job's data: totals of partitions, and whether more will come."""
+
+    partitions: tuple[w.DataPartition, ...] = field(default=())
+    closed: bool = False
+
+
+def arrival(view: JobView, wanted: Wanted) -> w.DataArrived | None:
+    """The event that says it; None: all of it is known already. Raises Problem for what cannot be."""
+    job, data = view.name, view.data
+    news = tuple(part for part in wanted.partitions if data.partitions.get(part.name) != _shown(part))
+    for part in news:
+        known = data.partitions.get(part.name)
+        if known is not None and part.samples < known.samples:
+            raise Problem(409, "shrinks", f"{part.name} of {job} has {known.samples:,} samples already",
+                          field="samples", value=part.samples,
+                          remedy=f"its total, at least {known.samples}: a partition only grows")  # fmt: skip
+        if part.name == view.spec.dataset.held_out:
+            raise Problem(409, "held-out", f"{part.name} is what {job} is evaluated on", field="partition",
+                          value=part.name, remedy="another name; held-out samples are never trained")  # fmt: skip
+    if not news and (not wanted.closed or not data.growing):
+        return None
+    if not view.spec.dataset.growing:
+        raise Problem(409, "not-growing", f"the dataset of {job} does not grow", field="job", value=job,
+                      remedy="submit a job with `growing: true` in its dataset")  # fmt: skip
+    if not data.growing or view.status in OVER:
+        was = "was closed" if not data.growing else f"is that of a job that has {view.status}"
+        raise Problem(409, "closed", f"the dataset of {job} {was}", field="job", value=job,
+                      remedy="nothing can be added any more; submit another job")  # fmt: skip
+    count = len(data.partitions.keys() | {part.name for part in news})
+    if count > w.PARTITIONS_MAX:
+        raise Problem(409, "too-many", f"{job} would have {count} partitions", field="partition", value=news[-1].name,
+                      remedy=f"at most {w.PARTITIONS_MAX}; add to one that there is")  # fmt: skip
+    return w.DataArrived(job=job, partitions=news, closed=wanted.closed)
+
+
+def _shown(part: w.DataPartition) -> PartitionView:
+    return PartitionView(part.samples, part.priority)

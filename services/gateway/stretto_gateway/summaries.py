@@ -1,0 +1,71 @@
+"""The short forms of what the gateway shows, and what time alone changes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from stretto_wire import Plan
+
+from .views import JobView, Status
+
+STALLED_S = 10.0
+"""two windows of a profile: a job that trains no sample for so long has no throughput, whatever it had"""
+
+
+@dataclass(slots=True)
+class JobSummary:
+    """One line of the list of jobs."""
+
+    name: str
+    status: Status
+    submitted_at_s: float
+    ended_at_s: float | None
+    plan_version: int
+    plan: Plan | None
+    samples_done: int
+    samples_total: int
+    samples_per_s: float
+    stalled_since_s: float | None
+    reason: str
+
+
+def summary(view: JobView) -> JobSummary:
+    """One line of a job."""
+    return JobSummary(
+        name=view.name,
+        status=view.status,
+        submitted_at_s=view.submitted_at_s,
+        ended_at_s=view.ended_at_s,
+        plan_version=view.plan_version,
+        plan=view.plan,
+        samples_done=view.progress.samples_done,
+        samples_total=view.progress.samples_total,
+        samples_per_s=view.progress.samples_per_s,
+        stalled_since_s=view.progress.stalled_since_s,
+        reason=view.reason,
+    )
+
+
+@dataclass(slots=True)
+class PastJob:
+    """A job of the history that warm start reads."""
+
+    job: str
+    time_s: float
+    metadata: dict[str, str | int | float | bool]
+    plan: Plan
+    throughput: float
+    duration_s: float
+    ps_memory_peak_bytes: int
+    samples: int
+
+
+def as_of(view: JobView, now: float) -> JobView:
+    """The view as it is true at ``now``: nobody tells that nothing happens, so a rate that was told grows old."""
+    since = view.progress.advanced_at_s
+    if view.status != "training" or since is None or now - since <= STALLED_S:
+        return view
+    waits = view.data.growing and view.progress.samples_done >= view.data.samples  # for data, and not in trouble
+    progress = replace(view.progress, samples_per_s=0.0, stalled_since_s=None if waits else since)
+    pods = {name: replace(pod, samples_per_s=pod.samples_per_s and 0.0) for name, pod in view.pods.items()}
+    return replace(view, progress=progress, pods=pods)
