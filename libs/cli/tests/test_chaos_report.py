@@ -50,7 +50,7 @@ def steady(pod: str, begin: int, end: int, total: int = 0) -> list[WorkerReporte
 def test_training_that_never_stops_has_no_stall() -> None:
     reports = [*steady("worker-0", 0, 20), *steady("worker-1", 0, 5), *steady("worker-2", 9, 20)]
     assert effects.stalls(reports, T0 + 20) == []
-    seen = effects.effect(T0 + 5, T0 + 9, reports, [])
+    seen = effects.effect(T0 + 5, T0 + 12, reports, [])
     assert seen == effects.Effect(pause_s=0.02, stall_s=0.0)
 
 
@@ -62,14 +62,18 @@ def test_a_stall_ends_with_the_first_step_after_it_not_with_its_window() -> None
     [stall] = effects.stalls(reports, T0 + 15)
     assert stall.begin_s == T0 + 5
     assert stall.end_s == pytest.approx(T0 + 9.5, abs=0.05)
-    seen = effects.effect(T0 + 5.2, T0 + 5.2, reports, [stall])
+    seen = effects.effect(T0 + 5.2, T0 + 8.2, reports, [stall])
     assert seen.stall_s == pytest.approx(4.3, abs=0.05)
     assert seen.pause_s == pytest.approx(4.5, abs=0.05)
 
 
-def test_what_begins_long_after_the_healing_is_no_effect_of_the_fault() -> None:
+def test_what_begins_long_after_the_healing_or_with_the_next_fault_is_no_effect_of_a_fault() -> None:
+    until_s = effects.effect_ends(T0 + 5, T0 + 6, [T0 + 1, T0 + 5.1, T0 + 40])
+    assert until_s == T0 + 6 + effects.AFTER_S
     late = effects.Span(T0 + 30, T0 + 40)
-    assert effects.effect(T0 + 5, T0 + 6, steady("worker-0", 0, 30), [late]) == effects.Effect(0.02, 0.0)
+    assert effects.effect(T0 + 5, until_s, steady("worker-0", 0, 30), [late]) == effects.Effect(0.02, 0.0)
+    assert effects.effect_ends(T0 + 5, T0 + 60, [T0 + 20]) == T0 + 20
+    assert effects.effect_ends(T0 + 5, None, []) == T0 + 5 + effects.AFTER_S
 
 
 def test_a_job_that_never_goes_on_is_silent_to_its_end() -> None:

@@ -19,6 +19,8 @@ STALL_S = 0.5
 """a shorter silence of all workers is one step that took long"""
 AFTER_S = 3.0
 """what begins later than this after the healing is not counted as an effect of the fault"""
+LEAST_S = 0.5
+"""faults that strike within so short a time cannot be told apart"""
 BIN_S = 0.5
 
 
@@ -68,17 +70,22 @@ def stalls(reports: Iterable[WorkerReported], until_s: float) -> list[Span]:
     return found
 
 
-def effect(at_s: float, healed_s: float | None, reports: Sequence[WorkerReported], silent: Sequence[Span]) -> Effect:
-    """Of a fault that was injected and healed then; ``silent``: the stalls of the job."""
-    last_s = (healed_s or at_s) + AFTER_S
-    during = [span for span in silent if span.end_s > at_s and span.begin_s < last_s]
+def effect(at_s: float, until_s: float, reports: Sequence[WorkerReported], silent: Sequence[Span]) -> Effect:
+    """Of a fault that was injected at ``at_s``; what began after ``until_s`` is none of it. ``silent``: the stalls."""
+    during = [span for span in silent if span.end_s > at_s and span.begin_s < until_s]
     pauses = [span.length_s for span in during]
     for report in reports:
         begin_s = report.ended_at_s - report.window_s - report.longest_gap_s
-        if report.steps and report.ended_at_s > at_s and begin_s < last_s:
+        if report.steps and report.ended_at_s > at_s and begin_s < until_s:
             pauses.append(report.longest_gap_s)
     longest = max(during, key=lambda span: span.length_s, default=None)
     return Effect(max(pauses, default=None), max(longest.end_s - at_s, 0.0) if longest else 0.0)
+
+
+def effect_ends(at_s: float, healed_s: float | None, others_s: Iterable[float]) -> float:
+    """Shortly after the healing, and when the next fault (``others_s``: when each struck) is at work, if sooner."""
+    following = [other_s for other_s in others_s if other_s > at_s + LEAST_S]
+    return min([(healed_s or at_s) + AFTER_S, *following])
 
 
 def throughput(reports: Iterable[WorkerReported], begin_s: float, end_s: float) -> list[tuple[float, float]]:

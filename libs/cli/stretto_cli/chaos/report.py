@@ -96,7 +96,9 @@ def _happening(one: Happening, outcome: Outcome, silent: Sequence[effects.Span])
     if at_s is None or one.skipped:
         seen = effects.Effect(None, None)
     else:
-        seen = effects.effect(at_s, one.healed_s, outcome.record.workers, silent)
+        struck = [o.at_s for o in outcome.happenings if o.at_s is not None and not o.planned.planned and o is not one]
+        until_s = effects.effect_ends(at_s, one.healed_s, struck)
+        seen = effects.effect(at_s, until_s, outcome.record.workers, silent)
     return {
         "number": planned.number,
         "kind": planned.kind,
