@@ -32,7 +32,10 @@ class Task(Protocol):
         ...
 
     def read(self, start: int, length: int) -> Batch:
-        """Samples [start, start + length): arrays by name, ``label`` and the model's other inputs among them."""
+        """Samples [start, start + length): arrays by name, ``label`` and the model's other inputs among them.
+
+        Of a job whose dataset has partitions it is called ``read(start, length, partition)``.
+        """
         ...
 
 
@@ -79,6 +82,25 @@ def instantiate(entry: Any, arguments: Mapping[str, Any], embedding_dim: int) ->
                 f"{type(task).__name__} has no method {method}(); a model needs build() and read(start, length)"
             )
     return task
+
+
+def read_of(task: Task, start: int, length: int, partition: str = "") -> Batch:
+    """The user's ``read``, which is told the partition of a dataset that has any."""
+    if not partition:
+        return task.read(start, length)
+    read = cast("Callable[[int, int, str], Batch]", task.read)
+    return read(start, length, partition)
+
+
+def check_reads_partitions(task: Task) -> None:
+    """Raises ModelRefused when ``read`` cannot be told a partition."""
+    try:
+        inspect.signature(task.read).bind(0, 1, "partition")
+    except TypeError as error:
+        raise ModelRefused(
+            f"{type(task).__name__}.read cannot be called as read(start, length, partition): {error}; "
+            "samples of a dataset with partitions are numbered within each of them"
+        ) from error
 
 
 def keys_of(task: Task, batch: Batch) -> NDArray[np.int64]:

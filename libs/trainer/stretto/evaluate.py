@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from stretto_wire.values import SCORE_BINS, PartialEvaluation
 
 from .engine.layout import F32, KeyBatch
 from .errors import DataError
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from .model import Program
 
 _EPSILON = 1e-7
+_LOGIT_MOST = 12.0
+
+Pull = Callable[["KeyBatch"], "tuple[F32, F32, F32]"]
+"""Unique keys -> rows, dense, state. It must not create rows: a key without one has its initial value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,31 +53,59 @@ def auc(label: NDArray[Any], score: NDArray[Any]) -> float:
 
 def evaluate(
     program: Program,
-    pull: Callable[[KeyBatch], tuple[F32, F32, F32]],
+    pull: Pull,
     start: int,
     length: int,
     batch_size: int = 4096,
-    progress: Callable[[int], None] | None = None,
+    partition: str = "",
 ) -> Quality:
-    """Evaluate samples [start, start + length).
-
-    pull: unique keys -> rows, dense, state; it must not create rows (a key without a row has its initial value).
-    """
+    """Evaluate samples [start, start + length), exactly. Raises DataError."""
     if length < 1:
         raise DataError(f"evaluate = {length} samples: at least 1")
-    labels: list[NDArray[Any]] = []
-    scores: list[NDArray[Any]] = []
-    for position in range(start, start + length, batch_size):
-        batch = program.read(position, min(batch_size, start + length - position))
+    found = list(_predictions(program, pull, range(start, start + length), batch_size, partition))
+    label, score = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+    return Quality(length, log_loss(label, score), auc(label, score))
+
+
+def evaluate_part(
+    program: Program,
+    pull: Pull,
+    samples: range,
+    partition: str = "",
+    keep_going: Callable[[], bool] = lambda: True,
+    batch_size: int = 4096,
+) -> PartialEvaluation | None:
+    """What adds up to an evaluation with what others find on other samples; None when told to stop before its end.
+
+    The bins of scores are equal steps of the logit, which spreads the small probabilities of rare clicks; the area
+    under the curve that is computed from them ties what falls into one bin. Raises DataError.
+    """
+    loss_sum, counts = 0.0, np.zeros((2, SCORE_BINS), np.int64)
+    for label, score in _predictions(program, pull, samples, batch_size, partition):
+        loss_sum += log_loss(label, score) * len(label)
+        p = np.clip(score.astype(np.float64), _EPSILON, 1 - _EPSILON)
+        bins = ((np.log(p) - np.log1p(-p) + _LOGIT_MOST) * (SCORE_BINS / (2 * _LOGIT_MOST))).astype(np.int64)
+        np.add.at(counts, ((label > 0.5).astype(np.int64), np.clip(bins, 0, SCORE_BINS - 1)), 1)
+        if not keep_going():
+            return None
+    return PartialEvaluation(
+        samples=len(samples),
+        loss_sum=loss_sum,
+        positives=tuple(counts[1].tolist()),
+        negatives=tuple(counts[0].tolist()),
+    )
+
+
+def _predictions(
+    program: Program, pull: Pull, samples: range, batch_size: int, partition: str
+) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+    """Labels and probabilities, batch after batch."""
+    for position in samples[::batch_size]:
+        batch = program.read(position, min(batch_size, samples.stop - position), partition)
         keys = program.index(batch)
         rows, dense, state = pull(keys)
-        scores.append(program.predict(rows, keys, dense, state, batch))
-        labels.append(np.asarray(batch["label"], np.float32).reshape(-1))
-        if progress is not None:
-            progress(position - start)
-    label, score = np.concatenate(labels), np.concatenate(scores)
-    if not np.isfinite(score).all():
-        raise DataError(
-            f"{int((~np.isfinite(score)).sum())} of {length} predictions are not finite: the model diverged"
-        )
-    return Quality(length, log_loss(label, score), auc(label, score))
+        score = program.predict(rows, keys, dense, state, batch)
+        if not np.isfinite(score).all():
+            bad = int((~np.isfinite(score)).sum())
+            raise DataError(f"{bad} of {len(score)} predictions are not finite: the model diverged")
+        yield np.asarray(batch["label"], np.float32).reshape(-1), score

@@ -16,7 +16,7 @@ from stretto_wire.requests import (
     ShardHeartbeatReply,
     ShardReport,
 )
-from stretto_wire.values import Shard
+from stretto_wire.values import PartialEvaluation, Shard
 
 from .bus import Bus
 from .errors import BusError, CallRefused
@@ -103,11 +103,12 @@ class Leases:
         with self._lock:
             return not self._stale
 
-    def completed(self) -> None:
-        """Every sample of the shard is applied; told with the next request."""
+    def completed(self, evaluation: PartialEvaluation | None = None) -> None:
+        """Every sample of the shard is applied, or was evaluated; told with the next request."""
         with self._lock:
             if self._held is not None and not self._stale:
-                self._done = ShardReport(id=self._held.shard.id, attempt=self._held.shard.attempt)
+                shard = self._held.shard
+                self._done = ShardReport(id=shard.id, attempt=shard.attempt, evaluation=evaluation)
             self._held = None
 
     def drop(self) -> None:

@@ -11,7 +11,8 @@ import numpy as np
 
 from .engine import KeyBatch, Parameters, ParameterServer
 from .engine.layout import F32
-from .entry import Task, instantiate
+from .entry import Task, check_reads_partitions, instantiate
+from .errors import DataError
 from .evaluate import Quality, evaluate
 from .meter import Meter
 from .model import Program
@@ -37,7 +38,7 @@ class Trained:
 
 def train_locally(
     task: Task | type[Any],
-    samples: int,
+    samples: int | Mapping[str, int],
     *,
     arguments: Mapping[str, Any] | None = None,
     batch_size: int = 512,
@@ -47,15 +48,21 @@ def train_locally(
     embedding_dim: int = 16,
     seed: int = 0,
     pipeline: bool = True,
+    held_out: str = "",
 ) -> Trained:
     """Train on samples [0, samples) as a worker of a job would, then evaluate on those that follow.
 
     task: an object with build() and read(start, length), or a class that is called with ``arguments``.
+    samples: of each partition, in this order, when there are any; then it evaluates on the partition ``held_out``.
     Raises ModelRefused and DataError as a job would.
     """
-    program = Program(
-        instantiate(task, arguments or {}, embedding_dim), optimizer=optimizer, learning_rate=learning_rate, seed=seed
-    )
+    partitioned = isinstance(samples, Mapping)
+    if evaluate_samples and partitioned != bool(held_out):
+        raise DataError(f"held_out = {held_out!r}: the partition to evaluate on, if and only if there are partitions")
+    made = instantiate(task, arguments or {}, embedding_dim)
+    if partitioned:
+        check_reads_partitions(made)
+    program = Program(made, optimizer=optimizer, learning_rate=learning_rate, seed=seed)
     server = ParameterServer(0, program.layout)
     server.own(range(program.layout.columns))
     parameters = Parameters(program.layout, {0: server.address}, worker=0)
@@ -66,8 +73,11 @@ def train_locally(
         program.warm()
         losses: list[float] = []
         shard_size = 16 * batch_size
-        for shard, start in enumerate(range(0, samples, shard_size)):
-            work = Work(shard, 1, start, min(shard_size, samples - start))
+        parts = samples.items() if isinstance(samples, Mapping) else [("", samples)]
+        shards = [(name, start, min(shard_size, end - start)) for name, end in parts
+                  for start in range(0, end, shard_size)]  # fmt: skip
+        for shard, (partition, start, length) in enumerate(shards):
+            work = Work(shard, 1, start, length, partition=partition)
             while trainer.train(work) is not None:  # nobody else has the lease: an interruption is resumed
                 log.info("resuming shard %d", shard)
             losses.append(trainer.last_loss)
@@ -77,7 +87,8 @@ def train_locally(
             pulled = parameters.pull(keys)
             return pulled.rows, pulled.dense, pulled.state
 
-        quality = evaluate(program, pull, samples, evaluate_samples) if evaluate_samples else None
+        begin = samples if isinstance(samples, int) else 0
+        quality = evaluate(program, pull, begin, evaluate_samples, partition=held_out) if evaluate_samples else None
         last = parameters.pull(program.layout.index(np.zeros((0, program.fields), np.int64)))
         program.load_into_model(last.dense, last.state)
         return Trained(quality, losses, window.steps_total, 1.0 / max(1e-9, window.step_s), program)

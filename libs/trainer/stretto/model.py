@@ -15,7 +15,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from .engine.layout import F32, KeyBatch, Layout
-from .entry import Task, keys_of
+from .entry import Task, keys_of, read_of
 from .errors import DataError, LayoutError, ModelRefused
 from .optimizers import resolve
 from .readers import Batch
@@ -101,15 +101,15 @@ class Program:
 
     # --- data ---------------------------------------------------------------------------------------------
 
-    def read(self, start: int, length: int) -> Batch:
+    def read(self, start: int, length: int, partition: str = "") -> Batch:
         """The user's ``read``, checked. Raises DataError."""
+        where = f"read({start}, {length}, {partition!r})" if partition else f"read({start}, {length})"
         try:
-            batch = self.task.read(start, length)
+            batch = read_of(self.task, start, length, partition)
         except DataError:
             raise
         except Exception as error:
-            raise DataError(f"read({start}, {length}) failed: {type(error).__name__}: {error}") from error
-        where = f"read({start}, {length})"
+            raise DataError(f"{where} failed: {type(error).__name__}: {error}") from error
         if not isinstance(batch, dict) or "label" not in batch:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise DataError(f"{where} gave {type(batch).__name__}; expected a dict of arrays with 'label' among them")
         for name in ("label", *self._features):

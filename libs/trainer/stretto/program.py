@@ -22,15 +22,18 @@ def build_program(pod: Pod) -> Program:
     imported = time.monotonic()
     tf.config.threading.set_intra_op_parallelism_threads(pod.settings.threads)
     tf.config.threading.set_inter_op_parallelism_threads(max(2, pod.settings.threads))
-    from .entry import load
+    from .entry import check_reads_partitions, load
     from .model import Program
 
     ready = time.monotonic()
     pod.detail("building the model")
     spec = pod.settings.spec.model
     stated = spec.model_fields_set
+    task = load(spec)
+    if pod.settings.spec.dataset.partitioned:
+        check_reads_partitions(task)
     program = Program(
-        load(spec),
+        task,
         optimizer=spec.optimizer,
         learning_rate=spec.learning_rate,
         embedding_dim=spec.embedding_dim if "embedding_dim" in stated else None,

@@ -46,6 +46,7 @@ class Work:
     offset: int = 0
     generation: int | None = None
     """of the parameter servers when the shard was asked for; None: whatever they are now"""
+    partition: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +212,7 @@ class Trainer:
         end = min(begin - begin % self._batch_size + self._batch_size, work.length)
 
         def prepare() -> _Ready:
-            batch = self._program.read(work.start + begin, end - begin)
+            batch = self._program.read(work.start + begin, end - begin, work.partition)
             return _Ready(begin, end, batch, self._program.index(batch))
 
         return self._reader.submit(prepare)

@@ -19,7 +19,7 @@ from stretto_wire.requests import (
     TrainUnderReply,
 )
 from stretto_wire.telemetry import WorkerReported
-from stretto_wire.values import Evaluation, ParameterServer, StepTimes
+from stretto_wire.values import Evaluation, ParameterServer, Shard, StepTimes
 
 from .errors import BusError, DataError, ModelRefused, OwnershipUnknown, ServerLost, StrettoError
 from .leases import Leases
@@ -191,6 +191,8 @@ class Worker:
             elif reply.shard is None:
                 self._meter.idle()
                 self._leases.wait(reply)
+            elif reply.shard.kind == "evaluate":
+                self._evaluate_shard(reply.shard)
             elif self._train_shard(trainer, generation):
                 failures = 0
             else:
@@ -205,7 +207,7 @@ class Worker:
 
         shard = self._leases.shard
         assert shard is not None
-        work = Work(shard.id, shard.attempt, shard.start, shard.length, shard.offset, generation)
+        work = Work(shard.id, shard.attempt, shard.start, shard.length, shard.offset, generation, shard.partition)
         attributes = {"shard": shard.id, "attempt": shard.attempt, "start": shard.start, "length": shard.length}
         with self._pod.tracing.span("train shard", attributes=attributes):
             try:
@@ -227,6 +229,41 @@ class Worker:
         else:
             self._leases.release(stopped.offset)
         return True
+
+    def _evaluate_shard(self, shard: Shard) -> None:
+        """A part of an evaluation that others take part in; nobody's step is the longer for it."""
+        from .evaluate import evaluate_part
+
+        def keep_going() -> bool:
+            return not self._pod.leaving.is_set() and self._leases.current
+
+        samples = range(shard.start, shard.start + shard.length)
+        attributes = {"shard": shard.id, "start": shard.start, "length": shard.length}
+        with self._pod.tracing.span("evaluate shard", attributes=attributes):
+            try:
+                found = evaluate_part(self.program, self._pull, samples, shard.partition, keep_going)
+            except DataError as error:
+                log.error("held-out shard %d failed: %s", shard.id, error)
+                self._leases.release(0, failure=str(error))
+            except (ServerLost, OwnershipUnknown) as error:
+                log.warning("held-out shard %d: %s", shard.id, error)
+                self._leases.release(0)
+            else:
+                if found is not None:
+                    self._leases.completed(found)
+                    if self._pod.leaving.is_set():
+                        self._hand_in()
+                elif self._leases.current:
+                    self._leases.release(0)
+                else:
+                    self._leases.drop()
+        self._meter.idle()
+
+    def _pull(self, keys: KeyBatch) -> tuple[F32, F32, F32]:
+        if self._parameters is None:
+            raise BusError("the worker is not connected to the parameter servers yet; ask again")
+        pulled = self._parameters.pull(keys)
+        return pulled.rows, pulled.dense, pulled.state
 
     def _hand_in(self) -> None:
         """Report the last shard on leaving; what the reply leases goes back at once."""
@@ -289,18 +326,12 @@ class Worker:
         return TrainUnderReply(job=request.job)
 
     def evaluate(self, samples: int) -> Evaluation:
-        """Evaluate on the samples that follow the training samples. Raises StrettoError."""
+        """Evaluate on the held-out samples, which follow the others or are a partition. Raises StrettoError."""
         from .evaluate import evaluate
 
-        parameters = self._parameters
-        if parameters is None:
-            raise BusError("the worker is not connected to the parameter servers yet; ask again")
-
-        def pull(keys: KeyBatch) -> tuple[F32, F32, F32]:
-            pulled = parameters.pull(keys)
-            return pulled.rows, pulled.dense, pulled.state
-
-        quality = evaluate(self.program, pull, self._spec.dataset.samples, samples)
+        data = self._spec.dataset
+        start = 0 if data.partitioned else data.samples
+        quality = evaluate(self.program, self._pull, start, samples, partition=data.held_out or "")
         return Evaluation(samples=quality.samples, loss=quality.loss, auc=quality.auc)
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stretto.evaluate import auc, log_loss
+from stretto.errors import DataError
+from stretto.evaluate import auc, evaluate, evaluate_part, log_loss
+from stretto_core.ledger import Evaluating, Found
 
 scored = st.lists(st.tuples(st.booleans(), st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.9, 1.0])), min_size=2, max_size=60)
 
@@ -31,3 +36,33 @@ def test_log_loss_is_the_mean_negative_log_likelihood():
     label, probability = np.array([1, 0, 1, 0]), np.array([0.9, 0.1, 0.5, 0.5], np.float32)
     assert log_loss(label, probability) == pytest.approx(-(2 * np.log(0.9) + 2 * np.log(0.5)) / 4, rel=1e-6)
     assert np.isfinite(log_loss(np.array([1, 0]), np.array([0.0, 1.0])))
+
+
+def test_parts_of_an_evaluation_add_up_to_the_whole():
+    """Whoever finds them and in whatever order: the loss exactly, the AUC but for ties within a bin."""
+    rng = np.random.default_rng(5)
+    logit = rng.normal(-3, 1.5, 20_000)
+    score = (1 / (1 + np.exp(-logit))).astype(np.float32)
+    label = (rng.uniform(size=20_000) < score).astype(np.float32)
+    program: Any = SimpleNamespace(
+        read=lambda start, length, partition: {"label": label[start : start + length], "place": start},
+        index=lambda batch: batch,
+        predict=lambda rows, keys, dense, state, batch: score[batch["place"] : batch["place"] + len(batch["label"])],
+    )
+
+    def pull(keys: object) -> Any:
+        return None, None, None
+
+    whole = evaluate(program, pull, 0, 20_000)
+    running = Evaluating(0, [], held=3)
+    for samples in (range(12_000, 20_000), range(7000), range(7000, 12_000)):
+        part = evaluate_part(program, pull, samples, batch_size=999)
+        assert part is not None
+        running.add(Found(part.samples, part.loss_sum, part.positives, part.negatives))
+    assert running.over
+    assert (running.samples, running.loss) == (20_000, pytest.approx(whole.loss, rel=1e-6))
+    assert running.auc == pytest.approx(whole.auc, abs=2e-4)
+    assert evaluate_part(program, pull, range(9000), keep_going=lambda: False) is None
+    score[17] = np.nan
+    with pytest.raises(DataError, match="1 of 1000 predictions are not finite"):
+        evaluate_part(program, pull, range(1000))
