@@ -113,8 +113,10 @@ class Mover:
 
     async def _running(self, names: dict[int, str]) -> bool:
         """Whether a server is still taking buckets; books those that have finished."""
-        statuses = await asyncio.gather(*(self._status(name) for name in names.values()))
-        for number, status in zip(names, statuses, strict=True):
+        # one takes at a time; the others, perhaps hot, are not troubled
+        asked = [self._taking] if self._taking in names else list(names)
+        statuses = await asyncio.gather(*(self._status(names[number]) for number in asked))
+        for number, status in zip(asked, statuses, strict=True):
             if status.running:
                 self._taking = number
                 return True

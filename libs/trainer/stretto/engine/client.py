@@ -24,6 +24,9 @@ from .placement import Own
 from .routing import FIRST_BACKOFF_S, LAST_BACKOFF_S, Part, Route, Routes
 from .state import state_length
 
+_BACKOFF_SHARE = 0.2
+"""of the time that a push has been rejected for, after which it is tried again"""
+_BACKOFF_MOST_S = 0.5
 FINISHED = 2**62  # progress of a shard whose records were forgotten
 
 
@@ -207,7 +210,7 @@ class Parameters:
         slices, delta = layout.split_dense(dense_gradient), self._state(state_delta)
         pending = np.ones(layout.columns, np.bool_)
         retries, applied, update_seconds, backoff = 0, 0, 0.0, FIRST_BACKOFF_S
-        deadline = begun + self._patience_s
+        deadline, rejected = begun + self._patience_s, 0.0
         while True:
             route = self._routes.current()
             if generation is not None and route.generation != generation:
@@ -244,7 +247,10 @@ class Parameters:
                 )
             retries += 1
             time.sleep(backoff)
-            backoff = min(2 * backoff, LAST_BACKOFF_S)
+            # a server that is long in giving a column away is short of CPU: asking often would take it what it has
+            rejected = rejected or time.perf_counter()
+            waited = time.perf_counter() - rejected
+            backoff = min(2 * backoff, max(LAST_BACKOFF_S, _BACKOFF_SHARE * waited), _BACKOFF_MOST_S)
             self._routes.refresh()
 
     def _push_part(

@@ -155,13 +155,13 @@ class Control:
         """Columns that are mine or frozen here."""
         return [int(c) for c in np.flatnonzero(self.own() != Own.NOT_MINE)]
 
-    def set_own(self, columns: Iterable[int], to: Own, expect: Own | None = None) -> int:
+    def set_own(self, columns: Iterable[int], to: Own, expect: Own | None = None, *, whole: bool = False) -> int:
         """Compare-and-set, under the push mutex: when it returns, no push that saw the old value is at work.
 
-        Returns how many columns changed (those whose state was `expect`; all if None).
+        Returns how many columns changed (those whose state was `expect`; all if None). whole: all of them, or none.
         """
         mask = self._mask(columns)
-        return int(self._run["set_own"](mask, -1 if expect is None else int(expect), int(to)))
+        return int(self._run["set_own"](mask, -1 if expect is None else int(expect), int(to), whole))
 
     def freeze(self) -> int:
         return self.set_own(range(self.layout.columns), Own.FROZEN, Own.MINE)
@@ -324,9 +324,11 @@ def _build(state: State) -> dict[str, tuple[list[Any], Any]]:
 def _set_own(state: State) -> tuple[list[Any], Any]:
     mask = v1.placeholder(tf.bool, [state.layout.columns])
     expect, to = v1.placeholder(tf.int64, []), v1.placeholder(tf.int64, [])
-    with Locked(state, [mask, expect, to]) as lock:
+    whole = v1.placeholder(tf.bool, [])
+    with Locked(state, [mask, expect, to, whole]) as lock:
         own = read(state.own)
-        change = mask & (tf.less(expect, 0) | tf.equal(own, expect))
+        fits = tf.less(expect, 0) | tf.equal(own, expect)
+        change = mask & fits & (tf.reduce_all(fits | ~mask) | ~whole)
         write = ops.AssignVariableOp(resource=state.own, value=tf.where(change, to, own))
         answer = tf.reduce_sum(tf.cast(change, tf.int64))
-    return [mask, expect, to], lock.release(answer, [write])
+    return [mask, expect, to, whole], lock.release(answer, [write])

@@ -3,14 +3,14 @@
 Runs in the destination's process. One column at a time (the dense slices of a source as one group first) is
 frozen, copied raw, taken over and released; the `own` vectors on the servers are the journal. A mover that dies takes
 with it what it had taken over: the job goes back to its last checkpoint. One that broke off and lives (a source did not
-answer) leaves what the next move, planned anew from the vectors, completes: `_release` of what was taken over, and a
+answer) leaves what the next move, planned anew from the vectors, completes: what was taken over is released, and a
 server told to take what it has from itself thaws it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -25,13 +25,19 @@ from .server import ParameterServer
 _POLL_S = 0.004
 _OTHERS_FREEZE_S = 10.0
 """How long a column may be frozen by somebody else, a checkpoint, before the move is given up."""
+_SLOW_FREEZE_S = 0.25
+_SLOW_BYTES_PER_S = 50e6
+_GROUP_MOST = 16
+"""A source whose freezes are longer, though they copy little, has hardly any CPU: what a freeze costs beside the copy
+is then paid for up to so many buckets at a time, since training creeps as long as the source has any."""
 
 
 @dataclass(frozen=True, slots=True)
 class MoveStep:
     """One group of columns has changed its owner.
 
-    frozen_seconds: how long pushes to it were rejected. moved_bytes: raw slots, empty ones included.
+    frozen_seconds: how long pushes to it were rejected. moved_bytes: raw slots, empty ones included. done, total:
+    columns.
     """
 
     columns: tuple[int, ...]
@@ -71,20 +77,34 @@ def move(
         }
         for source in there.values():
             # what a move that broke off had taken over but not yet released
-            _release(layout, source, np.flatnonzero((here_before == Own.MINE) & (source.own() == Own.FROZEN)).tolist())
+            taken = np.flatnonzero((here_before == Own.MINE) & (source.own() == Own.FROZEN)).tolist()
+            source.set_own(taken, Own.NOT_MINE, Own.FROZEN)
             _empty_leftovers(source)
             _warm(here, source)
             here.finish(source.finished())
         _empty_leftovers(here)
-        groups = _groups(layout, todo)
-        for done, (source_id, columns) in enumerate(groups, start=1):
-            source = there[source_id]
-            moved_bytes, frozen_seconds = _move_group(layout, here, source, columns)
-            yield MoveStep(columns, source_id, moved_bytes, frozen_seconds, done, len(groups))
-            if done < len(groups):
-                _await_steps([here, source], step_wait_s, active_s)
+        groups, done, size = _groups(layout, todo), 0, 1
+        while groups:
+            source_id, columns = _take(groups, size)
+            moved_bytes, frozen_seconds = _move_group(here, there[source_id], columns)
+            done += len(columns)
+            yield MoveStep(columns, source_id, moved_bytes, frozen_seconds, done, len(todo))
+            slow = frozen_seconds > max(_SLOW_FREEZE_S, moved_bytes / _SLOW_BYTES_PER_S)
+            size = min(2 * size, _GROUP_MOST) if slow else 1
+            if groups:
+                _await_steps(here, there[source_id], step_wait_s, active_s)
         for source in there.values():
+            _empty_leftovers(source)
             here.finish(source.finished())
+
+
+def _take(groups: list[tuple[int, tuple[int, ...]]], size: int) -> tuple[int, tuple[int, ...]]:
+    """The first group, together with those of the same source up to ``size`` of them; they leave the list."""
+    source = groups[0][0]
+    chosen = [group for group in groups if group[0] == source][:size]
+    for group in chosen:
+        groups.remove(group)
+    return source, tuple(column for _, columns in chosen for column in columns)
 
 
 def _groups(layout: Layout, sources: Mapping[int, int]) -> list[tuple[int, tuple[int, ...]]]:
@@ -123,11 +143,11 @@ def _warm(here: Control, source: Control) -> None:
         here.import_bucket(int(spare[0]), RawBucket.empty(layout))
 
 
-def _move_group(layout: Layout, here: Control, source: Control, columns: tuple[int, ...]) -> tuple[int, float]:
+def _move_group(here: Control, source: Control, columns: tuple[int, ...]) -> tuple[int, float]:
     begun = time.perf_counter()
-    frozen = _freeze(source, columns)
+    _freeze(source, columns)
     try:
-        moved_bytes = _copy(layout, here, source, columns)
+        moved_bytes = _copy(here, source, columns)
         states = source.own()[list(columns)]
         if not (states == Own.FROZEN).all():
             raise MigrationError(
@@ -137,24 +157,20 @@ def _move_group(layout: Layout, here: Control, source: Control, columns: tuple[i
         here.set_own(columns, Own.MINE, Own.NOT_MINE)
     except StrettoError:
         # the copy is unowned and harmless; the source goes on where it was
-        source.set_own(frozen, Own.MINE, Own.FROZEN)
+        source.set_own(columns, Own.MINE, Own.FROZEN)
         raise
     frozen_seconds = time.perf_counter() - begun
-    _release(layout, source, columns)
+    source.set_own(columns, Own.NOT_MINE, Own.FROZEN)  # its rows are dropped when all have moved
     return moved_bytes, frozen_seconds
 
 
-def _freeze(source: Control, columns: tuple[int, ...]) -> list[int]:
-    """Freeze columns that are MINE there, every one by this mover: what a checkpoint has frozen it also thaws.
+def _freeze(source: Control, columns: tuple[int, ...]) -> None:
+    """Freeze columns that are MINE there, all or none, by this mover: what a checkpoint has frozen it also thaws.
 
     A column that is frozen already is waited for while nothing of the group is held. Raises MigrationError.
     """
     deadline = time.monotonic() + _OTHERS_FREEZE_S
-    while True:
-        frozen = [c for c in columns if source.set_own((c,), Own.FROZEN, Own.MINE)]
-        if len(frozen) == len(columns):
-            return frozen
-        source.set_own(frozen, Own.MINE, Own.FROZEN)
+    while source.set_own(columns, Own.FROZEN, Own.MINE, whole=True) != len(columns):
         states = source.own()[list(columns)]
         if (states == Own.NOT_MINE).any() or time.monotonic() > deadline:
             raise MigrationError(
@@ -165,9 +181,9 @@ def _freeze(source: Control, columns: tuple[int, ...]) -> list[int]:
         time.sleep(_POLL_S)
 
 
-def _copy(layout: Layout, here: Control, source: Control, columns: tuple[int, ...]) -> int:
+def _copy(here: Control, source: Control, columns: tuple[int, ...]) -> int:
     """Values, slots, progress and counters of frozen columns, source -> here."""
-    moved_bytes = 0
+    layout, moved_bytes = here.layout, 0
     slices: I64 = np.array([c - layout.buckets for c in columns if c >= layout.buckets], np.int64)
     if len(slices):
         raw_slices = source.export_slices(slices)
@@ -184,14 +200,6 @@ def _copy(layout: Layout, here: Control, source: Control, columns: tuple[int, ..
     return moved_bytes
 
 
-def _release(layout: Layout, source: Control, columns: Sequence[int]) -> None:
-    """The source forgets columns that have a new owner, and frees their memory."""
-    source.set_own(columns, Own.NOT_MINE, Own.FROZEN)
-    for column in columns:
-        if column < layout.buckets:
-            source.import_bucket(column, RawBucket.empty(layout))
-
-
 def _empty_leftovers(control: Control) -> None:
     """Rows of buckets that are not owned: a copy whose move was given up, or an empty import that did not happen."""
     sizes, own = control.raw_sizes(), control.own()
@@ -199,20 +207,19 @@ def _empty_leftovers(control: Control) -> None:
         control.import_bucket(int(bucket), RawBucket.empty(control.layout))
 
 
-def _await_steps(controls: list[Control], wait_s: float, active_s: float) -> None:
-    """Until every active worker had a push accepted on one of the servers, at most wait_s."""
+def _await_steps(here: Control, source: Control, wait_s: float, active_s: float) -> None:
+    """Until every active worker had a push accepted here, at most wait_s. The source, which may be slow because it is
+    overloaded, is asked once."""
 
-    def counts() -> dict[int, int]:
-        total: dict[int, int] = {}
-        for control in controls:
-            for worker, seen in control.workers().items():
-                if seen.idle_seconds < active_s:
-                    total[worker] = total.get(worker, 0) + seen.pushes
-        return total
+    def pushes() -> dict[int, int]:
+        return {worker: seen.pushes for worker, seen in here.workers().items()}
 
-    before, deadline = counts(), time.monotonic() + wait_s
+    deadline = time.monotonic() + wait_s
+    before = pushes()
+    seen = [*here.workers().items(), *source.workers().items()]
+    active = {worker for worker, at in seen if at.idle_seconds < active_s}
     while time.monotonic() < deadline:
         time.sleep(_POLL_S)
-        now = counts()
-        if all(now.get(worker, pushes + 1) > pushes for worker, pushes in before.items()):
+        now = pushes()
+        if all(now.get(worker, 0) > before.get(worker, 0) for worker in active):
             return

@@ -117,7 +117,7 @@ def test_a_move_that_broke_off_at_any_step_is_completed_by_the_next(cluster, tra
     column = next(c for c in source.columns() if source.sizes()[c] > 0)
     source.set_own([column], Own.FROZEN, Own.MINE)
     if broke != "after freeze":
-        _copy(LAYOUT, here, source, (column,))
+        _copy(here, source, (column,))
     if broke in ("after taking over", "after release"):
         here.set_own([column], Own.MINE, Own.NOT_MINE)
     else:  # its owner is told to take it from itself
@@ -192,7 +192,16 @@ def test_a_copy_that_somebody_thawed_meanwhile_is_dropped(cluster, training, mon
 
     monkeypatch.setattr(migration, "_copy", disturbed)
     with pytest.raises(MigrationError, match="thawed by somebody else"):
-        migration._move_group(LAYOUT, here, source, (5,))
+        migration._move_group(here, source, (5,))
     assert 5 in source.columns()
     assert servers.columns()[2] == []
     assert worker.progress(1000) == 256
+
+
+def test_a_source_short_of_cpu_gives_several_buckets_for_one_freeze():
+    groups = migration._groups(LAYOUT, {0: 0, 1: 0, 2: 1, 3: 0, LAYOUT.buckets: 0, LAYOUT.buckets + 1: 0})
+    assert migration._take(groups, 1) == (0, (LAYOUT.buckets, LAYOUT.buckets + 1))
+    assert migration._take(groups, 2) == (0, (0, 1))
+    assert migration._take(groups, 4) == (1, (2,))
+    assert migration._take(groups, 8) == (0, (3,))
+    assert groups == []
