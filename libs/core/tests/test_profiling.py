@@ -164,6 +164,18 @@ def test_hot_server_is_told_and_again_only_after_a_pause(how: str) -> None:
     assert len(job.told(p.HotPsDetected)) == 2
 
 
+def test_windows_with_a_hot_server_say_nothing_about_the_plan() -> None:
+    job = Job()
+    job.seconds(11)
+    assert job.told(p.ProfileMeasured)[-1].settled
+    job.update_time_s["ps-1"] = 0.01
+    job.seconds(60)
+    assert not any(profile.settled for profile in job.told(p.ProfileMeasured)[3:])
+    job.update_time_s["ps-1"] = 0.002
+    job.seconds(12)
+    assert job.told(p.ProfileMeasured)[-1].settled
+
+
 def test_no_server_is_hot_while_parameters_move() -> None:
     moving = Job()
     moving.update_time_s["ps-1"] = 0.01

@@ -246,17 +246,22 @@ class ProfilerMachine:
         if not workers:
             return
         active = [b for _, b in self._reporting("worker") if b.sums.count]
+        window_s = now - st.window_began_s
+        told: list[Any] = [*judge_workers(workers, st.pods, st.batch_size, self.rules)]
+        if not st.migrating:
+            told += judge_servers(servers, st.pods, window_s, self.rules, now)
         settled = (
             st.plan_version == st.decided_version
             and not st.migrating
             and st.window_began_s - st.changed_at_s >= self.rules.window_s
             and (len(workers), len(servers)) == (plan.workers, plan.ps)
+            and not any(st.pods[server.pod].bad_windows for server in servers)  # it says nothing about the plan
         )
         profile = ProfileMeasured(
             plan_version=st.plan_version,
             plan=plan,
             batch_size=st.batch_size,
-            window_s=now - st.window_began_s,
+            window_s=window_s,
             step_time_s=median(worker.step_time_s for worker in workers),
             times=median_times(active),
             throughput=sum(worker.samples_per_s for worker in workers),
@@ -266,11 +271,7 @@ class ProfilerMachine:
             workers=_sample(workers),
             ps=_sample(servers),
         )
-        self._out.append(Emit(profile))
-        told: list[Any] = [*judge_workers(workers, st.pods, st.batch_size, self.rules)]
-        if not st.migrating:
-            told += judge_servers(servers, st.pods, profile.window_s, self.rules, now)
-        self._out += [Emit(fact) for fact in told]
+        self._out += [Emit(fact) for fact in (profile, *told)]
 
     def _reporting(self, role: Role) -> list[tuple[str, PodBook]]:
         """Announced pods that reported in this window, by number."""

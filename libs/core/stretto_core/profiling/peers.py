@@ -77,7 +77,6 @@ def judge_servers(
             book.usual_update_s = usual_s + FORGET * (own_s - usual_s)
         if book.bad_windows >= rules.patience and not paused:
             book.told, book.told_at_s, book.times_hot = True, now, book.times_hot + 1
-            book.bad_windows = 0
             yield HotPsDetected(server.pod, own_s, usual_s, server.cpu_used_cores, server.cpu_limit_cores)
         elif book.told and book.good_windows >= _long(book, window_s, rules):
             lighter = bool(peers) and server.buckets < LIGHTER * median(peer.buckets for peer in peers)
