@@ -31,8 +31,11 @@ class Place:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def sleeper(self, name: str, **environment: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-c", "import time; time.sleep(600)"]
-        process = self.processes[name] = subprocess.Popen(command, env={**os.environ, **environment})
+        command = [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"]
+        process = subprocess.Popen(command, env={**os.environ, **environment}, stdout=subprocess.PIPE)
+        self.processes[name] = process
+        assert process.stdout is not None
+        process.stdout.readline()  # it is itself by now, not a copy of us
         return process
 
     def pod(self, name: str, role: str) -> subprocess.Popen[bytes]:
@@ -65,7 +68,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
     yield made
     for process in made.processes.values():
         process.kill()
-        process.wait(5)
+        process.communicate()
 
 
 async def test_a_kill_hits_the_pod_that_chance_names_and_no_other(place: Place) -> None:
