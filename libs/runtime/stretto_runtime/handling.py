@@ -6,7 +6,8 @@ import contextlib
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, get_args
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from opentelemetry.trace import Status, StatusCode
@@ -18,7 +19,7 @@ from stretto_wire.refusals import ERROR_HEADER
 from stretto_wire.registry import channel_of, encode, subject_of
 
 from stretto_runtime.faults import BusFault, RuntimeFault
-from stretto_runtime.inputs import Arrival, Kind
+from stretto_runtime.inputs import Arrival
 from stretto_runtime.log import Stored
 from stretto_runtime.machines import CLUSTER, Machines
 from stretto_runtime.rpc import refusal
@@ -89,8 +90,6 @@ class Handling:
         self._published = published
         self._fence_seq = fence_seq
         self._attempt = attempt
-        self._handled = dict.fromkeys(get_args(Kind), 0)
-        self._counted = {kind: shell.metrics.inputs.labels(self._service.name, kind) for kind in get_args(Kind)}
 
     def go_live(self) -> None:
         """Everything that a predecessor can have handled is behind us."""
@@ -104,9 +103,9 @@ class Handling:
             BusFault: an output could not be sent; the session ends.
         """
         if self.live:
-            self._shell.metrics.lag_s.observe(max(0.0, time.time() - stored.time_s))
+            self._shell.metrics.handling(stored.time_s)
         else:
-            self._shell.metrics.replayed.inc()
+            self._shell.metrics.replayed.count += 1
         news = False
         for arrival in self._shell.routes.arrivals(stored, self._number):
             if arrival.kind == "tick":
@@ -115,10 +114,6 @@ class Handling:
             else:
                 work = Work(arrival, arrival.key, arrival.source, stored.time_s, time.time_ns())
                 news |= await self._one(work)
-        for kind, count in self._handled.items():  # once a frame: a counter's lock costs as much as a small machine
-            if count:
-                self._counted[kind].inc(count)
-                self._handled[kind] = 0
         return news
 
     async def _one(self, work: Work) -> bool:
@@ -140,7 +135,7 @@ class Handling:
         if not handled:
             return False
         self.changed.add(work.key)
-        self._handled[work.arrival.kind] += 1
+        self._shell.metrics.inputs[work.arrival.kind].count += 1
         trace = self._trace(work)
         for output_id, _, message in work.outputs:
             await self._publish(output_id, message, work.time_s, trace)
@@ -175,7 +170,7 @@ class Handling:
     def _message(self, work: Work) -> Message:
         """Parse, unless it is a request that was parsed on its way into the journal. Raises WireError."""
         arrival = work.arrival
-        asked = self.waiting.get(work.asked)
+        asked = self.waiting.get(work.asked) if work.is_request else None
         if asked is not None and (asked.subject, asked.data) == (arrival.subject, arrival.data):
             return asked.message
         return self._shell.routes.message(arrival)
@@ -209,7 +204,7 @@ class Handling:
             return
         headers = event_headers(message, output_id, now, self._service.name, trace)
         await self.writer.send(subject_of(message), encode(message), headers)
-        self._shell.metrics.outputs.inc()
+        self._shell.metrics.outputs.count += 1
 
     def _trace(self, work: Work) -> str:
         """A span for what was handled, if anybody could want it; the ``traceparent`` of its outputs."""
@@ -219,6 +214,8 @@ class Handling:
             slot.trace = slot.trace or parent
             parent = parent or slot.trace
         if not (work.outputs or arrival.trace or work.is_request):
+            return parent
+        if not self._shell.tracing.afford():
             return parent
         what = arrival.subject.split(".")[3] if arrival.kind in ("message", "request") else arrival.kind
 
@@ -319,18 +316,30 @@ class Handling:
 
 def event_headers(message: Message, message_id: str, now: float, source: str, trace: str) -> dict[str, str]:
     """CloudEvents 1.0, binary mode; ``now`` in seconds since the epoch."""
+    channel = channel_of(message)
     headers = {
         "Nats-Msg-Id": message_id,
         "ce-specversion": "1.0",
         "ce-id": message_id,
-        "ce-type": channel_of(message).type_name,
+        "ce-type": channel.type_name,
         "ce-source": f"/stretto/{source}",
         "ce-subject": message.job,
-        "ce-time": datetime.fromtimestamp(now, UTC).isoformat().replace("+00:00", "Z"),
+        "ce-time": _rfc3339(now),
         "content-type": "application/json",
     }
-    if (kept_s := channel_of(message).kept_s) is not None:
-        headers["Nats-TTL"] = f"{kept_s}s"
+    if channel.kept_s is not None:
+        headers["Nats-TTL"] = f"{channel.kept_s}s"
     if trace:
         headers["traceparent"] = trace
     return headers
+
+
+def _rfc3339(now: float) -> str:
+    """UTC with microseconds; the text of a second is made once."""
+    seconds, micros = divmod(round(now * 1e6), 1_000_000)
+    return f"{_second(seconds)}.{micros:06d}Z"
+
+
+@lru_cache(maxsize=64)
+def _second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")

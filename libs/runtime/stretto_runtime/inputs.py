@@ -71,7 +71,9 @@ class Routes:
         for entry in inputs:
             self._scopes.setdefault(entry.message, set()).add(entry.scope)
         self._patterns = {channel_of(message).pattern: scopes for message, scopes in self._scopes.items()}
-        self._routes = {tuple(pattern.split(".")[:4]): scopes for pattern, scopes in self._patterns.items()}
+        self._routes = {
+            tuple(pattern.split(".")[:4]): sorted(scopes, reverse=True) for pattern, scopes in self._patterns.items()
+        }
         self._observed = {message.__name__: message for message in (*(c.message for c in CHANNELS), *observations)}
 
     def filters(self, partition: int) -> list[str]:
@@ -111,7 +113,7 @@ class Routes:
         tokens = subject.split(".")
         if tokens[0] == "tel":
             tokens[3] = "*"
-        return sorted(self._routes.get(tuple(tokens[:4]), ()), reverse=True)
+        return self._routes.get(tuple(tokens[:4]), [])
 
     def _entry(self, stored: Stored, index: int, entry: dict[str, Any]) -> Arrival:
         key, subject = entry["key"], entry.get("s", "")

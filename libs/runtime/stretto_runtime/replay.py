@@ -153,8 +153,8 @@ class _Untraced(Tracing):
     def __init__(self) -> None:
         """Without a provider: a replay is no part of the job's trace."""
 
-    def span(self, *_: Any, **__: Any) -> None:
-        return None
+    def afford(self) -> bool:
+        return False
 
 
 class _Again:

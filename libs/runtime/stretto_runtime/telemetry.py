@@ -26,6 +26,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from pydantic_core import to_json
 
 ATTRIBUTES = 48
+AGES_EVERY_S = 0.01
+KINDS = ("message", "request", "observation", "tick")
 
 
 def parse_traceparent(text: str) -> SpanContext | None:
@@ -66,17 +68,23 @@ class Tracing:
         attributes: Callable[[], Mapping[str, Any]] | None = None,
     ) -> trace.Span | None:
         """A started span, or None when too many were started in this second. ``attributes`` are asked for if needed."""
-        now = time.monotonic()
-        self._budget = min(self._per_s, self._budget + (now - self._filled_s) * self._per_s)
-        self._filled_s = now
-        if self._budget < 1:
-            self.suppressed += 1
+        if not self.afford():
             return None
         self._budget -= 1
         above = parse_traceparent(parent)
         context = trace.set_span_in_context(NonRecordingSpan(above)) if above else None
         found = attributes() if attributes else None
         return self._tracer.start_span(name, context, kind, found, start_time=start_ns)
+
+    def afford(self) -> bool:
+        """Whether a span may be started now; if not, it counts as suppressed."""
+        if self._budget < 1:
+            now = time.monotonic()
+            self._budget = min(self._per_s, self._budget + (now - self._filled_s) * self._per_s)
+            self._filled_s = now
+        if self._budget < 1:
+            self.suppressed += 1
+        return self._budget >= 1
 
     @contextlib.contextmanager
     def sending(self, name: str, parent: str = "", attributes: Mapping[str, Any] | None = None) -> Generator[str]:
@@ -170,19 +178,43 @@ class LocalSpans(SpanProcessor):
         self._file.close()
 
 
+class Tally:
+    """A counter for the one thread that handles messages: a locked one costs as much as a small machine."""
+
+    __slots__ = ("_counter", "count")
+
+    def __init__(self, counter: Counter) -> None:
+        self._counter = counter
+        self.count = 0
+
+    def settle(self) -> None:
+        """Show what was counted since."""
+        count, self.count = self.count, 0
+        if count:
+            self._counter.inc(count)
+
+
 class Metrics:
     """What a replica counts, for Prometheus."""
 
     def __init__(self, service: str) -> None:
         self.registry = CollectorRegistry()
+        self._tallies: list[Tally] = []
+        self._next_age_s = 0.0
         labels = {"service": service}
 
         def counter(name: str, text: str, *extra: str) -> Counter:
             return Counter(f"stretto_{name}", text, ["service", *extra], registry=self.registry)
 
-        self.inputs = counter("inputs", "messages handled", "kind")
-        self.replayed = counter("replayed_inputs", "messages handled again after a takeover").labels(**labels)
-        self.outputs = counter("outputs", "messages published").labels(**labels)
+        def tally(child: Counter) -> Tally:
+            self._tallies.append(Tally(child))
+            return self._tallies[-1]
+
+        inputs = counter("inputs", "messages handled", "kind")
+        self.inputs = {kind: tally(inputs.labels(service, kind)) for kind in KINDS}
+        replayed = counter("replayed_inputs", "messages handled again after a takeover")
+        self.replayed = tally(replayed.labels(**labels))
+        self.outputs = tally(counter("outputs", "messages published").labels(**labels))
         self.suppressed = counter("outputs_suppressed", "outputs that a predecessor had published").labels(**labels)
         self.dead_letters = counter("dead_letters", "messages set aside", "reason")
         self.faults = counter("machine_faults", "exceptions out of a machine: bugs").labels(**labels)
@@ -209,14 +241,23 @@ class Metrics:
         ).labels(**labels)
         self.lag_s = Histogram(
             "stretto_input_age_seconds",
-            "from the server's storing a message to our handling it",
+            "from the server's storing a message to our handling it, of a hundred messages a second",
             ["service"],
             registry=self.registry,
             buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5, 30),
         ).labels(**labels)
         self.service = service
 
+    def handling(self, stored_s: float) -> None:
+        """A message that was stored at ``stored_s`` is handled now."""
+        now = time.time()
+        if now >= self._next_age_s:
+            self._next_age_s = now + AGES_EVERY_S
+            self.lag_s.observe(max(0.0, now - stored_s))
+
     def text(self) -> bytes:
+        for tally in self._tallies:
+            tally.settle()
         return generate_latest(self.registry)
 
 
