@@ -1,0 +1,107 @@
+"""More telemetry than the profiler can take in: it stays in the stream, metrics name it, none of it is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import stretto_wire as wire
+from stretto_runtime import Client, EmbeddedServer, provision
+from stretto_wire.registry import encode, subject_of
+
+JOB, PODS, REPORTS = "j", 30, 1000
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+async def test_a_flood_of_telemetry_stays_in_the_stream_and_nothing_of_it_is_lost(tmp_path: Path) -> None:
+    server = EmbeddedServer(tmp_path / "nats")
+    await server.start()
+    assert server.passwords is not None
+    client = await Client.connect(server.url, "operator", server.passwords["operator"])
+    await provision(client.bus)
+    profiler = start({**server.environment("profiler"), "STRETTO_STATE_FOLDER": str(tmp_path)})
+    try:
+        spec = wire.JobSpec.parse({"name": JOB, "model": {"entry": "m:M"}, "dataset": {"samples": 10**9}})
+        await client.publish(wire.JobSubmitted(job=JOB, spec=spec))
+        for pod in range(PODS):
+            await client.publish(started(pod))
+        await flood(client, 1, 2)
+        await handled(client, 1)
+        before = memory(profiler, "VmRSS")
+        profiler.send_signal(signal.SIGSTOP)  # nothing is taken in until all of it waits
+        await flood(client, 2, REPORTS + 1)
+        profiler.send_signal(signal.SIGCONT)
+        waited = await handled(client, REPORTS, tmp_path)
+        assert memory(profiler, "VmHWM") - before < 12 * MIB  # all of them at once would be 17
+        assert waited > PODS * REPORTS / 4
+        assert not await client.dead_letters()
+    finally:
+        profiler.kill()
+        profiler.wait()
+        await client.close()
+        server.kill()
+
+
+def start(settings: dict[str, str]) -> subprocess.Popen[bytes]:
+    # what leads to no event would be saved after half a minute only
+    environment = {**os.environ, **settings, "STRETTO_SNAPSHOT_S": "0.05"}
+    return subprocess.Popen([sys.executable, "-m", "stretto_profiler"], env=environment)
+
+
+async def flood(client: Client, first: int, end: int) -> None:
+    """Reports ``first`` to ``end - 1`` of every pod; returns once the stream has accepted them all."""
+    for number in range(first, end):
+        messages = [report(pod, number) for pod in range(PODS)]
+        posted = [await client.bus.post(subject_of(one), encode(one), {"Nats-TTL": "3600s"}) for one in messages]
+        await asyncio.gather(*posted)
+
+
+async def handled(client: Client, reports: int, folder: Path | None = None) -> float:
+    """Until the saved state has so many reports of every pod; the largest backlog that the metrics told meanwhile."""
+    waited = 0.0
+    async with asyncio.timeout(60):
+        while True:
+            if folder is not None:
+                waited = max(waited, await asyncio.to_thread(backlog, folder))
+            state = json.loads(await client.snapshot("profiler", JOB) or b"{}")
+            books = state.get("pods", {})
+            if len(books) == PODS and all(book["reports"] == reports for book in books.values()):
+                return waited
+            await asyncio.sleep(0.05)
+
+
+def backlog(folder: Path) -> float:
+    where = json.loads((folder / "run" / "profiler.json").read_text())
+    with urllib.request.urlopen(f"http://{where['host']}:{where['port']}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    return float(next(line for line in lines if line.startswith("stretto_input_backlog{")).rpartition(" ")[2])
+
+
+def memory(process: subprocess.Popen[bytes], name: str) -> int:
+    """Bytes. ``VmRSS``: now; ``VmHWM``: the most that it ever was."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return int(status.partition(f"{name}:")[2].split()[0]) * 1024
+
+
+def started(pod: int) -> wire.PodStarted:
+    return wire.PodStarted(
+        job=JOB, pod=f"worker-{pod}", role="worker", plan_version=1, address="", cpu_cores=1.0, memory_bytes=GIB,
+        took_s=1.0, cause="plan",
+    )  # fmt: skip
+
+
+def report(pod: int, number: int) -> wire.WorkerReported:
+    return wire.WorkerReported(
+        job=JOB, pod=f"worker-{pod}", plan_version=1, ended_at_s=time.time(), window_s=0.1, steps=2,
+        steps_total=2 * number, samples_total=1024 * number, step_time_s=0.05, longest_gap_s=0.06,
+        times=wire.StepTimes(emb_s=0.01, grad_s=0.02, upd_s=0.01, sync_s=0.01), cpu_used_cores=0.9,
+        cpu_limit_cores=1.0, memory_used_bytes=GIB // 2, memory_limit_bytes=GIB,
+    )  # fmt: skip
