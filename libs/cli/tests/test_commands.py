@@ -342,6 +342,27 @@ def test_what_tensorflow_notes_at_its_start_is_hidden_and_warnings_are_not(insta
     assert json.loads(installed.stretto("logs", "noisy/worker-3", "-n", "2", "-o", "json").stdout)["lines"] == mine
 
 
+def test_another_number_of_pods_is_asked_for(installed: Installed, tmp_path: Path) -> None:
+    name, file = write_spec(tmp_path)
+    installed.stretto("submit", file)
+    assert "no plan to change" in installed.stretto("scale", name, "--ps", "2").stderr
+    installed.publish(decided(name, 1, PLAN, None))
+    while (done := installed.stretto("scale", name, "--ps", "2")).exit_code:
+        assert "no plan to change" in done.stderr
+    assert "1w×0.5 2ps×0.5" in done.stdout
+    assert (nothing := installed.stretto("scale", name)).exit_code == 2
+    assert "--workers or --ps" in nothing.stderr
+
+
+def test_a_running_installation_is_not_hurt_unasked_nor_by_a_misspelt_fault(installed: Installed) -> None:
+    unasked = installed.stretto("chaos")
+    assert (unasked.exit_code, unasked.stdout) == (2, "")
+    assert "--yes" in unasked.stderr
+    misspelt = CliRunner().invoke(app, ["chaos", "--only", "worker-kil"])
+    assert misspelt.exit_code == 2
+    assert "worker-kill-migrating" in misspelt.stderr
+
+
 def test_the_schema_needs_no_installation() -> None:
     schema = json.loads(CliRunner().invoke(app, ["schema"]).stdout)
     assert {"name", "model", "dataset"} <= set(schema["required"])
