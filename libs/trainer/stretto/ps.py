@@ -72,6 +72,7 @@ class Agent:
         self._control: Control = self._server.control
         self._exports = Exports(self._job, settings.pod, self._control, settings.redis_url, settings.pod_folder)
         self._move = Move(self._server)
+        self._restored = ""  # the manifest that was last imported from, whether or not that went well
         bus = self._pod.bus
         bus.serve(ClaimBuckets, self._claim)
         bus.serve(TakeBuckets, self._take)
@@ -240,17 +241,27 @@ class Agent:
         return GetExportStatusReply(job=self._job, stage=stage, part=part, detail=detail[:2000])
 
     def _import(self, request: ImportState) -> ImportStateReply:
-        wanted, has = self._columns(request.buckets, request.slices), self._control.columns()
-        if has:
-            # the request repeated, or a server that has begun another life
-            detail = "" if has == wanted else f"owns {len(has)} columns already; import into a new parameter server"
-            return ImportStateReply(job=self._job, accepted=not detail, detail=detail)
+        wanted, has, url = (
+            self._columns(request.buckets, request.slices),
+            self._control.columns(),
+            request.checkpoint.url,
+        )
+        if has == wanted and url == self._restored:
+            return ImportStateReply(job=self._job, accepted=True)  # the request repeated
+        if has and (not self._restored or self._control.stats().updates):
+            detail = f"owns {len(has)} columns already; import into a new parameter server"
+            return ImportStateReply(job=self._job, accepted=False, detail=detail)
+        if self._restored:
+            # the peers could not read their part of it, and the job goes back further: not a record of it may stay, or
+            # what lies between both checkpoints would be applied here twice, or never
+            self._control.clear()
+        self._restored = url
         try:
-            size = self._exports.load(request.checkpoint.url, wanted)
+            size = self._exports.load(url, wanted)
         except StrettoError as error:
             damaged = isinstance(error, ImageDamaged)
             return ImportStateReply(job=self._job, accepted=False, damaged=damaged, detail=str(error)[:2000])
-        log.info("owns %d columns from %s (%d bytes)", len(wanted), request.checkpoint.url, size)
+        log.info("owns %d columns from %s (%d bytes)", len(wanted), url, size)
         return ImportStateReply(job=self._job, accepted=True, size_bytes=size)
 
 

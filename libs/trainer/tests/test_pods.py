@@ -233,6 +233,29 @@ def cache(tmp_path: Path) -> Iterator[str]:
     process.wait(5)
 
 
+def test_servers_that_read_a_newer_checkpoint_go_back_to_the_older_one(make: Any, tmp_path: Path):
+    """Found by `stretto chaos --seed 4`: a server said that it had its part of the older one, and had the newer."""
+    store = tmp_path / "store"
+    store.mkdir()
+    first = make(SAMPLES)
+    first.start_ps(0, 1)
+    older = exported(first, "c1", store, "", 0, 1)
+    first.launch("worker-0")
+    finished(first)
+    newer = exported(first, "c2", store, "", 0, 1)
+    second = make(SAMPLES)
+    second.start_ps(0, 1, claim=False)
+    assert all(reply.accepted for reply in imported(second, newer, 0, 1))
+    assert [book.applied_samples for book in second.books(0, 1)] == [SAMPLES] * 2
+    for _ in range(2):  # asked again: nothing happens
+        assert all(reply.accepted for reply in imported(second, older, 0, 1))
+    assert [(book.applied_samples, book.rows) for book in second.books(0, 1)] == [(0, 0)] * 2
+    second.launch("worker-0")
+    finished(second)
+    assert [book.applied_samples for book in second.books(0, 1)] == [SAMPLES] * 2
+    assert not any(reply.accepted for reply in imported(second, newer, 0, 1)), "it has trained since"
+
+
 def test_a_checkpoint_is_restored_at_another_number_of_servers(make: Any, cache: str, tmp_path: Path):
     store = tmp_path / "store"
     store.mkdir()

@@ -15,7 +15,19 @@ from .graph import build_finish
 from .layout import DELETED_STORED, EMPTY_STORED, F32, I64, Bools, Layout, checksum
 from .link import Link
 from .placement import Own
-from .state import DEVICE, INITIAL_TABLE_SLOTS, Locked, State, build_state, dense_slot_shapes, now_us, ops, read, v1
+from .state import (
+    DEVICE,
+    INITIAL_TABLE_SLOTS,
+    Locked,
+    State,
+    build_state,
+    clearing,
+    dense_slot_shapes,
+    now_us,
+    ops,
+    read,
+    v1,
+)
 
 _ALL = np.int64(2**40)
 
@@ -163,6 +175,12 @@ class Control:
         mask = self._mask(columns)
         return int(self._run["set_own"](mask, -1 if expect is None else int(expect), int(to), whole))
 
+    def clear(self) -> None:
+        """Own nothing and know nothing, as before the first push."""
+        self._run["clear"]()
+        for bucket in np.flatnonzero(self.raw_sizes()):
+            self.import_bucket(int(bucket), RawBucket.empty(self.layout))
+
     def freeze(self) -> int:
         return self.set_own(range(self.layout.columns), Own.FROZEN, Own.MINE)
 
@@ -305,6 +323,7 @@ def _build(state: State) -> dict[str, tuple[list[Any], Any]]:
     return {
         "own": ([], read(state.own)),
         "set_own": _set_own(state),
+        "clear": clearing(state),
         "sizes": ([], [sizes, read(state.own)]),
         "slots": ([], tf.stack(slots)),
         "progress_sizes": ([], [ops.LookupTableSizeV2(table_handle=t) for t in (state.records, state.finished)]),

@@ -122,6 +122,17 @@ def initialise(state: State) -> Node:
     return tf.group(*done)
 
 
+def clearing(state: State) -> tuple[list[Any], Any]:
+    """(feeds, fetches) that make everything as it was before the first push, but for the rows of the tables."""
+    with Locked(state, []) as lock:
+        done = [initialise(state)]
+        for table in (state.records, state.finished):
+            keys = ops.LookupTableExportV2(table_handle=table, Tkeys=tf.int64, Tvalues=tf.int64)[0]
+            done.append(ops.LookupTableRemoveV2(table_handle=table, keys=keys))
+        answer = tf.constant(0)
+    return [], lock.release(answer, done)
+
+
 def assign(variable: Node, value: Node) -> Node:
     return ops.AssignVariableOp(resource=variable, value=value)
 

@@ -65,6 +65,31 @@ def test_restored_at_another_number_of_servers_each_bit_is_the_same(cluster, bar
     assert (restored.samples() == samples + 64).all()
 
 
+def test_a_cleared_server_takes_an_older_checkpoint_as_a_new_one_would(cluster, bare_cluster, training):
+    """Its peers could not read their part of the newer one: shards that are finished in it are to be trained again."""
+    servers = cluster(LAYOUT)
+    worker = servers.worker()
+    training.train_shard(worker, 0, attempt=1, length=128)
+    older, samples, prints, checksum = save(servers), servers.samples(), servers.prints(), servers.checksum()
+    for shard in (0, 1, 2):
+        training.train_shard(worker, shard, attempt=1, length=256)
+    worker.forget([0, 1])
+    restored = restore(bare_cluster, save(servers), 2)
+    for server, columns in assign(LAYOUT, range(2)).items():
+        control = restored.control(server)
+        control.clear()
+        assert (control.columns(), int(control.raw_sizes().sum()), len(control.finished())) == ([], 0, 0)
+        load_image(control, older, columns)
+    assert restored.checksum() == checksum
+    assert (restored.samples() == samples).all()
+    assert (restored.prints() == prints).all()
+    again = restored.worker()
+    assert [again.progress(s) for s in range(3)] == [128, 0, 0]
+    training.train_shard(again, 0, attempt=1, length=256)
+    training.train_shard(again, 1, attempt=1, length=256)
+    assert (restored.samples() == samples + 128 + 256).all()
+
+
 def test_a_checkpoint_taken_while_training_is_exact_after_replay(cluster, bare_cluster, training):
     """Each column is of its own instant; from the ledger's older state everything becomes whole again."""
     servers = cluster(LAYOUT)
