@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import time
 from pathlib import Path
 
 import psutil
@@ -20,6 +21,8 @@ from .world import Image, NotNow, World, send, until
 
 HEALED_S = 40.0
 """what is not there again by then is told as not healed"""
+TOLD_S = 2.0
+"""after which the loss of parameters would have been told"""
 SLOW = 0.10
 """of the time a slow worker is let run"""
 HOT = 0.03
@@ -78,15 +81,23 @@ class KillServer(KillPod):
 
     role = "ps"
 
-    def _replaced(self) -> bool:
-        """Once a checkpoint is restored on servers that are new."""
-        record = self.world.record
-        begun = [fact for fact in record.facts if fact.name == "checkpoint-restored"]
-        return bool(record.ended) or len(begun) > self._restored
-
     async def inject(self) -> str:
-        self._restored = sum(fact.name == "checkpoint-restored" for fact in self.world.record.facts)
+        self._seen = len(self.world.record.facts)
         return await super().inject()
+
+    def _replaced(self) -> bool:
+        """Once a checkpoint is restored on servers that are new; of one that held nothing any more, once it is gone."""
+        record = self.world.record
+        if record.ended:
+            return True
+        since = record.facts[self._seen :]
+        names = [fact.name for fact in since]
+        if "checkpoint-restored" in names:
+            return True
+        lost = any(fact.name == "servers-changed" and not fact.data["servers"] for fact in since)
+        gone = [fact for fact in since if fact.name == "pod-exited" and fact.data["reason"] == "killed"]
+        enough = record.plan is not None and len(record.running("ps")) >= record.plan["ps"]
+        return enough and not lost and bool(gone) and time.time() - gone[-1].time_s > TOLD_S
 
 
 class KillServerCold(KillServer):
@@ -121,8 +132,7 @@ class KillMover(KillServer):
     """The server that takes buckets, stopped between the freeze of a bucket and its flip, and killed there."""
 
     async def inject(self) -> str:
-        self._restored = sum(fact.name == "checkpoint-restored" for fact in self.world.record.facts)
-        self._before = set(self.world.record.running(self.role))
+        self._seen = len(self.world.record.facts)
         taker, frozen = await self._stop_in_mid_air()
         self.world.kill_pod(taker)
         return taker if frozen else f"{taker} (while it took buckets)"
