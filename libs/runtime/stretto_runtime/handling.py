@@ -18,9 +18,10 @@ from stretto_wire.errors import WireError
 from stretto_wire.refusals import ERROR_HEADER
 from stretto_wire.registry import channel_of, encode, subject_of
 
+from stretto_runtime.bus import DEAD_LETTERS
 from stretto_runtime.faults import BusFault, RuntimeFault
 from stretto_runtime.inputs import Arrival
-from stretto_runtime.log import Stored
+from stretto_runtime.log import Stored, read
 from stretto_runtime.machines import CLUSTER, Machines
 from stretto_runtime.rpc import refusal
 from stretto_runtime.telemetry import decision_attributes, traceparent_of
@@ -88,6 +89,8 @@ class Handling:
         self._service = shell.service
         self._number = number
         self._published = published
+        self._letters: dict[str, set[str]] = {}
+        """subject -> ids, of those that a replay has met"""
         self._fence_seq = fence_seq
         self._attempt = attempt
 
@@ -95,6 +98,7 @@ class Handling:
         """Everything that a predecessor can have handled is behind us."""
         self.live = True
         self._published.clear()
+        self._letters.clear()
 
     async def handle(self, stored: Stored) -> bool:
         """Advance every machine that ``stored`` concerns; whether anything was published or answered.
@@ -290,9 +294,12 @@ class Handling:
         await self._dead_letter(arrival, work.source, "fault", f"{type(error).__name__}: {error}", {})
 
     async def _dead_letter(self, arrival: Arrival, source: str, reason: str, text: str, more: dict[str, str]) -> None:
-        subject = arrival.subject or f"tick.{self._service.name}"
+        subject = f"dlq.{arrival.subject or f'tick.{self._service.name}'}"
+        letter_id = f"dlq:{self._service.name}:{source}"
+        if not self.live and letter_id in await self._set_aside(subject):
+            return
         headers = {
-            "Nats-Msg-Id": f"dlq:{self._service.name}:{source}",
+            "Nats-Msg-Id": letter_id,
             "reason": reason,
             "error": text[:2000],
             "service": self._service.name,
@@ -304,14 +311,21 @@ class Handling:
         self._shell.metrics.dead_letters.labels(self._service.name, reason).inc()
         log.warning(
             "dead letter",
-            subject=subject,
+            subject=subject.removeprefix("dlq."),
             reason=reason,
             error=text[:500],
             seq=arrival.meta.seq,
             job=arrival.key,
             trace_id=arrival.trace[3:35],
         )
-        await self.writer.send_plain(f"dlq.{subject}", arrival.data, headers)
+        await self.writer.send_plain(subject, arrival.data, headers)
+
+    async def _set_aside(self, subject: str) -> set[str]:
+        """The ids that predecessors set aside: the server itself forgets ids sooner than an outage may last."""
+        if subject not in self._letters:
+            found = await read(self._shell.bus, DEAD_LETTERS, [subject], headers_only=True)
+            self._letters[subject] = {stored.headers.get("Nats-Msg-Id", "") for stored in found}
+        return self._letters[subject]
 
 
 def event_headers(message: Message, message_id: str, now: float, source: str, trace: str) -> dict[str, str]:

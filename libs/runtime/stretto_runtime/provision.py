@@ -128,7 +128,7 @@ def permissions(user: str) -> dict[str, Any]:
     reading = [
         f"$JS.API.CONSUMER.{verb}.{stream}.>"
         for verb in ("CREATE", "DELETE")
-        for stream in ((STREAM, STATE, DEAD_LETTERS) if user == "gateway" else (STREAM, STATE))
+        for stream in (STREAM, STATE, DEAD_LETTERS)
     ]
     reading.append(f"$JS.API.STREAM.INFO.{STREAM}")
     return {

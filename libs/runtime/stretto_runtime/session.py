@@ -14,6 +14,7 @@ from stretto_wire.refusals import ERROR_HEADER
 from stretto_wire.registry import parse
 
 from stretto_runtime.bus import EVENTS
+from stretto_runtime.catchup import LongTail, open_tail
 from stretto_runtime.faults import BusFault, PartitionLost
 from stretto_runtime.handling import Asked, Handling
 from stretto_runtime.inputs import TICK_ENTRY, request_entry
@@ -74,7 +75,7 @@ class Session:
         partition, bus = self._partition, self._shell.bus
         # the replica that serves the tail may lag: only behind our own fence is all that a predecessor can have handled
         filters = [*self._shell.routes.filters(partition.number), self._fence.subject]
-        tail = await Tail.open(bus, EVENTS, filters, self._seq + 1)
+        tail = await open_tail(bus, EVENTS, filters, self._seq + 1)
         tail.on_arrival(self._wake)
         self._saved_at_s = self._loop.time()
         caught_up = self._seq >= self._fence.seq
@@ -252,7 +253,7 @@ class Session:
 
     # end -------------------------------------------------------------------------------------------------------
 
-    async def _drained(self, tail: Tail) -> bool:
+    async def _drained(self, tail: Tail | LongTail) -> bool:
         """Stop what brings new work; whether the last frame has come back."""
         if self._subscription is not None:
             subscription, self._subscription = self._subscription, None
@@ -281,7 +282,7 @@ class Session:
             except Exception as error:
                 log.exception("left failed", key=key, error=str(error))
 
-    async def _end(self, tail: Tail) -> None:
+    async def _end(self, tail: Tail | LongTail) -> None:
         if self._partition.live:
             self._partition.live = False
             self._shell.metrics.partitions.dec()

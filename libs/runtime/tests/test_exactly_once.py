@@ -9,18 +9,19 @@ from pathlib import Path
 
 import pytest
 from runtime_books import JOBS, books, feed, joined, settle
-from runtime_counting import Counting
-from runtime_live import Replicas, connect, running
+from runtime_counting import Counting, add
+from runtime_live import Replicas, connect, published, running
 from stretto_runtime import Client, EmbeddedServer
-from stretto_runtime.bus import STATE, STATE_PREFIX
+from stretto_runtime.bus import DEAD_LETTERS, EVENTS, STATE, STATE_PREFIX
 from stretto_runtime.log import Tail, read
 from stretto_wire import requests
 
 
 async def shrink_duplicate_window(client: Client, seconds: float) -> None:
     """So that neither the scan nor the fence can hide behind the server's own memory of ids."""
-    config = (await client.bus.ask("STREAM.INFO.STRETTO"))["config"]
-    await client.bus.ask("STREAM.UPDATE.STRETTO", {**config, "duplicate_window": int(seconds * 1e9)})
+    for stream in (EVENTS, DEAD_LETTERS):
+        config = (await client.bus.ask(f"STREAM.INFO.{stream}"))["config"]
+        await client.bus.ask(f"STREAM.UPDATE.{stream}", {**config, "duplicate_window": int(seconds * 1e9)})
 
 
 async def test_kills_zombies_and_leaves_lose_nothing_double_nothing_reorder_nothing(
@@ -64,6 +65,23 @@ async def test_an_outage_longer_than_the_duplicate_window_doubles_nothing(
     fed |= await feed(client, 2, seed=3)
     found = await settle(client, 1)
     found.check(fed)
+
+
+async def test_a_message_is_set_aside_once_however_long_the_outage(
+    server: EmbeddedServer, client: Client, replicas: Replicas
+) -> None:
+    await shrink_duplicate_window(client, 0.1)
+    replica = replicas.start(lease_s="1", snapshot_s="60", snapshot_inputs="1000000")
+    for value in (-1, 666, 1):
+        await client.publish(add("job-a", value))
+    await published(client, "dispatcher", 1)
+    replica.kill()
+    await asyncio.sleep(1.5)
+    replicas.start(lease_s="1")
+    for value in (-1, 1):
+        await client.publish(add("job-a", value))
+    await published(client, "dispatcher", 2)
+    assert [letter.headers["reason"] for letter in await client.dead_letters()] == ["refused", "fault", "refused"]
 
 
 async def test_a_reader_whose_replica_lags_takes_nothing_for_new_that_is_old(
