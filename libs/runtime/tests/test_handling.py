@@ -36,6 +36,7 @@ async def test_edges_hear_of_the_machine_that_takes_the_place_of_a_broken_one(ba
     service.to_event = lambda message, meta: message  # type: ignore[method-assign]
     handling = handling_of(service)
     handling._trace = lambda work: ""  # type: ignore[method-assign]
+    handling.go_live()
     await handling.handle(stored(1, 1))
     kept = handling.machines.slots["a"].machine
     handling.changed.clear()
