@@ -150,8 +150,8 @@ def give(worker: Any, shards: Any) -> int:
     return 1
 
 
-def child(*arguments: object) -> Any:
-    command = [sys.executable, "-m", "tests.bench.staleness", *map(str, arguments)]
+def child(*arguments: object, module: str = "tests.bench.staleness") -> Any:
+    command = [sys.executable, "-m", module, *map(str, arguments)]
     environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
     return subprocess.Popen(
         command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -159,9 +159,9 @@ def child(*arguments: object) -> Any:
     )  # fmt: skip
 
 
-def measured(*arguments: object) -> dict[str, Any]:
+def measured(*arguments: object, module: str = "tests.bench.staleness") -> dict[str, Any]:
     """A measurement in a process of its own: TensorFlow's servers cannot be stopped inside one."""
-    process = child(*arguments)
+    process = child(*arguments, module=module)
     answer = process.stdout.readline()
     process.kill()
     if not answer:

@@ -112,9 +112,9 @@ class Play:
     def _remember(self) -> None:
         self.used = np.array([self.curve.used_bytes(held, pod) for pod, held in self.held.items()])
         self.peak = np.array([self.curve.peak_bytes(held, pod) for pod, held in self.held.items()])
-        self.known = np.array([self._knowable(held, pod) for pod, held in self.held.items()])
+        self.known = np.array([self._knowable(held) for held in self.held.values()])
 
-    def _knowable(self, held: range, pod: int) -> Floats:
+    def _knowable(self, held: range) -> Floats:
         """What a perfect watch would have provided for at each moment, one reaction time before [T]."""
         curve, reaction = self.curve, 1 + self.case.resize
         per_bucket = curve.rows[:, held]
@@ -129,7 +129,12 @@ class Play:
             moving = units.max() / 2 if curve.slots else 0.0
             bytes_then = curve.base_bytes + curve.resident * curve.row_bytes * (units.sum() + moving)
             bound[moment + reaction] = bytes_then * (1 + 0.003 * 3)
-        return np.maximum(bound, curve.used_bytes(held, pod) * 0)
+        return bound
+
+    @property
+    def foreseeable(self) -> bool:
+        """Whether a perfect watch would have provided for every moment."""
+        return bool((self.peak <= self.known).all())
 
     def need(self, moment: int) -> float:
         """Of the fullest server, from ``moment`` to the end."""
@@ -150,7 +155,7 @@ class Play:
             out.limits.append(self.limit)
             if out.decisions:
                 over.append(max(0.0, self.limit / self.need(moment) - 1))
-        out.foreseeable = bool((self.peak <= self.known).all())
+        out.foreseeable = self.foreseeable
         out.end_over = self.limit / self.need(0) - 1
         out.mean_over = float(np.mean(over)) if over else max(0.0, out.end_over)
         return out

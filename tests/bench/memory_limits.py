@@ -1,0 +1,118 @@
+"""Generated growth with real memory limits: processes that hold the bytes, control groups, and everything that acts.
+
+python -m tests.bench.memory_limits        two minutes; needs a memory control group that may be written
+
+Two jobs of each family (libs/core/tests/memory/curves.py), one whose tables grow by rows and one whose hash tables
+double, and one with a step that nobody can foresee. Their servers are processes that touch the pages, in the limits
+that the real actuator sets because the real arbiter heard the real watch (tests/integration/memory_stage.py). A window
+of telemetry is half a second, and the watch's times are shorter by as much.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).parents[2]
+HELPERS = (ROOT / "libs" / "core" / "tests" / "memory", ROOT / "tests" / "integration")
+MOMENTS = 60
+WINDOW_S = 5.0 / 10
+LEAD_S = 30.0 / 10
+TOTAL_BYTES_MAX = 1.6e9
+SERVERS_MAX = 3
+MIB = 2**20
+
+
+def helpers() -> tuple[Any, Any, Any]:
+    for folder in HELPERS:
+        if str(folder) not in sys.path:
+            sys.path.insert(0, str(folder))
+    return tuple(importlib.import_module(name) for name in ("curves", "play", "memory_stage"))  # type: ignore[return-value]
+
+
+def growth(family: str, tables: bool, share: float) -> Any:
+    """The first curve that fits this machine and is foreseeable throughout. ``share`` as in play.Case."""
+    curves, play, stage = helpers()
+    for seed in range(10_000, 11_000):
+        curve = curves.generate(family, seed, MOMENTS)
+        used = np.array([curve.used_bytes(held, pod) for pod, held in enumerate(curve.split)])
+        fits = used[:, -1].sum() <= TOTAL_BYTES_MAX and used[:, -1].max() > 1.3 * used[:, 6].max()
+        if not fits or bool(curve.slots) != tables or curve.servers > SERVERS_MAX:
+            continue
+        peak = np.array([curve.peak_bytes(held, pod) for pod, held in enumerate(curve.split)])
+        rows = np.array([curve.rows[:, held].sum(1) for held in curve.split])
+        if not play.Play(curve, play.Case(0.5)).foreseeable:
+            continue
+        begin = 1.06 * peak[:, :8].max()
+        limit = -share * peak.max() if share < 0 else begin + max(0.0, peak.max() - begin) * share
+        name = f"{family}-{'tables' if tables else 'rows'}"
+        return stage.Growth(name, used, peak, rows, int(limit), curve.row_bytes, curve.slots)
+    raise RuntimeError(f"no curve of family {family} fits")
+
+
+def step() -> Any:
+    """Half a GiB within one window, after nothing."""
+    *_, stage = helpers()
+    used = np.full((1, 24), 150.0 * MIB)
+    used[0, 16:] += 512 * MIB
+    return stage.Growth("step", used, used, (used - 120 * MIB) / 200, 300 * MIB, 200.0)
+
+
+async def batch(tables: bool) -> list[dict[str, Any]]:
+    curves, _, stage = helpers()
+    shares = (0.3, 0.5, -1.8, 0.4) if tables else (0.5, 0.3, 0.4, -1.8)
+    jobs = [growth(family, tables, share) for family, share in zip(curves.FAMILIES, shares, strict=True)]
+    jobs += [] if tables else [step()]
+    with tempfile.TemporaryDirectory() as folder:
+        async with stage.MemoryStage(Path(folder), LEAD_S, curves.INITIAL_SLOTS if tables else 0) as running:
+            await running.play(*jobs)
+            seen = dict(running.seen)
+    return [
+        {
+            "job": job.job,
+            "servers": len(job.rows),
+            "began": job.limit,
+            "need": int(job.peak.max()),
+            "ended": seen[job.job].limits[-1],
+            "changes": len(seen[job.job].limits) - 1,
+            "exits": [reason for reason in seen[job.job].exits if reason != "stopped"],
+        }
+        for job in jobs
+    ]
+
+
+def main() -> int:
+    *_, stage = helpers()
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    if reason := stage.missing():
+        console.print(f"skipped: {reason}")
+        return 0
+    found = [job for tables in (False, True) for job in asyncio.run(batch(tables))]
+    shown = Table(title="real memory limits", title_justify="left")
+    for column in ("job", "servers", "began with", "needs", "ended with", "above need", "changes", "killed"):
+        shown.add_column(column, justify="left" if column in ("job", "killed") else "right")
+    for job in found:
+        sizes = [f"{job[name] / MIB:,.0f} MiB" for name in ("began", "need", "ended")]
+        above = f"{job['ended'] / job['need'] - 1:+.0%}"
+        killed = ", ".join(sorted(set(job["exits"])))
+        shown.add_row(job["job"], str(job["servers"]), *sizes, above, str(job["changes"]), killed)
+    console.print(shown)
+    foreseeable = [job for job in found if job["job"] != "step"]
+    above = np.mean([job["ended"] / job["need"] - 1 for job in foreseeable])
+    lost = [job["job"] for job in foreseeable if job["exits"]]
+    told = next(job["exits"] for job in found if job["job"] == "step")[:1] == ["oom-killed"]
+    console.print(f"foreseeable: {len(lost)} of {len(foreseeable)} killed {lost}; {above:+.1%} above need at the end")
+    console.print(f"the step: {'killed, and told as what it was' if told else 'not told as oom-killed'}")
+    return int(bool(lost) or not told)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

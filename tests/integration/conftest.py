@@ -1,0 +1,6 @@
+"""Real memory limits are a module of their own, for the benchmark too."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))

@@ -1,0 +1,114 @@
+"""A pod without TensorFlow whose memory is real: a parameter server that holds the bytes of a given curve in pages.
+
+``CURVE`` names a JSON file: ``peak``, ``used`` and ``rows`` [server][moment], and ``moment`` the file that tells which
+moment it is. The pod is the trainer's own but for what it serves.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from stretto.pod import Pod, run_pod
+from stretto_wire import requests, telemetry
+from stretto_wire.values import StepTimes
+
+REPORT_S = 0.1
+CHUNK_BYTES = 2**20
+
+
+class Growing:
+    """``role`` ps: memory and rows after the curve. Workers only tell that they work."""
+
+    def __init__(self, pod: Pod) -> None:
+        self.pod, self.job = pod, pod.settings.job
+        self.curve: dict[str, Any] = json.loads(Path(os.environ["CURVE"]).read_text())
+        self.index = int(pod.settings.pod.rpartition("-")[2])
+        self.version = pod.settings.plan_version
+        self.own: tuple[list[int], list[int]] = [0] * 64, [0] * 12
+        self.chunks: list[bytes] = []
+        self.steps = 0
+
+    def run(self) -> int:
+        self.pod.bus.serve(requests.ClaimBuckets, self.claim)
+        self.pod.bus.serve(requests.GetOwnership, self.ownership)
+        self.pod.bus.serve(requests.TrainUnder, self.train_under)
+        self.pod.ready(f"127.0.0.1:{9000 + self.index}")
+        ps = self.pod.settings.pod.startswith("ps-")
+        while not self.pod.leaving.wait(REPORT_S):
+            moment = self.moment()
+            if ps:
+                self.hold(self.curve["peak"][self.index][moment])
+                self.hold(self.curve["used"][self.index][moment])
+            self.pod.bus.tell(self.server(moment) if ps else self.worker())
+        return 0
+
+    def moment(self) -> int:
+        return int(Path(self.curve["moment"]).read_text())
+
+    def hold(self, wanted_bytes: int) -> None:
+        """Take pages, or give them back, until so much is resident."""
+        missing = wanted_bytes - self.pod.usage.measure().memory_bytes
+        for _ in range(missing // CHUNK_BYTES):
+            self.chunks.append(b"\1" * CHUNK_BYTES)
+        for _ in range(min(-missing // CHUNK_BYTES, len(self.chunks))):
+            self.chunks.pop()
+
+    def claim(self, request: requests.ClaimBuckets) -> requests.ClaimBucketsReply:
+        self.own = [int(b in request.buckets) for b in range(64)], [int(s in request.slices) for s in range(12)]
+        return requests.ClaimBucketsReply(job=self.job, accepted=True)
+
+    def ownership(self, _: requests.GetOwnership) -> requests.GetOwnershipReply:
+        buckets, slices = self.own
+        rows = [self.curve["rows"][self.index][self.moment()] * own // max(1, sum(buckets)) for own in buckets]
+        return requests.GetOwnershipReply(
+            job=self.job, buckets=tuple(buckets), slices=tuple(slices), bucket_rows=tuple(rows)
+        )
+
+    def train_under(self, request: requests.TrainUnder) -> requests.TrainUnderReply:
+        self.version = request.plan_version
+        return requests.TrainUnderReply(job=self.job)
+
+    def server(self, moment: int) -> telemetry.PsReported:
+        used = self.pod.usage.measure()
+        return telemetry.PsReported(
+            job=self.job,
+            pod=self.pod.settings.pod,
+            ended_at_s=time.time(),
+            window_s=REPORT_S,
+            updates=1,
+            update_time_s=0.001,
+            applied_samples_total=0,
+            categories=self.curve["rows"][self.index][moment],
+            buckets=sum(self.own[0]),
+            cpu_used_cores=0.1,
+            cpu_limit_cores=self.pod.settings.cpu_cores,
+            memory_used_bytes=used.memory_bytes,
+            memory_limit_bytes=self.pod.settings.memory_bytes,
+        )
+
+    def worker(self) -> telemetry.WorkerReported:
+        self.steps += 1
+        return telemetry.WorkerReported(
+            job=self.job,
+            pod=self.pod.settings.pod,
+            plan_version=self.version,
+            ended_at_s=time.time(),
+            window_s=REPORT_S,
+            steps=1,
+            steps_total=self.steps,
+            samples_total=self.steps,
+            step_time_s=REPORT_S / 2,
+            longest_gap_s=REPORT_S,
+            times=StepTimes(emb_s=0.0, grad_s=0.01, upd_s=0.0, sync_s=0.0),
+            cpu_used_cores=0.1,
+            cpu_limit_cores=self.pod.settings.cpu_cores,
+            memory_used_bytes=self.pod.usage.measure().memory_bytes,
+            memory_limit_bytes=self.pod.settings.memory_bytes,
+        )
+
+
+run_pod("ps" if os.environ["STRETTO_POD"].startswith("ps-") else "worker", lambda pod: Growing(pod).run())

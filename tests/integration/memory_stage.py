@@ -1,0 +1,235 @@
+"""Real servers with real memory limits: profiler, watch, arbiter and actuator on a bus, pods in control groups."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from stretto_actuator.limits import Cgroups
+from stretto_actuator.local import LocalBackend
+from stretto_actuator.service import Actuator
+from stretto_actuator.settings import ActuatorSettings
+from stretto_arbiter.service import Arbiter
+from stretto_arbiter.settings import ArbiterSettings
+from stretto_oom.service import Oom
+from stretto_oom.settings import OomSettings
+from stretto_profiler.service import Profiler
+from stretto_profiler.settings import ProfilerSettings
+from stretto_runtime import Client, EmbeddedServer, Runner, provision
+from stretto_wire import events, values
+from stretto_wire.spec import JobSpec
+
+POD = Path(__file__).with_name("growing_pod.py")
+MIB, GIB = 2**20, 2**30
+WINDOW_S = 0.5
+BUSY_S = 5.0
+SAMPLES = 1_000_000
+
+Floats = NDArray[np.float64]
+
+
+def missing() -> str:
+    """Why there can be no real memory limits here; empty where there can."""
+    return "" if Cgroups.find("stretto-memory-probe").has("memory") else "no writable memory control group"
+
+
+@dataclass
+class Growth:
+    """One job: what each server holds, ``used`` and ``peak`` bytes and ``rows`` [servers, moments]."""
+
+    job: str
+    used: Floats
+    peak: Floats
+    rows: Floats
+    limit: int
+    row_bytes: float
+    table_slots: int = 0
+
+
+@dataclass
+class Seen:
+    """What became of a job."""
+
+    exits: list[str] = field(default_factory=list[str])
+    limits: list[int] = field(default_factory=list[int])
+    forecasts: list[events.OomForecast] = field(default_factory=list[events.OomForecast])
+    measured: int = 0
+    decided: int = 0
+    applied: int = 0
+
+
+class MemoryStage:
+    """The services in this process; time runs ``lead_s`` / 30 times as fast as with their defaults."""
+
+    def __init__(self, folder: Path, lead_s: float = 2.5, table_slots: int = 0) -> None:
+        self.folder = folder
+        self.lead_s, self.table_slots = lead_s, table_slots
+        self.seen: dict[str, Seen] = {}
+        self._running: list[tuple[Runner, asyncio.Task[None]]] = []
+
+    async def __aenter__(self) -> MemoryStage:
+        self.server = EmbeddedServer(self.folder / "nats")
+        await self.server.start()
+        assert self.server.passwords is not None
+        self.client = await Client.connect(self.server.url, "operator", self.server.passwords["operator"])
+        await provision(self.client.bus)
+        python = self.folder / "growing-python"
+        python.write_text(f"#!/bin/sh\nexec {sys.executable} {POD}\n")
+        python.chmod(0o755)
+        pods = self.server.url.replace("nats://", f"nats://operator:{self.server.passwords['operator']}@")
+        lead_s = self.lead_s
+        self._start(Profiler, ProfilerSettings, window_s=WINDOW_S)
+        watch = {"lead_s": lead_s, "move_lead_s": 2 * lead_s, "repeat_s": 1.0, "shrink_patience_s": 2 * lead_s}
+        self._start(Oom, OomSettings, table_slots=self.table_slots, **watch)
+        cluster = {"cpu_cores": 1000.0, "memory_bytes": 1024 * GIB}
+        self._start(Arbiter, ArbiterSettings, shrink_after_s=2 * lead_s, **cluster)
+        start = {"pod_nats_url": pods, "pod_python": str(python), "poll_s": 0.1, "stop_grace_s": 1.0}
+        self._start(Actuator, ActuatorSettings, **start)
+        self._following = asyncio.create_task(self._follow())
+        return self
+
+    def _start(self, service: type, settings_type: type, **settings: Any) -> None:
+        own = settings_type(
+            nats_url=self.server.url,
+            nats_password=self.server.passwords[service.name],
+            state_folder=self.folder / "state",
+            **settings,
+        )
+        runner = Runner(service(own))
+        self._running.append((runner, asyncio.create_task(runner.run())))
+
+    async def __aexit__(self, *exc: object) -> None:
+        for job in self.seen:
+            await self.client.publish(events.JobCancelled(job=job))
+        backend = LocalBackend(self.folder / "state")
+        for _ in range(100):
+            if not await backend.list():
+                break
+            await asyncio.sleep(0.05)
+        for runner, task in self._running:
+            runner.stop()
+            await task
+        while pods := await backend.list():
+            for pod in pods:
+                await backend.kill(pod.job, pod.pod)
+                await backend.forget(pod.job, pod.pod)
+            await asyncio.sleep(0.02)
+        self._following.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._following
+        await self.client.close()
+        self.server.kill()
+
+    async def _follow(self) -> None:
+        async for event in self.client.events():
+            message = event.message
+            seen = self.seen.get(getattr(message, "job", ""))
+            if seen is None:
+                continue
+            match message:
+                case events.ProfileMeasured():
+                    seen.measured += 1
+                case events.PlanDecided():
+                    seen.decided += 1
+                case events.PlanApplied():
+                    seen.applied += 1
+                    seen.limits.append(message.plan.ps_memory_bytes)
+                case events.PodExited() if message.pod.startswith("ps-"):
+                    seen.exits.append(message.reason)
+                case events.OomForecast():
+                    seen.forecasts.append(message)
+                case _:
+                    pass
+
+    async def play(self, *jobs: Growth) -> None:
+        """Start all jobs, then let them grow at the same time, to the end or until a server of each was killed."""
+        for growth in jobs:
+            self.seen[growth.job] = Seen()
+            self._tell_moment(growth, 0)
+            await self._submit(growth)
+        async with asyncio.timeout(60):
+            while not all(self.seen[growth.job].applied for growth in jobs):
+                await asyncio.sleep(0.02)
+        await asyncio.gather(*(self._grow(growth) for growth in jobs))
+
+    async def _grow(self, growth: Growth) -> None:
+        """Moment after moment, each at least a window long, and not before it was measured: while this machine is too
+        busy for that, or for a change of limits that was decided, time stands still."""
+        seen, moments = self.seen[growth.job], growth.rows.shape[1]
+        for moment in range(moments):
+            self._tell_moment(growth, moment)
+            measured = seen.measured
+            await self._progress(growth, (moment + 1) / moments)
+            await asyncio.sleep(WINDOW_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(BUSY_S):
+                    while not seen.exits and (seen.measured == measured or seen.applied < seen.decided):
+                        await asyncio.sleep(0.02)
+            if seen.exits:
+                return
+
+    def _tell_moment(self, growth: Growth, moment: int) -> None:
+        draft = self._moment(growth).with_suffix(".tmp")
+        draft.write_text(str(moment))
+        draft.replace(self._moment(growth))
+
+    async def _submit(self, growth: Growth) -> None:
+        servers = len(growth.rows)
+        plan = values.Plan(
+            workers=1,
+            ps=servers,
+            worker_cpu_cores=0.25,
+            ps_cpu_cores=0.5,
+            worker_memory_bytes=GIB,
+            ps_memory_bytes=growth.limit,
+        )
+        curve = self.folder / f"{growth.job}.json"
+        curve.write_text(
+            json.dumps(
+                {
+                    "moment": str(self._moment(growth)),
+                    "used": growth.used.astype(int).tolist(),
+                    "peak": growth.peak.astype(int).tolist(),
+                    "rows": growth.rows.astype(int).tolist(),
+                }
+            )
+        )
+        dimension = max(1, round((growth.row_bytes - 8) / 8))  # Adagrad: a weight and a slot of 4 bytes each
+        spec = {
+            "name": growth.job,
+            "model": {"entry": "m:M", "embedding_dim": dimension},
+            "dataset": {"samples": SAMPLES},
+            "checkpoint": {"every_s": None},
+            "environment": {"CURVE": str(curve)},
+            "resources": {
+                "fixed": True,
+                "initial": plan.model_dump(),
+                "ps": {"memory": {"min": 64 * MIB, "max": 8 * GIB}},
+            },
+        }
+        await self.client.publish(events.JobSubmitted(job=growth.job, spec=JobSpec.parse(spec)))
+        proposed = events.PlanProposed(job=growth.job, kind="initial", plan=plan, cost_per_hour=1.0, reasons=("given",))
+        await self.client.publish(proposed)
+
+    def _moment(self, growth: Growth) -> Path:
+        return self.folder / f"{growth.job}.moment"
+
+    async def _progress(self, growth: Growth, share: float) -> None:
+        await self.client.publish(
+            events.JobProgressed(
+                job=growth.job,
+                samples_done=int(SAMPLES * share),
+                samples_total=SAMPLES,
+                epoch=0,
+                samples_per_s=SAMPLES / (growth.rows.shape[1] * WINDOW_S),
+                shards_leased=1,
+                shards_requeued_total=0,
+            )
+        )
