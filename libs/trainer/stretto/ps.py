@@ -72,6 +72,7 @@ class Agent:
         self._control: Control = self._server.control
         self._exports = Exports(self._job, settings.pod, self._control, settings.redis_url, settings.pod_folder)
         self._move = Move(self._server)
+        self._importing = threading.Lock()
         self._restored = ""  # the manifest that was last imported from, whether or not that went well
         bus = self._pod.bus
         bus.serve(ClaimBuckets, self._claim)
@@ -241,6 +242,10 @@ class Agent:
         return GetExportStatusReply(job=self._job, stage=stage, part=part, detail=detail[:2000])
 
     def _import(self, request: ImportState) -> ImportStateReply:
+        with self._importing:  # asked again by a service that was restarted, while the first is at work
+            return self._import_alone(request)
+
+    def _import_alone(self, request: ImportState) -> ImportStateReply:
         wanted, has, url = (
             self._columns(request.buckets, request.slices),
             self._control.columns(),
