@@ -83,6 +83,25 @@ async def test_killed_actuator_adopts_and_continues_a_migration(stage: Any) -> N
     assert await ownership(stage, "actuated", ["ps-0", "ps-1"]) == {"ps-0": 32, "ps-1": 32}
 
 
+async def test_hot_server_is_replaced_while_its_worker_trains_on_even_by_another_actuator(stage: Any) -> None:
+    await stage.start()
+    await stage.submit(environment={"FAKE_MOVE_S": "0.02"})
+    await stage.decide(1, workers=1, ps=1)
+    await stage.applied(1)
+    pid = (stage.folder / "pods/actuated/worker-0/pid").read_text()
+    hot = {"update_time_s": 0.1, "peers_update_time_s": 0.002, "cpu_used_cores": 0.03, "cpu_limit_cores": 1.0}
+    await stage.client.publish(wire.HotPsDetected(job="actuated", pod="ps-0", **hot))
+    (started,) = await stage.until(lambda: stage.told(wire.MigrationStarted))
+    assert (started.cause, started.sources, started.destinations) == ("hot-ps", ("ps-0",), ("ps-1",))
+    await stage.stop_actuator(abruptly=True)
+    await stage.start()
+    (exited,) = await stage.until(lambda: stage.told(wire.PodExited))
+    assert (exited.pod, exited.reason) == ("ps-0", "stopped")
+    assert await stage.running() == ["ps-1", "worker-0"]
+    assert await ownership(stage, "actuated", ["ps-1"]) == {"ps-1": 64}
+    assert (stage.folder / "pods/actuated/worker-0/pid").read_text() == pid
+
+
 async def test_worker_that_dies_while_nobody_watches_is_replaced(stage: Any) -> None:
     await stage.start()
     await stage.submit()
