@@ -26,9 +26,8 @@ CLUSTER_HEARTBEAT_S = 1.0
 """A consumer lives on one server of a cluster, and may die there while our connection, to another one, stays."""
 BATCH = 256
 QUEUE_MESSAGES = 4096
-RESUME_MESSAGES = QUEUE_MESSAGES // 4
 """A reader that is slower than the server has at most so much in memory: then the consumer is given up, and opened
-again after the last message that was taken in once this many are left. Of large messages the server's flow control
+again after the last message that was taken in once a quarter is left. Of large messages the server's flow control
 sends at most 32 MiB ahead."""
 SILENCE_S = 15.0
 
@@ -65,6 +64,8 @@ class Tail:
     A gap, a silent server, a reconnect or a reader that was too slow reopens the consumer after the last message that
     was taken in.
     """
+
+    most_waiting = QUEUE_MESSAGES
 
     def __init__(self, bus: Bus, stream: str, filters: Sequence[str], start: int = 1, **options: Any) -> None:
         self._bus = bus
@@ -135,7 +136,7 @@ class Tail:
                     await self._bus.send(item, b"")
             else:
                 taken.append(item)
-        if self._paused and len(queue) <= RESUME_MESSAGES:
+        if self._paused and len(queue) <= self.most_waiting // 4:
             self._drained.set()
         return taken
 
@@ -221,7 +222,7 @@ class Tail:
         self.pending = int(tokens[8])
         self._queue.append(Stored(seq, int(tokens[7]) / 1e9, msg.subject, headers, msg.data))
         self._wake.set()
-        if len(self._queue) >= QUEUE_MESSAGES:
+        if len(self._queue) >= self.most_waiting:
             self._pause()
 
     def _control(self, msg: Msg, headers: dict[str, str]) -> None:

@@ -1,0 +1,90 @@
+"""Far behind the end of the stream: a consumer per filter, and yet everything once and in order."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from runtime_counting import add
+from stretto_runtime import Client, catchup
+from stretto_runtime.bus import EVENTS
+from stretto_runtime.catchup import LongTail, open_tail
+from stretto_runtime.log import Stored, Tail
+from stretto_wire.registry import encode, subject_of
+
+FILTERS = ["*.evt.v1.gateway.job-cancelled.*", "*.tel.v1.worker.*.*", "journal.dispatcher.3", "fence.dispatcher.3"]
+
+
+async def store(client: Client, count: int, seed: int) -> None:
+    """Messages of all filters and of none, mixed."""
+    randomness = random.Random(seed)
+    others = [("journal.dispatcher.3", b"[]"), ("fence.dispatcher.3", b"{}"), ("journal.planner.3", b"[]")]
+    for _ in range(0, count, 100):
+        chosen = [randomness.choice([("evt", b""), ("tel", b""), *others]) for _ in range(100)]
+        messages = [_message(subject, data, randomness) for subject, data in chosen]
+        await asyncio.gather(*[await client.bus.post(subject, data) for subject, data in messages])
+
+
+def _message(subject: str, data: bytes, randomness: random.Random) -> tuple[str, bytes]:
+    job = f"job-{randomness.randrange(20)}"
+    if subject == "evt":
+        message = add(job, randomness.randrange(9))
+        return subject_of(message), encode(message)
+    return (f"tel.v1.worker.worker-0.{job}", b"{}") if subject == "tel" else (subject, data)
+
+
+async def taken(tail: Tail | LongTail, count: int) -> list[Stored]:
+    """The first ``count``, as a session takes them."""
+    wake, found = asyncio.Event(), list[Stored]()
+    tail.on_arrival(wake)
+    async with asyncio.timeout(20):
+        while len(found) < count:
+            wake.clear()
+            found += await tail.take()
+            if not tail.ready() and len(found) < count:
+                await wake.wait()
+    return found
+
+
+async def test_a_long_tail_brings_what_a_tail_brings_also_what_comes_meanwhile(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catchup, "FAR_BEHIND", 100)
+    await store(client, 3000, seed=1)
+    long = await open_tail(client.bus, EVENTS, FILTERS, 40)
+    assert isinstance(long, LongTail)
+    storing = asyncio.create_task(store(client, 1000, seed=2))
+    first = await taken(long, 500)
+    await storing
+    plain = await Tail.open(client.bus, EVENTS, FILTERS, 40)
+    expected = await taken(plain, plain.backlog)
+    assert [*first, *(await taken(long, len(expected) - len(first)))] == expected
+    await store(client, 100, seed=3)
+    later = [stored.seq for stored in await taken(plain, 50)]
+    assert [stored.seq for stored in await taken(long, 50)][:50] == later[:50]
+    await long.close()
+    await plain.close()
+
+
+async def test_a_filter_whose_messages_expire_holds_nobody_up(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catchup, "FAR_BEHIND", 100)
+    monkeypatch.setattr(catchup, "STALLED_S", 0.2)
+    await store(client, 500, seed=4)
+    long = await open_tail(client.bus, EVENTS, FILTERS, 1)
+    assert isinstance(long, LongTail)
+    lane = long._lanes[1]
+    await lane.close()  # as if what it had were gone
+    lane._tail._queue.clear()
+    lane.waiting.clear()
+    plain = await Tail.open(client.bus, EVENTS, FILTERS, 1)
+    assert await taken(long, plain.backlog) == await taken(plain, plain.backlog)
+    await long.close()
+    await plain.close()
+
+
+async def test_close_to_the_end_one_consumer_is_enough(client: Client) -> None:
+    await store(client, 200, seed=5)
+    tail = await open_tail(client.bus, EVENTS, FILTERS, 1)
+    assert isinstance(tail, Tail)
+    await tail.close()
