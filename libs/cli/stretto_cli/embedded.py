@@ -24,9 +24,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from stretto_runtime import Client, RuntimeFault, provision
+from stretto_runtime import Client, RuntimeFault, SettingsFault, provision
 from stretto_runtime.provision import SERVICES, server_config
-from stretto_runtime.server import binary, credentials, free_port
+from stretto_runtime.server import binary, credentials, free_port, write_private
+from stretto_runtime.settings import StreamsSettings
 
 from . import figures
 from .errors import BadInput, CliError, NotRunning, of_system
@@ -62,6 +63,10 @@ class Installation:
         self.children: dict[str, Child] = {}
         self.ready_s: float | None = None
         self._environ = environ
+        try:
+            self._streams = StreamsSettings.read({k: v for k, v in environ.items() if k.startswith("STRETTO_STREAMS_")})
+        except SettingsFault as fault:
+            raise BadInput(str(fault)) from None
         self._state = "starting"
         self._began_s = time.time()
         self._lock: Any = None
@@ -123,7 +128,8 @@ class Installation:
 
     def _nats(self, port: int, passwords: dict[str, str]) -> Command:
         config = self.folder / "nats" / "nats.conf"
-        _write_private(config, server_config(str(self.folder / "nats" / "jetstream"), port, passwords))
+        store, sync = str(self.folder / "nats" / "jetstream"), self._streams.sync_interval
+        write_private(config, server_config(store, port, passwords, sync_interval=sync))
         return self._command("nats", [binary(), "-c", str(config)], self._plain())
 
     def _redis(self, port: int) -> Command:
@@ -139,7 +145,7 @@ class Installation:
             "daemonize no",
         ]
         config = self.folder / "redis" / "redis.conf"
-        _write_private(config, "\n".join(lines) + "\n")
+        write_private(config, "\n".join(lines) + "\n")
         return self._command("redis", [_redis_binary(), str(config)], self._plain())
 
     def _service(self, name: str, passwords: dict[str, str]) -> Command:
@@ -198,7 +204,7 @@ class Installation:
             raise CliError(f"nats did not answer at {self._nats_url} within {READY_S:.0f} s; {nats.command.log} ends "
                            f"with:\n{nats.last_words()}") from None  # fmt: skip
         try:
-            await provision(client.bus)
+            await provision(client.bus, self._streams.replicas, self._streams.max_bytes, self._streams.sync_interval)
         except RuntimeFault as fault:
             raise CliError(f"the bus refuses to make its streams: {fault}; see {self.folder / 'logs'}") from fault
         finally:
@@ -368,23 +374,17 @@ def _redis_binary() -> str:
     return found
 
 
-def _write_private(path: Path, text: str) -> None:
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(text)
-
-
 def main() -> None:
     """``python -m stretto_cli.embedded <plan as JSON>``: the supervisor that ``stretto up --detach`` leaves behind."""
     given: dict[str, Any] = json.loads(sys.argv[1])
     given["folder"] = Path(given["folder"])
-    plan = Plan(**given)
 
     def say(text: str) -> None:
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
 
     try:
-        asyncio.run(run(plan, say, lambda done: say(f"ready after {done.ready_s:.1f} s")))
+        asyncio.run(run(Plan(**given), say, lambda done: say(f"ready after {done.ready_s:.1f} s")))
     except (CliError, OSError) as error:
         told = error if isinstance(error, CliError) else of_system(error)
         say(f"{FAILED}{told}")

@@ -34,11 +34,12 @@ def credentials(folder: Path) -> dict[str, str]:
     if missing:
         folder.mkdir(parents=True, exist_ok=True)
         known |= {user: secrets.token_urlsafe(24) for user in missing}
-        _write_private(path, json.dumps(known, indent=1))
+        write_private(path, json.dumps(known, indent=1))
     return known
 
 
-def _write_private(path: Path, text: str) -> None:
+def write_private(path: Path, text: str) -> None:
+    """Readable by the owner only, from its first byte on."""
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(text)
 
@@ -92,7 +93,7 @@ class EmbeddedServer:
         text = server_config(
             str(self.folder / "jetstream"), self.port, self.passwords, sync_interval=self._sync_interval
         )
-        _write_private(config, text)
+        write_private(config, text)
         with (self.folder / "nats.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [binary(), "-c", str(config)], stdout=log, stderr=log, start_new_session=True

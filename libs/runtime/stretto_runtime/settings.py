@@ -22,7 +22,7 @@ from stretto_runtime.faults import SettingsFault
 from stretto_runtime.provision import SERVICES
 
 PREFIX = "STRETTO_"
-COMPONENTS = frozenset((*SERVICES, "cli", "trainer", "pod", "job", "demo"))
+COMPONENTS = frozenset((*SERVICES, "streams", "cli", "trainer", "pod", "job", "demo"))
 
 
 class Settings(BaseSettings):
@@ -98,6 +98,21 @@ class Settings(BaseSettings):
             if field not in Settings.model_fields:
                 names[f"{PREFIX}{component.upper()}_{field.upper()}"] = field
         return names
+
+
+class StreamsSettings(Settings):
+    """Of whoever makes the streams, ``STRETTO_STREAMS_<FIELD>``; services read in the streams what was chosen."""
+
+    replicas: int = Field(1, ge=1, le=5, description="servers that hold each stream; 3 survive the loss of one")
+    sync_interval: str = Field(
+        "", pattern=r"^(always|[1-9][0-9]*(ms|s|m))?$", description="between syncs of a server's disk; empty: its own"
+    )
+    max_bytes: int = Field(8 << 30, ge=1 << 20, description="bound of the event stream, on each server")
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str] | None = None) -> Self:
+        """From the environment. Raises SettingsFault."""
+        return cls.load("streams", environ)
 
 
 def _concerns_another(variable: str, component: str) -> bool:
