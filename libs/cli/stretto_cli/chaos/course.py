@@ -22,7 +22,7 @@ from .world import NotNow, World, until
 LOOK_S = 0.1
 MOMENT_S = 60.0
 """a fault that waits for a moment waits no longer"""
-JOB_LIMIT_S = 300.0
+JOB_LIMIT_S = 900.0
 STALLED_S = 90.0
 """without a sample trained, nothing held back by us: the job hangs, and waiting longer would only hide it"""
 GATEWAY_S = 45.0
