@@ -26,7 +26,8 @@ class Growing:
     def __init__(self, pod: Pod) -> None:
         self.pod, self.job = pod, pod.settings.job
         self.curve: dict[str, Any] = json.loads(Path(os.environ["CURVE"]).read_text())
-        self.index = int(pod.settings.pod.rpartition("-")[2])
+        # one that takes the place of a killed one has a number of its own
+        self.index = int(pod.settings.pod.rpartition("-")[2]) % len(self.curve["rows"])
         self.version = pod.settings.plan_version
         self.own: tuple[list[int], list[int]] = [0] * 64, [0] * 12
         self.chunks: list[bytes] = []

@@ -44,7 +44,7 @@ _EVENTS: dict[type[Message], Callable[[Any], Any]] = {
     events.JobProgressed: lambda m: memory.ProgressSeen(m.samples_done, m.samples_total, m.samples_per_s),
     events.PlanApplied: lambda m: memory.LimitChanged(m.plan.ps_memory_bytes),
     events.PodResized: lambda m: _of_server(m.pod, memory.LimitChanged(m.memory_bytes, m.pod)),
-    events.PodExited: lambda m: _of_server(m.pod, memory.ServerLeft(m.pod)),
+    events.PodExited: lambda m: _of_server(m.pod, memory.ServerLeft(m.pod, m.reason == "oom-killed")),
     events.JobCompleted: lambda m: memory.WatchClosed(completed=True),
     events.JobCancelled: lambda m: memory.WatchClosed(),
     events.JobFailed: lambda m: memory.WatchClosed(),

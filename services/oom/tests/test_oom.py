@@ -115,5 +115,7 @@ def test_workers_are_not_its_business_and_rows_cost_what_the_optimiser_keeps() -
     assert handlers.to_event(resized, 256) is None
     resized = resized.model_copy(update={"pod": "ps-1"})
     assert handlers.to_event(resized, 256) == memory.LimitChanged(MIB, "ps-1")
+    exited = events.PodExited(job="a", pod="ps-1", role="ps", reason="oom-killed", exit_code=137)
+    assert handlers.to_event(exited, 256) == memory.ServerLeft("ps-1", oom_killed=True)
     assert handlers.row_bytes(ModelSpec(entry="a:B")) == 136
     assert handlers.row_bytes(ModelSpec(entry="a:B", optimizer="adam")) == 204

@@ -11,6 +11,8 @@ from stretto_core.memory.growth import GrowthPoint, add_point, fit_growth
 from stretto_core.memory.usage import RowCost, ServerUsage, fit_row_cost, remembered
 
 GIB = 1024**3
+AFTER_KILL = 1.5
+"""times the limit at which a server was killed is asked for: what it needs was not measured"""
 
 
 class WatchError(CoreError):
@@ -74,9 +76,10 @@ class LimitChanged:
 
 @dataclass(frozen=True, slots=True)
 class ServerLeft:
-    """A parameter server is gone."""
+    """A parameter server is gone; ``oom_killed``: it needed more than its limit."""
 
     pod: str
+    oom_killed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +150,11 @@ class WatchState:
     told_bytes: int = 0
     told_end_bytes: int = 0
     told_action: str = ""
+    limit_bytes: int = 0
+    """of every server, by the last plan"""
+    killed_bytes: int = 0
+    killed_at_samples: int = 0
+    """what a server needs at least since one was killed for its memory, until the job is past where that was"""
     roomy_since_s: float | None = None
     """since when the limit has been larger than needed, and never too small"""
 
@@ -170,11 +178,12 @@ class OomMachine:
             case ProgressSeen():
                 self._progressed(event)
             case LimitChanged():
+                st.limit_bytes = event.limit_bytes if event.pod is None else st.limit_bytes
                 for pod, server in st.servers.items():
                     if event.pod in (None, pod):
                         server.limit_bytes = event.limit_bytes
             case ServerLeft():
-                st.servers.pop(event.pod, None)
+                return self._left(event, now)
             case WatchClosed():
                 st.closed, st.completed = True, event.completed
                 st.points.clear()
@@ -193,6 +202,20 @@ class OomMachine:
         st.points = [point for point in st.points if point.samples <= event.samples_done]
         if st.completed:
             st.closed = st.completed = False
+
+    def _left(self, event: ServerLeft, now: float) -> list[Action]:
+        """What ran out once does so again where the job goes back to, and on the way there nothing would show it."""
+        st = self.state
+        left = st.servers.pop(event.pod, ServerUsage(st.limit_bytes))
+        limit = left.limit_bytes or st.limit_bytes
+        if st.opened is None or st.closed or not event.oom_killed or not limit:
+            return []
+        st.killed_at_samples = max(st.killed_at_samples, st.samples_done)
+        st.killed_bytes = max(st.killed_bytes, int(AFTER_KILL * limit))
+        reason = f"{event.pod} was killed at its limit of {_gib(limit)}"
+        return self._tell(
+            OomForecast((), st.samples_done, st.samples_total, 0.0, st.killed_bytes, limit, "grow", reason), now
+        )
 
     def _measured(self, event: MemoryMeasured, now: float) -> list[Action]:
         st, opened = self.state, self.state.opened
@@ -213,6 +236,8 @@ class OomMachine:
         st.layout = layout
         for pod in [pod for pod in st.servers if pod not in layout]:
             del st.servers[pod]
+        if st.samples_done > st.killed_at_samples:
+            st.killed_bytes = 0
         add_point(st.points, st.samples_done, sum(measured.rows for measured in event.servers))
         growth = fit_growth(st.points)
         if growth is None:
@@ -226,7 +251,9 @@ class OomMachine:
     def _decide(self, seen: MemoryForecast, samples: int, opened: WatchOpened, now: float) -> OomForecast:
         st, settings = self.state, self.settings
         limit = min((s.limit_bytes for s in seen.servers if s.limit_bytes), default=0)
-        wanted, enough = (max(need, opened.min_bytes) for need in (seen.recommended_bytes, seen.enough_bytes))
+        least = max(opened.min_bytes, st.killed_bytes)
+        wanted, enough = max(seen.recommended_bytes, least), max(seen.enough_bytes, least)
+        urgent = seen.urgent or st.killed_bytes > limit
         most = max(seen.servers, key=lambda s: s.at_end_bytes)
         horizon_s = (st.samples_total - samples) / st.samples_per_s if st.samples_per_s > 0 else 0.0
         gain = settings.shrink_gain_final if seen.reaches_end else settings.shrink_gain
@@ -235,7 +262,7 @@ class OomMachine:
             st.roomy_since_s = None
         elif roomy and st.roomy_since_s is None:
             st.roomy_since_s = now
-        if limit and wanted > limit and (seen.urgent or (seen.crosses and self._worth(seen, wanted, limit))):
+        if limit and wanted > limit and (urgent or (seen.crosses and self._worth(seen, wanted, limit))):
             action, reason = "grow", self._why_grow(seen, most, opened)
         elif roomy and st.roomy_since_s is not None and now - st.roomy_since_s >= settings.shrink_patience_s:
             action, reason = "shrink", f"{_gib(enough)} is enough to the end, {_gib(limit)} is the limit"
@@ -268,7 +295,7 @@ class OomMachine:
     def _tell(self, said: OomForecast, now: float) -> list[Action]:
         """Speak when it is new: the action, the end by 5 %, or after a while."""
         st, settings = self.state, self.settings
-        end = max(server.at_end_bytes for server in said.servers)
+        end = max((server.at_end_bytes for server in said.servers), default=st.told_end_bytes)
         moved = abs(end - st.told_end_bytes) > settings.change * st.told_end_bytes
         asked = said.action != "none" and (
             abs(said.recommended_bytes - st.told_bytes) > settings.change * st.told_bytes

@@ -298,6 +298,24 @@ def test_a_completed_job_that_goes_on_is_watched_again_and_a_failed_one_is_not()
         assert bool(grow_linearly(watch, 900 * MIB, steps=10, row_bytes=14_400)) is spoken
 
 
+def test_a_killed_server_gets_more_than_it_was_killed_with() -> None:
+    """It came back with the same limit, or a smaller one, and was killed at the same sample again, for ever."""
+    watch = Watch(row_bytes=1440.0)
+    for k in range(1, 10):
+        watch.measure(10_000 * k, [600 * MIB + 1440 * 3000 * k] * 2, 1000 * MIB, [3000 * k] * 2)
+    (killed,) = watch.machine.handle(ServerLeft("ps-1", oom_killed=True), watch.now)
+    assert isinstance(killed, Emit)
+    assert (killed.fact.action, killed.fact.recommended_bytes) == ("grow", 1500 * MIB)
+    for k in range(5, 9):  # back at a checkpoint, where all is well
+        told = watch.measure(10_000 * k, [600 * MIB + 1440 * 3000 * k] * 2, 1000 * MIB, [3000 * k] * 2)
+    assert told is None or told.action == "grow"
+    assert watch.machine.state.killed_bytes == 1500 * MIB
+    for k in range(9, 40):
+        watch.measure(10_000 * k, [700 * MIB + 1440 * 3000 * k] * 2, 1500 * MIB, [3000 * k] * 2)
+    assert watch.machine.state.killed_bytes == 0
+    assert watch.machine.handle(ServerLeft("ps-1"), watch.now) == []
+
+
 def test_a_snapshot_continues_and_a_closed_watch_is_silent() -> None:
     watch = Watch(row_bytes=1440.0)
     grow_linearly(watch, 2048 * MIB, steps=8, row_bytes=1440)
