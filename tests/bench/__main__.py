@@ -21,7 +21,7 @@ from typing import Any, TypedDict
 from rich.console import Console
 from rich.table import Table
 
-MODULES = ("idle", "runtime", "dispatcher", "peer", "intake", "deciding", "trainer", "memory")
+MODULES = ("idle", "runtime", "dispatcher", "peer", "intake", "deciding", "takeover", "trainer", "memory")
 RESULTS = Path(__file__).parents[2] / "bench-results" / "bench.json"
 
 
