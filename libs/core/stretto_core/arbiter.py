@@ -2,7 +2,7 @@
 
 One numbered cycle after every event: 1 memory that is about to run out, 2 jobs that wait to start, 3 measurements,
 4 the weighted greedy round over all jobs with candidates (DLRover-RM Eq. 11-14), 5 memory that can be given back.
-No job is decided on while its last decision is being applied.
+No job is decided on while its last decision is being applied, but for memory (`JobState.may_get_memory`).
 """
 
 from __future__ import annotations
@@ -145,8 +145,8 @@ class ArbiterMachine:
     def _cycle(self, now: float) -> list[PlanDecided | PlanRefused]:
         facts: list[PlanDecided | PlanRefused] = []
         ready = [job for job in self.state.by_priority() if not job.applying and job.leaving_s is None]
-        for job in ready:
-            if job.plan is not None and job.ps_memory_bytes > job.plan.ps_memory_bytes:
+        for job in self.state.by_priority():
+            if job.plan is not None and job.may_get_memory and job.ps_memory_bytes > job.plan.ps_memory_bytes:
                 facts += self._grow_memory(job, job.plan, now)
         for job in ready:
             if job.plan is None and job.proposal is not None:
@@ -176,7 +176,7 @@ class ArbiterMachine:
         others: Sequence[Alternative] = (),
     ) -> PlanDecided:
         previous, before = job.plan, job.throughput or None
-        job.before, job.plan = previous, plan
+        job.before, job.plan = job.before if job.applying else previous, plan
         job.version += 1
         job.applying, job.changed_s = True, now
         job.proposal = job.refused = job.candidates = None

@@ -63,6 +63,13 @@ class JobState:
     submitted_s: float = 0.0
     completed: bool = False
 
+    @property
+    def may_get_memory(self) -> bool:
+        """Also while a change is applied: one whose servers are killed as often as they start would never be. Not while
+        their number changes: the forecast was of others."""
+        same = self.plan is not None and (self.before is None or self.before.ps == self.plan.ps)
+        return self.leaving_s is None and (not self.applying or same)
+
     def urgency(self, now: float) -> float:
         """What a deadline makes of the weight: (remaining time at the present throughput) / (time left to it).
 

@@ -93,7 +93,7 @@ def test_capacity_versions_and_running_changes_are_respected(
             if isinstance(fact, PlanRefused):
                 continue
             assert isinstance(fact, PlanDecided)
-            assert fact.job not in busy, "decided on in the middle of a change"
+            assert fact.job not in busy or fact.kind == "memory", "decided on in the middle of a change"
             assert fact.version == versions.get(fact.job, 0) + 1
             versions[fact.job] = fact.version
             held: Plan = fact.plan

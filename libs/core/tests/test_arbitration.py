@@ -102,14 +102,14 @@ def test_a_measurement_without_room_is_refused_with_figures() -> None:
     assert "2 cores" in fact.reasons[0]
 
 
-def test_memory_goes_before_everything_and_waits_only_for_the_running_change() -> None:
+def test_memory_goes_before_everything_and_waits_only_for_a_change_of_the_servers() -> None:
     machine = arbiter()
     started(machine)
-    (fact,) = facts(machine, OomForecast("a", "grow", 3 * GIB, "grows"), 1.0)
+    machine.handle(PlanProposed("a", "measure", plan(ps=2, memory=GIB), 0.1, ("r",)), 1.0)
+    assert facts(machine, OomForecast("a", "grow", 5 * GIB, "said of one server"), 2.0) == []
+    assert facts(machine, PlanApplied("a", 2, plan(ps=2, memory=GIB), 1.0), 3.0) == []
+    (fact,) = facts(machine, OomForecast("a", "grow", 3 * GIB, "grows"), 4.0)
     assert (fact.kind, fact.plan.ps_memory_bytes) == ("memory", 3 * GIB)
-    assert facts(machine, OomForecast("a", "grow", 5 * GIB, "grows"), 2.0) == []
-    (fact,) = facts(machine, PlanApplied("a", 2, fact.plan, 1.0), 3.0)
-    assert fact.plan.ps_memory_bytes == 5 * GIB
 
 
 def test_beyond_one_server_s_limit_the_buckets_move_to_more_servers() -> None:
@@ -134,6 +134,22 @@ def test_memory_that_is_not_there_is_refused_once_and_given_later() -> None:
     machine.handle(Tick(), 24.0)
     assert machine.state.jobs["a"].plan is not None
     assert machine.state.jobs["a"].plan.ps_memory_bytes == 4 * GIB
+
+
+def test_a_server_that_is_killed_before_its_plan_is_applied_gets_more() -> None:
+    """Killed in its first seconds, again and again, it let no plan be applied, and none was decided for that reason."""
+    machine = arbiter()
+    started(machine, p=plan(memory=GIB))
+    (first,) = facts(machine, OomForecast("a", "grow", 2 * GIB, "killed"), 1.0)
+    (second,) = facts(machine, OomForecast("a", "grow", 3 * GIB, "killed again"), 2.0)
+    assert (second.version, second.plan.ps_memory_bytes) == (first.version + 1, 3 * GIB)
+    job = machine.state.jobs["a"]
+    assert job.before is not None
+    assert job.before.ps_memory_bytes == GIB
+    machine.handle(PlanApplied("a", first.version, first.plan, 1.0), 3.0)
+    assert job.applying, "that was overtaken"
+    machine.handle(PlanApplied("a", second.version, second.plan, 1.0), 4.0)
+    assert not job.applying
 
 
 def test_memory_is_given_back_only_after_a_while_and_only_if_it_is_worth_it() -> None:
