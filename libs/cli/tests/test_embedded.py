@@ -272,6 +272,18 @@ def test_a_supervisor_that_is_not_ready_in_time_is_ended(tmp_path: Path, monkeyp
 
 
 @pytest.mark.slow
+def test_who_interrupts_the_start_leaves_nothing_running(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    up = [str(Path(sys.executable).with_name("stretto")), "up", "--detach", "--folder", str(folder)]
+    starting = subprocess.Popen(up, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    asyncio.run(until(lambda: (folder / "logs" / "nats.log").exists(), 30))  # the supervisor is at work
+    starting.send_signal(signal.SIGINT)
+    assert starting.wait(90) == 130
+    left = [process.info["cmdline"] for process in psutil.process_iter(["cmdline"])]
+    assert [words for words in left if str(folder) in " ".join(words or ())] == []
+
+
+@pytest.mark.slow
 def test_the_whole_installation_comes_up_and_goes_down(tmp_path: Path) -> None:
     where = start_detached(embedded.Plan(tmp_path, settings={"STRETTO_ARBITER_SETTLE_S": "5"}))
     try:

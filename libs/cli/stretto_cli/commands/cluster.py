@@ -94,6 +94,18 @@ def start_detached(plan: Any) -> dict[str, Any]:
             stderr=file,
             start_new_session=True,
         )
+    try:
+        return _await_ready(folder, supervisor, log)
+    except BaseException:  # also who is interrupted leaves nothing running
+        supervisor.terminate()  # it ends what it has started
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            supervisor.wait(STOP_S)
+        raise
+
+
+def _await_ready(folder: Path, supervisor: subprocess.Popen[bytes], log: Path) -> dict[str, Any]:
+    from .. import embedded
+
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
         if supervisor.poll() is not None:
@@ -105,9 +117,6 @@ def start_detached(plan: Any) -> dict[str, Any]:
             if embedded.read_state(folder)["state"] == "ready":
                 return describe(folder)
         time.sleep(0.05)
-    supervisor.terminate()  # it ends what it has started
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        supervisor.wait(STOP_S)
     raise CliError(f"not ready after {START_S:.0f} s; see {log}")
 
 
