@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import io
 import json
 import logging
+import mmap
 import os
 import stat
 import tempfile
@@ -36,6 +38,7 @@ Stage = Literal["unknown", "memory", "cached", "stored", "failed"]
 
 _CHUNK = 4 * 2**20
 _CACHE_KEPT_S = 3600
+_CACHE_TIMEOUT_S = 10.0
 _REMEMBERED = 16
 
 
@@ -152,7 +155,7 @@ class Exports:
         cached = [(name, export) for name, export in list(self._exports.items()) if export.memory is None]
         older = [(name, export) for name, export in cached if name != newest]
         try:
-            with redis.Redis.from_url(cache_url, socket_timeout=10.0) as client:
+            with redis.Redis.from_url(cache_url, socket_timeout=_CACHE_TIMEOUT_S) as client:
                 for name, export in older:
                     client.unlink(*(key for key, _ in _chunks(self._cache_key(name), export.part.size_bytes)))
         except redis.RedisError as error:  # they go by themselves after an hour
@@ -177,23 +180,25 @@ class Exports:
         """Own ``columns`` as the checkpoint has them; bytes read. Raises CheckpointError."""
         parts = _parts(manifest_url)
         counted = [0]
-        images = [open_image(part, self._sources(part, manifest_url, counted)) for part in parts]
-        load_image(self._control, images, columns)
+        with contextlib.closing(_Cache(self._redis_url)) as cache:
+            images = [open_image(part, _sources(part, manifest_url, cache, counted)) for part in parts]
+            load_image(self._control, images, columns)
         return counted[0]
 
-    def _sources(self, part: Part, manifest_url: str, counted: list[int]) -> list[tuple[str, ReadRange]]:
-        sources: list[tuple[str, ReadRange]] = []
-        for copy in part.copies:
-            kind, _, where = copy.partition(":")
-            if kind == "file":
-                sources.append((f"memory {where}", _file_reader(where)))
-            elif kind == "cache" and self._redis_url:
-                sources.append((f"cache {where}", _cache_reader(self._redis_url, where)))
-        # beside its manifest, wherever that was moved to; else where it was written
-        beside = f"{manifest_url.rpartition('/')[0]}/{part.file}"
-        for url in dict.fromkeys((beside, part.url)):
-            sources.append((url, _store_reader(url)))
-        return [(name, _counting(read, counted)) for name, read in sources]
+
+def _sources(part: Part, manifest_url: str, cache: _Cache, counted: list[int]) -> list[tuple[str, ReadRange]]:
+    sources: list[tuple[str, ReadRange]] = []
+    for copy in part.copies:
+        kind, _, where = copy.partition(":")
+        if kind == "file":
+            sources.append((f"memory {where}", _file_reader(where)))
+        elif kind == "cache":
+            sources.append((f"cache {where}", cache.reader(where)))
+    # beside its manifest, wherever that was moved to; else where it was written
+    beside = f"{manifest_url.rpartition('/')[0]}/{part.file}"
+    for url in dict.fromkeys((beside, part.url)):
+        sources.append((url, _store_reader(url)))
+    return [(name, _counting(read, counted)) for name, read in sources]
 
 
 def _free(path: Path | None) -> None:
@@ -229,7 +234,7 @@ def _chunks(key: str, size_bytes: int) -> list[tuple[str, int]]:
 
 
 def _counting(read: ReadRange, counted: list[int]) -> ReadRange:
-    def count(offset: int, length: int) -> bytes:
+    def count(offset: int, length: int) -> bytes | memoryview:
         data = read(offset, length)
         counted[0] += len(data)
         return data
@@ -238,7 +243,7 @@ def _counting(read: ReadRange, counted: list[int]) -> ReadRange:
 
 
 def _to_cache(url: str, key: str, file: BinaryIO, size_bytes: int) -> None:
-    with redis.Redis.from_url(url, socket_timeout=10.0) as client:
+    with redis.Redis.from_url(url, socket_timeout=_CACHE_TIMEOUT_S) as client:
         file.seek(0)
         for name, length in _chunks(key, size_bytes):
             client.set(name, file.read(length), ex=_CACHE_KEPT_S)
@@ -280,29 +285,52 @@ def _parts(manifest_url: str) -> list[Part]:
 
 
 def _file_reader(path: str) -> ReadRange:
-    def read(offset: int, length: int) -> bytes:
+    """Views of a file in shared memory: nothing is copied until it is where it belongs."""
+
+    @functools.cache
+    def whole() -> memoryview:
         with open(path, "rb") as file:
-            file.seek(offset)
-            return file.read(length)
+            status = os.fstat(file.fileno())
+            if status.st_blocks * 512 < status.st_size:  # reading a hole takes memory, and without any ends the process
+                raise CheckpointError("has holes: it is not what was written")
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
-    return read
+    return lambda offset, length: whole()[offset : offset + length]
 
 
-def _cache_reader(url: str, key: str) -> ReadRange:
-    client = redis.Redis.from_url(url, socket_timeout=10.0)
+class _Cache:
+    """Redis during one restore: once it has not answered it is not asked again, or each block would wait for it."""
 
-    def read(offset: int, length: int) -> bytes:
-        first, last = offset // _CHUNK, (offset + length - 1) // _CHUNK
+    def __init__(self, url: str) -> None:
+        self._client = redis.Redis.from_url(url, socket_timeout=_CACHE_TIMEOUT_S) if url else None
+        self._wrong = ""
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+
+    def reader(self, key: str) -> ReadRange:
+        def read(offset: int, length: int) -> bytes:
+            first, last = offset // _CHUNK, (offset + length - 1) // _CHUNK
+            chunks = [self._get(f"{key}:{number}") for number in range(first, last + 1)]
+            return b"".join(chunks)[offset - first * _CHUNK :][:length]
+
+        return read
+
+    def _get(self, name: str) -> bytes:
+        if self._client is None:
+            raise FileNotFoundError("this server has no cache")
+        if self._wrong:
+            raise OSError(self._wrong)
         try:
-            chunks = [client.get(f"{key}:{number}") for number in range(first, last + 1)]
+            chunk = cast("bytes | None", self._client.get(name))
         except redis.RedisError as error:
-            raise OSError(str(error)) from error
-        if any(chunk is None for chunk in chunks):
+            self._wrong = str(error)
+            log.warning("the cache is not asked again in this restore: %s", error)
+            raise OSError(self._wrong) from error
+        if chunk is None:
             raise FileNotFoundError("not in the cache")
-        joined = b"".join(cast("list[bytes]", chunks))
-        return joined[offset - first * _CHUNK :][:length]
-
-    return read
+        return chunk
 
 
 def _store_reader(url: str) -> ReadRange:

@@ -1,9 +1,9 @@
 """A parameter server's image as one file: its blocks, then what describes them.
 
-``STRETTO2`` and zeros up to 64 bytes · blocks · description (JSON: the engine's manifest) · its length (8 bytes,
-little-endian) · ``STRETTO2``. The description comes last because blocks are written one by one, as they are copied. Its
-SHA-256 stands in the checkpoint's manifest; it holds every block's CRC-32. A block is read only when it is wanted, from
-the nearest copy that is whole.
+``STRETTO3`` and zeros up to 64 bytes · blocks · description (JSON: the engine's manifest) · its length (8 bytes,
+little-endian) · ``STRETTO3``. The description comes last because blocks are written one by one, as they are copied. Its
+SHA-256 stands in the checkpoint's manifest; it holds every block's checksum. A block is read only when it is wanted,
+from the nearest copy that is whole.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO
@@ -19,15 +18,15 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from .engine.checkpoint import PsImage
-from .engine.layout import block_checksum
+from .engine.layout import BlockChecksum, block_checksum
 from .errors import CheckpointError, ImageDamaged
 
-_MAGIC = b"STRETTO2"
+_MAGIC = b"STRETTO3"
 _BEGIN = 64
 _TAIL = 8 + len(_MAGIC)
 
-ReadRange = Callable[[int, int], bytes]
-"""(offset, length) -> bytes; raises OSError or CheckpointError."""
+ReadRange = Callable[[int, int], bytes | memoryview]
+"""(offset, length) -> bytes, fewer at the end; raises OSError or CheckpointError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +99,7 @@ def _description(part: Part, read: ReadRange) -> bytes:
     begin = part.size_bytes - _TAIL - length
     if begin < _BEGIN:
         raise CheckpointError(f"the description's length {length} is impossible")
-    description = read(begin, length)
+    description = bytes(read(begin, length))
     if hashlib.sha256(description).hexdigest() != part.description_sha256:
         raise CheckpointError("the description's SHA-256 differs from the manifest")
     if int(json.loads(description)["bytes"]) != begin - _BEGIN:
@@ -109,7 +108,10 @@ def _description(part: Part, read: ReadRange) -> bytes:
 
 
 def verified(part: Part, file: BinaryIO, chunk_bytes: int) -> Iterator[bytes]:
-    """The file from its beginning, in chunks. Raises CheckpointError at the end of a block that was changed."""
+    """The file from its beginning, in chunks. Raises CheckpointError at the end of a block that was changed.
+
+    chunk_bytes: a multiple of BlockChecksum.PIECE_BYTES.
+    """
 
     def read(offset: int, length: int) -> bytes:
         file.seek(offset)
@@ -126,15 +128,16 @@ def verified(part: Part, file: BinaryIO, chunk_bytes: int) -> Iterator[bytes]:
     at = _BEGIN
     for name, entry in sorted(json.loads(description)["blocks"].items(), key=lambda item: item[1]["offset"]):
         yield read(at, _BEGIN + entry["offset"] - at)  # the zeros before it
-        at, end, crc = _BEGIN + entry["offset"], _BEGIN + entry["offset"] + entry["bytes"], 0
+        at, end = _BEGIN + entry["offset"], _BEGIN + entry["offset"] + entry["bytes"]
+        checksum = BlockChecksum()
         while at < end:
             chunk = read(at, min(chunk_bytes, end - at))
             if not chunk:
                 raise changed(f"block {name}")
-            crc = zlib.crc32(chunk, crc)
+            checksum.update(chunk)
             at += len(chunk)
             yield chunk
-        if crc != entry["crc32"]:
+        if checksum.value() != entry["checksum"]:
             raise changed(f"block {name}")
     yield read(at, part.size_bytes - at)
 
@@ -155,11 +158,11 @@ class _Blocks(Mapping[str, np.ndarray]):
             return self._small[name]
         entry = self._entries[name]
 
-        def block(read: ReadRange) -> bytes:
+        def block(read: ReadRange) -> bytes | memoryview:
             raw = read(_BEGIN + entry["offset"], entry["bytes"]) if entry["bytes"] else b""
             if len(raw) != entry["bytes"]:
                 raise CheckpointError(f"truncated: {len(raw)} of {entry['bytes']} bytes")
-            if block_checksum(raw) != entry["crc32"]:
+            if block_checksum(raw) != entry["checksum"]:
                 raise CheckpointError("its checksum differs from the description")
             return raw
 

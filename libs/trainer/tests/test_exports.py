@@ -11,13 +11,14 @@ import pytest
 from stretto import exports
 from stretto.engine import Exported, Layout
 from stretto.engine.checkpoint import VERSION, _Blocks
+from stretto.engine.layout import BlockChecksum
 from stretto.errors import CheckpointError
 from stretto.exports import Exports
 from stretto.images import ImageWriter, Part, verified
 
 pytestmark = pytest.mark.slow  # imports TensorFlow
 
-BLOCKS = {"bucket0/keys": np.arange(1000), "bucket1/keys": np.arange(7)}
+BLOCKS = {"bucket0/keys": np.arange(40_000), "bucket1/keys": np.arange(7)}
 
 
 def export(control, append):
@@ -33,7 +34,7 @@ def export(control, append):
 @pytest.fixture
 def made(tmp_path, monkeypatch):
     monkeypatch.setattr(exports, "export_image", export)
-    monkeypatch.setattr(exports, "image_bytes", lambda control: 10_000)
+    monkeypatch.setattr(exports, "image_bytes", lambda control: 400_000)
     (tmp_path / "pod").mkdir()
     return Exports("full", "ps-0", None, "", tmp_path / "pod")  # type: ignore[arg-type]
 
@@ -53,11 +54,11 @@ def reserve(path: Path, size: int) -> str:
 
 def test_reserved_memory_is_filled_and_what_is_too_much_given_back(made, tmp_path):
     memory = tmp_path / "image"
-    export = made.begin("c1", "", f"file://{tmp_path}/store", reserve(memory, 50_000))
+    export = made.begin("c1", "", f"file://{tmp_path}/store", reserve(memory, 500_000))
     assert (export.pause_s, export.memory) == (0.25, memory)
     part = stored(made, "c1")
     assert part["copies"] == [f"file:{memory}"]
-    assert memory.stat().st_size == part["size_bytes"] < 10_000
+    assert memory.stat().st_size == part["size_bytes"] < 400_000
     assert (tmp_path / "store/c1.ps-0.image").read_bytes() == memory.read_bytes()
     assert made.begin("c1", "", f"file://{tmp_path}/store", str(memory)) is export, "asked again"
     made.close()
@@ -97,10 +98,10 @@ def test_a_file_that_changed_after_the_export_is_not_stored(tmp_path):
     def stored(data: bytes) -> bytes:
         path.write_bytes(data)
         with open(path, "rb") as file:
-            return b"".join(verified(part, file, 512))
+            return b"".join(verified(part, file, BlockChecksum.PIECE_BYTES))
 
     assert stored(whole) == whole
-    places = ((4, "description"), (size - 30, "description"), (64 + 3000, "bucket0"), (64 + 8010, "bucket1"))
+    places = ((4, "description"), (size - 30, "description"), (64 + 300_000, "bucket0"), (64 + 320_010, "bucket1"))
     for position, what in places:
         changed = bytearray(whole)
         changed[position] ^= 1

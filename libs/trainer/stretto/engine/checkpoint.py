@@ -5,8 +5,8 @@ rejects anything: a push waits for one memcpy. Columns of one image are of sligh
 the images of a job; that is exact all the same, because each column carries its own progress, and a restored job
 replays from the smallest offset while the other columns skip what they have.
 
-An export hands over bucket by bucket and forgets: what it takes of the server's memory is one bucket, twice (the copy
-and its rows in use), however large the image is.
+An export hands over bucket by bucket and forgets: what it takes of the server's memory is the rows of one bucket,
+however large the image is.
 
 What must hold: the ledger's state that is restored with the images was taken *before* the first of them.
 """
@@ -21,11 +21,11 @@ import numpy as np
 
 from ..errors import CheckpointError
 from .client import FINISHED
-from .control import Control, RawBucket, RawSlices, Snapshot
-from .layout import I64, Layout, block_checksum
+from .control import Control, RawBucket, RawSlices, Snapshot, in_use
+from .layout import F32, I64, Layout, block_checksum
 from .placement import Own
 
-VERSION = 3
+VERSION = 4
 _ALIGN = 64
 _MARGIN = 1.1
 """rows that come while the image is taken"""
@@ -40,7 +40,7 @@ Append = Callable[[memoryview], object]
 class Exported:
     """An image was taken. pause_seconds: no push waited longer than this for it; pulls never wait.
 
-    manifest (JSON-able): version, server, layout, columns, bytes, blocks {name: offset, bytes, crc32, dtype, shape}.
+    manifest (JSON-able): version, server, layout, columns, bytes, blocks {name: offset, bytes, checksum, dtype, shape}.
     """
 
     manifest: dict[str, Any]
@@ -60,8 +60,10 @@ class PsImage:
 
 
 def image_bytes(control: Control) -> int:
-    """Room that is enough for an image taken soon."""
-    return int(_MARGIN * (control.memory_bytes() + control.progress_bytes())) + _MARGIN_BYTES
+    """Room that is enough for an image taken soon: rows in use, raw keys of tables that may just double, the rest."""
+    layout = control.layout
+    tables = 4 * layout.row_floats * control.categories() + 2 * 8 * control.slots()
+    return int(_MARGIN * (tables + control.dense_bytes() + control.progress_bytes())) + _MARGIN_BYTES
 
 
 class _Blocks:
@@ -78,7 +80,7 @@ class _Blocks:
         self.entries[name] = {
             "offset": self.offset,
             "bytes": block.nbytes,
-            "crc32": block_checksum(raw),
+            "checksum": block_checksum(raw),
             "dtype": block.dtype.str,
             "shape": list(block.shape),
         }
@@ -90,17 +92,17 @@ class _Blocks:
 def export_image(control: Control, append: Append) -> Exported:
     """Everything a server owns, while workers go on. Raises CheckpointError if ownership changes meanwhile.
 
-    Of a table the raw keys go, which tell where each row was, and the rows in use.
+    Only in the process of the server.
     """
     layout = control.layout
     columns = control.columns()
     blocks, progress = _Blocks(append), _Progress(layout)
-    pause_s = 0.0
+    pause_s, copy = 0.0, _Copy(layout)
     slices: I64 = np.array([c - layout.buckets for c in columns if c >= layout.buckets], np.int64)
     if len(slices):
         pause_s = _export_slices(control, slices, blocks, progress)
     for bucket in (c for c in columns if c < layout.buckets):
-        pause_s = max(pause_s, _export_bucket(control, bucket, blocks, progress))
+        pause_s = max(pause_s, _export_bucket(control, bucket, copy, blocks, progress))
     if control.columns() != columns:
         raise CheckpointError(
             f"ps-{control.server}: columns changed their owner during the export; repeat it after the move"
@@ -130,13 +132,32 @@ def _export_slices(control: Control, ids: I64, blocks: _Blocks, progress: _Progr
     return snapshot.held_seconds
 
 
-def _export_bucket(control: Control, bucket: int, blocks: _Blocks, progress: _Progress) -> float:
-    snapshot = control.snapshot_bucket(bucket, progress.known_finished)
-    assert snapshot.bucket is not None
-    blocks.add(f"bucket{bucket}/keys", snapshot.bucket.keys)
-    blocks.add(f"bucket{bucket}/rows", snapshot.bucket.used()[1])
+def _export_bucket(control: Control, bucket: int, copy: _Copy, blocks: _Blocks, progress: _Progress) -> float:
+    snapshot = control.snapshot_bucket(bucket, copy.take, progress.known_finished)
+    blocks.add(f"bucket{bucket}/keys", copy.keys)
+    blocks.add(f"bucket{bucket}/rows", copy.rows)
     progress.add([bucket], snapshot)
     return snapshot.held_seconds
+
+
+class _Copy:
+    """Where each bucket is copied in its turn: the first touch of memory costs more than a copy to what is in use."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.keys: I64 = np.zeros(0, np.int64)
+        self.rows: F32 = np.zeros((0, layout.row_floats), np.float32)
+        self._keys, self._rows = self.keys, self.rows
+
+    def take(self, keys: I64, rows: F32) -> None:
+        """All keys, which tell where each row was, and the rows in use."""
+        live = np.flatnonzero(in_use(keys))
+        if len(self._keys) < len(keys):
+            self.keys = self._keys = np.zeros(len(keys), np.int64)
+        if len(self._rows) < len(live):
+            self.rows = self._rows = np.zeros((int(_MARGIN * len(live)), rows.shape[1]), np.float32)
+        self.keys, self.rows = self._keys[: len(keys)], self._rows[: len(live)]
+        self.keys[:] = keys[:, 0]
+        np.take(rows, live, axis=0, out=self.rows, mode="clip")  # any other mode copies twice
 
 
 class _Progress:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,20 +86,31 @@ class RawBucket:
 
     def used(self) -> tuple[I64, F32]:
         """(stored keys, rows) of the slots in use."""
-        keys, live = self.keys.reshape(-1), _in_use(self.keys)
+        keys, live = self.keys.reshape(-1), in_use(self.keys)
         return keys[live], self.rows[live]
 
     @staticmethod
     def spread(keys: I64, rows: F32) -> RawBucket:
-        """The table of these raw keys whose slots in use hold `rows`, in order: what `used` took apart."""
-        whole = np.zeros((len(keys), rows.shape[1]), np.float32)
-        whole[_in_use(keys)] = rows
-        return RawBucket(np.array(keys).reshape(-1, 1), whole)
+        """The table of these raw keys whose slots in use hold `rows` [n, row_floats], in order."""
+        raw_keys, whole = _aligned((len(keys), 1), np.int64), _aligned((len(keys), rows.shape[1]), np.float32)
+        raw_keys[:, 0] = keys.reshape(-1)
+        row = np.dtype((np.void, rows.itemsize * rows.shape[1]))  # a row as one value: several times as fast
+        whole.view(row)[:, 0][in_use(keys)] = np.ascontiguousarray(rows).view(row)[:, 0]
+        return RawBucket(raw_keys, whole)
 
 
-def _in_use(keys: I64) -> Bools:
+def in_use(keys: I64) -> Bools:
+    """[slots] whether a slot holds a row."""
     flat = keys.reshape(-1)
     return (flat != EMPTY_STORED) & (flat != DELETED_STORED)
+
+
+def _aligned(shape: tuple[int, int], dtype: type[np.generic]) -> Any:
+    """Zeros where TensorFlow takes them over as they are; it copies what is not aligned to 64 bytes."""
+    size = shape[0] * shape[1] * np.dtype(dtype).itemsize
+    memory = np.zeros(size + 64, np.uint8)
+    begin = -memory.ctypes.data % 64
+    return memory[begin : begin + size].view(dtype).reshape(shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +129,13 @@ class RawSlices:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Columns and the progress that belongs to them, from one instant between two pushes.
+    """The progress of columns, and dense slices that were asked for, from one instant between two pushes.
 
     held_seconds: how long the mutex was kept for the copy, so the longest that a push waited for it. shards [n],
     records [n, columns + 2], samples and fingerprints [columns]. finished: marks at that instant, empty if they were as
     many as the caller knew.
     """
 
-    bucket: RawBucket | None
     slices: RawSlices | None
     held_seconds: float
     shards: I64
@@ -138,13 +148,18 @@ class Snapshot:
 class Control:
     """A control session. Its few operations take the bucket as an argument, so that each compiles once only."""
 
-    def __init__(self, layout: Layout, address: str, server: int = -1, timeout_s: float = 30.0) -> None:
+    def __init__(
+        self, layout: Layout, address: str, server: int = -1, timeout_s: float = 30.0, local: bool = False
+    ) -> None:
+        """`local`: the server is in this process."""
         self.layout = layout
         self.address = address
         self.server = server
+        self._local = local
+        self._take: Callable[[I64, F32], None] | None = None
         graph = tf.Graph()
         with graph.as_default(), tf.device(DEVICE):
-            nodes = _build(build_state(layout))
+            nodes = _build(build_state(layout), self._taken)
         self._link = Link(graph, server, address, timeout_s)
         self._run = {name: self._link.callable(fetches, feeds) for name, (feeds, fetches) in nodes.items()}
 
@@ -209,11 +224,18 @@ class Control:
     def categories(self) -> int:
         return int(self.sizes().sum())
 
+    def slots(self) -> int:
+        """Of all tables, empty ones included."""
+        return int(self._run["slots"]().sum())
+
+    def dense_bytes(self) -> int:
+        """Bytes of dense slices and their optimiser slots."""
+        dense = sum(int(np.prod(shape)) for shape in dense_slot_shapes(self.layout))
+        return 4 * (dense + self.layout.slices * self.layout.slice_length)
+
     def memory_bytes(self) -> int:
         """Bytes of hash tables (empty slots included) and dense slices."""
-        slots = int(self._run["slots"]().sum())
-        dense = sum(int(np.prod(shape)) for shape in dense_slot_shapes(self.layout))
-        return slots * self.layout.row_bytes + 4 * (dense + self.layout.slices * self.layout.slice_length)
+        return self.slots() * self.layout.row_bytes + self.dense_bytes()
 
     def progress_bytes(self) -> int:
         """Bytes of the records of live shards and of the marks of finished ones."""
@@ -278,19 +300,28 @@ class Control:
         """Write slices; the state goes with slice 0."""
         self._run["set_slices"](raw.ids, *raw.values, raw.seeded, raw.state)
 
-    def snapshot_bucket(self, bucket: int, known_finished: int = 0) -> Snapshot:
-        """Copy of one table with its progress, taken under the push mutex: pushes wait for it, none is rejected."""
-        held_us, keys, rows, *progress = self._run["snapshot_bucket"](bucket, _ALL, known_finished)
-        return Snapshot(RawBucket(keys, rows), None, int(held_us) / 1e6, *progress)
+    def snapshot_bucket(self, bucket: int, take: Callable[[I64, F32], None], known_finished: int = 0) -> Snapshot:
+        """Calls `take` with the live table (keys [n, 1], rows) under the push mutex: pushes wait, none is rejected.
+
+        In the server's own process only, one at a time. The arrays must not be kept.
+        """
+        if not self._local:
+            raise LayoutError("a bucket is copied in the process of its server: use ParameterServer.control")
+        self._take = take
+        held_us, _, *progress = self._run["snapshot_bucket"](bucket, known_finished)
+        return Snapshot(None, int(held_us) / 1e6, *progress)
+
+    def _taken(self, keys: I64, rows: F32) -> np.int64:
+        assert self._take is not None
+        self._take(keys, rows)
+        return np.int64(len(keys))
 
     def snapshot_slices(self, ids: I64, known_finished: int = 0) -> Snapshot:
         """The same for dense slices."""
         held_us, *taken = self._run["snapshot_slices"](ids, known_finished)
         *values, seeded, state, shards, records, marks, samples, fingerprints = taken
         held_s = int(held_us) / 1e6
-        return Snapshot(
-            None, RawSlices(ids, values, seeded, state), held_s, shards, records, marks, samples, fingerprints
-        )
+        return Snapshot(RawSlices(ids, values, seeded, state), held_s, shards, records, marks, samples, fingerprints)
 
     # --- records ------------------------------------------------------------------------------------------
 
@@ -310,7 +341,7 @@ class Control:
         self._run["finish"](np.fromiter(shards, np.int64))
 
 
-def _build(state: State) -> dict[str, tuple[list[Any], Any]]:
+def _build(state: State, take: Callable[[Any, Any], Any]) -> dict[str, tuple[list[Any], Any]]:
     """name -> (feeds, fetches)"""
     own_record = ops.LookupTableExportV2(table_handle=state.records, Tkeys=tf.int64, Tvalues=tf.int64)
     finished = ops.LookupTableExportV2(table_handle=state.finished, Tkeys=tf.int64, Tvalues=tf.int64)
@@ -336,7 +367,7 @@ def _build(state: State) -> dict[str, tuple[list[Any], Any]]:
         "finish": build_finish(state),
         **bucket_copies(state),
         **slice_copies(state),
-        **snapshots(state),
+        **snapshots(state, take),
     }
 
 

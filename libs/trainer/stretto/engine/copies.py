@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -43,9 +44,9 @@ def slice_copies(state: State) -> dict[str, tuple[list[Any], Any]]:
     return {"get_slices": ([ids], out), "set_slices": ([ids, *values, seeded, extra], lock.release(answer, writes))}
 
 
-def snapshots(state: State) -> dict[str, tuple[list[Any], Any]]:
+def snapshots(state: State, take: Callable[[Any, Any], Any]) -> dict[str, tuple[list[Any], Any]]:
+    """`take` gets the live keys and rows of a bucket under the mutex: only in the process of the server itself."""
     bucket = v1.placeholder(tf.int64, [], "snapshot_bucket")
-    limit = v1.placeholder(tf.int64, [], "snapshot_limit")
     ids = v1.placeholder(tf.int64, [None], "snapshot_ids")
     known = v1.placeholder(tf.int64, [], "snapshot_known")
     handle = tf.gather(tf.stack(state.tables), bucket)
@@ -68,11 +69,12 @@ def snapshots(state: State) -> dict[str, tuple[list[Any], Any]]:
         with tf.control_dependencies(outputs):
             return now_us() - begun_us
 
-    with Locked(state, [handle, limit, known]) as lock:
+    with Locked(state, [handle, known]) as lock:
         begun_us = now_us()
+        # an export is a view of the live table: copied before the mutex is free, by NumPy, into memory that is in use
+        # already, for what TensorFlow would allocate costs more than the copy
         raw = ops.LookupTableExportV2(table_handle=handle, Tkeys=tf.int64, Tvalues=tf.float32)
-        # an export is a view of the live table: copied before the mutex is free
-        outputs = [*(ops.DeepCopy(x=tensor[:limit]) for tensor in raw), *progress()]
+        outputs = [tf.numpy_function(take, list(raw), tf.int64), *progress()]
         bucket_out = lock.release_all([held(begun_us, outputs), *outputs])
     with Locked(state, [ids, known]) as lock:
         begun_us = now_us()
@@ -80,7 +82,7 @@ def snapshots(state: State) -> dict[str, tuple[list[Any], Any]]:
         outputs = [*(gather(h, ids) for h in handles), gather(state.seeded, ids, tf.int64)]
         outputs += [ops.DeepCopy(x=read(state.state, tf.float32)), *progress()]
         slices_out = lock.release_all([held(begun_us, outputs), *outputs])
-    return {"snapshot_bucket": ([bucket, limit, known], bucket_out), "snapshot_slices": ([ids, known], slices_out)}
+    return {"snapshot_bucket": ([bucket, known], bucket_out), "snapshot_slices": ([ids, known], slices_out)}
 
 
 def merging(state: State) -> tuple[list[Any], Any]:

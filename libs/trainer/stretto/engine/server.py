@@ -37,7 +37,7 @@ class ParameterServer:
         )
         self.address = f"{host}:{self._server.target.rpartition(':')[2]}"
         self._initialise()
-        self.control = Control(layout, self.address, index, timeout_s=120.0)
+        self.control = Control(layout, self.address, index, timeout_s=120.0, local=True)
 
     def _initialise(self) -> None:
         graph = tf.Graph()

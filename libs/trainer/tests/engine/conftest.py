@@ -114,6 +114,25 @@ class Cluster:
         return sum(control.applied().fingerprints for control in self.controls())
 
 
+class ClusterHere(Cluster):
+    """Its servers are in this process, where images are taken."""
+
+    def add(self):
+        from stretto.engine import ParameterServer
+
+        index = len(self.processes)
+        self.processes[index] = server = ParameterServer(index, self.layout, threads=1)
+        self.addresses[index], self._controls[index] = server.address, server.control
+        return index
+
+    def place(self):
+        from stretto.engine import assign
+
+        for index, columns in assign(self.layout, list(self.processes)).items():
+            self.processes[index].own(columns)
+        return self
+
+
 @pytest.fixture(scope="session")
 def ps_pool():
     pool = []
@@ -129,6 +148,20 @@ def bare_cluster(ps_pool):
 
     def make(layout, count):
         made.append(Cluster(ps_pool, layout, count))
+        return made[-1]
+
+    yield make
+    for cluster in made:
+        cluster.close()
+
+
+@pytest.fixture
+def cluster_here():
+    """cluster_here(layout, count) -> servers in this process that own everything between them."""
+    made = []
+
+    def make(layout, count=2):
+        made.append(ClusterHere([], layout, count).place())
         return made[-1]
 
     yield make

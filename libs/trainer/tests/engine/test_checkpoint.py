@@ -38,8 +38,8 @@ def restore(bare_cluster, images, count, layout=LAYOUT):
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_restored_at_another_number_of_servers_each_bit_is_the_same(cluster, bare_cluster, training, count):
-    servers = cluster(LAYOUT)
+def test_restored_at_another_number_of_servers_each_bit_is_the_same(cluster_here, bare_cluster, training, count):
+    servers = cluster_here(LAYOUT)
     worker = servers.worker()
     for shard in range(3):
         training.train_shard(worker, shard, attempt=4, length=256)
@@ -65,9 +65,9 @@ def test_restored_at_another_number_of_servers_each_bit_is_the_same(cluster, bar
     assert (restored.samples() == samples + 64).all()
 
 
-def test_a_cleared_server_takes_an_older_checkpoint_as_a_new_one_would(cluster, bare_cluster, training):
+def test_a_cleared_server_takes_an_older_checkpoint_as_a_new_one_would(cluster_here, bare_cluster, training):
     """Its peers could not read their part of the newer one: shards that are finished in it are to be trained again."""
-    servers = cluster(LAYOUT)
+    servers = cluster_here(LAYOUT)
     worker = servers.worker()
     training.train_shard(worker, 0, attempt=1, length=128)
     older, samples, prints, checksum = save(servers), servers.samples(), servers.prints(), servers.checksum()
@@ -90,9 +90,9 @@ def test_a_cleared_server_takes_an_older_checkpoint_as_a_new_one_would(cluster, 
     assert (restored.samples() == samples + 128 + 256).all()
 
 
-def test_a_checkpoint_taken_while_training_is_exact_after_replay(cluster, bare_cluster, training):
+def test_a_checkpoint_taken_while_training_is_exact_after_replay(cluster_here, bare_cluster, training):
     """Each column is of its own instant; from the ledger's older state everything becomes whole again."""
-    servers = cluster(LAYOUT)
+    servers = cluster_here(LAYOUT)
     worker, stop = servers.worker(), threading.Event()
     shards, length = range(400), 192
 
@@ -119,8 +119,8 @@ def test_a_checkpoint_taken_while_training_is_exact_after_replay(cluster, bare_c
     assert (restored.samples() == last * length).all()
 
 
-def test_damaged_foreign_and_incomplete_images_are_refused(cluster, bare_cluster):
-    servers = cluster(LAYOUT)
+def test_damaged_foreign_and_incomplete_images_are_refused(cluster_here, bare_cluster):
+    servers = cluster_here(LAYOUT)
     images, (part, data) = save(servers), export(servers.control(0))
     target = bare_cluster(LAYOUT, 1)
     changed = bytearray(data)
@@ -145,7 +145,7 @@ def test_damaged_foreign_and_incomplete_images_are_refused(cluster, bare_cluster
 
 
 def test_an_export_takes_a_bucket_of_memory_not_an_image(cluster, training, tmp_path):
-    """Bounded by what two copies of the largest bucket take, and by what it reserves of files beforehand."""
+    """Bounded by what a copy of the largest bucket takes, and by what it reserves of files beforehand."""
     layout = Layout(dimension=64, dense_size=200, seed=8)
     servers = cluster(layout, 1)
     worker, nothing = servers.worker(), np.zeros(200, np.float32)
@@ -163,21 +163,21 @@ def test_an_export_takes_a_bucket_of_memory_not_an_image(cluster, training, tmp_
     assert 0 < taken["pause_seconds"] < taken["seconds"]
 
 
-def test_finished_shards_cost_an_id_each_and_stay_finished(cluster, bare_cluster, training, monkeypatch):
+def test_finished_shards_cost_an_id_each_and_stay_finished(cluster_here, bare_cluster, training, monkeypatch):
     """Also those that were finished between two columns: what a column of before lacks is replayed, no more."""
-    servers = cluster(LAYOUT)
+    servers = cluster_here(LAYOUT)
     worker = servers.worker()
     for shard in range(6):
         training.train_shard(worker, shard, attempt=1, length=64)
     worker.forget(range(5))
     snapshot, seen = Control.snapshot_bucket, []
 
-    def between(control, bucket, known_finished=0):
+    def between(control, bucket, take, known_finished=0):
         if not seen:
             training.train_shard(worker, 5, attempt=1, length=128)
             training.train_shard(worker, 6, attempt=1, length=64)  # begun and finished after the first instant
             worker.forget([5, 6])
-        taken = snapshot(control, bucket, known_finished)
+        taken = snapshot(control, bucket, take, known_finished)
         seen.append(len(taken.finished))
         return taken
 

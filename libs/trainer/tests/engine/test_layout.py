@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stretto.engine.layout import DELETED_STORED, EMPTY_STORED, Layout, Optimizer, checksum
+from stretto.engine.layout import (
+    DELETED_STORED,
+    EMPTY_STORED,
+    BlockChecksum,
+    Layout,
+    Optimizer,
+    block_checksum,
+    checksum,
+)
 from stretto.engine.placement import Own, assign, owners, plan_moves
 from stretto.errors import LayoutError
 
@@ -119,3 +127,23 @@ def test_of_two_claimants_the_new_owner_serves():
     frozen, mine = np.array([2, 1, 0, 0]), np.array([1, 0, 2, 0])
     assert owners({5: frozen, 7: mine}, 4).tolist() == [7, 5, 7, -1]
     assert Own.MINE == 1
+
+
+def test_a_checksum_shows_every_changed_bit_truncation_and_pieces_in_another_order():
+    size = BlockChecksum.PIECE_BYTES
+    data = np.random.default_rng(3).integers(0, 256, 2 * size + 13, np.uint8).tobytes()
+    sums = {block_checksum(data)}
+    for position in (0, size - 1, size, 2 * size, 2 * size + 12):
+        for bit in range(8):
+            changed = bytearray(data)
+            changed[position] ^= 1 << bit
+            sums.add(block_checksum(bytes(changed)))
+    swapped = data[size : 2 * size] + data[:size] + data[2 * size :]
+    others = (data[:-1], data + b"\0", data[:size], swapped, b"", bytes(8), bytes(16))
+    sums |= {block_checksum(other) for other in others}
+    assert len(sums) == 1 + 40 + len(others)
+    in_turn = BlockChecksum()
+    for begin in range(0, len(data), size):
+        in_turn.update(data[begin : begin + size])
+    assert in_turn.value() == block_checksum(data)
+    assert block_checksum(b"what was written yesterday") == 0x4DB78204ED2F3CC2, "it must be the same in every process"
