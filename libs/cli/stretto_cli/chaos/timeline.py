@@ -18,6 +18,14 @@ LEFT, WIDTH, RIGHT = 150.0, 1000.0, 24.0
 ROW, BAR = 19.0, 11.0
 GAP_LOW_S, GAP_HIGH_S = 0.02, 30.0
 """of the lane of pauses, which is logarithmic"""
+SIGNS = (
+    ("fault", "fault, until it is healed"),
+    ("change", "change of the plan, until it is applied"),
+    ("moved", "parameters move"),
+    ("back", "parameters lost, until a checkpoint is restored"),
+    ("stored", "checkpoint"),
+    ("silent", "no worker trains"),
+)
 VIOLENT = {"killed", "oom-killed", "failed", "vanished"}
 Json = dict[str, Any]
 Lane = Callable[["Canvas"], None]
@@ -61,7 +69,7 @@ def page(document: Json, outcomes: Sequence[Outcome]) -> str:
     for index, (one, outcome) in enumerate(zip(document["runs"], outcomes, strict=True)):
         opened = " open" if index == 0 or not one["exact"] else ""
         parts.append(f'<details id="{escape(one["job"])}"{opened}><summary>{_title(one)}</summary>')
-        parts += [_figure(outcome), _table(one), "</details>"]
+        parts += [_figure(outcome), _legend(), _table(one), "</details>"]
     style = (files("stretto_cli.chaos") / "timeline.css").read_text()
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -98,6 +106,10 @@ def _title(one: Json) -> str:
     quality = one["evaluation"]
     told = f"; loss {quality['loss']:.5f}, AUC {quality['auc']:.4f}" if quality else ""
     return f"<b>{escape(one['job'])}</b> {seed}: {mark} in {f.seconds(one['took_s'])}{told}"
+
+
+def _legend() -> str:
+    return f'<p class="legend">{" ".join(f"<i class={style}></i>{escape(meaning)}" for style, meaning in SIGNS)}</p>'
 
 
 def _overview(document: Json) -> str:
