@@ -16,6 +16,7 @@ from stretto_core.memory import (
     GrowthPoint,
     Interval,
     LimitChanged,
+    LimitDecided,
     MemoryMeasured,
     OomForecast,
     OomMachine,
@@ -306,10 +307,14 @@ def test_a_killed_server_gets_more_than_it_was_killed_with() -> None:
     (killed,) = watch.machine.handle(ServerLeft("ps-1", oom_killed=True), watch.now)
     assert isinstance(killed, Emit)
     assert (killed.fact.action, killed.fact.recommended_bytes) == ("grow", 1500 * MIB)
+    watch.machine.handle(LimitDecided(1536 * MIB), watch.now)
+    (again,) = watch.machine.handle(ServerLeft("ps-2", oom_killed=True), watch.now)  # before it was ever measured
+    assert isinstance(again, Emit)
+    assert again.fact.recommended_bytes == 2304 * MIB
     for k in range(5, 9):  # back at a checkpoint, where all is well
         told = watch.measure(10_000 * k, [600 * MIB + 1440 * 3000 * k] * 2, 1000 * MIB, [3000 * k] * 2)
     assert told is None or told.action == "grow"
-    assert watch.machine.state.killed_bytes == 1500 * MIB
+    assert watch.machine.state.killed_bytes == 2304 * MIB
     for k in range(9, 40):
         watch.measure(10_000 * k, [700 * MIB + 1440 * 3000 * k] * 2, 1500 * MIB, [3000 * k] * 2)
     assert watch.machine.state.killed_bytes == 0

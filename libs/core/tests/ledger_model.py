@@ -1,0 +1,187 @@
+"""What a ledger should answer, by sets of samples: the other side of the state machine in ``ledger/test_model.py``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from stretto_core.ledger import Arrival, DataSpec, HeldOut, LedgerSettings, NextReply, Shard, ShardLedger
+
+Sample = tuple[str, int, int]
+"""partition, epoch, place"""
+SETTINGS = LedgerSettings(lease_timeout_s=10, deaf_after_s=4)
+
+
+@dataclass
+class Model:
+    """Every sample of every epoch is in exactly one of: free, held, done, given up. ``fresh``: of no block so far."""
+
+    free: set[Sample] = field(default_factory=set)
+    fresh: set[Sample] = field(default_factory=set)
+    done: set[Sample] = field(default_factory=set)
+    given_up: set[Sample] = field(default_factory=set)
+    held: dict[str, Shard] = field(default_factory=dict)
+    heard_at_s: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Round:
+    """An evaluation: samples that nobody evaluates, and by whom the others are; how many were found."""
+
+    waiting: set[int]
+    held: dict[str, Shard] = field(default_factory=dict)
+    found: int = 0
+
+
+def samples_of(shard: Any, begin: int = 0) -> set[Sample]:
+    return {(shard.partition, shard.epoch, i) for i in range(shard.start + begin, shard.start + shard.length)}
+
+
+class Expected:
+    """The naive model, and the checks of a reply against it."""
+
+    ledger: ShardLedger
+    data: DataSpec
+    held_out: HeldOut | None
+    now: float
+
+    def expect(self, data: DataSpec, epochs: int, held_out: HeldOut | None) -> None:
+        """Nothing has happened yet."""
+        self.data, self.epochs, self.growing = data, epochs, data.growing
+        self.totals: dict[str, int] = {}
+        self.priorities: dict[str, int] = {"": 0}
+        self.every: set[Sample] = set()
+        self.model, self.round, self.rounds, self.found = Model(), None, 0, 0
+        self.held_out, self.evaluate_at = held_out, held_out.every if held_out else 0
+        self.ranges: dict[int, tuple[str, int, int, int]] = {}
+        self.attempts: dict[int, int] = {}
+        self.leases: list[tuple[str, Shard]] = []
+        self.exited: set[str] = set()
+        self.slow: dict[str, float] = {}
+        self.closed, self.complete = False, not data.growing
+
+    @property
+    def over(self) -> bool:
+        return self.closed or (self.complete and self.model.done | self.model.given_up == self.every)
+
+    def arrive(self, parts: list[Arrival]) -> None:
+        for name, samples, priority in parts:
+            new = {(name, e, i) for e in range(self.epochs) for i in range(self.totals.get(name, 0), samples)}
+            self.every |= new
+            self.model.free |= new
+            self.model.fresh |= new
+            if name not in self.totals or new or any(sample[0] == name for sample in self.model.fresh):
+                self.priorities[name] = priority
+            self.totals[name] = max(samples, self.totals.get(name, 0))
+
+    def take_back(self, worker: str) -> None:
+        if shard := self.model.held.pop(worker, None):
+            self.model.free |= samples_of(shard)
+        if self.round is not None and (shard := self.round.held.pop(worker, None)):
+            self.round.waiting |= set(range(shard.start, shard.start + shard.length))
+
+    def expire(self) -> None:
+        for worker in {**self.model.held, **(self.round.held if self.round else {})}:
+            if self.now - self.model.heard_at_s[worker] > SETTINGS.lease_timeout_s:
+                self.take_back(worker)
+
+    def lease_of(self, worker: str) -> Shard | None:
+        return self.model.held.get(worker) or (self.round.held.get(worker) if self.round else None)
+
+    def book_completion(self, worker: str, shard: Shard | None) -> bool:
+        """Whether the report counts: of the lease that this worker holds, and no other."""
+        held = self.lease_of(worker)
+        if shard is None or held is None or (held.id, held.attempt) != (shard.id, shard.attempt):
+            return False
+        if held.held_out:
+            del self.round.held[worker]
+            self.round.found += held.length
+            self.end_round()
+            return True
+        del self.model.held[worker]
+        self.model.done |= samples_of(held)
+        if self.over:
+            self.round = None
+        elif self.held_out is not None and len(self.model.done) >= self.evaluate_at:
+            self.aim()
+            self.round = self.round or Round(set(range(5, 5 + self.held_out.samples)))
+        return True
+
+    def aim(self) -> None:
+        self.evaluate_at = (len(self.model.done) // self.held_out.every + 1) * self.held_out.every
+
+    def end_round(self) -> None:
+        if not self.round.waiting and not self.round.held:
+            self.rounds += self.round.found > 0
+            self.found, self.round = self.round.found, None
+
+    def check(self, worker: str, reply: NextReply, remainder: Any) -> None:
+        model, held = self.model, self.lease_of(worker)
+        if worker in self.exited:
+            assert reply.answer == "unknown"
+        elif self.over:
+            assert reply.answer == "end"
+        elif held is not None:
+            assert reply.shard is not None
+            assert (reply.shard.id, reply.shard.attempt) == (held.id, held.attempt)
+        elif (
+            self.round is not None
+            and self.round.waiting
+            and not (self.slow.get(worker, 1.0) > 1 and self.has_faster(worker))
+        ):
+            assert reply.shard is not None
+            self.check_evaluated(worker, reply.shard)
+        elif not model.free or (reply.answer == "wait" and self.is_spared(worker)):
+            assert reply.answer == "wait"
+            assert reply.wait_s > 0
+        else:
+            assert reply.answer == "shard"
+            assert reply.shard is not None
+            self.check_fresh(worker, reply.shard, remainder)
+
+    def is_spared(self, worker: str) -> bool:
+        """All that is free is too large for it, and a faster one will come for it."""
+        batches = max(1, int(self.data.batches_per_shard / self.slow.get(worker, 1.0)))
+        requeued = self.ledger.state.book.requeued
+        whole = sum(shard.length for shard in requeued) == len(self.model.free)
+        large = all(shard.length - shard.offset > batches * self.data.batch_size for shard in requeued)
+        return whole and large and self.has_faster(worker)
+
+    def has_faster(self, worker: str) -> bool:
+        heard = (other for other, at_s in self.model.heard_at_s.items() if self.now - at_s <= 5 and other != worker)
+        return any(self.slow.get(other, 1.0) < self.slow.get(worker, 1.0) for other in heard)
+
+    def check_evaluated(self, worker: str, shard: Shard) -> None:
+        samples = set(range(shard.start, shard.start + shard.length))
+        assert (shard.held_out, shard.partition) == (True, "test")
+        assert samples
+        assert samples <= self.round.waiting, "evaluated twice, or of no evaluation"
+        self.check_identity(shard)
+        self.round.waiting -= samples
+        self.round.held[worker] = shard
+        self.leases.append((worker, shard))
+
+    def check_identity(self, shard: Shard) -> None:
+        """An id is of one range for ever, and its attempts only grow."""
+        place = (shard.partition, shard.epoch, shard.start, shard.length)
+        assert self.ranges.setdefault(shard.id, place) == place
+        assert shard.attempt > self.attempts.get(shard.id, 0)
+        self.attempts[shard.id] = shard.attempt
+
+    def check_fresh(self, worker: str, shard: Shard, remainder: Any) -> None:
+        """A new lease: of free samples only, of the highest priority if it opens a block."""
+        samples, fresh = samples_of(shard), self.model.fresh
+        assert samples
+        assert not shard.held_out
+        assert samples <= self.model.free, "leased twice, done already, given up, or of no dataset"
+        if samples & fresh:
+            assert remainder is None or samples <= samples_of(remainder)
+            if remainder is None:
+                first = min(epoch for _, epoch, _ in fresh)
+                best = max(self.priorities[name] for name, epoch, _ in fresh if epoch == first)
+                assert (shard.epoch, self.priorities[shard.partition]) == (first, best)
+        self.check_identity(shard)
+        fresh -= samples
+        self.model.free -= samples
+        self.model.held[worker] = shard
+        self.leases.append((worker, shard))
