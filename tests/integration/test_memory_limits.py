@@ -33,3 +33,6 @@ async def test_memory_is_there_before_it_is_needed_and_a_step_that_nobody_forese
     assert grown.exits == ["stopped"], "only the end of the job ended its server"
     assert max(grown.limits) > 170 * MIB
     assert killed.exits[0] == "oom-killed"
+    asked = [forecast for forecast in killed.forecasts if "was killed" in forecast.reason]
+    assert asked, "it comes back with more than it was killed with"
+    assert asked[0].recommended_ps_memory_bytes == int(1.5 * asked[0].limit_ps_memory_bytes)

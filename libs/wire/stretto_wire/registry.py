@@ -97,7 +97,7 @@ CHANNELS: tuple[Channel, ...] = (
     _event("planner", "history-matched", e.HistoryMatched, "planner"),
     _event("planner", "plan-proposed", e.PlanProposed, "arbiter"),
     _event("planner", "candidates-computed", e.CandidatesComputed, "arbiter"),
-    _event("arbiter", "plan-decided", e.PlanDecided, "planner", "actuator", "profiler"),
+    _event("arbiter", "plan-decided", e.PlanDecided, "planner", "actuator", "profiler", "oom"),
     _event("arbiter", "plan-refused", e.PlanRefused, "planner"),
     _event("actuator", "pod-started", e.PodStarted, "profiler"),
     _event("actuator", "pod-exited", e.PodExited, "profiler", "dispatcher", "oom"),

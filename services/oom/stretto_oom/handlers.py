@@ -42,6 +42,7 @@ def _of_server(pod: str, event: Any) -> Any:
 _EVENTS: dict[type[Message], Callable[[Any], Any]] = {
     events.ProfileMeasured: _measured,
     events.JobProgressed: lambda m: memory.ProgressSeen(m.samples_done, m.samples_total, m.samples_per_s),
+    events.PlanDecided: lambda m: memory.LimitDecided(m.plan.ps_memory_bytes),
     events.PlanApplied: lambda m: memory.LimitChanged(m.plan.ps_memory_bytes),
     events.PodResized: lambda m: _of_server(m.pod, memory.LimitChanged(m.memory_bytes, m.pod)),
     events.PodExited: lambda m: _of_server(m.pod, memory.ServerLeft(m.pod, m.reason == "oom-killed")),

@@ -26,6 +26,7 @@ class Oom(Service):
         Input(events.JobCompleted),
         Input(events.ProfileMeasured),
         Input(events.JobProgressed),
+        Input(events.PlanDecided),
         Input(events.PlanApplied),
         Input(events.PodResized),
         Input(events.PodExited),

@@ -4,6 +4,7 @@ from stretto_core.memory.forecast import MemoryForecast, ServerForecast, forecas
 from stretto_core.memory.growth import Growth, GrowthPoint, Interval, add_point, fit_growth
 from stretto_core.memory.machine import (
     LimitChanged,
+    LimitDecided,
     MemoryMeasured,
     OomForecast,
     OomMachine,
@@ -23,6 +24,7 @@ __all__ = [
     "GrowthPoint",
     "Interval",
     "LimitChanged",
+    "LimitDecided",
     "MemoryForecast",
     "MemoryMeasured",
     "OomForecast",

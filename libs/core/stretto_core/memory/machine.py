@@ -75,6 +75,13 @@ class LimitChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitDecided:
+    """Servers that start from now on have ``limit_bytes``."""
+
+    limit_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class ServerLeft:
     """A parameter server is gone; ``oom_killed``: it needed more than its limit."""
 
@@ -151,7 +158,7 @@ class WatchState:
     told_end_bytes: int = 0
     told_action: str = ""
     limit_bytes: int = 0
-    """of every server, by the last plan"""
+    """of a server that starts now"""
     killed_bytes: int = 0
     killed_at_samples: int = 0
     """what a server needs at least since one was killed for its memory, until the job is past where that was"""
@@ -178,10 +185,11 @@ class OomMachine:
             case ProgressSeen():
                 self._progressed(event)
             case LimitChanged():
-                st.limit_bytes = event.limit_bytes if event.pod is None else st.limit_bytes
                 for pod, server in st.servers.items():
                     if event.pod in (None, pod):
                         server.limit_bytes = event.limit_bytes
+            case LimitDecided():
+                st.limit_bytes = event.limit_bytes
             case ServerLeft():
                 return self._left(event, now)
             case WatchClosed():
