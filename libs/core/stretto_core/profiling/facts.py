@@ -26,7 +26,8 @@ class ProfilingRules:
     """Thresholds; times in seconds. A pod is slow or hot for ``patience`` windows before it is told, or well again.
 
     ``retold_factor``: a straggler whose slowdown has changed by it is told again. ``hot_alone_factor``: of its own
-    usual update time, for a server without peers. ``hot_pause_s``: before a server is told hot again, or cleared.
+    usual update time, for a server without peers, and for twice as long: a busy machine is no reason to replace it.
+    ``hot_pause_s``: before a server is told hot again, or cleared.
     """
 
     window_s: float = 5.0
@@ -36,7 +37,7 @@ class ProfilingRules:
     retold_factor: float = 1.5
     cleared_slowdown: float = 4.0 / 3.0
     hot_factor: float = 2.0
-    hot_alone_factor: float = 4.0
+    hot_alone_factor: float = 8.0
     hot_cpu: float = 0.9
     cool_cpu: float = 0.6
     patience: int = 2

@@ -75,7 +75,7 @@ def judge_servers(
         if len(servers) == 1 and own_s and not hot:
             usual_s = usual_s or own_s
             book.usual_update_s = usual_s + FORGET * (own_s - usual_s)
-        if book.bad_windows >= rules.patience and not paused:
+        if book.bad_windows >= rules.patience * (1 if peers else 2) and not paused:
             book.told, book.told_at_s, book.times_hot = True, now, book.times_hot + 1
             yield HotPsDetected(server.pod, own_s, usual_s, server.cpu_used_cores, server.cpu_limit_cores)
         elif book.told and book.good_windows >= _long(book, window_s, rules):
