@@ -1,4 +1,7 @@
-"""kill -9 of the dispatcher in the middle of a job: every shard is completed once, by the worker that held it."""
+"""kill -9 of the dispatcher in the middle of a job: every shard is completed once, by the worker that held it.
+
+Also while data arrive in partitions, held-out shards go round, and workers vanish between their push and their report.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from pathlib import Path
 from stretto_runtime import Client, EmbeddedServer, provision
 from stretto_wire import events, requests
 from stretto_wire.spec import JobSpec
+from stretto_wire.values import SCORE_BINS, DataPartition, PartialEvaluation, Shard
 
 JOB, SAMPLES, WORKERS = "killed", 12_000, 4
 
@@ -78,3 +82,128 @@ async def test_no_lease_and_no_completion_is_lost_when_the_dispatcher_is_killed(
     assert trained == Counter({sample: 1 for sample in range(SAMPLES)})
     completed = [message for message in said if isinstance(message, events.JobCompleted)]
     assert [(c.samples, c.requeued) for c in completed] == [(SAMPLES, 0)]
+
+
+class Stream:
+    """A growing job: what its workers trained and evaluated, and partitions that are told one after the other."""
+
+    PARTS, EACH, HELD_OUT, EVERY = 12, 800, 300, 2_000
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.trained: Counter[tuple[str, int]] = Counter()
+        self.vanished: list[tuple[str, Shard]] = []
+        self.pods = 0
+        self.evaluated = 0
+
+    def submitted(self) -> events.JobSubmitted:
+        document = {
+            "name": JOB,
+            "model": {"entry": "a:B"},
+            "dataset": {"growing": True, "held_out": "test", "batch_size": 10, "batches_per_shard": 2},
+            "evaluate": self.HELD_OUT,
+            "evaluate_every_samples": self.EVERY,
+        }
+        return events.JobSubmitted(job=JOB, spec=JobSpec.parse(document))
+
+    async def arrive(self) -> None:
+        for number in range(self.PARTS):
+            half = number % 2 * self.EACH // 2  # every other one comes in two pieces
+            for samples in (self.EACH - half, self.EACH):
+                part = DataPartition(name=f"part={number}", samples=samples, priority=number % 3)
+                await self.client.publish(events.DataArrived(job=JOB, partitions=(part,)))
+                await asyncio.sleep(0.05)
+        await self.client.publish(events.DataArrived(job=JOB, closed=True))
+
+    async def work(self) -> None:
+        """Pods one after the other: each vanishes after some shards, having trained one that it does not report."""
+        while True:
+            pod, done = f"worker-{self.pods}", None
+            self.pods += 1
+            for number in range(60):
+                request = requests.NextShard(job=JOB, request_id=f"{pod}.{number}", pod=pod, complete=done)
+                reply = await self.client.call(request, timeout_s=60)
+                assert not reply.stale
+                if reply.answer == "end":
+                    return
+                done = None
+                if reply.answer == "wait":
+                    await asyncio.sleep(0.05)
+                elif reply.shard is not None:
+                    done = self.train(reply.shard)
+                    await asyncio.sleep(0.005)
+            if done is not None:
+                self.vanished.append((pod, reply.shard))
+                if reply.shard.kind == "train":  # its records are with the servers: whoever goes on skips them
+                    self.count(reply.shard, -1)
+            await self.client.publish(events.PodExited(job=JOB, pod=pod, role="worker", reason="killed", exit_code=-9))
+
+    def count(self, shard: Shard, times: int) -> None:
+        for sample in range(shard.start, shard.start + shard.length):
+            self.trained[shard.partition, sample] += times
+
+    def train(self, shard: Shard) -> requests.ShardReport:
+        if shard.kind == "train":
+            self.count(shard, 1)
+            return requests.ShardReport(id=shard.id, attempt=shard.attempt)
+        assert shard.partition == "test"
+        self.evaluated += shard.length
+        positives = (shard.length,) + (0,) * (SCORE_BINS - 1)
+        found = PartialEvaluation(
+            samples=shard.length, loss_sum=shard.length * 0.5, positives=positives, negatives=(0,) * SCORE_BINS
+        )
+        return requests.ShardReport(id=shard.id, attempt=shard.attempt, evaluation=found)
+
+    async def late_words(self) -> None:
+        """Zombies report what they had: they are told that nobody knows them, and nothing counts twice."""
+        for pod, shard in self.vanished:
+            late = requests.NextShard(job=JOB, request_id=f"{pod}.999", pod=pod, complete=self.report(shard))
+            assert (await self.client.call(late, timeout_s=60)).answer == "unknown"
+
+    def report(self, shard: Shard) -> requests.ShardReport:
+        before, trained = self.evaluated, self.trained.copy()
+        report = self.train(shard)
+        self.evaluated, self.trained = before, trained
+        return report
+
+
+async def test_a_growing_job_under_kills_trains_each_sample_and_counts_each_evaluation_once(tmp_path: Path) -> None:
+    server = EmbeddedServer(tmp_path / "nats", secured=False)
+    await server.start()
+    client = await Client.connect(server.url)
+    await provision(client.bus)
+    replicas = [await replica(server, tmp_path / "state") for _ in range(2)]
+    stream = Stream(client)
+    total = stream.PARTS * stream.EACH
+    await client.publish(stream.submitted())
+    try:
+        while (await client.call(requests.MarkLedger(job=JOB, request_id=os.urandom(8).hex()), 60)).answer != "ok":
+            await asyncio.sleep(0.05)
+        tasks = [asyncio.create_task(stream.work()) for _ in range(WORKERS)]
+        tasks.append(asyncio.create_task(stream.arrive()))
+        for third in (1, 2):
+            while sum(stream.trained.values()) < third * total / 3:
+                await asyncio.sleep(0.01)
+                for task in tasks:
+                    assert not task.done() or task.exception() is None
+            replicas.pop(0).kill()
+            replicas.append(await replica(server, tmp_path / "state"))
+        await asyncio.gather(*tasks)
+        await stream.late_words()
+        books = (await client.call(requests.AuditLedger(job=JOB), 60)).ledger
+    finally:
+        for process in replicas:
+            process.kill()
+            await process.wait()
+        said = [event.message async for event in client.events(follow=False)]
+        await client.close()
+        server.stop()
+    every = {(f"part={n}", sample): 1 for n in range(stream.PARTS) for sample in range(stream.EACH)}
+    assert stream.trained == Counter(every)
+    assert (books.samples_done, books.samples_total, books.growing) == (total, total, False)
+    (completed,) = [message for message in said if isinstance(message, events.JobCompleted)]
+    assert completed.samples == total
+    assert completed.requeued == sum(shard.kind == "train" for _, shard in stream.vanished) > 0
+    measured = [message for message in said if isinstance(message, events.EvaluationMeasured)]
+    assert len(measured) >= 2
+    assert {(m.evaluation.samples, m.evaluation.loss) for m in measured} == {(stream.HELD_OUT, 0.5)}
