@@ -20,15 +20,15 @@ from .schedule import KINDS, Planned, Schedule
 from .world import NotNow, World, until
 
 LOOK_S = 0.1
-MOMENT_S = 60.0
+MOMENT_S = 150.0
 """a fault that waits for a moment waits no longer"""
 JOB_LIMIT_S = 900.0
-STALLED_S = 90.0
+STALLED_S = 180.0
 """without a sample trained, nothing held back by us: the job hangs, and waiting longer would only hide it"""
 GATEWAY_S = 45.0
 """it may be just starting again"""
-CHANGED_S = 90.0
-HEALED_S = 45.0
+CHANGED_S = 240.0
+END_S = 45.0
 
 
 @dataclass(slots=True)
@@ -207,7 +207,7 @@ class Course:
         """Whatever has happened: nobody stays frozen."""
         waiting = list(self._tasks)
         if self.world.record.ended and waiting:
-            await asyncio.wait(waiting, timeout=HEALED_S)
+            await asyncio.wait(waiting, timeout=END_S)
         for task in waiting:
             task.cancel()
         for fault in self._faults:

@@ -19,7 +19,7 @@ import psutil
 from .schedule import Planned
 from .world import Image, NotNow, World, send, until
 
-HEALED_S = 40.0
+HEALED_S = 150.0
 """what is not there again by then is told as not healed"""
 TOLD_S = 2.0
 """after which the loss of parameters would have been told"""
