@@ -21,7 +21,10 @@ from typing import Any, TypedDict
 from rich.console import Console
 from rich.table import Table
 
-MODULES = ("idle", "runtime", "dispatcher", "peer", "intake", "deciding", "takeover", "trainer", "memory")
+MODULES = (
+    *("idle", "runtime", "dispatcher", "peer", "intake", "deciding", "takeover", "trainer"),
+    *("memory", "memory_limits"),
+)
 RESULTS = Path(__file__).parents[2] / "bench-results" / "bench.json"
 
 

@@ -24,7 +24,7 @@ def run() -> list[dict[str, Any]]:
     """Rows over all jobs, and per family."""
     played = {family: jobs(family, SEEDS) for family in families()}
     everyone = [job for found in played.values() for job in found]
-    return [*_all(everyone), *(row for family, found in played.items() for row in _family(family, found))]
+    return [*_all(everyone), *(told for family, found in played.items() for told in _family(family, found))]
 
 
 def families() -> tuple[str, ...]:
@@ -58,14 +58,14 @@ def _all(played: list[tuple[Any, Any]]) -> list[dict[str, Any]]:
     decisions = f"{np.mean([outcome.decisions for outcome in outcomes]):.1f} decisions a job"
     unforeseen = 1 - float(np.mean([outcome.foreseen for outcome in growing]))
     return [
-        _row("out of memory where foreseeable", failed, "jobs", 0, note),
-        _row("memory above need, at the end", _mean(o.end_over for o in outcomes), "%", 15, decisions),
-        _row("memory above need, over time", _mean(o.mean_over for o in outcomes), "%", 15, over_time),
-        _row("given back: above need at the end", _mean(o.end_over for o in roomy), "%", 15, began),
-        _row("the same where growth stopped", _mean(stopped), "%", 15, f"{len(stopped)} jobs"),
-        _row("out of memory not foretold", 100 * unforeseen, "% of jobs", 1, f"{len(growing)} jobs that would run out"),
-        _row("memory at the end, median error", 100 * error, "%", 5, f"from the first third; {len(known)} jobs"),
-        _row("outside the 90 % interval", 100 * uncovered, "% of jobs", 15, "the same jobs"),
+        row("out of memory where foreseeable", failed, "jobs", 0, note),
+        row("memory above need, at the end", _mean(o.end_over for o in outcomes), "%", 15, decisions),
+        row("memory above need, over time", _mean(o.mean_over for o in outcomes), "%", 15, over_time),
+        row("given back: above need at the end", _mean(o.end_over for o in roomy), "%", 15, began),
+        row("the same where growth stopped", _mean(stopped), "%", 15, f"{len(stopped)} jobs"),
+        row("out of memory not foretold", 100 * unforeseen, "% of jobs", 1, f"{len(growing)} jobs that would run out"),
+        row("memory at the end, median error", 100 * error, "%", 5, f"from the first third; {len(known)} jobs"),
+        row("outside the 90 % interval", 100 * uncovered, "% of jobs", 15, "the same jobs"),
     ]
 
 
@@ -74,14 +74,14 @@ def _family(family: str, played: list[tuple[Any, Any]]) -> list[dict[str, Any]]:
     end, over = _mean(o.end_over for o in outcomes), _mean(o.mean_over for o in outcomes)
     ran_out = sum(outcome.oom_at is not None for outcome in outcomes)
     note = f"{over:.0f} % over time; {ran_out} of {len(outcomes)} ran out"
-    return [_row(f"memory above need at the end, {family}", end, "%", None, note)]
+    return [row(f"memory above need at the end, {family}", end, "%", None, note)]
 
 
 def _mean(shares: Iterable[float]) -> float:
     return 100 * float(np.mean(list(shares)))
 
 
-def _row(name: str, value: float, unit: str, bar: float | None, note: str) -> dict[str, Any]:
+def row(name: str, value: float, unit: str, bar: float | None, note: str) -> dict[str, Any]:
     return {
         "name": name,
         "value": value,

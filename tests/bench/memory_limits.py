@@ -1,6 +1,6 @@
 """Generated growth with real memory limits: processes that hold the bytes, control groups, and everything that acts.
 
-python -m tests.bench.memory_limits        two minutes; needs a memory control group that may be written
+Two minutes; needs a memory control group that may be written.
 
 Two jobs of each family (libs/core/tests/memory/curves.py), one whose tables grow by rows and one whose hash tables
 double, and one with a step that nobody can foresee. Their servers are processes that touch the pages, in the limits
@@ -21,8 +21,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from tests.bench.memory import CURVES, row
+
 ROOT = Path(__file__).parents[2]
-HELPERS = (ROOT / "libs" / "core" / "tests" / "memory", ROOT / "tests" / "integration")
+HELPERS = (CURVES, ROOT / "tests" / "integration")
 MOMENTS = 60
 WINDOW_S = 5.0 / 10
 LEAD_S = 30.0 / 10
@@ -89,30 +91,32 @@ async def batch(tables: bool) -> list[dict[str, Any]]:
     ]
 
 
-def main() -> int:
+def run() -> list[dict[str, Any]]:
+    """Rows over all jobs; one without a bar where there can be no real limits."""
     *_, stage = helpers()
-    console = Console(width=None if sys.stdout.isatty() else 140)
     if reason := stage.missing():
-        console.print(f"skipped: {reason}")
-        return 0
+        return [row("killed where foreseeable", float("nan"), "jobs", None, f"not measured: {reason}")]
     found = [job for tables in (False, True) for job in asyncio.run(batch(tables))]
+    show(found)
+    foreseeable = [job for job in found if job["job"] != "step"]
+    lost = [job["job"] for job in foreseeable if job["exits"]]
+    above = 100 * float(np.mean([job["ended"] / job["need"] - 1 for job in foreseeable]))
+    changes = sum(job["changes"] for job in foreseeable)
+    told = next(job["exits"] for job in found if job["job"] == "step")[:1] == ["oom-killed"]
+    jobs = f"of {len(foreseeable)}, with real limits {' '.join(lost)}"
+    return [
+        row("killed where foreseeable", len(lost), "jobs", 0, jobs.strip()),
+        row("real memory above need, at the end", above, "%", 15, f"{changes} changes of limits"),
+        row("a step not told as oom-killed", int(not told), "jobs", 0, "512 MiB within one window"),
+    ]
+
+
+def show(found: list[dict[str, Any]]) -> None:
     shown = Table(title="real memory limits", title_justify="left")
     for column in ("job", "servers", "began with", "needs", "ended with", "above need", "changes", "killed"):
         shown.add_column(column, justify="left" if column in ("job", "killed") else "right")
     for job in found:
         sizes = [f"{job[name] / MIB:,.0f} MiB" for name in ("began", "need", "ended")]
         above = f"{job['ended'] / job['need'] - 1:+.0%}"
-        killed = ", ".join(sorted(set(job["exits"])))
-        shown.add_row(job["job"], str(job["servers"]), *sizes, above, str(job["changes"]), killed)
-    console.print(shown)
-    foreseeable = [job for job in found if job["job"] != "step"]
-    above = np.mean([job["ended"] / job["need"] - 1 for job in foreseeable])
-    lost = [job["job"] for job in foreseeable if job["exits"]]
-    told = next(job["exits"] for job in found if job["job"] == "step")[:1] == ["oom-killed"]
-    console.print(f"foreseeable: {len(lost)} of {len(foreseeable)} killed {lost}; {above:+.1%} above need at the end")
-    console.print(f"the step: {'killed, and told as what it was' if told else 'not told as oom-killed'}")
-    return int(bool(lost) or not told)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+        shown.addrow(job["job"], str(job["servers"]), *sizes, above, str(job["changes"]), ", ".join(job["exits"]))
+    Console(width=None if sys.stdout.isatty() else 140).print(shown)

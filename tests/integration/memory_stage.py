@@ -30,6 +30,7 @@ POD = Path(__file__).with_name("growing_pod.py")
 MIB, GIB = 2**20, 2**30
 WINDOW_S = 0.5
 BUSY_S = 5.0
+START_S = 180.0
 SAMPLES = 1_000_000
 
 Floats = NDArray[np.float64]
@@ -154,7 +155,7 @@ class MemoryStage:
             self.seen[growth.job] = Seen()
             self._tell_moment(growth, 0)
             await self._submit(growth)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(START_S):
             while not all(self.seen[growth.job].applied for growth in jobs):
                 await asyncio.sleep(0.02)
         await asyncio.gather(*(self._grow(growth) for growth in jobs))
