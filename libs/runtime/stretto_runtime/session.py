@@ -15,6 +15,7 @@ from stretto_wire.registry import parse
 
 from stretto_runtime.bus import EVENTS
 from stretto_runtime.catchup import LongTail, open_tail
+from stretto_runtime.ending import end
 from stretto_runtime.faults import BusFault, PartitionLost
 from stretto_runtime.handling import Asked, Handling
 from stretto_runtime.inputs import TICK_ENTRY, request_entry
@@ -24,12 +25,15 @@ from stretto_runtime.snapshots import Cursor, Snapshots
 
 if TYPE_CHECKING:
     from stretto_runtime.partition import Partition
+    from stretto_runtime.settings import Settings
     from stretto_runtime.shell import Shell
 
 SETTLE_AGAIN_S = 1.0
 MIN_SNAPSHOT_S = 0.2
 QUIET = 30
 """Inputs without outputs (ticks, most telemetry) are cheap to replay: they wait this many times longer."""
+BYTES_AN_INPUT = 2048
+"""To save so much costs about a third of what it costs to handle an input: large documents wait for more of them."""
 
 log = structlog.get_logger("stretto.session")
 
@@ -59,6 +63,7 @@ class Session:
         self._saved_seq = cursor.seq
         self._scan_from = cursor.out_seq
         self._unsaved = 0
+        self._saved_bytes = 0
         self._news = False
         self._saved_at_s = 0.0
         self._loop = asyncio.get_running_loop()
@@ -203,19 +208,15 @@ class Session:
         self._journal.add(TICK_ENTRY)
 
     async def _snapshot_if_due(self) -> None:
-        settings = self._service.settings
         if self._unsaved == 0:
             return
-        many = self._unsaved >= settings.snapshot_inputs
-        if many:
-            wait_s = min(MIN_SNAPSHOT_S, settings.snapshot_s)
-        else:
-            wait_s = settings.snapshot_s * (1 if self._news else QUIET)
+        settings = self._service.settings
+        wait_s = snapshot_wait_s(self._unsaved, self._saved_bytes, self._news, settings)
         left_s = self._saved_at_s + wait_s - self._loop.time()
         if left_s <= 0:
             await self._snapshot()
         else:
-            self._plan("news" if self._news or many else "quiet", left_s, self._wake.set)
+            self._plan("news" if wait_s <= settings.snapshot_s else "quiet", left_s, self._wake.set)
 
     async def _snapshot(self) -> None:
         writer = self._handling.writer
@@ -223,7 +224,9 @@ class Session:
         # until everything before our fence is replayed, our heir must scan what our predecessors published, as we did
         out_seq = writer.last_seq if self._partition.live else self._scan_from
         cursor = Cursor(self._seq, out_seq, self._service.version)
-        await self._snapshots.save(self._machines.documents(sorted(self._machines.dirty)), cursor)
+        documents = self._machines.documents(sorted(self._machines.dirty))
+        self._saved_bytes = sum(len(document.state) for document in documents.values())
+        await self._snapshots.save(documents, cursor)
         self._saved_seq = self._seq
         self._unsaved = 0
         self._news = False
@@ -272,9 +275,7 @@ class Session:
     async def _stop_edges(self) -> None:
         edges, self._edges = self._edges, None
         if edges is not None:
-            edges.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await edges
+            await end(edges)
         settled, self._settled = self._settled, set()
         for key in sorted(settled):
             try:
@@ -292,7 +293,20 @@ class Session:
         if self._subscription is not None:
             with contextlib.suppress(Exception):
                 await self._subscription.unsubscribe()
-        await self._stop_edges()
-        await self._journal.close()
-        await tail.close()
-        self._service.partition_changed()
+        try:
+            await self._stop_edges()
+        finally:  # also when we are cancelled meanwhile
+            try:
+                await self._journal.close()
+            finally:
+                await tail.close()
+                self._service.partition_changed()
+
+
+def snapshot_wait_s(unsaved: int, saved_bytes: int, news: bool, settings: Settings) -> float:
+    """Seconds from the last snapshot, of ``saved_bytes``, to the next one, while ``unsaved`` inputs wait for it."""
+    if unsaved * BYTES_AN_INPUT < saved_bytes:
+        return settings.snapshot_s * QUIET
+    if unsaved >= settings.snapshot_inputs:
+        return min(MIN_SNAPSHOT_S, settings.snapshot_s)
+    return settings.snapshot_s * (1 if news else QUIET)

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 from runtime_counting import Add, Counter, CountState
 from stretto_core.machine import CoreError
-from stretto_runtime import RuntimeFault
+from stretto_runtime import RuntimeFault, Settings
 from stretto_runtime.machines import LANES, Machines, lane_of
+from stretto_runtime.session import snapshot_wait_s
 from stretto_runtime.snapshots import Document
 
 
@@ -42,6 +44,37 @@ def test_events_that_raise_leave_no_trace_even_across_snapshots(steps: list[tupl
         assert (state.count, state.total) == (len(good), sum(good))
     else:
         assert "a" not in machines.slots
+
+
+def test_a_machine_of_a_large_state_is_rebuilt_from_what_was_saved() -> None:
+    seen = {f"key-{number}": number for number in range(2000)}
+    large = Document(7, 1, TypeAdapter(CountState).dump_json(CountState(1, 5, 0, seen)))
+    machines = Machines(Factory())
+    machines.load({"a": large})
+    for seq in (8, 9):
+        with pytest.raises(RuntimeError):
+            machines.handle("a", Add("a", 666), 0.0, seq)
+        machines.documents(["a"])
+    assert machines.slots["a"].machine.state == CountState(1, 5, 0, seen)
+    base = machines.slots["a"].base
+    assert base is not None
+    assert (base.state, len(base.packed) < len(base.state) / 2) == (large.state, True)
+
+
+@pytest.mark.parametrize(
+    ("unsaved", "saved_bytes", "news", "wait_s"),
+    [
+        (1, 500, True, 1.0),
+        (1, 500, False, 30.0),
+        (200, 500, True, 0.2),
+        (200, 4_000_000, True, 30.0),  # replaying these costs less than saving that
+        (2000, 4_000_000, True, 0.2),
+    ],
+)
+def test_large_documents_wait_for_inputs_that_are_worth_it(
+    unsaved: int, saved_bytes: int, news: bool, wait_s: float
+) -> None:
+    assert snapshot_wait_s(unsaved, saved_bytes, news, Settings()) == wait_s
 
 
 class Unchanged(CoreError):
