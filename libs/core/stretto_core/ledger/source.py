@@ -184,18 +184,24 @@ class Source:
         return piece
 
     def _choose(self) -> str | None:
-        left = [(n, p.samples - p.opened, p.priority) for n, p in self.partitions.items() if p.opened < p.samples]
-        if len(left) < 2:
-            return left[0][0] if left else None
-        first = max(priority for _, _, priority in left)
-        left = [(name, samples) for name, samples, priority in left if priority == first]
-        if self.spec.shuffle:
-            drawn = mixed(self.spec.seed, self.opened) % sum(samples for _, samples in left)
-            for name, samples in left:
-                drawn -= samples
+        """The partition of the next block: among those of the highest priority, by what is left of each."""
+        found: list[tuple[str, int]] = []
+        first, total = 0, 0
+        for name, part in self.partitions.items():
+            left = part.samples - part.opened
+            if left > 0 and (not found or part.priority >= first):
+                if found and part.priority > first:
+                    found, total = [], 0
+                first = part.priority
+                found.append((name, left))
+                total += left
+        if len(found) > 1 and self.spec.shuffle:
+            drawn = mixed(self.spec.seed, self.opened) % total
+            for name, left in found:
+                drawn -= left
                 if drawn < 0:
                     return name
-        return left[0][0]
+        return found[0][0] if found else None
 
     def _extent(self, part: Partition, size: int) -> int:
         """Where the next extent ends: while more may come, after its last whole block if there is any."""
