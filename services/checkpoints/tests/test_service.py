@@ -37,6 +37,9 @@ class Stage:
         """pod -> what was reserved for its image"""
         self.refuse = ""
         self.stored = True
+        self.hold = ""
+        """the verb that is not answered, once"""
+        self.held = asyncio.Event()
         self._running: list[asyncio.subprocess.Process] = []
 
     async def open(self) -> None:
@@ -77,6 +80,9 @@ class Stage:
         tokens, request = msg.subject.split("."), json.loads(msg.data)
         verb, pod = (tokens[3], "") if tokens[0] == "rpc" else (tokens[2], tokens[3])
         self.calls.append(verb)
+        if verb == self.hold:
+            self.hold = ""
+            return self.held.set()
         reply: dict[str, Any] = {}
         if verb == "mark-ledger":
             reply = {"answer": "ok", "ledger": "the ledger", "samples_done": 4711}
@@ -107,10 +113,10 @@ class Stage:
         await self.client.publish(wire.ServersChanged(job="j", version=version, servers=servers))
 
     async def save(self, number: int) -> wire.SaveCheckpointReply:
-        return await self.client.call(wire.SaveCheckpoint(job="j", request_id=f"me.{number}"))
+        return await self.client.call(wire.SaveCheckpoint(job="j", request_id=f"me.{number}"), timeout_s=60)
 
     async def told(self, kind: type[Any], count: int = 1, check: Callable[[], bool] = lambda: True) -> list[Any]:
-        for _ in range(150):
+        for _ in range(600):
             events = [e.message async for e in self.client.events(patterns=("evt.v1.checkpoints.*.*",), follow=False)]
             found = [message for message in events if isinstance(message, kind)]
             if len(found) >= count and check():
@@ -178,6 +184,39 @@ async def test_service_killed_while_copies_are_under_way_still_completes_the_che
     await stage.start()
     await stage.told(wire.CheckpointFlushed)
     assert len(await stage.told(wire.CheckpointSaved)) == 1
+
+
+async def test_killed_at_any_step_it_is_taken_up_there_and_nothing_is_done_twice(stage: Stage) -> None:
+    """Each step of a checkpoint and of a return to it is asked of others; the service dies while it waits."""
+
+    def die_during(verb: str) -> None:
+        stage.held.clear()
+        stage.hold = verb
+
+    async def died() -> None:
+        await asyncio.wait_for(stage.held.wait(), 60)
+        await stage.kill()
+        await stage.start()
+
+    await stage.submit(every_s=None)
+    await stage.serve(1, 0)
+    steps = ("mark-ledger", "get-ownership", "export-state", "get-export-status")
+    for number, verb in enumerate(steps, start=1):
+        die_during(verb)
+        await stage.save(number)
+        await died()
+        flushed = await stage.told(wire.CheckpointFlushed, number)
+        assert [event.checkpoint.id for event in flushed][-1] == f"j-{number:06d}"
+        assert len(flushed) == len(await stage.told(wire.CheckpointSaved)) == number
+    die_during("import-state")
+    await stage.serve(2)
+    await stage.serve(3, 1)
+    await died()
+    (restored,) = await stage.told(wire.CheckpointRestored)
+    assert restored.checkpoint.id == f"j-{len(steps):06d}"
+    events = [e.message async for e in stage.client.events(patterns=("evt.v1.checkpoints.*.*",), follow=False)]
+    assert not [event for event in events if isinstance(event, wire.CheckpointFailed)]
+    assert len(list((stage.folder / "checkpoints/j").iterdir())) == 2, "keep"
 
 
 async def test_killed_it_leaves_images_in_memory_and_stopped_in_good_order_none(stage: Stage) -> None:
