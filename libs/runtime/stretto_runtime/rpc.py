@@ -12,7 +12,6 @@ the owner remembers the last reply of each lane), and optionally ``traceparent``
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import uuid
 from collections import deque
 from typing import Any
@@ -25,6 +24,7 @@ from stretto_wire.refusals import ERROR_HEADER, Refusal, Refused
 from stretto_wire.registry import channel_of, decode, encode, subject_of
 
 from stretto_runtime.bus import Bus
+from stretto_runtime.ending import end
 from stretto_runtime.faults import BusFault, CallRefused, CallTimeout, NobodyListens, PartitionLost
 from stretto_runtime.writer import Writer
 
@@ -83,11 +83,11 @@ class Journal:
         return not self._queue and not self._work.is_set()
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-        self._give_up(PartitionLost(f"{self._subject}: ownership ended before the entry was stored"))
+        try:
+            if self._task is not None:
+                await end(self._task)
+        finally:
+            self._give_up(PartitionLost(f"{self._subject}: ownership ended before the entry was stored"))
 
     def _give_up(self, error: BaseException) -> None:
         for _, future in self._queue:

@@ -8,13 +8,13 @@ an atomic batch, whose first message alone carries the fence (ADR-50 of NATS; th
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import uuid
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from stretto_runtime.bus import ACK_TIMEOUT_S, EVENTS, PIPELINED, Bus
+from stretto_runtime.ending import end
 from stretto_runtime.faults import BusFault
 from stretto_runtime.log import Fence
 
@@ -171,12 +171,11 @@ class Writer:
 
     async def close(self) -> None:
         """Send nothing more of what waits: the next owner finds out what is missing."""
-        flusher = self._flusher
-        if flusher is not None:
-            flusher.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await flusher
-        self._fail(BusFault("the partition was given up before this was stored"))
+        try:
+            if self._flusher is not None:
+                await end(self._flusher)
+        finally:
+            self._fail(BusFault("the partition was given up before this was stored"))
 
     @property
     def idle(self) -> bool:

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from runtime_counting import Counting
-from runtime_live import connect, eventually, running, until_ready
-from stretto_runtime import BusFault, Client, EmbeddedServer
+from runtime_counting import Counting, add
+from runtime_live import connect, eventually, running, settings_of, until_ready
+from stretto_runtime import BusFault, Client, EmbeddedServer, Runner
 from stretto_runtime.faults import Fenced
 from stretto_runtime.log import Fence
 from stretto_runtime.ownership import Ownership, assign
 from stretto_runtime.snapshots import Cursor, Document, Snapshots
 from stretto_runtime.writer import Writer
-from stretto_wire.registry import PARTITIONS
+from stretto_wire.registry import PARTITIONS, partition_of
 
 members = st.sets(st.text("abcdef0123456789", min_size=1, max_size=8), min_size=1, max_size=12)
 
@@ -140,3 +140,33 @@ async def test_an_entry_that_names_who_does_not_serve_it_is_given_back(
         assert other.takeable(lost)
         await other.leave()
         await until_ready(runner)
+
+
+async def test_who_is_stopped_while_a_session_breaks_ends_and_does_not_begin_again(
+    server: EmbeddedServer, client: Client, tmp_path: Path
+) -> None:
+    breaking = asyncio.Event()
+
+    class Slow(Counting):
+        async def settled(self, key: str, machine: object) -> None:
+            try:
+                await asyncio.sleep(60)
+            finally:
+                breaking.set()
+                await asyncio.sleep(0.2)  # an edge that has something to put away
+
+    runner = Runner(Slow(settings_of(Slow, server, tmp_path)))
+    task = asyncio.create_task(runner.run())
+    await until_ready(runner)
+    await client.publish(add("job-a", 1))
+    await eventually(lambda: metric_of(runner, "stretto_outputs_total") == 1)
+    await client.bus.store(f"fence.dispatcher.{partition_of('job-a')}", b"{}")
+    await client.publish(add("job-a", 1))  # is refused, and the session ends
+    await breaking.wait()
+    task.cancel()
+    assert await asyncio.wait([task], timeout=10) == ({task}, set())
+
+
+def metric_of(runner: Runner, name: str) -> float:
+    lines = runner.metrics.text().decode().splitlines()
+    return float(next(line for line in lines if line.startswith(f"{name}{{")).rpartition(" ")[2])

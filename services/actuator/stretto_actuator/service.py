@@ -11,6 +11,7 @@ import stretto_wire as wire
 import structlog
 from stretto_core.actuation import ActuatorMachine, ActuatorState
 from stretto_runtime import CallRefused, CallTimeout, Input, Meta, Service
+from stretto_runtime.ending import end
 
 from . import handlers
 from .backend import Backend
@@ -102,6 +103,4 @@ class Actuator(Service):
     async def left(self, key: str) -> None:
         _, task = self._reconcilers.pop(key, (None, None))
         if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await end(task)

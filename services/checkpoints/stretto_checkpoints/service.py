@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import Any, ClassVar
 
 import stretto_wire as wire
 from stretto_core.checkpointing.facts import CheckpointState
 from stretto_core.checkpointing.machine import CheckpointMachine
 from stretto_runtime import Input, Meta, Service
+from stretto_runtime.ending import end
 
 from . import handlers
 from .observations import OBSERVATIONS
@@ -65,9 +65,7 @@ class Checkpoints(Service):
     async def left(self, key: str) -> None:
         _, task = self._takers.pop(key, (None, None))
         if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await end(task)
 
     async def stopped(self) -> None:
         # nobody is there to free it later; the store has what is complete
