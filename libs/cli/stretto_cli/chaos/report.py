@@ -138,12 +138,13 @@ def _quality(runs: Sequence[Json]) -> Json | None:
 def of_run(one: Json) -> RenderableType:
     """A job's faults and its books."""
     right = ("#", "at", "healed", "longest pause", "trained again")
-    made = table("#", "what", "on", "at", "healed", "longest pause", "trained again", right=right)
+    made = table("#", "what", "on", "at", "healed", "longest pause", "trained again", right=right,
+                 wrapped="on")  # fmt: skip
     for h in one["happenings"]:
         style = "cyan" if h["planned_change"] else "red"
-        title = f"[{style}]{escape(h['title'])}[/{style}]"
+        title = f"[{style}]{h['kind']}[/{style}]"
         if h["skipped"]:
-            made.add_row(str(h["number"]), f"[dim]{escape(h['title'])}[/dim]", f"[dim]– {escape(h['skipped'])}[/dim]")
+            made.add_row(str(h["number"]), f"[dim]{h['kind']}[/dim]", f"[dim]– {escape(h['skipped'])}[/dim]")
             continue
         healed = f"{f.seconds(h['healed_after_s'])}" if h["healed"] else "[red]not healed[/red]"
         again = h["trained_again_after_s"]

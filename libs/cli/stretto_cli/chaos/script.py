@@ -68,20 +68,14 @@ def main(wish: Wish, quiet: bool) -> int:
     configure_logs("chaos", "critical")  # a bus that breaks is what we came for
     story.tell(f"[bold]{wish.command}[/bold]")
     with _installed(wish.folder, story) as (folder, memory):
-        outcomes = asyncio.run(_Runs(wish, folder, memory, story).all())
-    document = report.build(outcomes, {"command": wish.command, "seed": wish.seed, "folder": str(folder)})
-    page = (wish.report or folder / "chaos.html").resolve()
-    page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(timeline.page(document, outcomes))
-    document["timeline"] = str(page)
-    page.with_suffix(".json").write_text(json.dumps(document, indent=2) + "\n")
+        document = asyncio.run(_Runs(wish, folder, memory, story).all())
     if quiet:
         print_json(document)
     else:
-        if len(outcomes) > 1:
+        if len(document["runs"]) > 1:
             story.console.print()
             story.console.print(report.summary(document))
-        story.console.print(f"\n{page}")
+        story.console.print(f"\n{document['timeline']}")
     return 0 if document["passed"] else 1
 
 
@@ -94,7 +88,8 @@ class _Runs:
     memory: Path | None
     story: Story
 
-    async def all(self) -> list[Outcome]:
+    async def all(self) -> Json:
+        """Returns the report, which is written anew after each of them: who interrupts the rest keeps what there is."""
         wish, story = self.wish, self.story
         capabilities: list[Capability] = ["memory-folder"] if self.memory is not None else []
         kinds, refused = kinds_for(capabilities, wish.only, wish.without)
@@ -103,14 +98,26 @@ class _Runs:
         seeds = range(wish.seed, wish.seed + wish.schedules)
         schedules = [*[None] * wish.undisturbed, *(draw(seed, wish.intensity, kinds) for seed in seeds)]
         outcomes: list[Outcome] = []
+        document: Json = {}
         for number, schedule in enumerate(schedules, start=1):
             outcome = await self._one(number, schedule)
             outcomes.append(outcome)
+            document = self._write(outcomes)
             story.console.print()
-            story.console.print(report.of_run(report.run(outcome)))
+            story.console.print(report.of_run(document["runs"][-1]))
             if not outcome.record.ended:
                 break  # it may still hold what the next would need
-        return outcomes
+        return document
+
+    def _write(self, outcomes: list[Outcome]) -> Json:
+        wish = self.wish
+        page = (wish.report or self.folder / "chaos.html").resolve()
+        where = {"command": wish.command, "seed": wish.seed, "folder": str(self.folder), "timeline": str(page)}
+        document = report.build(outcomes, where)
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(timeline.page(document, outcomes))
+        page.with_suffix(".json").write_text(json.dumps(document, indent=2) + "\n")
+        return document
 
     async def _one(self, number: int, schedule: Schedule | None) -> Outcome:
         name = f"calm-{number}" if schedule is None else f"chaos-{schedule.seed}"
