@@ -9,7 +9,7 @@ from stretto_core.ledger import Arrival, DataSpec, HeldOut, LedgerSettings, Next
 
 Sample = tuple[str, int, int]
 """partition, epoch, place"""
-SETTINGS = LedgerSettings(lease_timeout_s=10, deaf_after_s=4)
+SETTINGS = LedgerSettings(lease_timeout_s=10, stuck_after_s=1e6, deaf_after_s=4)
 
 
 @dataclass

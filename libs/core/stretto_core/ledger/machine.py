@@ -215,7 +215,7 @@ class ShardLedger:
             return fa.NextReply("shard", worker.lease.copy())
         spared = worker.slowdown > 1.0 and st.has_faster(worker, now)
         if st.evaluating is not None and st.evaluating.waiting and not spared:
-            worker.lease = st.evaluating.lease()
+            worker.lease, worker.moved_at_s = st.evaluating.lease(), now
             return fa.NextReply("shard", worker.lease.copy())
         shard = book.take(book.batches_for(worker.slowdown), self._orders, spared)
         if shard is None:
@@ -224,7 +224,7 @@ class ShardLedger:
                 return fa.NextReply("end")
             # nothing will be there within moments: no shard is in flight that could come back
             return fa.NextReply("wait", wait_s=self.settings.wait_s * (1 if st.leased() else 4))
-        worker.lease = shard
+        worker.lease, worker.moved_at_s = shard, now
         told = shard.copy()  # the lease's offset will grow; the reply and the fact are of this moment
         if st.may_tell(now, self.settings.shard_facts_per_s):
             actions.append(Emit(fa.ShardLeased(told, name)))
@@ -266,9 +266,10 @@ class ShardLedger:
         worker = self.state.workers.get(event.worker)
         if lease is not None:
             self._check_offset(lease, event.offset)
-            lease.offset = max(lease.offset, event.offset)
         if worker is not None:
             worker.heard_at_s = now
+            if lease is not None and event.offset > lease.offset:
+                lease.offset, worker.moved_at_s = event.offset, now
         actions: list[Action] = [Reply(fa.HeartbeatReply(answer))]
         if not self.state.closed and now - self.state.progress_at_s >= self.settings.progress_every_s:
             actions += self._progress(now)
@@ -325,9 +326,8 @@ class ShardLedger:
         actions: list[Action] = []
         if st.mark is not None and now - st.mark.at_s > MARK_OPEN_S:
             st.mark = None
-        timeout_s = self.settings.lease_timeout_s
         for name, worker in st.workers.items():
-            if worker.lease is not None and now - worker.heard_at_s > timeout_s:
+            if worker.lease is not None and st.is_lost(worker, now, self.settings):
                 actions += self._requeue(name, worker, "lease-expired")
         if now - st.progress_at_s >= self.settings.progress_every_s:
             actions += self._progress(now)

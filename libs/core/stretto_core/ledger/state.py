@@ -21,11 +21,14 @@ class LedgerSettings:
 
     ``deaf_after_s``: when the ledger itself heard nothing at all for longer (its service was away), that time does
     not count as anybody's silence. ``forget_after_s``: how long after its completion the progress records of a shard
-    may be deleted; longer than any push can be under way. ``shard_facts_per_s``: leases and completions told one by
-    one; a job with more of them is followed by its progress (requeued and abandoned shards are always told).
+    may be deleted; longer than any push can be under way. ``stuck_after_s``: a worker that beats but trains no sample
+    for so long, while its peers do or wait for its shard, hangs: it loses the shard too. ``shard_facts_per_s``: leases
+    and completions told one by one; a job with more of them is followed by its progress (requeued and abandoned
+    shards are always told).
     """
 
     lease_timeout_s: float = 30.0
+    stuck_after_s: float = 120.0
     wait_s: float = 0.5
     progress_every_s: float = 2.0
     rate_memory_s: float = 10.0
@@ -47,6 +50,8 @@ class Worker:
 
     heard_at_s: float
     lease: Shard | None = None
+    moved_at_s: float = 0.0
+    """when its lease began, or was last reported further on; 0: it is of a snapshot that did not say"""
     slowdown: float = 1.0
     request_id: str = ""
     reply: NextReply | None = None
@@ -98,6 +103,14 @@ class LedgerState:
     progress_at_s: float = 0.0
     progress_samples: int = 0
     samples_per_s: float = 0.0
+
+    def is_lost(self, worker: Worker, now: float, settings: LedgerSettings) -> bool:
+        """Whether the holder of a lease is silent, or hangs: others can do what it should."""
+        if now - worker.heard_at_s > settings.lease_timeout_s:
+            return True
+        since_s = now - settings.stuck_after_s
+        peers = (peer for peer in self.workers.values() if now - peer.heard_at_s <= PEER_HEARD_S)
+        return 0 < worker.moved_at_s < since_s and any(p.lease is None or p.moved_at_s >= since_s for p in peers)
 
     def has_faster(self, worker: Worker, now: float) -> bool:
         """Whether a peer that was heard of just now is less slow."""
@@ -151,6 +164,7 @@ class LedgerState:
         if gap_s > deaf_after_s and self.heard_at_s:
             for worker in self.workers.values():
                 worker.heard_at_s += gap_s
+                worker.moved_at_s += gap_s
         if gap_s > 0:
             self.heard_at_s = now
 

@@ -155,6 +155,33 @@ def test_losing_pods_never_abandons_data() -> None:
     assert desk.lease("worker-99").attempt == shard.attempt + 1 == 51
 
 
+def test_a_worker_that_hangs_while_its_heart_beats_loses_its_shard_to_who_would_wait() -> None:
+    desk = Desk(DataSpec(160, 10, 8), stuck_after_s=60.0)
+    hangs, works = desk.lease("worker-0"), desk.lease("worker-1")
+
+    def beat(seconds: int, offset: int, *done: int) -> None:
+        for _ in range(seconds):
+            desk.pass_time(1)
+            desk.tell(HeartbeatReceived("worker-0", hangs.id, 1, offset))
+            for part in done:
+                desk.tell(HeartbeatReceived("worker-1", works.id, 1, part))
+
+    beat(50, 10, 40)
+    beat(100, 10, 40)
+    assert not desk.said(ShardRequeued), "nobody trains: the parameters are away, not the worker"
+    beat(2, 10, 50)
+    taken = desk.said(ShardRequeued)[-1]
+    assert (taken.shard.id, taken.shard.offset, taken.reason) == (hangs.id, 10, "lease-expired")
+    assert desk.tell(HeartbeatReceived("worker-0", hangs.id, 1, 20)).answer == "stale"
+    # at the end of the data the others wait, and that is enough
+    desk = Desk(DataSpec(80, 10, 8), stuck_after_s=60.0)
+    hangs = desk.lease("worker-0")
+    while not desk.said(ShardRequeued):
+        assert desk.next("worker-1").answer == "wait"
+        beat(1, 10)
+    assert desk.lease("worker-1").id == hangs.id
+
+
 def test_a_straggler_gets_shards_that_take_it_as_long_as_its_peers() -> None:
     desk = Desk(DataSpec(10_000, 10, 8))
     shard = desk.lease("worker-0")
