@@ -120,20 +120,6 @@ def test_the_example_of_the_readme_works(tmp_path: Path):
     assert trained.quality.auc > 0.75
 
 
-def test_the_example_of_the_readme_with_partitions_works(capsys: pytest.CaptureFixture[str]):
-    blocks = (Path(__file__).parents[1] / "README.md").read_text().split("```python\n")
-    code = next(block for block in blocks if "class Days" in block).split("```")[0]
-    names: dict[str, Any] = {}
-    exec(compile(code, "README.md", "exec"), names)
-    shown = capsys.readouterr().out
-    assert "samples=1000" in shown
-    assert float(shown.rpartition("auc=")[2].rstrip(")\n")) > 0.9
-    with pytest.raises(ModelRefused, match=r"Task.read cannot be called as read\(start, length, partition\)"):
-        train_locally(Task(), {"a": 10})
-    with pytest.raises(DataError, match="held_out = ''"):
-        train_locally(names["Days"], {"a": 10}, evaluate_samples=10)
-
-
 def test_adam_learns():
     trained = train_locally(Task(), 3000, batch_size=100, optimizer="adam", learning_rate=0.02, evaluate_samples=500)
     assert trained.quality is not None

@@ -14,7 +14,6 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_core import PydanticKnownError
 
 from .base import Count, JobId, Money, Seconds
 from .errors import WireError
@@ -135,7 +134,7 @@ class DatasetSpec(Spec):
         parts, growing = info.data["partitions"], info.data["growing"]
         known = sum(part.samples for part in parts)
         if not parts and not growing and samples < 1:
-            raise PydanticKnownError("greater_than_equal", {"ge": 1})
+            raise ValueError("a whole number, at least 1; or name partitions of the dataset")
         if (parts or growing) and samples != known:
             raise ValueError("not stated beside partitions or growing; the samples are those of the partitions")
         return samples
