@@ -157,11 +157,9 @@ def _verdict(one: Json) -> list[RenderableType]:
     books, counts = one["books"], one["counts"]
     lines: list[RenderableType] = []
     if books:
-        shown = table("samples", "assigned", "reported", "applied", "lost", "repeated", "pushed again, recognised",
-                      "columns exact", right=("samples", "assigned", "reported", "applied", "lost", "repeated",
-                                              "pushed again, recognised", "columns exact"))  # fmt: skip
         names = ("samples", "assigned", "reported", "applied", "lost", "repeated", "recognised")
-        shown.add_row(*(f"{books[name]:,}" for name in names), f"{books['columns_exact']} of {books['columns']}")
+        shown = table(*names, "columns", right=names)
+        shown.add_row(*(f"{books[name]:,}" for name in names), f"{books['columns_exact']} of {books['columns']} exact")
         lines.append(shown)
     lines += [f"[red]{escape(finding)}[/red]" for finding in one["findings"]]
     told = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count)
