@@ -1,9 +1,15 @@
 """Every message that the registry routes to the dispatcher has a translation, there and back."""
 
+from typing import Any
+
+import pytest
 from stretto_core import ledger
 from stretto_dispatcher import handlers
 from stretto_dispatcher.service import Dispatcher
+from stretto_wire import events
+from stretto_wire.errors import WireError
 from stretto_wire.registry import CHANNELS
+from stretto_wire.values import CheckpointRef
 
 SHARD = ledger.Shard(3, 2, 1, 640, 64, 32, 1)
 
@@ -48,3 +54,36 @@ def test_replies_keep_what_the_ledger_said() -> None:
         "stale": True,
         "forget": [1, 2],
     }
+
+
+def restored(document: str) -> ledger.Book:
+    reference = CheckpointRef(id="c1", url="file:///c1", samples=0, size_bytes=1, ps=1)
+    message = events.CheckpointRestored(job="j", checkpoint=reference, ps=1, ledger=document, request_id="r")
+    meta: Any = None
+    return handlers.to_event(message, meta).book
+
+
+@pytest.mark.parametrize("partitions", [3, ledger.PARTITIONS_MAX])
+def test_a_mark_comes_back_as_it_was_however_many_partitions_it_has(partitions: int) -> None:
+    """With as many as may be, given-up shards and shards in flight beside, it is packed to fit into a message."""
+    arrivals = [ledger.Arrival(f"{n:060d}", 10**12 + n, n % 1000) for n in range(partitions)]
+    book = ledger.Book(ledger.Source.begin(ledger.DataSpec(0, 10, 8, growing=True), 1, arrivals))
+    for number in range(partitions):
+        lost = ledger.Shard(number, 1, 0, number, 8, 2, 3, f"{number:060d}")
+        book.abandon(lost, f"failed 3 times, last in worker-{number}: row {number * 7919} has 38 columns instead of 39")
+        book.requeued.append(lost)
+    document = handlers.to_message("j", ledger.MarkReply(book, 5)).ledger  # type: ignore[attr-defined]
+    assert document.startswith("{") == (partitions == 3)
+    assert restored(document) == book
+
+
+def test_a_document_of_the_version_before_is_read_and_one_of_nobody_is_refused() -> None:
+    old = (
+        '{"data": {"samples": 300, "batch_size": 10, "batches_per_shard": 8, "shuffle": true, "seed": 3}, "epochs": 2,'
+        ' "epoch": 1, "position": 0, "samples_opened": 300, "next_id": 4, "samples_done": 300}'
+    )
+    book = restored(old)
+    assert (book.samples_total, book.samples_waiting, book.epoch, book.next_id) == (600, 300, 1, 4)
+    for document in ("", "{}", "{", "[]", "AAAA", "not base64 at all"):
+        with pytest.raises(WireError, match="ledger"):
+            restored(document)
