@@ -9,22 +9,19 @@ promises an unchanged state. A snapshot bounds that list (200 events or one seco
 from __future__ import annotations
 
 import json
-import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Protocol
 
 from pydantic import TypeAdapter, ValidationError
 from stretto_core.machine import Action
 
 from stretto_runtime.faults import Refusal
-from stretto_runtime.snapshots import Document
+from stretto_runtime.snapshots import Document, pack
 
 CLUSTER = "_"
 """The key of the one machine that sees the messages of every job."""
-
-COMPRESSED_FROM_BYTES = 4096
 
 LANES = 512
 """How many callers' last replies a key remembers."""
@@ -46,25 +43,6 @@ class MachineFactory(Protocol):
     def machine(self, key: str, state: Any) -> Any: ...
 
 
-class Base(NamedTuple):
-    """The document that a key was last saved as, without its replies. Large states are kept small: few are needed."""
-
-    seq: int
-    version: int
-    packed: bytes
-    compressed: bool
-
-    @classmethod
-    def of(cls, document: Document) -> Base:
-        large = len(document.state) >= COMPRESSED_FROM_BYTES
-        packed = zlib.compress(document.state, 1) if large else document.state
-        return cls(document.seq, document.version, packed, large)
-
-    @property
-    def state(self) -> bytes:
-        return zlib.decompress(self.packed) if self.compressed else self.packed
-
-
 class Slot:
     """One key: its machine and what is needed to build it again."""
 
@@ -72,7 +50,7 @@ class Slot:
 
     def __init__(self, machine: Any, base: Document | None) -> None:
         self.machine = machine
-        self.base = Base.of(base) if base else None
+        self.base = base
         self.seq = base.seq if base else 0
         self.trace = base.trace if base else ""
         self.events: list[tuple[Any, float]] = []
@@ -107,6 +85,8 @@ class Machines:
         }
         self.slots: dict[str, Slot] = {}
         self.dirty: set[str] = set()
+        self.saved_bytes = 0
+        """of the states in the last documents"""
 
     def load(self, documents: dict[str, Document]) -> None:
         """Start from saved documents.
@@ -146,12 +126,14 @@ class Machines:
     def documents(self, keys: Iterable[str]) -> dict[str, Document]:
         """Those keys as they are now; they count as saved."""
         saved: dict[str, Document] = {}
+        self.saved_bytes = 0
         for key in keys:
             slot = self.slots[key]
-            document = Document(
-                slot.seq, self._version_of(slot.machine), self.dump(key, slot.machine), slot.trace, dict(slot.replies)
-            )
-            slot.base, saved[key] = Base.of(document), document
+            state = self.dump(key, slot.machine)
+            self.saved_bytes += len(state)
+            version = self._version_of(slot.machine)
+            document = Document(slot.seq, version, pack(state), slot.trace, dict(slot.replies))
+            slot.base = saved[key] = document
             slot.events = []
         self.dirty.clear()
         return saved
@@ -184,7 +166,7 @@ class Machines:
         for event, now in slot.events:
             slot.machine.handle(event, now)
 
-    def _build(self, key: str, document: Document | Base | None) -> Any:
+    def _build(self, key: str, document: Document | None) -> Any:
         if document is None:
             return self._factory.machine(key, None)
         fresh = self._factory.machine(key, None)

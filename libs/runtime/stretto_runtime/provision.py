@@ -172,7 +172,7 @@ def server_config(
         f"host: {json.dumps(host)}",
         f"port: {port}",
         f"server_name: {json.dumps(name)}",
-        "max_payload: 2097152",
+        f"max_payload: {8 << 20}",  # the arbiter's document of a thousand jobs has 5 MiB; more is discouraged
         "jetstream {",
         f"  store_dir: {json.dumps(store_folder)}",
         # the default, three quarters of what is free, refuses the streams' bounds on a disk with less than 12 GiB left

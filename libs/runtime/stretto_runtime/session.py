@@ -63,7 +63,6 @@ class Session:
         self._saved_seq = cursor.seq
         self._scan_from = cursor.out_seq
         self._unsaved = 0
-        self._saved_bytes = 0
         self._news = False
         self._saved_at_s = 0.0
         self._loop = asyncio.get_running_loop()
@@ -211,7 +210,7 @@ class Session:
         if self._unsaved == 0:
             return
         settings = self._service.settings
-        wait_s = snapshot_wait_s(self._unsaved, self._saved_bytes, self._news, settings)
+        wait_s = snapshot_wait_s(self._unsaved, self._machines.saved_bytes, self._news, settings)
         left_s = self._saved_at_s + wait_s - self._loop.time()
         if left_s <= 0:
             await self._snapshot()
@@ -225,7 +224,6 @@ class Session:
         out_seq = writer.last_seq if self._partition.live else self._scan_from
         cursor = Cursor(self._seq, out_seq, self._service.version)
         documents = self._machines.documents(sorted(self._machines.dirty))
-        self._saved_bytes = sum(len(document.state) for document in documents.values())
         await self._snapshots.save(documents, cursor)
         self._saved_seq = self._seq
         self._unsaved = 0

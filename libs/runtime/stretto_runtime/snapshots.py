@@ -11,12 +11,17 @@ Every write expects the owner entry to be of our epoch, so a former owner cannot
 from __future__ import annotations
 
 import json
+import zlib
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from stretto_runtime.bus import PIPELINED, STATE, STATE_PREFIX, Bus
 from stretto_runtime.log import Fence, Stored, read
 from stretto_runtime.writer import Output, chunks, store_together
+
+COMPRESSED_FROM_BYTES = 4096
+ZLIB = b"x"
+"""what compressed data begins with, and no JSON"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,22 +38,32 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One key. ``state``: JSON of the machine's state; ``replies``: lane -> (request id, error code or empty, body)."""
+    """One key. ``packed``: the state (``pack``); ``replies``: lane -> (request id, error code or empty, body)."""
 
     seq: int
     version: int
-    state: bytes
+    packed: bytes
     trace: str = ""
     replies: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
 
     def encode(self) -> bytes:
         head = {"seq": self.seq, "version": self.version, "trace": self.trace, "replies": self.replies}
-        return json.dumps(head).encode() + b"\n" + self.state
+        return json.dumps(head).encode() + b"\n" + self.packed
 
     @classmethod
     def decode(cls, data: bytes) -> Document:
-        head, _, state = data.partition(b"\n")
-        return cls(state=state, **json.loads(head))
+        head, _, packed = data.partition(b"\n")
+        return cls(packed=packed, **json.loads(head))
+
+    @property
+    def state(self) -> bytes:
+        """JSON of the machine's state."""
+        return zlib.decompress(self.packed) if self.packed.startswith(ZLIB) else self.packed
+
+
+def pack(state: bytes) -> bytes:
+    """A state as it is stored: as it is, or compressed where it is large. The server takes no more than 8 MiB."""
+    return zlib.compress(state, 1) if len(state) >= COMPRESSED_FROM_BYTES else state
 
 
 @dataclass(slots=True)
