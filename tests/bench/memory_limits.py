@@ -106,7 +106,8 @@ def run() -> list[dict[str, Any]]:
     jobs = f"of {len(foreseeable)}, with real limits {' '.join(lost)}"
     return [
         row("killed where foreseeable", len(lost), "jobs", 0, jobs.strip()),
-        row("real memory above need, at the end", above, "%", 15, f"{changes} changes of limits"),
+        # eight short jobs, on a machine that may be busy: the bar is on the 200 of the module `memory`
+        row("real memory above need, at the end", above, "%", None, f"{changes} changes of limits"),
         row("a step not told as oom-killed", int(not told), "jobs", 0, "512 MiB within one window"),
     ]
 
@@ -118,5 +119,5 @@ def show(found: list[dict[str, Any]]) -> None:
     for job in found:
         sizes = [f"{job[name] / MIB:,.0f} MiB" for name in ("began", "need", "ended")]
         above = f"{job['ended'] / job['need'] - 1:+.0%}"
-        shown.addrow(job["job"], str(job["servers"]), *sizes, above, str(job["changes"]), ", ".join(job["exits"]))
+        shown.add_row(job["job"], str(job["servers"]), *sizes, above, str(job["changes"]), ", ".join(job["exits"]))
     Console(width=None if sys.stdout.isatty() else 140).print(shown)
