@@ -261,7 +261,7 @@ class PlanMachine:
             throughput=state.throughput,
             duration_s=max(now - state.submitted_s, 0.0),
             ps_memory_peak_bytes=state.ps_memory_peak_bytes,
-            samples=profile.samples,
+            samples=state.samples_done or profile.samples,
         )
         return [Emit(HistoryRecorded(state.job, past))]
 
