@@ -21,7 +21,7 @@ from stretto_planner.plugins import algorithm_named
 from stretto_planner.service import Planner
 from stretto_planner.settings import PlannerSettings
 from stretto_runtime import Meta, SettingsFault
-from stretto_runtime.planning import sent_plan
+from stretto_runtime.planning import profile_of, sent_plan
 from stretto_wire import events, spec
 from stretto_wire.registry import decode, encode
 
@@ -136,3 +136,8 @@ def test_nsga2_finds_much_of_the_exact_front_and_nothing_beyond_it(problem: Cand
         assert row.throughput <= best * (1 + 1e-9), "nothing is beyond the exact front"
         regrets.append(1 - row.throughput / best)
     assert sum(regrets) / len(regrets) < 0.05
+
+
+def test_a_growing_job_has_time_for_any_change_to_pay_off() -> None:
+    document = {"name": "a", "model": {"entry": "m:M"}, "dataset": {"growing": True}}
+    assert profile_of(spec.JobSpec.parse(document)).samples > 10**12
