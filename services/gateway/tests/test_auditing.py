@@ -120,3 +120,25 @@ def test_a_finished_job_is_proved_by_its_last_facts() -> None:
     told = auditing.document(found)
     assert told["given_up"] == [given_up.model_dump()]
     assert told["exact"] is True
+
+
+def test_what_was_in_flight_in_the_checkpoint_a_job_came_from_is_asked_for_and_accounted_for() -> None:
+    """Both columns have 30 samples of shard 7 of the other data: told once for all columns."""
+    books = w.CompletedBooks(
+        fingerprint=prints(*DONE.items()), partial=(w.PartialShard(shard=7, known=0),), samples_before=0
+    )
+    columns = tuple(column(n, 190, *DONE.items(), (7, 30)) for n in range(2))
+    shards = (w.ShardApplied(shard=7, columns=(), samples=30),)
+    applied = w.AppliedBooks(columns_total=2, columns=columns, shards=shards)
+    found = auditing.audit(JOB, "training", ledger().model_copy(update={"books": books}), [applied])
+    assert found.exact, found.findings
+
+
+def test_more_given_up_shards_than_the_books_name_are_called_not_provable() -> None:
+    books = w.CompletedBooks(fingerprint=prints(*DONE.items()), unproven=50)
+    columns = tuple(column(n, 190, *DONE.items(), (7, 30)) for n in range(2))
+    applied = w.AppliedBooks(columns_total=2, columns=columns)
+    found = auditing.audit(JOB, "training", ledger().model_copy(update={"books": books}), [applied])
+    assert (found.exact, found.samples_lost, found.samples_repeated) == (False, 0, 0)
+    (finding,) = found.findings
+    assert "30 samples more than the books tell; not provable" in finding
