@@ -7,7 +7,11 @@ its reports are those of ``stretto.worker`` and ``stretto.ps``, counters include
 from __future__ import annotations
 
 import asyncio
+import json
+import time
+import urllib.request
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import psutil
 from stretto_runtime import Client
@@ -17,7 +21,8 @@ from stretto_wire.base import Message
 from stretto_wire.registry import encode, subject_of
 from stretto_wire.spec import JobSpec
 
-GIB = 2**30
+GIB, MIB = 2**30, 2**20
+GIVE_UP_S = 180.0
 BATCH_SIZE = 512
 IN_FLIGHT = 500
 
@@ -175,3 +180,36 @@ async def store(client: Client, messages: list[Message]) -> None:
 def cpu_s(pid: int) -> float:
     """User and system seconds of a process so far."""
     return sum(psutil.Process(pid).cpu_times()[:2])
+
+
+class Replica:
+    """A service in a process of its own, by what it tells of itself."""
+
+    def __init__(self, service: str, pid: int, folder: Path) -> None:
+        self.pid = pid
+        self._service = service
+        self._run = folder / "run" / f"{service}.json"
+
+    async def handled(self) -> int:
+        """Messages handled since it was started; 0 before it answers."""
+        try:
+            address = json.loads(self._run.read_text())
+            if address["pid"] != self.pid:
+                return 0
+            url = f"http://127.0.0.1:{address['port']}/metrics"
+            text = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=10).read().decode())
+        except (OSError, ValueError):
+            return 0
+        name = f'stretto_inputs_total{{kind="message",service="{self._service}"}}'
+        return int(float(next((line.split()[-1] for line in text.splitlines() if line.startswith(name)), "0")))
+
+    async def until(self, count: int) -> None:
+        """Until it has handled so many."""
+        give_up_s = time.monotonic() + GIVE_UP_S
+        while (handled := await self.handled()) < count:
+            if time.monotonic() > give_up_s:
+                raise RuntimeError(f"{self._service} has handled {handled} messages in {GIVE_UP_S:.0f} s, not {count}")
+            await asyncio.sleep(0.05)
+
+    def resident_mib(self) -> float:
+        return psutil.Process(self.pid).memory_info().rss / MIB

@@ -12,23 +12,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import psutil
 from stretto_runtime import Client, EmbeddedServer, provision
 
-from tests.bench.fleet import Job, cpu_s, fleet, sent, store
+from tests.bench.fleet import Job, Replica, cpu_s, fleet, sent, store
 from tests.bench.runtime import bare_rate
 
 JOBS, WORKERS, SERVERS, EVERY_S = 2_000, 40, 10, 30.0
@@ -36,8 +33,6 @@ RATE = JOBS * (WORKERS + SERVERS) / EVERY_S
 BACKLOG_S, ROUNDS = 10.0, 3
 BEAT_S = 0.02
 MINUTES = "INTAKE_MINUTES"
-GIVE_UP_S = 180.0
-MIB = 2**20
 MEMORY_BAR_MIB, RATIO_BAR = 300.0, 0.5
 
 
@@ -102,38 +97,6 @@ def run() -> list[dict[str, Any]]:
     ]
 
 
-class Replica:
-    """A profiler in a process of its own."""
-
-    def __init__(self, process: asyncio.subprocess.Process, folder: Path) -> None:
-        self.pid = process.pid
-        self._run = folder / "run" / "profiler.json"
-
-    async def handled(self) -> int:
-        """Messages handled since it was started; 0 before it answers."""
-        try:
-            address = json.loads(self._run.read_text())
-            if address["pid"] != self.pid:
-                return 0
-            url = f"http://127.0.0.1:{address['port']}/metrics"
-            text = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=10).read().decode())
-        except (OSError, ValueError):
-            return 0
-        name = 'stretto_inputs_total{kind="message",service="profiler"}'
-        return int(float(next((line.split()[-1] for line in text.splitlines() if line.startswith(name)), "0")))
-
-    async def until(self, count: int) -> None:
-        """Until it has handled so many."""
-        give_up_s = time.monotonic() + GIVE_UP_S
-        while (handled := await self.handled()) < count:
-            if time.monotonic() > give_up_s:
-                raise RuntimeError(f"the profiler has handled {handled} messages in {GIVE_UP_S:.0f} s, not {count}")
-            await asyncio.sleep(0.05)
-
-    def resident_mib(self) -> float:
-        return psutil.Process(self.pid).memory_info().rss / MIB
-
-
 @asynccontextmanager
 async def profiler(server: EmbeddedServer, folder: Path) -> AsyncIterator[Replica]:
     """One replica; it leaves in peace."""
@@ -141,7 +104,7 @@ async def profiler(server: EmbeddedServer, folder: Path) -> AsyncIterator[Replic
     command = [sys.executable, "-m", "stretto_profiler"]
     process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=subprocess.DEVNULL)
     try:
-        yield Replica(process, folder)
+        yield Replica("profiler", process.pid, folder)
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()

@@ -4,7 +4,8 @@ The replica is the counting service of the runtime's own tests in a process of i
 outputs, snapshots, metrics, spans. Its rate is of its outputs by the times at which the server stored them, first to
 last, so starting and taking the partitions do not count. The baseline is the least that a consumer can do: nats-py's
 pull consumer over the same backlog, fetching 256 at a time and acknowledging each, with no work, in a process of its
-own under the same event loop. Both in turns, on the same server.
+own under the same event loop. It publishes nothing; so a machine without outputs is told beside it, too. All in turns,
+on the same server.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ import uvloop
 from nats.errors import TimeoutError as NoneLeft
 from nats.js.api import ConsumerConfig, DeliverPolicy
 from stretto_runtime import Client, EmbeddedServer, provision
-from stretto_runtime.bus import EVENTS
+from stretto_runtime.bus import EVENTS, STATE
 from stretto_runtime.log import scan
 from stretto_wire import events
 
-from tests.bench.fleet import cpu_s, store
+from tests.bench.fleet import Replica, cpu_s, store
 
 HERE = Path(__file__).parents[2]
 REPLICA = HERE / "libs" / "runtime" / "tests" / "runtime_counting.py"
@@ -41,17 +42,19 @@ GIVE_UP_S = 120.0
 
 
 class Round(NamedTuple):
-    """Rates per second; CPU microseconds of the replica for one event."""
+    """Rates per second; CPU microseconds of the replica for one event; both also of a machine without outputs."""
 
     rate: float
     bare: float
     cpu_us: float
+    silent: float
+    silent_us: float
 
 
 def run() -> list[dict[str, Any]]:
     """Rows for the rate itself and for its ratio to the bare loop."""
     rounds = [asyncio.run(_round()) for _ in range(ROUNDS)]
-    rate, bare = (statistics.median(getattr(each, name) for each in rounds) for name in ("rate", "bare"))
+    rate, bare, silent = (statistics.median(getattr(each, n) for each in rounds) for n in ("rate", "bare", "silent"))
     ratios = [each.rate / each.bare for each in rounds]
     ratio = statistics.median(ratios)
     spread = " ".join(f"{each:.2f}" for each in ratios)
@@ -67,6 +70,15 @@ def run() -> list[dict[str, Any]]:
             "bar": ">= 0.8 x bare loop",
             "ok": ratio >= 0.8,
             "note": f"median of {ROUNDS} rounds ({spread})",
+        },
+        {
+            **whole,
+            "name": "runtime, a machine without outputs, beside bare pull-and-ack",
+            "value": silent,
+            "ratio": statistics.median(each.silent / each.bare for each in rounds),
+            "bar": "",
+            "ok": None,
+            "note": f"{statistics.median(each.silent_us for each in rounds):.0f} us CPU an event",
         },
     ]
 
@@ -94,8 +106,31 @@ async def _round() -> Round:
     async with backlog(EVENTS_OF_A_ROUND) as (client, server, folder):
         before = await bare_rate(server.url, "*.evt.v1.gateway.job-cancelled.*", EVENTS_OF_A_ROUND)
         rate, cpu_us = await _replica_rate(client, server, folder)
+        await client.bus.ask(f"STREAM.PURGE.{STATE}")  # the next begins anew
+        silent, silent_us = await _silent_rate(server, folder)
         after = await bare_rate(server.url, "*.evt.v1.gateway.job-cancelled.*", EVENTS_OF_A_ROUND)
-    return Round(rate, (before + after) / 2, cpu_us)
+    return Round(rate, (before + after) / 2, cpu_us, silent, silent_us)
+
+
+async def _silent_rate(server: EmbeddedServer, folder: Path) -> tuple[float, float]:
+    """As ``_replica_rate``, by the replica's own count: from a tenth of the events to the last."""
+    environment = {
+        **os.environ,
+        "STRETTO_NATS_URL": server.url,
+        "STRETTO_STATE_FOLDER": str(folder),
+        "STRETTO_SILENT": "true",
+    }
+    process = await asyncio.create_subprocess_exec(sys.executable, str(REPLICA), env=environment)
+    replica = Replica("dispatcher", process.pid, folder)
+    try:
+        await replica.until(EVENTS_OF_A_ROUND // 10)
+        begin, begun_s, begun = time.perf_counter(), cpu_s(process.pid), await replica.handled()
+        await replica.until(EVENTS_OF_A_ROUND)
+        took_s, spent_s = time.perf_counter() - begin, cpu_s(process.pid) - begun_s
+    finally:
+        process.terminate()
+        await asyncio.wait_for(process.wait(), 20)
+    return (EVENTS_OF_A_ROUND - begun) / took_s, 1e6 * spent_s / (EVENTS_OF_A_ROUND - begun)
 
 
 async def _replica_rate(client: Client, server: EmbeddedServer, folder: Path) -> tuple[float, float]:

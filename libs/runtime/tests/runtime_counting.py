@@ -72,6 +72,7 @@ class Counter:
 
 class CountingSettings(Settings):
     delay_s: float = 0.0
+    silent: bool = False
 
 
 class Counting(Service):
@@ -98,6 +99,8 @@ class Counting(Service):
     def to_message(self, key: str, fact: Any) -> Any:
         if isinstance(fact, Taken):
             return requests.NextShardReply(job=fact.job, answer="wait", wait_s=float(fact.count))
+        if self.settings.silent:
+            return None
         return events.JobProgressed(
             job=fact.job,
             samples_done=fact.count,
