@@ -299,7 +299,9 @@ async def scan(
     try:
         left, reached = tail.backlog, 0
         while left > 0 or reached < until:
-            for stored in await asyncio.wait_for(tail.batch(), SILENCE_S):
+            async with asyncio.timeout(SILENCE_S):
+                batch = await tail.batch()
+            for stored in batch:
                 left, reached = left - 1, stored.seq
                 yield stored
             if tail.pending == 0 and not tail.ready():  # what was replaced meanwhile never comes

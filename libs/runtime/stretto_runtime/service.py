@@ -272,7 +272,8 @@ class Runner:
                 self._refuse(str(refusal))
                 pause_s = RECHECK_S
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), pause_s)
+                async with asyncio.timeout(pause_s):
+                    await self._stop.wait()
         return None
 
     async def _serve(self, shell: Shell) -> None:
@@ -281,7 +282,8 @@ class Runner:
             self._wake.clear()
             self._reconcile(shell)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), RECHECK_S)
+                async with asyncio.timeout(RECHECK_S):  # wait_for swallows a cancelling that comes with the news
+                    await self._wake.wait()
         if shell.ownership.refusal:
             self._refuse(shell.ownership.refusal)
         await self._leave_all()
@@ -290,7 +292,8 @@ class Runner:
             self._ownership = None
             await shell.ownership.leave()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), RECHECK_S)
+                async with asyncio.timeout(RECHECK_S):
+                    await self._stop.wait()
 
     def _refuse(self, why: str) -> None:
         if why != self._refusal:

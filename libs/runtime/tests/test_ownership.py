@@ -167,6 +167,21 @@ async def test_who_is_stopped_while_a_session_breaks_ends_and_does_not_begin_aga
     assert await asyncio.wait([task], timeout=10) == ({task}, set())
 
 
+@pytest.mark.parametrize("turns", range(5))
+async def test_who_is_stopped_in_the_turn_of_news_ends(
+    server: EmbeddedServer, client: Client, tmp_path: Path, turns: int
+) -> None:
+    runner = Runner(Counting(settings_of(Counting, server, tmp_path)))
+    task = asyncio.create_task(runner.run())
+    await until_ready(runner)
+    await asyncio.sleep(0.1)  # it waits for news
+    runner.wake()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    assert await asyncio.wait([task], timeout=10) == ({task}, set())
+
+
 def metric_of(runner: Runner, name: str) -> float:
     lines = runner.metrics.text().decode().splitlines()
     return float(next(line for line in lines if line.startswith(f"{name}{{")).rpartition(" ")[2])

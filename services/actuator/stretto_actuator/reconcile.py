@@ -89,7 +89,8 @@ class Reconciler:
             if self.state.ended and not busy and not self.state.pods:
                 return
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), BUSY_S if busy else self._settings.poll_s)
+                async with asyncio.timeout(BUSY_S if busy else self._settings.poll_s):  # not wait_for: it can
+                    await self._wake.wait()  # swallow a cancelling that comes with the news
 
     async def once(self) -> bool:
         """One look and what follows from it; whether more is to be expected soon."""
