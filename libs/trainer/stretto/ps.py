@@ -233,6 +233,7 @@ class Agent:
             job=self._job,
             accepted=True,
             size_bytes=export.part.size_bytes,
+            in_memory=export.memory is not None,
             digest=f"sha256:{export.part.description_sha256}",
             pause_s=export.pause_s,
         )

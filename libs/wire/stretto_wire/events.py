@@ -313,11 +313,15 @@ class JobFailed(Message):
 
 
 class CheckpointSaved(Message):
-    """A checkpoint was copied while training went on; no push waited longer than ``pause_s`` for it."""
+    """A checkpoint was copied while training went on; no push waited longer than ``pause_s`` for it.
+
+    ``memory_bytes`` of it are in shared memory, for a fast return; what had no room there went by way of disks.
+    """
 
     checkpoint: CheckpointRef
     pause_s: Seconds
     took_s: Seconds
+    memory_bytes: Bytes = 0
 
 
 class CheckpointFlushed(Message):

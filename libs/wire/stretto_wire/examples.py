@@ -281,7 +281,7 @@ ACTUATOR: tuple[Message, ...] = (
 )
 
 CHECKPOINTS: tuple[Message, ...] = (
-    e.CheckpointSaved(job=JOB, checkpoint=CHECKPOINT, pause_s=0.004, took_s=0.9),
+    e.CheckpointSaved(job=JOB, checkpoint=CHECKPOINT, pause_s=0.004, took_s=0.9, memory_bytes=CHECKPOINT.size_bytes),
     e.CheckpointFlushed(job=JOB, checkpoint=CHECKPOINT, took_s=4.7),
     e.CheckpointRestored(
         job=JOB,

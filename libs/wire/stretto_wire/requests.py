@@ -246,10 +246,14 @@ class ExportState(Message):
 
 
 class ExportStateReply(Message):
-    """What this parameter server copied. ``pause_s``: no push waited longer than that for it; pulls never wait."""
+    """What this parameter server copied. ``pause_s``: no push waited longer than that for it; pulls never wait.
+
+    ``in_memory``: to the file that was reserved for it.
+    """
 
     accepted: bool
     size_bytes: Bytes = 0
+    in_memory: bool = False
     digest: Annotated[str, Field(max_length=200)] = ""
     pause_s: Seconds = 0.0
     detail: Text = ""

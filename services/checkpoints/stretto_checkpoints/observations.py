@@ -12,7 +12,7 @@ Ledger = Annotated[str, Field(max_length=200_000)]
 
 
 class ImagesTaken(Message):
-    """All parameter servers have their images in memory."""
+    """All parameter servers have their images in memory; ``memory_bytes`` of them in what was reserved."""
 
     id: Name
     ledger: Ledger
@@ -20,6 +20,7 @@ class ImagesTaken(Message):
     size_bytes: Bytes
     pause_s: Seconds
     took_s: Seconds
+    memory_bytes: Bytes = 0
 
 
 class ImagesStored(Message):

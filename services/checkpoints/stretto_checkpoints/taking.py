@@ -169,6 +169,7 @@ class Taker:
             ledger=whole.ledger,
             samples=mark.samples_done,
             size_bytes=sum(reply.size_bytes for reply in replies),
+            memory_bytes=sum(reply.size_bytes for reply in replies if reply.in_memory),
             pause_s=max(reply.pause_s for reply in replies),
             took_s=max(self._edge.now() - began_s, 0.0),
         )

@@ -82,6 +82,7 @@ class Saved:
     size_bytes: int
     pause_s: float
     took_s: float
+    memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +131,12 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSaved:
-    """Copied; no push waited longer than ``pause_s`` for it."""
+    """Copied; no push waited longer than ``pause_s`` for it. ``memory_bytes`` of it are in shared memory."""
 
     checkpoint: Checkpoint
     pause_s: float
     took_s: float
+    memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

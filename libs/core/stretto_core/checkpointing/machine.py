@@ -209,7 +209,7 @@ class CheckpointMachine:
             return
         attempt.stage, attempt.ledger = "storing", event.ledger
         attempt.samples, attempt.size_bytes = event.samples, event.size_bytes
-        self._out.append(Emit(CheckpointSaved(_reference(attempt), event.pause_s, event.took_s)))
+        self._out.append(Emit(CheckpointSaved(_reference(attempt), event.pause_s, event.took_s, event.memory_bytes)))
 
     def _stored(self, event: Stored, now: float) -> None:
         st = self.state
