@@ -32,6 +32,10 @@ class LearningFold(Fold):
         self.view.progress.samples_total = data.samples
 
     @fold.register
+    def _(self, message: w.ShardAbandoned) -> None:
+        self.view.data.given_up += message.shard.length - message.shard.offset
+
+    @fold.register
     def _(self, message: w.EvaluationMeasured) -> None:
         found = message.evaluation
         self.view.learning.append(

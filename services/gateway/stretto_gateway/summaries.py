@@ -65,7 +65,8 @@ def as_of(view: JobView, now: float) -> JobView:
     since = view.progress.advanced_at_s
     if view.status != "training" or since is None or now - since <= STALLED_S:
         return view
-    waits = view.data.growing and view.progress.samples_done >= view.data.samples  # for data, and not in trouble
+    data = view.data
+    waits = data.growing and view.progress.samples_done + data.given_up >= data.samples  # for data, not in trouble
     progress = replace(view.progress, samples_per_s=0.0, stalled_since_s=None if waits else since)
     pods = {name: replace(pod, samples_per_s=pod.samples_per_s and 0.0) for name, pod in view.pods.items()}
     return replace(view, progress=progress, pods=pods)

@@ -248,6 +248,7 @@ class DataView:
 
     growing: bool = False
     samples: int = 0
+    given_up: int = 0
     partitions: dict[str, PartitionView] = field(default_factory=dict[str, PartitionView])
     last_seq: int = 0
 

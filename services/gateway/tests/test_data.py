@@ -107,7 +107,9 @@ def test_a_job_that_waits_for_data_is_not_shown_as_stalled() -> None:
     progressed(60, 2)
     view = projection.jobs[spec.name]
     assert as_of(view, 3.0 + STALLED_S).progress.stalled_since_s == 2.0
-    progressed(100, 3)
+    lost = w.Shard(id=1, attempt=3, epoch=0, start=0, length=20, offset=5)
+    projection.apply(w.ShardAbandoned(job=spec.name, shard=lost, reason="bad rows"), 3, 3.0)
+    progressed(85, 4)
     waiting = as_of(view, 99.0).progress
     assert (waiting.stalled_since_s, waiting.samples_per_s) == (None, 0.0)
 
