@@ -22,8 +22,8 @@ from rich.console import Console
 from rich.table import Table
 
 MODULES = (
-    *("idle", "runtime", "dispatcher", "peer", "intake", "deciding", "takeover", "trainer"),
-    *("memory", "memory_limits"),
+    *("idle", "runtime", "dispatcher", "peer", "intake", "deciding", "takeover", "candidates"),
+    *("trainer", "memory", "memory_limits"),
 )
 RESULTS = Path(__file__).parents[2] / "bench-results" / "bench.json"
 

@@ -97,9 +97,10 @@ async def test_a_rolling_upgrade_under_load_loses_doubles_and_redecides_nothing(
     found = await settle(client, 40)
     found.check(fed)
     assert new.poll() is None
-    for job, deciders in (await epochs(client)).items():
+    decided = await epochs(client)
+    for job, deciders in decided.items():
         assert deciders == sorted(deciders), job  # once the new version has decided, the old one decides no more
-        assert set(deciders) == {0, 1}, job
+    assert set().union(*decided.values()) == {0, 1}
 
 
 async def test_a_version_that_cannot_continue_takes_nothing_and_says_so(

@@ -20,7 +20,7 @@ NONE = np.zeros(0, np.float32)
 class Program:
     layout = LAYOUT
 
-    def read(self, start, length):
+    def read(self, start, length, partition):
         return {"label": np.arange(start, start + length)}
 
     def index(self, batch):
@@ -138,10 +138,10 @@ def test_a_stop_waits_for_the_push_on_its_way(trainer, servers):
 def test_data_that_fail_leave_the_batches_before_them_applied(trainer, servers):
     read = Program.read
 
-    def failing(start, length):
+    def failing(start, length, partition):
         if start == 20:
             raise DataError("sector 20")
-        return read(trainer._program, start, length)
+        return read(trainer._program, start, length, partition)
 
     trainer._program.read = failing
     with pytest.raises(DataError):
