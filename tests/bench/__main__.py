@@ -23,7 +23,7 @@ from rich.table import Table
 
 MODULES = (
     *("idle", "runtime", "dispatcher", "peer", "intake", "deciding", "takeover", "candidates"),
-    *("trainer", "memory", "memory_limits"),
+    *("trainer", "checkpoint", "worker_loss", "memory", "memory_limits"),
 )
 RESULTS = Path(__file__).parents[2] / "bench-results" / "bench.json"
 

@@ -1,0 +1,249 @@
+"""A checkpoint of 1 GB to shared memory and back at the same number of servers; the same from the persistent store.
+
+Rows of 200 bytes in tables at a fill of 0.6, which is what growing by doubling at 0.8 makes on the average. Taking
+includes the reservation of the memory; reading happens in new processes, as after the loss of a server, and verifies
+every checksum. TensorFlow's own ``Saver`` writes and reads variables of the same bytes on as many servers, without
+empty slots and without waiting for the disk; before it reads, its files are written back and dropped from the page
+cache (``POSIX_FADV_DONTNEED``), as they would be absent on another machine.
+
+python -m tests.bench.checkpoint
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from stretto.engine.layout import Layout
+from stretto.engine.placement import assign
+from stretto_checkpoints.memory import SharedMemory
+
+from tests.bench.trainer import Process, ask_all, row
+
+SERVERS = 2
+LAYOUT = Layout(dimension=24, dense_size=100_000)
+ROWS = 78_600  # in each of 64 buckets of 131,072 slots: 1.0 GB
+VARIABLES, SHAPE = 8, (1_310_000, 12)  # on each server: 0.5 GB
+ROUNDS = 3
+SLOW_BYTES_PER_S = 100e6
+CHILD = ("-m", "tests.bench.checkpoint_ps")
+
+
+@dataclass
+class Taken:
+    """One checkpoint: seconds to reserve, until it was in memory, until it was in the store."""
+
+    manifest: str
+    images: list[Path]
+    size_bytes: int
+    reserve_s: float
+    save_s: float
+    stored_s: float
+    pause_s: float
+
+
+class Ours:
+    """Parameter servers in processes of their own, and the folders around them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.memory = SharedMemory(Path("/dev/shm"), folder)
+        self.columns = assign(LAYOUT, range(SERVERS))
+        self.servers = self.start()
+        self.rooms = {
+            f"ps-{i}": answer["room"] for i, answer in enumerate(self.all(do="fill", rows=ROWS, each="columns"))
+        }
+        self.checksum = self.sum()
+
+    def start(self) -> list[Process]:
+        servers = [Process(*CHILD) for _ in range(SERVERS)]
+        for i, server in enumerate(servers):
+            server.send(do="start", index=i, layout=LAYOUT.to_dict(), folder=str(self.folder))
+        for server in servers:
+            server.receive()
+        return servers
+
+    def all(self, each: str = "", **message: Any) -> list[Any]:
+        for i, server in enumerate(self.servers):
+            server.send(**message, **({each: self.columns[i]} if each else {}))
+        return [server.receive() for server in self.servers]
+
+    def sum(self) -> int:
+        return sum(answer["checksum"] for answer in self.all(do="checksum")) % 2**64
+
+    def save(self, name: str, store: str) -> Taken:
+        begun = perf_counter()
+        paths = self.memory.reserve("bench", name, self.rooms)
+        reserved = perf_counter()
+        for i, server in enumerate(self.servers):
+            server.send(do="save", name=name, store=store, memory=paths[f"ps-{i}"])
+        answers = [server.receive() for server in self.servers]
+        assert all(answer["memory"] for answer in answers), "it has to be in shared memory"
+        manifest = self.folder / name / "manifest.json"
+        manifest.parent.mkdir(exist_ok=True)
+        manifest.write_text(json.dumps({"parts": [answer["part"] for answer in answers]}))
+        return Taken(
+            f"{store}/manifest.json",
+            [Path(path) for path in paths.values()],
+            sum(answer["bytes"] for answer in answers),
+            reserved - begun,
+            reserved - begun + max(answer["saved_s"] for answer in answers),
+            reserved - begun + max(answer["stored_s"] for answer in answers),
+            max(answer["pause_s"] for answer in answers),
+        )
+
+    def load(self, manifest: str) -> float:
+        """Seconds that new servers take until all have their part."""
+        self.kill()
+        self.servers = self.start()
+        seconds = max(answer["seconds"] for answer in self.all(do="load", manifest=manifest, each="columns"))
+        assert self.sum() == self.checksum, "what was read is not what was saved"
+        return seconds
+
+    def kill(self) -> None:
+        for server in self.servers:
+            server.kill()
+
+
+@contextmanager
+def ours(folder: Path) -> Iterator[Ours]:
+    made = Ours(folder)
+    try:
+        yield made
+    finally:
+        made.kill()
+        made.memory.free("bench")
+
+
+class Theirs:
+    """Plain TensorFlow servers with a Saver each."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.servers = [Process(*CHILD) for _ in range(SERVERS)]
+        for i in range(SERVERS):
+            (folder / f"saver-{i}").mkdir()
+        ask_all(self.servers, do="serve")
+        made = ask_all(self.servers, do="make_variables", count=VARIABLES, shape=SHAPE)
+        self.size_bytes = sum(answer["bytes"] for answer in made)
+
+    def _each(self, do: str) -> float:
+        for i, server in enumerate(self.servers):
+            server.send(do=do, path=str(self.folder / f"saver-{i}" / "model"))
+        return max(server.receive()["seconds"] for server in self.servers)
+
+    def save(self) -> float:
+        return self._each("saver_save")
+
+    def load(self) -> float:
+        for file in self.folder.glob("saver-*/*"):
+            drop_from_cache(file)
+        return self._each("saver_load")
+
+    def kill(self) -> None:
+        for server in self.servers:
+            server.kill()
+
+
+def drop_from_cache(path: Path) -> None:
+    file = os.open(path, os.O_RDONLY)
+    os.fsync(file)
+    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(file)
+
+
+def touch_memory(size_bytes: int = 6 * 10**9) -> None:
+    """A virtual machine gets its memory from the host at the first touch, ever: neither side is to pay for that."""
+    import numpy as np
+
+    np.zeros(size_bytes, np.uint8)[::4096] = 1
+
+
+def run() -> list[dict[str, Any]]:
+    """Rows of both sides, alternating."""
+    touch_memory()
+    folder = Path(tempfile.mkdtemp(prefix="stretto-bench-"))
+    try:
+        theirs = Theirs(folder)
+        try:
+            with ours(folder) as mine:
+                copy = sum(a["bytes_per_s"] for a in mine.all(do="copy")) / 1e9
+                rounds = [measure(mine, theirs, number) for number in range(ROUNDS)]
+                # the store as it is here, its files not in the page cache; then one that is far away
+                cold = persistent(mine, rounds[-1]["taken"], folder / f"c{ROUNDS - 1}")
+                slow = mine.save("slow", f"slow://{folder}/slow")
+                slow_flash = mine.load(slow.manifest)
+                slow_store = persistent(mine, slow, folder / "slow")
+        finally:
+            theirs.kill()
+    finally:
+        shutil.rmtree(folder)
+    return rows(rounds, theirs.size_bytes, copy, cold, (slow, slow_flash, slow_store))
+
+
+def measure(mine: Ours, theirs: Theirs, number: int) -> dict[str, Any]:
+    taken = mine.save(f"c{number}", f"file://{mine.folder}/c{number}")
+    their_save_s = theirs.save()
+    load_s = mine.load(taken.manifest)
+    their_load_s = theirs.load()
+    mine.memory.free("bench", (f"c{number}",))
+    return {"taken": taken, "load_s": load_s, "their_save_s": their_save_s, "their_load_s": their_load_s}
+
+
+def persistent(mine: Ours, taken: Taken, folder: Path) -> float:
+    """Seconds to read a checkpoint of which nothing is in memory any more."""
+    for image in taken.images:
+        image.unlink()
+    for file in folder.iterdir():
+        drop_from_cache(file)
+    return mine.load(taken.manifest)
+
+
+def rows(
+    rounds: list[dict[str, Any]], their_bytes: int, copy: float, cold: float, slow: tuple[Taken, float, float]
+) -> list[dict[str, Any]]:
+    size = rounds[0]["taken"].size_bytes
+    there_and_back = [(2 * size / 1e9) / (turn["taken"].save_s + turn["load_s"]) for turn in rounds]
+    savers = [(2 * their_bytes / 1e9) / (turn["their_save_s"] + turn["their_load_s"]) for turn in rounds]
+    rate, saver = statistics.median(there_and_back), statistics.median(savers)
+    ratio = statistics.median(mine / theirs for mine, theirs in zip(there_and_back, savers, strict=True))
+
+    def typical(get: Callable[[dict[str, Any]], float]) -> float:
+        return statistics.median(get(turn) for turn in rounds)
+
+    load_s = typical(lambda turn: turn["load_s"])
+    what = f"checkpoint of {size / 1e9:.2f} GB to shared memory and back, {SERVERS} parameter servers"
+    parts = (
+        f"taken in {typical(lambda turn: turn['taken'].save_s):.2f} s "
+        f"({typical(lambda turn: turn['taken'].reserve_s):.2f} of it to reserve the memory), read in {load_s:.2f} s; "
+        f"a push waits {1e3 * typical(lambda turn: turn['taken'].pause_s):.0f} ms; Saver: written in "
+        f"{typical(lambda turn: turn['their_save_s']):.2f} s, read cold in "
+        f"{typical(lambda turn: turn['their_load_s']):.2f} s"
+    )
+    far, far_flash_s, far_store_s = slow
+    throttle = f"a store of {SLOW_BYTES_PER_S / 1e6:.0f} MB/s per server (declared throttle)"
+    return [
+        row(what, rate, "GB/s", saver, ratio, ">= 2.0", ratio >= 2.0,
+            parts),
+        row("… beside a copy in memory", rate, "GB/s", copy, rate / copy, ">= 0.3", rate / copy >= 0.3,
+            f"what {SERVERS} processes at once copy between NumPy arrays"),
+        row("return to a checkpoint, flash beside persistent", load_s, "s", cold, cold / load_s, "", None,
+            "the store on this disk, nothing in the page cache"),
+        row("… and the store far away", far_flash_s, "s", far_store_s, far_store_s / far_flash_s, "", None, throttle),
+        row("checkpoint taken, flash beside persistent, store far away", far.save_s, "s", far.stored_s,
+            far.stored_s / far.save_s, "", None, f"{throttle}; training goes on all the time with flash"),
+    ]  # fmt: skip
+
+
+if __name__ == "__main__":
+    json.dump(run(), sys.stdout, indent=1)

@@ -1,0 +1,206 @@
+"""kill -9 of a worker: how long until another one has trained the rest of its shard.
+
+Real dispatcher, actuator and pods, Wide & Deep. Once with an actuator that sees the process exit and says so; once as
+if its machine were gone with whoever watches it (the actuator is stopped): then its heartbeats are missed.
+
+python -m tests.bench.worker_loss
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import stretto_wire as wire
+from stretto_actuator.local import LocalBackend
+from stretto_runtime import Client, EmbeddedServer, provision
+
+JOB = "worker-loss"
+LEASE_TIMEOUT_S = 6.0
+LOSSES = 3
+START_S = 240.0
+DOCUMENT: dict[str, Any] = {
+    "name": JOB,
+    "model": {
+        "entry": "stretto.examples.wide_deep:WideDeep",
+        "arguments": {"samples": 50_000_000},
+    },
+    "dataset": {"samples": 50_000_000, "batch_size": 512, "batches_per_shard": 16},
+    "checkpoint": {"every_s": None},
+}
+
+
+class Scene:
+    """The processes, and what the dispatcher has told of the shards, with the time when it came."""
+
+    def __init__(self, folder: Path, server: EmbeddedServer, client: Client) -> None:
+        self.folder, self.server, self.client = folder, server, client
+        self.children: dict[str, asyncio.subprocess.Process] = {}
+        self.told: list[tuple[float, Any]] = []
+        self.following = asyncio.create_task(self.follow())
+
+    async def follow(self) -> None:
+        async for event in self.client.events(patterns=(f"evt.v1.*.*.{JOB}",)):
+            self.told.append((time.monotonic(), event.message))
+
+    async def start(self) -> None:
+        assert self.server.passwords is not None
+        pods = self.server.url.replace("nats://", f"nats://operator:{self.server.passwords['operator']}@")
+        told = {
+            "NATS_URL": self.server.url,
+            "STATE_FOLDER": self.folder,
+            "ACTUATOR_POD_NATS_URL": pods,
+            "DISPATCHER_LEASE_TIMEOUT_S": LEASE_TIMEOUT_S,
+        }
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("STRETTO_")}
+        for service in ("dispatcher", "actuator"):
+            settings = told | {"NATS_PASSWORD": self.server.passwords[service]}
+            environment = inherited | {f"STRETTO_{name}": str(value) for name, value in settings.items()}
+            command = (sys.executable, "-m", f"stretto_{service}")
+            self.children[service] = await asyncio.create_subprocess_exec(
+                *command, env=environment, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
+            )
+        await self.client.publish(wire.JobSubmitted(job=JOB, spec=wire.JobSpec.parse(DOCUMENT)))
+        await self.client.publish(plan_decided())
+
+    def leased(self) -> dict[str, wire.Shard]:
+        """pod -> the shard that it holds, as far as was told."""
+        held: dict[str, wire.Shard] = {}
+        for _, message in self.told:
+            if isinstance(message, wire.ShardLeased):
+                held[message.pod] = message.shard
+            elif isinstance(message, wire.ShardCompleted | wire.ShardRequeued):
+                held.pop(message.pod, None)
+        return held
+
+    async def until(self, find: Callable[[], Any], limit_s: float, what: str) -> Any:
+        """What `find` finds. TimeoutError names what was waited for."""
+        deadline = time.monotonic() + limit_s
+        while not (found := find()):
+            if reasons := [message.reason for _, message in self.told if isinstance(message, wire.JobFailed)]:
+                raise RuntimeError(f"the job failed: {reasons[0]}")
+            if time.monotonic() > deadline:
+                kinds = [type(message).__name__ for _, message in self.told[-20:]]
+                raise TimeoutError(f"waited {limit_s:.0f} s for {what}; the last events: {kinds}")
+            await asyncio.sleep(0.005)
+        return found
+
+    async def lose(self) -> tuple[float, float]:
+        """Seconds from the kill until the rest is free again, and until another worker has trained it."""
+        await self.until(lambda: len(self.leased()) == 2, START_S, "two workers that train")
+        pod, since = min(self.leased()), len(self.told)
+        os.kill(int((self.folder / f"pods/{JOB}/{pod}/pid").read_text()), signal.SIGKILL)
+        killed_s = time.monotonic()
+
+        def said(kind: type[Any], fits: Callable[[Any], bool]) -> tuple[float, Any] | None:
+            return next(((at, m) for at, m in self.told[since:] if isinstance(m, kind) and fits(m)), None)
+
+        free_s, requeued = await self.until(
+            lambda: said(wire.ShardRequeued, lambda m: m.pod == pod), LEASE_TIMEOUT_S + 60, "its shard to be free"
+        )
+        trained_s, _ = await self.until(
+            lambda: said(wire.ShardCompleted, lambda m: m.shard.id == requeued.shard.id and m.pod != pod),
+            LEASE_TIMEOUT_S + 60,
+            "another worker that trains it",
+        )
+        return free_s - killed_s, trained_s - killed_s
+
+    async def lose_unseen(self) -> tuple[float, float]:
+        """The same while nobody looks at the pods."""
+        await self.until(lambda: len(self.leased()) == 2, START_S, "two workers that train")
+        self.children["actuator"].send_signal(signal.SIGSTOP)
+        try:
+            return await self.lose()
+        finally:
+            self.children["actuator"].send_signal(signal.SIGCONT)
+
+    async def close(self) -> None:
+        self.following.cancel()
+        for child in self.children.values():
+            with contextlib.suppress(ProcessLookupError):
+                child.kill()
+            await child.wait()
+        backend = LocalBackend(self.folder)
+        while pods := await backend.list():
+            for pod in pods:
+                await backend.kill(pod.job, pod.pod)
+                await backend.forget(pod.job, pod.pod)
+            await asyncio.sleep(0.05)
+
+
+def plan_decided() -> wire.PlanDecided:
+    """Two workers and one parameter server, as an arbiter would grant them."""
+    memory = 3 * 2**30
+    plan = wire.Plan(
+        workers=2, ps=1, worker_cpu_cores=0.5, ps_cpu_cores=0.5, worker_memory_bytes=memory, ps_memory_bytes=memory
+    )
+    fields: dict[str, Any] = dict.fromkeys(("previous", "throughput", "throughput_interval", "throughput_before"))
+    fields |= {"kind": "initial", "cost_per_hour": 0.0, "reasons": (), "alternatives": (), "algorithm": "bench"}
+    return wire.PlanDecided(job=JOB, version=1, plan=plan, free_cpu_cores=0.0, free_memory_bytes=0, **fields)
+
+
+@contextlib.asynccontextmanager
+async def scene(folder: Path) -> AsyncIterator[Scene]:
+    server = EmbeddedServer(folder / "nats")
+    await server.start()
+    assert server.passwords is not None
+    client = await Client.connect(server.url, "operator", server.passwords["operator"])
+    try:
+        await provision(client.bus)
+        made = Scene(folder, server, client)
+        try:
+            await made.start()
+            yield made
+        finally:
+            await made.close()
+    finally:
+        await client.close()
+        server.kill()
+
+
+async def measure() -> list[dict[str, Any]]:
+    with tempfile.TemporaryDirectory(prefix="stretto-bench-") as folder:
+        async with scene(Path(folder)) as made:
+            seen = [await made.lose() for _ in range(LOSSES)]
+            unseen = [await made.lose_unseen() for _ in range(LOSSES)]
+    beyond = [trained_s - LEASE_TIMEOUT_S for _, trained_s in unseen]
+    return [
+        row(
+            "kill -9 of a worker → its rest trained by another, by missed heartbeats", max(beyond),
+            "s beyond the timeout", "<= 2 s", max(beyond) <= 2.0,
+            f"the worst of {LOSSES}; heartbeat timeout {LEASE_TIMEOUT_S:.0f} s; {told(unseen)}",
+        ),
+        row(
+            "… the actuator sees it exit", statistics.median(trained_s for _, trained_s in seen), "s", "", None,
+            f"median; {told(seen)}",
+        ),
+    ]  # fmt: skip
+
+
+def told(losses: list[tuple[float, float]]) -> str:
+    return "free again and trained after " + ", ".join(f"{free:.2f} and {trained:.2f} s" for free, trained in losses)
+
+
+def row(name: str, value: float, unit: str, bar: str, ok: bool | None, note: str) -> dict[str, Any]:
+    return {
+        "name": name, "value": value, "unit": unit, "baseline": None, "ratio": None, "bar": bar, "ok": ok, "note": note,
+    }  # fmt: skip
+
+
+def run() -> list[dict[str, Any]]:
+    """Rows of both ways to notice it."""
+    return asyncio.run(measure())
+
+
+if __name__ == "__main__":
+    json.dump({"rows": run()}, sys.stdout, indent=1)
