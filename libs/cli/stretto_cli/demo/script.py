@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import queue
+import shutil
 import signal
 import tempfile
 import threading
@@ -60,6 +61,8 @@ def main(folder: Path | None, quiet: bool) -> int:
             summary = _play(gateway, folder, story, where)
     finally:
         take_down(folder)
+    for images in (folder / "checkpoints").glob("demo-*"):  # of its own two jobs: half a gigabyte that nobody will read
+        shutil.rmtree(images, ignore_errors=True)
     path = folder / "demo-summary.json"
     path.write_text(json.dumps(summary, indent=2) + "\n")
     if quiet:
