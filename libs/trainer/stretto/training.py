@@ -174,7 +174,7 @@ class Trainer:
             waited = time.perf_counter() - wanted
             # the next batch is there already if reading keeps pace; its pull then runs beside this step
             pull = None
-            if self._pipeline and ahead is not None and ahead.done():
+            if self._pipeline and ahead is not None and ahead.done() and ahead.exception() is None:
                 pull = self._parameters.begin_pull(ahead.result().keys)
             computing = time.perf_counter()
             gradients = self._program.step(pulled.rows, ready.keys, pulled.dense, pulled.state, ready.batch)
