@@ -58,7 +58,8 @@ class Child:
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), grace_s)
+                async with asyncio.timeout(grace_s):
+                    await process.wait()
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()

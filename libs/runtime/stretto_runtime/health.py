@@ -80,7 +80,8 @@ class Health:
         if self._server is not None and self._task is not None:
             self._server.stop()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._task, 1)
+                async with asyncio.timeout(1):
+                    await self._task
         with contextlib.suppress(FileNotFoundError, ValueError):
             if json.loads(self._path.read_text())["pid"] == os.getpid():
                 self._path.unlink()

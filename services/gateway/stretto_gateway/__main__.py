@@ -103,7 +103,8 @@ async def serve(settings: GatewaySettings, token: str) -> None:
     following.cancel()
     server.stop()
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(serving, 3)
+        async with asyncio.timeout(3):
+            await serving
     await bus.close()
     tracing.close()
     for task in done - {stopping}:

@@ -227,7 +227,8 @@ class Gateway:
         """Until the read model shows what was written, so that a client reads its own writes."""
         async with self._advance:
             try:
-                await asyncio.wait_for(self._advance.wait_for(reached), READ_BACK_S)
+                async with asyncio.timeout(READ_BACK_S):
+                    await self._advance.wait_for(reached)
             except TimeoutError:
                 log.warning("the read model lags behind", last_seq=self.projection.last_seq)
 
