@@ -48,6 +48,8 @@ log = logging.getLogger("stretto.ps")
 
 _ALL_SLICES = -1
 _BOOKS_READINGS = 20
+_REPORT_PAUSE, _REPORT_PAUSE_MOST_S = 10, 4.0
+"""Between two reports: so many times what the last one took, at most so many seconds."""
 
 
 class Agent:
@@ -57,6 +59,7 @@ class Agent:
         self._pod = pod
         self._job = pod.settings.job
         self._last_stats = (0, 0.0)
+        self._report_next_s = 0.0
 
     def run(self) -> int:
         """Serve until asked to leave. The model is built only for its layout: every pod finds the same one."""
@@ -198,6 +201,9 @@ class Agent:
         )
 
     def _report(self) -> None:
+        begun = time.monotonic()
+        if begun < self._report_next_s:
+            return
         used = self._pod.usage.measure()
         stats = self._control.stats()
         updates, seconds = stats.updates - self._last_stats[0], stats.update_seconds - self._last_stats[1]
@@ -219,6 +225,9 @@ class Agent:
                 memory_limit_bytes=self._pod.settings.memory_bytes,
             )
         )
+        # with hardly any CPU left, most of it is for the workers
+        ended = time.monotonic()
+        self._report_next_s = ended + min(_REPORT_PAUSE * (ended - begun), _REPORT_PAUSE_MOST_S)
 
     # --- checkpoints --------------------------------------------------------------------------------------
 

@@ -219,7 +219,7 @@ class Parameters:
                     "replaced since the shard was leased; ask the dispatcher whether the lease still holds"
                 )
             chosen = self._keys_by_server(route, keys)
-            claims = {server: part.claim & pending for server, part in route.parts.items()}
+            claims = {server: part.claim & pending & ~route.frozen for server, part in route.parts.items()}
             answers = self._routes.gather(
                 {
                     server: self._pool.submit(

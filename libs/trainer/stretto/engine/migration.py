@@ -25,11 +25,10 @@ from .server import ParameterServer
 _POLL_S = 0.004
 _OTHERS_FREEZE_S = 10.0
 """How long a column may be frozen by somebody else, a checkpoint, before the move is given up."""
-_SLOW_FREEZE_S = 0.25
-_SLOW_BYTES_PER_S = 50e6
-_GROUP_MOST = 16
-"""A source whose freezes are longer, though they copy little, has hardly any CPU: what a freeze costs beside the copy
-is then paid for up to so many buckets at a time, since training creeps as long as the source has any."""
+_SLOW_ASKED, _SLOW_ANSWER_S = 4, 0.1
+_GROUP_BYTES = 16 << 20
+"""A source that takes longer for so many of the least questions has hardly any CPU, and training creeps as long as it
+owns anything: it gives as many columns for one freeze as make so many bytes, and has nothing else to do meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,28 +82,40 @@ def move(
             _warm(here, source)
             here.finish(source.finished())
         _empty_leftovers(here)
-        groups, done, size = _groups(layout, todo), 0, 1
+        groups, done = _groups(layout, todo), 0
+        bytes_of = {s: control.raw_sizes() * layout.row_bytes for s, control in there.items()}
         while groups:
-            source_id, columns = _take(groups, size)
-            moved_bytes, frozen_seconds = _move_group(here, there[source_id], columns)
+            source = there[groups[0][0]]
+            columns = _take(groups, bytes_of[source.server], _GROUP_BYTES if _is_slow(source) else 0)
+            moved_bytes, frozen_seconds = _move_group(here, source, columns)
             done += len(columns)
-            yield MoveStep(columns, source_id, moved_bytes, frozen_seconds, done, len(todo))
-            slow = frozen_seconds > max(_SLOW_FREEZE_S, moved_bytes / _SLOW_BYTES_PER_S)
-            size = min(2 * size, _GROUP_MOST) if slow else 1
+            yield MoveStep(columns, source.server, moved_bytes, frozen_seconds, done, len(todo))
             if groups:
-                _await_steps(here, there[source_id], step_wait_s, active_s)
+                _await_steps(here, source, step_wait_s, active_s)
         for source in there.values():
             _empty_leftovers(source)
             here.finish(source.finished())
 
 
-def _take(groups: list[tuple[int, tuple[int, ...]]], size: int) -> tuple[int, tuple[int, ...]]:
-    """The first group, together with those of the same source up to ``size`` of them; they leave the list."""
-    source = groups[0][0]
-    chosen = [group for group in groups if group[0] == source][:size]
-    for group in chosen:
+def _is_slow(source: Control) -> bool:
+    begun = time.perf_counter()
+    for _ in range(_SLOW_ASKED):
+        source.own()
+    return time.perf_counter() - begun > _SLOW_ANSWER_S
+
+
+def _take(groups: list[tuple[int, tuple[int, ...]]], bytes_of: I64, most_bytes: int) -> tuple[int, ...]:
+    """The columns of the first group, and of further ones of its source while they make no more than most_bytes;
+    these groups leave the list. bytes_of: bucket -> bytes; slices are small."""
+    source, first = groups.pop(0)
+    columns, size = list(first), sum(int(bytes_of[c]) for c in first if c < len(bytes_of))
+    for group in [group for group in groups if group[0] == source]:
+        size += sum(int(bytes_of[c]) for c in group[1] if c < len(bytes_of))
+        if size > most_bytes:
+            break
         groups.remove(group)
-    return source, tuple(column for _, columns in chosen for column in columns)
+        columns += group[1]
+    return tuple(columns)
 
 
 def _groups(layout: Layout, sources: Mapping[int, int]) -> list[tuple[int, tuple[int, ...]]]:

@@ -24,7 +24,7 @@ from .graph import (
 )
 from .layout import I64, Layout
 from .link import Link
-from .placement import owners
+from .placement import Own, owners
 from .state import DEVICE, build_state, read, state_length
 
 FIRST_BACKOFF_S = 0.002
@@ -86,6 +86,7 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class Route:
     owner: I64  # [columns] server id
+    frozen: Any  # bool [columns] on their way to another server, or being saved: a push would be rejected
     parts: dict[int, Part]
     generation: int  # of the servers, see `Routes`
 
@@ -260,7 +261,8 @@ class Routes:
                 parts[int(server)] = Part(link, claim[:buckets], np.flatnonzero(claim[buckets:]), claim)
             self._generation += self._seen_losses != losses
             self._seen_losses = losses
-            self._route = Route(owner, parts, self._generation)
+            frozen = np.stack([own[s] for s in parts])[np.searchsorted(list(parts), owner), np.arange(len(owner))]
+            self._route = Route(owner, frozen == Own.FROZEN, parts, self._generation)
             self._drop_unlisted(set(parts))
             return self._route
 

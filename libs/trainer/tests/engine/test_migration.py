@@ -1,3 +1,4 @@
+import signal
 import threading
 import time
 
@@ -69,7 +70,7 @@ def test_out_and_in_while_training_loses_and_repeats_nothing(cluster, training):
     newcomer = servers.add()
     for parameters in running.parameters:
         parameters.connect(dict(servers.addresses))
-    assert len(rescale(servers, [0, 1, newcomer])) > 20
+    assert rescale(servers, [0, 1, newcomer])
     held = {s: len(columns) for s, columns in servers.columns().items()}
     assert sorted(held.values()) == [25, 25, 26]
     time.sleep(0.3)
@@ -198,10 +199,41 @@ def test_a_copy_that_somebody_thawed_meanwhile_is_dropped(cluster, training, mon
     assert worker.progress(1000) == 256
 
 
-def test_a_source_short_of_cpu_gives_several_buckets_for_one_freeze():
-    groups = migration._groups(LAYOUT, {0: 0, 1: 0, 2: 1, 3: 0, LAYOUT.buckets: 0, LAYOUT.buckets + 1: 0})
-    assert migration._take(groups, 1) == (0, (LAYOUT.buckets, LAYOUT.buckets + 1))
-    assert migration._take(groups, 2) == (0, (0, 1))
-    assert migration._take(groups, 4) == (1, (2,))
-    assert migration._take(groups, 8) == (0, (3,))
+def test_a_source_with_a_tenth_of_its_cpu_is_emptied_while_training_goes_on(cluster, training):
+    servers = cluster(LAYOUT)
+    running = Training(servers, training)
+    newcomer = servers.add()
+    for parameters in running.parameters:
+        parameters.connect(dict(servers.addresses))
+    time.sleep(0.5)
+    hot, over = servers.processes[0].child, threading.Event()
+
+    def throttle():
+        while not over.wait(0.01):
+            hot.send_signal(signal.SIGSTOP)
+            time.sleep(0.09)
+            hot.send_signal(signal.SIGCONT)
+
+    thread = threading.Thread(target=throttle)
+    thread.start()
+    try:
+        steps = rescale(servers, [1, newcomer])
+    finally:
+        over.set()
+        thread.join()
+    assert servers.columns()[0] == []
+    assert len(steps) < 20, "of some 38 columns"
+    samples = running.finish()
+    assert samples
+    assert (servers.samples() == samples).all()
+
+
+def test_a_source_short_of_cpu_gives_several_columns_for_one_freeze():
+    slices = (LAYOUT.buckets, LAYOUT.buckets + 1)
+    wanted = {0: 0, 1: 0, 2: 1, 3: 0, **dict.fromkeys(slices, 0)}
+    bytes_of = np.full(LAYOUT.buckets, 100)
+    groups = migration._groups(LAYOUT, wanted)
+    assert [migration._take(groups, bytes_of, 0) for _ in range(5)] == [slices, (0,), (2,), (1,), (3,)]
+    groups = migration._groups(LAYOUT, wanted)
+    assert [migration._take(groups, bytes_of, 250) for _ in range(3)] == [(*slices, 0, 1), (2,), (3,)]
     assert groups == []
