@@ -39,6 +39,8 @@ _ASK_SERVERS_S = 1.0
 _PATIENCE_S = 8.0
 """A push or pull that nobody takes comes back after so long, to see whether the pod is to leave."""
 _EVALUATION_KEPT_S = 60.0
+_PULL_AGAIN_S, _PULL_PAUSE_S = 20.0, 0.3
+"""of an evaluation that meets a server that is just leaving"""
 _HOPELESS_SHARDS = 5
 """So many shards failing one after another, none before them trained: it is the code, not the data."""
 
@@ -262,8 +264,17 @@ class Worker:
     def _pull(self, keys: KeyBatch) -> tuple[F32, F32, F32]:
         if self._parameters is None:
             raise BusError("the worker is not connected to the parameter servers yet; ask again")
-        pulled = self._parameters.pull(keys)
-        return pulled.rows, pulled.dense, pulled.state
+        deadline_s = time.monotonic() + _PULL_AGAIN_S
+        while True:
+            try:
+                pulled = self._parameters.pull(keys)
+            except (ServerLost, OwnershipUnknown) as error:
+                # one that has just left, its part moved: whoever has it now is found on the next try
+                log.warning("pull for an evaluation: %s", error)
+                if time.monotonic() > deadline_s or self._pod.leaving.wait(_PULL_PAUSE_S):
+                    raise
+            else:
+                return pulled.rows, pulled.dense, pulled.state
 
     def _hand_in(self) -> None:
         """Report the last shard on leaving; what the reply leases goes back at once."""

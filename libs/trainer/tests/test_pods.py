@@ -163,6 +163,13 @@ def test_buckets_move_to_a_new_server_while_a_worker_trains(make: Any):
     refused = cluster.ask("ps-1", unknown)
     assert not refused.accepted
     assert "ps-7" in refused.detail
+    # found by `stretto chaos --seed 10`: a hot server was replaced while the finished job was evaluated
+    cluster.kill("ps-0")
+    assert cluster.ask("worker-0", requests.EvaluateModel(job="tiny", samples=3000)).state == "running"
+    wait_for(lambda: "pull for an evaluation: parameter server ps-0" in cluster.log("worker-0"), 30)
+    del cluster.servers[0]
+    cluster.announce()
+    assert evaluated(cluster, "worker-0", 3000).samples == 3000
 
 
 # --- checkpoints ---------------------------------------------------------------------------------------------
