@@ -172,10 +172,11 @@ class Course:
 
     async def _moment(self, planned: Planned) -> None:
         record = self.world.record
-        if planned.during == "migration":
+        if planned.during:
             if not await until(lambda: record.over or record.migration is not None, MOMENT_S, 0.005):
                 raise NotNow("no migration was going on")
-            await asyncio.sleep(0.6 * planned.chance)  # anywhere in it
+            if planned.during == "migration":
+                await asyncio.sleep(0.6 * planned.chance)
             self._still()
 
     def _still(self) -> None:

@@ -21,7 +21,8 @@ APART = 0.004
 """between a change of the plan and what waits for its migration"""
 
 Capability = Literal["memory-folder"]
-Moment = Literal["", "migration"]
+Moment = Literal["", "migration", "migration-start"]
+"""what is waited for: a migration, and then any moment in it; or just its beginning"""
 ANY = "any"
 
 
@@ -61,7 +62,7 @@ KINDS: dict[str, Kind] = {
     "ps-hot": Kind("a parameter server throttled to 3 % of a core", 1, (6.0, 9.0)),
     "mover-kill": Kind(
         "kill -9 of the parameter server that takes buckets, between freeze and flip", 1.5, restores=True,
-        during="migration",
+        during="migration-start",
     ),
     "actuator-kill-migrating": Kind(
         "kill -9 of the actuator while parameters move", 1.5, during="migration", service="actuator"
@@ -168,8 +169,8 @@ def draw(seed: int, intensity: Intensity, kinds: list[str]) -> Schedule:
     dice = random.Random(f"stretto-chaos 1 {seed} {intensity}")  # a text: hashed by SHA-512, the same everywhere
     measure = _MEASURES[intensity]
     chosen = _kinds(dice, measure, kinds)
-    waiting = [name for name in chosen if KINDS[name].during == "migration"]
-    free = [name for name in chosen if KINDS[name].during != "migration"]
+    waiting = [name for name in chosen if KINDS[name].during]
+    free = [name for name in chosen if not KINDS[name].during]
     # what waits for a migration needs a change that causes one; else migrations and workers take turns by lot
     changes = ["scale-ps"] * len(waiting)
     while len(changes) < measure.changes:
