@@ -351,57 +351,6 @@ def test_no_body_at_all_makes_the_gateway_fail(gateway: Running, body: bytes, ki
         problem(answer)
 
 
-def parse_frames(text: str) -> list[tuple[int, str]]:
-    frames = [dict(line.split(": ", 1) for line in frame.splitlines()) for frame in text.strip().split("\n\n")]
-    return [(int(frame["id"]), frame["event"]) for frame in frames if "id" in frame]
-
-
-def publish_progress(gateway: Running, job: str, numbers: range) -> None:
-    async def publish() -> None:
-        client = await gateway.operator()
-        for number in numbers:
-            await client.publish(
-                w.JobProgressed(
-                    job=job, samples_done=number, samples_total=1000, epoch=0, samples_per_s=1.0, shards_leased=1,
-                    shards_requeued_total=0,
-                )
-            )  # fmt: skip
-        await client.close()
-
-    asyncio.run(publish())
-
-
-def test_an_event_stream_resumes_where_it_broke_and_goes_on_live(gateway: Running) -> None:
-    document = spec()
-    job = document["name"]
-    with gateway.http() as http:
-        http.post("/jobs", json=document)
-        publish_progress(gateway, job, range(1, 6))
-        everything = parse_frames(http.get(f"/jobs/{job}/events", params={"follow": False}).text)
-        assert [name for _, name in everything] == ["job-submitted"] + ["job-progressed"] * 5
-        sequences = [seq for seq, _ in everything]
-        assert sequences == sorted(set(sequences))
-        gateway.restart()  # the stream is the bus's: another gateway continues it
-    with gateway.http() as http:
-        got: list[int] = []
-        later = threading.Timer(0.3, publish_progress, (gateway, job, range(6, 9)))
-        later.start()
-        headers = {"Last-Event-ID": str(sequences[2])}
-        with http.stream("GET", f"/jobs/{job}/events", headers=headers) as response:
-            assert response.headers["content-type"].startswith("text/event-stream")
-            for line in response.iter_lines():
-                if line.startswith("id: "):
-                    got.append(int(line[4:]))
-                if len(got) == 6:
-                    break
-        later.join()
-        assert got[:3] == sequences[3:]
-        rest = parse_frames(http.get("/events", params={"follow": False, "job": job, "after": sequences[-1]}).text)
-        assert [seq for seq, _ in rest] == got[3:]
-        named = parse_frames(http.get(f"/jobs/{job}/events", params={"follow": False, "event": "job-submitted"}).text)
-        assert named == [everything[0]]
-
-
 def test_a_port_that_is_taken_is_a_sentence(gateway: Running) -> None:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("STRETTO_")}
     environment |= gateway.server.environment("gateway")
