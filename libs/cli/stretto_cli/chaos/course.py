@@ -188,9 +188,8 @@ class Course:
         planned, record = happening.planned, self.world.record
         fault = FAULTS[planned.kind](planned, self.world)
         self._faults.append(fault)
-        began_s = time.time()
-        happening.on = await fault.inject()
-        happening.at_s = began_s
+        happening.on = await fault.inject()  # which may have to look for its moment first
+        happening.at_s = time.time()
         self.tell(f"[red]{planned.number}. {KINDS[planned.kind].title}[/red]: {happening.on}")
         await until(lambda: bool(record.ended), planned.lasts_s, LOOK_S)
         happening.well = await fault.heal()
