@@ -105,6 +105,27 @@ async def test_who_was_frozen_goes_on_when_it_is_healed_and_when_it_is_released(
         assert await until(lambda name=name: place.status(name) != psutil.STATUS_STOPPED, 5)
 
 
+class Silent:
+    """A bus on which nobody answers."""
+
+    async def call_pod(self, *asked: object) -> None:
+        await asyncio.sleep(600)
+
+
+async def test_a_mover_that_was_stopped_to_look_goes_on_when_the_run_is_interrupted_there(place: Place) -> None:
+    place.pod("ps-2", "ps")
+    place.world.client = cast("Any", Silent())
+    place.record.migration = {"sources": ["ps-0"], "destinations": ["ps-2"]}
+    fault = place.fault("mover-kill")
+    striking = asyncio.create_task(fault.inject())
+    assert await until(lambda: place.status("ps-2") == psutil.STATUS_STOPPED, 5)
+    striking.cancel()
+    fault.release()
+    with pytest.raises(asyncio.CancelledError):
+        await striking
+    assert await until(lambda: place.status("ps-2") != psutil.STATUS_STOPPED, 5)
+
+
 @pytest.mark.parametrize(("kind", "role"), [("worker-slow", "worker"), ("ps-hot", "ps")])
 async def test_a_throttled_pod_stops_and_runs_in_turn_and_runs_in_the_end(place: Place, kind: str, role: str) -> None:
     place.pod(f"{role}-0", role)

@@ -146,10 +146,15 @@ class KillMover(KillServer):
             for taker in migration["destinations"]:
                 processes = self.world.processes(taker)
                 send(processes, signal.SIGSTOP)
-                givers = [await self.world.ownership(pod) for pod in migration["sources"] if pod != taker]
-                if any(owned and 2 in (*owned.buckets, *owned.slices) for owned in givers):
+                frozen = False
+                try:
+                    givers = [await self.world.ownership(pod) for pod in migration["sources"] if pod != taker]
+                    frozen = any(owned and 2 in (*owned.buckets, *owned.slices) for owned in givers)
+                finally:  # also when the run is interrupted while a giver is asked
+                    if not frozen:
+                        send(processes, signal.SIGCONT)
+                if frozen:
                     return taker, True
-                send(processes, signal.SIGCONT)
             await asyncio.sleep(0.003)
         return self.world.pod("ps", self.planned.chance, self._destinations()), False
 
