@@ -72,21 +72,24 @@ def evaluate_part(
     pull: Pull,
     samples: range,
     partition: str = "",
-    keep_going: Callable[[], bool] = lambda: True,
+    go_on: Callable[[int], bool] = lambda passed: True,
     batch_size: int = 4096,
 ) -> PartialEvaluation | None:
     """What adds up to an evaluation with what others find on other samples; None when told to stop before its end.
 
+    go_on: hears after each batch how many samples are evaluated, and says whether to.
+
     The bins of scores are equal steps of the logit, which spreads the small probabilities of rare clicks; the area
     under the curve that is computed from them ties what falls into one bin. Raises DataError.
     """
-    loss_sum, counts = 0.0, np.zeros((2, SCORE_BINS), np.int64)
+    passed, loss_sum, counts = 0, 0.0, np.zeros((2, SCORE_BINS), np.int64)
     for label, score in _predictions(program, pull, samples, batch_size, partition):
         loss_sum += log_loss(label, score) * len(label)
         p = np.clip(score.astype(np.float64), _EPSILON, 1 - _EPSILON)
         bins = ((np.log(p) - np.log1p(-p) + _LOGIT_MOST) * (SCORE_BINS / (2 * _LOGIT_MOST))).astype(np.int64)
         np.add.at(counts, ((label > 0.5).astype(np.int64), np.clip(bins, 0, SCORE_BINS - 1)), 1)
-        if not keep_going():
+        passed += len(label)
+        if not go_on(passed):
             return None
     return PartialEvaluation(
         samples=len(samples),

@@ -236,14 +236,15 @@ class Worker:
         """A part of an evaluation that others take part in; nobody's step is the longer for it."""
         from .evaluate import evaluate_part
 
-        def keep_going() -> bool:
+        def go_on(passed: int) -> bool:
+            self._leases.passed(passed)  # else it would be taken for one that hangs
             return not self._pod.leaving.is_set() and self._leases.current
 
         samples = range(shard.start, shard.start + shard.length)
         attributes = {"shard": shard.id, "start": shard.start, "length": shard.length}
         with self._pod.tracing.span("evaluate shard", attributes=attributes):
             try:
-                found = evaluate_part(self.program, self._pull, samples, shard.partition, keep_going)
+                found = evaluate_part(self.program, self._pull, samples, shard.partition, go_on)
             except DataError as error:
                 log.error("held-out shard %d failed: %s", shard.id, error)
                 self._leases.release(0, failure=str(error))

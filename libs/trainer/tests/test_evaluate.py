@@ -62,7 +62,10 @@ def test_parts_of_an_evaluation_add_up_to_the_whole():
     assert running.over
     assert (running.samples, running.loss) == (20_000, pytest.approx(whole.loss, rel=1e-6))
     assert running.auc == pytest.approx(whole.auc, abs=2e-4)
-    assert evaluate_part(program, pull, range(9000), keep_going=lambda: False) is None
+    assert evaluate_part(program, pull, range(9000), go_on=lambda passed: False) is None
+    told: list[int] = []
+    assert evaluate_part(program, pull, range(9000), go_on=lambda passed: not told.append(passed)) is not None
+    assert told == [4096, 8192, 9000]  # what its lease is kept by
     score[17] = np.nan
     with pytest.raises(DataError, match="1 of 1000 predictions are not finite"):
         evaluate_part(program, pull, range(1000))

@@ -62,6 +62,19 @@ def test_held_out_shards_go_round_once_so_many_more_samples_are_done_and_enter_n
     assert measured.loss == pytest.approx(0.5)
 
 
+def test_a_part_that_takes_long_stays_with_who_gets_on_with_it_and_not_with_who_hangs() -> None:
+    desk = Evaluated()
+    hangs = desk.lease("worker-1")
+    desk.lease("worker-2")
+    answers: list[str] = []
+    for passed in range(1, 80):
+        parts = (("worker-0", desk.first, passed), ("worker-1", hangs, 0))
+        answers = [desk.tell(HeartbeatReceived(name, part.id, part.attempt, at)).answer for name, part, at in parts]
+        desk.pass_time(2)
+    assert answers == ["ok", "stale"]
+    assert not desk.report("worker-0", desk.first, found(desk.first)).stale
+
+
 def test_a_lost_workers_part_is_evaluated_again_and_its_late_word_counts_for_nothing() -> None:
     desk = Evaluated()
     second = desk.lease("worker-1")
