@@ -19,6 +19,7 @@ from stretto_runtime.server import credentials
 from stretto_runtime.telemetry import configure_logs
 
 from .. import embedded, figures
+from ..client import Gateway, locate
 from ..commands.cluster import start_detached
 from ..errors import CliError
 from ..options import print_json
@@ -135,8 +136,17 @@ class _Runs:
             await self._ready(world)
             samples = self.wish.samples or samples_for(self.wish.intensity)
             return await Course(world, schedule, self.story.tell).run(job.spec(name, self.wish.model, samples))
+        except asyncio.CancelledError:
+            if self.wish.folder is not None:  # an installation of our own is taken down with all its jobs
+                await asyncio.to_thread(self._end, name)
+            raise
         finally:
             await client.close()
+
+    def _end(self, name: str) -> None:
+        """Leave no job of ours behind."""
+        with contextlib.suppress(CliError), Gateway(*locate(self.folder, None, None)) as gateway:
+            gateway.cancel(name, "the chaos run was interrupted")
 
     async def _ready(self, world: World) -> None:
         """The last fault of the job before may not be over: nothing of it is to be this job's."""

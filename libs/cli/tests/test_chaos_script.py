@@ -1,0 +1,26 @@
+"""What a chaos run leaves behind in an installation that is not its own."""
+
+import asyncio
+import json
+
+from stretto_cli.chaos.schedule import Intensity
+from stretto_cli.chaos.script import Wish, _Runs
+from stretto_cli.chaos.world import until
+from stretto_cli.story import Story
+
+from .conftest import Installed
+
+
+def status_of(installed: Installed, prefix: str) -> str:
+    jobs = json.loads(installed.stretto("jobs", "-o", "json").stdout)
+    return next((job["status"] for job in jobs if job["name"].startswith(prefix)), "")
+
+
+async def test_a_run_that_is_interrupted_ends_its_job_in_the_installation_of_the_user(installed: Installed) -> None:
+    wish = Wish(7, 1, 1, Intensity.CALM, (), (), "wide_deep", None, installed.folder, None)
+    running = asyncio.create_task(_Runs(wish, installed.folder, None, Story(quiet=True))._one(81, None))
+    assert await until(lambda: asyncio.to_thread(lambda: status_of(installed, "calm-81-") == "submitted"), 20)
+    running.cancel()
+    await asyncio.wait([running])
+    assert running.cancelled()
+    assert status_of(installed, "calm-81-") == "cancelled"
