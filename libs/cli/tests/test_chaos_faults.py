@@ -162,6 +162,19 @@ def stored(place: Place, number: int) -> tuple[Path, Path]:
     return file, copy
 
 
+async def test_nothing_is_damaged_where_another_copy_would_do_or_there_is_nobody_to_kill(place: Place) -> None:
+    stored(place, 1)
+    newest = stored(place, 2)
+    with pytest.raises(NotNow, match="no parameter server runs"):
+        await place.fault("checkpoint-damage").inject()
+    place.pod("ps-0", "ps")
+    manifest = newest[0].with_name("manifest.json")
+    manifest.write_text(manifest.read_text().replace("file:", "cache:"))
+    with pytest.raises(NotNow, match="copy in the cache"):
+        await place.fault("checkpoint-damage").inject()
+    assert [path.read_bytes() for path in newest] == [bytes(3000)] * 2
+
+
 @pytest.mark.parametrize("chance", [0.0, 0.1])
 async def test_every_copy_of_the_newest_checkpoint_is_damaged_and_the_one_before_left(
     place: Place, chance: float

@@ -121,7 +121,10 @@ class DamageCheckpoint(KillServer):
         complete = self.world.checkpoints()
         if len(complete) < 2:
             raise NotNow("no two checkpoints are complete yet")
-        newest = complete[-1]
+        newest = [image for image in complete[-1] if not image.cached]
+        if not newest:
+            raise NotNow("every image of the newest checkpoint has a copy in the cache, which is out of reach")
+        self._victim()  # who is passed over has damaged nothing
         image = newest[int(self.planned.chance * len(newest))]
         how = _truncate if self.planned.chance * 7 % 1 < 0.5 else _flip
         done = how([image.stored, *image.in_memory])
