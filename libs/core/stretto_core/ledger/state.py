@@ -164,7 +164,7 @@ class LedgerState:
         if gap_s > deaf_after_s and self.heard_at_s:
             for worker in self.workers.values():
                 worker.heard_at_s += gap_s
-                worker.moved_at_s += gap_s
+                worker.moved_at_s += gap_s if worker.moved_at_s else 0.0  # 0 says that it is not known
         if gap_s > 0:
             self.heard_at_s = now
 

@@ -182,6 +182,19 @@ def test_a_worker_that_hangs_while_its_heart_beats_loses_its_shard_to_who_would_
     assert desk.lease("worker-1").id == hangs.id
 
 
+def test_of_a_snapshot_that_did_not_say_when_a_worker_got_on_an_outage_makes_nobody_hang() -> None:
+    desk = Desk()
+    shard = desk.lease("w")
+    desk.next("v")
+    desk.ledger.state.workers["w"].moved_at_s = 0.0  # as migrated
+    desk.now += 60
+    desk.next("v")  # the first word after an outage
+    desk.pass_time(1)
+    lease = desk.ledger.state.workers["w"].lease
+    assert lease is not None
+    assert lease.id == shard.id
+
+
 def test_a_straggler_gets_shards_that_take_it_as_long_as_its_peers() -> None:
     desk = Desk(DataSpec(10_000, 10, 8))
     shard = desk.lease("worker-0")
