@@ -8,7 +8,7 @@ number: those who are there are known only then.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Literal
@@ -20,7 +20,6 @@ FIRST_AT, LAST_AT = 0.06, 0.84
 APART = 0.004
 """between a change of the plan and what waits for its migration"""
 
-Capability = Literal["memory-folder"]
 Moment = Literal["", "migration", "migration-start"]
 """what is waited for: a migration, and then any moment in it; or just its beginning"""
 ANY = "any"
@@ -39,7 +38,7 @@ class Kind:
     """A kind of fault or of planned change. ``lasts_s``: least and most seconds until it is healed.
 
     ``restores``: the job goes back to a checkpoint, which costs more than all others. ``service``: the process that is
-    meant; ANY: drawn. ``needs``: what the installation must have. ``weight``: how often it is drawn.
+    meant; ANY: drawn. ``weight``: how often it is drawn.
     """
 
     title: str
@@ -48,7 +47,6 @@ class Kind:
     restores: bool = False
     during: Moment = ""
     service: str = ""
-    needs: Capability | None = None
     planned: bool = False
 
 
@@ -72,7 +70,7 @@ KINDS: dict[str, Kind] = {
     "service-stop": Kind("a service stopped in good order", 1, service=ANY),
     "bus-kill": Kind("kill -9 of nats-server", 2, service="nats"),
     "redis-kill": Kind("kill -9 of redis-server", 0.7, service="redis"),
-    "shm-full": Kind("shared memory full", 0.7, (5.0, 8.0), needs="memory-folder"),
+    "shm-full": Kind("shared memory full", 0.7, (5.0, 8.0)),
     "checkpoint-damage": Kind("the newest checkpoint damaged, then kill -9 of a parameter server", 1.2, restores=True),
     "scale-workers": Kind("another number of workers", planned=True),
     "scale-ps": Kind("another number of parameter servers: a live migration", planned=True),
@@ -140,23 +138,10 @@ class Schedule:
         }
 
 
-def kinds_for(
-    capabilities: Iterable[Capability], only: Iterable[str] = (), without: Iterable[str] = ()
-) -> tuple[list[str], dict[str, str]]:
-    """Kinds of faults that can be drawn, and why others cannot."""
-    can, chosen, left_out = set(capabilities), set(only), set(without)
-    refused: dict[str, str] = {}
-    for name in FAULTS:
-        need = KINDS[name].needs
-        if (chosen and name not in chosen) or name in left_out:
-            continue
-        if need is not None and need not in can:
-            refused[name] = _MISSING[need]
-    usable = [n for n in FAULTS if (not chosen or n in chosen) and n not in left_out and n not in refused]
-    return usable, refused
-
-
-_MISSING: dict[Capability, str] = {"memory-folder": "the folder of shared memory is not one that can be filled"}
+def kinds_for(only: Collection[str] = (), without: Collection[str] = ()) -> list[str]:
+    """Kinds of faults that are wished for. What cannot be done here is drawn too, and passed over when it is due: else
+    a seed would bring another schedule on another machine."""
+    return [name for name in FAULTS if (not only or name in only) and name not in without]
 
 
 def samples_for(intensity: Intensity) -> int:

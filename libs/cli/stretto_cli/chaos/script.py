@@ -27,7 +27,7 @@ from ..story import Story, interruptible, take_down
 from . import job, report, timeline
 from .course import Course, Outcome
 from .record import Record
-from .schedule import KINDS, Capability, Intensity, Schedule, draw, kinds_for, samples_for
+from .schedule import Intensity, Schedule, draw, kinds_for, samples_for
 from .world import World
 
 MEMORY_BYTES = 256 << 20
@@ -92,10 +92,7 @@ class _Runs:
     async def all(self) -> Json:
         """Returns the report, which is written anew after each of them: who interrupts the rest keeps what there is."""
         wish, story = self.wish, self.story
-        capabilities: list[Capability] = ["memory-folder"] if self.memory is not None else []
-        kinds, refused = kinds_for(capabilities, wish.only, wish.without)
-        for kind, reason in refused.items():
-            story.tell(f"[dim]left out: {KINDS[kind].title}, {reason}[/dim]")
+        kinds = kinds_for(wish.only, wish.without)
         seeds = range(wish.seed, wish.seed + wish.schedules)
         schedules = [*[None] * wish.undisturbed, *(draw(seed, wish.intensity, kinds) for seed in seeds)]
         outcomes: list[Outcome] = []
