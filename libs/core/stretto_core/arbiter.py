@@ -176,10 +176,10 @@ class ArbiterMachine:
         others: Sequence[Alternative] = (),
     ) -> PlanDecided:
         previous, before = job.plan, job.throughput or None
+        job.answered(kind, plan)
         job.before, job.plan = job.before if job.applying else previous, plan
         job.version += 1
         job.applying, job.changed_s = True, now
-        job.proposal = job.refused = job.candidates = None
         free = self.free()
         return PlanDecided(
             job=job.job,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from stretto_core.arbitration import claim, same_shape
-from stretto_core.jobs import CandidatesComputed, PlanProposed, PlanRefused
+from stretto_core.jobs import CandidatesComputed, PlanKind, PlanProposed, PlanRefused
 from stretto_core.selection import Objective
 from stretto_core.types import NOTHING, JobProfile, Plan, Resources
 
@@ -89,6 +89,14 @@ class JobState:
     def requested(self) -> bool:
         """Whether a user's wish waits to be decided: no other takes its place."""
         return self.proposal is not None and self.proposal.kind == "requested"
+
+    def answered(self, kind: PlanKind, plan: Plan) -> None:
+        """What was wanted of the plan before ``plan``. A user's wish waits for an answer of its own; where the memory
+        needs more servers meanwhile, it is one for no fewer."""
+        wish = self.proposal if self.requested and kind != "requested" else None
+        if wish is not None and self.plan is not None and plan.ps > self.plan.ps:
+            wish = replace(wish, plan=replace(wish.plan, ps=max(wish.plan.ps, plan.ps)))
+        self.proposal, self.refused, self.candidates = wish, None, None
 
     def had_before(self, plan: Plan) -> bool:
         """Whether the job ran with these counts and cores; memory makes no other plan of it."""

@@ -152,6 +152,20 @@ def test_a_server_that_is_killed_before_its_plan_is_applied_gets_more() -> None:
     assert not job.applying
 
 
+@pytest.mark.parametrize(("needed", "servers"), [(2 * GIB, 1), (20 * GIB, 2)])
+def test_a_user_s_wish_outlives_a_decision_on_memory(needed: int, servers: int) -> None:
+    """Decided while the wish waited for a change to be applied, it took its place: the user never got an answer."""
+    machine = arbiter()
+    started(machine, p=plan(memory=GIB))
+    (first,) = facts(machine, PlanProposed("a", "measure", plan(2, memory=GIB), 0.1, ("r",)), 1.0)
+    assert facts(machine, PlanProposed("a", "requested", plan(3, memory=GIB), 0.0, ("r",)), 2.0) == []
+    (second,) = facts(machine, OomForecast("a", "grow", needed, "grows"), 3.0)
+    assert (first.kind, second.kind, second.plan.ps) == ("measure", "memory", servers)
+    (third,) = facts(machine, PlanApplied("a", second.version, second.plan, 1.0), 4.0)
+    assert (third.kind, third.plan) == ("requested", replace(second.plan, workers=3))
+    assert facts(machine, PlanApplied("a", third.version, third.plan, 1.0), 5.0) == []
+
+
 def test_memory_is_given_back_only_after_a_while_and_only_if_it_is_worth_it() -> None:
     machine = arbiter()
     started(machine, p=plan(memory=8 * GIB))
