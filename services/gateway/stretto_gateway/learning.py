@@ -67,6 +67,10 @@ class Wanted:
 def arrival(view: JobView, wanted: Wanted) -> w.DataArrived | None:
     """The event that says it; None: all of it is known already. Raises Problem for what cannot be."""
     job, data = view.name, view.data
+    names = [part.name for part in wanted.partitions]
+    if (twice := next((name for name in names if names.count(name) > 1), None)) is not None:
+        raise Problem(422, "twice", f"{twice} is there {names.count(twice)} times", field="partitions", value=twice,
+                      remedy="each partition once, with its total")  # fmt: skip
     news = tuple(part for part in wanted.partitions if data.partitions.get(part.name) != _shown(part))
     for part in news:
         known = data.partitions.get(part.name)

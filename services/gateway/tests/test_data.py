@@ -37,6 +37,7 @@ def test_data_are_added_once_however_often_it_is_said_and_closing_is_final(gatew
             ({"partitions": [{"name": "test", "samples": 1}]}, 409, "partition"),
             ({"partitions": [{"name": "a b", "samples": 1}]}, 400, "partitions.0.name"),
             ({"partitions": [{"name": "a", "samples": 0}]}, 400, "partitions.0.samples"),
+            ({"partitions": [{"name": "c", "samples": 9}, {"name": "c", "samples": 5}]}, 422, "partitions"),
             ({"partitions": [{"name": f"p{n}", "samples": 1} for n in range(999)]}, 409, "partition"),
         ]
         for body, status, field in refused:
