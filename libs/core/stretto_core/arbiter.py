@@ -55,7 +55,7 @@ SHRINK_GAIN_MIN = 0.1
 class ArbiterMachine:
     """Decides plans; one for the whole cluster."""
 
-    version = 2
+    version = 3
 
     def __init__(
         self,

@@ -95,7 +95,7 @@ class PlanState:
 class PlanMachine:
     """Warm start, exploration, then the Pareto front whenever it moved; one per job."""
 
-    version = 2
+    version = 3
 
     def __init__(
         self,
