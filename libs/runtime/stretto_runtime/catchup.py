@@ -21,7 +21,7 @@ STALLED_S = 2.0
 
 
 class LaneTail(Tail):
-    """Of several; together they may hold about as much as one."""
+    """Of several, each of which may hold half as much as a single one."""
 
     most_waiting = QUEUE_MESSAGES // 2
 
@@ -96,7 +96,7 @@ class LongTail:
                 await lane.fill()
             heads = sorted((lane.waiting[0].seq, index) for index, lane in enumerate(self._lanes) if lane.waiting)
             if any(not lane.done and not lane.waiting for lane in self._lanes):  # it may bring the next
-                await self._wait(bool(taken))
+                await self._wait()
                 return taken
             if not heads:
                 self._next = self._end + 1
@@ -107,13 +107,16 @@ class LongTail:
             while waiting and waiting[0].seq < bound and len(taken) < limit:
                 taken.append(waiting.popleft())
             self._next = taken[-1].seq + 1
+            self._get_on()
         return taken
 
-    async def _wait(self, got: bool) -> None:
-        """Nothing more for now; for too long, and one consumer goes on from here."""
-        if got and self._stalled is not None:
+    def _get_on(self) -> None:
+        if self._stalled is not None:
             self._stalled.cancel()
-            self._stalled = None
+        self._stalled, self._give_up = None, False
+
+    async def _wait(self) -> None:
+        """Nothing more for now; for too long, and one consumer goes on from here."""
         if self._give_up:
             await self._arrive()
         elif self._stalled is None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import deque
+from typing import Any
 
 import pytest
 from runtime_counting import add
@@ -81,6 +83,36 @@ async def test_a_filter_whose_messages_expire_holds_nobody_up(client: Client, mo
     assert await taken(long, plain.backlog) == await taken(plain, plain.backlog)
     await long.close()
     await plain.close()
+
+
+class Present:
+    """A lane that has always something."""
+
+    done = ready = True
+
+    def __init__(self, first: int) -> None:
+        self.waiting = deque(Stored(seq, 0.0, "", {}, b"") for seq in range(first, 1000, 2))
+
+    async def fill(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+async def test_who_gets_full_batches_for_long_is_not_taken_for_stalled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wait at the beginning was counted on: two seconds later the expensive consumer took over, far from the end."""
+    monkeypatch.setattr(catchup, "STALLED_S", 0.02)
+    lanes: list[Any] = [Present(0), Present(1)]
+    bus: Any = None  # to open another consumer would fail
+    long = LongTail(bus, EVENTS, FILTERS, 0, 5000, lanes)
+    kept, lanes[0].waiting, lanes[0].done = lanes[0].waiting, deque[Stored](), False
+    assert await long.take(10) == []
+    lanes[0].waiting = kept
+    assert [stored.seq for stored in await long.take(10)] == list(range(10))
+    await asyncio.sleep(0.06)
+    assert [stored.seq for stored in await long.take(10)] == list(range(10, 20))
+    lanes[0].waiting = deque[Stored]()
+    assert await long.take(10) == []
+    await long.close()
 
 
 async def test_close_to_the_end_one_consumer_is_enough(client: Client) -> None:
