@@ -39,9 +39,9 @@ class Place:
         return process
 
     def pod(self, name: str, role: str) -> subprocess.Popen[bytes]:
-        process = self.sleeper(name, STRETTO_POD=name)
         home = self.folder / "pods" / JOB / name
         home.mkdir(parents=True)
+        process = self.sleeper(name, STRETTO_POD=name, STRETTO_POD_FOLDER=str(home))
         (home / "pid").write_text(f"{process.pid}\n")
         self.record.pods[name] = Pod(name, role, 0.0)
         return process
@@ -84,7 +84,7 @@ async def test_a_kill_hits_the_pod_that_chance_names_and_no_other(place: Place) 
 
 
 async def test_a_pid_that_is_another_process_by_now_is_not_hit(place: Place) -> None:
-    stranger = place.sleeper("stranger")
+    stranger = place.sleeper("stranger", STRETTO_POD="ps-0", STRETTO_POD_FOLDER="/another/pods/fired/ps-0")
     place.pod("ps-0", "ps")
     (place.folder / "pods" / JOB / "ps-0" / "pid").write_text(str(stranger.pid))
     with pytest.raises(NotNow, match="no parameter server runs"):

@@ -72,10 +72,11 @@ class World:
 
     def processes(self, pod: str) -> list[psutil.Process]:
         """The pod itself and what it has started; not the shell around it, which tells how it ends."""
+        home = self.folder / "pods" / self.record.job / pod
         try:
-            pid = int((self.folder / "pods" / self.record.job / pod / "pid").read_text())
-            process = psutil.Process(pid)
-            if process.status() == psutil.STATUS_ZOMBIE or process.environ().get("STRETTO_POD") != pod:
+            process = psutil.Process(int((home / "pid").read_text()))
+            told = process.environ().get("STRETTO_POD_FOLDER", "")  # names installation, job and pod
+            if process.status() == psutil.STATUS_ZOMBIE or Path(told).resolve() != home.resolve():
                 return []  # the pid is another's by now
             return [process, *process.children(recursive=True)]
         except (OSError, ValueError, psutil.Error):
