@@ -19,6 +19,7 @@ import structlog
 from stretto_core.actuation import claim
 from stretto_core.checkpointing.facts import Attempt, CheckpointState, Restore
 from stretto_runtime import PartitionLost, RuntimeFault
+from stretto_runtime.ending import end
 
 from . import manifest
 from . import observations as seen
@@ -85,8 +86,7 @@ class Taker:
         if self._work is not None:
             _, task = self._work
             self._work = None
-            task.cancel()
-            await asyncio.wait([task])
+            await end(task)
 
     def _in_memory(self) -> tuple[str, ...]:
         """Memory is precious: the newest complete checkpoint stays there, and the one on its way."""

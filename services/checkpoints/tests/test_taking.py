@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
 import stretto_wire as wire
 from stretto_checkpoints import manifest
 from stretto_checkpoints.memory import SharedMemory
@@ -56,7 +57,11 @@ async def test_unforeseen_failure_is_told_until_heard_and_the_taker_ends_with_it
     assert not folder.exists()
 
 
-async def test_a_step_that_is_cancelled_while_it_reserves_memory_leaves_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize("taken_away", [False, True])
+async def test_a_step_that_is_cancelled_while_it_reserves_memory_is_seen_to_its_end(
+    tmp_path: Path, taken_away: bool
+) -> None:
+    """``taken_away``: the job's partition goes while the taker waits for the step that it has cancelled."""
     (tmp_path / "shm").mkdir()
     settings = CheckpointsSettings(state_folder=tmp_path, memory_folder=tmp_path / "shm")
     begun, go_on = threading.Event(), threading.Event()
@@ -85,10 +90,15 @@ async def test_a_step_that_is_cancelled_while_it_reserves_memory_leaves_none(tmp
     state.attempt, state.ended = None, True
     taker.follow(state)
     await asyncio.sleep(0.05)
+    if taken_away:
+        running.cancel()
+        await asyncio.sleep(0.05)
     assert not running.done(), "it waits for what no cancelling stops"
     go_on.set()
-    await asyncio.wait_for(running, 5)
-    assert not list((tmp_path / "shm").iterdir())
+    await asyncio.wait([running], timeout=5)
+    assert running.cancelled() == taken_away
+    left = list((tmp_path / "shm").iterdir())
+    assert bool(left) == taken_away, "whoever has the job frees what it does not want"
 
 
 async def broken_of(url: str, folder: Path) -> Any:
