@@ -3,7 +3,7 @@
 Pure of the bus. An event that a machine refuses or breaks on must leave no half-changed state, and copying the state
 before every event would cost more than handling it. So each key keeps the document it was last saved as and the
 events since; after an exception the machine is built again from those, without the bad event, unless the error
-promises an unchanged state. A snapshot bounds that list (200 events or one second).
+promises an unchanged state. A snapshot bounds that list (``session.snapshot_wait_s``).
 """
 
 from __future__ import annotations
