@@ -39,7 +39,7 @@ class Settings(BaseSettings):
     health_port: int = Field(0, ge=0, le=65535, description="0: any free port, written to run/<service>.json")
     lease_s: float = Field(3.0, ge=1, le=60, description="a replica silent for so long is taken for dead")
     snapshot_inputs: int = Field(200, ge=1, description="snapshot after so many inputs …")
-    snapshot_s: float = Field(1.0, gt=0, le=60, description="… or seconds; large documents, and inputs without outputs, wait up to 30 times as long")
+    snapshot_s: float = Field(1.0, gt=0, le=60, description="… or seconds; 30 times as long if quiet or large")
     journal_ttl_s: int = Field(86400, ge=3600, description="life of journal frames; > the longest outage")
     stream_look_s: float = Field(60.0, gt=0, description="so often the stream's bytes are compared with its bound")
     spans_bytes: int = Field(32 << 20, ge=1 << 16, description="bound of the local span file of one service")
