@@ -7,7 +7,6 @@ that what is said of the end of a stall is right to a few tenths of a second.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -115,9 +114,3 @@ def _trained(reports: Iterable[WorkerReported]) -> list[tuple[Span, int]]:
             if span is not None:
                 found.append((span, after - before))
     return found
-
-
-def value_at(series: Sequence[tuple[float, int]], time_s: float) -> int:
-    """Of a step function given by its (time, value), the value at a time."""
-    index = bisect_right(series, (time_s, 2**63)) - 1
-    return series[index][1] if index >= 0 else 0
