@@ -60,12 +60,15 @@ SPEC = {
 async def test_a_worker_trains_what_arrives_names_what_it_cannot_read_and_evaluates_in_between(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    import tensorflow as tf
     from stretto.engine import ParameterServer as Server
     from stretto.pod import Pod, PodSettings
     from stretto.worker import Worker
 
     (tmp_path / "days_of_a_test.py").write_text(MODEL)
     monkeypatch.syspath_prepend(str(tmp_path))
+    for kind in ("intra", "inter"):  # cannot be changed any more if another test has used TensorFlow in this process
+        monkeypatch.setattr(tf.config.threading, f"set_{kind}_op_parallelism_threads", lambda threads: None)
     server = EmbeddedServer(tmp_path / "nats", secured=False)
     await server.start()
     client = await Client.connect(server.url)
