@@ -38,7 +38,7 @@ from stretto_core.jobs import (
     PlanProposed,
     PlanRefused,
 )
-from stretto_core.machine import Action, Emit
+from stretto_core.machine import Action, Emit, as_it_was
 from stretto_core.selection import (
     Contender,
     Option,
@@ -56,6 +56,7 @@ class ArbiterMachine:
     """Decides plans; one for the whole cluster."""
 
     version = 3
+    migrate = staticmethod(as_it_was)
 
     def __init__(
         self,
@@ -243,9 +244,7 @@ class ArbiterMachine:
         if now - job.changed_s < self.settings.shrink_after_s:
             return []
         job.shrink_to_bytes = 0
-        reason = (
-            f"the forecast needs {target.ps_memory_bytes / GIB:.2f} GiB per PS: {saved / GIB:.2f} GiB are given back"
-        )
+        reason = f"the forecast needs {target.ps_memory_bytes / GIB:.2f} GiB per PS: {saved / GIB:.2f} GiB given back"
         return [self._decide(job, "memory", target, [reason], now)]
 
     # ---- 2 and 3: admission and measurements ------------------------------------------------------------------

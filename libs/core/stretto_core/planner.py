@@ -34,7 +34,7 @@ from stretto_core.jobs import (
     PlanRefused,
     ProfileMeasured,
 )
-from stretto_core.machine import Action, Emit
+from stretto_core.machine import Action, Emit, as_it_was
 from stretto_core.throughput import Configuration, Inputs, throughput
 from stretto_core.types import GIB, JobProfile, Plan, Resources
 from stretto_core.warmstart import PastJob
@@ -96,6 +96,7 @@ class PlanMachine:
     """Warm start, exploration, then the Pareto front whenever it moved; one per job."""
 
     version = 3
+    migrate = staticmethod(as_it_was)
 
     def __init__(
         self,

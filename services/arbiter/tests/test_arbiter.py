@@ -14,7 +14,9 @@ from stretto_core.machine import Tick
 from stretto_core.selection import weighted_greedy
 from stretto_core.types import GIB
 from stretto_runtime import Meta, SettingsFault
+from stretto_runtime.machines import CLUSTER, Machines
 from stretto_runtime.planning import plan_of
+from stretto_runtime.snapshots import Document
 from stretto_wire import events, spec, values
 from stretto_wire.registry import decode, encode
 
@@ -186,3 +188,11 @@ def test_a_refusal_names_what_was_wanted() -> None:
     assert isinstance(refused, events.PlanRefused)
     assert refused.wanted == plan(30)
     assert handlers.to_event(proposal, META) == jobs.PlanProposed("a", "measure", plan_of(plan(30)), 1.0, ("r",))
+
+
+def test_the_plans_that_the_version_before_decided_are_continued() -> None:
+    machines = Machines(Arbiter(ArbiterSettings()))
+    state = b'{"jobs":{},"submitted":3,"last_round_s":7.5}'
+    machines.load({CLUSTER: Document(1, Arbiter.version - 1, state)})
+    machine = machines.slots[CLUSTER].machine
+    assert (machine.state.submitted, machine.state.last_round_s) == (3, 7.5)
