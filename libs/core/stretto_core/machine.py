@@ -9,7 +9,7 @@ command and notebook run the same object (DESIGN, section 4).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 Event = TypeVar("Event", contravariant=True)
 State = TypeVar("State")
@@ -21,7 +21,7 @@ class CoreError(Exception):
     ``unchanged``: raised before the machine changed anything, so nobody has to put its state back.
     """
 
-    unchanged: ClassVar[bool] = False
+    unchanged: bool = False
 
 
 @dataclass(frozen=True, slots=True)

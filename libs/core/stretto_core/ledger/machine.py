@@ -76,9 +76,14 @@ class ShardLedger:
         return {**state, "book": migrated_book(book)} if book else state
 
     def handle(self, event: LedgerEvent, now: float) -> list[Action]:
-        """Advance by one event. LedgerError, with the state unchanged, for a report that cannot be true."""
-        self.state.excuse_own_absence(now, self.settings.deaf_after_s)
-        return self._handlers[type(event)](event, now)
+        """Advance by one event. LedgerError, with the state unchanged unless it says so, for what cannot be true."""
+        st, heard_at_s = self.state, self.state.heard_at_s
+        excused = st.excuse_own_absence(now, self.settings.deaf_after_s)
+        try:
+            return self._handlers[type(event)](event, now)
+        except LedgerError as error:
+            st.heard_at_s, error.unchanged = heard_at_s, not excused
+            raise
 
     @property
     def ticking(self) -> bool:
@@ -254,10 +259,8 @@ class ShardLedger:
         st.evaluating = None
         if not running.samples:
             return []
-        fact = fa.EvaluationMeasured(
-            running.samples_done, book.samples_done, running.samples, running.loss, running.auc
-        )
-        return [Emit(fact)]
+        found_by_all = (running.samples, running.loss, running.auc)
+        return [Emit(fa.EvaluationMeasured(running.samples_done, book.samples_done, *found_by_all))]
 
     # reports ---------------------------------------------------------------------------------------------------
 

@@ -158,15 +158,20 @@ class LedgerState:
         del finished[:ripe]
         return ids
 
-    def excuse_own_absence(self, now: float, deaf_after_s: float) -> None:
-        """Nobody is silent while the ledger itself is deaf: without this, an outage would expire every lease."""
+    def excuse_own_absence(self, now: float, deaf_after_s: float) -> bool:
+        """Nobody is silent while the ledger itself is deaf: without this, an outage would expire every lease.
+
+        Whether it was.
+        """
         gap_s = now - self.heard_at_s
-        if gap_s > deaf_after_s and self.heard_at_s:
+        deaf = gap_s > deaf_after_s and self.heard_at_s > 0
+        if deaf:
             for worker in self.workers.values():
                 worker.heard_at_s += gap_s
                 worker.moved_at_s += gap_s if worker.moved_at_s else 0.0  # 0 says that it is not known
         if gap_s > 0:
             self.heard_at_s = now
+        return deaf
 
     def lease_of(self, name: str, shard_id: int, attempt: int) -> tuple[Shard | None, str]:
         """The lease that a report is of, and the answer to it: ok, stale or unknown."""

@@ -270,6 +270,19 @@ def test_an_offset_that_cannot_be_is_refused_and_changes_nothing() -> None:
     assert desk.lease("worker-0").offset == 0
 
 
+@pytest.mark.parametrize(("away_s", "unchanged"), [(1.0, True), (300.0, False)])
+def test_a_refused_report_is_not_heard(away_s: float, unchanged: bool) -> None:
+    """It left a trace that no snapshot's cursor knows of: the owner and its heir then expired leases at other ticks."""
+    desk = Desk()
+    shard = desk.lease("w")
+    heard_at_s = desk.ledger.state.heard_at_s
+    desk.now += away_s
+    with pytest.raises(LedgerError) as refused:
+        desk.tell(HeartbeatReceived("w", shard.id, 1, 10**6))
+    assert refused.value.unchanged == unchanged, "whoever excuses an absence is to be built again"
+    assert desk.ledger.state.heard_at_s == heard_at_s
+
+
 def test_a_closed_job_leases_nothing() -> None:
     desk = Desk()
     shard = desk.lease("worker-0")
