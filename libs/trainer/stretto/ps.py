@@ -77,6 +77,7 @@ class Agent:
         self._move = Move(self._server)
         self._importing = threading.Lock()
         self._restored = ""  # the manifest that was last imported from, whether or not that went well
+        self._restore_number = 0
         bus = self._pod.bus
         bus.serve(ClaimBuckets, self._claim)
         bus.serve(TakeBuckets, self._take)
@@ -261,6 +262,11 @@ class Agent:
             self._control.columns(),
             request.checkpoint.url,
         )
+        if request.number < self._restore_number:
+            # from a service that was frozen while its heir went on, or one that lay in the queue
+            detail = f"return {request.number} to {url} is late: {self._restore_number} has been asked for since"
+            return ImportStateReply(job=self._job, accepted=False, detail=detail)
+        self._restore_number = request.number
         if has == wanted and url == self._restored:
             return ImportStateReply(job=self._job, accepted=True)  # the request repeated
         if has and (not self._restored or self._control.stats().updates):

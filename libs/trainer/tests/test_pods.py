@@ -210,13 +210,16 @@ def exported(
     return CheckpointRef(id=checkpoint, url=str(manifest), samples=samples, size_bytes=1, ps=len(servers))
 
 
-def imported(cluster: Cluster, reference: CheckpointRef, *servers: int) -> list[requests.ImportStateReply]:
+def imported(
+    cluster: Cluster, reference: CheckpointRef, *servers: int, number: int = 1
+) -> list[requests.ImportStateReply]:
     return [
         cluster.ask(
             f"ps-{index}",
             requests.ImportState(
                 job="tiny",
                 checkpoint=reference,
+                number=number,
                 buckets=tuple(range(64))[position :: len(servers)],
                 slices=tuple(range(12))[position :: len(servers)],
             ),
@@ -256,8 +259,11 @@ def test_servers_that_read_a_newer_checkpoint_go_back_to_the_older_one(make: Any
     assert all(reply.accepted for reply in imported(second, newer, 0, 1))
     assert [book.applied_samples for book in second.books(0, 1)] == [SAMPLES] * 2
     with ThreadPoolExecutor(2) as both:  # asked again while it is at work, by a service that was restarted
-        for replies in both.map(lambda _: imported(second, older, 0, 1), range(2)):
+        for replies in both.map(lambda _: imported(second, older, 0, 1, number=2), range(2)):
             assert all(reply.accepted for reply in replies)
+    for late in imported(second, newer, 0, 1):  # of a service that was frozen meanwhile
+        assert not late.accepted
+        assert "late" in late.detail
     assert [(book.applied_samples, book.rows) for book in second.books(0, 1)] == [(0, 0)] * 2
     second.launch("worker-0")
     finished(second)

@@ -236,7 +236,11 @@ class Taker:
             parts = claim(restore.servers)
             requests = {
                 number: wire.ImportState(
-                    job=self.job, checkpoint=whole.checkpoint, buckets=tuple(buckets), slices=tuple(slices)
+                    job=self.job,
+                    checkpoint=whole.checkpoint,
+                    number=restore.number,
+                    buckets=tuple(buckets),
+                    slices=tuple(slices),
                 )
                 for number, (buckets, slices) in parts.items()
             }

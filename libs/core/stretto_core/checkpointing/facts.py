@@ -200,6 +200,11 @@ class Restore:
     servers: list[int]
     failures: int = 0
 
+    @property
+    def number(self) -> int:
+        """Higher than that of any return before it."""
+        return int(self.id.rpartition(RESTORE)[2])
+
 
 @dataclass(slots=True)
 class CheckpointState:
