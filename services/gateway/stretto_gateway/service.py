@@ -181,18 +181,22 @@ class Gateway:
 
         Whoever says it at the same time is heard one after the other: each word is checked against the one before.
         """
+        aged_out = False
         for _ in range(ATTEMPTS):
             view = self.view(job)
             message = arrival(view, wanted)
             if message is None:
                 return view
-            last = view.data.last_seq
+            last = 0 if aged_out else view.data.last_seq
             digest = hashlib.sha256(w.encode(message)).hexdigest()[:16]
             id_ = f"gateway:{job}:data:{last}:{digest}"
             seq = await self._bus.publish(message, id_, last, self._traceparents.get(job, ""))
-            await self._seen(lambda last=last: self.view(job).data.last_seq > last)
+            known = view.data.last_seq
+            await self._seen(lambda known=known: self.view(job).data.last_seq > known)
             if seq is not None:
                 return self.view(job)
+            # refused, and by nobody's later word: the last one may be older than the stream keeps
+            aged_out = self.view(job).data.last_seq == known
         raise Problem(503, "contended", f"others tell of the data of {job} at the same time", field="job", value=job,
                       remedy="say it again", headers={"Retry-After": "1"})  # fmt: skip
 

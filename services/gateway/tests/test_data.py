@@ -7,6 +7,7 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import nats
 import stretto_wire as w
 from stretto_gateway.projection import Projection
 from stretto_gateway.summaries import STALLED_S, as_of
@@ -127,3 +128,24 @@ def test_evaluations_make_a_learning_curve() -> None:
     assert len(curve) <= 500
     assert (curve[0].samples_done, curve[-1].samples_done, curve[-1].loss) == (2, 1499, 1 / 1499)
     assert [point.time_s for point in curve] == sorted(point.time_s for point in curve)
+
+
+def test_a_word_is_taken_also_when_the_stream_keeps_the_last_one_no_more(gateway: Running) -> None:
+    document = growing()
+    name = document["name"]
+
+    async def age() -> None:
+        assert gateway.server.passwords is not None
+        operator = await nats.connect(
+            gateway.server.url, user="operator", password=gateway.server.passwords["operator"]
+        )
+        assert await operator.jetstream().purge_stream("STRETTO", subject=f"*.evt.v1.gateway.data-arrived.{name}")
+        await operator.close()
+
+    with gateway.http() as http:
+        http.post("/jobs", json=document)
+        assert http.post(f"/jobs/{name}/data", json={"partitions": [{"name": "b", "samples": 5}]}).status_code == 200
+        asyncio.run(age())
+        for _ in range(2):
+            told = http.post(f"/jobs/{name}/data", json={"close": True})
+            assert (told.status_code, told.json()["growing"]) == (200, False), told.text

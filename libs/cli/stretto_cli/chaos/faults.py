@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import time
 from pathlib import Path
@@ -311,9 +310,12 @@ def _all(checkpoints: list[list[Image]]) -> list[Image]:
 
 
 def _truncate(copies: list[Path]) -> str:
+    """By another file in its place: who has mapped the old one reads on, and is not a second victim (SIGBUS)."""
     for copy in copies:
         with contextlib.suppress(OSError):
-            os.truncate(copy, copy.stat().st_size // 2)
+            draft = copy.with_name(f".{copy.name}.half")
+            draft.write_bytes(copy.read_bytes()[: copy.stat().st_size // 2])
+            draft.replace(copy)
     return "truncated"
 
 
