@@ -6,7 +6,7 @@ import json
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from stretto_cli.chaos.schedule import CHANGES, FAULTS, KINDS, Intensity, draw, kinds_for, samples_for
 from stretto_runtime.provision import SERVICES
@@ -41,6 +41,7 @@ def test_the_schedule_of_a_seed_is_the_one_that_it_was() -> None:
 
 
 @given(SEEDS, INTENSITIES, SOME_KINDS)
+@example(0, Intensity.FIERCE, ["worker-kill", "worker-kill-migrating"])  # what waited came after what follows it
 def test_a_schedule_can_be_played(seed: int, intensity: Intensity, kinds: list[str]) -> None:
     schedule = draw(seed, intensity, kinds)
     planned = schedule.planned

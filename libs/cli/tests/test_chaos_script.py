@@ -1,8 +1,9 @@
-"""What a chaos run leaves behind in an installation that is not its own."""
+"""What a chaos run refuses, and what it leaves behind in an installation that is not its own."""
 
 import asyncio
 import json
 
+import pytest
 from stretto_cli.chaos.schedule import Intensity
 from stretto_cli.chaos.script import Wish, _Runs
 from stretto_cli.chaos.world import until
@@ -24,3 +25,18 @@ async def test_a_run_that_is_interrupted_ends_its_job_in_the_installation_of_the
     await asyncio.wait([running])
     assert running.cancelled()
     assert status_of(installed, "calm-81-") == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--model", "deepfm"], "--model deepfm"),
+        (["--only", "ps-kill", "--without", "ps-kill"], "--without takes away every fault"),
+    ],
+)
+def test_what_chaos_cannot_use_is_refused_before_anything_is_asked_or_started(
+    installed: Installed, arguments: list[str], words: str
+) -> None:
+    refused = installed.stretto("chaos", *arguments)
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert words in refused.stderr

@@ -119,6 +119,13 @@ def test_explain_tells_what_was_measured_fitted_considered_and_brought(installed
         assert words in shown, words
 
 
+def test_a_job_that_is_over_is_shown_once_also_where_no_terminal_is(installed: Installed, tmp_path: Path) -> None:
+    name, file = write_spec(tmp_path)
+    installed.stretto("submit", file)
+    installed.stretto("cancel", name)
+    assert installed.stretto("watch", name).stdout.count(f"{name}  cancelled") == 1
+
+
 def test_events_are_one_json_line_each_and_can_be_resumed(installed: Installed, tmp_path: Path) -> None:
     name, file = write_spec(tmp_path)
     installed.stretto("submit", file)

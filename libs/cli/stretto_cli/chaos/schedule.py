@@ -163,7 +163,8 @@ def draw(seed: int, intensity: Intensity, kinds: list[str]) -> Schedule:
     slots = _spread(dice, len(free) + len(changes))
     order = _shuffled(dice, [*free, *changes])
     rows: list[tuple[float, str]] = []
-    for at, name in zip(slots, order, strict=True):
+    for slot, name in zip(slots, order, strict=True):
+        at = max(slot, rows[-1][0]) if rows else slot  # after what waits for the migration before
         rows.append((at, name))
         if name == "scale-ps" and waiting:
             rows.append((at + APART, waiting.pop(0)))

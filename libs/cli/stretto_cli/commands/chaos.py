@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ..chaos.job import MODELS
 from ..chaos.schedule import FAULTS, Intensity
 from ..errors import BadInput
 from ..options import Output, OutputOption, complaints, complete_from, console, example
@@ -28,6 +29,12 @@ def _known(kinds: list[str] | None) -> list[str] | None:
     return kinds
 
 
+def _model(name: str) -> str:
+    if name not in MODELS:
+        raise BadInput(f"--model {name}: give one of {', '.join(MODELS)}")
+    return name
+
+
 def chaos(
     seed: Annotated[int | None, typer.Option(min=0, help="of the schedule; default: a random one")] = None,
     schedules: Annotated[int, typer.Option(min=1, help="so many jobs in turn, with seeds from --seed on")] = 1,
@@ -41,7 +48,7 @@ def chaos(
         list[str] | None,
         typer.Option(autocompletion=complete_from(FAULTS), callback=_known, help="not these faults; repeatable"),
     ] = None,
-    model: Annotated[str, typer.Option(help="wide_deep, xdeepfm or dcn")] = "wide_deep",
+    model: Annotated[str, typer.Option(callback=_model, help="wide_deep, xdeepfm or dcn")] = "wide_deep",
     samples: Annotated[int | None, typer.Option(min=20_000, help="of each job; default: by intensity")] = None,
     folder: Annotated[
         Path | None, typer.Option(help="of an installation that runs, to be tried; default: one of its own")
@@ -61,6 +68,8 @@ def chaos(
     """
     from ..chaos import script
 
+    if only and not set(only) - set(without or ()):
+        raise BadInput("--without takes away every fault that --only names: leave out one of them")
     if folder is not None and not yes:
         _ask(folder)
     wish = script.Wish(

@@ -70,9 +70,10 @@ def watch(
                 view = gateway.job(job)
                 print_json(view, lines=True)
             return
-        if once or not console.is_terminal:
+        over = view["status"] in OVER
+        if once or over or not console.is_terminal:
             console.print(dashboard(view, console.width))
-            if once:
+            if once or over:
                 return
         with Live(_screen(view), console=console, auto_refresh=False, vertical_overflow="crop") as live:
             live.refresh()
