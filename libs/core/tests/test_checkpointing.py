@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
@@ -364,3 +365,26 @@ def test_completion_said_while_parameters_are_lost_takes_no_last_checkpoint() ->
     job.tell(c.JobCompleted())
     assert job.state.attempt is not None
     assert job.state.attempt.final
+
+
+@pytest.mark.parametrize("stage", ["taking", "storing"])
+def test_a_server_that_leaves_is_not_waited_for(stage: str) -> None:
+    """Found by `stretto chaos --seed 5`: the last checkpoint asked a server that had left, for a minute."""
+    job = Job()
+    job.serve(1, (0, 1))
+    job.complete()
+    job.tell(c.JobCompleted())
+    first = job.state.attempt
+    assert first is not None
+    assert first.final
+    if stage == "storing":
+        job.tell(c.Saved(first.id, "l", 1, 1, 0.0, 0.0))
+    job.serve(2, (0, 1, 2))  # one more does not concern it
+    assert job.state.attempt == first
+    job.serve(3, (0, 2))
+    again = job.state.attempt
+    assert again is not None
+    assert (again.final, again.servers) == (True, [0, 2])
+    assert again.id != first.id
+    job.tell(c.Broken(first.id, "no answer"))  # late word of the one that was dropped
+    assert job.state.attempt == again

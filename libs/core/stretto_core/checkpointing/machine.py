@@ -114,6 +114,8 @@ class CheckpointMachine:
         elif st.lost:
             self._begin_restore()
         else:
+            if st.attempt is not None and not set(st.attempt.servers) <= set(event.servers):
+                self._take_again("a parameter server left; it is taken again of those that stay")  # it answers no more
             self._begin_if_due(now)
 
     def _begin_restore(self, failures: int = 0) -> None:
@@ -131,14 +133,18 @@ class CheckpointMachine:
     def _migrates(self, event: MigrationStarted, now: float) -> None:
         st = self.state
         st.migrating = True
-        attempt = st.attempt
-        if attempt is not None and attempt.stage == "taking":  # images of two moments of the layout do not fit
-            self._drop()
-            st.asked = True
-            if attempt.final:
-                st.final_due = True
-            else:
-                self._tell_failed(attempt, "a migration began; it is taken again after it")
+        if st.attempt is not None and st.attempt.stage == "taking":  # images of two moments of the layout do not fit
+            self._take_again("a migration began; it is taken again after it")
+
+    def _take_again(self, reason: str) -> None:
+        attempt = self._drop()
+        if attempt is None:
+            return
+        self.state.asked = True
+        if attempt.final:
+            self.state.final_due = True
+        else:
+            self._tell_failed(attempt, reason)
 
     def _migrated(self, event: MigrationFinished, now: float) -> None:
         self.state.migrating = False
