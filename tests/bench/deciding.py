@@ -18,7 +18,6 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 from collections import Counter
@@ -29,12 +28,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import uvloop
-from stretto_runtime import Client, EmbeddedServer, provision
+from stretto_runtime import Client, EmbeddedServer
 from stretto_runtime.bus import EVENTS
 from stretto_runtime.log import scan
 from stretto_wire import events
 from stretto_wire.base import Message
 
+from tests.bench.bus import fresh_bus
 from tests.bench.fleet import Job, cpu_s, fleet, sent, store
 
 SERVICES = ("profiler", "fitter", "planner", "arbiter")
@@ -88,20 +88,10 @@ def _row(count: int, decisions: Decisions) -> dict[str, Any]:
 
 
 async def _measure(count: int) -> Decisions:
-    with tempfile.TemporaryDirectory(prefix="stretto-bench-") as name:
-        folder = Path(name)
-        server = EmbeddedServer(folder / "nats", secured=False)
-        await server.start()
-        client = await Client.connect(server.url)
-        try:
-            await provision(client.bus)
-            async with AsyncExitStack() as stack:
-                pids = {each: await stack.enter_async_context(_service(each, server, folder)) for each in SERVICES}
-                pids["server"] = server.pid or 0
-                return await _live(client, fleet(count, WORKERS, SERVERS), pids)
-        finally:
-            await client.close()
-            server.stop()
+    async with fresh_bus() as (client, server, folder), AsyncExitStack() as stack:
+        pids = {each: await stack.enter_async_context(_service(each, server, folder)) for each in SERVICES}
+        pids["server"] = server.pid or 0
+        return await _live(client, fleet(count, WORKERS, SERVERS), pids)
 
 
 @asynccontextmanager

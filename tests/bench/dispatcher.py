@@ -14,16 +14,17 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stretto_runtime import Client, EmbeddedServer, provision
+from stretto_runtime import Client
 from stretto_wire import events, requests
 from stretto_wire.spec import JobSpec
+
+from tests.bench.bus import fresh_bus
 
 CLIENTS, PROCESSES = 8, 2
 ROUNDS, ROUND_S, WARM_S, SERIAL_S = 5, 4.0, 1.0, 1.5
@@ -52,12 +53,7 @@ class Dispatching(NamedTuple):
 @asynccontextmanager
 async def dispatching(sync: str = "") -> AsyncIterator[Dispatching]:
     """One replica on a server of its own."""
-    with tempfile.TemporaryDirectory(prefix="stretto-bench-") as name:
-        folder = Path(name)
-        server = EmbeddedServer(folder / "nats", secured=False, sync_interval=sync)
-        await server.start()
-        client = await Client.connect(server.url)
-        await provision(client.bus, sync_interval=sync)
+    async with fresh_bus(sync) as (client, server, folder):
         environment = {**os.environ, "STRETTO_NATS_URL": server.url, "STRETTO_STATE_FOLDER": str(folder)}
         command = [sys.executable, "-m", "stretto_dispatcher"]
         dispatcher = await asyncio.create_subprocess_exec(*command, env=environment, stdout=subprocess.DEVNULL)
@@ -68,8 +64,6 @@ async def dispatching(sync: str = "") -> AsyncIterator[Dispatching]:
         finally:
             dispatcher.terminate()
             await asyncio.wait_for(dispatcher.wait(), 20)
-            await client.close()
-            server.stop()
 
 
 async def _submit(client: Client) -> None:

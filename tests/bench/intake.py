@@ -16,15 +16,15 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stretto_runtime import Client, EmbeddedServer, provision
+from stretto_runtime import Client, EmbeddedServer
 
+from tests.bench.bus import fresh_bus
 from tests.bench.fleet import Job, Replica, cpu_s, fleet, sent, store
 from tests.bench.runtime import bare_rate
 
@@ -112,21 +112,12 @@ async def profiler(server: EmbeddedServer, folder: Path) -> AsyncIterator[Replic
 
 
 async def _measure(sustained_s: float) -> tuple[list[Round], Sustained]:
-    with tempfile.TemporaryDirectory(prefix="stretto-bench-") as name:
-        folder = Path(name)
-        server = EmbeddedServer(folder / "nats", secured=False)
-        await server.start()
-        client = await Client.connect(server.url)
-        try:
-            await provision(client.bus)
-            jobs = fleet(JOBS, WORKERS, SERVERS)
-            await _introduce(client, server, folder, jobs)
-            feed = Feed(client, jobs)
-            rounds = [await _round(client, server, folder, feed) for _ in range(ROUNDS)]
-            return rounds, await _sustained(server, folder, feed, sustained_s)
-        finally:
-            await client.close()
-            server.stop()
+    async with fresh_bus() as (client, server, folder):
+        jobs = fleet(JOBS, WORKERS, SERVERS)
+        await _introduce(client, server, folder, jobs)
+        feed = Feed(client, jobs)
+        rounds = [await _round(client, server, folder, feed) for _ in range(ROUNDS)]
+        return rounds, await _sustained(server, folder, feed, sustained_s)
 
 
 async def _introduce(client: Client, server: EmbeddedServer, folder: Path, jobs: list[Job]) -> None:

@@ -16,7 +16,6 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -27,11 +26,12 @@ import nats
 import uvloop
 from nats.errors import TimeoutError as NoneLeft
 from nats.js.api import ConsumerConfig, DeliverPolicy
-from stretto_runtime import Client, EmbeddedServer, provision
+from stretto_runtime import Client, EmbeddedServer
 from stretto_runtime.bus import EVENTS, STATE
 from stretto_runtime.log import scan
 from stretto_wire import events
 
+from tests.bench.bus import fresh_bus
 from tests.bench.fleet import Replica, cpu_s, store
 
 HERE = Path(__file__).parents[2]
@@ -86,19 +86,10 @@ def run() -> list[dict[str, Any]]:
 @asynccontextmanager
 async def backlog(count: int) -> AsyncIterator[tuple[Client, EmbeddedServer, Path]]:
     """A fresh server with ``count`` events of the jobs in its stream."""
-    with tempfile.TemporaryDirectory(prefix="stretto-bench-") as name:
-        folder = Path(name)
-        server = EmbeddedServer(folder / "nats", secured=False)
-        await server.start()
-        client = await Client.connect(server.url)
-        try:
-            await provision(client.bus)
-            added = [events.JobCancelled(job=f"job-{n % JOBS}", reason=str(n % 600)) for n in range(count)]
-            await store(client, added)
-            yield client, server, folder
-        finally:
-            await client.close()
-            server.stop()
+    async with fresh_bus() as (client, server, folder):
+        added = [events.JobCancelled(job=f"job-{n % JOBS}", reason=str(n % 600)) for n in range(count)]
+        await store(client, added)
+        yield client, server, folder
 
 
 async def _round() -> Round:

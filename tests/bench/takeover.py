@@ -13,19 +13,20 @@ import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 from collections import defaultdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stretto_runtime import Client, EmbeddedServer, provision
+from stretto_runtime import Client, EmbeddedServer
 from stretto_runtime.bus import EVENTS
 from stretto_runtime.eras import fence_subject
 from stretto_runtime.log import read
 from stretto_wire import events
 from stretto_wire.registry import PARTITIONS, partition_of
+
+from tests.bench.bus import fresh_bus
 
 REPLICA = Path(__file__).parents[2] / "libs" / "runtime" / "tests" / "runtime_counting.py"
 REPLICAS, ROUNDS = 3, 4
@@ -74,26 +75,20 @@ def _row(how: signal.Signals, took_s: list[float]) -> dict[str, Any]:
 
 async def _measure() -> dict[signal.Signals, list[float]]:
     took_s: dict[signal.Signals, list[float]] = defaultdict(list)
-    with tempfile.TemporaryDirectory(prefix="stretto-bench-") as name:
-        server = EmbeddedServer(Path(name) / "nats", secured=False)
-        await server.start()
-        client = await Client.connect(server.url)
-        await provision(client.bus)
-        replicas = [_start(server, Path(name) / f"replica{number}") for number in range(REPLICAS)]
+    async with fresh_bus() as (client, server, folder):
+        replicas = [_start(server, folder / f"replica{number}") for number in range(REPLICAS)]
         feeding = asyncio.create_task(_feed(client))
         try:
             for number, how in enumerate([*BARS_S] * ROUNDS):
                 await _shared(replicas)
                 victim = replicas.pop(0)
                 took_s[how] += await _end(client, victim, how)
-                replicas.append(_start(server, Path(name) / f"heir{number}"))
+                replicas.append(_start(server, folder / f"heir{number}"))
         finally:
             feeding.cancel()
             for replica in replicas:
                 replica.process.kill()
                 replica.process.wait()
-            await client.close()
-            server.stop()
     return took_s
 
 

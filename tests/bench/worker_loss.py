@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import stretto_wire as wire
-from stretto_actuator.local import LocalBackend
 from stretto_runtime import Client, EmbeddedServer, provision
+
+from tests.integration.pods import end_pods
 
 JOB = "worker-loss"
 LEASE_TIMEOUT_S = 6.0
@@ -130,12 +131,7 @@ class Scene:
             with contextlib.suppress(ProcessLookupError):
                 child.kill()
             await child.wait()
-        backend = LocalBackend(self.folder)
-        while pods := await backend.list():
-            for pod in pods:
-                await backend.kill(pod.job, pod.pod)
-                await backend.forget(pod.job, pod.pod)
-            await asyncio.sleep(0.05)
+        await end_pods(self.folder)
 
 
 def plan_decided() -> wire.PlanDecided:

@@ -26,6 +26,8 @@ from stretto_runtime import Client, EmbeddedServer, Runner, provision
 from stretto_wire import events, values
 from stretto_wire.spec import JobSpec
 
+from tests.integration.pods import end_pods
+
 POD = Path(__file__).with_name("growing_pod.py")
 MIB, GIB = 2**20, 2**30
 WINDOW_S = 0.5
@@ -117,11 +119,7 @@ class MemoryStage:
         for runner, task in self._running:
             runner.stop()
             await task
-        while pods := await backend.list():
-            for pod in pods:
-                await backend.kill(pod.job, pod.pod)
-                await backend.forget(pod.job, pod.pod)
-            await asyncio.sleep(0.02)
+        await end_pods(self.folder / "state")
         self._following.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._following

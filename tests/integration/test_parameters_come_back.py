@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 import stretto_wire as wire
-from stretto_actuator.local import LocalBackend
 from stretto_actuator.service import Actuator
 from stretto_actuator.settings import ActuatorSettings
 from stretto_checkpoints.service import Checkpoints
@@ -23,6 +22,8 @@ from stretto_checkpoints.settings import CheckpointsSettings
 from stretto_dispatcher.service import Dispatcher
 from stretto_dispatcher.settings import DispatcherSettings
 from stretto_runtime import Client, EmbeddedServer, provision, serve
+
+from tests.integration.pods import end_pods
 
 FAKE_POD = Path(__file__).parents[2] / "services/actuator/tests/fake_pod.py"
 JOB = "comes-back"
@@ -86,12 +87,7 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
     follower, *services = made.tasks
     await asyncio.gather(*services)
     follower.cancel()
-    backend = LocalBackend(tmp_path)
-    while pods := await backend.list():
-        for pod in pods:
-            await backend.kill(pod.job, pod.pod)
-            await backend.forget(pod.job, pod.pod)
-        await asyncio.sleep(0.05)
+    await end_pods(tmp_path)
     await client.close()
     server.kill()
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 import stretto_wire as wire
-from stretto_actuator.local import LocalBackend
 from stretto_actuator.service import Actuator
 from stretto_arbiter.service import Arbiter
 from stretto_checkpoints.service import Checkpoints
@@ -27,6 +26,8 @@ from stretto_profiler.service import Profiler
 from stretto_runtime import Client, EmbeddedServer, Runner, Service, provision
 from stretto_runtime.replay import replay
 from stretto_wire.registry import partition_of
+
+from tests.integration.pods import end_pods
 
 FAKE_POD = Path(__file__).parents[2] / "services/actuator/tests/fake_pod.py"
 MIB, GIB = 1 << 20, 1 << 30
@@ -156,12 +157,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     made = World(client, server.url, tmp_path)
     yield made
     await made.end()
-    backend = LocalBackend(tmp_path)
-    while pods := await backend.list():
-        for pod in pods:
-            await backend.kill(pod.job, pod.pod)
-            await backend.forget(pod.job, pod.pod)
-        await asyncio.sleep(0.02)
+    await end_pods(tmp_path)
     await client.close()
     server.kill()
 

@@ -1,0 +1,28 @@
+"""A bus of one's own for a measurement."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from stretto_runtime import Client, EmbeddedServer, provision
+
+
+@asynccontextmanager
+async def fresh_bus(sync_interval: str = "") -> AsyncIterator[tuple[Client, EmbeddedServer, Path]]:
+    """A client, an empty server with all streams, and a folder that goes with them."""
+    with tempfile.TemporaryDirectory(prefix="stretto-bench-") as name:
+        folder = Path(name)
+        server = EmbeddedServer(folder / "nats", secured=False, sync_interval=sync_interval)
+        try:
+            await server.start()
+            client = await Client.connect(server.url)
+            try:
+                await provision(client.bus, sync_interval=sync_interval)
+                yield client, server, folder
+            finally:
+                await client.close()
+        finally:
+            server.stop()
