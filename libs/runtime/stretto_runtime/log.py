@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from nats.aio.msg import Msg
 
 from stretto_runtime.bus import Bus
 from stretto_runtime.faults import BusFault
+from stretto_runtime.parser import Headers
 
 HEARTBEAT_S = 10.0
 CLUSTER_HEARTBEAT_S = 1.0
@@ -31,6 +32,8 @@ again after the last message that was taken in once a quarter is left. Of large 
 sends at most 32 MiB ahead."""
 SILENCE_S = 15.0
 
+NO_HEADERS = Headers()
+
 log = structlog.get_logger("stretto.log")
 
 
@@ -40,7 +43,7 @@ class Stored(NamedTuple):
     seq: int
     time_s: float
     subject: str
-    headers: dict[str, str]
+    headers: Mapping[str, str]
     data: bytes
 
 
@@ -80,6 +83,7 @@ class Tail:
         self._expected = 1
         self._subscription: Any = None
         self._reopening: asyncio.Task[None] | None = None
+        self._heard = False
         self._heard_s = 0.0
         self._closed = False
         self._paused = False
@@ -204,12 +208,11 @@ class Tail:
         self._first = False
 
     def _arrived(self, msg: Msg) -> None:
-        self._heard_s = asyncio.get_running_loop().time()
-        headers: dict[str, str] = msg.headers or {}
-        if not msg.reply.startswith("$JS.ACK"):
-            self._control(msg, headers)
-            return
+        self._heard = True
         tokens = msg.reply.split(".")
+        if tokens[0] != "$JS" or tokens[1] != "ACK":
+            self._control(msg, msg.headers or NO_HEADERS)
+            return
         if len(tokens) > 9:  # with domain and account
             tokens = tokens[2:]
         if int(tokens[6]) != self._expected:
@@ -220,12 +223,12 @@ class Tail:
         seq = int(tokens[5])
         self._next = seq + 1
         self.pending = int(tokens[8])
-        self._queue.append(Stored(seq, int(tokens[7]) / 1e9, msg.subject, headers, msg.data))
+        self._queue.append(Stored(seq, int(tokens[7]) / 1e9, msg.subject, msg.headers or NO_HEADERS, msg.data))
         self._wake.set()
         if len(self._queue) >= self.most_waiting:
             self._pause()
 
-    def _control(self, msg: Msg, headers: dict[str, str]) -> None:
+    def _control(self, msg: Msg, headers: Mapping[str, str]) -> None:
         if msg.reply:  # flow control: answer once everything before it has been handled
             self._queue.append(msg.reply)
             self._wake.set()
@@ -240,6 +243,8 @@ class Tail:
             self._reopen()
 
     def _watch(self, now: float) -> None:
+        if self._heard:
+            self._heard, self._heard_s = False, now
         if now - self._heard_s > 3 * self._heartbeat_s and self._bus.connected:
             self._heard_s = now
             self._reopen()
