@@ -227,8 +227,12 @@ class Ownership:
                 self.members.add(name)
                 self._heard_s[name] = asyncio.get_running_loop().time()
             return known == gone
-        partition = int(name)
+        try:
+            partition, holder = int(name), "" if gone else stored.data.decode()
+        except ValueError:  # not from one of us: it must not end who watches the others
+            log.error("an entry of no partition is passed over", subject=stored.subject, value=repr(stored.data[:100]))
+            return False
         if stored.seq <= self.owners.get(partition, ("", 0))[1]:
             return False
-        self.owners[partition] = ("" if gone else stored.data.decode(), stored.seq)
+        self.owners[partition] = holder, stored.seq
         return True

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from runtime_counting import Counting, add
 from runtime_live import connect, eventually, running, settings_of, until_ready
 from stretto_runtime import BusFault, Client, EmbeddedServer, Runner
+from stretto_runtime.bus import STATE_PREFIX
 from stretto_runtime.faults import Fenced
 from stretto_runtime.log import Fence
 from stretto_runtime.ownership import Ownership, assign
@@ -140,6 +141,20 @@ async def test_an_entry_that_names_who_does_not_serve_it_is_given_back(
         assert other.takeable(lost)
         await other.leave()
         await until_ready(runner)
+
+
+@pytest.mark.parametrize(("entry", "value"), [("garbage", b"x"), ("3", b"\xff")])
+async def test_an_entry_that_cannot_be_read_ends_neither_who_joins_nor_who_watches(
+    client: Client, entry: str, value: bytes
+) -> None:
+    watching, joining = (Ownership(client.bus, "dispatcher", PARTITIONS, 3, lambda: None) for _ in range(2))
+    await watching.join()
+    await client.bus.store(f"{STATE_PREFIX}owner.dispatcher.{entry}", value)
+    await joining.join()
+    await eventually(lambda: {watching.member, joining.member} <= watching.members)
+    await eventually(lambda: {watching.member, joining.member} <= joining.members)
+    for one in (watching, joining):
+        await one.leave()
 
 
 async def test_who_is_stopped_while_a_session_breaks_ends_and_does_not_begin_again(
