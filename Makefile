@@ -27,10 +27,10 @@ $(VENV)/.ready: constraints.txt requirements-dev.txt $(DISTS)
 demo: setup  ## train a real recommendation model elastically, from warm start to the exact books
 	@$(BIN)/stretto demo
 
-chaos: setup  ## put a real job under seeded fire and count (SEED=7 SCHEDULES=50 UNDISTURBED=5 INTENSITY=fierce REPORT=f.html)
+chaos: setup  ## put a real job under seeded fire and count (SEED=7 SCHEDULES=50 UNDISTURBED=5 INTENSITY=fierce MODEL=dcn REPORT=f.html)
 	@$(BIN)/stretto chaos $(if $(SEED),--seed $(SEED)) $(if $(SCHEDULES),--schedules $(SCHEDULES)) \
 	    $(if $(UNDISTURBED),--undisturbed $(UNDISTURBED)) $(if $(INTENSITY),--intensity $(INTENSITY)) \
-	    $(if $(REPORT),--report $(REPORT))
+	    $(if $(MODEL),--model $(MODEL)) $(if $(SAMPLES),--samples $(SAMPLES)) $(if $(REPORT),--report $(REPORT))
 
 test: setup  ## run every test
 	@$(BIN)/python -m pytest -n 2 --dist loadfile

@@ -46,6 +46,7 @@ def test_a_job_under_fire_loses_nothing_and_repeats_nothing(tmp_path: Path) -> N
     assert "ps-kill" in done, errors[-6000:]
     assert run["counts"]["restores"] >= 1
     assert "<svg" in page.read_text()
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("stretto-chaos-")] == []  # it was exact
     assert left_over(tmp_path) == []
 
 

@@ -31,7 +31,8 @@ from stretto_runtime.settings import StreamsSettings
 
 from . import figures
 from .errors import BadInput, CliError, NotRunning, of_system
-from .processes import Child, Command, end_all, pods_of, same_process, sessions_of
+from .leftovers import claim_memory, end_leftovers, free_memory, sweep_memory
+from .processes import Child, Command, end_all, pods_of, same_process
 
 READY_S = 60.0
 POLL_S = 0.04
@@ -72,6 +73,7 @@ class Installation:
         self._lock: Any = None
         self._nats_url = ""
         self._redis_url = ""
+        self._memory: Path | None = None
         self._gateway_port = plan.gateway_port or free_port()  # fixed, so that clients find it again after a restart
 
     # up --------------------------------------------------------------------------------------------------------
@@ -84,6 +86,7 @@ class Installation:
         for name in ("run", "logs", "nats", "redis"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         self._cut_logs()
+        self._memory = claim_memory(self.folder)
         passwords = credentials(self.folder / "nats")
         nats_port, redis_port = free_port(), free_port()
         self._nats_url = f"nats://127.0.0.1:{nats_port}"
@@ -111,6 +114,7 @@ class Installation:
                 await self.children[name].stop(STOP_S)
         with contextlib.suppress(FileNotFoundError):
             (self.folder / "run" / "up.json").unlink()
+        free_memory(self.folder)
         if self._lock is not None:
             self._lock.close()
 
@@ -157,7 +161,7 @@ class Installation:
             **{key: value for key, value in self._environ.items() if key.startswith("STRETTO_")},
             "STRETTO_ACTUATOR_REDIS_URL": self._redis_url,
             "STRETTO_CHECKPOINTS_REDIS_URL": self._redis_url,
-            "STRETTO_CHECKPOINTS_MEMORY_FOLDER": "/dev/shm",
+            **({"STRETTO_CHECKPOINTS_MEMORY_FOLDER": str(self._memory)} if self._memory else {}),
             "STRETTO_ACTUATOR_POD_NATS_URL": self._nats_url.replace("//", f"//pod:{passwords['pod']}@"),
             "STRETTO_GATEWAY_PORT": str(self._gateway_port),
             **self._capacity(),
@@ -241,6 +245,7 @@ class Installation:
             raise CliError(f"an installation runs in {self.folder} already; `stretto status` shows it, "
                            "`stretto down` ends it") from None  # fmt: skip
         end_leftovers(self.folder)
+        sweep_memory()
 
     def _check_port(self) -> None:
         """Before anything is started: the gateway would find it out last."""
@@ -321,19 +326,6 @@ def read_state(folder: Path) -> dict[str, Any]:
     if same_process(state["pid"], state["created_s"]) is None:
         raise NotRunning(f"the supervisor of {folder} is gone; `stretto down --folder {folder}` ends what it left")
     return state
-
-
-def end_leftovers(folder: Path) -> int:
-    """End what a supervisor left behind that was killed; returns how many processes."""
-    path = folder / "run" / "up.json"
-    try:
-        known = json.loads(path.read_text())["processes"].values()
-    except (OSError, ValueError, KeyError):
-        return 0
-    ended = end_all(sessions_of((e["pid"], e["created_s"]) for e in known if e["pid"] is not None), 5.0)
-    ended += end_all(pods_of(folder), 2.0)
-    path.unlink(missing_ok=True)
-    return ended
 
 
 async def run(plan: Plan, progress: Callable[[str], None], ready: Callable[[Installation], None]) -> None:

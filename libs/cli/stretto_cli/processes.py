@@ -57,6 +57,7 @@ class Child:
         if process is not None and process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
+                process.send_signal(signal.SIGCONT)  # who is frozen hears it, too
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(grace_s):
                     await process.wait()
@@ -140,6 +141,7 @@ def end_all(processes: Sequence[psutil.Process], grace_s: float) -> int:
     for process in processes:
         with contextlib.suppress(psutil.Error):
             process.send_signal(signal.SIGTERM)
+            process.send_signal(signal.SIGCONT)  # who is frozen hears it, too
     _, alive = psutil.wait_procs(list(processes), timeout=grace_s)
     for process in alive:
         with contextlib.suppress(psutil.Error):

@@ -4,6 +4,7 @@ import asyncio
 import json
 
 import pytest
+from stretto_cli.chaos.place import Place
 from stretto_cli.chaos.schedule import Intensity
 from stretto_cli.chaos.script import Wish, _Runs
 from stretto_cli.chaos.world import until
@@ -19,7 +20,8 @@ def status_of(installed: Installed, prefix: str) -> str:
 
 async def test_a_run_that_is_interrupted_ends_its_job_in_the_installation_of_the_user(installed: Installed) -> None:
     wish = Wish(7, 1, 1, Intensity.CALM, (), (), "wide_deep", None, installed.folder, None)
-    running = asyncio.create_task(_Runs(wish, installed.folder, None, Story(quiet=True))._one(81, None))
+    place = Place(installed.folder, installed.folder / "chaos.html")
+    running = asyncio.create_task(_Runs(wish, place, Story(quiet=True))._one(81, None))
     assert await until(lambda: asyncio.to_thread(lambda: status_of(installed, "calm-81-") == "submitted"), 20)
     running.cancel()
     await asyncio.wait([running])
@@ -32,6 +34,9 @@ async def test_a_run_that_is_interrupted_ends_its_job_in_the_installation_of_the
     [
         (["--model", "deepfm"], "--model deepfm"),
         (["--only", "ps-kill", "--without", "ps-kill"], "--without takes away every fault"),
+        (["--report", "/tmp"], "--report /tmp: it is a folder; name a file, as in /tmp/chaos.html"),
+        (["--report", "fire.json"], "give fire.html"),
+        (["--report", "/proc/version/below/fire.html"], "/proc/version is not a folder that can be written"),
     ],
 )
 def test_what_chaos_cannot_use_is_refused_before_anything_is_asked_or_started(

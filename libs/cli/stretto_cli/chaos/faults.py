@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import signal
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 
 import psutil
@@ -30,22 +31,22 @@ FREEZE_TRIES = 400
 FILLER_BYTES = 1 << 20
 
 
-class Fault:
+class Fault(ABC):
     """One planned fault in one world."""
 
     def __init__(self, planned: Planned, world: World) -> None:
         self.planned = planned
         self.world = world
 
+    @abstractmethod
     async def inject(self) -> str:
         """Do it. Returns on whom. Raises NotNow."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def heal(self) -> bool:
         """Undo it, or wait until the system has; whether it is well again."""
-        return True
 
-    def release(self) -> None:
+    def release(self) -> None:  # noqa: B027 - most leave nothing
         """Take back at once what must not stay."""
 
 

@@ -6,10 +6,6 @@ import asyncio
 import contextlib
 import json
 import secrets
-import shutil
-import subprocess
-import tempfile
-from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,26 +14,26 @@ from stretto_runtime import Client
 from stretto_runtime.server import credentials
 from stretto_runtime.telemetry import configure_logs
 
-from .. import embedded, figures
+from .. import embedded
 from ..client import Gateway, locate
-from ..commands.cluster import start_detached
 from ..errors import CliError
 from ..options import print_json
-from ..story import Story, interruptible, take_down
-from . import job, report, timeline
+from ..story import Story, interruptible
+from . import job, place, report, timeline
 from .course import Course, Outcome
+from .place import Place
 from .record import Record
 from .schedule import Intensity, Schedule, draw, kinds_for, samples_for
 from .world import World
 
-MEMORY_BYTES = 256 << 20
 READY_S = 60.0
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the user asked for. ``folder``: of an installation that runs; None: one of its own."""
+    """What the user asked for. ``folder``: of an installation that runs; None: one of its own, which is removed when
+    every job was exact, unless ``keep``."""
 
     seed: int
     schedules: int
@@ -49,6 +45,7 @@ class Wish:
     samples: int | None
     folder: Path | None
     report: Path | None
+    keep: bool = False
 
     @property
     def command(self) -> str:
@@ -68,8 +65,10 @@ def main(wish: Wish, quiet: bool) -> int:
     story = Story(quiet)
     configure_logs("chaos", "critical")  # a bus that breaks is what we came for
     story.tell(f"[bold]{wish.command}[/bold]")
-    with _installed(wish.folder, story) as (folder, memory):
-        document = asyncio.run(_Runs(wish, folder, memory, story).all())
+    chosen = place.of_our_own(story.tell) if wish.folder is None else place.of_the_user(wish.folder, story.tell)
+    with chosen as where:
+        document = asyncio.run(_Runs(wish, where, story).all())
+        where.spent = document["passed"] and not wish.keep
     if quiet:
         print_json(document)
     else:
@@ -85,8 +84,7 @@ class _Runs:
     """All jobs, one after another, in one installation."""
 
     wish: Wish
-    folder: Path
-    memory: Path | None
+    place: Place
     story: Story
 
     async def all(self) -> Json:
@@ -109,8 +107,8 @@ class _Runs:
 
     def _write(self, outcomes: list[Outcome]) -> Json:
         wish = self.wish
-        page = (wish.report or self.folder / "chaos.html").resolve()
-        where = {"command": wish.command, "seed": wish.seed, "folder": str(self.folder), "timeline": str(page)}
+        page = (wish.report or self.place.page).resolve()
+        where = {"command": wish.command, "seed": wish.seed, "folder": str(self.place.folder), "timeline": str(page)}
         document = report.build(outcomes, where)
         page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text(timeline.page(document, outcomes))
@@ -125,11 +123,13 @@ class _Runs:
             f"seed {schedule.seed}, {schedule.intensity}: {len(schedule.planned)} things are to happen"
         )  # fmt: skip
         self.story.chapter(f"{name}, {what}")
-        password = credentials(self.folder / "nats")["operator"]
-        nats_url = embedded.read_state(self.folder)["nats_url"]
+        self.place.mark(name)
+        folder = self.place.folder
+        password = credentials(folder / "nats")["operator"]
+        nats_url = embedded.read_state(folder)["nats_url"]
         client = await Client.connect(nats_url, "operator", password, "chaos")
         try:
-            world = World(self.folder, Record(name), client, self.memory)
+            world = World(folder, Record(name), client, self.place.memory)
             await self._ready(world)
             samples = self.wish.samples or samples_for(self.wish.intensity)
             return await Course(world, schedule, self.story.tell).run(job.spec(name, self.wish.model, samples))
@@ -142,56 +142,14 @@ class _Runs:
 
     def _end(self, name: str) -> None:
         """Leave no job of ours behind."""
-        with contextlib.suppress(CliError), Gateway(*locate(self.folder, None, None)) as gateway:
+        with contextlib.suppress(CliError), Gateway(*locate(self.place.folder, None, None)) as gateway:
             gateway.cancel(name, "the chaos run was interrupted")
 
     async def _ready(self, world: World) -> None:
         """The last fault of the job before may not be over: nothing of it is to be this job's."""
         deadline = asyncio.get_running_loop().time() + READY_S
-        for name in embedded.read_state(self.folder)["processes"]:
+        for name in embedded.read_state(world.folder)["processes"]:
             while not await world.ready(name):
                 if asyncio.get_running_loop().time() > deadline:
-                    raise CliError(f"{name} is not ready after {READY_S:.0f} s; see {self.folder / 'logs'}")
+                    raise CliError(f"{name} is not ready after {READY_S:.0f} s; see {world.folder / 'logs'}")
                 await asyncio.sleep(0.1)
-
-
-@contextlib.contextmanager
-def _installed(folder: Path | None, story: Story) -> Generator[tuple[Path, Path | None]]:
-    """The installation, and its folder of shared memory if that may be filled. One of our own is taken down again."""
-    if folder is not None:
-        embedded.read_state(folder)
-        yield folder.resolve(), None
-        return
-    folder = Path(tempfile.mkdtemp(prefix="stretto-chaos-")).resolve()
-    with _memory(folder / "memory") as memory:
-        try:
-            settings = dict(job.SETTINGS)
-            if memory is not None:
-                settings["STRETTO_CHECKPOINTS_MEMORY_FOLDER"] = str(memory)
-            story.tell(f"an installation of its own in {folder}: eleven processes …")
-            where = start_detached(
-                embedded.Plan(folder, job.CLUSTER_CPU_CORES, job.CLUSTER_MEMORY_BYTES, settings=settings)
-            )
-            story.tell(f"all ready after {figures.seconds(where['ready_s'])}")
-            yield folder, memory
-        finally:
-            take_down(folder)
-
-
-@contextlib.contextmanager
-def _memory(place: Path) -> Generator[Path | None]:
-    """A small file system in memory of our own, where this user may mount one; None else."""
-    place.mkdir(parents=True, exist_ok=True)
-    mount, umount = shutil.which("mount"), shutil.which("umount")
-    options = f"size={MEMORY_BYTES},mode=0700"
-    if mount is None or umount is None or _fails(mount, "-t", "tmpfs", "-o", options, "tmpfs", str(place)):
-        yield None
-        return
-    try:
-        yield place
-    finally:
-        _fails(umount, "-l", str(place))
-
-
-def _fails(*command: str) -> bool:
-    return subprocess.run(command, capture_output=True, check=False).returncode != 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from pathlib import Path
 from typing import Annotated
@@ -35,6 +36,20 @@ def _model(name: str) -> str:
     return name
 
 
+def _page(path: Path | None) -> Path | None:
+    """Refused before anything is started, not when minutes are over."""
+    if path is None:
+        return None
+    if path.is_dir():
+        raise BadInput(f"--report {path}: it is a folder; name a file, as in {path / 'chaos.html'}")
+    if path.suffix == ".json":
+        raise BadInput(f"--report {path}: this is where the JSON beside it goes; give {path.stem}.html")
+    made = next(parent for parent in path.absolute().parents if parent.exists())  # what lacks below it is made
+    if not made.is_dir() or not os.access(made, os.W_OK | os.X_OK):
+        raise BadInput(f"--report {path}: {made} is not a folder that can be written; choose another place")
+    return path
+
+
 def chaos(
     seed: Annotated[int | None, typer.Option(min=0, help="of the schedule; default: a random one")] = None,
     schedules: Annotated[int, typer.Option(min=1, help="so many jobs in turn, with seeds from --seed on")] = 1,
@@ -54,14 +69,18 @@ def chaos(
         Path | None, typer.Option(help="of an installation that runs, to be tried; default: one of its own")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask before --folder is hurt")] = False,
-    report: Annotated[Path | None, typer.Option(help="where the HTML timeline goes; JSON beside it")] = None,
+    report: Annotated[
+        Path | None, typer.Option(callback=_page, help="where the HTML timeline goes; JSON beside it")
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="its own folder, also when all was exact")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Put a real job under fire: kill, freeze and damage by a seeded schedule what it depends on, and count.
 
     Workers, parameter servers, services, the bus, the cache and checkpoints are hit for real, while the plan changes
     and parameters move. At the end: every fault with its pauses, the books by the servers' own count, and a timeline.
-    Exit status 0 only if every job completed with nothing lost and nothing repeated.
+    Exit status 0 only if every job completed with nothing lost and nothing repeated. Then the folder of its own
+    installation is removed, unless --keep; else it is kept, with logs and streams, and named.
 
     With --folder an installation of yours is hurt: its bus, cache and all its services, and through them every job in
     it; only of the job of this command are pods killed.
@@ -83,6 +102,7 @@ def chaos(
         samples=samples,
         folder=folder,
         report=report,
+        keep=keep,
     )
     raise typer.Exit(script.main(wish, quiet=output is Output.JSON))
 

@@ -75,8 +75,13 @@ def up(
     asyncio.run(embedded.run(plan, progress, ready))
 
 
-def start_detached(plan: Any) -> dict[str, Any]:
-    """Start a supervisor in a session of its own and wait until everything is ready. Raises CliError."""
+def start_detached(plan: Any, tied: bool = False) -> dict[str, Any]:
+    """Start a supervisor in a session of its own and wait until everything is ready. Raises CliError.
+
+    ``tied``: once this thread has ended, however, it takes everything down.
+    """
+    from stretto_runtime import server
+
     from .. import embedded
 
     folder = plan.folder
@@ -86,9 +91,10 @@ def start_detached(plan: Any) -> dict[str, Any]:
     embedded.make_folder(folder)
     log = folder / "logs" / "supervisor.log"
     log.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "stretto_cli.embedded", embedded.as_argument(plan)]
     with log.open("wb") as file:
         supervisor = subprocess.Popen(
-            [sys.executable, "-m", "stretto_cli.embedded", embedded.as_argument(plan)],
+            server.tied(command, signal.SIGTERM) if tied else command,
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=file,

@@ -53,7 +53,7 @@ def main(folder: Path | None, quiet: bool) -> int:
     story.tell("starting eleven processes …")
     cluster = embedded.Plan(folder, cpu_cores=course.CLUSTER_CPU_CORES, settings=course.SETTINGS)
     try:
-        where = start_detached(cluster)
+        where = start_detached(cluster, tied=True)
         story.tell(f"all ready after {where['ready_s']:.1f} s; gateway {where['gateway_url']}")
         asyncio.run(_seed(folder, where["nats_url"]))
         story.tell(f"{len(course.past_jobs())} past jobs are in the history that warm start reads")

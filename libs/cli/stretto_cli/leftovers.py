@@ -1,0 +1,124 @@
+"""What an installation leaves on its machine when it is killed, and how the next one clears it away.
+
+Whoever holds something names itself there by its process id and when that process began (ids are used again). What a
+living owner holds is never touched; nor is what belongs to another namespace of processes, whose ids say nothing here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from .processes import end_all, pods_of, same_process, sessions_of
+
+SHARED = Path("/dev/shm")
+OWNER = "owner.json"
+
+
+def ourselves() -> dict[str, Any]:
+    """This process, for ``is_dead`` of another."""
+    own = psutil.Process()
+    return {"pid": own.pid, "created_s": own.create_time(), "namespace": _namespace()}
+
+
+def is_dead(owner: dict[str, Any]) -> bool:
+    """Whether it is a process of this machine that is gone."""
+    return owner["namespace"] == _namespace() and same_process(owner["pid"], owner["created_s"]) is None
+
+
+def write(path: Path, body: dict[str, Any]) -> None:
+    """Whole or not at all: others read it meanwhile."""
+    draft = path.with_suffix(".tmp")
+    draft.write_text(json.dumps(body, indent=1))
+    draft.replace(path)
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """What ``write`` wrote; None if there is nothing of the kind."""
+    with contextlib.suppress(OSError, ValueError):
+        found = json.loads(path.read_text())
+        return found if isinstance(found, dict) else None
+    return None
+
+
+# processes -----------------------------------------------------------------------------------------------------
+
+
+def left_processes(folder: Path) -> list[psutil.Process]:
+    """What a supervisor that is gone had started; not pods."""
+    known = (read(folder / "run" / "up.json") or {}).get("processes", {}).values()
+    return sessions_of((entry["pid"], entry["created_s"]) for entry in known if entry["pid"] is not None)
+
+
+def end_leftovers(folder: Path) -> int:
+    """End what a supervisor left behind that was killed; returns how many processes."""
+    ended = end_all(left_processes(folder), 5.0)
+    ended += end_all(pods_of(folder), 2.0)  # after the actuator, which would start them again
+    (folder / "run" / "up.json").unlink(missing_ok=True)
+    return ended
+
+
+# shared memory -------------------------------------------------------------------------------------------------
+
+
+def claim_memory(folder: Path, shared: Path = SHARED) -> Path | None:
+    """A folder in shared memory for the images of the installation in ``folder``: the same in each of its lives, for
+    what a killed one has left there is as good as before. None: none can be had."""
+    room = _room(folder, shared)
+    try:
+        room.mkdir(mode=0o700, exist_ok=True)
+        status = room.lstat()
+        if room.is_symlink() or status.st_uid != os.geteuid():
+            return None  # somebody else took the name
+        write(room / OWNER, {**ourselves(), "folder": str(folder)})
+    except OSError:
+        return None
+    return room
+
+
+def free_memory(folder: Path, shared: Path = SHARED) -> None:
+    """After an installation has ended in good order."""
+    shutil.rmtree(_room(folder, shared), ignore_errors=True)
+
+
+def sweep_memory(shared: Path = SHARED) -> list[Path]:
+    """Remove what nobody will read any more: the images of dead installations whose folder is gone, or was a temporary
+    one. Returns the folders of these installations."""
+    swept: list[Path] = []
+    for room in shared.glob(f"stretto.{os.geteuid()}.*"):
+        owner = read(room / OWNER)
+        if owner is None or not is_dead(owner):
+            continue
+        folder = Path(owner["folder"])
+        if not folder.exists() or (_is_temporary(folder) and not _lives(folder)):
+            shutil.rmtree(room, ignore_errors=True)
+            swept.append(folder)
+    return swept
+
+
+def _room(folder: Path, shared: Path) -> Path:
+    tag = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
+    return shared / f"stretto.{os.geteuid()}.{tag}"
+
+
+def _lives(folder: Path) -> bool:
+    """Whether it trains on, though its supervisor is gone."""
+    return bool(left_processes(folder) or pods_of(folder))
+
+
+def _is_temporary(folder: Path) -> bool:
+    return folder.is_relative_to(Path(tempfile.gettempdir()).resolve())
+
+
+def _namespace() -> str:
+    with contextlib.suppress(OSError):
+        return os.readlink("/proc/self/ns/pid")
+    return ""
