@@ -12,6 +12,8 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from stretto_runtime.faults import RuntimeFault
@@ -44,8 +46,29 @@ def write_private(path: Path, text: str) -> None:
         file.write(text)
 
 
+def tied(argv: Sequence[str], number: signal.Signals) -> list[str]:
+    """``argv`` so that the kernel sends it the signal when the thread that starts it ends, whatever ended that.
+
+    Unchanged where setpriv cannot do this (util-linux before 2.33, busybox): there, it outlives who is killed.
+    """
+    setpriv = _setpriv()
+    return [setpriv, f"--pdeathsig={number.name.removeprefix('SIG')}", "--", *argv] if setpriv else list(argv)
+
+
+@cache
+def _setpriv() -> str | None:
+    found = shutil.which("setpriv")
+    if found is None:
+        return None
+    tried = subprocess.run([found, "--pdeathsig=KILL", "--", "true"], capture_output=True, check=False)
+    return found if tried.returncode == 0 else None
+
+
 class EmbeddedServer:
-    """One nats-server process in ``folder``. ``secured``: users and permissions; else open (tests)."""
+    """One nats-server process in ``folder``, for as long as the thread lives that started it.
+
+    ``secured``: users and permissions; else open (tests).
+    """
 
     def __init__(self, folder: Path, port: int = 0, secured: bool = True, sync_interval: str = "") -> None:
         self.folder = folder
@@ -75,7 +98,7 @@ class EmbeddedServer:
         Raises:
             RuntimeFault: the binary is missing, or the server ended; its log is named.
         """
-        await asyncio.to_thread(self.start_process)
+        self.start_process()  # not in a thread of the loop's: the server would end with the loop
         deadline = asyncio.get_running_loop().time() + READY_S
         while True:
             with contextlib.suppress(OSError):
@@ -96,7 +119,7 @@ class EmbeddedServer:
         write_private(config, text)
         with (self.folder / "nats.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [binary(), "-c", str(config)], stdout=log, stderr=log, start_new_session=True
+                tied([binary(), "-c", str(config)], signal.SIGKILL), stdout=log, stderr=log, start_new_session=True
             )
 
     def kill(self) -> None:
