@@ -14,7 +14,7 @@ import random
 import re
 import uuid
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import nats.errors
 import structlog
@@ -22,7 +22,7 @@ from nats.aio.msg import Msg
 from pydantic import SecretStr
 from pydantic_core import from_json
 
-from stretto_runtime.connection import Connection, direct
+from stretto_runtime.connection import Connection, Sent, direct
 from stretto_runtime.faults import BusFault, Fenced, NobodyListens
 
 if TYPE_CHECKING:
@@ -53,14 +53,29 @@ DENIED = re.compile(r'permissions violation for publish to "([^"]+)"', re.IGNORE
 log = structlog.get_logger("stretto.bus")
 
 
-class Awaited(NamedTuple):
-    """An answer that is to come to our inbox; ``settle`` makes of it what the future brings."""
+class Hears(Protocol):
+    """Whom an answer reaches: a future, or somebody who counts the answers to much."""
 
-    future: asyncio.Future[Any]
+    def done(self) -> bool: ...
+
+    def set_result(self, result: Any, /) -> None: ...
+
+    def set_exception(self, exception: BaseException, /) -> None: ...
+
+    def exception(self) -> BaseException | None: ...
+
+
+Settle = Callable[[Hears, Msg], None]
+
+
+class Awaited(NamedTuple):
+    """An answer that is to come to our inbox; ``settle`` makes of it what ``future`` hears."""
+
+    future: Hears
     sent_s: float
     deadline_s: float
     subject: str
-    settle: Callable[[asyncio.Future[Any], Msg], None]
+    settle: Settle
 
 
 class Bus:
@@ -188,7 +203,7 @@ class Bus:
         except nats.errors.Error as error:
             raise BusFault(f"cannot flush: {error or type(error).__name__}") from error
 
-    async def send(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> None:
+    async def send(self, subject: str, data: bytes, headers: Sent = None) -> None:
         """Publish without acknowledgement (replies, flow control)."""
         if self.connection.crowded:
             await self.connection.room()
@@ -198,10 +213,34 @@ class Bus:
             raise BusFault(f"cannot send to {subject}: {error or type(error).__name__}") from error
 
     async def post(
-        self, subject: str, data: bytes, headers: dict[str, str] | None = None, timeout_s: float = ACK_TIMEOUT_S
+        self, subject: str, data: bytes, headers: Sent = None, timeout_s: float = ACK_TIMEOUT_S
     ) -> asyncio.Future[dict[str, Any]]:
         """Send now; the future brings JetStream's answer, or ``BusFault`` (``Fenced`` for err 10071)."""
         return await self._send(subject, data, headers, timeout_s, _acknowledge)
+
+    def put(
+        self,
+        subject: str,
+        data: bytes,
+        headers: Sent,
+        hears: Hears,
+        timeout_s: float = ACK_TIMEOUT_S,
+        settle: Settle | None = None,
+    ) -> None:
+        """As ``post``, without waiting for room: who sends much awaits that.
+
+        Raises:
+            BusFault: not sent; ``hears`` is not told.
+        """
+        self._serial += 1
+        token = str(self._serial)
+        now = self._loop.time()
+        self._pending[token] = Awaited(hears, now, now + timeout_s, subject, settle or _acknowledge)
+        try:
+            self.connection.put(subject, data, f"{self.inbox}.to.{token}", headers)
+        except nats.errors.Error as error:
+            self._pending.pop(token, None)
+            raise BusFault(f"cannot send to {subject}: {error or type(error).__name__}") from error
 
     async def request(
         self, subject: str, data: bytes, headers: dict[str, str] | None = None, timeout_s: float = ACK_TIMEOUT_S
@@ -257,25 +296,12 @@ class Bus:
         return await (await self.post(f"$JS.API.{api}", data, timeout_s=timeout_s))
 
     async def _send(
-        self,
-        subject: str,
-        data: bytes,
-        headers: dict[str, str] | None,
-        timeout_s: float,
-        settle: Callable[[asyncio.Future[Any], Msg], None],
+        self, subject: str, data: bytes, headers: Sent, timeout_s: float, settle: Settle
     ) -> asyncio.Future[Any]:
         if self.connection.crowded:
             await self.connection.room()
-        self._serial += 1
-        token = str(self._serial)
         future: asyncio.Future[Any] = self._loop.create_future()
-        now = self._loop.time()
-        self._pending[token] = Awaited(future, now, now + timeout_s, subject, settle)
-        try:
-            self.connection.put(subject, data, f"{self.inbox}.to.{token}", headers)
-        except nats.errors.Error as error:
-            self._pending.pop(token, None)
-            raise BusFault(f"cannot send to {subject}: {error or type(error).__name__}") from error
+        self.put(subject, data, headers, future, timeout_s, settle)
         return future
 
     def _answered(self, msg: Msg) -> None:
@@ -303,8 +329,10 @@ class Bus:
 
     def _deny(self, subject: str, text: str) -> None:
         """The server refuses a publish without saying which: every one to that subject that waits now is meant."""
-        for awaited in self._pending.values():
-            if awaited.subject.lower() == subject and not awaited.future.done():  # nats-py reports in lower case
+        # nats-py reports in lower case
+        denied = [token for token, awaited in self._pending.items() if awaited.subject.lower() == subject]
+        for awaited in [self._pending.pop(token) for token in denied]:
+            if not awaited.future.done():
                 awaited.future.set_exception(BusFault(f"{text}; see permissions in stretto_runtime.provision"))
 
     def _denial(self) -> str:
@@ -336,7 +364,7 @@ class Bus:
                 awaited.future.exception()  # somebody who stopped waiting must not cause "never retrieved"
 
 
-def _acknowledge(future: asyncio.Future[dict[str, Any]], msg: Msg) -> None:
+def _acknowledge(future: Hears, msg: Msg) -> None:
     """JetStream's answer."""
     if not msg.data:
         status = (msg.headers or {}).get("Status", "")
@@ -352,7 +380,7 @@ def _acknowledge(future: asyncio.Future[dict[str, Any]], msg: Msg) -> None:
     future.set_exception(kind(f"{error.get('description')} ({code})", code))
 
 
-def _answer(future: asyncio.Future[Msg], msg: Msg) -> None:
+def _answer(future: Hears, msg: Msg) -> None:
     """A peer's answer."""
     if not msg.data and msg.headers and msg.headers.get("Status") == NOBODY:
         future.set_exception(NobodyListens("nobody listens"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from nats.aio.client import Client
@@ -23,6 +23,9 @@ FLUSH_S = 10
 CROWDED_BYTES = 8 << 20
 """so much may wait here for a server that takes it slowly"""
 PERMISSIONS = "permissions violation"
+
+Sent = Mapping[str, Any] | str | None
+"""Headers by name, or as ``lines_of`` makes them: who sends many alike makes what they share once."""
 
 
 def direct(handler: Callable[[Msg], None]) -> Callable[[Msg], Awaitable[None]]:
@@ -42,6 +45,8 @@ class Connection(Client):
     """from a break until those who waited for answers have heard of it: what they had sent may be lost, and nothing
     that comes after it may overtake"""
     _writing = False
+    _unsent_most = 0
+    """what was unsent after the last write: since then it can only have become less"""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +65,9 @@ class Connection(Client):
     @property
     def crowded(self) -> bool:
         """Whether too much waits for the server: who can wait calls ``room`` before sending more."""
-        return self._pending_data_size + self._unsent() > CROWDED_BYTES
+        if self._pending_data_size + self._unsent_most > CROWDED_BYTES:
+            self._unsent_most = self._unsent()
+        return self._pending_data_size + self._unsent_most > CROWDED_BYTES
 
     async def room(self) -> None:
         """Until the server has taken enough, or the connection has broken."""
@@ -102,7 +109,7 @@ class Connection(Client):
     def _parse_header_lines(raw: bytes) -> dict[str, str]:
         return header_lines(raw.decode("utf-8", "replace"))
 
-    def put(self, subject: str, data: bytes, reply: str = "", headers: dict[str, str] | None = None) -> None:
+    def put(self, subject: str, data: bytes, reply: str = "", headers: Sent = None) -> None:
         """``publish`` without its coroutines; the subjects come from the registry and are not looked at again.
 
         Raises:
@@ -112,7 +119,7 @@ class Connection(Client):
             raise ConnectionClosedError if self.is_closed else OutboundBufferLimitError
         if len(data) > self._max_payload:
             raise MaxPayloadError
-        command = _command(subject, reply, data, headers)
+        command = _command(subject, reply, data, lines_of(headers) if headers else "")
         self._pending.append(command)
         self._pending_data_size += len(command)
         self.stats["out_msgs"] += 1
@@ -139,17 +146,24 @@ class Connection(Client):
             pending, self._pending, self._pending_data_size = self._pending, [], 0
             with contextlib.suppress(OSError, RuntimeError):  # broken: the reading task finds it out, and reconnects
                 self._transport.writelines(pending)
+            self._unsent_most = self._unsent()
 
 
-def _command(subject: str, reply: str, data: bytes, headers: dict[str, Any] | None) -> bytes:
+def lines_of(headers: Mapping[str, Any] | str) -> str:
+    """Headers as they are sent; what would end a line inside a value becomes a blank."""
+    if isinstance(headers, str):
+        return headers
+    text = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+    if text.count("\n") != len(headers):
+        text = "".join([f"{name}: {' '.join(str(value).split())}\r\n" for name, value in headers.items()])
+    return text
+
+
+def _command(subject: str, reply: str, data: bytes, lines: str) -> bytes:
     """PUB or HPUB of the NATS protocol."""
-    if not headers:
+    if not lines:
         return b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply.encode(), len(data), data)
-    text = "".join([HEAD, "\r\n", *(f"{name}: {value}\r\n" for name, value in headers.items()), "\r\n"])
-    if text.count("\n") != len(headers) + 2:  # a line break inside a value would end the headers
-        headers = {name: " ".join(str(value).split()) for name, value in headers.items()}
-        text = "".join([HEAD, "\r\n", *(f"{name}: {value}\r\n" for name, value in headers.items()), "\r\n"])
-    block = text.encode()
+    block = f"{HEAD}\r\n{lines}\r\n".encode()
     return b"HPUB %b %b %d %d\r\n%b%b\r\n" % (
         subject.encode(), reply.encode(), len(block), len(block) + len(data), block, data
     )  # fmt: skip

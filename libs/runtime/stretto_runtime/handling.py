@@ -6,7 +6,7 @@ import contextlib
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -19,6 +19,7 @@ from stretto_wire.refusals import ERROR_HEADER
 from stretto_wire.registry import channel_of, encode, subject_of
 
 from stretto_runtime.bus import DEAD_LETTERS
+from stretto_runtime.connection import lines_of
 from stretto_runtime.faults import BusFault, RuntimeFault
 from stretto_runtime.inputs import Arrival
 from stretto_runtime.log import Stored, read
@@ -121,6 +122,8 @@ class Handling:
         return news
 
     async def _one(self, work: Work) -> bool:
+        if self.writer.full:
+            await self.writer.room()
         if self.machines.contains(work.key, work.arrival.meta.seq):
             return False
         if work.is_request and (known := self._known(work)) is not None:
@@ -142,7 +145,7 @@ class Handling:
         self._shell.metrics.inputs[work.arrival.kind].count += 1
         trace = self._trace(work)
         for output_id, _, message in work.outputs:
-            await self._publish(output_id, message, work.time_s, trace)
+            self._publish(output_id, message, work.time_s, trace)
         if work.reply is not None:
             await self._answer(work, "", encode(work.reply))
         return bool(work.outputs or work.is_request)
@@ -202,12 +205,12 @@ class Handling:
 
     # outputs ---------------------------------------------------------------------------------------------------
 
-    async def _publish(self, output_id: str, message: Message, now: float, trace: str) -> None:
+    def _publish(self, output_id: str, message: Message, now: float, trace: str) -> None:
         if output_id in self._published:
             self._shell.metrics.suppressed.inc()
             return
-        headers = event_headers(message, output_id, now, self._service.name, trace)
-        await self.writer.send(subject_of(message), encode(message), headers)
+        lines = event_lines(message, output_id, now, self._service.name, trace)
+        self.writer.send(output_id, subject_of(message), encode(message), lines)
         self._shell.metrics.outputs.count += 1
 
     def _trace(self, work: Work) -> str:
@@ -318,7 +321,7 @@ class Handling:
             job=arrival.key,
             trace_id=arrival.trace[3:35],
         )
-        await self.writer.send_plain(subject, arrival.data, headers)
+        self.writer.send_plain(subject, arrival.data, headers)
 
     async def _set_aside(self, subject: str) -> set[str]:
         """The ids that predecessors set aside: the server itself forgets ids sooner than an outage may last."""
@@ -330,22 +333,34 @@ class Handling:
 
 def event_headers(message: Message, message_id: str, now: float, source: str, trace: str) -> dict[str, str]:
     """CloudEvents 1.0, binary mode; ``now`` in seconds since the epoch."""
+    headers = {"Nats-Msg-Id": message_id, **_shared(type(message), source)}
+    headers |= {"ce-id": message_id, "ce-subject": message.job, "ce-time": _rfc3339(now)}
+    return {**headers, "traceparent": trace} if trace else headers
+
+
+def event_lines(message: Message, message_id: str, now: float, source: str, trace: str) -> str:
+    """``lines_of(event_headers(…))`` without ``Nats-Msg-Id``, for a fifth of its price."""
+    lines = _shared_lines(type(message), source)
+    lines = f"{lines}ce-id: {message_id}\r\nce-subject: {message.job}\r\nce-time: {_rfc3339(now)}\r\n"
+    return lines + lines_of({"traceparent": trace}) if trace else lines
+
+
+@cache
+def _shared(message: type[Message], source: str) -> dict[str, str]:
+    """The headers that all of a type have in common."""
     channel = channel_of(message)
-    headers = {
-        "Nats-Msg-Id": message_id,
+    return {
         "ce-specversion": "1.0",
-        "ce-id": message_id,
         "ce-type": channel.type_name,
         "ce-source": f"/stretto/{source}",
-        "ce-subject": message.job,
-        "ce-time": _rfc3339(now),
         "content-type": "application/json",
+        **({"Nats-TTL": f"{channel.kept_s}s"} if channel.kept_s is not None else {}),
     }
-    if channel.kept_s is not None:
-        headers["Nats-TTL"] = f"{channel.kept_s}s"
-    if trace:
-        headers["traceparent"] = trace
-    return headers
+
+
+@cache
+def _shared_lines(message: type[Message], source: str) -> str:
+    return lines_of(_shared(message, source))
 
 
 def _rfc3339(now: float) -> str:

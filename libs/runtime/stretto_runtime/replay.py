@@ -142,10 +142,10 @@ class _Recorder(Writer):
         self.made: dict[str, tuple[str, bytes]] = {}
         """id -> (subject, body)"""
 
-    async def send(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
-        self.made[headers["Nats-Msg-Id"]] = (subject, data)
+    def send(self, output_id: str, subject: str, data: bytes, lines: str = "") -> None:
+        self.made[output_id] = (subject, data)
 
-    async def send_plain(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
+    def send_plain(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
         """What was a dead letter then is one now."""
 
 

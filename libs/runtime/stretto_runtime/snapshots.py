@@ -128,10 +128,10 @@ class Snapshots:
             Fenced: we are not the owner any more.
         """
         documents = [
-            Output(f"{STATE_PREFIX}snap.{self._base}.{key}", document.encode(), {}) for key, document in dirty.items()
+            Output(f"{STATE_PREFIX}snap.{self._base}.{key}", document.encode()) for key, document in dirty.items()
         ]
         body = json.dumps({**asdict(cursor), "fence": self._fence_seq}).encode()
-        last = Output(f"{STATE_PREFIX}cursor.{self._base}", body, {})
+        last = Output(f"{STATE_PREFIX}cursor.{self._base}", body)
         if self._bus.batch_from == PIPELINED:
             groups, threshold = [documents, [last]], len(documents) + 2
         else:

@@ -65,7 +65,7 @@ async def finish(shell: Shell, number: int, loaded: Loaded, snapshots: Snapshots
             documents |= handling.machines.documents(sorted(handling.machines.slots))
             handling = _handling(shell, number, coming.popleft(), documents, writer, fence)
         await handling.handle(stored)
-    await writer.finish()
+    writer.finish()
     await writer.drain()
     changed = handling.machines.documents(sorted(handling.machines.slots))
     done = Cursor(fence.seq, fence.seq - 1, service.version)
@@ -130,26 +130,26 @@ class _Comparing(Writer):
         self._number = number
         self._dead: list[tuple[str, bytes, dict[str, str]]] = []
 
-    async def send(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
-        stored = self._left.pop(headers["Nats-Msg-Id"], None)
+    def send(self, output_id: str, subject: str, data: bytes, lines: str = "") -> None:
+        stored = self._left.pop(output_id, None)
         if stored is None:
             self._check_all_made()  # outputs are stored in order: what is missing comes after what is there
-            await super().send(subject, data, headers)
+            super().send(output_id, subject, data, lines)
         elif (stored.subject.partition(".")[2], stored.data) != (subject, data):
             self._refuse(stored, "otherwise")
 
-    async def send_plain(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
+    def send_plain(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
         """Dead letters wait until nothing can be refused any more: who is refused begins again every few seconds."""
         if self._left:
             self._dead.append((subject, data, headers))
         else:
-            await super().send_plain(subject, data, headers)
+            super().send_plain(subject, data, headers)
 
-    async def finish(self) -> None:
+    def finish(self) -> None:
         """Send what waited. Raises Refusal if something was published that was not made again."""
         self._check_all_made()
         for subject, data, headers in self._dead:
-            await super().send_plain(subject, data, headers)
+            super().send_plain(subject, data, headers)
 
     def _check_all_made(self) -> None:
         for stored in self._left.values():

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from stretto_runtime.bus import ACK_TIMEOUT_S, EVENTS, PIPELINED, Bus
+from stretto_runtime.connection import Sent, lines_of
 from stretto_runtime.ending import end
 from stretto_runtime.faults import BusFault
 from stretto_runtime.log import Fence
@@ -33,11 +34,11 @@ NOTHING_STORED = frozenset((ONE_IN_FLIGHT, INCOMPLETE_BATCH, TOO_MANY_BATCHES))
 
 
 class Output(NamedTuple):
-    """A message for the stream. ``stored``: who waits for its sequence."""
+    """A message for the stream. ``lines``: its headers (``lines_of``); ``stored``: who waits for its sequence."""
 
     subject: str
     data: bytes
-    headers: dict[str, str]
+    lines: str = ""
     stored: asyncio.Future[int] | None = None
 
 
@@ -92,7 +93,8 @@ async def store_together(bus: Bus, fence: Fence, outputs: Sequence[Output], thre
 
 
 async def _single(bus: Bus, fence: Fence, outputs: Sequence[Output]) -> list[int]:
-    posted = [await bus.post(one.subject, one.data, {**one.headers, **fence.headers()}) for one in outputs]
+    behind = lines_of(fence.headers())
+    posted = [await bus.post(one.subject, one.data, one.lines + behind) for one in outputs]
     results = await asyncio.gather(*posted, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):
@@ -104,14 +106,14 @@ async def _commit(bus: Bus, fence: Fence, outputs: Sequence[Output]) -> list[int
     batch = uuid.uuid4().hex
     last = len(outputs)
     for index, output in enumerate(outputs, 1):
-        headers = {**output.headers, "Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(index)}
+        lines = f"Nats-Batch-Id: {batch}\r\nNats-Batch-Sequence: {index}\r\n"
         if index == 1:
-            headers |= fence.headers()
+            lines += lines_of(fence.headers())
         if index == last:
-            answer = await bus.post(output.subject, output.data, {**headers, "Nats-Batch-Commit": "1"})
+            answer = await bus.post(output.subject, output.data, f"{output.lines}{lines}Nats-Batch-Commit: 1\r\n")
             end = int((await answer)["seq"]) + 1
             return list(range(end - last, end))
-        await bus.send(output.subject, output.data, headers)
+        await bus.send(output.subject, output.data, output.lines + lines)
     raise ValueError("outputs is empty; a batch has at least one message")
 
 
@@ -128,41 +130,59 @@ class Writer:
     def __init__(self, bus: Bus, fence: Fence, wake: asyncio.Event) -> None:
         self._bus = bus
         self._fence = fence
-        self._headers = fence.headers()
+        self._behind = lines_of(fence.headers())
         self._wake = wake
         self._batch_from = bus.batch_from
         self._queue: deque[Output] = deque()
         self._flusher: asyncio.Task[None] | None = None
         self._in_flight = 0
+        self._hears = _Hears(self)
         self._idle = asyncio.Event()
         self._idle.set()
+        self._roomy = asyncio.Event()
         self.last_seq = fence.seq
         self.fault: BaseException | None = None
 
-    async def send(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
-        """Send behind the fence; ``headers`` carry the ``Nats-Msg-Id``."""
-        if self._batch_from == PIPELINED:
-            await self.send_plain(subject, data, {**headers, **self._headers})
-            return
-        await self._room()
-        self._enqueue(Output(subject, data, headers))
+    def send(self, output_id: str, subject: str, data: bytes, lines: str = "") -> None:
+        """Send behind the fence, under an id; ``lines``: further headers. Who sends much awaits ``room`` before.
 
-    async def send_plain(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
+        Raises:
+            BusFault: not sent, or something before it was not stored.
+        """
+        self.check()
+        lines = f"Nats-Msg-Id: {output_id}\r\n{lines}"
+        if self._batch_from == PIPELINED:
+            self._put(subject, data, lines + self._behind)
+        else:
+            self._enqueue(Output(subject, data, lines))
+
+    def send_plain(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
         """Send to another stream (dead letters), where our fence is unknown; ``drain`` waits for it too."""
-        await self._room()
-        future = await self._bus.post(subject, data, headers)
-        self._in_flight += 1
-        self._idle.clear()
-        future.add_done_callback(self._stored)
+        self.check()
+        self._put(subject, data, headers)
 
     async def store(self, subject: str, data: bytes, headers: dict[str, str]) -> int:
         """Send behind the fence and wait; returns the sequence. Raises Fenced, BusFault."""
+        lines = lines_of(headers)
         if self._batch_from == PIPELINED:
-            return await self._bus.store(subject, data, {**headers, **self._headers})
+            return int((await (await self._bus.post(subject, data, lines + self._behind)))["seq"])
         self.check()
         stored: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._enqueue(Output(subject, data, headers, stored))
+        self._enqueue(Output(subject, data, lines, stored))
         return await stored
+
+    @property
+    def full(self) -> bool:
+        """Whether too much is on its way."""
+        return self._in_flight >= self.IN_FLIGHT or self._bus.connection.crowded
+
+    async def room(self) -> None:
+        """Until less is on its way, or something went wrong."""
+        if self._bus.connection.crowded:
+            await self._bus.connection.room()
+        if self._in_flight >= self.IN_FLIGHT and self.fault is None:
+            self._roomy.clear()
+            await self._roomy.wait()
 
     async def drain(self) -> None:
         """Until everything sent is stored. Raises what went wrong."""
@@ -186,17 +206,26 @@ class Writer:
         if self.fault is not None:
             raise self.fault
 
-    async def _room(self) -> None:
-        self.check()
-        if self._in_flight >= self.IN_FLIGHT:
-            await self.drain()
+    def _put(self, subject: str, data: bytes, headers: Sent) -> None:
+        self._bus.put(subject, data, headers, self._hears)
+        self._begin()
 
     def _enqueue(self, output: Output) -> None:
         self._queue.append(output)
-        self._in_flight += 1
-        self._idle.clear()
+        self._begin()
         if self._flusher is None:
             self._flusher = asyncio.get_running_loop().create_task(self._flush())
+
+    def _begin(self) -> None:
+        self._in_flight += 1
+        self._idle.clear()
+
+    def _end(self, count: int) -> None:
+        self._in_flight -= count
+        if self._in_flight <= self.IN_FLIGHT // 2:
+            self._roomy.set()
+        if self._in_flight == 0:
+            self._idle.set()
 
     async def _flush(self) -> None:
         """One write in flight; what comes meanwhile shares the next."""
@@ -209,9 +238,7 @@ class Writer:
                     self._queue.popleft()
                     if output.stored is not None and not output.stored.done():
                         output.stored.set_result(sequence)
-                self._in_flight -= len(chunk)
-                if self._in_flight == 0:
-                    self._idle.set()
+                self._end(len(chunk))
         except BusFault as fault:
             self._fail(fault)
         finally:
@@ -225,18 +252,38 @@ class Writer:
                 output.stored.exception()  # whoever waited may be gone
         self._in_flight -= len(self._queue)
         self._queue.clear()
-        self._idle.set()
-        self._wake.set()
+        for waited in (self._idle, self._roomy, self._wake):
+            waited.set()
 
-    def _stored(self, future: asyncio.Future[dict[str, Any]]) -> None:
-        self._in_flight -= 1
-        error = BusFault("cancelled") if future.cancelled() else future.exception()
-        if error is not None:
-            self.fault = self.fault or error
-            self._wake.set()
-        else:
-            answer = future.result()
-            if answer.get("stream") == EVENTS:
-                self.last_seq = max(self.last_seq, int(answer["seq"]))
-        if self._in_flight == 0 or self.fault is not None:
-            self._idle.set()
+    def stored(self, answer: dict[str, Any]) -> None:
+        """One of what was ``_put`` is stored."""
+        if answer.get("stream") == EVENTS:
+            self.last_seq = max(self.last_seq, int(answer["seq"]))
+        self._end(1)
+
+    def failed(self, fault: BaseException) -> None:
+        """One of what was ``_put`` is not stored, or nobody knows."""
+        self._end(1)
+        self._fail(fault)
+
+
+class _Hears:
+    """Hears of everything that one writer has ``_put``: a future for each would cost as much as sending it."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._fault: BaseException | None = None
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, result: dict[str, Any]) -> None:
+        self._fault = None
+        self._writer.stored(result)
+
+    def set_exception(self, exception: BaseException) -> None:
+        self._fault = exception
+        self._writer.failed(exception)
+
+    def exception(self) -> BaseException | None:
+        return self._fault

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import AsyncMock, MagicMock
+from unittest.mock import MagicMock
 
 import pytest
 from runtime_counting import Add, Counting, CountingSettings, CountState
-from stretto_runtime.handling import Handling
+from stretto_runtime.connection import lines_of
+from stretto_runtime.handling import Handling, event_headers, event_lines
 from stretto_runtime.machines import Machines
+from stretto_runtime.parser import header_lines
+from stretto_wire.registry import CHANNELS
 
 
 def handling_of(service: Counting) -> Handling:
@@ -18,7 +21,7 @@ def handling_of(service: Counting) -> Handling:
         arrivals=lambda stored, number: [stored], message=lambda arrival: Add("a", arrival.value), seen=arrivals
     )
     shell = SimpleNamespace(service=service, metrics=MagicMock(), routes=routes, tracing=MagicMock())
-    return Handling(shell, 0, Machines(service), AsyncMock(), set(), 0, 0)  # type: ignore[arg-type]
+    return Handling(shell, 0, Machines(service), MagicMock(full=False), set(), 0, 0)  # type: ignore[arg-type]
 
 
 def stored(value: int, seq: int) -> Any:
@@ -44,3 +47,13 @@ async def test_edges_hear_of_the_machine_that_takes_the_place_of_a_broken_one(ba
     assert handling.machines.slots["a"].machine is not kept
     assert handling.machines.slots["a"].machine.state == CountState(count=1, total=1)
     assert handling.changed == {"a"}
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("trace", ["", f"00-{7:032x}-{9:016x}-01", "00-a\nevil: 1"])
+def test_the_headers_of_an_output_are_those_of_any_event(kept: bool, trace: str) -> None:
+    kind = next(one.message for one in CHANNELS if one.kind == "evt" and (one.kept_s is None) == kept)
+    message = kind.model_construct(job="a")
+    headers = event_headers(message, "dispatcher:7:0", 1795312000.123, "dispatcher", trace)
+    lines = event_lines(message, "dispatcher:7:0", 1795312000.123, "dispatcher", trace)
+    assert header_lines(f"Nats-Msg-Id: dispatcher:7:0\r\n{lines}") == header_lines(lines_of(headers))

@@ -58,7 +58,7 @@ async def test_a_former_owner_can_write_neither_outputs_nor_snapshots(client: Cl
     await bus.store("fence.dispatcher.3", b"new")
     before = await client.last_seq()
     writer = Writer(bus, old, asyncio.Event())
-    await writer.send("evt.v1.dispatcher.job-progressed.a", b"{}", {"Nats-Msg-Id": "dispatcher:1:0"})
+    writer.send("dispatcher:1:0", "evt.v1.dispatcher.job-progressed.a", b"{}")
     with pytest.raises(Fenced):
         await writer.drain()
     assert await client.last_seq() == before

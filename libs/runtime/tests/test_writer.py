@@ -22,7 +22,7 @@ async def test_a_synced_disk_gets_batches_in_order_and_a_fenced_one_stores_nothi
     assert bus.batch_from == SYNCED_BATCH_FROM
     writer = Writer(bus, Fence("fence.dispatcher.3", await bus.store("fence.dispatcher.3", b"")), asyncio.Event())
     for number in range(NUMBER):
-        await writer.send(SUBJECT, b"%d" % number, {"Nats-Msg-Id": f"dispatcher:{number}:0"})
+        writer.send(f"dispatcher:{number}:0", SUBJECT, b"%d" % number)
     frame = await writer.store("journal.dispatcher.3", b"[]", {"Nats-Msg-Id": "frame"})
     await writer.drain()
     stored = await read(bus, EVENTS, [f"*.{SUBJECT}", "journal.dispatcher.3"])
@@ -32,8 +32,8 @@ async def test_a_synced_disk_gets_batches_in_order_and_a_fenced_one_stores_nothi
 
     await bus.store("fence.dispatcher.3", b"")
     waiting = asyncio.create_task(writer.store("journal.dispatcher.3", b"[]", {}))
-    for _ in range(SYNCED_BATCH_FROM):
-        await writer.send(SUBJECT, b"late", {})
+    for number in range(SYNCED_BATCH_FROM):
+        writer.send(f"late:{number}", SUBJECT, b"late")
     with pytest.raises(Fenced):
         await writer.drain()
     with pytest.raises(Fenced):
@@ -46,11 +46,11 @@ async def test_who_waits_gets_its_own_sequence_though_the_chunk_is_not_in_a_row(
     await provision(bus, sync_interval="always")
     await learn_streams(bus)
     writer = Writer(bus, Fence("fence.dispatcher.3", await bus.store("fence.dispatcher.3", b"")), asyncio.Event())
-    await writer.send(SUBJECT, b"", {"Nats-Msg-Id": "dispatcher:1:0"})
+    writer.send("dispatcher:1:0", SUBJECT, b"")
     await writer.drain()
     waiting = asyncio.create_task(writer.store("journal.dispatcher.3", b"[]", {}))
     await asyncio.sleep(0)
-    await writer.send(SUBJECT, b"", {"Nats-Msg-Id": "dispatcher:1:0"})  # it is there: its sequence is the old one
+    writer.send("dispatcher:1:0", SUBJECT, b"")  # it is there: its sequence is the old one
     await writer.drain()
     (frame,) = await read(bus, EVENTS, ["journal.dispatcher.3"])
     assert await waiting == frame.seq == writer.last_seq
