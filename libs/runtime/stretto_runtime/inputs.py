@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from pydantic_core import from_json
 from stretto_wire.base import Message
-from stretto_wire.registry import CHANNELS, channel_of, decode, parse, partition_of
+from stretto_wire.registry import CHANNELS, Channel, channel_of, decode, parse, parse_on, partition_of
 
 from stretto_runtime.log import Stored
 from stretto_runtime.machines import CLUSTER
@@ -60,6 +60,8 @@ class Arrival(NamedTuple):
     data: bytes
     meta: Meta
     trace: str
+    channel: Channel | None = None
+    """of a stored message"""
 
 
 class Routes:
@@ -71,8 +73,9 @@ class Routes:
         for entry in inputs:
             self._scopes.setdefault(entry.message, set()).add(entry.scope)
         self._patterns = {channel_of(message).pattern: scopes for message, scopes in self._scopes.items()}
-        self._routes = {
-            tuple(pattern.split(".")[:4]): sorted(scopes, reverse=True) for pattern, scopes in self._patterns.items()
+        self._routes: dict[str, tuple[Channel, list[Scope]]] = {
+            channel_of(message).pattern.rstrip(".*"): (channel_of(message), sorted(scopes, reverse=True))
+            for message, scopes in self._scopes.items()
         }
         self._observed = {message.__name__: message for message in (*(c.message for c in CHANNELS), *observations)}
 
@@ -86,34 +89,35 @@ class Routes:
                 subjects.append(f"{partition}.{pattern}")
         return subjects
 
-    def arrivals(self, stored: Stored, partition: int) -> Iterator[Arrival]:
+    def arrivals(self, stored: Stored, partition: int) -> list[Arrival]:
         """The messages in ``stored``, in order. Raises nothing: what they say is parsed later, one by one."""
         if stored.subject.startswith("journal."):
-            for index, entry in enumerate(from_json(stored.data)):
-                yield self._entry(stored, index, entry)
-            return
+            return [self._entry(stored, index, entry) for index, entry in enumerate(from_json(stored.data))]
         token, _, subject = stored.subject.partition(".")
+        before, _, job = subject.rpartition(".")
+        route = self._routes.get(before) or self._routes.get(before.rpartition(".")[0])  # telemetry names the pod, too
+        if route is None:
+            return []
+        found: list[Arrival] = []
+        channel, scopes = route
         trace = stored.headers.get("traceparent", "")
-        for scope in self._scopes_of(subject):
+        for scope in scopes:
             # a message heard in both scopes reaches two partitions; each takes only what is its own
             if partition != (CLUSTER_PARTITION if scope == "cluster" else int(token)):
                 continue
-            key = CLUSTER if scope == "cluster" else subject.rpartition(".")[2]
+            key = CLUSTER if scope == "cluster" else job
             source = f"{stored.seq}.{CLUSTER}" if scope == "cluster" else str(stored.seq)
             meta = Meta(stored.seq, stored.time_s, subject, stored.headers, key)
-            yield Arrival("message", key, source, subject, stored.data, meta, trace)
+            found.append(Arrival("message", key, source, subject, stored.data, meta, trace, channel))
+        return found
 
     def message(self, arrival: Arrival) -> Message:
         """Parse. Raises WireError."""
         if arrival.kind == "observation":
             return decode(self._observed[arrival.subject.rpartition(".")[2]], arrival.data)
+        if arrival.channel is not None:
+            return parse_on(arrival.channel, arrival.subject, arrival.data)
         return parse(arrival.subject, arrival.data)
-
-    def _scopes_of(self, subject: str) -> list[Scope]:
-        tokens = subject.split(".")
-        if tokens[0] == "tel":
-            tokens[3] = "*"
-        return self._routes.get(tuple(tokens[:4]), [])
 
     def _entry(self, stored: Stored, index: int, entry: dict[str, Any]) -> Arrival:
         key, subject = entry["key"], entry.get("s", "")

@@ -130,8 +130,8 @@ class _KeyRoutes(Routes):
                 subjects.append(f"{partition}.{pattern.removesuffix('*')}{self._key}")
         return subjects
 
-    def arrivals(self, stored: Stored, partition: int) -> Iterator[Arrival]:
-        return (a for a in super().arrivals(stored, partition) if a.kind == "tick" or a.key == self._key)
+    def arrivals(self, stored: Stored, partition: int) -> list[Arrival]:
+        return [a for a in super().arrivals(stored, partition) if a.kind == "tick" or a.key == self._key]
 
 
 class _Recorder(Writer):

@@ -187,15 +187,19 @@ def channel_at(subject: str) -> Channel:
 
 def parse(subject: str, data: bytes) -> Message:
     """The message on ``subject``. Raises WireError that names field, value and remedy; nothing else."""
-    channel = channel_at(subject)
+    return parse_on(channel_at(subject), subject, data)
+
+
+def parse_on(channel: Channel, subject: str, data: bytes) -> Message:
+    """As ``parse``, where the subject's channel is known."""
     message = decode(channel.message, data)
-    tokens = subject.split(".")
-    if message.job != tokens[-1]:
-        raise WireError("job", message.job, f"the job of the subject, {tokens[-1]}")
+    before, _, job = subject.rpartition(".")
+    if message.job != job:
+        raise WireError("job", message.job, f"the job of the subject, {job}")
     if channel.kind == "tel":
-        pod = getattr(message, "pod", "")
-        if pod != tokens[-2] or not pod.startswith(f"{channel.service}-"):
-            raise WireError("pod", pod, f"the pod of the subject, {tokens[-2]}, of the role {channel.service}")
+        pod, of_subject = getattr(message, "pod", ""), before.rpartition(".")[2]
+        if pod != of_subject or not pod.startswith(f"{channel.service}-"):
+            raise WireError("pod", pod, f"the pod of the subject, {of_subject}, of the role {channel.service}")
     return message
 
 
@@ -204,14 +208,15 @@ def decode(message_type: type[M], data: bytes) -> M:
     if len(data) > MAX_MESSAGE_BYTES:
         raise WireError("(document)", f"{len(data)} bytes", f"at most {MAX_MESSAGE_BYTES} bytes")
     try:
-        return message_type.model_validate_json(data, extra="ignore")  # what a newer writer added, also in a JobSpec
+        # what a newer writer added is ignored, also in a JobSpec; ``model_validate_json`` without what is not needed
+        return message_type.__pydantic_validator__.validate_json(data, extra="ignore")
     except ValidationError as error:
         raise WireError.of(error, model=message_type) from error
 
 
 def encode(message: Message) -> bytes:
     """JSON. Raises WireError when it is larger than anybody has to accept."""
-    data = message.model_dump_json().encode()
+    data = message.__pydantic_serializer__.to_json(message)  # ``model_dump_json`` without a text in between
     if len(data) > MAX_MESSAGE_BYTES:
         raise WireError(
             "(document)", f"{len(data)} bytes of {type(message).__name__}", f"at most {MAX_MESSAGE_BYTES} bytes"
