@@ -110,6 +110,26 @@ def test_the_next_run_lets_go_what_a_killed_one_has_frozen_in_the_installation_o
     assert [job["status"] for job in jobs if job["name"] == "chaos-7-abc"] == ["cancelled"]
 
 
+@pytest.mark.slow
+def test_the_installation_of_a_run_that_is_killed_ends_by_itself(tmp_path: Path) -> None:
+    command = [str(Path(sys.executable).with_name("stretto")), "chaos", "--undisturbed", "1", "--seed", "1"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("STRETTO_")}
+    environment |= {"TMPDIR": str(tmp_path)}
+    run = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert run.stdout is not None
+    with run.stdout as told:
+        assert next(line for line in told if "all ready" in line)
+        [folder] = tmp_path.glob(f"{place.PREFIX}*")
+        run.kill()
+        run.wait(10)
+    supervisor = psutil.Process(json.loads((folder / "run" / "up.json").read_text())["pid"])
+    psutil.wait_procs([supervisor], timeout=60)
+    assert [words for process in psutil.process_iter(["cmdline"])
+            if str(folder) in (words := " ".join(process.info["cmdline"] or ()))] == []  # fmt: skip
+    assert place.clear_away(tmp_path) == [folder]
+    assert not folder.exists()
+
+
 class TestImagesInSharedMemory:
     """Of an installation that was killed."""
 
