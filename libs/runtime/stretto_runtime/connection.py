@@ -119,7 +119,8 @@ class Connection(Client):
             raise ConnectionClosedError if self.is_closed else OutboundBufferLimitError
         if len(data) > self._max_payload:
             raise MaxPayloadError
-        command = _command(subject, reply, data, lines_of(headers) if headers else "")
+        lines = headers if isinstance(headers, str) else lines_of(headers or {})
+        command = _command(subject, reply, data, lines)
         self._pending.append(command)
         self._pending_data_size += len(command)
         self.stats["out_msgs"] += 1

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 from opentelemetry.trace import Status, StatusCode
@@ -34,27 +34,11 @@ if TYPE_CHECKING:
 log = structlog.get_logger("stretto.handling")
 
 
-@dataclass(slots=True)
-class Work:
-    """One arrival for one machine, and what comes of it. ``source`` makes ids: ``<service>:<source>:<index>``."""
+class Made(NamedTuple):
+    """What comes of one arrival. ``outputs``: (id, core fact, wire message)."""
 
-    arrival: Arrival
-    key: str
-    source: str
-    time_s: float
-    started_ns: int
-    outputs: list[tuple[str, Any, Message]] = field(default_factory=list[tuple[str, Any, Message]])
-    """(id, core fact, wire message)"""
+    outputs: list[tuple[str, Any, Message]]
     reply: Message | None = None
-
-    @property
-    def is_request(self) -> bool:
-        return self.arrival.kind == "request"
-
-    @property
-    def asked(self) -> tuple[str, str]:
-        """Which request this is: ids are the callers' choice, and may repeat from job to job."""
-        return self.key, self.arrival.meta.request_id
 
 
 @dataclass(slots=True)
@@ -115,86 +99,87 @@ class Handling:
         for arrival in self._shell.routes.arrivals(stored, self._number):
             if arrival.kind == "tick":
                 for key in self.machines.ticking():
-                    news |= await self._one(Work(arrival, key, f"{stored.seq}.{key}", stored.time_s, time.time_ns()))
+                    news |= await self._one(arrival._replace(key=key, source=f"{stored.seq}.{key}"))
             else:
-                work = Work(arrival, arrival.key, arrival.source, stored.time_s, time.time_ns())
-                news |= await self._one(work)
+                news |= await self._one(arrival)
         return news
 
-    async def _one(self, work: Work) -> bool:
+    async def _one(self, arrival: Arrival) -> bool:
         if self.writer.full:
             await self.writer.room()
-        if self.machines.contains(work.key, work.arrival.meta.seq):
+        key, meta, request = arrival.key, arrival.meta, arrival.kind == "request"
+        if self.machines.contains(key, meta.seq):
             return False
-        if work.is_request and (known := self._known(work)) is not None:
-            await self._tell(work, known[1], known[2].encode())
+        if request and (known := self._known(arrival)) is not None:
+            await self._tell(arrival, known[1], known[2].encode())
             return False
+        started_ns = time.time_ns()
         try:
-            handled = self._decide(work)
+            made = self._decide(arrival)
         except (WireError, ValidationError, CoreError) as error:
-            self.changed.add(work.key)  # the machine may be another object now: edges must not keep the old one
-            await self._refused(work, error)
+            self.changed.add(key)  # the machine may be another object now: edges must not keep the old one
+            await self._refused(arrival, error)
             return True
         except Exception as error:
-            self.changed.add(work.key)
-            await self._broken(work, error)
+            self.changed.add(key)
+            await self._broken(arrival, error)
             return True
-        if not handled:
+        if made is None:
             return False
-        self.changed.add(work.key)
-        self._shell.metrics.inputs[work.arrival.kind].count += 1
-        trace = self._trace(work)
-        for output_id, _, message in work.outputs:
-            self._publish(output_id, message, work.time_s, trace)
-        if work.reply is not None:
-            await self._answer(work, "", encode(work.reply))
-        return bool(work.outputs or work.is_request)
+        self.changed.add(key)
+        self._shell.metrics.inputs[arrival.kind].count += 1
+        trace = self._trace(arrival, made.outputs, started_ns)
+        for output_id, _, message in made.outputs:
+            self._publish(output_id, message, meta.time_s, trace)
+        if made.reply is not None:
+            await self._answer(arrival, "", encode(made.reply))
+        return bool(made.outputs or request)
 
     # decisions -------------------------------------------------------------------------------------------------
 
-    def _decide(self, work: Work) -> bool:
-        """Let the machine handle the event; False if the service ignores the message."""
-        arrival = work.arrival
+    def _decide(self, arrival: Arrival) -> Made | None:
+        """Let the machine handle the event; None if the service ignores the message."""
         if arrival.kind == "tick":
             event = self._service.tick_event()
         else:
-            event = self._service.to_event(self._message(work), arrival.meta)
+            event = self._service.to_event(self._message(arrival), arrival.meta)
         if event is None:
-            if work.is_request:
+            if arrival.kind == "request":
                 raise RuntimeFault(f"{self._service.name} ignores the request {arrival.subject}")
-            return False
+            return None
 
-        def commit(actions: list[Action]) -> None:
+        def commit(actions: list[Action]) -> Made:
             """Make messages of the actions while the machine can still be put back."""
             try:
-                self._translate(work, actions)
+                return self._translate(arrival, actions)
             except (WireError, ValidationError) as error:  # ours, not the input's: nobody else is to blame
                 raise RuntimeFault(f"{self._service.name} made a message that the wire refuses: {error}") from error
 
-        self.machines.handle(work.key, event, work.time_s, arrival.meta.seq, commit)
-        return True
+        return self.machines.handle(arrival.key, event, arrival.meta.time_s, arrival.meta.seq, commit)
 
-    def _message(self, work: Work) -> Message:
+    def _message(self, arrival: Arrival) -> Message:
         """Parse, unless it is a request that was parsed on its way into the journal. Raises WireError."""
-        arrival = work.arrival
-        asked = self.waiting.get(work.asked) if work.is_request else None
+        asked = self.waiting.get(arrival.asked) if arrival.kind == "request" else None
         if asked is not None and (asked.subject, asked.data) == (arrival.subject, arrival.data):
             return asked.message
         return self._shell.routes.message(arrival)
 
-    def _translate(self, work: Work, actions: list[Action]) -> None:
+    def _translate(self, arrival: Arrival, actions: list[Action]) -> Made:
+        outputs: list[tuple[str, Any, Message]] = []
+        reply: Message | None = None
         for index, action in enumerate(actions):
             fact = action.body if isinstance(action, Reply) else action.fact
-            message = self._service.to_message(work.key, fact)
+            message = self._service.to_message(arrival.key, fact)
             if isinstance(action, Reply):
-                if not work.is_request or message is None:
-                    raise RuntimeFault(f"{self._service.name} replied {fact!r} to {work.arrival.subject}")
-                work.reply = message
+                if arrival.kind != "request" or message is None:
+                    raise RuntimeFault(f"{self._service.name} replied {fact!r} to {arrival.subject}")
+                reply = message
             elif message is not None:
-                self._check_output(work.key, message)
-                work.outputs.append((f"{self._service.name}:{work.source}:{index}", fact, message))
-        if work.is_request and work.reply is None:
-            raise RuntimeFault(f"{self._service.name} gave no Reply to {work.arrival.subject}")
+                self._check_output(arrival.key, message)
+                outputs.append((f"{self._service.name}:{arrival.source}:{index}", fact, message))
+        if arrival.kind == "request" and reply is None:
+            raise RuntimeFault(f"{self._service.name} gave no Reply to {arrival.subject}")
+        return Made(outputs, reply)
 
     def _check_output(self, key: str, message: Message) -> None:
         channel = channel_of(message)
@@ -213,14 +198,13 @@ class Handling:
         self.writer.send(output_id, subject_of(message), encode(message), lines)
         self._shell.metrics.outputs.count += 1
 
-    def _trace(self, work: Work) -> str:
+    def _trace(self, arrival: Arrival, outputs: list[tuple[str, Any, Message]], started_ns: int) -> str:
         """A span for what was handled, if anybody could want it; the ``traceparent`` of its outputs."""
-        arrival, slot = work.arrival, self.machines.slots.get(work.key)
-        parent = arrival.trace
-        if slot is not None and work.key != CLUSTER:
+        slot, parent = self.machines.slots.get(arrival.key), arrival.trace
+        if slot is not None and arrival.key != CLUSTER:
             slot.trace = slot.trace or parent
             parent = parent or slot.trace
-        if not (work.outputs or arrival.trace or work.is_request):
+        if not (outputs or arrival.trace or arrival.kind == "request"):
             return parent
         if not self._shell.tracing.afford():
             return parent
@@ -231,16 +215,16 @@ class Handling:
             found: dict[str, Any] = {
                 "messaging.system": "nats",
                 "messaging.destination.name": arrival.subject,
-                "stretto.job": work.key,
-                "stretto.source": work.source,
+                "stretto.job": arrival.key,
+                "stretto.source": arrival.source,
                 "stretto.delivery": 1 + (self._attempt if replayed else 0),
-                "stretto.published": [channel_of(message).name for _, _, message in work.outputs],
+                "stretto.published": [channel_of(message).name for _, _, message in outputs],
             }
-            for _, fact, _ in work.outputs:
+            for _, fact, _ in outputs:
                 found |= decision_attributes(fact)
             return found
 
-        span = self._shell.tracing.span(f"{self._service.name} {what}", parent, work.started_ns, attributes=attributes)
+        span = self._shell.tracing.span(f"{self._service.name} {what}", parent, started_ns, attributes=attributes)
         if span is None:
             return parent
         span.end()
@@ -248,39 +232,37 @@ class Handling:
 
     # replies ---------------------------------------------------------------------------------------------------
 
-    def _known(self, work: Work) -> list[Any] | None:
-        slot = self.machines.slots.get(work.key)
-        return slot.remembered(work.arrival.meta.request_id) if slot is not None else None
+    def _known(self, arrival: Arrival) -> list[Any] | None:
+        slot = self.machines.slots.get(arrival.key)
+        return slot.remembered(arrival.meta.request_id) if slot is not None else None
 
-    async def _answer(self, work: Work, code: str, body: bytes) -> None:
-        slot = self.machines.slots.get(work.key)
+    async def _answer(self, arrival: Arrival, code: str, body: bytes) -> None:
+        slot = self.machines.slots.get(arrival.key)
         if slot is not None:  # nothing is kept of a request about an unknown job: asked again it gets the same answer
-            slot.remember(work.arrival.meta.request_id, code, body.decode())
-            self.machines.dirty.add(work.key)
-        await self._tell(work, code, body)
+            slot.remember(arrival.meta.request_id, code, body.decode())
+            self.machines.dirty.add(arrival.key)
+        await self._tell(arrival, code, body)
 
-    async def _tell(self, work: Work, code: str, body: bytes) -> None:
-        asked = self.waiting.pop(work.asked, None)
+    async def _tell(self, arrival: Arrival, code: str, body: bytes) -> None:
+        asked = self.waiting.pop(arrival.asked, None)
         for reply in asked.replies if asked is not None else ():
             with contextlib.suppress(BusFault):  # the caller asks again and gets the remembered reply
                 await self._shell.bus.send(reply, body, {ERROR_HEADER: code} if code else None)
 
     # what cannot be handled ------------------------------------------------------------------------------------
 
-    async def _refused(self, work: Work, error: Exception) -> None:
-        arrival = work.arrival
+    async def _refused(self, arrival: Arrival, error: Exception) -> None:
         field, value, remedy = (str(getattr(error, name, "")) for name in ("field", "value", "remedy"))
-        if work.is_request:
-            await self._answer(work, "refused", refusal("refused", str(error), field, value, remedy))
+        if arrival.kind == "request":
+            await self._answer(arrival, "refused", refusal("refused", str(error), field, value, remedy))
             return
-        await self._dead_letter(arrival, work.source, "refused", str(error), {"field": field, "remedy": remedy})
+        await self._dead_letter(arrival, "refused", str(error), {"field": field, "remedy": remedy})
 
-    async def _broken(self, work: Work, error: Exception) -> None:
-        arrival, key = work.arrival, work.key
+    async def _broken(self, arrival: Arrival, error: Exception) -> None:
         self._shell.metrics.faults.inc()
         log.exception(
             "a machine broke on a message; it is as before, the message is set aside",
-            job=key,
+            job=arrival.key,
             trace_id=arrival.trace[3:35],
             subject=arrival.subject,
             seq=arrival.meta.seq,
@@ -288,17 +270,17 @@ class Handling:
         )
         span = self._shell.tracing.span(f"{self._service.name} fault", arrival.trace)
         if span is not None:
-            span.set_attribute("stretto.job", key)
+            span.set_attribute("stretto.job", arrival.key)
             span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
             span.end()
-        if work.is_request:
+        if arrival.kind == "request":
             body = refusal("internal", f"{type(error).__name__}: {error}", remedy="see the service's log")
-            await self._answer(work, "internal", body)
-        await self._dead_letter(arrival, work.source, "fault", f"{type(error).__name__}: {error}", {})
+            await self._answer(arrival, "internal", body)
+        await self._dead_letter(arrival, "fault", f"{type(error).__name__}: {error}", {})
 
-    async def _dead_letter(self, arrival: Arrival, source: str, reason: str, text: str, more: dict[str, str]) -> None:
+    async def _dead_letter(self, arrival: Arrival, reason: str, text: str, more: dict[str, str]) -> None:
         subject = f"dlq.{arrival.subject or f'tick.{self._service.name}'}"
-        letter_id = f"dlq:{self._service.name}:{source}"
+        letter_id = f"dlq:{self._service.name}:{arrival.source}"
         if not self.live and letter_id in await self._set_aside(subject):
             return
         headers = {

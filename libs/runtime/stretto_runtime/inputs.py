@@ -63,6 +63,11 @@ class Arrival(NamedTuple):
     channel: Channel | None = None
     """of a stored message"""
 
+    @property
+    def asked(self) -> tuple[str, str]:
+        """Which request this is: ids are the callers' choice, and may repeat from job to job."""
+        return self.key, self.meta.request_id
+
 
 class Routes:
     """The subjects of one service and partition, and the keys of what they bring."""

@@ -130,7 +130,10 @@ class Parser(Original):
         self._rest, self._enough = bytearray(data[begin:]), enough
 
     def _handler(self, number: int) -> Callable[[Msg], None] | None:
-        return getattr(getattr(self.nc._subs.get(number), "_cb", None), "handler", None)
+        try:
+            return self.nc._subs[number]._cb.handler
+        except (KeyError, AttributeError):  # it is gone, or has a queue
+            return None
 
 
 def _numbers(words: list[bytes]) -> tuple[int, int, int]:

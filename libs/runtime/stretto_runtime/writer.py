@@ -217,8 +217,9 @@ class Writer:
             self._flusher = asyncio.get_running_loop().create_task(self._flush())
 
     def _begin(self) -> None:
+        if self._in_flight == 0:
+            self._idle.clear()
         self._in_flight += 1
-        self._idle.clear()
 
     def _end(self, count: int) -> None:
         self._in_flight -= count

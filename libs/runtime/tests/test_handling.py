@@ -25,7 +25,7 @@ def handling_of(service: Counting) -> Handling:
 
 
 def stored(value: int, seq: int) -> Any:
-    meta = SimpleNamespace(seq=seq, request_id="")
+    meta = SimpleNamespace(seq=seq, request_id="", time_s=1000.0)
     return SimpleNamespace(
         kind="message", key="a", source=str(seq), meta=meta, trace="", subject="evt.v1.gateway.job-cancelled.a",
         data=b"", value=value, time_s=1000.0, seq=seq,
@@ -38,7 +38,7 @@ async def test_edges_hear_of_the_machine_that_takes_the_place_of_a_broken_one(ba
     service = Counting(CountingSettings())
     service.to_event = lambda message, meta: message  # type: ignore[method-assign]
     handling = handling_of(service)
-    handling._trace = lambda work: ""  # type: ignore[method-assign]
+    handling._trace = lambda *_: ""  # type: ignore[method-assign]
     handling.go_live()
     await handling.handle(stored(1, 1))
     kept = handling.machines.slots["a"].machine

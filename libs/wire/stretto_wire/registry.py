@@ -146,6 +146,8 @@ CHANNELS: tuple[Channel, ...] = (
 )  # fmt: skip
 
 _BY_MESSAGE = {channel.message: channel for channel in CHANNELS}
+_FIXED = {channel.message: channel.pattern.removesuffix("*") for channel in CHANNELS if channel.kind in ("evt", "rpc")}
+"""what is before the job in the subjects that name nothing else"""
 _BY_ROUTE = {
     (channel.kind, "" if channel.kind == "pod" else channel.service, channel.name): channel for channel in CHANNELS
 }
@@ -158,14 +160,14 @@ def channel_of(message: Message | type[Message]) -> Channel:
 
 def subject_of(message: Message, pod: str | None = None) -> str:
     """Where ``message`` is published. ``pod`` is needed for requests to pods."""
+    if (fixed := _FIXED.get(type(message))) is not None:
+        return fixed + message.job
     channel = channel_of(message)
     if channel.kind == "tel":
         return f"tel.v1.{channel.service}.{getattr(message, 'pod')}.{message.job}"  # noqa: B009
-    if channel.kind == "pod":
-        if pod is None or not re.fullmatch(POD_PATTERN, pod):
-            raise WireError("pod", pod, "a request to a pod needs the pod's name, such as ps-0")
-        return f"pod.v1.{channel.name}.{pod}.{message.job}"
-    return f"{channel.kind}.v1.{channel.service}.{channel.name}.{message.job}"
+    if pod is None or not re.fullmatch(POD_PATTERN, pod):
+        raise WireError("pod", pod, "a request to a pod needs the pod's name, such as ps-0")
+    return f"pod.v1.{channel.name}.{pod}.{message.job}"
 
 
 def channel_at(subject: str) -> Channel:
