@@ -77,7 +77,7 @@ def as_option(
     plan that only saves is the throughput which the money it saves pays for at present.
     """
     cost = profile.prices.cost_per_hour(candidate.plan.resources - plan.resources)
-    held = claim(candidate.plan, plan) - plan.resources
+    held = larger(candidate.plan.resources, plan.resources) - plan.resources
     gain, cost_now = candidate.gain, profile.prices.cost_per_hour(plan.resources)
     if gain <= 0 and cost < 0:
         gain = max(gain - computed.throughput * cost / max(cost_now, 1e-12), 0.0)
@@ -89,11 +89,8 @@ def by_resource(amount: Resources) -> dict[str, float]:
     return {"cpu_cores": amount.cpu_cores, "memory_bytes": float(amount.memory_bytes)}
 
 
-def claim(plan: Plan, before: Plan | None) -> Resources:
-    """What is held while pods of both plans may be there."""
-    if before is None:
-        return plan.resources
-    one, other = plan.resources, before.resources
+def larger(one: Resources, other: Resources) -> Resources:
+    """What is held while pods of both may be there: the larger in each resource."""
     return Resources(max(one.cpu_cores, other.cpu_cores), max(one.memory_bytes, other.memory_bytes))
 
 

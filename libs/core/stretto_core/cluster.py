@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 
-from stretto_core.arbitration import claim, same_shape
+from stretto_core.arbitration import larger, same_shape
 from stretto_core.jobs import CandidatesComputed, PlanKind, PlanProposed, PlanRefused
 from stretto_core.selection import Objective
 from stretto_core.types import NOTHING, JobProfile, Plan, Resources
@@ -40,6 +41,7 @@ class JobState:
 
     ``plan`` is the last decided one, None until it starts; ``applying`` until its pods are there, with ``before`` still
     claimed. ``had`` are the plans that were in force. ``leaving_s``: since when it only waits for its pods to go.
+    ``replacing``: the parameter server beside which another one has room, beyond the plan, to take its place.
     """
 
     job: str
@@ -51,7 +53,6 @@ class JobState:
     applying: bool = False
     changed_s: float = 0.0
     leaving_s: float | None = None
-    samples_done: int = 0
     throughput: float = 0.0
     proposal: PlanProposed | None = None
     refused: PlanRefused | None = None
@@ -62,6 +63,24 @@ class JobState:
     returned_s: float | None = None
     submitted_s: float = 0.0
     completed: bool = False
+    replacing: str = ""
+
+    @property
+    def held(self) -> Resources:
+        """What its pods may hold: while a change is applied, the larger of both plans in each resource."""
+        if self.plan is None:
+            return NOTHING
+        now = self.footprint(self.plan)
+        return now if self.before is None else larger(now, self.footprint(self.before))
+
+    def footprint(self, plan: Plan) -> Resources:
+        """What the job holds under ``plan``, the server that takes another one's place included."""
+        return replace(plan, ps=plan.ps + 1).resources if self.replacing else plan.resources
+
+    @property
+    def changing(self) -> bool:
+        """Whether its pods are about to be others: nothing but memory is decided meanwhile."""
+        return self.applying or bool(self.replacing)
 
     @property
     def may_get_memory(self) -> bool:
@@ -70,14 +89,14 @@ class JobState:
         same = self.plan is not None and (self.before is None or self.before.ps == self.plan.ps)
         return self.leaving_s is None and (not self.applying or same)
 
-    def urgency(self, now: float) -> float:
+    def urgency(self, samples_done: int, now: float) -> float:
         """What a deadline makes of the weight: (remaining time at the present throughput) / (time left to it).
 
         1 without a deadline or when it will be met, at most ``URGENCY_MAX``: also when it has passed.
         """
         if self.profile.deadline_s is None or self.throughput <= 0:
             return 1.0
-        needs_s = max(self.profile.samples - self.samples_done, 0) / self.throughput
+        needs_s = max(self.profile.samples - samples_done, 0) / self.throughput
         left_s = self.submitted_s + self.profile.deadline_s - now
         return min(max(needs_s / max(left_s, 1e-9), 1.0), URGENCY_MAX)
 
@@ -105,20 +124,14 @@ class JobState:
 
 @dataclass(slots=True)
 class ArbiterState:
-    """All jobs that hold or want capacity, by name."""
+    """All jobs that hold or want capacity, by name; ``samples_done`` of each, which changes oftenest, apart."""
 
     jobs: dict[str, JobState] = field(default_factory=dict[str, JobState])
     submitted: int = 0
     last_round_s: float = 0.0
-
-    def by_priority(self) -> list[JobState]:
-        """The weightiest first, then who came first."""
-        return sorted(self.jobs.values(), key=lambda job: (-job.profile.weight, job.order))
+    samples_done: dict[str, int] = field(default_factory=dict[str, int])
 
     def claimed(self) -> Resources:
-        """What all jobs hold: while a change is applied, the larger of both plans in each resource."""
-        total = NOTHING
-        for job in self.jobs.values():
-            if job.plan is not None:
-                total = total + claim(job.plan, job.before)
-        return total
+        """What all jobs hold."""
+        held = [job.held for job in self.jobs.values()]
+        return Resources(math.fsum(one.cpu_cores for one in held), sum(one.memory_bytes for one in held))

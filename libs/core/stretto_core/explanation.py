@@ -48,20 +48,21 @@ def why(choice: Choice) -> list[str]:
     ]
 
 
-def alternatives(choice: Choice) -> list[Alternative]:
+def alternatives(choice: Choice, most: int) -> list[Alternative]:
     """The other candidates with what spoke against them: those that could have been had first, best first."""
-    rows: list[tuple[bool, float, Alternative]] = []
+    rows: list[tuple[bool, float, Candidate]] = []
     for i, candidate in enumerate(choice.computed.candidates):
         if i == choice.index or candidate.plan == choice.computed.plan:
             continue
         option = as_option(i, candidate, choice.computed, choice.computed.plan, choice.profile)
         efficiency = choice.problem.value(choice.contender, option)
-        row = Alternative(
-            candidate.plan, candidate.throughput, candidate.cost_per_hour, efficiency, why_not(choice, candidate)
-        )
         affordable = (candidate.plan.resources - choice.computed.plan.resources).fits(choice.free)
-        rows.append((not (affordable and identified(candidate)), -efficiency, row))
-    return [row for _, _, row in sorted(rows, key=lambda entry: entry[:2])]
+        rows.append((not (affordable and identified(candidate)), -efficiency, candidate))
+    rows.sort(key=lambda row: row[:2])
+    return [
+        Alternative(row.plan, row.throughput, row.cost_per_hour, -minus, why_not(choice, row))
+        for _, minus, row in rows[:most]
+    ]
 
 
 def why_not(choice: Choice, candidate: Candidate) -> str:

@@ -192,6 +192,32 @@ class PlanApplied:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplacementAsked:
+    """The actuator would start a server beyond the plan, to take the place of the parameter server ``pod``."""
+
+    job: str
+    pod: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacementDecided:
+    """Whether there is room for it, until ``ReplacementEnded``."""
+
+    job: str
+    pod: str
+    granted: bool
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacementEnded:
+    """The job has no more servers than its plan again: ``pod`` has left, or the other one was given up."""
+
+    job: str
+    pod: str
+
+
+@dataclass(frozen=True, slots=True)
 class OomForecast:
     """What each PS of the job needs, to its end; ``grow`` is urgent, ``shrink`` gives memory back."""
 

@@ -113,7 +113,8 @@ def weighted_greedy(problem: SelectionProblem) -> Selection:
     ]
     best: dict[int, _Item] = {}
     for order in orders:
-        taken = _improve(problem, items, _take(problem, sorted(items, key=lambda i: (order(i), i.job, i.option.id))))
+        room, ordered = _Room(problem), sorted(items, key=lambda i: (order(i), i.job, i.option.id))
+        taken = _improve(room, items, _take(room, ordered))
         if _total(taken) > _total(best):
             best = taken
     chosen = {name: best[i].option.id if i in best else None for i, name in enumerate(names)}
@@ -138,25 +139,42 @@ def _total(taken: dict[int, _Item]) -> float:
     return math.fsum(item.value for item in taken.values())
 
 
-def _take(problem: SelectionProblem, ordered: Sequence[_Item]) -> dict[int, _Item]:
+class _Room:
+    """Sums of what is taken of every resource; a hair stricter than ``SelectionProblem.fits``, which adds up anew."""
+
+    def __init__(self, problem: SelectionProblem) -> None:
+        self._free = problem.free
+        self._taken: dict[str, float] = {}
+
+    def exchange(self, here: Option | None, there: Option) -> bool:
+        """Take ``there`` in place of ``here``, if that fits."""
+        changes = dict(there.amounts)
+        for name, amount in here.amounts.items() if here is not None else ():
+            changes[name] = changes.get(name, 0.0) - amount
+        totals = {name: self._taken.get(name, 0.0) + change for name, change in changes.items()}
+        if any(total > max(self._free.get(name, 0.0), 0.0) + 0.9e-9 and total > 0 for name, total in totals.items()):
+            return False
+        self._taken |= totals
+        return True
+
+
+def _take(room: _Room, ordered: Sequence[_Item]) -> dict[int, _Item]:
     taken: dict[int, _Item] = {}
     for item in ordered:
-        if item.job not in taken and problem.fits([*(other.option for other in taken.values()), item.option]):
+        if item.job not in taken and room.exchange(None, item.option):
             taken[item.job] = item
     return taken
 
 
-def _improve(problem: SelectionProblem, items: Sequence[_Item], taken: dict[int, _Item]) -> dict[int, _Item]:
+def _improve(room: _Room, items: Sequence[_Item], taken: dict[int, _Item]) -> dict[int, _Item]:
     """Exchange a job's option for a better one while that fits beside the others."""
     for _ in range(IMPROVEMENT_ROUNDS):
         changed = False
         for item in items:
             here = taken.get(item.job)
-            if item.value > (here.value if here else 0.0):
-                others = [other.option for job, other in taken.items() if job != item.job]
-                if problem.fits([*others, item.option]):
-                    taken = {**taken, item.job: item}
-                    changed = True
+            if item.value > (here.value if here else 0.0) and room.exchange(here and here.option, item.option):
+                taken[item.job] = item
+                changed = True
         if not changed:
             break
     return taken
@@ -168,27 +186,27 @@ def _bound(problem: SelectionProblem) -> float:
     Options without value count too: giving back what one holds may be what lets another grow. Amounts are scaled,
     so that cores and bytes weigh alike.
     """
-    rows = [[(problem.value(c, option), option.amounts) for option in c.options] for c in problem.contenders]
-    resources = sorted({name for options in rows for _, amounts in options for name in amounts})
+    contenders = [c for c in problem.contenders if c.options]
+    if not contenders:
+        return 0.0
+    values = np.array([problem.value(c, option) for c in contenders for option in c.options])
+    resources = sorted({name for c in contenders for option in c.options for name in option.amounts})
+    rows = [[option.amounts.get(name, 0.0) for name in resources] for c in contenders for option in c.options]
     free = np.array([max(problem.free.get(name, 0.0), 0.0) for name in resources])
-    largest = [max(abs(a.get(name, 0.0)) for options in rows for _, a in options) for name in resources]
-    scale = np.maximum(np.maximum(free, largest), 1e-12)
-    free = free / scale
-    scaled = [
-        [(value, np.array([amounts.get(name, 0.0) for name in resources]) / scale) for value, amounts in options]
-        for options in rows
-    ]
-    price = np.zeros(len(resources))
-    best = math.inf
+    amounts = np.array(rows).reshape(len(values), len(resources))
+    scale = np.maximum(np.maximum(free, np.abs(amounts).max(axis=0)), 1e-12)
+    free, amounts = free / scale, amounts / scale
+    counts = np.array([len(c.options) for c in contenders])
+    starts = np.cumsum(counts) - counts
+    price, best = np.zeros(len(resources)), math.inf
     for round_number in range(BOUND_ROUNDS):
-        value, slope = float(price @ free), free.copy()
-        for options in scaled:
-            reduced, amounts = max(
-                ((v - float(price @ a), a) for v, a in options), key=lambda row: row[0], default=(0.0, free)
-            )
-            if reduced > 0:
-                value += reduced
-                slope -= amounts
+        reduced = values - amounts @ price
+        highest = np.maximum.reduceat(reduced, starts)
+        at = np.flatnonzero(reduced == np.repeat(highest, counts))
+        first = at[np.searchsorted(at, starts)]  # of a contender's equally good options
+        worth = highest > 0
+        value = float(price @ free) + float(highest[worth].sum())
+        slope = free - amounts[first[worth]].sum(axis=0)
         best = min(best, value)
         size = float(slope @ slope)
         if size < 1e-18:

@@ -292,7 +292,7 @@ def test_a_completed_job_that_a_restore_takes_back_is_decided_on_again() -> None
     machine.handle(JobProgressed("a", 5_000_000, 5_000_000, 1000.0), 100.0)
     machine.handle(JobEnded("a", "completed"), 100.0)
     machine.handle(JobProgressed("a", 1_000_000, 5_000_000, 1000.0), 110.0)
-    assert machine.state.jobs["a"].samples_done == 1_000_000
+    assert machine.state.samples_done == {"a": 1_000_000}
     (fact,) = facts(machine, front("a", 1, 1000.0, (2, 2000.0, 0.0)), 2000.0)
     assert fact.kind == "improve"
 

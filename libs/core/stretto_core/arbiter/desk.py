@@ -1,0 +1,76 @@
+"""What every step of the arbiter works with: the state, the register, and the ways to answer a job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stretto_core.arbiter.register import Register
+from stretto_core.candidates import Candidate
+from stretto_core.cluster import ArbiterSettings, ArbiterState, JobState
+from stretto_core.jobs import Alternative, PlanDecided, PlanKind, PlanProposed, PlanRefused, ReplacementDecided
+from stretto_core.types import NOTHING, Plan, Resources
+
+Answer = PlanDecided | PlanRefused | ReplacementDecided
+
+
+class Desk:
+    """One cycle's working place."""
+
+    def __init__(self, state: ArbiterState, settings: ArbiterSettings, select_name: str) -> None:
+        self.state, self.settings, self.select_name = state, settings, select_name
+        self.register = Register(state, settings)
+
+    def free(self) -> Resources:
+        """What nobody holds; negative where the capacity was lowered below the claims."""
+        return self.settings.capacity - self.register.held
+
+    def to_give(self) -> Resources:
+        """What running jobs may still get: nothing while another waits to start that ever could."""
+        return NOTHING if self.register.blocking else self.free()
+
+    def decide(
+        self,
+        job: JobState,
+        kind: PlanKind,
+        plan: Plan,
+        reasons: Sequence[str],
+        now: float,
+        predicted: PlanProposed | Candidate | None = None,
+        others: Sequence[Alternative] = (),
+    ) -> PlanDecided:
+        """Give the job this plan."""
+        previous, before = job.plan, job.throughput or None
+        job.answered(kind, plan)
+        job.before, job.plan = job.before if job.applying else previous, plan
+        job.version += 1
+        job.applying, job.changed_s = True, now
+        self.register.touch(job.job)
+        free = self.free()
+        return PlanDecided(
+            job=job.job,
+            version=job.version,
+            kind=kind,
+            plan=plan,
+            previous=previous,
+            cost_per_hour=job.profile.prices.cost_per_hour(plan.resources),
+            reasons=tuple(reasons),
+            algorithm=self.select_name,
+            free=Resources(max(free.cpu_cores, 0.0), max(free.memory_bytes, 0)),
+            throughput=predicted.throughput if predicted else None,
+            throughput_low=predicted.throughput_low if predicted else None,
+            throughput_high=predicted.throughput_high if predicted else None,
+            throughput_before=before,
+            alternatives=tuple(others),
+        )
+
+    def was_told(self, job: JobState, kind: PlanKind, wanted: Plan) -> bool:
+        """Whether the last word to the job was that this cannot be: it is not said twice."""
+        return job.refused is not None and (job.refused.kind, job.refused.wanted) == (kind, wanted)
+
+    def refuse(self, job: JobState, kind: PlanKind, wanted: Plan, reasons: Sequence[str]) -> list[Answer]:
+        """Say so, once."""
+        if self.was_told(job, kind, wanted):
+            return []
+        job.refused = PlanRefused(job.job, kind, wanted, tuple(reasons))
+        self.register.touch(job.job)
+        return [job.refused]

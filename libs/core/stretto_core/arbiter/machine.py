@@ -1,0 +1,167 @@
+"""The machine that decides every job's plan: it hears what happens, then runs one cycle of numbered steps.
+
+1 memory that is about to run out, 2 jobs that wait to start, 3 measurements and users' wishes, 4 the weighted greedy
+round over all jobs with candidates (DLRover-RM Eq. 11-14), 5 memory that can be given back. No job is decided on while
+its last decision is being applied, but for memory (``JobState.may_get_memory``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stretto_core.arbiter import admission, memory, rounds
+from stretto_core.arbiter.desk import Answer, Desk
+from stretto_core.arbiter.register import holds_s
+from stretto_core.cluster import ArbiterSettings, ArbiterState, JobState
+from stretto_core.jobs import (
+    CandidatesComputed,
+    JobEnded,
+    JobProgressed,
+    JobSubmitted,
+    OomForecast,
+    PlanApplied,
+    PlanProposed,
+    ReplacementAsked,
+    ReplacementDecided,
+    ReplacementEnded,
+)
+from stretto_core.machine import Action, Emit
+from stretto_core.selection import SelectionAlgorithm, weighted_greedy
+from stretto_core.types import Resources
+
+
+class ArbiterMachine:
+    """Decides plans; one for the whole cluster."""
+
+    version = 4
+    parted = "jobs"
+
+    def __init__(
+        self,
+        state: ArbiterState | None = None,
+        settings: ArbiterSettings | None = None,
+        select: SelectionAlgorithm = weighted_greedy,
+        select_name: str = "weighted-greedy",
+    ) -> None:
+        self.state = state or ArbiterState()
+        self.settings = settings or ArbiterSettings(Resources(1e9, 2**60))
+        self.select = select
+        self._desk = Desk(self.state, self.settings, select_name)
+
+    @staticmethod
+    def migrate(state: dict[str, Any], from_version: int) -> dict[str, Any]:
+        """Until version 3 each job held what it had trained."""
+        done = {name: job.pop("samples_done", 0) for name, job in state["jobs"].items()}
+        return {**state, "samples_done": done}
+
+    def handle(self, event: object, now: float) -> list[Action]:
+        """Take in an event of any job, or a Tick, then run the cycle."""
+        answers = self._hear(event, now)
+        self._expire(now)
+        return [Emit(fact) for fact in (*answers, *self._cycle(now))]
+
+    @property
+    def ticking(self) -> bool:
+        """Whether time matters: not in a cluster without jobs."""
+        return bool(self.state.jobs)
+
+    @property
+    def changed(self) -> set[str]:
+        """The jobs that are others than when their documents were saved last; whoever saves them takes them out."""
+        return self._desk.register.changed
+
+    def free(self) -> Resources:
+        """What nobody holds; negative where the capacity was lowered below the claims."""
+        return self._desk.free()
+
+    def _cycle(self, now: float) -> list[Answer]:
+        desk = self._desk
+        facts = [*memory.grow(desk, now), *admission.start_waiting(desk, now), *admission.measure(desk, now)]
+        if now - self.state.last_round_s >= self.settings.round_s:
+            facts += rounds.choose(desk, self.select, now)
+        return [*facts, *memory.shrink(desk, now)]
+
+    # ---- what is heard ----------------------------------------------------------------------------------------
+
+    def _hear(self, event: object, now: float) -> list[Answer]:
+        if isinstance(event, JobSubmitted):
+            self._submitted(event, now)
+            return []
+        job = self.state.jobs.get(getattr(event, "job", ""))
+        if job is None:
+            return []
+        if isinstance(event, JobProgressed):
+            self._progressed(job, event)
+            return []
+        answers: list[Answer] = []
+        match event:
+            case PlanProposed() if event.kind == "requested" or not job.requested:
+                job.proposal = event
+            case CandidatesComputed() if event.plan_version == job.version:
+                job.candidates, job.throughput = event, event.throughput
+            case PlanApplied() if event.version == job.version and job.applying:
+                self._applied(job, event, now)
+            case OomForecast():
+                memory.hear_forecast(job, event)
+            case JobEnded():
+                self._ended(job, event, now)
+            case ReplacementAsked():
+                answers.append(self._replace(job, event))
+            case ReplacementEnded() if event.pod == job.replacing:
+                job.replacing = ""
+            case _:
+                return []
+        self._desk.register.touch(job.job)
+        return answers
+
+    def _submitted(self, event: JobSubmitted, now: float) -> None:
+        if event.job in self.state.jobs:
+            return
+        self.state.submitted += 1
+        self.state.jobs[event.job] = JobState(event.job, event.profile, self.state.submitted, submitted_s=now)
+        self._desk.register.touch(event.job)
+
+    def _progressed(self, job: JobState, event: JobProgressed) -> None:
+        self.state.samples_done[job.job] = event.samples_done  # less than before after a restore
+        if job.completed:
+            job.leaving_s, job.completed = None, False
+            self._desk.register.touch(job.job)
+
+    @staticmethod
+    def _applied(job: JobState, event: PlanApplied, now: float) -> None:
+        if job.before is not None and job.before.ps != event.plan.ps:
+            job.ps_memory_bytes = job.shrink_to_bytes = 0  # said of servers that held more, or less
+        job.applying, job.before, job.changed_s = False, None, now
+        if not job.had_before(event.plan):
+            job.had.append(event.plan)
+
+    def _ended(self, job: JobState, event: JobEnded, now: float) -> None:
+        """Pods hold their resources until they are gone: a completed job saves and evaluates, others are stopped."""
+        if event.outcome == "gone" or job.plan is None:
+            self._forget(job)
+        elif job.leaving_s is None or job.completed:
+            job.leaving_s, job.completed = now, event.outcome == "completed"
+
+    def _replace(self, job: JobState, event: ReplacementAsked) -> ReplacementDecided:
+        """Whether a server may be started beside the one that it is to replace, beyond the plan."""
+        if job.replacing == event.pod:
+            return ReplacementDecided(job.job, event.pod, True, ("there is room for it already",))
+        if job.plan is None or job.changing or job.leaving_s is not None:
+            return ReplacementDecided(job.job, event.pod, False, ("the job's pods are changing meanwhile",))
+        return admission.replace_server(self._desk, job, job.plan, event.pod)
+
+    def _forget(self, job: JobState) -> None:
+        del self.state.jobs[job.job]
+        self.state.samples_done.pop(job.job, None)
+        self._desk.register.touch(job.job)
+
+    def _expire(self, now: float) -> None:
+        """Nobody waits for ever for an actuator that says nothing."""
+        for job in self._desk.register.ripe(now):
+            if job.leaving_s is not None and now - job.leaving_s > holds_s(job, self.settings):
+                self._forget(job)
+            elif job.applying and now - job.changed_s > self.settings.apply_timeout_s:
+                job.applying, job.before, job.changed_s = False, None, now
+                self._desk.register.touch(job.job)
+            else:
+                self._desk.register.look_again(job.job)

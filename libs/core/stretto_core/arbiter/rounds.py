@@ -1,0 +1,90 @@
+"""Step 4 of the cycle: the weighted greedy round over all jobs with candidates (DLRover-RM Eq. 11-14)."""
+
+from __future__ import annotations
+
+from stretto_core.arbiter.desk import Answer, Desk
+from stretto_core.arbiter.register import Prospect
+from stretto_core.arbitration import by_resource
+from stretto_core.candidates import Candidate
+from stretto_core.cluster import JobState
+from stretto_core.explanation import Choice, alternatives, why
+from stretto_core.selection import Contender, Option, SelectionAlgorithm, SelectionProblem
+from stretto_core.types import GIB
+
+ALTERNATIVES_MAX = 8
+
+
+def choose(desk: Desk, select: SelectionAlgorithm, now: float) -> list[Answer]:
+    """Weighted greedy selection over every job whose candidates are current and worth a change."""
+    desk.state.last_round_s = now
+    facts = [fact for job in desk.register.ordered(desk.register.untold) for fact in _out_of_reach(desk, job)]
+    contenders = _contenders(desk, now)
+    if not contenders:
+        return facts
+    free = desk.to_give()
+    problem = SelectionProblem(contenders, by_resource(free), desk.settings.objective, desk.settings.rho)
+    chosen_ids = select(problem).chosen
+    chosen = [o for c in contenders for o in c.options if o.id == chosen_ids.get(c.job)]
+    if not problem.fits(chosen):
+        return facts  # a plug-in that overdraws the capacity is not followed
+    for contender in contenders:
+        job = desk.state.jobs[contender.job]
+        chosen_id = chosen_ids.get(contender.job)
+        if chosen_id is None or job.candidates is None:
+            continue
+        minimum = desk.settings.gain_fraction_min
+        choice = Choice(job.candidates, job.profile, contender, problem, int(chosen_id), free, minimum)
+        facts.append(_improve(desk, job, choice, now))
+    return facts
+
+
+def _contenders(desk: Desk, now: float) -> tuple[Contender, ...]:
+    done, found = desk.state.samples_done, list[Contender]()
+    for job in desk.register.ordered(desk.register.offering):
+        options = _offer(desk, job, desk.register.offering[job.job], now)
+        if options:
+            remaining = max(job.profile.samples - done.get(job.job, 0), 0)
+            weight = job.profile.weight * job.urgency(done.get(job.job, 0), now)
+            found.append(Contender(job.job, remaining, tuple(options), weight))
+    return tuple(found)
+
+
+def _offer(desk: Desk, job: JobState, prospect: Prospect, now: float) -> list[Option]:
+    """What the job brings into the round; nothing while its last change has not settled."""
+    if now - job.changed_s < desk.settings.settle_s:
+        return []
+    if job.returned_s is None or now - job.returned_s >= desk.settings.return_again_s:
+        return prospect.options
+    candidates = prospect.computed.candidates
+    return [option for option in prospect.options if not job.had_before(candidates[int(option.id)].plan)]
+
+
+def _improve(desk: Desk, job: JobState, choice: Choice, now: float) -> Answer:
+    plan, others, reasons = choice.candidate.plan, alternatives(choice, ALTERNATIVES_MAX), why(choice)
+    if (urgency := job.urgency(desk.state.samples_done.get(job.job, 0), now)) > 1:
+        late = f"at {job.throughput:.0f} samples/s it ends after its deadline"
+        reasons.append(f"{late}: its weight counts {urgency:.1f} times")
+    if job.had_before(plan):
+        job.returned_s = now
+        reasons.append("the job had this plan before: its throughput was measured, it goes back to it once")
+    return desk.decide(job, "improve", plan, reasons, now, choice.candidate, others)
+
+
+def _out_of_reach(desk: Desk, job: JobState) -> list[Answer]:
+    """Say why a plan that was measured to be better is not gone back to: its PSes would need too much memory."""
+    desk.register.untold.discard(job.job)
+    if (prospect := desk.register.prospect(job.job)) is None or prospect.beyond is None:
+        return []
+    reasons = _memory_that_lacks(prospect.beyond, job)
+    facts = desk.refuse(job, "improve", prospect.beyond.plan, reasons)
+    desk.register.untold.discard(job.job)
+    return facts
+
+
+def _memory_that_lacks(best: Candidate, job: JobState) -> list[str]:
+    wanted, high = best.plan, job.profile.limits.high
+    return [
+        f"measured before: {best.throughput:.0f} samples/s with {wanted.describe()}",
+        f"{wanted.ps} PS would have to hold {wanted.ps_memory_bytes / GIB:.2f} GiB each, the job's limits end at"
+        f" {high.ps_memory_bytes / GIB:.2f} GiB: raise them",
+    ]
