@@ -119,16 +119,13 @@ class Expected:
         model, held = self.model, self.lease_of(worker)
         if worker in self.exited:
             assert reply.answer == "unknown"
-        elif self.over:
+        elif self.over and held is None and not self.evaluates(worker):
             assert reply.answer == "end"
+            self.round = None  # what others still evaluate is dropped
         elif held is not None:
             assert reply.shard is not None
             assert (reply.shard.id, reply.shard.attempt) == (held.id, held.attempt)
-        elif (
-            self.round is not None
-            and self.round.waiting
-            and not (self.slow.get(worker, 1.0) > 1 and self.has_faster(worker))
-        ):
+        elif self.evaluates(worker):
             assert reply.shard is not None
             self.check_evaluated(worker, reply.shard)
         elif not model.free or (reply.answer == "wait" and self.is_spared(worker)):
@@ -138,6 +135,11 @@ class Expected:
             assert reply.answer == "shard"
             assert reply.shard is not None
             self.check_fresh(worker, reply.shard, remainder)
+
+    def evaluates(self, worker: str) -> bool:
+        """Whether it gets held-out samples: also when all that trains is done meanwhile."""
+        slow = self.slow.get(worker, 1.0) > 1 and self.has_faster(worker)
+        return self.round is not None and bool(self.round.waiting) and not slow
 
     def is_spared(self, worker: str) -> bool:
         """All that is free is too large for it, and a faster one will come for it."""

@@ -37,7 +37,8 @@ class BlockOrder:
         self._left_mask = (1 << self._left_bits) - 1
         self._right_mask = (1 << self._right_bits) - 1
         root = _mix(_mix(seed & _MASK_64) + 0x9E3779B97F4A7C15 * (epoch + 1) & _MASK_64)
-        self._keys = tuple(_mix(root + 0x9E3779B97F4A7C15 * (index + 1) & _MASK_64) for index in range(_ROUNDS))
+        keys = [_mix(root + 0x9E3779B97F4A7C15 * (index + 1) & _MASK_64) for index in range(_ROUNDS)]
+        self._keys = tuple(zip(keys[::2], keys[1::2], strict=True))
 
     def block_at(self, position: int) -> int:
         """The block that comes at ``position``. IndexError outside 0 … blocks - 1."""
@@ -51,15 +52,19 @@ class BlockOrder:
         return block
 
     def _encrypt(self, value: int) -> int:
-        """Six rounds; the halves differ by a bit at most, and each is masked with its own width, in turns."""
-        right_bits = self._right_bits
-        left, right = value >> right_bits, value & self._right_mask
-        left_mask, right_mask = self._left_mask, self._right_mask
-        key_0, key_1, key_2, key_3, key_4, key_5 = self._keys
-        left ^= _mix(right + key_0 & _MASK_64) & left_mask
-        right ^= _mix(left + key_1 & _MASK_64) & right_mask
-        left ^= _mix(right + key_2 & _MASK_64) & left_mask
-        right ^= _mix(left + key_3 & _MASK_64) & right_mask
-        left ^= _mix(right + key_4 & _MASK_64) & left_mask
-        right ^= _mix(left + key_5 & _MASK_64) & right_mask
+        """Six rounds, two by two; the halves differ by a bit at most, and each is masked with its own width.
+
+        ``_mix`` is written out: this is done for every lease.
+        """
+        right_bits, left_mask, right_mask = self._right_bits, self._left_mask, self._right_mask
+        left, right = value >> right_bits, value & right_mask
+        for key, other in self._keys:
+            mixed = right + key & _MASK_64
+            mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & _MASK_64
+            mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB & _MASK_64
+            left ^= (mixed ^ mixed >> 31) & left_mask
+            mixed = left + other & _MASK_64
+            mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & _MASK_64
+            mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB & _MASK_64
+            right ^= (mixed ^ mixed >> 31) & right_mask
         return left << right_bits | right

@@ -3,7 +3,9 @@
 import pytest
 from ledger_desk import Desk
 from stretto_core.ledger import (
+    Arrival,
     AuditRequested,
+    DataArrived,
     DataSpec,
     EvaluationMeasured,
     Found,
@@ -139,6 +141,20 @@ def test_an_evaluation_on_its_way_holds_up_neither_completion_nor_restore() -> N
     assert not desk.said(EvaluationMeasured)
     assert desk.ledger.state.evaluating is None
     assert all(worker.lease is None for worker in desk.ledger.state.workers.values())
+
+
+def test_what_waits_of_an_evaluation_goes_before_the_end_of_a_job_whose_data_are_closed_meanwhile() -> None:
+    """Found by ``test_model``: by its books the job is over already. Who then finds nothing to do ends it."""
+    desk = Desk(DataSpec(0, 10, 8, growing=True), 1, (Arrival("a", 160),), HeldOut(200, 80, 0, "test"))
+    last = desk.lease("worker-1")
+    parts = [desk.lease("worker-0", desk.lease("worker-0")), desk.lease("worker-1", last)]
+    desk.tell(DataArrived((), closed=True))
+    parts.append(desk.lease("worker-2"))
+    assert [part.held_out for part in parts] == [True] * 3
+    assert not desk.said(JobCompleted)
+    assert desk.next("worker-3").answer == "end"
+    assert [fact.samples for fact in desk.said(JobCompleted)] == [160]
+    assert not desk.said(EvaluationMeasured)
 
 
 def test_the_curve_is_that_of_the_scores() -> None:
