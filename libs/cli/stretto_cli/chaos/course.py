@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -133,12 +134,17 @@ class Course:
     async def _wait(self) -> None:
         """For the end of the job. Of one that hangs, nothing is to be had by waiting."""
         record, deadline = self.world.record, time.monotonic() + JOB_LIMIT_S
-        moved, seen = time.monotonic(), (-1, 0)
+        moved, seen, queued = time.monotonic(), (-1, 0), False
         while not record.ended:
             self._furthest = max(self._furthest, record.share)
             now, at = time.monotonic(), (record.samples_done, len(record.pods))
             if at != seen or self._hurt:
                 moved, seen = now, at
+            if record.queued:  # behind jobs of the user's, for as long as it takes
+                moved, deadline = now, now + JOB_LIMIT_S
+                if not queued:
+                    self.tell(f"it waits for room: {record.queued}")
+                queued = True
             if now - moved > STALLED_S or now > deadline:
                 what = f"no sample was trained for {STALLED_S:.0f} s" if now < deadline else "it was not over in time"
                 self.trouble = f"given up at {record.share:.0%}: {what}"
@@ -153,7 +159,7 @@ class Course:
         """One thing of the schedule, from when it is due until it is healed."""
         planned, record = happening.planned, self.world.record
         try:
-            await until(lambda: record.over or (record.started and self._furthest >= planned.at), JOB_LIMIT_S, LOOK_S)
+            await until(lambda: record.over or (record.started and self._furthest >= planned.at), math.inf, LOOK_S)
             self._still()
             if planned.planned:
                 await self._change(happening)

@@ -60,6 +60,8 @@ class Record:
     samples_done: int = 0
     samples_total: int = 1
     requeued: int = 0
+    queued: str = ""
+    """why it has no plan yet"""
     started: bool = False
     completed: bool = False
     ended: str = ""
@@ -110,7 +112,11 @@ class Record:
         pod.exited_s, pod.reason = time_s, data["reason"]
 
     def _on_plan_decided(self, time_s: float, data: Json) -> None:
-        self.plan, self.applying = data["plan"], True
+        self.plan, self.applying, self.queued = data["plan"], True, ""
+
+    def _on_plan_refused(self, time_s: float, data: Json) -> None:
+        if self.plan is None:
+            self.queued = "; ".join(data["reasons"])
 
     def _on_plan_applied(self, time_s: float, data: Json) -> None:
         self.applied, self.applying = data["plan"], False
