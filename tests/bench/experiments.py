@@ -251,6 +251,7 @@ def spec_of(result: Result) -> dict[str, Any]:
             "arguments": {"samples": result.samples, "categories": 60_000, "seed": 7},
         },
         "dataset": {
+            "name": "criteo-like",  # so that a second job goes on where the checkpoint of the first one was
             "samples": result.samples,
             "batch_size": BATCH,
             "batches_per_shard": -(-result.samples // BATCH // result.workers) if static else SHARD,

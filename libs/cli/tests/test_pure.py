@@ -251,3 +251,16 @@ def test_the_example_jobs_are_valid() -> None:
     for file in files:
         spec = JobSpec.parse(yaml.safe_load(file.read_text()))
         assert spec.model.entry.startswith("stretto.examples.")
+
+
+def test_submit_says_what_a_job_that_starts_from_a_checkpoint_trains() -> None:
+    from stretto_cli.commands.jobs import _note
+
+    def note(dataset: dict[str, Any], **checkpoint: str) -> str:
+        document = {"name": "b", "model": {"entry": "m:M"}, "dataset": {"samples": 10, **dataset}}
+        spec = JobSpec.parse({**document, "checkpoint": checkpoint})
+        return _note(Path("b.yaml"), {"job": "b", "status": "submitted", "created": True}, spec)
+
+    assert "\n" not in note({"name": "clicks/1"})
+    assert "trains every sample: dataset.name is not stated" in note({}, restore_from="file:///a/manifest.json")
+    assert "if that is of dataset clicks/1" in note({"name": "clicks/1"}, restore_from="file:///a/manifest.json")

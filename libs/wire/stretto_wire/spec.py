@@ -83,6 +83,12 @@ class ModelSpec(Spec):
 class DatasetSpec(Spec):
     """The samples, and how they are cut into shards and ordered. Either ``samples``, or named partitions of them."""
 
+    name: PartitionName | None = Field(
+        default=None,
+        description="which data these are, with their version, as in clicks/2026-11-21. A job that starts from another "
+        "job's checkpoint goes on where that was if both state the same name, cut, order and samples; else it trains "
+        "every sample",
+    )
     partitions: Annotated[
         tuple[DataPartition, ...],
         Field(strict=False, max_length=1000, description="named parts; each is numbered from 0"),

@@ -26,8 +26,10 @@ PACKED_OVER = 150_000
 def _opened(message: events.JobSubmitted) -> ledger.JobOpened:
     spec, data = message.spec, message.spec.dataset
     samples = 0 if data.growing else data.samples
+    name = data.name or f"of job {message.job}"  # with a blank, which no name has: without one, no other job's data
+    cut = (data.batch_size, data.batches_per_shard, data.shuffle, data.seed)
     return ledger.JobOpened(
-        ledger.DataSpec(samples, data.batch_size, data.batches_per_shard, data.shuffle, data.seed, data.growing),
+        ledger.DataSpec(samples, *cut, data.growing, name),
         data.epochs,
         spec.restarts.shard_failures,
         _arrivals(data.partitions),

@@ -9,6 +9,7 @@ from stretto_dispatcher.service import Dispatcher
 from stretto_wire import events
 from stretto_wire.errors import WireError
 from stretto_wire.registry import CHANNELS
+from stretto_wire.spec import JobSpec
 from stretto_wire.values import CheckpointRef
 
 SHARD = ledger.Shard(3, 2, 1, 640, 64, 32, 1)
@@ -87,3 +88,13 @@ def test_a_document_of_the_version_before_is_read_and_one_of_nobody_is_refused()
     for document in ("", "{}", "{", "[]", "AAAA", "not base64 at all"):
         with pytest.raises(WireError, match="ledger"):
             restored(document)
+
+
+def test_the_dataset_s_name_says_whose_data_are_the_same_and_without_one_they_are_the_job_s_own() -> None:
+    def opened(job: str, **dataset: Any) -> ledger.DataSpec:
+        document = {"name": job, "model": {"entry": "m:M"}, "dataset": {"samples": 4096, **dataset}}
+        meta: Any = None
+        return handlers.to_event(events.JobSubmitted(job=job, spec=JobSpec.parse(document)), meta).data
+
+    assert opened("monday") == opened("monday") != opened("tuesday")
+    assert opened("monday", name="clicks/1") == opened("tuesday", name="clicks/1") != opened("monday", name="clicks/2")

@@ -72,7 +72,7 @@ def submit(
     with connect(folder, url, token) as gateway:
         done = gateway.submit(text)
         if not follow:
-            answer(output, done, lambda: _note(file, done))
+            answer(output, done, lambda: _note(file, done, read_job(text)))
             return
         view = follow_to_the_end(gateway, done["job"], quiet=output is Output.JSON)
     if view["status"] == "finished" or output is Output.JSON:
@@ -81,16 +81,28 @@ def submit(
         raise CliError(f"{view['name']} {view['status']}: {view['reason']}")
 
 
-def _note(file: Path, done: dict[str, Any]) -> str:
+def _note(file: Path, done: dict[str, Any], spec: JobSpec) -> str:
     job, state = done["job"], done["status"]
     if done["created"]:
-        return f"{job} submitted; [bold]stretto watch {job}[/bold] shows it"
+        return f"{job} submitted; [bold]stretto watch {job}[/bold] shows it{_start(spec)}"
     if state in OVER:
         return (
             f"nothing was started: {job} was submitted before and is {state}; [bold]stretto explain {job}[/bold] tells "
             f"its story\nto train the same again: [bold]stretto submit {file} --name {job[:61]}-2[/bold]"
         )
     return f"{job} was submitted before and is {state}; [bold]stretto watch {job}[/bold] shows it"
+
+
+def _start(spec: JobSpec) -> str:
+    """What a job that starts from a checkpoint trains: nobody is to be surprised by a job that completes at once."""
+    if spec.checkpoint.restore_from is None:
+        return ""
+    if (name := spec.dataset.name) is None:
+        return "\nits parameters come from the checkpoint, and it trains every sample: dataset.name is not stated"
+    return (
+        f"\nits parameters come from the checkpoint; if that is of dataset {name}, cut and ordered alike, it goes on "
+        "where that was, else it trains every sample"
+    )
 
 
 def read_spec(file: Path, name: str | None = None) -> str:

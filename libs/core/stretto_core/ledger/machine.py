@@ -48,7 +48,7 @@ LedgerEvent = (
 class ShardLedger:
     """The ledger of one job."""
 
-    version: int = 6
+    version: int = 7
 
     def __init__(self, state: LedgerState | None = None, settings: LedgerSettings | None = None) -> None:
         self.state: LedgerState = state or LedgerState()

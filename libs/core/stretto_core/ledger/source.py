@@ -34,7 +34,10 @@ class LedgerError(CoreError):
 
 @dataclass(frozen=True, slots=True)
 class DataSpec:
-    """One epoch of a dataset, and how it is cut and ordered. ``samples``: 0 for data that grow."""
+    """One epoch of a dataset, and how it is cut and ordered. ``samples``: 0 for data that grow.
+
+    ``name``: which data these are. Numbers alone cannot tell today's data from yesterday's.
+    """
 
     samples: int
     batch_size: int
@@ -42,6 +45,7 @@ class DataSpec:
     shuffle: bool = True
     seed: int = 0
     growing: bool = False
+    name: str = ""
 
     def __post_init__(self) -> None:
         for name in ("samples", "batch_size", "batches_per_shard"):
@@ -221,7 +225,7 @@ class Source:
         return replace(self, partitions={n: replace(p) for n, p in self.partitions.items()}, spent=dict(self.spent))
 
     def same_data(self, other: Source) -> bool:
-        """Whether samples of one are those of the other. Of data that grow only cut and seed can tell."""
+        """Whether samples of one are those of the other: the name decides, and they must be cut and ordered alike."""
         return self.spec == other.spec and (self.spec.growing or self.totals() == other.totals())
 
     def resumed(self, mark: Source) -> Source:

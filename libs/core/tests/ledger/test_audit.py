@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ledger_desk import Desk
 from stretto_core.ledger import (
     Applied,
+    Arrival,
     AuditRequested,
     Counted,
     DataSpec,
@@ -91,6 +93,22 @@ def test_each_sample_of_an_epoch_is_somewhere() -> None:
     assert second.in_flight == shard.length
     assert first.done + second.done == told.book.samples_done
     assert desk.tell(AuditRequested()) == told
+
+
+@pytest.mark.parametrize("growing", [False, True])
+def test_data_of_another_name_are_other_data_however_alike_the_numbers(growing: bool) -> None:
+    """A daily retrain from yesterday's final checkpoint trains all of today."""
+    day = (Arrival("day", 160),) if growing else ()
+    spec = DataSpec(0 if growing else 160, 10, 8, growing=growing, name="clicks/1")
+    donor, again, next_day = (
+        Desk(spec, 1, day), Desk(spec, 1, day), Desk(replace(spec, name="clicks/2"), 1, day)
+    )  # fmt: skip
+    donor.lease("worker-0", donor.lease("worker-0"))
+    mark = donor.tell(MarkRequested("m")).book
+    for desk, done, before in ((again, 80, 0), (next_day, 0, 80)):
+        desk.tell(LedgerRestored(mark))
+        book = desk.tell(AuditRequested()).book
+        assert (book.samples_done, book.samples_before, book.samples_waiting) == (done, before, 160 - done)
 
 
 def test_parameters_of_other_data_bring_what_they_counted() -> None:
