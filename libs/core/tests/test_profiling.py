@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
+from statistics import median
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from pydantic import TypeAdapter
 from stretto_core.profiling import facts as p
 from stretto_core.profiling.books import ProfilerState
 from stretto_core.profiling.machine import ProfilerMachine
+from stretto_core.profiling.peers import _median_of_others
 from stretto_core.types import GIB, Plan
 
 BATCH = 100
@@ -58,7 +60,7 @@ class Job:
             pod, self.version, self.now, 1.0, steps, self.steps[pod] + steps, (self.steps[pod] + steps) * BATCH,
             step_s, 2 * step_s, times, 0.9, 1.0, 10**8, GIB,
         )  # fmt: skip
-        return replace(report, **more)
+        return report._replace(**more)
 
     def server(self, pod: str, **more: Any) -> p.PsReported:
         limit = 1.0
@@ -76,7 +78,7 @@ class Job:
             10**8,
             GIB,
         )
-        return replace(report, **more)
+        return report._replace(**more)
 
     def seconds(self, count: int) -> None:
         for _ in range(count):
@@ -266,7 +268,7 @@ def test_impossible_reports_are_refused_by_field_and_change_nothing(change: dict
     before = asdict(job.machine.state)
     job.now += 1
     with pytest.raises(p.ImpossibleTelemetry) as refused:
-        job.tell(replace(job.worker("worker-0"), **change))
+        job.tell(job.worker("worker-0")._replace(**change))
     assert refused.value.field == field
     assert refused.value.remedy
     assert asdict(job.machine.state) == before
@@ -352,3 +354,9 @@ def test_a_large_job_tells_some_workers_and_counts_all() -> None:
     assert len(profile.workers) == 400
     assert (profile.workers[0].pod, profile.workers[-1].pod) == ("worker-0", "worker-798")
     assert profile.throughput == pytest.approx(801 * 2000, rel=0.01)
+
+
+@given(st.lists(st.floats(0, 10), min_size=2, max_size=9), st.data())
+def test_the_median_of_the_peers_leaves_out_one_value_of_its_own(values: list[float], data: Any) -> None:
+    index = data.draw(st.integers(0, len(values) - 1))
+    assert _median_of_others(sorted(values), values[index]) == median(values[:index] + values[index + 1 :])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import fields
 from typing import Any
 
 import stretto_wire as wire
@@ -19,12 +19,46 @@ def to_event(message: Any) -> Any:
 
 def to_message(job: str, fact: Any) -> Any:
     """The wire message of a core fact."""
-    return _FACTS[type(fact)](job=job, **asdict(fact))
+    kind, names = _FACTS[type(fact)]
+    told: dict[str, Any] = {name: getattr(fact, name) for name in names}
+    return kind.model_validate({"job": job, **told}, from_attributes=True)
 
 
 def _worker(message: wire.WorkerReported) -> core.WorkerReported:
-    fields = message.model_dump(exclude={"job", "times"})
-    return core.WorkerReported(times=core.StepTimes(**message.times.model_dump()), **fields)
+    times = message.times
+    return core.WorkerReported(
+        message.pod,
+        message.plan_version,
+        message.ended_at_s,
+        message.window_s,
+        message.steps,
+        message.steps_total,
+        message.samples_total,
+        message.step_time_s,
+        message.longest_gap_s,
+        core.StepTimes(times.emb_s, times.grad_s, times.upd_s, times.sync_s),
+        message.cpu_used_cores,
+        message.cpu_limit_cores,
+        message.memory_used_bytes,
+        message.memory_limit_bytes,
+    )
+
+
+def _ps(message: wire.PsReported) -> core.PsReported:
+    return core.PsReported(
+        message.pod,
+        message.ended_at_s,
+        message.window_s,
+        message.updates,
+        message.update_time_s,
+        message.applied_samples_total,
+        message.categories,
+        message.buckets,
+        message.cpu_used_cores,
+        message.cpu_limit_cores,
+        message.memory_used_bytes,
+        message.memory_limit_bytes,
+    )
 
 
 def _started(message: wire.PodStarted) -> core.PodStarted | None:
@@ -47,13 +81,17 @@ _EVENTS: dict[type, Callable[[Any], Any]] = {
     wire.JobFailed: lambda m: core.JobEnded(),
     wire.JobCancelled: lambda m: core.JobEnded(),
     wire.WorkerReported: _worker,
-    wire.PsReported: lambda m: core.PsReported(**m.model_dump(exclude={"job"})),
+    wire.PsReported: _ps,
 }
 
-_FACTS: dict[type, type[wire.Message]] = {
-    core.ProfileMeasured: wire.ProfileMeasured,
-    core.StragglerDetected: wire.StragglerDetected,
-    core.StragglerCleared: wire.StragglerCleared,
-    core.HotPsDetected: wire.HotPsDetected,
-    core.HotPsCleared: wire.HotPsCleared,
+_FACTS: dict[type, tuple[type[wire.Message], tuple[str, ...]]] = {
+    kind: (message, tuple(field.name for field in fields(kind)))
+    for kind, message in (
+        (core.ProfileMeasured, wire.ProfileMeasured),
+        (core.StragglerDetected, wire.StragglerDetected),
+        (core.StragglerCleared, wire.StragglerCleared),
+        (core.HotPsDetected, wire.HotPsDetected),
+        (core.HotPsCleared, wire.HotPsCleared),
+    )
 }
+"""Each fact's message, and the names that it has in common with it."""

@@ -87,8 +87,10 @@ def add_worker(sums: Sums, event: WorkerReported, samples: int) -> None:
     sums.samples += samples
     sums.count += event.steps
     sums.busy_s += event.steps * event.step_time_s
-    for name in ("emb_s", "grad_s", "upd_s", "sync_s"):
-        setattr(sums, name, getattr(sums, name) + event.steps * getattr(event.times, name))
+    sums.emb_s += event.steps * event.times.emb_s
+    sums.grad_s += event.steps * event.times.grad_s
+    sums.upd_s += event.steps * event.times.upd_s
+    sums.sync_s += event.steps * event.times.sync_s
 
 
 def worker_profile(pod: str, book: PodBook) -> WorkerProfile:
@@ -119,5 +121,8 @@ def ps_profile(pod: str, book: PodBook) -> PsProfile:
 def median_times(books: Iterable[PodBook]) -> StepTimes:
     sums = [book.sums for book in books]
     return StepTimes(
-        *(median(getattr(s, name) / s.count for s in sums) for name in ("emb_s", "grad_s", "upd_s", "sync_s"))
+        median(s.emb_s / s.count for s in sums),
+        median(s.grad_s / s.count for s in sums),
+        median(s.upd_s / s.count for s in sums),
+        median(s.sync_s / s.count for s in sums),
     )

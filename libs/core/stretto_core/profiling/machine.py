@@ -151,20 +151,24 @@ class ProfilerMachine:
         if not self._fresh(book, event.ended_at_s, event.window_s, now):
             return
         steps, samples = event.steps_total - book.steps_total, event.samples_total - book.samples_total
-        _require(steps >= 0, "steps_total", event.steps_total, f"not below {book.steps_total}, which it said before")
-        _require(samples >= 0, "samples_total", event.samples_total, f"not below {book.samples_total}, said before")
-        _require(event.steps <= steps, "steps", event.steps, f"at most {steps}, by which steps_total has grown")
-        most = steps * self.state.batch_size
-        _require(samples <= most, "samples_total", event.samples_total, f"at most {most} more in {steps} steps")
+        if steps < 0:
+            raise ImpossibleTelemetry(
+                "steps_total", event.steps_total, f"not below {book.steps_total}, which it said before"
+            )
+        if samples < 0:
+            raise ImpossibleTelemetry(
+                "samples_total", event.samples_total, f"not below {book.samples_total}, said before"
+            )
+        if event.steps > steps:
+            raise ImpossibleTelemetry("steps", event.steps, f"at most {steps}, by which steps_total has grown")
+        if samples > (most := steps * self.state.batch_size):
+            raise ImpossibleTelemetry("samples_total", event.samples_total, f"at most {most} more in {steps} steps")
         if event.steps:
             busy_s, span_s = event.steps * event.step_time_s, max(event.window_s, event.longest_gap_s)
-            _require(event.step_time_s > 0, "step_time_s", event.step_time_s, "positive when steps were done")
-            _require(
-                busy_s <= 2 * span_s + 2 * event.step_time_s,
-                "step_time_s",
-                event.step_time_s,
-                f"{event.steps} in {span_s:g} s",
-            )
+            if event.step_time_s <= 0:
+                raise ImpossibleTelemetry("step_time_s", event.step_time_s, "positive when steps were done")
+            if busy_s > 2 * span_s + 2 * event.step_time_s:
+                raise ImpossibleTelemetry("step_time_s", event.step_time_s, f"{event.steps} in {span_s:g} s")
         first = book.reports == 0
         self._remember(book, event)
         book.steps_total, book.samples_total = event.steps_total, event.samples_total
@@ -178,8 +182,8 @@ class ProfilerMachine:
         book = self._book(event.pod, "ps")
         if not self._fresh(book, event.ended_at_s, event.window_s, now):
             return
-        known = event.updates == 0 or event.update_time_s > 0
-        _require(known, "update_time_s", event.update_time_s, "positive when updates were done")
+        if event.updates and event.update_time_s <= 0:
+            raise ImpossibleTelemetry("update_time_s", event.update_time_s, "positive when updates were done")
         self._remember(book, event)
         book.categories, book.buckets = event.categories, event.buckets
         add_ps(book.sums, event)
@@ -188,31 +192,36 @@ class ProfilerMachine:
     def _book(self, pod: str, role: Role) -> PodBook:
         """Its book. A name that nobody announced yet may be just about to be; one far ahead cannot be."""
         st = self.state
-        _require(st.batch_size > 0, "job", "unknown", "a job that was submitted")
-        _require(pod.startswith(f"{role}-"), "pod", pod, f"a pod named {role}-<number>")
-        _require(pod not in st.gone, "pod", pod, "has exited and its name is not used again; restart it as a new pod")
+        if not st.batch_size:
+            raise ImpossibleTelemetry("job", "unknown", "a job that was submitted")
+        if not pod.startswith(f"{role}-"):
+            raise ImpossibleTelemetry("pod", pod, f"a pod named {role}-<number>")
         book = st.pods.get(pod)
         if book is None:
-            ahead = st.highest[role] + self.rules.names_ahead
-            _require(_number(pod) <= ahead, "pod", pod, "a pod that the actuator has started")
+            if pod in st.gone:
+                raise ImpossibleTelemetry(
+                    "pod", pod, "has exited and its name is not used again; restart it as a new pod"
+                )
+            if _number(pod) > st.highest[role] + self.rules.names_ahead:
+                raise ImpossibleTelemetry("pod", pod, "a pod that the actuator has started")
             book = PodBook(role)  # kept only once its report has been believed
         return book
 
     def _fresh(self, book: PodBook, ended_at_s: float, window_s: float, now: float) -> bool:
         """Whether the report is new; the same again is harmless. Raises when its times cannot be."""
         rules = self.rules
-        skew = abs(ended_at_s - now)
-        _require(
-            skew <= rules.clock_skew_s,
-            "ended_at_s",
-            ended_at_s,
-            f"within {rules.clock_skew_s:g} s of {now:.3f}; set its clock",
-        )
-        _require(window_s <= rules.report_span_s, "window_s", window_s, f"at most {rules.report_span_s:g} s")
+        if abs(ended_at_s - now) > rules.clock_skew_s:
+            raise ImpossibleTelemetry(
+                "ended_at_s", ended_at_s, f"within {rules.clock_skew_s:g} s of {now:.3f}; set its clock"
+            )
+        if window_s > rules.report_span_s:
+            raise ImpossibleTelemetry("window_s", window_s, f"at most {rules.report_span_s:g} s")
         if book.reports and ended_at_s == book.ended_at_s:
             return False
-        later = ended_at_s > book.ended_at_s
-        _require(later, "ended_at_s", ended_at_s, f"after {book.ended_at_s:.3f}, the end of its last report")
+        if ended_at_s <= book.ended_at_s:
+            raise ImpossibleTelemetry(
+                "ended_at_s", ended_at_s, f"after {book.ended_at_s:.3f}, the end of its last report"
+            )
         return True
 
     def _remember(self, book: PodBook, event: WorkerReported | PsReported) -> None:
@@ -228,7 +237,8 @@ class ProfilerMachine:
     def _begin(self, now: float) -> None:
         self.state.window_began_s = now
         for book in self.state.pods.values():
-            book.sums = Sums()
+            if book.sums.span_s or book.sums.count:  # most have not reported in a window that is shorter than their own
+                book.sums = Sums()
 
     def _close_if_due(self, now: float) -> None:
         st = self.state
@@ -241,11 +251,11 @@ class ProfilerMachine:
 
     def _close(self, now: float, plan: Plan) -> None:
         st = self.state
-        workers = [worker_profile(pod, b) for pod, b in self._reporting("worker") if b.sums.count]
-        servers = [ps_profile(pod, b) for pod, b in self._reporting("ps")]
-        if not workers:
+        active = [(pod, book) for pod, book in self._reporting("worker") if book.sums.count]
+        if not active:
             return
-        active = [b for _, b in self._reporting("worker") if b.sums.count]
+        workers = [worker_profile(pod, book) for pod, book in active]
+        servers = [ps_profile(pod, book) for pod, book in self._reporting("ps")]
         window_s = now - st.window_began_s
         told: list[Any] = [*judge_workers(workers, st.pods, st.batch_size, self.rules)]
         if not st.migrating:
@@ -263,7 +273,7 @@ class ProfilerMachine:
             batch_size=st.batch_size,
             window_s=window_s,
             step_time_s=median(worker.step_time_s for worker in workers),
-            times=median_times(active),
+            times=median_times(book for _, book in active),
             throughput=sum(worker.samples_per_s for worker in workers),
             samples_total=st.samples_of_gone + sum(book.samples_total for book in st.pods.values()),
             categories=sum(server.categories for server in servers),
@@ -275,8 +285,9 @@ class ProfilerMachine:
 
     def _reporting(self, role: Role) -> list[tuple[str, PodBook]]:
         """Announced pods that reported in this window, by number."""
-        pods = ((pod, book) for pod, book in self.state.pods.items() if book.role == role)
-        return sorted(((p, b) for p, b in pods if b.announced and b.sums.span_s > 0), key=lambda item: _number(item[0]))
+        pods = self.state.pods.items()
+        told = [(pod, book) for pod, book in pods if book.sums.span_s > 0 and book.role == role and book.announced]
+        return sorted(told, key=lambda item: _number(item[0]))
 
     _HANDLERS: ClassVar[dict[type, Callable[[ProfilerMachine, Any, float], None]]] = {
         JobSubmitted: _submitted,
@@ -292,11 +303,6 @@ class ProfilerMachine:
         WorkerReported: _worker,
         PsReported: _ps,
     }
-
-
-def _require(holds: bool, name: str, value: Any, remedy: str) -> None:
-    if not holds:
-        raise ImpossibleTelemetry(name, value, remedy)
 
 
 def _sample(pods: list[Profile]) -> tuple[Profile, ...]:

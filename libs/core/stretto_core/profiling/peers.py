@@ -9,6 +9,7 @@ back; each time it was hot it has to keep pace for twice as long before.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator
 from statistics import median
 
@@ -34,11 +35,11 @@ def judge_workers(
     workers: list[WorkerProfile], books: dict[str, PodBook], batch_size: int, rules: ProfilingRules
 ) -> Iterator[StragglerDetected | StragglerCleared]:
     """What is to be told after a window in which these workers trained."""
+    if len(workers) < 2:
+        return
+    all_s = sorted(worker.step_time_s for worker in workers)
     for worker in workers:
-        peers = [other.step_time_s for other in workers if other.pod != worker.pod]
-        if not peers:
-            return
-        book, usual_s = books[worker.pod], max(median(peers), 1e-9)
+        book, usual_s = books[worker.pod], max(_median_of_others(all_s, worker.step_time_s), 1e-9)
         slowdown = worker.step_time_s / usual_s
         slow, well = slowdown > rules.straggler_slowdown, slowdown < rules.cleared_slowdown
         other = book.told and _differs(slowdown, book.told_slowdown, rules.retold_factor)
@@ -51,6 +52,14 @@ def judge_workers(
             book.told, book.told_slowdown, book.bad_windows = True, slowdown, 0
             own, of_peers = (batch_size / max(step_s, 1e-9) for step_s in (worker.step_time_s, usual_s))
             yield StragglerDetected(worker.pod, own, of_peers, max(slowdown, 1.0))
+
+
+def _median_of_others(ordered: list[float], own: float) -> float:
+    """The median of ``ordered``, at least two values, without one ``own`` of them."""
+    others, place = len(ordered) - 1, bisect_left(ordered, own)
+    high = others // 2
+    upper = ordered[high + (high >= place)]
+    return upper if others % 2 else (ordered[high - 1 + (high - 1 >= place)] + upper) / 2
 
 
 def _differs(now: float, before: float, factor: float) -> bool:
