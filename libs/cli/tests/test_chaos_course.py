@@ -8,8 +8,10 @@ from typing import Any, cast
 
 import pytest
 from stretto_cli.chaos import course
-from stretto_cli.chaos.course import Course
+from stretto_cli.chaos.course import Course, Happening
+from stretto_cli.chaos.faults import Fault
 from stretto_cli.chaos.record import Record
+from stretto_cli.chaos.schedule import Intensity, Planned, Schedule
 from stretto_cli.chaos.world import World, until
 from stretto_wire import PlanDecided, PlanRefused
 from stretto_wire.base import Message
@@ -36,3 +38,34 @@ async def test_a_job_that_waits_for_room_behind_those_of_the_user_does_not_hang(
     assert await until(lambda: bool(run.trouble), 5)
     waiting.cancel()
     await asyncio.wait([waiting])
+
+
+class Painless(Fault):
+    """Strikes nobody."""
+
+    async def inject(self) -> str:
+        return "nobody"
+
+    async def heal(self) -> bool:
+        return True
+
+
+async def test_a_fault_that_waits_for_a_migration_keeps_no_other_from_striking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = Record("chaos-1", started=True, samples_done=1)
+    kinds = ("worker-kill-migrating", "worker-kill")
+    for kind in kinds:
+        monkeypatch.setitem(course.FAULTS, kind, Painless)
+    planned = [Planned(n, kind, 0.5, "migration" if n == 1 else "", 0.0, 0.0, "") for n, kind in enumerate(kinds, 1)]
+    schedule = Schedule(1, Intensity.ROUGH, 1, tuple(planned))
+    run = Course(World(tmp_path, record, cast("Any", None)), schedule, lambda line: None, _furthest=1.0)
+    run._slots = asyncio.Semaphore(1)
+    waits, strikes = (Happening(one) for one in planned)
+    async with asyncio.TaskGroup() as group:
+        for happening in (waits, strikes):
+            group.create_task(run._perform(happening))
+        assert await until(lambda: strikes.well, 5)
+        assert waits.at_s is None
+        record.migration = {"sources": ["ps-0"], "destinations": ["ps-1"]}
+    assert waits.well

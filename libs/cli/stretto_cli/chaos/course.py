@@ -164,14 +164,12 @@ class Course:
             if planned.planned:
                 await self._change(happening)
                 return
-            async with self._slots:
-                self._still()
-                await self._moment(planned)
-                self._hurt += 1
-                try:
-                    await self._strike(happening)
-                finally:
-                    self._hurt -= 1
+            while happening.at_s is None:
+                await self._moment(planned)  # outside: who only waits keeps nobody from striking
+                async with self._slots:
+                    self._still()
+                    if not planned.during or record.migration is not None:
+                        await self._strike(happening)
         except NotNow as reason:
             happening.skipped = str(reason)
             self.tell(f"[dim]{planned.number}. {KINDS[planned.kind].title}: passed over, {reason}[/dim]")
@@ -194,11 +192,15 @@ class Course:
         planned, record = happening.planned, self.world.record
         fault = FAULTS[planned.kind](planned, self.world)
         self._faults.append(fault)
-        happening.on = await fault.inject()  # which may have to look for its moment first
-        happening.at_s = time.time()
-        self.tell(f"[red]{planned.number}. {KINDS[planned.kind].title}[/red]: {happening.on}")
-        await until(lambda: bool(record.ended), planned.lasts_s, LOOK_S)
-        happening.well = await fault.heal()
+        self._hurt += 1
+        try:
+            happening.on = await fault.inject()  # which may have to look for its moment first
+            happening.at_s = time.time()
+            self.tell(f"[red]{planned.number}. {KINDS[planned.kind].title}[/red]: {happening.on}")
+            await until(lambda: bool(record.ended), planned.lasts_s, LOOK_S)
+            happening.well = await fault.heal()
+        finally:
+            self._hurt -= 1
         self._note_healed(happening)
 
     def _note_healed(self, happening: Happening) -> None:
