@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rich.console import Group, RenderableType
+from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -45,7 +46,26 @@ def _top(view: Json, width: int) -> Table:
     told = [f"{len(shards['leased'])} leased", f"{shards['completed']} completed"]
     told += [f"[yellow]{shards[kind]} {kind}[/yellow]" for kind in ("requeued", "abandoned") if shards[kind]]
     made.add_row("shards", ", ".join(told))
+    if parts := view["data"]["partitions"]:
+        made.add_row("data", _partitions(view["data"], parts))
+    if curve := view["learning"]:
+        made.add_row("quality", _quality(curve, width - 60))
     return made
+
+
+def _partitions(data: Json, parts: Json) -> str:
+    """The newest first: what there is no room for is cut."""
+    named = ", ".join(f"{escape(name)} {f.short(part['samples'])}" for name, part in reversed(parts.items()))
+    return f"{len(parts)} partition{'s' * (len(parts) != 1)}{', growing' * data['growing']}: {named}"
+
+
+def _quality(curve: list[Json], width: int) -> str:
+    """On held-out samples, from the first evaluation to the last."""
+    last, areas = curve[-1], [point["auc"] for point in curve]
+    low = min(areas)
+    line = f"[cyan]{f.sparkline([area - low for area in areas], width)}[/cyan]  " if len(curve) > 1 else ""
+    begun = f"{areas[0]:.4f} → " if len(curve) > 1 else ""
+    return f"{line}AUC {begun}{last['auc']:.4f}, loss {last['loss']:.4f} at {f.short(last['samples_done'])} samples"
 
 
 def _applying(view: Json) -> str:

@@ -68,7 +68,7 @@ def _why(d: Json) -> RenderableType:
         grid.add_row("instead of", f.plan(d["previous"]))
     grid.add_row(
         "chosen by",
-        f"{d['algorithm']}; costs {d['cost_per_hour']:.3f} an hour; leaves {d['free_cpu_cores']:g} cores and "
+        f"{d['algorithm']}; costs {d['cost_per_hour']:.3f} an hour; leaves {f.cores(d['free_cpu_cores'])} and "
         f"{f.size(d['free_memory_bytes'])} free in the cluster",
     )
     return grid

@@ -65,13 +65,18 @@ def clock(epoch_s: float | None) -> str:
     return "–" if epoch_s is None else datetime.fromtimestamp(epoch_s).astimezone().strftime("%H:%M:%S")
 
 
+def cores(value: float) -> str:
+    """CPU cores."""
+    return f"{value:g} core" if value == 1 else f"{value:g} cores"
+
+
 def plan(value: dict[str, Any] | None) -> str:
     """A plan in one line: workers x (cores, memory) + servers x (cores, memory)."""
     if value is None:
         return "–"
     return (
-        f"{value['workers']} × worker ({value['worker_cpu_cores']:g} cores, {size(value['worker_memory_bytes'])})  "
-        f"{value['ps']} × ps ({value['ps_cpu_cores']:g} cores, {size(value['ps_memory_bytes'])})"
+        f"{value['workers']} × worker ({cores(value['worker_cpu_cores'])}, {size(value['worker_memory_bytes'])})  "
+        f"{value['ps']} × ps ({cores(value['ps_cpu_cores'])}, {size(value['ps_memory_bytes'])})"
     )
 
 

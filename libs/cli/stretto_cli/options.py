@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
@@ -61,6 +63,16 @@ def check_environment(environ: Mapping[str, str]) -> None:
 def example(*lines: str) -> str:
     """The end of a command's help."""
     return "Example: " + "\n\n".join(f"[bold]{escape(line)}[/bold]" for line in lines)
+
+
+def repeated(folder: Path, url: str | None) -> str:
+    """The options that a command has to be given again, to speak to the same gateway; those of the environment hold."""
+    given = (("--folder", _FOLDER, str(folder), str(DEFAULT_FOLDER)), ("--url", _URL, url, None))
+    return "".join(
+        f" {option} {shlex.quote(value)}"
+        for option, variable, value, default in given
+        if value and value not in (default, os.environ.get(variable))
+    )
 
 
 def connect(folder: Path, url: str | None, token: str | None) -> Gateway:

@@ -40,10 +40,13 @@ def head(view: Json) -> str:
     return f"[bold]{view['name']}[/bold]  {status(view['status'])}  {decided}"
 
 
-def jobs(found: list[Json], width: int = 160) -> RenderableType:
-    """The list of jobs, and below it what is to be said of the latest; when each was submitted where there is room."""
+def jobs(found: list[Json], width: int = 160, options: str = "") -> RenderableType:
+    """The list of jobs, and below it what is to be said of the latest; when each was submitted where there is room.
+
+    ``options``: what a command needs to speak to the same gateway.
+    """
     if not found:
-        return Text("no jobs yet; submit one with `stretto submit job.yaml`", style="dim")
+        return Text(f"no jobs yet; submit one with `stretto submit job.yaml{options}`", style="dim")
     dated = ("submitted",) if width >= DATED else ()
     made = table("job", "state", *dated, "plan", "done", "speed", right=("done", "speed"))
     remarks: list[RenderableType] = []
@@ -146,7 +149,7 @@ _GISTS: dict[str, Any] = {
     "pod-started": lambda d: f"{d['pod']} in {f.seconds(d['took_s'])} ({d['cause']})",
     "pod-exited": lambda d: f"{d['pod']} {d['reason']} {_last_line(d['detail'])}",
     "servers-changed": lambda d: ", ".join(f"ps-{ps['index']} at {ps['address']}" for ps in d["servers"]) or "none",
-    "pod-resized": lambda d: f"{d['pod']} {d['cpu_cores']:g} cores, {f.size(d['memory_bytes'])}",
+    "pod-resized": lambda d: f"{d['pod']} {f.cores(d['cpu_cores'])}, {f.size(d['memory_bytes'])}",
     "migration-started": lambda d: (
         f"{d['buckets']} buckets {','.join(d['sources'])} → {','.join(d['destinations'])} ({d['cause']})"
     ),

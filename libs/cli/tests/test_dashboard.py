@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import stretto_wire as w
 from pydantic import TypeAdapter
 from rich.console import Console
-from stretto_cli import dashboard, explaining, render
+from stretto_cli import dashboard, explaining, figures, options, render
 from stretto_gateway.projection import Projection
 from stretto_gateway.summaries import as_of, summary
 from stretto_gateway.views import JobView
@@ -84,6 +85,34 @@ def test_a_job_fits_the_screen_and_nothing_but_reasons_is_cut(width: int, rows: 
                   "v4   measure", "37.4k/s → –"):  # fmt: skip
         assert words in told, words
     assert (" more" in told) == (workers == 40 and rows < 60)
+
+
+def test_growing_data_and_the_learning_curve_are_shown_where_there_are_any() -> None:
+    found = document(view())
+    assert not {"data", "quality"} & {line.split()[1] for line in shown(dashboard.dashboard(found, 80, 24), 80)[1:5]}
+    found["data"] |= {
+        "growing": True,
+        "partitions": {f"day={n}": {"samples": n * 10**6, "priority": 0} for n in (1, 2)},
+    }
+    point = {"time_s": 1.0, "samples_done_after": 0, "samples": 100, "loss": 0.5}
+    found["learning"] = [point | {"samples_done": n * 10**5, "auc": 0.7 + n / 100} for n in (1, 2, 3)]
+    lines = shown(dashboard.dashboard(found, 80, 24), 80)
+    assert len(lines) < 24
+    told = "\n".join(lines)
+    assert "data      2 partitions, growing: day=2 2.0M, day=1 1.0M" in told.replace("  data ", " data ")
+    assert "▁▅█  AUC 0.7100 → 0.7300, loss 0.5000 at 300.0k samples" in told
+
+
+def test_commands_that_are_named_reach_the_same_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert options.repeated(options.DEFAULT_FOLDER, None) == ""
+    assert options.repeated(Path("/a b"), "http://h:1") == " --folder '/a b' --url http://h:1"
+    monkeypatch.setenv("STRETTO_STATE_FOLDER", "/a b")
+    assert options.repeated(Path("/a b"), None) == ""
+    assert "`stretto submit job.yaml --folder /x`" in shown(render.jobs([], options=" --folder /x"), 100)[0]
+
+
+def test_one_core_is_a_core() -> None:
+    assert (figures.cores(1.0), figures.cores(0.5), figures.cores(2)) == ("1 core", "0.5 cores", "2 cores")
 
 
 def test_a_stalled_job_shows_no_rate_and_since_when() -> None:

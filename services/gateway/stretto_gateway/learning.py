@@ -81,11 +81,12 @@ def arrival(view: JobView, wanted: Wanted) -> w.DataArrived | None:
         if part.name == view.spec.dataset.held_out:
             raise Problem(409, "held-out", f"{part.name} is what {job} is evaluated on", field="partition",
                           value=part.name, remedy="another name; held-out samples are never trained")  # fmt: skip
+    if not view.spec.dataset.growing and (news or wanted.closed):
+        raise Problem(409, "not-growing", f"the dataset of {job} does not grow", field="job", value=job,
+                      remedy="it completes by itself when all it has is trained; data can be added to, and closed for, "
+                             "a job with `growing: true` in its dataset")  # fmt: skip
     if not news and (not wanted.closed or not data.growing):
         return None
-    if not view.spec.dataset.growing:
-        raise Problem(409, "not-growing", f"the dataset of {job} does not grow", field="job", value=job,
-                      remedy="submit a job with `growing: true` in its dataset")  # fmt: skip
     if not data.growing or view.status in OVER:
         was = "was closed" if not data.growing else f"is that of a job that has {view.status}"
         raise Problem(409, "closed", f"the dataset of {job} {was}", field="job", value=job,

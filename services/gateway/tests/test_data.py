@@ -59,6 +59,8 @@ def test_a_dataset_that_does_not_grow_takes_no_more(gateway: Running) -> None:
         http.post("/jobs", json=document)
         refused = http.post(f"/jobs/{document['name']}/data", json={"partitions": [{"name": "a", "samples": 5}]})
         assert (refused.status_code, refused.json()["type"]) == (409, "urn:stretto:problem:not-growing")
+        refused = http.post(f"/jobs/{document['name']}/data", json={"close": True})
+        assert (refused.status_code, refused.json()["type"]) == (409, "urn:stretto:problem:not-growing")
         assert http.post("/jobs/nobody/data", json={"close": True}).status_code == 404
 
 

@@ -32,6 +32,7 @@ from ..options import (
     console,
     example,
     print_json,
+    repeated,
 )
 from .watching import OVER, STATES, follow_to_the_end
 
@@ -72,7 +73,7 @@ def submit(
     with connect(folder, url, token) as gateway:
         done = gateway.submit(text)
         if not follow:
-            answer(output, done, lambda: _note(file, done, read_job(text)))
+            answer(output, done, lambda: _note(file, done, read_job(text), repeated(folder, url)))
             return
         view = follow_to_the_end(gateway, done["job"], quiet=output is Output.JSON)
     if view["status"] == "finished" or output is Output.JSON:
@@ -81,16 +82,17 @@ def submit(
         raise CliError(f"{view['name']} {view['status']}: {view['reason']}")
 
 
-def _note(file: Path, done: dict[str, Any], spec: JobSpec) -> str:
+def _note(file: Path, done: dict[str, Any], spec: JobSpec, options: str = "") -> str:
     job, state = done["job"], done["status"]
     if done["created"]:
-        return f"{job} submitted; [bold]stretto watch {job}[/bold] shows it{_start(spec)}"
+        return f"{job} submitted; [bold]stretto watch {job}{options}[/bold] shows it{_start(spec)}"
     if state in OVER:
         return (
-            f"nothing was started: {job} was submitted before and is {state}; [bold]stretto explain {job}[/bold] tells "
-            f"its story\nto train the same again: [bold]stretto submit {file} --name {job[:61]}-2[/bold]"
+            f"nothing was started: {job} was submitted before and is {state}; "
+            f"[bold]stretto explain {job}{options}[/bold] tells its story\n"
+            f"to train the same again: [bold]stretto submit {file} --name {job[:61]}-2{options}[/bold]"
         )
-    return f"{job} was submitted before and is {state}; [bold]stretto watch {job}[/bold] shows it"
+    return f"{job} was submitted before and is {state}; [bold]stretto watch {job}{options}[/bold] shows it"
 
 
 def _start(spec: JobSpec) -> str:
@@ -137,7 +139,7 @@ def list_jobs(
     """List all jobs."""
     with connect(folder, url, token) as gateway:
         found = gateway.jobs(status)
-    answer(output, found, lambda: render.jobs(found, console.width))
+    answer(output, found, lambda: render.jobs(found, console.width, repeated(folder, url)))
 
 
 def cancel(
@@ -187,7 +189,7 @@ def scale(
     with connect(folder, url, token) as gateway:
         done = gateway.scale(job, wanted)
     answer(output, done, lambda: f"{job}: asked for {figures.short_plan(done['plan'])}; "
-                                 f"[bold]stretto watch {job}[/bold] shows it")  # fmt: skip
+                                 f"[bold]stretto watch {job}{repeated(folder, url)}[/bold] shows it")  # fmt: skip
 
 
 def logs(
