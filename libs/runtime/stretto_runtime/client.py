@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -13,11 +14,11 @@ from stretto_wire.base import Message
 from stretto_wire.errors import WireError
 from stretto_wire.registry import channel_of, encode, parse, partition_of, subject_of
 
-from stretto_runtime.bus import DEAD_LETTERS, EVENTS, STATE, STATE_PREFIX, Bus
+from stretto_runtime.bus import DEAD_LETTERS, EVENTS, Bus
 from stretto_runtime.handling import event_headers
 from stretto_runtime.log import Tail, read
 from stretto_runtime.rpc import Caller
-from stretto_runtime.snapshots import Document
+from stretto_runtime.snapshots import document_of
 from stretto_runtime.telemetry import Tracing
 
 
@@ -121,9 +122,8 @@ class Client:
 
     async def snapshot(self, service: str, key: str) -> bytes | None:
         """JSON of the last saved state of a machine: at most some seconds old."""
-        subject = f"{STATE_PREFIX}snap.{service}.{partition_of(key)}.{key}"
-        found = await read(self.bus, STATE, [subject], deliver_policy="last_per_subject")
-        return Document.decode(found[-1].data).state if found else None
+        document = await document_of(self.bus, service, partition_of(key), key)
+        return json.dumps(document.whole).encode() if document else None
 
     async def last_seq(self) -> int:
         """Sequence of the newest stored message."""

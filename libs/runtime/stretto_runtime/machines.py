@@ -4,6 +4,9 @@ Pure of the bus. An event that a machine refuses or breaks on must leave no half
 before every event would cost more than handling it. So each key keeps the document it was last saved as and the
 events since; after an exception the machine is built again from those, without the bad event, unless the error
 promises an unchanged state. A snapshot bounds that list (``session.snapshot_wait_s``).
+
+A machine of a large state may name in ``parted`` a field of it, a dict by tokens of a subject, whose entries are saved
+one by one, and in ``changed`` those that are others than when they were saved last.
 """
 
 from __future__ import annotations
@@ -12,13 +15,13 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 from stretto_core.machine import Action
 
 from stretto_runtime.faults import Refusal
-from stretto_runtime.snapshots import Document, pack
+from stretto_runtime.snapshots import Document, pack, unpack
 
 CLUSTER = "_"
 """The key of the one machine that sees the messages of every job."""
@@ -31,6 +34,11 @@ LANES = 512
 def _adapter_of(state_type: type) -> TypeAdapter[Any]:
     """Building one takes some ten milliseconds, and every partition needs the same."""
     return TypeAdapter(state_type)
+
+
+@cache
+def _part_adapter_of(state_type: type, field: str) -> TypeAdapter[Any]:
+    return TypeAdapter(get_args(get_type_hints(state_type)[field])[1])
 
 
 class MachineFactory(Protocol):
@@ -129,14 +137,29 @@ class Machines:
         self.saved_bytes = 0
         for key in keys:
             slot = self.slots[key]
-            state = self.dump(key, slot.machine)
-            self.saved_bytes += len(state)
-            version = self._version_of(slot.machine)
-            document = Document(slot.seq, version, pack(state), slot.trace, dict(slot.replies))
-            slot.base = saved[key] = document
+            slot.base = saved[key] = self._document(key, slot)
             slot.events = []
         self.dirty.clear()
         return saved
+
+    def _document(self, key: str, slot: Slot) -> Document:
+        machine, base = slot.machine, slot.base
+        parted: str = getattr(machine, "parted", "")
+        state = self._adapter(key).dump_json(machine.state, exclude={parted} if parted else None)
+        self.saved_bytes += len(state)
+        parts, unsaved = (dict(base.parts), dict(base.unsaved)) if base else ({}, {})
+        for name in sorted(machine.changed) if parted else ():
+            entry = getattr(machine.state, parted).get(name)
+            unsaved.setdefault(name, parts.pop(name, None))
+            if entry is not None:
+                dumped = self._part_adapter(key, parted).dump_json(entry)
+                self.saved_bytes += len(dumped)
+                parts[name] = pack(dumped)
+        if parted:
+            machine.changed.clear()
+        version, gone = self._version_of(machine), set(base.gone) if base else set[str]()
+        replies = dict(slot.replies)
+        return Document(slot.seq, version, pack(state), slot.trace, replies, parted, parts, unsaved, gone)
 
     def dump(self, key: str, machine: Any) -> bytes:
         """JSON of a machine's state."""
@@ -170,24 +193,22 @@ class Machines:
         if document is None:
             return self._factory.machine(key, None)
         fresh = self._factory.machine(key, None)
-        version, stored = self._version_of(fresh), document.state
+        version, parted = self._version_of(fresh), getattr(fresh, "parted", "")
         whose = f"the snapshot of {self._factory.name} for {key!r} is of version {document.version}, this is {version}"
         if document.version != version:
             migrate = getattr(fresh, "migrate", None)
             if document.version > version or migrate is None:
                 raise Refusal(f"{whose}, which cannot continue it; run version {document.version}, or give the machine "
                               "migrate(state, from_version)")  # fmt: skip
-            stored = json.dumps(migrate(json.loads(stored), document.version)).encode()
-        try:
-            state = self._adapter(key).validate_json(stored)
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise Refusal(f"{whose}: {first['loc']} {first['msg']}; give new fields of the state a default, or raise "
-                          "the version and migrate") from error  # fmt: skip
-        dumped = self._adapter(key).dump_json(state)
-        if dumped != stored and (lost := next(_lost(json.loads(stored), json.loads(dumped)), None)) is not None:
-            raise Refusal(f"{whose}: this code does not keep {lost}; raise the version, and let migrate say what "
-                          "becomes of it")  # fmt: skip
+            migrated = json.dumps(migrate(document.whole, document.version)).encode()
+            machine = self._factory.machine(key, _read(self._adapter(key), migrated, whose))
+            if parted:
+                machine.changed.update({*document.parts, *getattr(machine.state, parted)})
+            return machine
+        state = _read(self._adapter(key), document.state, whose, {parted} if parted else None)
+        for name, part in document.parts.items():
+            entry = _read(self._part_adapter(key, parted), unpack(part), f"{whose}, in {parted}.{name}")
+            getattr(state, parted)[name] = entry
         return self._factory.machine(key, state)
 
     def _version_of(self, machine: Any) -> int:
@@ -196,6 +217,24 @@ class Machines:
 
     def _adapter(self, key: str) -> TypeAdapter[Any]:
         return self._adapters["cluster" if key == CLUSTER else "job"]
+
+    def _part_adapter(self, key: str, parted: str) -> TypeAdapter[Any]:
+        return _part_adapter_of(self._factory.state_types["cluster" if key == CLUSTER else "job"], parted)
+
+
+def _read(adapter: TypeAdapter[Any], stored: bytes, whose: str, exclude: set[str] | None = None) -> Any:
+    """A saved state, if this code keeps all of it. Raises Refusal."""
+    try:
+        state = adapter.validate_json(stored)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise Refusal(f"{whose}: {first['loc']} {first['msg']}; give new fields of the state a default, or raise "
+                      "the version and migrate") from error  # fmt: skip
+    dumped = adapter.dump_json(state, exclude=exclude)
+    if dumped != stored and (lost := next(_lost(json.loads(stored), json.loads(dumped)), None)) is not None:
+        raise Refusal(f"{whose}: this code does not keep {lost}; raise the version, and let migrate say what "
+                      "becomes of it")  # fmt: skip
+    return state
 
 
 def _lost(stored: Any, kept: Any, path: str = "state") -> Iterator[str]:

@@ -32,7 +32,7 @@ from stretto_runtime.machines import CLUSTER, Machines
 from stretto_runtime.ownership import Ownership
 from stretto_runtime.service import Service
 from stretto_runtime.shell import Shell
-from stretto_runtime.snapshots import Cursor, Document
+from stretto_runtime.snapshots import Cursor, Document, document_of
 from stretto_runtime.telemetry import Metrics, Tracing
 from stretto_runtime.writer import Writer
 
@@ -206,9 +206,7 @@ class _Again:
         ]
 
     async def _document(self) -> Document | None:
-        subject = f"{STATE_PREFIX}snap.{self._service.name}.{self._number}.{self._key}"
-        found = await read(self._bus, STATE, [subject], deliver_policy="last_per_subject")
-        return Document.decode(found[-1].data) if found else None
+        return await document_of(self._bus, self._service.name, self._number, self._key)
 
     async def _feed(self, known: list[Era], began: int, document: Document | None, done: Replayed) -> int:
         """Let the machine handle everything after ``began``; returns how many messages that were."""

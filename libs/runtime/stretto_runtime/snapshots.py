@@ -1,10 +1,13 @@
 """Snapshots of one partition in the key-value bucket ``STATE``, written only by the rightful owner.
 
 ``snap.<service>.<partition>.<key>``  one document per key, with the sequence of the last input it contains
+``snap.<service>.<partition>.<key>.<part>``  a part of a large state, beside its document
 ``cursor.<service>.<partition>``      every input up to here is in the documents, every output up to ``out_seq`` stored
 ``mark.<service>.<partition>``        how often the inputs after the cursor may have been handled before
 
 A document may be newer than the cursor (death between the two): replay then skips, for that key, what it contains.
+Parts are written before their document, and only those that changed. So that together they are always of one moment, a
+part brings along what it was before: that holds while the document is older than the part.
 Every write expects the owner entry to be of our epoch, so a former owner cannot overwrite its heir's.
 """
 
@@ -12,16 +15,19 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from stretto_runtime.bus import PIPELINED, STATE, STATE_PREFIX, Bus
+from stretto_runtime.connection import lines_of
 from stretto_runtime.log import Fence, Stored, read
 from stretto_runtime.writer import Output, chunks, store_together
 
 COMPRESSED_FROM_BYTES = 4096
 ZLIB = b"x"
 """what compressed data begins with, and no JSON"""
+REMOVED_AFTER = "60s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +44,26 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One key. ``packed``: the state (``pack``); ``replies``: lane -> (request id, error code or empty, body)."""
+    """One key. ``packed``: the state (``pack``); ``replies``: lane -> (request id, error code or empty, body).
+
+    ``parted`` names the field of the state that is saved entry by entry: ``parts`` has all of them, packed. ``unsaved``
+    has those that the bucket has otherwise, or not at all, and what it has; ``gone`` those that are only to be removed.
+    """
 
     seq: int
     version: int
     packed: bytes
     trace: str = ""
     replies: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
+    parted: str = ""
+    parts: dict[str, bytes] = field(default_factory=dict[str, bytes], compare=False)
+    unsaved: dict[str, bytes | None] = field(default_factory=dict[str, bytes | None], compare=False)
+    gone: set[str] = field(default_factory=set[str], compare=False)
 
     def encode(self) -> bytes:
         head = {"seq": self.seq, "version": self.version, "trace": self.trace, "replies": self.replies}
+        if self.parted:
+            head["parted"] = self.parted
         return json.dumps(head).encode() + b"\n" + self.packed
 
     @classmethod
@@ -57,8 +73,82 @@ class Document:
 
     @property
     def state(self) -> bytes:
-        """JSON of the machine's state."""
-        return zlib.decompress(self.packed) if self.packed.startswith(ZLIB) else self.packed
+        """JSON of the machine's state, without its parts."""
+        return unpack(self.packed)
+
+    @property
+    def whole(self) -> dict[str, Any]:
+        """The machine's state, its parts included."""
+        state = json.loads(self.state)
+        if self.parted:
+            state[self.parted] = {name: json.loads(unpack(part)) for name, part in self.parts.items()}
+        return state
+
+    def part_outputs(self, subject: str) -> list[Output]:
+        """What the bucket lacks of the parts. An entry that is gone is first written as such, then removed."""
+        outputs: list[Output] = []
+        for name, before in self.unsaved.items():
+            now = self.parts.get(name)
+            left = now is None and before is None
+            outputs.append(_removal(f"{subject}.{name}") if left else self._part(f"{subject}.{name}", now, before))
+        return [*outputs, *(_removal(f"{subject}.{name}") for name in self.gone - self.unsaved.keys())]
+
+    def _part(self, subject: str, now: bytes | None, before: bytes | None) -> Output:
+        sizes = [None if part is None else len(part) for part in (now, before)]
+        data = json.dumps([self.seq, *sizes]).encode() + b"\n" + (now or b"") + (before or b"")
+        return Output(subject, data)
+
+    def take_part(self, name: str, data: bytes) -> None:
+        """Add a part as it is in the bucket, as far as it is of this document's time."""
+        head, _, rest = data.partition(b"\n")
+        seq, size, size_before = json.loads(head)
+        now = None if size is None else rest[:size]
+        before = None if size_before is None else rest[size or 0 :]
+        holds = now if seq <= self.seq else before
+        if holds is not None:
+            self.parts[name] = holds
+        if seq > self.seq:
+            self.unsaved[name] = before
+        elif holds is None:
+            self.gone.add(name)
+
+    def saved(self) -> None:
+        """The bucket has it all."""
+        self.gone.clear()
+        self.gone.update(name for name, before in self.unsaved.items() if before is not None and name not in self.parts)
+        self.unsaved.clear()
+
+
+def documents_of(entries: Iterable[Stored]) -> dict[tuple[str, str], Document]:
+    """(partition, key) -> its document, its parts included."""
+    found: dict[tuple[str, str], Document] = {}
+    parts: list[tuple[tuple[str, str], str, bytes]] = []
+    for stored in entries:
+        partition, key, *part = stored.subject.removeprefix(f"{STATE_PREFIX}snap.").split(".")[1:]
+        if part and stored.data:
+            parts.append(((partition, key), part[0], stored.data))
+        elif stored.data:
+            found[partition, key] = Document.decode(stored.data)
+    for place, name, data in parts:
+        if place in found:  # else nothing was ever saved as a whole
+            found[place].take_part(name, data)
+    return found
+
+
+async def document_of(bus: Bus, service: str, partition: int, key: str) -> Document | None:
+    """The last saved document of one key."""
+    subject = f"{STATE_PREFIX}snap.{service}.{partition}.{key}"
+    entries = await read(bus, STATE, [subject, f"{subject}.*"], deliver_policy="last_per_subject")
+    return documents_of(entries).get((str(partition), key))
+
+
+def _removal(subject: str) -> Output:
+    return Output(subject, b"", lines_of({"Nats-TTL": REMOVED_AFTER}))
+
+
+def unpack(packed: bytes) -> bytes:
+    """What ``pack`` was given."""
+    return zlib.decompress(packed) if packed.startswith(ZLIB) else packed
 
 
 def pack(state: bytes) -> bytes:
@@ -97,7 +187,8 @@ class Snapshots:
         """
         entries = await self._read("cursor", "mark", "snap")
         self._fence_seq = fence_seq
-        cursor, documents, mark = Cursor(), dict[str, Document](), dict[str, Any]()
+        cursor, mark = Cursor(), dict[str, Any]()
+        snaps: list[Stored] = []
         for stored in entries:
             kind = stored.subject.removeprefix(STATE_PREFIX).partition(".")[0]
             if kind == "cursor":
@@ -105,7 +196,8 @@ class Snapshots:
             elif kind == "mark":
                 mark = json.loads(stored.data)
             elif kind == "snap":
-                documents[stored.subject.rpartition(".")[2]] = Document.decode(stored.data)
+                snaps.append(stored)
+        documents = {key: document for (_, key), document in documents_of(snaps).items()}
         again = bool(mark) and mark["cursor"] == cursor.seq and not mark["clean"]
         attempt = int(mark["attempt"]) + 1 if again else (1 if mark and not mark["clean"] else 0)
         await self.mark(cursor, attempt)
@@ -113,7 +205,7 @@ class Snapshots:
 
     async def _read(self, *kinds: str) -> list[Stored]:
         """With our own entry among them, whichever server answers has all that our predecessors wrote."""
-        names = [f"{STATE_PREFIX}{kind}.{self._base}" + (".*" if kind == "snap" else "") for kind in kinds]
+        names = [f"{STATE_PREFIX}{kind}.{self._base}" + (".>" if kind == "snap" else "") for kind in kinds]
         filters = [*names, self._fence.subject]
         return await read(self._bus, STATE, filters, until=self._fence.seq, deliver_policy="last_per_subject")
 
@@ -127,15 +219,17 @@ class Snapshots:
         Raises:
             Fenced: we are not the owner any more.
         """
-        documents = [
-            Output(f"{STATE_PREFIX}snap.{self._base}.{key}", document.encode()) for key, document in dirty.items()
-        ]
+        base = f"{STATE_PREFIX}snap.{self._base}"
+        parts = [output for key, document in dirty.items() for output in document.part_outputs(f"{base}.{key}")]
+        documents = [Output(f"{base}.{key}", document.encode()) for key, document in dirty.items()]
         body = json.dumps({**asdict(cursor), "fence": self._fence_seq}).encode()
         last = Output(f"{STATE_PREFIX}cursor.{self._base}", body)
         if self._bus.batch_from == PIPELINED:
-            groups, threshold = [documents, [last]], len(documents) + 2
+            groups, threshold = [parts, documents, [last]], len(parts) + len(documents) + 2
         else:
-            groups, threshold = chunks([*documents, last]), self._bus.batch_from
+            groups, threshold = chunks([*parts, *documents, last]), self._bus.batch_from
         for group in groups:
             if group:
                 await store_together(self._bus, self._fence, group, threshold)
+        for document in dirty.values():
+            document.saved()

@@ -22,10 +22,10 @@ from stretto_runtime.eras import Era, era_at, eras, fence_subject
 from stretto_runtime.faults import Refusal
 from stretto_runtime.handling import Handling
 from stretto_runtime.inputs import CLUSTER_PARTITION
-from stretto_runtime.log import Fence, Stored, scan
+from stretto_runtime.log import Fence, Stored, read, scan
 from stretto_runtime.machines import CLUSTER, Machines
 from stretto_runtime.shell import Shell
-from stretto_runtime.snapshots import Cursor, Document, Loaded, Snapshots
+from stretto_runtime.snapshots import Cursor, Document, Loaded, Snapshots, documents_of
 from stretto_runtime.writer import Writer
 
 if TYPE_CHECKING:
@@ -76,9 +76,9 @@ async def finish(shell: Shell, number: int, loaded: Loaded, snapshots: Snapshots
 
 async def check_snapshots(bus: Bus, service: Service) -> None:
     """Before anything is taken: whether this code can continue everything that is saved. Raises Refusal."""
-    async for stored in scan(bus, STATE, [f"{STATE_PREFIX}snap.{service.name}.*.*"], deliver_policy="last_per_subject"):
-        if stored.data:
-            Machines(service).load({stored.subject.rpartition(".")[2]: Document.decode(stored.data)})
+    snaps = await read(bus, STATE, [f"{STATE_PREFIX}snap.{service.name}.>"], deliver_policy="last_per_subject")
+    for (_, key), document in documents_of(snaps).items():
+        Machines(service).load({key: document})
 
 
 def _handling(

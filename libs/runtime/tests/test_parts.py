@@ -1,0 +1,161 @@
+"""A large state is saved entry by entry, and is of one moment whenever its owner died."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from stretto_core.machine import Action
+from stretto_runtime import Client
+from stretto_runtime.bus import STATE_PREFIX
+from stretto_runtime.faults import Refusal
+from stretto_runtime.log import Stored
+from stretto_runtime.machines import CLUSTER, Machines
+from stretto_runtime.ownership import Ownership
+from stretto_runtime.snapshots import Cursor, Document, Snapshots, document_of, documents_of
+
+SUBJECT = f"{STATE_PREFIX}snap.shelf.0.{CLUSTER}"
+
+
+@dataclass
+class Item:
+    count: int = 0
+    text: str = ""
+
+
+@dataclass
+class ShelfState:
+    items: dict[str, Item] = field(default_factory=dict[str, Item])
+    handled: int = 0
+
+
+class Shelf:
+    """``(name, value)`` puts an item on the shelf, ``(name, None)`` takes it away."""
+
+    version = 2
+    parted = "items"
+
+    def __init__(self, state: ShelfState | None) -> None:
+        self.state = state or ShelfState()
+        self.changed: set[str] = set()
+
+    @staticmethod
+    def migrate(state: dict[str, Any], from_version: int) -> dict[str, Any]:
+        return {**state, "items": {name: {"count": item, "text": ""} for name, item in state["items"].items()}}
+
+    def handle(self, event: tuple[str, int | None], now: float) -> list[Action]:
+        name, value = event
+        self.state.handled += 1
+        self.changed.add(name)
+        self.state.items.pop(name, None)
+        if value is not None:
+            self.state.items[name] = Item(value, "long " * 1000 if value > 50 else "")
+        if value == 13:
+            raise RuntimeError("unlucky")
+        return []
+
+
+class Factory:
+    name = "shelf"
+    version = 2
+    state_types = {"cluster": ShelfState}  # noqa: RUF012
+
+    def machine(self, key: str, state: Any) -> Shelf:
+        return Shelf(state)
+
+
+def taken_over(bucket: dict[str, bytes]) -> Machines:
+    machines = Machines(Factory())
+    stored = [Stored(0, 0.0, subject, {}, data) for subject, data in bucket.items()]
+    machines.load({key: document for (_, key), document in documents_of(stored).items()})
+    return machines
+
+
+puts = st.tuples(st.sampled_from("abcde"), st.one_of(st.none(), st.integers(0, 100)))
+steps = st.lists(st.one_of(puts, puts, st.just("save"), st.integers(0, 6), st.just("take")), max_size=60)
+
+
+@given(steps)
+def test_whatever_was_written_last_all_parts_are_of_the_moment_of_their_document(steps: list[Any]) -> None:
+    """A number: the owner dies after so many writes of a save, before that of the document."""
+    bucket: dict[str, bytes] = {}
+    machines, saved, now, seq = Machines(Factory()), ShelfState(), ShelfState(), 0
+    for step in steps:
+        if isinstance(step, tuple):
+            seq += 1
+            try:
+                machines.handle(CLUSTER, step, 0.0, seq)
+            except RuntimeError:
+                continue
+            now = machines.slots[CLUSTER].machine.state
+        elif machines.slots and step != "take":
+            document = machines.documents([CLUSTER])[CLUSTER]
+            outputs = document.part_outputs(SUBJECT)
+            bucket |= {each.subject: each.data for each in outputs[: step if isinstance(step, int) else None]}
+            if step == "save":
+                bucket[SUBJECT] = document.encode()
+                document.saved()
+                saved = ShelfState(dict(now.items), now.handled)
+        if step == "take" or isinstance(step, int):
+            machines = taken_over(bucket)
+            now = machines.slots[CLUSTER].machine.state if machines.slots else ShelfState()
+            assert now == saved
+    assert taken_over(bucket).slots.keys() == ({CLUSTER} if SUBJECT in bucket else set())
+
+
+def test_only_what_changed_is_written_and_what_is_gone_is_removed() -> None:
+    machines = Machines(Factory())
+    for seq, name in enumerate("abc", start=1):
+        machines.handle(CLUSTER, (name, 7), 0.0, seq)
+
+    def written() -> dict[str, bool]:
+        document = machines.documents([CLUSTER])[CLUSTER]
+        outputs = document.part_outputs("s")
+        document.saved()
+        return {output.subject: bool(output.data) for output in outputs}
+
+    assert written() == {"s.a": True, "s.b": True, "s.c": True}
+    machines.handle(CLUSTER, ("b", None), 0.0, 4)
+    assert written() == {"s.b": True}, "a death before the document must find what it was"
+    machines.handle(CLUSTER, ("c", 8), 0.0, 5)
+    assert written() == {"s.c": True, "s.b": False}
+    machines.handle(CLUSTER, ("c", 9), 0.0, 6)
+    assert written() == {"s.c": True}
+
+
+def test_a_part_that_this_code_would_not_keep_is_refused_by_its_name() -> None:
+    part = b'{"count":1,"text":"","colour":"red"}'
+    with pytest.raises(Refusal, match=r"items\.a: this code does not keep state\.colour"):
+        Machines(Factory()).load({CLUSTER: Document(1, 2, b'{"handled":1}', parted="items", parts={"a": part})})
+
+
+@pytest.mark.parametrize("parted", ["", "items"])
+def test_an_earlier_version_is_migrated_as_a_whole_whether_it_had_parts_or_not(parted: str) -> None:
+    machines = Machines(Factory())
+    state, parts = (b'{"handled":3}', {"a": b"5"}) if parted else (b'{"items":{"a":5},"handled":3}', {})
+    machines.load({CLUSTER: Document(3, 1, state, parted=parted, parts=parts)})
+    assert machines.slots[CLUSTER].machine.state == ShelfState({"a": Item(5)}, 3)
+    document = machines.documents([CLUSTER])[CLUSTER]
+    assert document.unsaved.keys() == {"a"}
+    assert document.whole == {"items": {"a": {"count": 5, "text": ""}}, "handled": 3}
+
+
+async def test_parts_are_saved_beside_their_document_and_found_again(client: Client) -> None:
+    ownership = Ownership(client.bus, "arbiter", 16, 3, lambda: None)
+    snapshots = Snapshots(client.bus, "arbiter", 5, ownership.owner_key(5), await ownership.take(5))
+    machines = Machines(Factory())
+    for seq, (name, value) in enumerate([("a", 1), ("b", 99), ("a", None)], start=1):
+        machines.handle(CLUSTER, (name, value), 0.0, seq)
+        await snapshots.save(machines.documents([CLUSTER]), Cursor(seq, 0, 2))
+    for _ in range(2):
+        loaded = (await snapshots.load(1)).documents
+        machines = Machines(Factory())
+        machines.load(loaded)
+        assert machines.slots[CLUSTER].machine.state == ShelfState({"b": Item(99, "long " * 1000)}, 3)
+        await snapshots.save(machines.documents([CLUSTER]), Cursor(4, 0, 2))
+    found = await document_of(client.bus, "arbiter", 5, CLUSTER)
+    assert found is not None
+    assert found.whole["items"].keys() == {"b"}
