@@ -207,10 +207,12 @@ class Bus:
         """Publish without acknowledgement (replies, flow control)."""
         if self.connection.crowded:
             await self.connection.room()
-        try:
-            self.connection.put(subject, data, headers=headers)
-        except nats.errors.Error as error:
-            raise BusFault(f"cannot send to {subject}: {error or type(error).__name__}") from error
+        self._publish(subject, data, headers)
+
+    def tell(self, subject: str, data: bytes, headers: Sent = None) -> None:
+        """As ``send``, without waiting for room: where too much waits already, this is dropped. Raises BusFault."""
+        if not self.connection.crowded:
+            self._publish(subject, data, headers)
 
     async def post(
         self, subject: str, data: bytes, headers: Sent = None, timeout_s: float = ACK_TIMEOUT_S
@@ -237,10 +239,10 @@ class Bus:
         now = self._loop.time()
         self._pending[token] = Awaited(hears, now, now + timeout_s, subject, settle or _acknowledge)
         try:
-            self.connection.put(subject, data, f"{self.inbox}.to.{token}", headers)
-        except nats.errors.Error as error:
+            self._publish(subject, data, headers, f"{self.inbox}.to.{token}")
+        except BusFault:
             self._pending.pop(token, None)
-            raise BusFault(f"cannot send to {subject}: {error or type(error).__name__}") from error
+            raise
 
     async def request(
         self, subject: str, data: bytes, headers: dict[str, str] | None = None, timeout_s: float = ACK_TIMEOUT_S
@@ -303,6 +305,12 @@ class Bus:
         future: asyncio.Future[Any] = self._loop.create_future()
         self.put(subject, data, headers, future, timeout_s, settle)
         return future
+
+    def _publish(self, subject: str, data: bytes, headers: Sent, reply: str = "") -> None:
+        try:
+            self.connection.put(subject, data, reply, headers)
+        except nats.errors.Error as error:
+            raise BusFault(f"cannot send to {subject}: {error or type(error).__name__}") from error
 
     def _answered(self, msg: Msg) -> None:
         awaited = self._pending.pop(msg.subject.rpartition(".")[2], None)

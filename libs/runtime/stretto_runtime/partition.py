@@ -124,14 +124,8 @@ class Partition:
             raise
         published = await published_ids(shell.bus, service.name, self.number, loaded.cursor.out_seq + 1, fence.seq)
         writer = Writer(shell.bus, fence, self.wake)
-        name = f"{service.name}:{self.number}:{self.epoch}"
-        journal = Journal(
-            writer,
-            f"journal.{service.name}.{self.number}",
-            name,
-            service.settings.journal_ttl_s,
-            self.wake,
-        )
+        subject = f"journal.{service.name}.{self.number}"
+        journal = Journal(writer, subject, service.settings.journal_ttl_s, self.wake)
         handling = Handling(shell, self.number, machines, writer, published, fence.seq, loaded.attempt)
         session = Session(self, shell, handling, snapshots, journal, loaded.cursor, fence)
         shell.metrics.takeovers.inc()

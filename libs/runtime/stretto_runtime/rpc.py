@@ -24,7 +24,7 @@ from stretto_wire.refusals import ERROR_HEADER, Refusal, Refused
 from stretto_wire.registry import channel_of, decode, encode, subject_of
 
 from stretto_runtime.bus import Bus
-from stretto_runtime.ending import end
+from stretto_runtime.connection import lines_of
 from stretto_runtime.faults import BusFault, CallRefused, CallTimeout, NobodyListens, PartitionLost
 from stretto_runtime.writer import Writer
 
@@ -39,32 +39,66 @@ ATTEMPT_S = 1.0
 NO_OWNER_DELAY_S = 0.05
 
 
-class Journal:
-    """The frames of one owner. ``fault`` is set, and ``wake`` with it, when a frame could not be stored."""
+class Frame:
+    """One that was sent; hears whether it is stored, and tells who waits for that."""
 
-    def __init__(self, writer: Writer, subject: str, name: str, ttl_s: int, wake: asyncio.Event) -> None:
-        self._writer = writer
-        self._subject = subject
-        self._name = name
-        self._headers = {"Nats-TTL": f"{ttl_s}s"}
-        self._wake = wake
-        self._queue: deque[tuple[dict[str, Any], asyncio.Future[None] | None]] = deque()
-        self._work = asyncio.Event()
-        self._serial = 0
-        self._task: asyncio.Task[None] | None = None
+    def __init__(self, journal: Journal, waiting: list[asyncio.Future[None]]) -> None:
+        self._journal = journal
+        self._waiting = waiting
+        self._fault: BaseException | None = None
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, result: dict[str, Any]) -> None:
+        for each in self._waiting:
+            if not each.done():
+                each.set_result(None)
+        self._journal.stored(self, int(result["seq"]))
+
+    def set_exception(self, exception: BaseException) -> None:
+        self._fault = exception
+        self._journal.failed(exception)
+
+    def exception(self) -> BaseException | None:
+        return self._fault
+
+    def give_up(self, fault: BaseException) -> None:
+        for each in self._waiting:
+            if not each.done():
+                each.set_exception(fault)
+                each.exception()  # whoever waited may be gone
+
+
+class Journal:
+    """The frames of one owner. ``fault`` is set, and ``wake`` with it, when a frame could not be stored.
+
+    A frame leaves when the last one has come back: what was asked meanwhile shares it, and it shares a write with the
+    replies to the last one.
+    """
+
+    def __init__(self, writer: Writer, subject: str, ttl_s: int, wake: asyncio.Event) -> None:
+        self.subject = subject
         self.fault: BaseException | None = None
         self.stored_seq = 0
         """highest sequence of a stored frame"""
-
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._run())
+        self._writer = writer
+        self._headers = lines_of({"Nats-TTL": f"{ttl_s}s"})
+        self._wake = wake
+        self._loop = asyncio.get_running_loop()
+        self._queue: deque[tuple[dict[str, Any], asyncio.Future[None] | None]] = deque()
+        self._away = False
+        """a frame is about to leave, or has left and is not back"""
+        self._unsure: set[Frame] = set()
+        """sent and not acknowledged"""
 
     def add(self, entry: dict[str, Any], stored: asyncio.Future[None] | None = None) -> bool:
         """Queue an entry for the next frame; False when too many wait already."""
         if self.fault is not None or len(self._queue) >= QUEUE_ENTRIES:
             return False
         self._queue.append((entry, stored))
-        self._work.set()
+        if not self._away:
+            self._gather()
         return True
 
     async def add_surely(self, entry: dict[str, Any]) -> None:
@@ -73,67 +107,68 @@ class Journal:
         Raises:
             PartitionLost: it was not stored; the new owner decides what to do.
         """
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[None] = self._loop.create_future()
         if not self.add(entry, future):
-            raise PartitionLost(f"{self._subject}: not the owner any more, or overloaded; observe again later")
+            raise PartitionLost(f"{self.subject}: not the owner any more, or overloaded; observe again later")
         await future
+
+    def came_back(self) -> None:
+        """The last frame is about to be handled."""
+        self._away = False
+        if self._queue and self.fault is None:
+            self._gather()
 
     @property
     def idle(self) -> bool:
-        return not self._queue and not self._work.is_set()
+        """Whether all that was asked is stored."""
+        return not self._queue and not self._unsure
 
-    async def close(self) -> None:
-        try:
-            if self._task is not None:
-                await end(self._task)
-        finally:
-            self._give_up(PartitionLost(f"{self._subject}: ownership ended before the entry was stored"))
+    def close(self) -> None:
+        """Send nothing more. Who waits hears that it was not stored, though it may have been."""
+        self._end(PartitionLost("ownership ended"))
 
-    def _give_up(self, error: BaseException) -> None:
-        for _, future in self._queue:
-            if future is not None and not future.done():
-                future.set_exception(error)
+    def stored(self, frame: Frame, seq: int) -> None:
+        self._unsure.discard(frame)
+        self.stored_seq = max(self.stored_seq, seq)
+        if self.idle:
+            self._wake.set()
+
+    def failed(self, fault: BaseException) -> None:
+        self._end(fault)
+        self._wake.set()
+
+    def _end(self, fault: BaseException) -> None:
+        self.fault = self.fault or fault
+        queued = Frame(self, [future for _, future in self._queue if future is not None])
+        lost = PartitionLost(f"{self.subject}: {fault}")
+        for frame in (queued, *self._unsure):
+            frame.give_up(lost)
         self._queue.clear()
+        self._unsure.clear()
 
-    async def _run(self) -> None:
-        while True:
-            await self._work.wait()
-            frame, futures = self._next_frame()
-            self._serial += 1
-            headers = {**self._headers, "Nats-Msg-Id": f"{self._name}:{self._serial}"}
-            try:
-                self.stored_seq = await self._writer.store(self._subject, frame, headers)
-            except (BusFault, asyncio.CancelledError) as error:
-                self.fault = error if isinstance(error, BusFault) else PartitionLost("ownership ended")
-                for future in futures:
-                    if not future.done():
-                        future.set_exception(PartitionLost(f"{self._subject}: {self.fault}"))
-                        future.exception()
-                self._give_up(PartitionLost(f"{self._subject}: {self.fault}"))
-                self._wake.set()
-                if isinstance(error, asyncio.CancelledError):
-                    raise
-                return
-            for future in futures:
-                if not future.done():
-                    future.set_result(None)
-            for _ in range(GATHERING_TURNS):
-                await asyncio.sleep(0)
-            if not self._queue:
-                self._work.clear()
-                self._wake.set()
+    def _gather(self, turns: int = GATHERING_TURNS) -> None:
+        self._away = True
+        if turns:
+            self._loop.call_soon(self._gather, turns - 1)
+        elif self.fault is None:
+            self._send()
 
-    def _next_frame(self) -> tuple[bytes, list[asyncio.Future[None]]]:
+    def _send(self) -> None:
         entries: list[dict[str, Any]] = []
-        futures: list[asyncio.Future[None]] = []
+        waiting: list[asyncio.Future[None]] = []
         size = 0
         while self._queue and len(entries) < FRAME_ENTRIES and size < FRAME_BYTES:
             entry, future = self._queue.popleft()
             size += len(entry.get("d", "")) + 200
             entries.append(entry)
             if future is not None:
-                futures.append(future)
-        return to_json(entries), futures
+                waiting.append(future)
+        frame = Frame(self, waiting)
+        self._unsure.add(frame)
+        try:
+            self._writer.store(self.subject, to_json(entries), self._headers, frame)
+        except BusFault as fault:
+            self.failed(fault)
 
 
 def refusal(code: str, message: str, field: str = "", value: object = "", remedy: str = "") -> bytes:

@@ -73,7 +73,6 @@ class Session:
         self._settle = asyncio.Event()
         self._wake = partition.wake
         self._settled: set[str] = set()
-        self._answers: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         partition, bus = self._partition, self._shell.bus
@@ -91,6 +90,8 @@ class Session:
                     if stored.subject == self._fence.subject:
                         caught_up = caught_up or stored.seq >= self._fence.seq
                         continue
+                    if partition.live and stored.subject == self._journal.subject:
+                        self._journal.came_back()
                     self._news |= await self._handling.handle(stored)
                     self._seq = stored.seq
                     self._unsaved += 1
@@ -126,7 +127,6 @@ class Session:
 
     async def _go_live(self) -> None:
         service, number = self._service, self._partition.number
-        self._journal.start()
         if service.rpcs:
             subject = f"rpc.v1.{service.name}.*.{number}.*"
             self._subscription = await self._shell.bus.subscribe(subject, self._requested)
@@ -178,13 +178,8 @@ class Session:
                 self._answer(msg.reply, "busy", refusal("busy", "too many requests wait", remedy="ask again later"))
 
     def _answer(self, reply: str, code: str, body: bytes) -> None:
-        task = self._loop.create_task(self._send_answer(reply, code, body))
-        self._answers.add(task)
-        task.add_done_callback(self._answers.discard)
-
-    async def _send_answer(self, reply: str, code: str, body: bytes) -> None:
         with contextlib.suppress(BusFault):  # the caller asks again
-            await self._shell.bus.send(reply, body, {ERROR_HEADER: code} if code else None)
+            self._shell.bus.tell(reply, body, {ERROR_HEADER: code} if code else None)
 
     # time ------------------------------------------------------------------------------------------------------
 
@@ -294,11 +289,9 @@ class Session:
         try:
             await self._stop_edges()
         finally:  # also when we are cancelled meanwhile
-            try:
-                await self._journal.close()
-            finally:
-                await tail.close()
-                self._service.partition_changed()
+            self._journal.close()
+            await tail.close()
+            self._service.partition_changed()
 
 
 def snapshot_wait_s(unsaved: int, saved_bytes: int, news: bool, settings: Settings) -> float:

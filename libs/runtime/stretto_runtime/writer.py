@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from stretto_runtime.bus import ACK_TIMEOUT_S, EVENTS, PIPELINED, Bus
+from stretto_runtime.bus import ACK_TIMEOUT_S, EVENTS, PIPELINED, Bus, Hears
 from stretto_runtime.connection import Sent, lines_of
 from stretto_runtime.ending import end
 from stretto_runtime.faults import BusFault
@@ -34,12 +34,12 @@ NOTHING_STORED = frozenset((ONE_IN_FLIGHT, INCOMPLETE_BATCH, TOO_MANY_BATCHES))
 
 
 class Output(NamedTuple):
-    """A message for the stream. ``lines``: its headers (``lines_of``); ``stored``: who waits for its sequence."""
+    """A message for the stream. ``lines``: its headers (``lines_of``); ``stored``: who waits for the answer."""
 
     subject: str
     data: bytes
     lines: str = ""
-    stored: asyncio.Future[int] | None = None
+    stored: Hears | None = None
 
 
 async def learn_streams(bus: Bus) -> None:
@@ -161,15 +161,18 @@ class Writer:
         self.check()
         self._put(subject, data, headers)
 
-    async def store(self, subject: str, data: bytes, headers: dict[str, str]) -> int:
-        """Send behind the fence and wait; returns the sequence. Raises Fenced, BusFault."""
-        lines = lines_of(headers)
-        if self._batch_from == PIPELINED:
-            return int((await (await self._bus.post(subject, data, lines + self._behind)))["seq"])
-        self.check()
-        stored: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._enqueue(Output(subject, data, lines, stored))
-        return await stored
+    def store(self, subject: str, data: bytes, lines: str, hears: Hears) -> None:
+        """Send behind the fence what is no output: it waits for none that is not stored yet, unless a cluster takes
+        one at a time. ``hears`` is told the server's answer, with ``seq``, or ``Fenced`` or ``BusFault``.
+
+        Raises:
+            BusFault: not sent; ``hears`` is not told.
+        """
+        if self._batch_from == CLUSTER_BATCH_FROM:
+            self.check()
+            self._enqueue(Output(subject, data, lines, hears))
+        else:
+            self._bus.put(subject, data, lines + self._behind, hears)
 
     @property
     def full(self) -> bool:
@@ -238,7 +241,7 @@ class Writer:
                 for output, sequence in zip(chunk, sequences, strict=True):
                     self._queue.popleft()
                     if output.stored is not None and not output.stored.done():
-                        output.stored.set_result(sequence)
+                        output.stored.set_result({"seq": sequence})
                 self._end(len(chunk))
         except BusFault as fault:
             self._fail(fault)

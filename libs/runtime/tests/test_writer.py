@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from stretto_runtime import Client, provision
 from stretto_runtime.bus import EVENTS
 from stretto_runtime.faults import Fenced
 from stretto_runtime.log import Fence, read
-from stretto_runtime.writer import BATCH_MESSAGES, SYNCED_BATCH_FROM, Writer, learn_streams
+from stretto_runtime.writer import (
+    BATCH_MESSAGES,
+    CLUSTER_BATCH_FROM,
+    SYNCED_BATCH_FROM,
+    Output,
+    Writer,
+    learn_streams,
+    store_together,
+)
 
 SUBJECT = "evt.v1.dispatcher.job-progressed.a"
 NUMBER = 2 * BATCH_MESSAGES + 3
@@ -23,15 +32,15 @@ async def test_a_synced_disk_gets_batches_in_order_and_a_fenced_one_stores_nothi
     writer = Writer(bus, Fence("fence.dispatcher.3", await bus.store("fence.dispatcher.3", b"")), asyncio.Event())
     for number in range(NUMBER):
         writer.send(f"dispatcher:{number}:0", SUBJECT, b"%d" % number)
-    frame = await writer.store("journal.dispatcher.3", b"[]", {"Nats-Msg-Id": "frame"})
+    frame = store_frame(writer)
     await writer.drain()
     stored = await read(bus, EVENTS, [f"*.{SUBJECT}", "journal.dispatcher.3"])
-    assert [one.data for one in stored] == [*(b"%d" % number for number in range(NUMBER)), b"[]"]
-    assert frame == stored[-1].seq == writer.last_seq
+    assert [one.data for one in stored] == [b"[]", *(b"%d" % number for number in range(NUMBER))]  # it waits for none
+    assert ((await frame)["seq"], writer.last_seq) == (stored[0].seq, stored[-1].seq)
     assert any("Nats-Batch-Id" in one.headers for one in stored)
 
     await bus.store("fence.dispatcher.3", b"")
-    waiting = asyncio.create_task(writer.store("journal.dispatcher.3", b"[]", {}))
+    waiting = store_frame(writer)
     for number in range(SYNCED_BATCH_FROM):
         writer.send(f"late:{number}", SUBJECT, b"late")
     with pytest.raises(Fenced):
@@ -41,16 +50,30 @@ async def test_a_synced_disk_gets_batches_in_order_and_a_fenced_one_stores_nothi
     assert len(await read(bus, EVENTS, [f"*.{SUBJECT}", "journal.dispatcher.3"])) == NUMBER + 1
 
 
-async def test_who_waits_gets_its_own_sequence_though_the_chunk_is_not_in_a_row(client: Client) -> None:
+async def test_each_gets_its_own_sequence_though_the_chunk_is_not_in_a_row(client: Client) -> None:
     bus = client.bus
-    await provision(bus, sync_interval="always")
-    await learn_streams(bus)
+    fence = Fence("fence.dispatcher.3", await bus.store("fence.dispatcher.3", b""))
+    there = Output(SUBJECT, b"", "Nats-Msg-Id: dispatcher:1:0\r\n")  # asked again, its sequence is the old one
+    (first,) = await store_together(bus, fence, [there], SYNCED_BATCH_FROM)
+    told = await store_together(bus, fence, [there, Output("journal.dispatcher.3", b"[]")], SYNCED_BATCH_FROM)
+    (frame,) = await read(bus, EVENTS, ["journal.dispatcher.3"])
+    assert told == [first, frame.seq]
+
+
+async def test_where_a_cluster_takes_one_at_a_time_a_frame_goes_with_the_outputs_that_wait(client: Client) -> None:
+    bus = client.bus
+    bus.batch_from = CLUSTER_BATCH_FROM
     writer = Writer(bus, Fence("fence.dispatcher.3", await bus.store("fence.dispatcher.3", b"")), asyncio.Event())
     writer.send("dispatcher:1:0", SUBJECT, b"")
-    await writer.drain()
-    waiting = asyncio.create_task(writer.store("journal.dispatcher.3", b"[]", {}))
-    await asyncio.sleep(0)
-    writer.send("dispatcher:1:0", SUBJECT, b"")  # it is there: its sequence is the old one
+    waiting = store_frame(writer)
+    writer.send("dispatcher:1:1", SUBJECT, b"")
     await writer.drain()
     (frame,) = await read(bus, EVENTS, ["journal.dispatcher.3"])
-    assert await waiting == frame.seq == writer.last_seq
+    assert (await waiting)["seq"] == frame.seq == writer.last_seq - 1
+    assert frame.headers["Nats-Batch-Sequence"] == "2"
+
+
+def store_frame(writer: Writer) -> asyncio.Future[dict[str, Any]]:
+    answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+    writer.store("journal.dispatcher.3", b"[]", "", answer)
+    return answer
