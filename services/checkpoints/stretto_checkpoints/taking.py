@@ -28,6 +28,9 @@ from .settings import CheckpointsSettings
 
 CALL_S = 60.0
 TELL_MAX_S = 30.0
+HANGS_S = 60.0
+"""A thread that is still at it so long after its step was cancelled hangs with its store or its memory, perhaps for
+ever. What it may do later harms nobody: an attempt's names are its own, and memory that nobody wants is freed."""
 
 log = structlog.get_logger("stretto.checkpoints")
 
@@ -276,10 +279,12 @@ class Taker:
 
 
 async def _to_its_end(work: Callable[..., Any], *args: Any) -> Any:
-    """Run in a thread, which no cancelling stops: so wait for it in any case."""
+    """Run in a thread, which no cancelling stops: so wait for it in any case, unless it hangs."""
     task = asyncio.ensure_future(asyncio.to_thread(work, *args))
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        await asyncio.wait([task])
+        _, hanging = await asyncio.wait([task], timeout=HANGS_S)
+        if hanging:
+            log.error("hangs; left alone: look at the store and the memory", step=work.__qualname__, after_s=HANGS_S)
         raise

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import stretto_wire as wire
-from stretto_checkpoints import manifest
+from stretto_checkpoints import manifest, taking
 from stretto_checkpoints.memory import SharedMemory
 from stretto_checkpoints.settings import CheckpointsSettings
 from stretto_checkpoints.taking import Taker
@@ -57,48 +57,75 @@ async def test_unforeseen_failure_is_told_until_heard_and_the_taker_ends_with_it
     assert not folder.exists()
 
 
+class Servers(Edge):
+    """They answer, and one of them owns everything."""
+
+    async def call(self, *_: Any) -> Any:
+        return wire.MarkLedgerReply(job="j", answer="ok", ledger="", samples_done=0)
+
+    async def call_pod(self, *_: Any) -> Any:
+        owns_all: dict[str, Any] = {"buckets": (1,) * 64, "slices": (1,) * 12, "bucket_rows": (0,) * 64}
+        return wire.GetOwnershipReply(job="j", applied_samples=0, image_bytes=4096, **owns_all)
+
+
+class Slow(SharedMemory):
+    """Reserves when it is told to go on."""
+
+    def __init__(self, folder: Path, own: Path) -> None:
+        super().__init__(folder, own)
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def reserve(self, *args: Any) -> dict[str, str]:
+        self.begun.set()
+        assert self.go_on.wait(5)
+        return super().reserve(*args)
+
+
+async def reserving(folder: Path, **settings: Any) -> tuple[Taker, Edge, Slow, asyncio.Task[None]]:
+    """A taker whose first checkpoint is about to reserve memory."""
+    (folder / "shm").mkdir()
+    edge: Any = Servers()
+    edge.tries = 1
+    attempt = Attempt("j-000001", f"file://{folder}/j/j-000001/manifest.json", [0], 1.0, False)
+    told = CheckpointsSettings(state_folder=folder, memory_folder=folder / "shm", **settings)
+    taker = Taker("j", CheckpointState(job="j", attempt=attempt), edge, told)
+    taker._memory = slow = Slow(folder / "shm", folder)  # pyright: ignore[reportPrivateUsage]
+    running = asyncio.create_task(taker.run())
+    await asyncio.to_thread(slow.begun.wait, 5)
+    return taker, edge, slow, running
+
+
 @pytest.mark.parametrize("taken_away", [False, True])
 async def test_a_step_that_is_cancelled_while_it_reserves_memory_is_seen_to_its_end(
     tmp_path: Path, taken_away: bool
 ) -> None:
     """``taken_away``: the job's partition goes while the taker waits for the step that it has cancelled."""
-    (tmp_path / "shm").mkdir()
-    settings = CheckpointsSettings(state_folder=tmp_path, memory_folder=tmp_path / "shm")
-    begun, go_on = threading.Event(), threading.Event()
-
-    class Slow(SharedMemory):
-        def reserve(self, *args: Any) -> dict[str, str]:
-            begun.set()
-            assert go_on.wait(5)
-            return super().reserve(*args)
-
-    class Servers(Edge):
-        async def call(self, *_: Any) -> Any:
-            return wire.MarkLedgerReply(job="j", answer="ok", ledger="", samples_done=0)
-
-        async def call_pod(self, *_: Any) -> Any:
-            owns_all: dict[str, Any] = {"buckets": (1,) * 64, "slices": (1,) * 12, "bucket_rows": (0,) * 64}
-            return wire.GetOwnershipReply(job="j", applied_samples=0, image_bytes=4096, **owns_all)
-
-    edge: Any = Servers()
-    attempt = Attempt("j-000001", f"file://{tmp_path}/j/j-000001/manifest.json", [0], 1.0, False)
-    state = CheckpointState(job="j", attempt=attempt)
-    taker = Taker("j", state, edge, settings)
-    taker._memory = Slow(settings.memory_folder, tmp_path)  # pyright: ignore[reportPrivateUsage]
-    running = asyncio.create_task(taker.run())
-    await asyncio.to_thread(begun.wait, 5)
-    state.attempt, state.ended = None, True
-    taker.follow(state)
+    taker, _, slow, running = await reserving(tmp_path)
+    taker.state.attempt, taker.state.ended = None, True
+    taker.follow(taker.state)
     await asyncio.sleep(0.05)
     if taken_away:
         running.cancel()
         await asyncio.sleep(0.05)
     assert not running.done(), "it waits for what no cancelling stops"
-    go_on.set()
+    slow.go_on.set()
     await asyncio.wait([running], timeout=5)
     assert running.cancelled() == taken_away
     left = list((tmp_path / "shm").iterdir())
     assert bool(left) == taken_away, "whoever has the job frees what it does not want"
+
+
+async def test_a_step_that_hangs_beyond_its_time_is_told_and_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(taking, "HANGS_S", 0.1)
+    taker, edge, slow, running = await reserving(tmp_path, take_timeout_s=1)
+    await asyncio.wait_for(edge.heard.wait(), 4)
+    assert edge.observed[0].reason == "it took too long"
+    taker.state.attempt, taker.state.ended = None, True
+    taker.follow(taker.state)
+    await asyncio.wait_for(running, 1)
+    slow.go_on.set()
 
 
 async def broken_of(url: str, folder: Path) -> Any:
