@@ -42,7 +42,8 @@ PING_S = 2
 """Three without an answer and the connection counts as broken: a network that is cut says nothing."""
 FORSAKEN_S = 10.0
 """A server that we reach and whose JetStream stores nothing for so long may have lost its cluster: we try another.
-Longer than an election takes (4 to 9 s), which none of the others could shorten."""
+Longer than an election takes (4 to 9 s), which none of the others could shorten. A request that was not done is no
+evidence alone, nor are some at once: others that are sent in the second half of that time must fare alike."""
 UNAVAILABLE = frozenset((0, 10008))
 """Codes of faults that say nothing of the request: no answer, no stream, no majority."""
 INFORMATION = "$JS.API.STREAM.INFO."
@@ -95,8 +96,8 @@ class Bus:
         self._serial = 0
         self._loop = asyncio.get_running_loop()
         self._sweeper: asyncio.TimerHandle | None = None
-        self._unheard_s: float | None = None
-        """when the first request was sent of those that JetStream did not do, if it has done none since"""
+        self._unheard_s: tuple[float, float] | None = None
+        """when the first and the last request were sent that JetStream did not do, if it has done none since"""
         self._moving: asyncio.Task[None] | None = None
 
     @classmethod
@@ -210,7 +211,7 @@ class Bus:
         self._publish(subject, data, headers)
 
     def tell(self, subject: str, data: bytes, headers: Sent = None) -> None:
-        """As ``send``, without waiting for room: where too much waits already, this is dropped. Raises BusFault."""
+        """As ``send``, but dropped where too much waits already. Raises BusFault."""
         if not self.connection.crowded:
             self._publish(subject, data, headers)
 
@@ -326,8 +327,10 @@ class Bus:
         if fault is None:
             if not awaited.subject.startswith(INFORMATION):
                 self._unheard_s = None
-        elif isinstance(fault, BusFault) and fault.code in UNAVAILABLE and self._unheard_s is None:
-            self._unheard_s = awaited.sent_s
+        elif isinstance(fault, BusFault) and fault.code in UNAVAILABLE:
+            first_s, last_s = self._unheard_s or (awaited.sent_s, awaited.sent_s)
+            fresh = awaited.sent_s - last_s > FORSAKEN_S  # who knows what was done for others between the two
+            self._unheard_s = awaited.sent_s if fresh else min(first_s, awaited.sent_s), max(last_s, awaited.sent_s)
 
     def _move(self) -> None:
         """To another server of the cluster."""
@@ -336,8 +339,7 @@ class Bus:
         self._moving = self._loop.create_task(self.connection.move())
 
     def _deny(self, subject: str, text: str) -> None:
-        """The server refuses a publish without saying which: every one to that subject that waits now is meant."""
-        # nats-py reports in lower case
+        """The server refuses a publish, and says in lower case where to: every one there that waits now is meant."""
         denied = [token for token, awaited in self._pending.items() if awaited.subject.lower() == subject]
         for awaited in [self._pending.pop(token) for token in denied]:
             if not awaited.future.done():
@@ -360,7 +362,8 @@ class Bus:
                 self._judge(awaited)
         for sweep in list(self.sweeps):
             sweep(now)
-        forsaken = self._unheard_s is not None and now - self._unheard_s > FORSAKEN_S
+        first_s, last_s = self._unheard_s or (now, now)
+        forsaken = now - first_s > FORSAKEN_S and last_s - first_s >= FORSAKEN_S / 2
         if forsaken and self.connected and not self.connection.alone:
             self._move()
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import signal
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -165,21 +166,48 @@ async def send_much(client: Client) -> None:
         await client.bus.send("probe.large", b"x" * (1 << 20))
 
 
-async def test_a_server_whose_jetstream_does_nothing_is_left_for_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+async def forsaken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Client, EmbeddedServer]]:
+    """A client of a server without streams that knows another, which has them."""
     monkeypatch.setattr(bus, "FORSAKEN_S", 0.5)
     monkeypatch.setattr(random, "sample", lambda servers, _: servers)
-    forsaken, whole = (EmbeddedServer(tmp_path / name, secured=False) for name in ("forsaken", "whole"))
-    await forsaken.start()
-    await whole.start()
-    other = await Client.connect(whole.url)
-    await provision(other.bus)
-    client = await Client.connect(f"{forsaken.url},{whole.url}")
+    empty, whole = (EmbeddedServer(tmp_path / name, secured=False) for name in ("empty", "whole"))
+    clients: list[Client] = []
+    try:
+        for server in (empty, whole):
+            await server.start()
+        clients.append(await Client.connect(whole.url))
+        await provision(clients[0].bus)
+        clients.append(await Client.connect(f"{empty.url},{whole.url}"))
+        yield clients[1], whole
+    finally:
+        for client in clients:
+            await client.close()
+        for server in (empty, whole):
+            server.kill()
+
+
+async def test_a_server_whose_jetstream_does_nothing_is_left_for_another(
+    forsaken: tuple[Client, EmbeddedServer],
+) -> None:
+    client, whole = forsaken
     assert await client.bus.store_surely("fence.dispatcher.3", b"", {"Nats-Msg-Id": "a"}, 10) > 0
     assert client.bus.reconnects == 1
     assert str(whole.port) in str(client.bus.connection.connected_url)
-    for one in (client, other):
-        await one.close()
-    for server in (forsaken, whole):
-        server.kill()
+
+
+async def test_who_asks_little_does_not_leave_a_server_for_what_it_did_not_do_at_one_moment(
+    forsaken: tuple[Client, EmbeddedServer],
+) -> None:
+    client, _ = forsaken
+
+    async def in_vain() -> None:
+        for subject in ("fence.dispatcher.3", "fence.dispatcher.4"):
+            with pytest.raises(BusFault):
+                await client.bus.store(subject, b"")
+
+    await in_vain()
+    await asyncio.sleep(1.2)  # idle for longer than it takes
+    await in_vain()
+    await asyncio.sleep(0.8)
+    assert client.bus.reconnects == 0
