@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import stretto_wire as w
 import structlog
 from stretto_runtime import BusFault, CallRefused
-from stretto_runtime.bus import Bus
+from stretto_runtime.bus import STATE, STATE_PREFIX, Bus
 from stretto_runtime.faults import Fenced
 from stretto_runtime.handling import event_headers
-from stretto_runtime.log import Stored, Tail
+from stretto_runtime.log import Stored, Tail, read
 from stretto_runtime.rpc import Caller
 from stretto_runtime.telemetry import Tracing
 
@@ -19,6 +19,8 @@ from .problems import Problem
 from .sse import StoredEvent, trace_id_of
 
 PUBLISH_S = 5.0
+KEPT = f"{STATE_PREFIX}kept.gateway."
+REMOVED_AFTER = "60s"
 log = structlog.get_logger("stretto.gateway")
 
 
@@ -66,6 +68,17 @@ class StreamBus:
     async def call_pod(self, pod: str, request: w.Message, timeout_s: float) -> w.Message:
         """Ask one pod. Raises CallTimeout."""
         return await self._caller.call_pod(pod, request, timeout_s)
+
+    async def kept(self) -> tuple[int, dict[str, bytes]]:
+        """The first sequence that the stream still has, and job -> what was kept of it."""
+        first_seq = int((await self._bus.ask(f"STREAM.INFO.{w.STREAM}"))["state"]["first_seq"])
+        stored = await read(self._bus, STATE, [f"{KEPT}*"], deliver_policy="last_per_subject")
+        return first_seq, {entry.subject.removeprefix(KEPT): entry.data for entry in stored if entry.data}
+
+    async def keep(self, job: str, entry: bytes) -> None:
+        """Keep it until another is said; nothing: remove it. Raises BusFault when it is not stored in time."""
+        headers = {} if entry else {"Nats-TTL": REMOVED_AFTER}
+        await (await self._bus.post(f"{KEPT}{job}", entry, headers, PUBLISH_S))
 
     async def fold(
         self,

@@ -1,6 +1,7 @@
 """The gateway's life: follow the stream into the read model, and publish what users ask for.
 
-It owns no partition and keeps nothing: any number of replicas may run, and a restart reads the stream again.
+It owns no partition: any number of replicas may run, and a restart reads the stream again. What it keeps is what a
+living job is known by, when that ages out of the stream (:mod:`stretto_gateway.keeping`).
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from typing import Protocol, TypeVar
 
 import stretto_wire as w
 import structlog
+from stretto_runtime import RuntimeFault
 
 from . import auditing
+from .keeping import Keeping
 from .learning import Wanted, arrival
 from .problems import Problem
 from .projection import Projection
@@ -25,6 +28,7 @@ from .views import OVER, JobView, Status
 
 R = TypeVar("R", bound=w.Message)
 READ_BACK_S = 5.0
+KEEP_EVERY_S = 60.0
 ATTEMPTS = 5
 log = structlog.get_logger("stretto.gateway")
 
@@ -42,6 +46,14 @@ class Bus(EventSource, Protocol):
 
     async def call_pod(self, pod: str, request: w.Message, timeout_s: float) -> w.Message:
         """Ask one pod."""
+        ...
+
+    async def kept(self) -> tuple[int, dict[str, bytes]]:
+        """The first sequence that the stream still has, and job -> what was kept of it."""
+        ...
+
+    async def keep(self, job: str, entry: bytes) -> None:
+        """Keep it; nothing: remove it."""
         ...
 
     async def fold(self, apply: Callable[[w.Message, int, float, str], None], caught_up: Callable[[], None],
@@ -66,6 +78,8 @@ class Gateway:
         self._traceparents: dict[str, str] = {}
         """of each job's submission: what is asked about the job later continues that trace"""
         self._advance = asyncio.Condition()
+        self._keeping = Keeping()
+        self._keep_next_s = 0.0
 
     @property
     def source(self) -> EventSource:
@@ -78,7 +92,8 @@ class Gateway:
         def apply(message: w.Message, seq: int, time_s: float, traceparent: str) -> None:
             if isinstance(message, w.JobSubmitted):
                 self._traceparents.setdefault(message.job, traceparent)
-            self.projection.apply(message, seq, time_s, trace_id_of(traceparent))
+            if self.projection.apply(message, seq, time_s, trace_id_of(traceparent)) is not None:
+                self._keeping.note(message, seq, time_s, traceparent)
 
         def caught_up() -> None:
             self.ready = True
@@ -87,8 +102,23 @@ class Gateway:
         async def advanced() -> None:
             async with self._advance:
                 self._advance.notify_all()
+            if self.ready and self._clock() >= self._keep_next_s:
+                self._keep_next_s = self._clock() + KEEP_EVERY_S
+                await self._keep()
 
+        first_seq, self._keeping.stored = await self._bus.kept()
+        for kept in self._keeping.aged_out(first_seq):
+            apply(w.parse(kept.subject, kept.data.encode()), kept.seq, kept.time_s, kept.traceparent)
         await self._bus.fold(apply, caught_up, advanced)
+
+    async def _keep(self) -> None:
+        for job, entry in self._keeping.due(self.projection.jobs.values()).items():
+            try:
+                await self._bus.keep(job, entry)
+            except RuntimeFault as fault:  # there are days for it
+                log.warning("not kept yet", job=job, fault=str(fault))
+                return
+            self._keeping.stored[job] = entry
 
     def view(self, job: str) -> JobView:
         """Raises Problem 404 for a job that nobody submitted, 503 while the stream is still being read."""
@@ -123,8 +153,9 @@ class Gateway:
             digest = hashlib.sha256(w.encode(message)).hexdigest()[:16]
         except w.WireError as error:
             raise Problem.of_wire(error) from error
-        # the server lets only the first submission of a name through, whichever replica sends it
-        seq = await self._bus.publish(message, f"gateway:{spec.name}:submitted:{digest}", 0, trace)
+        # the server lets only the first submission of a name through, whichever replica sends it, while it has that one
+        id_ = f"gateway:{spec.name}:submitted:{digest}"
+        seq = None if spec.name in self.projection.jobs else await self._bus.publish(message, id_, 0, trace)
         if seq is not None:
             await self._seen(lambda: self.projection.last_seq >= seq)
             return True, seq

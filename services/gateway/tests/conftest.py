@@ -69,9 +69,8 @@ def start_gateway(server: EmbeddedServer, folder: Path) -> tuple[subprocess.Pope
     raise AssertionError((folder / "gateway.log").read_text())
 
 
-@pytest.fixture(scope="session")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    folder = tmp_path_factory.mktemp("gateway")
+@contextlib.contextmanager
+def installed(folder: Path) -> Iterator[Running]:
     server = EmbeddedServer(folder / "nats")
 
     async def prepare() -> None:
@@ -90,3 +89,16 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         running.process.terminate()
         running.process.wait(10)
         server.stop()
+
+
+@pytest.fixture(scope="session")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with installed(tmp_path_factory.mktemp("gateway")) as running:
+        yield running
+
+
+@pytest.fixture
+def own_gateway(tmp_path: Path) -> Iterator[Running]:
+    """With a stream that may lose what it has."""
+    with installed(tmp_path) as running:
+        yield running
