@@ -11,6 +11,7 @@ MODELS = {
     "dcn": "stretto.examples.dcn:DCN",
 }
 DATA_SEED = 7
+WORKERS = 2
 WORKERS_MOST, PS_MOST = 3, 3
 CLUSTER_CPU_CORES = 8.0
 CLUSTER_MEMORY_BYTES = 32 * GIB
@@ -30,8 +31,11 @@ SETTINGS = {
 }
 
 
-def spec(name: str, model: str, samples: int, batch_size: int = 512) -> dict[str, Any]:
-    """Two workers and two servers that Stretto leaves alone, but for what the schedule asks for; one of MODELS."""
+def spec(name: str, model: str, samples: int, training_s: float, batch_size: int = 512) -> dict[str, Any]:
+    """Two workers and two servers that Stretto leaves alone, but for what the schedule asks for; one of MODELS.
+
+    Its data come from a store so slow that the two workers need ``training_s`` at least.
+    """
     return {
         "api": "stretto/v1",
         "name": name,
@@ -43,6 +47,7 @@ def spec(name: str, model: str, samples: int, batch_size: int = 512) -> dict[str
                 "new_categories": samples // 5,
                 "embedding_dim": 16,
                 "seed": DATA_SEED,
+                "samples_per_s": samples / WORKERS / training_s,
             },
             "optimizer": "adagrad",
             "learning_rate": 0.02,
@@ -54,7 +59,7 @@ def spec(name: str, model: str, samples: int, batch_size: int = 512) -> dict[str
             "workers": {"count": {"min": 1, "max": WORKERS_MOST}},
             "ps": {"count": {"min": 1, "max": PS_MOST}},
             "initial": {
-                "workers": 2,
+                "workers": WORKERS,
                 "ps": 2,
                 "worker_cpu_cores": 0.5,
                 "ps_cpu_cores": 0.5,

@@ -88,13 +88,14 @@ class _Measure:
     restores: int
     at_once: int
     samples: int
-    """of a job that lasts long enough for them"""
+    training_s: float
+    """at least, of the job as planned: on a fast machine it would be over before a migration begins"""
 
 
 _MEASURES = {
-    Intensity.CALM: _Measure(3, 1, 1, 1, 600_000),
-    Intensity.ROUGH: _Measure(6, 2, 2, 2, 1_000_000),
-    Intensity.FIERCE: _Measure(12, 4, 3, 4, 2_000_000),
+    Intensity.CALM: _Measure(3, 1, 1, 1, 600_000, 15.0),
+    Intensity.ROUGH: _Measure(6, 2, 2, 2, 1_000_000, 45.0),
+    Intensity.FIERCE: _Measure(12, 4, 3, 4, 2_000_000, 90.0),
 }
 
 
@@ -147,6 +148,11 @@ def kinds_for(only: Collection[str] = (), without: Collection[str] = ()) -> list
 def samples_for(intensity: Intensity) -> int:
     """How many samples a job needs that all of it is to happen to."""
     return _MEASURES[intensity].samples
+
+
+def training_s_for(intensity: Intensity) -> float:
+    """How long it has to train at least, so that there is time for it."""
+    return _MEASURES[intensity].training_s
 
 
 def draw(seed: int, intensity: Intensity, kinds: list[str]) -> Schedule:

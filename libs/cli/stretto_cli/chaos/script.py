@@ -23,7 +23,7 @@ from . import job, place, report, timeline
 from .course import Course, Outcome
 from .place import Place
 from .record import Record
-from .schedule import Intensity, Schedule, draw, kinds_for, samples_for
+from .schedule import Intensity, Schedule, draw, kinds_for, samples_for, training_s_for
 from .world import World
 
 READY_S = 60.0
@@ -131,8 +131,10 @@ class _Runs:
         try:
             world = World(folder, Record(name), client, self.place.memory)
             await self._ready(world)
-            samples = self.wish.samples or samples_for(self.wish.intensity)
-            return await Course(world, schedule, self.story.tell).run(job.spec(name, self.wish.model, samples))
+            intensity = self.wish.intensity
+            samples = self.wish.samples or samples_for(intensity)
+            spec = job.spec(name, self.wish.model, samples, training_s_for(intensity))
+            return await Course(world, schedule, self.story.tell).run(spec)
         except asyncio.CancelledError:
             if self.wish.folder is not None:  # an installation of our own is taken down with all its jobs
                 await asyncio.to_thread(self._end, name)

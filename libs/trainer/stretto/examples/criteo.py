@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,7 +22,7 @@ class CriteoTask:
     """Samples from a file (``data``: Criteo text, Parquet or Arrow), or else from the seeded generator.
 
     samples, categories, new_categories: of the generator (stretto.readers.synthetic). hidden: units of the deep
-    layers, as in "64,32".
+    layers, as in "64,32". samples_per_s: no reader gets more, as from a slow remote store; 0: as fast as it can.
     """
 
     def __init__(
@@ -33,8 +35,10 @@ class CriteoTask:
         new_categories: int = 0,
         embedding_dim: int = 16,
         hidden: str = "64,32",
+        samples_per_s: float = 0.0,
     ) -> None:
         self.embedding_dim = embedding_dim
+        self.sample_s = 1.0 / samples_per_s if samples_per_s > 0 else 0.0
         try:
             self.hidden = [int(units) for units in str(hidden).split(",")]
         except ValueError as error:
@@ -48,7 +52,10 @@ class CriteoTask:
             self.reader = Criteo(data)
 
     def read(self, start: int, length: int) -> Batch:
-        return self.reader.read(start, length)
+        began_s = time.monotonic()
+        batch = self.reader.read(start, length)
+        time.sleep(max(0.0, length * self.sample_s - (time.monotonic() - began_s)))
+        return batch
 
     def keys(self, batch: Batch) -> NDArray[np.int64]:
         return field_keys(batch["categorical"])
