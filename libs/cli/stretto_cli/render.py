@@ -145,6 +145,11 @@ _GISTS: dict[str, Any] = {
     "plan-requested": lambda d: f"{f.short_plan(d['plan'])} by {d['by']}",
     "plan-decided": lambda d: f"v{d['version']} {d['kind']}: {f.short_plan(d['plan'])}; {_first(d['reasons'])}",
     "plan-refused": lambda d: f"{d['kind']}: {f.short_plan(d['wanted'])}; {_first(d['reasons'])}",
+    "replacement-asked": lambda d: f"another server in the place of {d['pod']}",
+    "replacement-decided": lambda d: (
+        f"{d['pod']} {'may' if d['granted'] else 'cannot'} be replaced; {_first(d['reasons'])}"
+    ),
+    "replacement-ended": lambda d: d["pod"],
     "plan-applied": lambda d: f"v{d['version']} in {f.seconds(d['took_s'])}",
     "pod-started": lambda d: f"{d['pod']} in {f.seconds(d['took_s'])} ({d['cause']})",
     "pod-exited": lambda d: f"{d['pod']} {d['reason']} {_last_line(d['detail'])}",

@@ -53,8 +53,8 @@ class Machine(Protocol, Generic[Event, State]):
     version saved is continued only if the class has ``migrate(state, from_version) -> state``, a static method from
     JSON to JSON (unchanged, where only the decisions are others).
     ``state`` is a dataclass of JSON-able fields: what a snapshot stores and ``__init__`` takes back.
-    One of a large state may name a field of it in ``parted``, a dict by job, that is saved entry by entry, and in the set
-    ``changed`` the entries that are others than when they were saved last; whoever saves them clears it.
+    One of a large state may name a field of it in ``parted``, a dict by job, that is saved entry by entry, and in the
+    set ``changed`` the entries that are others than when they were saved last; whoever saves them clears it.
     """
 
     version: int

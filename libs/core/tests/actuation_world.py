@@ -18,6 +18,8 @@ class World:
     def __init__(self, submitted: a.JobSubmitted | None = None) -> None:
         self.machine = a.ActuatorMachine()
         self.now = 1000.0
+        self.room: bool | None = True
+        """what the arbiter says to one server more; None: nothing yet"""
         self.pods: dict[str, str] = {}
         self.launched: list[str] = []
         self.facts: list[Any] = []
@@ -33,6 +35,9 @@ class World:
             action.fact if hasattr(action, "fact") else action.body for action in self.machine.handle(event, self.now)
         ]
         self.facts += facts
+        for fact in facts:
+            if isinstance(fact, a.ReplacementAsked) and self.room is not None:
+                self.tell(a.ReplacementDecided(fact.pod, self.room))
         return facts
 
     def told(self, kind: type) -> list[Any]:

@@ -20,6 +20,8 @@ from stretto_core.jobs import (
     PlanDecided,
     PlanProposed,
     PlanRefused,
+    ReplacementAsked,
+    ReplacementEnded,
 )
 from stretto_core.machine import Emit, Tick
 from stretto_core.types import GIB, JobLimits, Resources
@@ -311,3 +313,49 @@ def test_a_job_that_would_miss_its_deadline_goes_before_a_like_one() -> None:
         assert any("after its deadline: its weight counts 2.1 times" in reason for reason in fact.reasons) == (
             first == "b"
         )
+
+
+def test_a_wish_for_the_plan_that_runs_is_answered() -> None:
+    """Nothing was said: whoever had asked waited for a decision that never came."""
+    machine = arbiter()
+    started(machine)
+    for now in (1.0, 2.0):
+        (fact,) = facts(machine, PlanProposed("a", "requested", plan(), 0.0, ("r",)), now)
+        assert isinstance(fact, PlanRefused)
+        assert "already" in fact.reasons[0]
+    assert facts(machine, PlanProposed("a", "measure", plan(), 0.0, ("r",)), 3.0) == []
+
+
+def test_a_server_beyond_the_plan_has_room_of_its_own_or_is_not_started() -> None:
+    machine = arbiter(Resources(5, 8 * GIB))
+    started(machine)
+    (given,) = facts(machine, ReplacementAsked("a", "ps-0"), 1.0)
+    assert given.granted
+    assert machine.free() == Resources(2, 5 * GIB)
+    (again,) = facts(machine, ReplacementAsked("a", "ps-0"), 2.0)
+    assert again.granted
+    assert machine.free() == Resources(2, 5 * GIB), "it is counted once"
+    assert facts(machine, PlanProposed("a", "measure", plan(2), 0.1, ("r",)), 3.0) == [], "its pods are changing"
+    (grown,) = facts(machine, OomForecast("a", "grow", 2 * GIB, "grows"), 4.0)
+    assert grown.plan.ps_memory_bytes == 2 * GIB
+    assert machine.free() == Resources(2, 3 * GIB), "both servers grow"
+    machine.handle(PlanApplied("a", grown.version, grown.plan, 1.0), 5.0)
+    assert facts(machine, ReplacementEnded("a", "ps-0"), 6.0) == []
+    assert machine.free() == Resources(3, 5 * GIB)
+
+
+@pytest.mark.parametrize("why", ["no room", "another waits", "changing", "leaving"])
+def test_no_server_is_started_beyond_the_plan_when(why: str) -> None:
+    machine = arbiter(Resources(2.4 if why in ("no room", "another waits") else 64, 256 * GIB))
+    started(machine, fixed=True)
+    if why == "another waits":
+        machine.handle(JobSubmitted("b", profile()), 1.0)
+        machine.handle(PlanProposed("b", "initial", plan(), 0.1, ("r",)), 1.0)
+    elif why == "changing":
+        machine.handle(PlanProposed("a", "requested", plan(2), 0.1, ("r",)), 1.0)
+    elif why == "leaving":
+        machine.handle(JobEnded("a", "cancelled"), 1.0)
+    (fact,) = facts(machine, ReplacementAsked("a", "ps-0"), 2.0)
+    assert not fact.granted
+    assert fact.reasons
+    assert machine.state.jobs["a"].replacing == ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from actuation_world import World, plan, started
 from stretto_core import actuation as a
+from stretto_core.machine import Tick
 
 
 def buckets(world: World) -> dict[int, int]:
@@ -37,8 +38,8 @@ def test_hot_server_with_little_capacity_left_is_replaced_without_a_restart() ->
     world.tell(a.PlanDecided(2, plan(workers=2, ps=2)))  # a new plan does not take it back
     world.run()
     kinds = [type(fact).__name__ for fact in world.facts if not isinstance(fact, a.PlanApplied)]
-    assert kinds == ["PodStarted", "ServersChanged", "MigrationStarted", "MigrationFinished", "ServersChanged",
-                     "PodExited"]  # fmt: skip
+    assert kinds == ["ReplacementAsked", "PodStarted", "ServersChanged", "MigrationStarted", "MigrationFinished",
+                     "ServersChanged", "PodExited", "ReplacementEnded"]  # fmt: skip
     assert world.told(a.MigrationStarted)[0].cause == "hot-ps"
     assert world.told(a.PodExited)[0].pod == "ps-1"
     assert buckets(world) == {0: 32, 2: 32}
@@ -95,3 +96,82 @@ def test_a_server_that_keeps_pace_again_gets_its_buckets_back_step_by_step() -> 
     assert held == [17, 23, 29, 32, 32, 32]
     assert len(world.told(a.MigrationFinished)) == 5
     assert world.state.weights == {}
+
+
+def too_hot(world: World, pod: str = "ps-1") -> None:
+    world.tell(a.HotPsDetected(pod, 0.064, 0.0016))
+
+
+def test_without_room_no_server_is_started_and_the_hot_one_keeps_the_least_share() -> None:
+    """One beyond the plan was started unasked: what ran was more than the arbiter knew of."""
+    world = started(plan(ps=2))
+    world.room = False
+    too_hot(world)
+    world.run()
+    assert world.running("ps") == ["ps-0", "ps-1"]
+    assert buckets(world) == {0: 56, 1: 8}
+    assert not world.told(a.ReplacementEnded), "nothing was given"
+
+
+def test_the_only_server_stays_when_there_is_no_room() -> None:
+    world = started(plan(ps=1))
+    world.room = False
+    too_hot(world, "ps-0")
+    world.run()
+    assert world.running("ps") == ["ps-0"]
+    assert world.state.replacement is None
+
+
+def test_an_arbiter_that_says_nothing_is_not_waited_for_and_what_it_gives_later_is_given_back() -> None:
+    world = started(plan(ps=2))
+    world.room = None
+    too_hot(world)
+    assert world.machine.ticking
+    world.now += 61
+    world.tell(Tick())
+    assert world.tell(a.ReplacementDecided("ps-1", True)) == [a.ReplacementEnded("ps-1")]
+    world.run()
+    assert not world.machine.ticking
+    assert buckets(world) == {0: 56, 1: 8}
+
+
+def test_a_server_that_never_becomes_ready_is_given_up_and_the_next_hot_one_is_handled() -> None:
+    """All later words about hot servers of the job were ignored while it did not come."""
+    world = started(plan(ps=2))
+    too_hot(world)
+    assert world.state.pods["ps-2"].phase == "starting"
+    world.now += 181
+    world.tell(Tick())
+    assert not world.told(a.ReplacementEnded), "it is not gone yet"
+    world.run()
+    assert world.told(a.ReplacementEnded) == [a.ReplacementEnded("ps-1")]
+    assert world.running("ps") == ["ps-0", "ps-1"]
+    assert buckets(world) == {0: 56, 1: 8}
+    assert world.told(a.ServersChanged)[-1].servers == (a.Server(0, "127.0.0.1:0"), a.Server(1, "127.0.0.1:1"))
+    world.now += 1000
+    world.tell(a.HotPsDetected("ps-0", 0.004, 0.002))
+    world.run()
+    assert buckets(world)[0] < 56
+
+
+@pytest.mark.parametrize("what", ["completed", "cancelled", "lost"])
+def test_the_room_of_a_replacement_is_given_back_whatever_becomes_of_the_job(what: str) -> None:
+    world = started(plan(ps=2))
+    too_hot(world)
+    if what == "lost":
+        world.kill("ps-0")
+    else:
+        world.tell(a.JobCompleted() if what == "completed" else a.JobCancelled())
+    world.run()
+    assert world.told(a.ReplacementEnded) == [a.ReplacementEnded("ps-1")]
+    assert world.state.replacement is None
+
+
+def test_room_for_a_server_that_is_on_its_way_out_already_is_given_back() -> None:
+    world = started(plan(ps=2))
+    world.room = None
+    too_hot(world)
+    world.tell(a.PlanDecided(2, plan(ps=1)))
+    assert world.tell(a.ReplacementDecided("ps-1", True)) == [a.ReplacementEnded("ps-1")]
+    world.run()
+    assert world.running("ps") == ["ps-0"]

@@ -219,6 +219,14 @@ class PlanRefused(Message):
     reasons: Reasons
 
 
+class ReplacementDecided(Message):
+    """Whether there is room for one server beyond the plan, which takes the place of ``pod``; until it has ended."""
+
+    pod: PodId
+    granted: bool
+    reasons: Reasons
+
+
 # actuator --------------------------------------------------------------------------------------------------------
 
 
@@ -287,6 +295,18 @@ class MigrationFinished(Message):
     moved_bytes: Bytes
     took_s: Seconds
     longest_freeze_s: Annotated[Seconds, Field(description="longest time one bucket refused pushes")]
+
+
+class ReplacementAsked(Message):
+    """A fresh parameter server would take the place of the hot ``pod``, if there is room for both of them."""
+
+    pod: PodId
+
+
+class ReplacementEnded(Message):
+    """The job has no more servers than its plan says: ``pod`` has left, or the fresh one was given up."""
+
+    pod: PodId
 
 
 class JobFinished(Message):

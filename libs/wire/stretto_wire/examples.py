@@ -235,6 +235,7 @@ ARBITER: tuple[Message, ...] = (
         free_memory_bytes=24 * GIB,
     ),
     e.PlanRefused(job=JOB, kind="initial", wanted=PLAN, reasons=("needs 6 cores, 2 are free: waits for capacity",)),
+    e.ReplacementDecided(job=JOB, pod="ps-1", granted=False, reasons=("it needs 1 cores beyond the plan, 0 are free",)),
 )
 
 ACTUATOR: tuple[Message, ...] = (
@@ -253,6 +254,8 @@ ACTUATOR: tuple[Message, ...] = (
     e.PodExited(job=JOB, pod="worker-1", role="worker", reason="killed", exit_code=-9, detail="signal 9 from outside"),
     e.PodResized(job=JOB, pod="ps-0", cpu_cores=1.5, memory_bytes=2 * GIB),
     e.PlanApplied(job=JOB, version=2, plan=WIDER, took_s=7.9),
+    e.ReplacementAsked(job=JOB, pod="ps-1"),
+    e.ReplacementEnded(job=JOB, pod="ps-1"),
     e.ServersChanged(
         job=JOB,
         version=3,

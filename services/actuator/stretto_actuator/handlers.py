@@ -89,6 +89,7 @@ _EVENTS: dict[type, Callable[[Any], Any]] = {
     wire.PlanDecided: lambda m: core.PlanDecided(m.version, Plan(**m.plan.model_dump())),
     wire.HotPsDetected: lambda m: core.HotPsDetected(m.pod, m.update_time_s, m.peers_update_time_s),
     wire.HotPsCleared: lambda m: core.HotPsCleared(m.pod, m.update_time_s, m.peers_update_time_s),
+    wire.ReplacementDecided: lambda m: core.ReplacementDecided(m.pod, m.granted),
     wire.CheckpointRestored: lambda m: core.CheckpointRestored(),
     wire.CheckpointFlushed: lambda m: core.CheckpointFlushed(m.checkpoint.id, is_final(m.checkpoint.id)),
     wire.CheckpointFailed: lambda m: core.CheckpointFailed(m.id, m.reason, is_final(m.id), is_restore(m.id)),
@@ -146,6 +147,8 @@ _FACTS: dict[type, Callable[[str, Any], Any]] = {
     ),
     core.MigrationStarted: lambda job, f: wire.MigrationStarted(job=job, **_without(f, "number")),
     core.MigrationFinished: lambda job, f: wire.MigrationFinished(job=job, **_without(f, "number")),
+    core.ReplacementAsked: lambda job, f: wire.ReplacementAsked(job=job, pod=f.pod),
+    core.ReplacementEnded: lambda job, f: wire.ReplacementEnded(job=job, pod=f.pod),
     core.JobFinished: _finished,
     core.JobFailed: lambda job, f: wire.JobFailed(job=job, reason=f.reason[:2000]),
 }

@@ -35,6 +35,7 @@ class Actuator(Service):
         Input(wire.PlanDecided),
         Input(wire.HotPsDetected),
         Input(wire.HotPsCleared),
+        Input(wire.ReplacementDecided),
         Input(wire.JobCompleted),
         Input(wire.ShardAbandoned),
         Input(wire.CheckpointRestored),
@@ -43,6 +44,7 @@ class Actuator(Service):
     )
     rpcs = (wire.GetServers,)
     observations = OBSERVATIONS
+    tick_s = 5.0
     state_types: ClassVar[dict[str, type]] = {"job": ActuatorState}
 
     def __init__(self, settings: ActuatorSettings, backend: Backend | None = None) -> None:

@@ -63,6 +63,8 @@ _EVENTS: dict[type[Message], Callable[[Any], Any]] = {
     events.CandidatesComputed: _computed,
     events.OomForecast: lambda m: jobs.OomForecast(m.job, m.action, m.recommended_ps_memory_bytes, m.reason),
     events.PlanApplied: applied,
+    events.ReplacementAsked: lambda m: jobs.ReplacementAsked(m.job, m.pod),
+    events.ReplacementEnded: lambda m: jobs.ReplacementEnded(m.job, m.pod),
     events.JobProgressed: lambda m: jobs.JobProgressed(m.job, m.samples_done, m.samples_total, m.samples_per_s),
     events.JobCompleted: lambda m: jobs.JobEnded(m.job, "completed"),
     events.JobFinished: lambda m: jobs.JobEnded(m.job, "gone"),
@@ -107,4 +109,6 @@ def to_message(key: str, fact: Any) -> Message:
     """The message of a fact."""
     if isinstance(fact, jobs.PlanRefused):
         return events.PlanRefused(job=fact.job, kind=fact.kind, wanted=sent_plan(fact.wanted), reasons=fact.reasons)
+    if isinstance(fact, jobs.ReplacementDecided):
+        return events.ReplacementDecided(job=fact.job, pod=fact.pod, granted=fact.granted, reasons=fact.reasons)
     return _send_decided(fact)

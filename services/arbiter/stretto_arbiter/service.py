@@ -29,6 +29,8 @@ class Arbiter(Service):
         Input(events.CandidatesComputed, scope="cluster"),
         Input(events.OomForecast, scope="cluster"),
         Input(events.PlanApplied, scope="cluster"),
+        Input(events.ReplacementAsked, scope="cluster"),
+        Input(events.ReplacementEnded, scope="cluster"),
         Input(events.JobProgressed, scope="cluster"),
         Input(events.JobCompleted, scope="cluster"),
         Input(events.JobFinished, scope="cluster"),

@@ -11,7 +11,7 @@ from stretto_core.actuation import state as s
 from stretto_core.actuation.books import close_books
 from stretto_core.actuation.state import ActuatorState, Pod, Role
 from stretto_core.actuation.steps import all_servers_run, converged
-from stretto_core.machine import Action, Emit, Reply
+from stretto_core.machine import Action, Emit, Reply, Tick
 
 BACKOFF_MAX_S = 60.0
 RECOVERIES = 5
@@ -23,7 +23,7 @@ PREFIX: dict[Role, str] = {"worker": "worker", "ps": "ps"}
 class ActuatorMachine:
     """See the package. Names are never used again: numbers only grow, also across recoveries."""
 
-    version = 5
+    version = 6
 
     def __init__(self, state: ActuatorState | None = None) -> None:
         self.state = state if state is not None else ActuatorState()
@@ -35,7 +35,17 @@ class ActuatorMachine:
         handler = self._HANDLERS.get(type(event))
         if handler is not None:
             handler(self, event, now)
+            hot.settle(self)
         return self._out
+
+    @property
+    def ticking(self) -> bool:
+        """Whether time matters: while a hot server waits for its successor."""
+        return self.state.replacement is not None
+
+    def tell(self, fact: Any) -> None:
+        """Emit ``fact``."""
+        self._out.append(Emit(fact))
 
     # the job ---------------------------------------------------------------------------------------------------
 
@@ -58,8 +68,8 @@ class ActuatorMachine:
         for pod in st.pods.values():
             if pod.phase != "stopping":
                 pod.cpu_cores, pod.memory_bytes = self._size(pod.role)
-        self._fill("ps", now, "plan")
-        self._fill("worker", now, "plan")
+        self.fill("ps", now, "plan")
+        self.fill("worker", now, "plan")
         self._settle_servers(now)
 
     def _completed(self, event: s.JobCompleted, now: float) -> None:
@@ -78,7 +88,7 @@ class ActuatorMachine:
         for pod in list(st.pods.values()):
             if pod.phase == "starting" and not pod.listed:
                 self._stop(pod)
-        self._fill("worker", now, "relaunch")
+        self.fill("worker", now, "relaunch")
 
     def _abandoned(self, event: s.ShardAbandoned, now: float) -> None:
         if self.state.phase == "active":
@@ -106,7 +116,7 @@ class ActuatorMachine:
 
     def _closed(self, event: s.BooksTaken, now: float) -> None:
         if self.state.phase == "completing":
-            self._out.append(Emit(close_books(self.state.samples_total, self.state.completed, event)))
+            self.tell(close_books(self.state.samples_total, self.state.completed, event))
             self._end("finished")
 
     def _cancelled(self, event: s.JobCancelled, now: float) -> None:
@@ -114,7 +124,7 @@ class ActuatorMachine:
             self._end("cancelled")
 
     def _fail(self, reason: str) -> None:
-        self._out.append(Emit(s.JobFailed(reason)))
+        self.tell(s.JobFailed(reason))
         self._end("failed")
 
     def _end(self, phase: Any) -> None:
@@ -132,7 +142,7 @@ class ActuatorMachine:
         pod.phase, pod.address, pod.started_at_s = "running", event.address, now
         pod.cpu_cores_now, pod.memory_bytes_now = event.cpu_cores, event.memory_bytes
         cause = "adopted" if event.adopted else pod.cause
-        self._out.append(Emit(replace(event, role=pod.role, plan_version=pod.plan_version, cause=cause)))
+        self.tell(replace(event, role=pod.role, plan_version=pod.plan_version, cause=cause))
         if pod.role == "ps":
             self._settle_servers(now)
 
@@ -144,7 +154,7 @@ class ActuatorMachine:
             pod.cpu_cores_now, pod.memory_bytes_now = event.cpu_cores, event.memory_bytes
             # memory in use cannot be taken away: what was possible is what is wanted until the next plan
             pod.memory_bytes = max(pod.memory_bytes, event.memory_bytes)
-            self._out.append(Emit(event))
+            self.tell(event)
 
     def _exited(self, event: s.PodExited, now: float) -> None:
         st = self.state
@@ -153,7 +163,7 @@ class ActuatorMachine:
             return
         asked = pod.phase == "stopping"
         reason = "stopped" if asked and event.reason != "oom-killed" else event.reason
-        self._out.append(Emit(replace(event, role=pod.role, reason=reason)))
+        self.tell(replace(event, role=pod.role, reason=reason))
         st.weights.pop(pod.name, None)
         if asked or st.phase not in ("active", "completing"):
             return
@@ -161,11 +171,11 @@ class ActuatorMachine:
             self._fail(reason)
             return
         if pod.role == "worker":
-            self._fill("worker", now, "relaunch")
+            self.fill("worker", now, "relaunch")
         else:
             self._server_died(pod, event, now)
 
-    def _fill(self, role: Role, now: float, cause: Any) -> None:
+    def fill(self, role: Role, now: float, cause: Any) -> None:
         """As many pods of ``role`` as the plan wants: take back leaving ones, name new ones, stop the newest."""
         st = self.state
         pods = st.of_role(role)
@@ -176,15 +186,15 @@ class ActuatorMachine:
             for pod in leaving[:missing]:
                 pod.leaving = False
                 missing -= 1
-                self._relayout("plan")
+                self.relayout("plan")
             for _ in range(missing):
-                self._name(role, now, cause)
+                self.name_pod(role, now, cause)
         if st.phase == "completing":
             return
         for pod in pods[len(pods) + missing :] if missing < 0 else []:
             if pod.role == "ps" and pod.listed:
                 pod.leaving = True
-                self._relayout("plan")
+                self.relayout("plan")
             else:
                 self._stop(pod)
 
@@ -203,7 +213,8 @@ class ActuatorMachine:
             return plan.worker_cpu_cores, max(plan.worker_memory_bytes, self.state.worker_memory_least_bytes)
         return plan.ps_cpu_cores, plan.ps_memory_bytes
 
-    def _name(self, role: Role, now: float, cause: Any) -> None:
+    def name_pod(self, role: Role, now: float, cause: Any) -> None:
+        """Another pod is wanted."""
         st = self.state
         number = st.next_number[role]
         st.next_number[role] = number + 1
@@ -238,7 +249,7 @@ class ActuatorMachine:
             st.layout = "restoring"
         elif st.layout == "ready" and any(not pod.listed for pod in st.of_role("ps")):
             self._list(st.of_role("ps"))
-            self._relayout(st.rebalance or "plan")
+            self.relayout(st.rebalance or "plan")
 
     def _claimed(self, event: s.BucketsClaimed, now: float) -> None:
         st = self.state
@@ -263,10 +274,10 @@ class ActuatorMachine:
 
     def _catch_up(self, now: float) -> None:
         """The plan may have changed while the first layout was made."""
-        self._fill("ps", now, "plan")
+        self.fill("ps", now, "plan")
         self._settle_servers(now)
         if any(pod.leaving for pod in self.state.pods.values()):
-            self._relayout("plan")
+            self.relayout("plan")
 
     def _server_died(self, pod: Pod, event: s.PodExited, now: float) -> None:
         """Parameters of a listed server are gone: all go back together to the last checkpoint. One that nobody knew
@@ -277,7 +288,7 @@ class ActuatorMachine:
         elif st.layout == "empty" and pod.phase == "running":
             self._reset_servers(now)
         else:
-            self._fill("ps", now, "relaunch")
+            self.fill("ps", now, "relaunch")
 
     def _recover(self, pod: Pod, event: s.PodExited, now: float) -> None:
         st = self.state
@@ -292,8 +303,8 @@ class ActuatorMachine:
                 self._stop(other)
         self._reset_servers(now)
         st.servers_version += 1
-        self._out.append(Emit(s.ServersChanged(st.servers_version, ())))
-        self._fill("worker", now, "relaunch")
+        self.tell(s.ServersChanged(st.servers_version, ()))
+        self.fill("worker", now, "relaunch")
 
     def _reset_servers(self, now: float) -> None:
         st = self.state
@@ -301,16 +312,17 @@ class ActuatorMachine:
         for other in list(st.pods.values()):
             if other.role == "ps" and other.phase != "stopping":
                 self._stop(other)
-        self._fill("ps", now, "relaunch")
+        self.fill("ps", now, "relaunch")
 
     def _list(self, pods: list[Pod]) -> None:
         for pod in pods:
             pod.listed = True
-        self._tell_servers()
+        self.tell_servers()
 
-    def _tell_servers(self) -> None:
+    def tell_servers(self) -> None:
+        """Which servers there are."""
         self.state.servers_version += 1
-        self._out.append(Emit(s.ServersChanged(self.state.servers_version, self._servers())))
+        self.tell(s.ServersChanged(self.state.servers_version, self._servers()))
 
     def _servers(self) -> tuple[s.Server, ...]:
         return tuple(s.Server(pod.number, pod.address, pod.leaving) for pod in self.state.listed())
@@ -324,36 +336,18 @@ class ActuatorMachine:
 
     # migration -------------------------------------------------------------------------------------------------
 
-    def _relayout(self, cause: s.MigrationCause) -> None:
+    def relayout(self, cause: s.MigrationCause) -> None:
+        """The parameters have to be spread anew."""
         if self.state.layout == "ready":
             self.state.rebalance = cause
             self.state.rebalance_number += 1
-
-    def _hot(self, event: s.HotPsDetected, now: float) -> None:
-        pod = self._movable(event.pod)
-        remedy = hot.relieve(self.state, pod, event, now) if pod else None
-        if remedy:
-            self._relayout("hot-ps")
-        if remedy == "replace":
-            self._name("ps", now, "relaunch")
-
-    def _cooled(self, event: s.HotPsCleared, now: float) -> None:
-        pod = self._movable(event.pod)
-        if pod is not None and hot.give_back(self.state, pod, event):
-            self._relayout("hot-ps")
-
-    def _movable(self, name: str) -> Pod | None:
-        """The parameter server ``name``, unless parameters are moving or about to."""
-        st, pod = self.state, self.state.pods.get(name)
-        ready = st.phase == "active" and st.layout == "ready" and st.rebalance is None
-        return pod if pod and ready and pod.listed and not pod.leaving else None
 
     def _migration_started(self, event: s.MigrationStarted, now: float) -> None:
         st = self.state
         if st.rebalance is None or event.number != st.rebalance_number or st.migration is not None:
             return
         st.migration = s.Migration(st.rebalance, now)
-        self._out.append(Emit(replace(event, plan_version=st.plan_version, cause=st.rebalance)))
+        self.tell(replace(event, plan_version=st.plan_version, cause=st.rebalance))
 
     def _migration_finished(self, event: s.MigrationFinished, now: float) -> None:
         st = self.state
@@ -361,19 +355,19 @@ class ActuatorMachine:
             return
         if st.migration is not None:
             took_s = now - st.migration.started_at_s
-            self._out.append(Emit(replace(event, plan_version=st.plan_version, took_s=took_s)))
+            self.tell(replace(event, plan_version=st.plan_version, took_s=took_s))
         st.rebalance, st.migration = None, None
         drained = [pod for pod in st.pods.values() if pod.leaving]
         for pod in drained:
             self._stop(pod)
         if drained:
-            self._tell_servers()
+            self.tell_servers()
 
     def _applied(self, event: s.PlanApplied, now: float) -> None:
         st = self.state
         if event.version == st.plan_version and converged(st):
             st.applied_version = event.version
-            self._out.append(Emit(s.PlanApplied(event.version, st.plan, max(now - st.decided_at_s, 0.0))))
+            self.tell(s.PlanApplied(event.version, st.plan, max(now - st.decided_at_s, 0.0)))
 
     _HANDLERS: ClassVar[dict[type, Callable[[ActuatorMachine, Any, float], None]]] = {
         s.JobSubmitted: _submitted,
@@ -390,8 +384,10 @@ class ActuatorMachine:
         s.PodExited: _exited,
         s.BucketsClaimed: _claimed,
         s.ServersAsked: _asked,
-        s.HotPsDetected: _hot,
-        s.HotPsCleared: _cooled,
+        s.HotPsDetected: hot.detected,
+        s.HotPsCleared: hot.cleared,
+        s.ReplacementDecided: hot.decided,
+        Tick: hot.time_passed,
         s.MigrationStarted: _migration_started,
         s.MigrationFinished: _migration_finished,
         s.PlanApplied: _applied,

@@ -76,6 +76,14 @@ class HotPsCleared:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplacementDecided:
+    """Whether there is room for one server more than the plan says, to take the place of ``pod``."""
+
+    pod: str
+    granted: bool
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointRestored:
     """The parameter servers hold the parameters of a checkpoint, and the ledger went back with them."""
 
@@ -272,6 +280,20 @@ class ServersKnown:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplacementAsked:
+    """Another server would take the place of the hot one, if there is room for both."""
+
+    pod: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacementEnded:
+    """The job needs no room beyond its plan any more."""
+
+    pod: str
+
+
+@dataclass(frozen=True, slots=True)
 class JobFailed:
     """The job cannot go on."""
 
@@ -316,6 +338,15 @@ class Migration:
 
 
 @dataclass(slots=True)
+class Replacement:
+    """Of the hot server ``pod``: asked for ``since_s`` or, once there is room, ``granted`` then."""
+
+    pod: str
+    since_s: float
+    granted: bool = False
+
+
+@dataclass(slots=True)
 class ActuatorState:
     """Everything that the actuator knows of one job."""
 
@@ -350,6 +381,7 @@ class ActuatorState:
     rebalance_number: int = 0
     migration: Migration | None = None
     last_hot_at_s: float = 0.0
+    replacement: Replacement | None = None
     replaced: int = 0
     """hot parameter servers for which fresh ones were started"""
 
