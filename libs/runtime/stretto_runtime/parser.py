@@ -105,17 +105,20 @@ class Parser(Original):
                 self._keep(data, begin, 0)
                 return
             words = data[begin:eol].split()
-            if not words or words[0] not in MOST_WORDS:
+            most = MOST_WORDS.get(words[0]) if words else None
+            if most is None:
                 await super().parse(data[begin : eol + 2])
                 begin = eol + 2
                 continue
-            number, head, size = _numbers(words)
-            body = eol + 2 + head
-            after = eol + 4 + size
+            try:
+                number, size, head = int(words[2]), int(words[-1]), int(words[-2]) if most == 6 else 0
+            except (ValueError, IndexError):
+                raise ProtocolError(f"nats: malformed {words[0].decode()}") from None
+            body, after = eol + 2 + head, eol + 4 + size
             if after > end:
                 self._keep(data, begin, after - begin)
                 return
-            reply = words[3] if len(words) == MOST_WORDS[words[0]] else b""
+            reply = words[3] if len(words) == most else b""
             handler = self._handler(number)
             begin, message, block = after, data[body : after - 2], data[eol + 2 : body]
             if handler is None:
@@ -134,11 +137,3 @@ class Parser(Original):
             return self.nc._subs[number]._cb.handler
         except (KeyError, AttributeError):  # it is gone, or has a queue
             return None
-
-
-def _numbers(words: list[bytes]) -> tuple[int, int, int]:
-    """Of the line before a message: the subscription, bytes of headers, bytes of both. Raises ProtocolError."""
-    try:
-        return int(words[2]), int(words[-2]) if words[0] == b"HMSG" else 0, int(words[-1])
-    except (ValueError, IndexError):
-        raise ProtocolError(f"nats: malformed {words[0].decode()}") from None

@@ -1,4 +1,4 @@
-"""Outputs as atomic batches, where the stream's configuration asks for them."""
+"""Outputs on their way: counted, bounded, and atomic batches where the stream's configuration asks for them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from stretto_runtime import Client, provision
+from runtime_live import connect
+from stretto_runtime import BusFault, Client, EmbeddedServer, provision
 from stretto_runtime.bus import EVENTS
 from stretto_runtime.faults import Fenced
 from stretto_runtime.log import Fence, read
@@ -77,3 +78,32 @@ def store_frame(writer: Writer) -> asyncio.Future[dict[str, Any]]:
     answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
     writer.store("journal.dispatcher.3", b"[]", "", answer)
     return answer
+
+
+async def test_an_output_that_may_not_be_published_ends_the_writer_and_is_counted_once(
+    client: Client, server: EmbeddedServer
+) -> None:
+    other = await connect(server, "profiler")
+    writer = Writer(other.bus, Fence("fence.dispatcher.3", 0), asyncio.Event())
+    writer.send("dispatcher:1:0", SUBJECT, b"")
+    with pytest.raises(BusFault, match="may not publish"):
+        await writer.drain()
+    with pytest.raises(BusFault, match="may not publish"):
+        writer.send("dispatcher:1:1", SUBJECT, b"")
+    await other.close()  # tells all that wait for an answer
+    assert writer.idle
+
+
+async def test_a_writer_with_too_much_on_its_way_goes_on_at_half_of_it(client: Client) -> None:
+    bus = client.bus
+    writer = Writer(bus, Fence("fence.dispatcher.3", await bus.store("fence.dispatcher.3", b"")), asyncio.Event())
+    left = []
+    for number in range(3 * Writer.IN_FLIGHT):
+        if writer.full:
+            await writer.room()
+            left.append(writer._in_flight)
+        writer.send(f"dispatcher:{number}:0", SUBJECT, b"%d" % number)
+    await writer.drain()
+    assert len(left) >= 2
+    assert all(count <= Writer.IN_FLIGHT // 2 for count in left)
+    assert len(await read(bus, EVENTS, [f"*.{SUBJECT}"])) == 3 * Writer.IN_FLIGHT
