@@ -91,12 +91,15 @@ async def test_hot_server_is_replaced_while_its_worker_trains_on_even_by_another
     pid = (stage.folder / "pods/actuated/worker-0/pid").read_text()
     hot = {"update_time_s": 0.1, "peers_update_time_s": 0.002, "cpu_used_cores": 0.03, "cpu_limit_cores": 1.0}
     await stage.client.publish(wire.HotPsDetected(job="actuated", pod="ps-0", **hot))
+    (asked,) = await stage.until(lambda: stage.told(wire.ReplacementAsked))
+    await stage.client.publish(wire.ReplacementDecided(job="actuated", pod=asked.pod, granted=True, reasons=("test",)))
     (started,) = await stage.until(lambda: stage.told(wire.MigrationStarted))
     assert (started.cause, started.sources, started.destinations) == ("hot-ps", ("ps-0",), ("ps-1",))
     await stage.stop_actuator(abruptly=True)
     await stage.start()
     (exited,) = await stage.until(lambda: stage.told(wire.PodExited))
     assert (exited.pod, exited.reason) == ("ps-0", "stopped")
+    assert [e.pod for e in await stage.until(lambda: stage.told(wire.ReplacementEnded))] == ["ps-0"]
     assert await stage.running() == ["ps-1", "worker-0"]
     assert await ownership(stage, "actuated", ["ps-1"]) == {"ps-1": 64}
     assert (stage.folder / "pods/actuated/worker-0/pid").read_text() == pid
