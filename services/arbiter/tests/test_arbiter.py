@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 from stretto_arbiter import handlers
 from stretto_arbiter.plugins import algorithm_named
 from stretto_arbiter.service import Arbiter
 from stretto_arbiter.settings import ArbiterSettings
 from stretto_core import jobs
+from stretto_core.cluster import ArbiterState
 from stretto_core.machine import Tick
 from stretto_core.selection import weighted_greedy
 from stretto_core.types import GIB
@@ -192,7 +196,37 @@ def test_a_refusal_names_what_was_wanted() -> None:
 
 def test_the_plans_that_the_version_before_decided_are_continued() -> None:
     machines = Machines(Arbiter(ArbiterSettings()))
-    state = b'{"jobs":{},"submitted":3,"last_round_s":7.5}'
-    machines.load({CLUSTER: Document(1, Arbiter.version - 1, state)})
-    machine = machines.slots[CLUSTER].machine
-    assert (machine.state.submitted, machine.state.last_round_s) == (3, 7.5)
+    cluster = Cluster()
+    cluster.start()
+    state = TypeAdapter(ArbiterState).dump_python(cluster.machine.state, mode="json")
+    del state["samples_done"]
+    state["jobs"]["a"]["samples_done"] = 5
+    machines.load({CLUSTER: Document(1, 3, json.dumps(state).encode())})
+    kept = machines.slots[CLUSTER].machine.state
+    assert kept == replace(cluster.machine.state, samples_done={"a": 5})
+
+
+def test_only_what_changed_is_saved_and_another_replica_decides_on_from_it() -> None:
+    service = Arbiter(ArbiterSettings(cpu_cores=8, memory_bytes=32 * GIB))
+    machines, others = Machines(service), Machines(service)
+    jobs_here = ["a", "b", "c"]
+    proposal = {"kind": "warm-start", "plan": plan(1), "cost_per_hour": 0.1, "reasons": ("r",)}
+    told: list[Any] = [submitted(job) for job in jobs_here]
+    told += [events.PlanProposed(job=job, **proposal) for job in jobs_here]
+    told += [events.PlanApplied(job=job, version=1, plan=plan(1), took_s=3.0) for job in jobs_here]
+    for seq, message in enumerate(told, start=1):
+        machines.handle(CLUSTER, service.to_event(message, META), 1000.0 + seq, seq)
+    document = machines.documents([CLUSTER])[CLUSTER]
+    assert document.parts.keys() == document.unsaved.keys() == set(jobs_here)
+    document.saved()
+    progress = {"samples_total": 9, "epoch": 0, "samples_per_s": 1.0, "shards_leased": 1, "shards_requeued_total": 0}
+    for job in jobs_here:
+        done = events.JobProgressed(job=job, samples_done=7, **progress)
+        machines.handle(CLUSTER, service.to_event(done, META), 1015.0, 15)
+    machines.handle(CLUSTER, service.to_event(candidates(1, (2, 1900.0)), META), 1016.0, 16)
+    document = machines.documents([CLUSTER])[CLUSTER]
+    assert document.unsaved.keys() == {"a"}, "progress is no reason to save a job"
+    others.load({CLUSTER: document})
+    after = [each.handle(CLUSTER, Tick(), 1060.0, 17) for each in (machines, others)]
+    assert after[0] == after[1]
+    assert after[0][0].fact.plan.workers == 2
