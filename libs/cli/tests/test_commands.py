@@ -356,7 +356,8 @@ def test_another_number_of_pods_is_asked_for(installed: Installed, tmp_path: Pat
     installed.publish(decided(name, 1, PLAN, None))
     while (done := installed.stretto("scale", name, "--ps", "2")).exit_code:
         assert "no plan to change" in done.stderr
-    assert "1w×0.5 2ps×0.5" in done.stdout
+    assert "asked for 1w×0.5 2ps×0.5" in done.stdout
+    assert "has this plan already" in installed.stretto("scale", name, "--ps", "1").stdout
     assert (nothing := installed.stretto("scale", name)).exit_code == 2
     assert "--workers or --ps" in nothing.stderr
 

@@ -187,8 +187,10 @@ def scale(
     if not wanted:
         raise BadInput("say what to change: --workers or --ps")
     with connect(folder, url, token) as gateway:
+        has = gateway.job(job).get("plan")
         done = gateway.scale(job, wanted)
-    answer(output, done, lambda: f"{job}: asked for {figures.short_plan(done['plan'])}; "
+    asked = "has this plan already" if done["plan"] == has else "asked for"
+    answer(output, done, lambda: f"{job}: {asked} {figures.short_plan(done['plan'])}; "
                                  f"[bold]stretto watch {job}{repeated(folder, url)}[/bold] shows it")  # fmt: skip
 
 
