@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import functools
-import io
 import json
 import logging
 import mmap
@@ -30,7 +30,7 @@ import redis
 
 from .engine import Control, Exported, export_image, image_bytes, load_image
 from .errors import CheckpointError
-from .images import ImageWriter, Part, ReadRange, open_image, verified
+from .images import ImageWriter, MemoryWriter, Part, ReadRange, open_image, verified
 
 log = logging.getLogger("stretto.exports")
 
@@ -106,8 +106,8 @@ class Exports:
             try:
                 with contextlib.ExitStack() as undo:
                     file = undo.enter_context(_reserved(path) if path else self._on_disk())
-                    writer = ImageWriter(file)
-                    image = export_image(self._control, writer.append)
+                    writer = MemoryWriter(file) if path else ImageWriter(file)
+                    image = export_image(self._control, writer)
                     size, digest = writer.finish(image.manifest)
                     file.truncate(size)
                     undo.pop_all()
@@ -180,18 +180,21 @@ class Exports:
         """Own ``columns`` as the checkpoint has them; bytes read. Raises CheckpointError."""
         parts = _parts(manifest_url)
         counted = [0]
-        with contextlib.closing(_Cache(self._redis_url)) as cache:
-            images = [open_image(part, _sources(part, manifest_url, cache, counted)) for part in parts]
+        with contextlib.ExitStack() as held:
+            cache = held.enter_context(contextlib.closing(_Cache(self._redis_url)))
+            images = [open_image(part, _sources(part, manifest_url, cache, held, counted)) for part in parts]
             load_image(self._control, images, columns)
         return counted[0]
 
 
-def _sources(part: Part, manifest_url: str, cache: _Cache, counted: list[int]) -> list[tuple[str, ReadRange]]:
+def _sources(
+    part: Part, manifest_url: str, cache: _Cache, held: contextlib.ExitStack, counted: list[int]
+) -> list[tuple[str, ReadRange]]:
     sources: list[tuple[str, ReadRange]] = []
     for copy in part.copies:
         kind, _, where = copy.partition(":")
         if kind == "file":
-            sources.append((f"memory {where}", _file_reader(where)))
+            sources.append((f"memory {where}", _file_reader(where, held)))
         elif kind == "cache":
             sources.append((f"cache {where}", cache.reader(where)))
     # beside its manifest, wherever that was moved to; else where it was written
@@ -208,24 +211,33 @@ def _free(path: Path | None) -> None:
 
 
 def _reserved(path: Path) -> BinaryIO:
-    """A file that was reserved for us; what it has no room for is refused: it would be charged to this process."""
+    """A file that was reserved for us, with all its bytes: what it lacks would be charged to this process."""
     opened = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    status = os.fstat(opened)
-    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+    try:
+        status = os.fstat(opened)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "it is not a file of ours")
+        _whole_and_held(opened, path)
+    except OSError:
         os.close(opened)
-        raise PermissionError(errno.EPERM, "it is not a file of ours")
-    return cast("BinaryIO", io.BufferedRandom(_Bounded(opened, status.st_size)))
+        raise
+    return open(opened, "r+b")
 
 
-class _Bounded(io.FileIO):
-    def __init__(self, opened: int, room: int) -> None:
-        super().__init__(opened, "r+")
-        self._room = room
+def _whole_and_held(opened: int, path: str | Path) -> None:
+    """Nobody makes another image of this file while it is open here, however long this process may be frozen.
 
-    def write(self, data: Any) -> int:
-        if self.tell() + len(data) > self._room:
-            raise OSError(errno.ENOSPC, f"more than the {self._room} bytes that were reserved")
-        return super().write(data) or 0
+    The checkpoints service renames an image that is no longer wanted, and uses its memory again if nobody holds it.
+    """
+    try:
+        fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise FileNotFoundError(errno.ENOENT, "it is given back just now") from None
+    status = os.fstat(opened)
+    if os.stat(path, follow_symlinks=False).st_ino != status.st_ino:
+        raise FileNotFoundError(errno.ENOENT, "it has been given back")
+    if status.st_blocks * 512 < status.st_size:  # using a hole takes memory, and without any ends the process
+        raise OSError(errno.EINVAL, "it has holes: it is not what was reserved or written")
 
 
 def _chunks(key: str, size_bytes: int) -> list[tuple[str, int]]:
@@ -284,16 +296,22 @@ def _parts(manifest_url: str) -> list[Part]:
     return [Part.parse(part) for part in cast("list[object]", parts)]
 
 
-def _file_reader(path: str) -> ReadRange:
-    """Views of a file in shared memory: nothing is copied until it is where it belongs."""
+def _file_reader(path: str, held: contextlib.ExitStack) -> ReadRange:
+    """Views of a file in shared memory: nothing is copied until it is where it belongs. Valid while ``held`` is."""
 
     @functools.cache
     def whole() -> memoryview:
-        with open(path, "rb") as file:
-            status = os.fstat(file.fileno())
-            if status.st_blocks * 512 < status.st_size:  # reading a hole takes memory, and without any ends the process
-                raise CheckpointError("has holes: it is not what was written")
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        with contextlib.ExitStack() as undo:
+            file = undo.enter_context(open(path, "rb"))
+            try:
+                _whole_and_held(file.fileno(), path)
+            except OSError as error:
+                if error.errno == errno.EINVAL:
+                    raise CheckpointError(str(error.strerror)) from error
+                raise
+            view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            held.push(undo.pop_all())
+        return view
 
     return lambda offset, length: whole()[offset : offset + length]
 

@@ -1,5 +1,6 @@
 """Where a checkpoint's image goes before it is stored, and that it is stored as it was exported."""
 
+import fcntl
 import io
 import json
 import os
@@ -21,9 +22,9 @@ pytestmark = pytest.mark.slow  # imports TensorFlow
 BLOCKS = {"bucket0/keys": np.arange(40_000), "bucket1/keys": np.arange(7)}
 
 
-def export(control, append):
+def export(control, target):
     """As the engine exports, of what is no server."""
-    blocks = _Blocks(append)
+    blocks = _Blocks(target)
     for name, block in BLOCKS.items():
         blocks.add(name, block)
     layout = Layout(dimension=4, dense_size=3).to_dict()
@@ -47,8 +48,10 @@ def stored(made, name):
 
 
 def reserve(path: Path, size: int) -> str:
+    """Not new: what an older image has left there does not matter."""
     with open(path, "wb") as file:
         os.posix_fallocate(file.fileno(), 0, size)
+        file.write(b"\xff" * size)
     return str(path)
 
 
@@ -66,10 +69,12 @@ def test_reserved_memory_is_filled_and_what_is_too_much_given_back(made, tmp_pat
 
 
 def test_memory_that_is_short_foreign_or_nowhere_is_not_used_and_the_disk_leaves_nothing(made, tmp_path):
-    short, foreign, victim = tmp_path / "short", tmp_path / "foreign", tmp_path / "victim"
+    short, foreign, victim, hole = (tmp_path / name for name in ("short", "foreign", "victim", "hole"))
     victim.write_bytes(b"theirs")
     foreign.symlink_to(victim)
-    for number, memory in enumerate((reserve(short, 4000), str(foreign), str(tmp_path / "nowhere"), "")):
+    hole.touch()
+    os.truncate(hole, 500_000)
+    for number, memory in enumerate((reserve(short, 4000), str(foreign), str(tmp_path / "nowhere"), str(hole), "")):
         export = made.begin(f"c{number}", "", f"file://{tmp_path}/store", memory)
         assert export.memory is None
         part = stored(made, f"c{number}")
@@ -78,6 +83,23 @@ def test_memory_that_is_short_foreign_or_nowhere_is_not_used_and_the_disk_leaves
     assert not short.exists(), "memory that was of no use is free"
     assert victim.read_bytes() == b"theirs"
     assert not list((tmp_path / "pod").iterdir())
+
+
+def test_memory_that_was_given_back_meanwhile_is_neither_read_nor_written(tmp_path):
+    """The checkpoints service makes the next image of it, under another name."""
+    path = tmp_path / "image"
+    with open(reserve(path, 5000), "r+b") as opened, open(path, "r+b") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(FileNotFoundError, match="just now"):
+            exports._whole_and_held(opened.fileno(), path)
+        fcntl.flock(other, fcntl.LOCK_UN)
+        exports._whole_and_held(opened.fileno(), path)
+        path.rename(tmp_path / "spare")
+        with pytest.raises(FileNotFoundError):
+            exports._whole_and_held(opened.fileno(), path)
+        reserve(path, 5000)
+        with pytest.raises(FileNotFoundError, match="has been given back"):
+            exports._whole_and_held(opened.fileno(), path)
 
 
 def test_no_room_anywhere_is_told(made, tmp_path):
@@ -90,7 +112,7 @@ def test_no_room_anywhere_is_told(made, tmp_path):
 def test_a_file_that_changed_after_the_export_is_not_stored(tmp_path):
     file = io.BytesIO()
     writer = ImageWriter(file)
-    size, digest = writer.finish(export(None, writer.append).manifest)
+    size, digest = writer.finish(export(None, writer).manifest)
     whole = file.getvalue()
     part = Part("ps-0", "c1.ps-0.image", "", size, digest)
     path = tmp_path / "image"

@@ -4,21 +4,30 @@ Linux charges a page of shared memory to the control group of the process that t
 server, its image would count against a limit that is made for its tables, and could end it. Reserved here, the pages
 are this service's, whoever writes to them later (measured: 256 MiB reserved in one group and filled from another stay
 in the first).
+
+The first touch of a page costs more than to copy to it. So the memory of an image that is no longer wanted is kept for
+the job's next one, where that is little beside what is available. Nobody may still be at the old one, however long he
+was frozen: servers that write or read an image hold its lock (flock, shared), and what is locked is let go instead.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import hashlib
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 
 import structlog
 
 SHARE_MAX = 0.25
 """of the memory that is available: an image is not worth starving what runs"""
+SPARE_MAX = 0.1
+"""the same for what waits for the next image; the spared included"""
+_SPARE = "spare"  # in the place of a checkpoint's name, which ends in a number
 
 log = structlog.get_logger("stretto.checkpoints")
 
@@ -38,9 +47,8 @@ class SharedMemory:
         """
         if self._folder is None:
             return {}
-        paths = {
-            pod: self._folder / f"stretto.{job}.{self._home}.{checkpoint}.{pod}" for pod, size in rooms.items() if size
-        }
+        paths = {pod: self._path(job, checkpoint, pod) for pod, size in rooms.items() if size}
+        self._use_spares(job, paths)
         there = {pod: size for pod, path in paths.items() if (size := _our_bytes(path)) is not None}
         missing_bytes = sum(max(0, rooms[pod] - there.get(pod, 0)) for pod in paths)
         if missing_bytes > SHARE_MAX * (free := _available_bytes()):
@@ -48,20 +56,56 @@ class SharedMemory:
             return {pod: str(paths[pod]) for pod in there}
         return {pod: str(path) for pod, path in paths.items() if _grown(path, rooms[pod]) or pod in there}
 
+    def _path(self, job: str, checkpoint: str, pod: str) -> Path:
+        assert self._folder is not None
+        return self._folder / f"stretto.{job}.{self._home}.{checkpoint}.{pod}"
+
+    def _use_spares(self, job: str, paths: Mapping[str, Path]) -> None:
+        """What was spared becomes the room of the same servers; of others, which have left, it goes."""
+        for spare, _, pod in self._images(f"stretto.{job}.{self._home}.", {_SPARE}):
+            path = paths.get(pod)
+            with contextlib.suppress(OSError):
+                if path is not None and not path.exists():
+                    spare.rename(path)
+                else:
+                    spare.unlink()
+
     def free(self, job: str, keep: tuple[str, ...] = ()) -> None:
-        """Remove the job's images but those of the checkpoints ``keep``, also what an earlier life of us has left."""
-        self._remove(f"stretto.{job}.{self._home}.", keep)
+        """Give back the job's images but those of the checkpoints ``keep``, also what an earlier life of us has left.
+
+        While some are kept, there will be more: memory of the others stays for them, as far as it may.
+        """
+        stem = f"stretto.{job}.{self._home}."
+        if not keep:
+            return self._remove(stem)
+        for path, checkpoint, pod in self._images(stem):
+            if checkpoint not in keep and checkpoint != _SPARE:
+                self._spare(path, self._path(job, _SPARE, pod))
+
+    def _spare(self, path: Path, spare: Path) -> None:
+        """Under another name first: whoever opens it afterwards sees that; who did before holds the lock."""
+        try:
+            path.rename(spare)
+            status = spare.stat(follow_symlinks=False)
+            small = status.st_blocks * 512 <= SPARE_MAX * (_available_bytes() + status.st_blocks * 512)
+            if not small or not _is_ours(status) or _held(spare):
+                spare.unlink()
+        except OSError as error:
+            log.warning("image not given back", path=str(path), error=str(error))
 
     def free_all(self) -> None:
         """Remove the images of all jobs of this installation."""
         self._remove(f"stretto.*.{self._home}.")
 
-    def _remove(self, stem: str, keep: tuple[str, ...] = ()) -> None:
-        if self._folder is None:
-            return
-        for path in self._folder.glob(f"{stem}*"):
-            if path.name.removeprefix(stem).partition(".")[0] in keep:
-                continue
+    def _images(self, stem: str, only: Container[str] | None = None) -> Iterator[tuple[Path, str, str]]:
+        """(path, checkpoint, pod) of the files that are there."""
+        for path in sorted(self._folder.glob(f"{stem}*")) if self._folder else ():
+            checkpoint, _, pod = path.name.removeprefix(stem).partition(".")
+            if only is None or checkpoint in only:
+                yield path, checkpoint, pod
+
+    def _remove(self, stem: str) -> None:
+        for path in self._folder.glob(f"{stem}*") if self._folder else ():
             try:
                 path.unlink(missing_ok=True)
             except OSError as error:
@@ -92,6 +136,16 @@ def _grown(path: Path, size_bytes: int) -> bool:
         log.warning("image not kept in memory", path=str(path), size_bytes=size_bytes, error=str(error))
         return False
     return True
+
+
+def _held(path: Path) -> bool:
+    """Whether some process writes or reads this image."""
+    with open(path, "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def _our_bytes(path: Path) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,7 @@ def test_only_what_is_named_is_kept_of_a_job_of_this_installation(shared: Shared
     assert not Path(old).exists()
     assert all(Path(path).exists() for path in (*kept, *others))
     shared.free("j")
+    assert not list(tmp_path.glob("stretto.j.*spare*")), "nothing outlives the job"
     assert [path for path in (*kept, *others) if Path(path).exists()] == others
 
 
@@ -89,3 +91,32 @@ def test_too_much_nothing_nowhere_and_a_strangers_file_are_no_room(
     path.symlink_to(tmp_path / "victim")
     assert one(shared, "j", "c", "ps-0", 1000) == ""
     assert not (tmp_path / "victim").exists()
+
+
+def test_the_memory_of_an_image_that_is_no_longer_wanted_is_that_of_the_next(
+    shared: SharedMemory, tmp_path: Path, monkeypatch: Any
+) -> None:
+    first = Path(one(shared, "j", "j-000001", "ps-0", 9000))
+    gone = Path(one(shared, "j", "j-000001", "ps-1", 9000))
+    memory_of_first = first.stat().st_ino
+    one(shared, "j", "j-000002", "ps-0", 9000)
+    shared.free("j", ("j-000002",))
+    shared.free("j", ("j-000002",))
+    assert not first.exists()
+    assert not gone.exists()
+    third = Path(one(shared, "j", "j-000003", "ps-0", 9500))
+    assert (third.stat().st_ino, third.stat().st_size) == (memory_of_first, 9500)
+    assert len(list(tmp_path.iterdir())) == 2, "a server that has left needs none"
+
+    monkeypatch.setattr(memory, "_available_bytes", lambda: 50_000)
+    shared.free("j", ("j-000003",))
+    assert [path.name for path in tmp_path.iterdir()] == [third.name], "it is too much beside what is available"
+
+
+def test_memory_that_some_process_still_writes_or_reads_is_not_used_again(shared: SharedMemory, tmp_path: Path) -> None:
+    path = Path(one(shared, "j", "j-000001", "ps-0", 9000))
+    newest = one(shared, "j", "j-000002", "ps-0", 9000)
+    with open(path, "rb") as frozen:
+        fcntl.flock(frozen, fcntl.LOCK_SH)
+        shared.free("j", ("j-000002",))
+        assert [str(path) for path in tmp_path.iterdir()] == [newest]

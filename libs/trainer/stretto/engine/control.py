@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from .copies import bucket_copies, merging, slice_copies, snapshots
 from .graph import build_finish
 from .layout import DELETED_STORED, EMPTY_STORED, F32, I64, Bools, Layout, checksum
 from .link import Link
+from .memory import aligned_zeros
 from .placement import Own
 from .state import (
     DEVICE,
@@ -93,10 +93,10 @@ class RawBucket:
     @staticmethod
     def spread(keys: I64, rows: F32) -> RawBucket:
         """The table of these raw keys whose slots in use hold `rows` [n, row_floats], in order."""
-        raw_keys, whole = _aligned((len(keys), 1), np.int64), _aligned((len(keys), rows.shape[1]), np.float32)
+        raw_keys, whole = aligned_zeros((len(keys), 1), np.int64), aligned_zeros((len(keys), rows.shape[1]), np.float32)
         raw_keys[:, 0] = keys.reshape(-1)
-        row = np.dtype((np.void, rows.itemsize * rows.shape[1]))  # a row as one value: several times as fast
-        whole.view(row)[:, 0][in_use(keys)] = np.ascontiguousarray(rows).view(row)[:, 0]
+        row = np.dtype((np.void, rows.itemsize * rows.shape[1]))  # a row is copied as one value
+        whole.view(row)[np.flatnonzero(in_use(keys)), 0] = np.ascontiguousarray(rows).view(row)[:, 0]
         return RawBucket(raw_keys, whole)
 
 
@@ -104,17 +104,6 @@ def in_use(keys: I64) -> Bools:
     """[slots] whether a slot holds a row."""
     flat = keys.reshape(-1)
     return (flat != EMPTY_STORED) & (flat != DELETED_STORED)
-
-
-def _aligned(shape: tuple[int, int], dtype: type[np.generic]) -> Any:
-    """Zeros where TensorFlow takes them over as they are; it copies what is not aligned to 64 bytes.
-
-    Not from NumPy, which asks for huge pages: while memory is fragmented, the kernel looks for each of them far longer
-    than it needs for small ones (measured: 1.2 to 3 ns per byte instead of 0.5).
-    """
-    size = shape[0] * shape[1] * np.dtype(dtype).itemsize
-    memory = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    return np.frombuffer(memory, dtype, shape[0] * shape[1]).reshape(shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,9 +217,13 @@ class Control:
     def categories(self) -> int:
         return int(self.sizes().sum())
 
+    def raw_slots(self) -> I64:
+        """[buckets] slots of each table, owned or not, empty ones included."""
+        return self._run["slots"]()
+
     def slots(self) -> int:
         """Of all tables, empty ones included."""
-        return int(self._run["slots"]().sum())
+        return int(self.raw_slots().sum())
 
     def dense_bytes(self) -> int:
         """Bytes of dense slices and their optimiser slots."""
@@ -312,7 +305,10 @@ class Control:
         if not self._local:
             raise LayoutError("a bucket is copied in the process of its server: use ParameterServer.control")
         self._take = take
-        held_us, _, *progress = self._run["snapshot_bucket"](bucket, known_finished)
+        try:
+            held_us, _, *progress = self._run["snapshot_bucket"](bucket, known_finished)
+        finally:
+            self._take = None  # and with it the memory that it fills
         return Snapshot(None, int(held_us) / 1e6, *progress)
 
     def _taken(self, keys: I64, rows: F32) -> np.int64:
