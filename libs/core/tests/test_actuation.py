@@ -112,7 +112,7 @@ def test_lost_server_brings_everything_back_from_a_checkpoint() -> None:
     while world.state.layout != "restoring":
         world.step()
     assert world.running("ps") == ["ps-2", "ps-3"]
-    assert world.running("worker") == []
+    assert world.running("worker") == ["worker-2", "worker-3"], "they start beside the servers"
     assert [s.index for s in world.told(a.ServersChanged)[-1].servers] == [2, 3]
     assert world.tell(a.ServersAsked())[0].version == 0, "nothing may be pulled before the restore"
     world.run()
@@ -136,7 +136,8 @@ def test_job_from_a_checkpoint_waits_for_it() -> None:
     world.tell(a.PlanDecided(1, plan(ps=2)))
     while world.state.layout != "restoring":
         world.step()
-    assert world.running("worker") == []
+    assert world.running("worker") == ["worker-0"]
+    assert world.tell(a.ServersAsked("worker-0"))[0].version == 0, "nothing may be pulled before the restore"
     assert len(world.told(a.ServersChanged)) == 1
     world.tell(a.PlanDecided(2, plan(ps=1)))
     world.run()

@@ -80,7 +80,10 @@ class Worker:
     # --- servers ------------------------------------------------------------------------------------------
 
     def _connect(self) -> bool:
-        """Wait for the job's servers and connect; False when asked to leave before."""
+        """Wait until the actuator names servers, and connect; False when asked to leave before.
+
+        What events say before is not taken: servers that are being filled from a checkpoint are told of, too.
+        """
         from .engine.client import Parameters
 
         warming = ThreadPoolExecutor(1).submit(self.program.warm)
@@ -150,7 +153,7 @@ class Worker:
             return True
 
     def _servers_changed(self, event: ServersChanged) -> None:
-        if self._take_servers(event.version, event.servers) and self._parameters is not None:
+        if self._parameters is not None and self._take_servers(event.version, event.servers):
             with self._servers_lock:
                 servers = dict(self._servers)
             log.info("servers version %d: %s", event.version, servers)

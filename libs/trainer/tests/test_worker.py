@@ -278,3 +278,23 @@ def test_servers_that_took_the_place_of_lost_ones_are_offered_initial_values():
     worker._parameters, worker._leases = parameters, Leases()
     assert worker._train() == 0
     assert seeded == [2], "again after the failure, and once only"
+
+
+def test_a_worker_that_waits_for_a_checkpoint_connects_when_the_actuator_names_the_servers():
+    """An event names them before: the checkpoint is still read into them, and they own nothing."""
+    from stretto.worker import Worker
+    from stretto_wire.events import ServersChanged
+    from stretto_wire.values import ParameterServer
+
+    servers = (ParameterServer(index=2, address="127.0.0.1:1"),)
+    known = {"job": "tiny", "answer": "ok", "plan_version": 1}
+    replies = [
+        requests.GetServersReply(version=0, servers=(), **known),
+        requests.GetServersReply(version=3, servers=servers, **known),
+    ]
+    bus = SimpleNamespace(request_id=lambda _: "w.1", call=lambda *_, **__: replies.pop(0))
+    settings = SimpleNamespace(job="tiny", pod="worker-1", spec=None, plan_version=1, cpu_cores=1.0)
+    worker: Any = Worker(SimpleNamespace(leaving=threading.Event(), bus=bus, settings=settings))  # type: ignore[arg-type]
+    worker._servers_changed(ServersChanged(job="tiny", version=3, servers=servers))
+    assert worker._ask_servers() == {}
+    assert worker._ask_servers() == {2: "127.0.0.1:1"}

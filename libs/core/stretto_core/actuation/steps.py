@@ -75,14 +75,15 @@ def _needs_resize(pod: Pod) -> bool:
 
 def _may_launch(state: ActuatorState, pod: Pod) -> bool:
     """Parameter servers first; workers when there is something to pull. A lost worker is replaced at once, an
-    additional one joins after the parameters have moved."""
-    if pod.role == "ps":
-        stale = any(p.role == "ps" and p.phase == "stopping" for p in state.pods.values())
-        return state.layout == "ready" or not stale
-    if state.layout != "ready":
-        return False
-    moved = state.rebalance is None and all(p.listed for p in state.of_role("ps"))
-    return pod.cause == "relaunch" or moved
+    additional one joins after the parameters have moved. While parameters come from a checkpoint, workers start beside
+    their servers and wait: both take seconds to import their code, and the job stands still."""
+    if state.layout == "ready" and pod.role == "worker":
+        moved = state.rebalance is None and all(p.listed for p in state.of_role("ps"))
+        return pod.cause == "relaunch" or moved
+    if state.layout == "ready":
+        return True
+    stale = any(p.role == pod.role and p.phase == "stopping" for p in state.pods.values())
+    return not stale and (pod.role == "ps" or state.restores)
 
 
 def _claim(state: ActuatorState) -> dict[str, tuple[list[int], list[int]]]:
