@@ -39,7 +39,8 @@ def worthwhile(computed: CandidatesComputed, plan: Plan, profile: JobProfile, ga
     ]
     faster = [row for row in possible if row[1].gain / computed.throughput >= required_gain(row[1], gain_fraction_min)]
     chosen = faster or [row for row in possible if saves(computed, row[1], plan, profile, gain_fraction_min)]
-    return [as_option(i, candidate, computed, plan, profile) for i, candidate in chosen]
+    here = plan.resources
+    return [as_option(i, candidate, computed, here, profile) for i, candidate in chosen]
 
 
 def saves(
@@ -69,19 +70,18 @@ def same_shape(one: Plan, other: Plan) -> bool:
 
 
 def as_option(
-    index: int, candidate: Candidate, computed: CandidatesComputed, plan: Plan, profile: JobProfile
+    index: int, candidate: Candidate, computed: CandidatesComputed, here: Resources, profile: JobProfile
 ) -> Option:
-    """A candidate as additions to the plan in force, under its index.
+    """A candidate as additions to ``here``, what the plan in force takes, under its index.
 
     What it gives back is still held while it is applied, so nobody else can have it in the same round. The gain of a
     plan that only saves is the throughput which the money it saves pays for at present.
     """
-    cost = profile.prices.cost_per_hour(candidate.plan.resources - plan.resources)
-    held = larger(candidate.plan.resources, plan.resources) - plan.resources
-    gain, cost_now = candidate.gain, profile.prices.cost_per_hour(plan.resources)
+    there, gain = candidate.plan.resources, candidate.gain
+    cost = profile.prices.cost_per_hour(there - here)
     if gain <= 0 and cost < 0:
-        gain = max(gain - computed.throughput * cost / max(cost_now, 1e-12), 0.0)
-    return Option(str(index), by_resource(held), cost, gain, candidate.throughput)
+        gain = max(gain - computed.throughput * cost / max(profile.prices.cost_per_hour(here), 1e-12), 0.0)
+    return Option(str(index), by_resource(larger(there, here) - here), cost, gain, candidate.throughput)
 
 
 def by_resource(amount: Resources) -> dict[str, float]:

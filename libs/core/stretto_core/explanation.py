@@ -51,12 +51,13 @@ def why(choice: Choice) -> list[str]:
 def alternatives(choice: Choice, most: int) -> list[Alternative]:
     """The other candidates with what spoke against them: those that could have been had first, best first."""
     rows: list[tuple[bool, float, Candidate]] = []
+    here = choice.computed.plan.resources
     for i, candidate in enumerate(choice.computed.candidates):
         if i == choice.index or candidate.plan == choice.computed.plan:
             continue
-        option = as_option(i, candidate, choice.computed, choice.computed.plan, choice.profile)
+        option = as_option(i, candidate, choice.computed, here, choice.profile)
         efficiency = choice.problem.value(choice.contender, option)
-        affordable = (candidate.plan.resources - choice.computed.plan.resources).fits(choice.free)
+        affordable = (candidate.plan.resources - here).fits(choice.free)
         rows.append((not (affordable and identified(candidate)), -efficiency, candidate))
     rows.sort(key=lambda row: row[:2])
     return [

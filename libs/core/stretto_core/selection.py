@@ -14,6 +14,7 @@ from stretto_core.types import InvalidValue
 Objective = Literal["efficiency", "gain"]
 IMPROVEMENT_ROUNDS = 8
 BOUND_ROUNDS = 60
+ROOM_SLACK = 0.9e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,17 +144,18 @@ class _Room:
     """Sums of what is taken of every resource; a hair stricter than ``SelectionProblem.fits``, which adds up anew."""
 
     def __init__(self, problem: SelectionProblem) -> None:
-        self._free = problem.free
+        self._most = {name: max(amount, 0.0) + ROOM_SLACK for name, amount in problem.free.items()}
         self._taken: dict[str, float] = {}
 
     def exchange(self, here: Option | None, there: Option) -> bool:
         """Take ``there`` in place of ``here``, if that fits."""
-        changes = dict(there.amounts)
-        for name, amount in here.amounts.items() if here is not None else ():
-            changes[name] = changes.get(name, 0.0) - amount
-        totals = {name: self._taken.get(name, 0.0) + change for name, change in changes.items()}
-        if any(total > max(self._free.get(name, 0.0), 0.0) + 0.9e-9 and total > 0 for name, total in totals.items()):
-            return False
+        before = here.amounts if here is not None else {}
+        totals: dict[str, float] = {}
+        for name in there.amounts if before.keys() <= there.amounts.keys() else {**before, **there.amounts}:
+            total = self._taken.get(name, 0.0) + there.amounts.get(name, 0.0) - before.get(name, 0.0)
+            if total > 0 and total > self._most.get(name, ROOM_SLACK):
+                return False
+            totals[name] = total
         self._taken |= totals
         return True
 

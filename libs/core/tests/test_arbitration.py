@@ -359,3 +359,16 @@ def test_no_server_is_started_beyond_the_plan_when(why: str) -> None:
     assert not fact.granted
     assert fact.reasons
     assert machine.state.jobs["a"].replacing == ""
+
+
+def test_a_round_decides_on_the_best_hundred_and_the_next_on_the_others() -> None:
+    """A decision with its reasons takes a while: a thousand at once held up whatever happened meanwhile."""
+    machine = arbiter(Resources(1e5, 2**50), round_s=50.0)
+    names = [f"job-{number}" for number in range(130)]
+    for name in names:
+        started(machine, name)
+        machine.handle(front(name, 1, 1000.0, (2, 2000.0, 0.0), (3, 1500.0 + len(name), 0.0)), 10.0)
+    machine.state.last_round_s = 20.0
+    first = facts(machine, Tick(), 70.0)
+    assert len(first) == 100
+    assert [fact.job for fact in facts(machine, Tick(), 120.0)] == [n for n in names if n not in {f.job for f in first}]

@@ -12,6 +12,9 @@ from stretto_core.selection import Contender, Option, SelectionAlgorithm, Select
 from stretto_core.types import GIB
 
 ALTERNATIVES_MAX = 8
+DECISIONS_MOST = 100
+"""of one round, those of the largest terms of the objective; the others are chosen again in the next: a decision with
+its reasons takes half a millisecond, and whatever happens meanwhile waits for all of them"""
 
 
 def choose(desk: Desk, select: SelectionAlgorithm, now: float) -> list[Answer]:
@@ -23,19 +26,28 @@ def choose(desk: Desk, select: SelectionAlgorithm, now: float) -> list[Answer]:
         return facts
     free = desk.to_give()
     problem = SelectionProblem(contenders, by_resource(free), desk.settings.objective, desk.settings.rho)
-    chosen_ids = select(problem).chosen
-    chosen = [o for c in contenders for o in c.options if o.id == chosen_ids.get(c.job)]
-    if not problem.fits(chosen):
-        return facts  # a plug-in that overdraws the capacity is not followed
-    for contender in contenders:
+    for contender, option in _chosen(problem, select(problem).chosen):
         job = desk.state.jobs[contender.job]
-        chosen_id = chosen_ids.get(contender.job)
-        if chosen_id is None or job.candidates is None:
-            continue
-        minimum = desk.settings.gain_fraction_min
-        choice = Choice(job.candidates, job.profile, contender, problem, int(chosen_id), free, minimum)
-        facts.append(_improve(desk, job, choice, now))
+        if job.candidates is not None:
+            minimum = desk.settings.gain_fraction_min
+            choice = Choice(job.candidates, job.profile, contender, problem, int(option.id), free, minimum)
+            facts.append(_improve(desk, job, choice, now))
     return facts
+
+
+def _chosen(problem: SelectionProblem, ids: dict[str, str | None]) -> list[tuple[Contender, Option]]:
+    """What to decide now, in the contenders' order; nothing of a plug-in's choice that overdraws the capacity."""
+    chosen: list[tuple[Contender, Option]] = []
+    for contender in problem.contenders:
+        wanted = ids.get(contender.job)
+        chosen += [(contender, option) for option in contender.options if option.id == wanted]
+    if not problem.fits([option for _, option in chosen]):
+        return []
+    if len(chosen) <= DECISIONS_MOST:
+        return chosen
+    value = {contender.job: problem.value(contender, option) for contender, option in chosen}
+    first = set(sorted(value, key=lambda job: -value[job])[:DECISIONS_MOST])
+    return [row for row in chosen if row[0].job in first]
 
 
 def _contenders(desk: Desk, now: float) -> tuple[Contender, ...]:
