@@ -10,7 +10,10 @@ import os
 import sys
 from asyncio.subprocess import DEVNULL, Process
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from stretto_runtime import Client, EmbeddedServer, provision
 from stretto_wire import events, requests
@@ -20,15 +23,60 @@ from stretto_wire.values import SCORE_BINS, DataPartition, PartialEvaluation, Sh
 JOB, SAMPLES, WORKERS = "killed", 12_000, 4
 
 
-async def replica(server: EmbeddedServer, folder: Path) -> Process:
-    environment = {
-        **os.environ,
-        "STRETTO_NATS_URL": server.url,
-        "STRETTO_STATE_FOLDER": str(folder),
-        "STRETTO_LEASE_S": "1",
-    }
-    command = (sys.executable, "-m", "stretto_dispatcher")
-    return await asyncio.create_subprocess_exec(*command, env=environment, stdout=DEVNULL, stderr=DEVNULL)
+class Stage:
+    """Two replicas of the dispatcher on a server of their own."""
+
+    def __init__(self, server: EmbeddedServer, client: Client, folder: Path) -> None:
+        self.client = client
+        self._environment = {
+            **os.environ,
+            "STRETTO_NATS_URL": server.url,
+            "STRETTO_STATE_FOLDER": str(folder),
+            "STRETTO_LEASE_S": "1",
+        }
+        self._replicas: list[Process] = []
+
+    async def add(self) -> None:
+        command = (sys.executable, "-m", "stretto_dispatcher")
+        process = await asyncio.create_subprocess_exec(*command, env=self._environment, stdout=DEVNULL, stderr=DEVNULL)
+        self._replicas.append(process)
+
+    async def replace(self) -> None:
+        self._replicas.pop(0).kill()
+        await self.add()
+
+    async def end(self) -> None:
+        for process in self._replicas:
+            process.kill()
+            await process.wait()
+        self._replicas.clear()
+
+    async def submit(self, submitted: events.JobSubmitted) -> None:
+        """Returns when the dispatcher knows the job."""
+        await self.client.publish(submitted)
+        while (await self.client.call(requests.MarkLedger(job=JOB, request_id=os.urandom(8).hex()), 60)).answer != "ok":
+            await asyncio.sleep(0.05)
+
+    async def said(self) -> list[Any]:
+        """All there ever will be: nobody goes on."""
+        await self.end()
+        return [event.message async for event in self.client.events(follow=False)]
+
+
+@asynccontextmanager
+async def dispatching(folder: Path) -> AsyncIterator[Stage]:
+    server = EmbeddedServer(folder / "nats", secured=False)
+    async with AsyncExitStack() as ending:
+        ending.callback(server.stop)
+        await server.start()
+        client = await Client.connect(server.url)
+        ending.push_async_callback(client.close)
+        await provision(client.bus)
+        stage = Stage(server, client, folder / "state")
+        ending.push_async_callback(stage.end)
+        for _ in range(2):
+            await stage.add()
+        yield stage
 
 
 async def work(client: Client, pod: str, trained: Counter[int]) -> None:
@@ -52,33 +100,19 @@ async def work(client: Client, pod: str, trained: Counter[int]) -> None:
 
 
 async def test_no_lease_and_no_completion_is_lost_when_the_dispatcher_is_killed(tmp_path: Path) -> None:
-    server = EmbeddedServer(tmp_path / "nats", secured=False)
-    await server.start()
-    client = await Client.connect(server.url)
-    await provision(client.bus)
-    replicas = [await replica(server, tmp_path / "state") for _ in range(2)]
     dataset = {"samples": SAMPLES, "batch_size": 10, "batches_per_shard": 1}
     spec = JobSpec.parse({"name": JOB, "model": {"entry": "a:B"}, "dataset": dataset})
-    await client.publish(events.JobSubmitted(job=JOB, spec=spec))
     trained: Counter[int] = Counter()
-    try:
-        while (await client.call(requests.MarkLedger(job=JOB, request_id=os.urandom(8).hex()), 60)).answer != "ok":
-            await asyncio.sleep(0.05)
-        workers = [asyncio.create_task(work(client, f"worker-{n}", trained)) for n in range(WORKERS)]
+    async with dispatching(tmp_path) as stage:
+        await stage.submit(events.JobSubmitted(job=JOB, spec=spec))
+        workers = [asyncio.create_task(work(stage.client, f"worker-{n}", trained)) for n in range(WORKERS)]
         for third in (1, 2):
             while sum(trained.values()) < third * SAMPLES / 3:
                 await asyncio.sleep(0.01)
                 assert not any(task.done() for task in workers)
-            replicas.pop(0).kill()
-            replicas.append(await replica(server, tmp_path / "state"))
+            await stage.replace()
         await asyncio.gather(*workers)
-    finally:
-        for process in replicas:
-            process.kill()
-            await process.wait()
-        said = [event.message async for event in client.events(follow=False)]
-        await client.close()
-        server.stop()
+        said = await stage.said()
     assert trained == Counter({sample: 1 for sample in range(SAMPLES)})
     completed = [message for message in said if isinstance(message, events.JobCompleted)]
     assert [(c.samples, c.requeued) for c in completed] == [(SAMPLES, 0)]
@@ -168,17 +202,10 @@ class Stream:
 
 
 async def test_a_growing_job_under_kills_trains_each_sample_and_counts_each_evaluation_once(tmp_path: Path) -> None:
-    server = EmbeddedServer(tmp_path / "nats", secured=False)
-    await server.start()
-    client = await Client.connect(server.url)
-    await provision(client.bus)
-    replicas = [await replica(server, tmp_path / "state") for _ in range(2)]
-    stream = Stream(client)
-    total = stream.PARTS * stream.EACH
-    await client.publish(stream.submitted())
-    try:
-        while (await client.call(requests.MarkLedger(job=JOB, request_id=os.urandom(8).hex()), 60)).answer != "ok":
-            await asyncio.sleep(0.05)
+    async with dispatching(tmp_path) as stage:
+        stream = Stream(stage.client)
+        total = stream.PARTS * stream.EACH
+        await stage.submit(stream.submitted())
         tasks = [asyncio.create_task(stream.work()) for _ in range(WORKERS)]
         tasks.append(asyncio.create_task(stream.arrive()))
         for third in (1, 2):
@@ -186,18 +213,11 @@ async def test_a_growing_job_under_kills_trains_each_sample_and_counts_each_eval
                 await asyncio.sleep(0.01)
                 for task in tasks:
                     assert not task.done() or task.exception() is None
-            replicas.pop(0).kill()
-            replicas.append(await replica(server, tmp_path / "state"))
+            await stage.replace()
         await asyncio.gather(*tasks)
         await stream.late_words()
-        books = (await client.call(requests.AuditLedger(job=JOB), 60)).ledger
-    finally:
-        for process in replicas:
-            process.kill()
-            await process.wait()
-        said = [event.message async for event in client.events(follow=False)]
-        await client.close()
-        server.stop()
+        books = (await stage.client.call(requests.AuditLedger(job=JOB), 60)).ledger
+        said = await stage.said()
     every = {(f"part={n}", sample): 1 for n in range(stream.PARTS) for sample in range(stream.EACH)}
     assert stream.trained == Counter(every)
     assert (books.samples_done, books.samples_total, books.growing) == (total, total, False)
