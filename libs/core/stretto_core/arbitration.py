@@ -32,13 +32,27 @@ def worthwhile(computed: CandidatesComputed, plan: Plan, profile: JobProfile, ga
     """
     if computed.throughput <= 0:
         return []
-    possible = [
+    throughput, cost_now = computed.throughput, profile.prices.cost_per_hour(plan.resources)
+    rows = list(enumerate(computed.candidates))
+
+    def possible(candidate: Candidate) -> bool:
+        return candidate.plan != plan and identified(candidate) and holdable(candidate.plan, profile.limits, plan)
+
+    # what is cheap to see is looked at first: few candidates come near the hysteresis
+    faster = [
         (i, candidate)
-        for i, candidate in enumerate(computed.candidates)
-        if candidate.plan != plan and identified(candidate) and holdable(candidate.plan, profile.limits, plan)
+        for i, candidate in rows
+        if candidate.gain / throughput >= gain_fraction_min
+        and candidate.gain / throughput >= required_gain(candidate, gain_fraction_min)
+        and possible(candidate)
     ]
-    faster = [row for row in possible if row[1].gain / computed.throughput >= required_gain(row[1], gain_fraction_min)]
-    chosen = faster or [row for row in possible if saves(computed, row[1], plan, profile, gain_fraction_min)]
+    chosen = faster or [
+        (i, candidate)
+        for i, candidate in rows
+        if candidate.cost_per_hour <= cost_now * (1 + candidate.gain / throughput)
+        and saves(computed, candidate, plan, profile, gain_fraction_min)
+        and possible(candidate)
+    ]
     here = plan.resources
     return [as_option(i, candidate, computed, here, profile) for i, candidate in chosen]
 

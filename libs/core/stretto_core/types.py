@@ -55,6 +55,11 @@ class Plan:
     ps_memory_bytes: int
 
     def __post_init__(self) -> None:
+        # nothing is made as often: a candidate has one, a job fifty candidates
+        counts = 0 <= self.workers < math.inf and 1 <= self.ps < math.inf
+        cores = 1e-3 <= self.worker_cpu_cores < math.inf and 1e-3 <= self.ps_cpu_cores < math.inf
+        if counts and cores and 1 <= self.worker_memory_bytes < math.inf and 1 <= self.ps_memory_bytes < math.inf:
+            return
         _require("workers", self.workers, 0)
         for name in ("ps", "worker_memory_bytes", "ps_memory_bytes"):
             _require(name, getattr(self, name), 1)

@@ -121,18 +121,24 @@ class Document:
 
 def documents_of(entries: Iterable[Stored]) -> dict[tuple[str, str], Document]:
     """(partition, key) -> its document, its parts included."""
+    return sorted_out(entries)[0]
+
+
+def sorted_out(entries: Iterable[Stored]) -> tuple[dict[tuple[str, str], Document], list[Output]]:
+    """Documents by place; and what removes parts whose document was never written: a later one would take them for its
+    own."""
     found: dict[tuple[str, str], Document] = {}
-    parts: list[tuple[tuple[str, str], str, bytes]] = []
+    parts: list[tuple[tuple[str, str], str, Stored]] = []
     for stored in entries:
         partition, key, *part = stored.subject.removeprefix(f"{STATE_PREFIX}snap.").split(".")[1:]
         if part and stored.data:
-            parts.append(((partition, key), part[0], stored.data))
+            parts.append(((partition, key), part[0], stored))
         elif stored.data:
             found[partition, key] = Document.decode(stored.data)
-    for place, name, data in parts:
-        if place in found:  # else nothing was ever saved as a whole
-            found[place].take_part(name, data)
-    return found
+    for place, name, stored in parts:
+        if place in found:
+            found[place].take_part(name, stored.data)
+    return found, [_removal(stored.subject) for place, _, stored in parts if place not in found]
 
 
 async def document_of(bus: Bus, service: str, partition: int, key: str) -> Document | None:
@@ -197,7 +203,10 @@ class Snapshots:
                 mark = json.loads(stored.data)
             elif kind == "snap":
                 snaps.append(stored)
-        documents = {key: document for (_, key), document in documents_of(snaps).items()}
+        found, left = sorted_out(snaps)
+        documents = {key: document for (_, key), document in found.items()}
+        if left:
+            await self._store(left)
         again = bool(mark) and mark["cursor"] == cursor.seq and not mark["clean"]
         attempt = int(mark["attempt"]) + 1 if again else (1 if mark and not mark["clean"] else 0)
         await self.mark(cursor, attempt)
@@ -233,3 +242,8 @@ class Snapshots:
                 await store_together(self._bus, self._fence, group, threshold)
         for document in dirty.values():
             document.saved()
+
+    async def _store(self, outputs: list[Output]) -> None:
+        threshold = len(outputs) + 1 if self._bus.batch_from == PIPELINED else self._bus.batch_from
+        for group in chunks(outputs):
+            await store_together(self._bus, self._fence, group, threshold)
