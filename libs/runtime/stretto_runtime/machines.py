@@ -15,7 +15,6 @@ import gc
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from functools import cache
 from typing import Any, ClassVar, Protocol, get_args, get_type_hints
 
@@ -104,9 +103,14 @@ class Machines:
         Raises:
             Refusal: a document is of another version, and the machine does not migrate it, or of another shape.
         """
-        with _no_collections():
+        collects = gc.isenabled()
+        gc.disable()  # all of it lives on: to look for garbage among it again and again took a third of the time
+        try:
             for key, document in documents.items():
                 self.slots[key] = Slot(self._build(key, document), document)
+        finally:
+            if collects:
+                gc.enable()
 
     def contains(self, key: str, seq: int) -> bool:
         """Whether the document of ``key`` was saved after input ``seq``."""
@@ -223,18 +227,6 @@ class Machines:
 
     def _part_adapter(self, key: str, parted: str) -> TypeAdapter[Any]:
         return _part_adapter_of(self._factory.state_types["cluster" if key == CLUSTER else "job"], parted)
-
-
-@contextmanager
-def _no_collections() -> Iterator[None]:
-    """Whatever is made meanwhile lives on: to look for garbage among it again and again took a third of the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _read(adapter: TypeAdapter[Any], stored: bytes, whose: str, exclude: set[str] | None = None) -> Any:

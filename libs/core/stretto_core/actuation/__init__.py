@@ -5,6 +5,7 @@ carries the steps out against a backend and reports what it observed; every obse
 """
 
 from stretto_core.actuation.books import close_books
+from stretto_core.actuation.hot import ReplacementAsked, ReplacementDecided, ReplacementEnded
 from stretto_core.actuation.machine import ActuatorMachine
 from stretto_core.actuation.placement import UnownedColumns, claim, plan_moves
 from stretto_core.actuation.state import (
@@ -31,9 +32,6 @@ from stretto_core.actuation.state import (
     PodResized,
     PodStarted,
     Replacement,
-    ReplacementAsked,
-    ReplacementDecided,
-    ReplacementEnded,
     Server,
     ServersAsked,
     ServersChanged,

@@ -14,6 +14,7 @@ where the fresh one does not come, the hot one keeps the least share instead.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from stretto_core.actuation.state import (
@@ -23,9 +24,6 @@ from stretto_core.actuation.state import (
     MigrationCause,
     Pod,
     Replacement,
-    ReplacementAsked,
-    ReplacementDecided,
-    ReplacementEnded,
     Role,
 )
 from stretto_core.machine import Tick
@@ -46,6 +44,28 @@ READY_S = 180.0
 """nor is a fresh server that does not run by then"""
 
 Remedy = Literal["share", "replace"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacementDecided:
+    """Whether there is room for one server more than the plan says, to take the place of ``pod``."""
+
+    pod: str
+    granted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacementAsked:
+    """Another server would take the place of the hot one, if there is room for both."""
+
+    pod: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacementEnded:
+    """The job needs no room beyond its plan any more."""
+
+    pod: str
 
 
 class Hands(Protocol):

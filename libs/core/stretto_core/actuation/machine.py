@@ -386,7 +386,7 @@ class ActuatorMachine:
         s.ServersAsked: _asked,
         s.HotPsDetected: hot.detected,
         s.HotPsCleared: hot.cleared,
-        s.ReplacementDecided: hot.decided,
+        hot.ReplacementDecided: hot.decided,
         Tick: hot.time_passed,
         s.MigrationStarted: _migration_started,
         s.MigrationFinished: _migration_finished,

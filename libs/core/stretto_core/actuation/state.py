@@ -76,14 +76,6 @@ class HotPsCleared:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplacementDecided:
-    """Whether there is room for one server more than the plan says, to take the place of ``pod``."""
-
-    pod: str
-    granted: bool
-
-
-@dataclass(frozen=True, slots=True)
 class CheckpointRestored:
     """The parameter servers hold the parameters of a checkpoint, and the ledger went back with them."""
 
@@ -277,20 +269,6 @@ class ServersKnown:
     version: int
     plan_version: int
     servers: tuple[Server, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ReplacementAsked:
-    """Another server would take the place of the hot one, if there is room for both."""
-
-    pod: str
-
-
-@dataclass(frozen=True, slots=True)
-class ReplacementEnded:
-    """The job needs no room beyond its plan any more."""
-
-    pod: str
 
 
 @dataclass(frozen=True, slots=True)
