@@ -73,13 +73,15 @@ def snapshots(state: State, take: Callable[[Any, Any], Any]) -> dict[str, tuple[
         begun_us = now_us()
         # an export is a view of the live table: copied before the mutex is free, by NumPy, into memory that is in use
         # already, for what TensorFlow would allocate costs more than the copy
-        raw = ops.LookupTableExportV2(table_handle=handle, Tkeys=tf.int64, Tvalues=tf.float32)
+        with tf.control_dependencies([begun_us]):  # else it may be read when all is done
+            raw = ops.LookupTableExportV2(table_handle=handle, Tkeys=tf.int64, Tvalues=tf.float32)
         outputs = [tf.numpy_function(take, list(raw), tf.int64), *progress()]
         bucket_out = lock.release_all([held(begun_us, outputs), *outputs])
     with Locked(state, [ids, known]) as lock:
         begun_us = now_us()
         handles = [state.dense, *state.dense_slots]
-        outputs = [*(gather(h, ids) for h in handles), gather(state.seeded, ids, tf.int64)]
+        with tf.control_dependencies([begun_us]):
+            outputs = [*(gather(h, ids) for h in handles), gather(state.seeded, ids, tf.int64)]
         outputs += [ops.DeepCopy(x=read(state.state, tf.float32)), *progress()]
         slices_out = lock.release_all([held(begun_us, outputs), *outputs])
     return {"snapshot_bucket": ([bucket, known], bucket_out), "snapshot_slices": ([ids, known], slices_out)}
