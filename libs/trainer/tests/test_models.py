@@ -20,7 +20,6 @@ keras = pytest.importorskip("keras")
 
 from stretto.engine.layout import EMPTY_STORED, Layout  # noqa: E402
 from stretto.entry import instantiate, load  # noqa: E402
-from stretto.examples import criteo  # noqa: E402
 from stretto.examples.dcn import DCN  # noqa: E402
 from stretto.examples.wide_deep import WideDeep  # noqa: E402
 from stretto.examples.xdeepfm import XDeepFM  # noqa: E402
@@ -338,16 +337,6 @@ def test_entries_that_cannot_be_loaded(
 def test_embedding_dim_reaches_the_entry():
     assert load(ModelSpec(entry="stretto.examples.dcn:DCN", embedding_dim=24)).embedding_dim == 24
     assert instantiate(WideDeep, {"embedding_dim": 9}, 24).embedding_dim == 9
-
-
-def test_an_example_reads_no_faster_than_its_store_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    slept: list[float] = []
-    monkeypatch.setattr(criteo.time, "sleep", slept.append)
-    batch = WideDeep(categories=1000, samples_per_s=0.5).read(0, 50)
-    assert len(batch["label"]) == 50
-    assert 0 < slept.pop() <= 100
-    WideDeep(categories=1000).read(0, 50)
-    assert slept == [0.0]
 
 
 # --- data ----------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stretto import DataError, field_keys, hash_strings, hash_values
 from stretto.evaluate import auc
+from stretto.examples import criteo
 from stretto.readers import Batch, Reader
 from stretto.readers.arrow import Arrow
 from stretto.readers.criteo import CATEGORIES, INTEGERS, Criteo
@@ -289,3 +290,13 @@ def test_hashes_are_the_same_on_every_machine():
     assert hash_strings(["shoes", None, b"shoes"]).tolist() == [81638987045253, 0, 81638987045253]
     # the first output of SplitMix64 with seed 0, as published with it
     assert hash_values(np.array([0])).tolist() == [0xE220A8397B1DCDAF >> 16]
+
+
+def test_an_example_reads_no_faster_than_its_store_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(criteo.time, "sleep", slept.append)
+    batch = criteo.CriteoTask(categories=1000, samples_per_s=0.5).read(0, 50)
+    assert len(batch["label"]) == 50
+    assert 0 < slept.pop() <= 100
+    criteo.CriteoTask(categories=1000).read(0, 50)
+    assert slept == [0.0]
