@@ -15,6 +15,8 @@ class CliError(Exception):
     """
 
     status = 1
+    one_line = False
+    """told so also where programs read a document"""
 
     def __init__(self, text: str, errors: Sequence[dict[str, Any]] = (), count: int | None = None) -> None:
         self.text, self.errors = text, tuple(errors)

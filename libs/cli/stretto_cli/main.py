@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 from typer.core import TyperGroup
 
-from .commands import audit, chaos, cluster, data, demonstration, jobs, replaying, tracing, watching
+from .commands import audit, chaos, cluster, data, demonstration, jobs, replaying, tracing, watching, whatif
 from .errors import BadInput, CliError, of_system
 from .options import check_environment, complaints
 
@@ -48,7 +48,7 @@ class _Group(TyperGroup):
 
 
 def _told(error: CliError, as_json: bool) -> typer.Exit:
-    if as_json:
+    if as_json and not error.one_line:
         sys.stderr.write(json.dumps(error.document(), indent=2, ensure_ascii=False) + "\n")
     else:
         told = Text.assemble(("error:", "red"), " ", str(error))
@@ -90,6 +90,7 @@ tracing.register(app)
 replaying.register(app)
 demonstration.register(app)
 chaos.register(app)
+whatif.register(app)
 
 if __name__ == "__main__":
     app()

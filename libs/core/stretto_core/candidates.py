@@ -190,7 +190,7 @@ class CandidateProblem:
 
 
 class CandidateAlgorithm(Protocol):
-    """Entry points of group ``stretto.planners`` name callables of this shape; cheapest plan first."""
+    """Algorithms of the kind ``pareto``; cheapest plan first."""
 
     def __call__(self, problem: CandidateProblem) -> list[PricedPlan]: ...
 

@@ -86,7 +86,7 @@ class Selection:
 
 
 class SelectionAlgorithm(Protocol):
-    """Entry points of group ``stretto.arbiters`` name callables of this shape."""
+    """Algorithms of the kind ``select``."""
 
     def __call__(self, problem: SelectionProblem) -> Selection: ...
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from stretto_core.algorithms import SELECT
 from stretto_core.arbiter import ArbiterMachine
 from stretto_core.cluster import ArbiterState
 from stretto_runtime import Input, Meta, Service
+from stretto_runtime.planning import algorithm
 from stretto_wire import events
 from stretto_wire.base import Message
 
 from stretto_arbiter import handlers
-from stretto_arbiter.plugins import algorithm_named
 from stretto_arbiter.settings import ArbiterSettings
 
 
@@ -41,7 +42,7 @@ class Arbiter(Service):
 
     def __init__(self, settings: ArbiterSettings) -> None:
         super().__init__(settings)
-        self._algorithm = algorithm_named(settings.algorithm)
+        self._algorithm = algorithm(SELECT, settings.algorithm, "STRETTO_ARBITER_ALGORITHM")
 
     def machine(self, key: str, state: ArbiterState | None) -> ArbiterMachine:
         return ArbiterMachine(state, self.settings.machine(), self._algorithm, self.settings.algorithm)

@@ -21,7 +21,7 @@ class ArbiterSettings(Settings):
     journal_ttl_s: int = Field(7 * 86400, ge=3600, description="life of its ticks: decisions can be replayed so long")
     cpu_cores: float = Field(default_factory=lambda: float(os.cpu_count() or 1), gt=0, description="of the cluster")
     memory_bytes: int = Field(default_factory=machine_memory_bytes, ge=2**20, description="of the cluster")
-    algorithm: str = Field("weighted-greedy", description="an entry point of the group stretto.arbiters")
+    algorithm: str = Field("weighted-greedy", description="as `stretto whatif algorithms` lists them")
     objective: str = Field("efficiency", pattern="^(efficiency|gain)$", description="Eq. 12's, or throughput gain")
     rho: float = Field(2.5, ge=-20, le=20, description="Eq. 14: > 0 prefers jobs that finish soon")
     gain_fraction_min: float = Field(0.10, ge=0, le=10, description="hysteresis, beyond the prediction's error")

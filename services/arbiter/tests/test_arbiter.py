@@ -9,13 +9,11 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 from stretto_arbiter import handlers
-from stretto_arbiter.plugins import algorithm_named
 from stretto_arbiter.service import Arbiter
 from stretto_arbiter.settings import ArbiterSettings
 from stretto_core import jobs
 from stretto_core.cluster import ArbiterState
 from stretto_core.machine import Tick
-from stretto_core.selection import weighted_greedy
 from stretto_core.types import GIB
 from stretto_runtime import Meta, SettingsFault
 from stretto_runtime.machines import CLUSTER, Machines
@@ -171,9 +169,8 @@ def test_events_of_unknown_jobs_change_nothing() -> None:
 
 
 def test_algorithms_are_chosen_by_name_and_unknown_ones_refused() -> None:
-    assert algorithm_named("weighted-greedy") is weighted_greedy
-    with pytest.raises(SettingsFault, match=r"auction.*known are weighted-greedy"):
-        algorithm_named("auction")
+    with pytest.raises(SettingsFault, match=r"STRETTO_ARBITER_ALGORITHM='auction'.*installed.*are.*weighted-greedy"):
+        Arbiter(ArbiterSettings(algorithm="auction"))
 
 
 def test_settings_come_from_the_environment_under_the_service_s_name() -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from stretto_core.algorithms import PARETO
 from stretto_core.history import HistoryMachine, HistoryState
 from stretto_core.planner import PlanMachine, PlanState
 from stretto_runtime import Input, Meta, Service
+from stretto_runtime.planning import algorithm
 from stretto_wire import events
 from stretto_wire.base import Message
 
 from stretto_planner import handlers
-from stretto_planner.plugins import algorithm_named
 from stretto_planner.settings import PlannerSettings
 
 CLUSTER = "_"
@@ -42,7 +43,7 @@ class Planner(Service):
 
     def __init__(self, settings: PlannerSettings) -> None:
         super().__init__(settings)
-        self._algorithm = algorithm_named(settings.algorithm)
+        self._algorithm = algorithm(PARETO, settings.algorithm, "STRETTO_PLANNER_ALGORITHM")
 
     def machine(self, key: str, state: Any) -> PlanMachine | HistoryMachine:
         if key == CLUSTER:

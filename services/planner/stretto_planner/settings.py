@@ -26,7 +26,7 @@ class PlannerSettings(Settings):
 
     cpu_cores: float = Field(default_factory=lambda: float(os.cpu_count() or 1), gt=0, description="of the cluster")
     memory_bytes: int = Field(default_factory=machine_memory_bytes, ge=2**20, description="of the cluster")
-    algorithm: str = Field("exact", description="an entry point of the group stretto.planners")
+    algorithm: str = Field("exact", description="as `stretto whatif algorithms` lists them")
     cold_start_cpu_cores: float = Field(1.0, gt=0, le=1024, description="of one pod of the first plan without history")
     cold_start_worker_memory_bytes: int = Field(2 * GIB, ge=2**20)
     cold_start_ps_memory_bytes: int = Field(2 * GIB, ge=2**20)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from stretto_core import jobs
+from stretto_core.algorithms import PARETO
 from stretto_core.candidates import CandidateProblem, Comparison, Overheads, exact_front, grid_within, weigh
 from stretto_core.fitter import FitMachine
 from stretto_core.fitting import fit
@@ -17,7 +18,6 @@ from stretto_core.throughput import Configuration, Measurement
 from stretto_core.types import GIB, JobLimits, Plan, Prices, Resources
 from stretto_core.warmstart import PastJob, SimilarJob
 from stretto_planner import handlers
-from stretto_planner.plugins import algorithm_named
 from stretto_planner.service import Planner
 from stretto_planner.settings import PlannerSettings
 from stretto_runtime import Meta, SettingsFault
@@ -76,9 +76,8 @@ def test_one_machine_per_job_and_one_for_the_cluster() -> None:
 
 
 def test_algorithms_are_chosen_by_name_and_unknown_ones_refused() -> None:
-    assert algorithm_named("exact") is exact_front
-    with pytest.raises(SettingsFault, match=r"simulated-annealing.*known are exact, nsga2"):
-        algorithm_named("simulated-annealing")
+    with pytest.raises(SettingsFault, match=r"STRETTO_PLANNER_ALGORITHM='annealing'.*installed.*are exact, nsga2"):
+        Planner(PlannerSettings(algorithm="annealing"))
 
 
 def test_pymoo_is_imported_only_when_it_is_chosen() -> None:
@@ -124,7 +123,7 @@ def test_candidates_survive_the_wire_well_enough_to_be_sent_on(problem: Candidat
 
 @pytest.mark.slow
 def test_nsga2_finds_much_of_the_exact_front_and_nothing_beyond_it(problem: CandidateProblem) -> None:
-    nsga2 = algorithm_named("nsga2")
+    nsga2 = PARETO.named("nsga2")
     found, exact = nsga2(problem), exact_front(problem)
     assert found == nsga2(problem), "a seed decides"
     assert len(found) > 10

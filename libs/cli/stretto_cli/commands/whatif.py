@@ -1,0 +1,31 @@
+"""Ask for a decision offline: for capacity planning, for a notebook, for a bug report."""
+
+from __future__ import annotations
+
+import typer
+
+from ..options import Output, OutputOption, answer, example
+from ..render import table
+from ..whatif import KINDS, pareto
+
+GROUP = typer.Typer(no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group of commands."""
+    GROUP.command(epilog=example("stretto whatif algorithms -o json"))(algorithms)
+    GROUP.command(epilog=example("stretto whatif pareto model.json"))(pareto.pareto)
+    app.add_typer(GROUP, name="whatif", rich_help_panel="Decisions", help="Ask for any decision offline, on files.")
+
+
+def algorithms(output: OutputOption = Output.TABLE) -> None:
+    """List what --algorithm can name, plug-ins included; the first of each line is the default."""
+    found = {kind.name: kind.names() for kind in KINDS}
+
+    def shown() -> object:
+        made = table("decision", "algorithms", wrapped="algorithms")
+        for kind, names in found.items():
+            made.add_row(kind, ", ".join(names) or "–")
+        return made
+
+    answer(output, found, shown)

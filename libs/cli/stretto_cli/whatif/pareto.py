@@ -1,0 +1,119 @@
+"""`stretto whatif pareto`: the plans of which none is both cheaper and faster (DLRover-RM Eq. 7-9)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from pydantic import Field
+from rich.console import RenderableType
+from stretto_core.algorithms import PARETO
+from stretto_core.candidates import CandidateProblem, Grid, PricedPlan
+from stretto_core.throughput import FittedModel
+from stretto_core.types import Prices
+
+from ..options import Output, OutputOption, answer
+from ..render import table
+from .reading import AlgorithmOption, Count, FileArgument, Given, NotNegative, Positive, document, refuse
+from .solving import algorithm, solved
+
+PLANS_MAX = 20_000_000
+"""that fit into memory at once: some 100 bytes each"""
+
+
+class Coefficients(Given):
+    """Of the paper's form (Eq. 1-6)."""
+
+    alpha_grad: NotNegative
+    alpha_upd: NotNegative
+    alpha_sync: NotNegative
+    alpha_emb: NotNegative
+    constant: NotNegative
+
+
+class Ranges(Given):
+    """Inclusive ranges of whole numbers."""
+
+    workers: list[Count] = Field(min_length=2, max_length=2)
+    ps: list[Count] = Field(min_length=2, max_length=2)
+    worker_cpu: list[Count] = Field(min_length=2, max_length=2)
+    ps_cpu: list[Count] = Field(min_length=2, max_length=2)
+
+
+class Model(Given):
+    """A job's model, its constants, and the plans to look at."""
+
+    coefficients: Coefficients
+    batch_size: Count
+    param_mb: NotNegative
+    bandwidth_mb_s: Positive
+    embedding_dim: NotNegative
+    grid: Ranges
+    cpu_core_price: Positive
+
+
+def pareto(file: FileArgument, name: AlgorithmOption = PARETO.default, output: OutputOption = Output.TABLE) -> None:
+    """List the plans of which no other is both cheaper and faster, cheapest first."""
+    problem = problem_of(document(file, Model))
+    front, solve_s = solved(algorithm(PARETO, name), problem)
+    points = [_point(priced) for priced in front]
+    answer(output, {"points": points, "solve_s": solve_s}, lambda: _shown(points))
+
+
+def problem_of(model: Model) -> CandidateProblem:
+    """As the core asks it. Eq. 4's M/B and Eq. 5's D are constants here: they go into the coefficients."""
+    given = model.coefficients
+    folded = {
+        "alpha_grad": given.alpha_grad,
+        "alpha_upd": given.alpha_upd,
+        "alpha_sync": given.alpha_sync * model.param_mb / model.bandwidth_mb_s,
+        "alpha_emb": given.alpha_emb * model.embedding_dim,
+        "constant": given.constant,
+    }
+    if not any(folded.values()):
+        refuse("coefficients", given.model_dump(), "one above 0, so that a step takes time")
+    axes = {name: _axis(model.grid, name) for name in Ranges.model_fields}
+    plans = math.prod(map(len, axes.values()))
+    if plans > PLANS_MAX:
+        refuse("grid", f"{plans} plans", f"at most {PLANS_MAX}; narrow a range")
+    grid = Grid(
+        workers=tuple(axes["workers"]),
+        ps=tuple(axes["ps"]),
+        worker_cpu_cores=tuple(map(float, axes["worker_cpu"])),
+        ps_cpu_cores=tuple(map(float, axes["ps_cpu"])),
+        worker_memory_bytes=1,
+        ps_memory_bytes=(1,) * len(axes["ps"]),
+    )
+    return CandidateProblem(_certain(folded), model.batch_size, grid, Prices(model.cpu_core_price, 0.0))
+
+
+def _axis(ranges: Ranges, name: str) -> range:
+    low, high = getattr(ranges, name)
+    if low > high:
+        refuse(f"grid.{name}", [low, high], "the lower end first")
+    return range(low, high + 1)
+
+
+def _certain(coefficients: dict[str, float]) -> FittedModel:
+    """A model that is given, not fitted: nothing about it is uncertain."""
+    nothing = tuple((0.0,) * len(coefficients) for _ in coefficients)
+    return FittedModel("paper", coefficients, nothing, 0.0, 1.0, 0.0, (), ())
+
+
+def _point(priced: PricedPlan) -> dict[str, Any]:
+    plan = priced.plan
+    return {
+        "workers": plan.workers,
+        "ps": plan.ps,
+        "worker_cpu": round(plan.worker_cpu_cores),
+        "ps_cpu": round(plan.ps_cpu_cores),
+        "cost_per_hour": priced.cost_per_hour,
+        "throughput": priced.throughput,
+    }
+
+
+def _shown(points: list[dict[str, Any]]) -> RenderableType:
+    made = table(*points[0], right=tuple(points[0]))
+    for point in points:
+        made.add_row(*(f"{value:.4g}" if isinstance(value, float) else str(value) for value in point.values()))
+    return made

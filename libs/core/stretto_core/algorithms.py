@@ -1,0 +1,68 @@
+"""Algorithms by name: entry points, our own among them, loaded only when chosen.
+
+A package adds one by an entry point in the group of its kind, ``stretto.<kind>`` (blanks as ``-``); what the callable
+gets and returns, the kind's protocol says. Services, simulator and ``stretto whatif`` choose from the same names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any
+
+from stretto_core.machine import CoreError
+
+
+class AlgorithmError(CoreError):
+    """No algorithm of that name can be had; says which there are, or what the chosen one lacks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A decision that can be made in several ways. ``default`` is the name of the one to use unless told otherwise."""
+
+    name: str
+    default: str
+
+    @property
+    def group(self) -> str:
+        """Of the entry points."""
+        return "stretto." + self.name.replace(" ", "-")
+
+    def names(self) -> list[str]:
+        """What is installed, the default first."""
+        return sorted(entry_points(group=self.group).names, key=lambda name: (name != self.default, name))
+
+    def named(self, name: str) -> Any:
+        """The callable of that name.
+
+        Raises:
+            AlgorithmError: it is not installed, or one of the packages that it needs is not.
+        """
+        found = entry_points(group=self.group, name=name)
+        if not found:
+            raise AlgorithmError(f"algorithm is {name!r}; installed for {self.name} are {', '.join(self.names())}")
+        point = next(iter(found))
+        try:
+            return point.load()
+        except ImportError as error:
+            package = point.dist.name if point.dist else point.module
+            raise AlgorithmError(
+                f"algorithm {name!r} of {package} cannot be loaded: {error}; install what it needs"
+            ) from error
+
+
+FIT = Kind("fit", "robust")
+PARETO = Kind("pareto", "exact")
+SELECT = Kind("select", "exact")
+ALLOCATE = Kind("allocate", "certified")
+PLACE = Kind("place", "exact")
+MEMORY = Kind("memory", "growth")
+SIMULATE_ALLOCATION = Kind("simulate allocation", "certified")
+SIMULATE_DATA_WORKERS = Kind("simulate data-workers", "srtf")
+SIMULATE_CLUSTER = Kind("simulate cluster", "stretto")
+
+KINDS = (
+    ALLOCATE, PLACE, SELECT, PARETO, FIT, MEMORY,
+    SIMULATE_ALLOCATION, SIMULATE_DATA_WORKERS, SIMULATE_CLUSTER,
+)  # fmt: skip
