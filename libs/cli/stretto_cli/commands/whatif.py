@@ -6,7 +6,7 @@ import typer
 
 from ..options import Output, OutputOption, answer, example
 from ..render import table
-from ..whatif import KINDS, pareto
+from ..whatif import KINDS, pareto, place
 
 GROUP = typer.Typer(no_args_is_help=True)
 
@@ -15,6 +15,7 @@ def register(app: typer.Typer) -> None:
     """Add the group of commands."""
     GROUP.command(epilog=example("stretto whatif algorithms -o json"))(algorithms)
     GROUP.command(epilog=example("stretto whatif pareto model.json"))(pareto.pareto)
+    GROUP.command(epilog=example("stretto whatif place layers.json"))(place.place)
     app.add_typer(GROUP, name="whatif", rich_help_panel="Decisions", help="Ask for any decision offline, on files.")
 
 

@@ -1,0 +1,126 @@
+"""`stretto whatif place`: which layer runs on which type of device, and on how many units (HeterPS)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+from rich.console import Group, RenderableType
+from stretto_core.algorithms import PLACE
+from stretto_core.placement import DeviceType, Placement, PlacementProblem
+from stretto_core.placement import Layer as ProfiledLayer
+
+from ..options import Output, OutputOption, answer
+from ..render import table
+from .reading import AlgorithmOption, FileArgument, Given, NotNegative, Positive, Share, document, once, refuse
+from .solving import algorithm, gap_to_lower, solved
+
+
+class Type(Given):
+    """A type of device; no ``limit``: any number of units."""
+
+    name: Annotated[str, Field(min_length=1)]
+    price_per_hour: NotNegative
+    limit: Annotated[int, Field(ge=0)] | None = None
+
+
+class Layer(Given):
+    """A layer's profile: one value per type in every list."""
+
+    name: str
+    kind: str = ""
+    compute_s: list[NotNegative]
+    parallel_fraction: list[Share]
+    transfer_s: list[NotNegative]
+    transfer_parallel_fraction: list[Share]
+    input_bytes: NotNegative = 0.0
+    weight_bytes: NotNegative = 0.0
+
+
+class Layers(Given):
+    """A model's layers and the devices that there are."""
+
+    profile_batch: Positive
+    throughput_limit: Positive
+    samples: Positive
+    types: list[Type] = Field(min_length=1)
+    layers: list[Layer] = Field(min_length=1)
+
+
+PER_TYPE = ("compute_s", "parallel_fraction", "transfer_s", "transfer_parallel_fraction")
+
+
+def place(file: FileArgument, name: AlgorithmOption = PLACE.default, output: OutputOption = Output.TABLE) -> None:
+    """Place the layers of a model on types of devices: the cheapest way to reach a throughput."""
+    problem = problem_of(document(file, Layers))
+    found, solve_s = solved(algorithm(PLACE, name), problem)
+    told = told_of(problem, found, solve_s)
+    answer(output, told, lambda: _shown(told, problem))
+
+
+def problem_of(given: Layers) -> PlacementProblem:
+    """As the core asks it."""
+    once((kind.name for kind in given.types), "types.name")
+    once((layer.name for layer in given.layers), "layers.name")
+    for index, layer in enumerate(given.layers):
+        for field in PER_TYPE:
+            values = getattr(layer, field)
+            if len(values) != len(given.types):
+                refuse(f"layers[{index}].{field}", values, f"{len(given.types)} values, one for each type")
+    types = tuple(DeviceType(kind.name, kind.price_per_hour, kind.limit) for kind in given.types)
+    layers = tuple(
+        ProfiledLayer(
+            layer.name,
+            layer.kind,
+            *(tuple(getattr(layer, field)) for field in PER_TYPE),
+            input_bytes=layer.input_bytes,
+            weight_bytes=layer.weight_bytes,
+        )
+        for layer in given.layers
+    )
+    return PlacementProblem(layers, types, given.profile_batch, given.throughput_limit, given.samples)
+
+
+def told_of(problem: PlacementProblem, found: Placement | None, solve_s: float) -> dict[str, Any]:
+    """The answer as a document."""
+    if found is None:
+        reason = f"no placement that was looked at reaches {problem.throughput_limit:g} samples/s within the limits"
+        return {"feasible": False, "reason": reason, "solve_s": solve_s}
+    stages = [
+        {
+            "type": problem.types[stage.type].name,
+            "first_layer": stage.first,
+            "last_layer": stage.last,
+            "units": stage.units,
+        }
+        for stage in found.stages
+    ]
+    return {
+        "feasible": True,
+        "stages": stages,
+        "throughput": found.throughput,
+        "cost": found.cost,
+        "bound": found.bound,
+        "optimal": found.optimal,
+        "solve_s": solve_s,
+    }
+
+
+def _shown(told: dict[str, Any], problem: PlacementProblem) -> RenderableType:
+    if not told["feasible"]:
+        return f"not feasible: {told['reason']}"
+    made = table("layers", "type", "units", "$/h", right=("units", "$/h"))
+    prices = {kind.name: kind.price_per_hour for kind in problem.types}
+    for stage in told["stages"]:
+        first, last = (problem.layers[stage[end]].name for end in ("first_layer", "last_layer"))
+        layers = first if first == last else f"{first} … {last}"
+        hourly = stage["units"] * prices[stage["type"]]
+        made.add_row(layers, stage["type"], str(stage["units"]), f"{hourly:.2f}")
+    proof = "no bound is known"
+    if told["optimal"]:
+        proof = "proven to be the least"
+    elif told["bound"] is not None:
+        proof = f"at most {gap_to_lower(told['cost'], told['bound']):.2%} above the least"
+    return Group(
+        made, f"{told['throughput']:,.0f} samples/s for {told['cost']:.2f} in all, {proof}; {told['solve_s']:.3f} s"
+    )
