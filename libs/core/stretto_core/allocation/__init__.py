@@ -1,0 +1,1 @@
+"""Nodes for elastic jobs over the steps ahead (ModelArts)."""
