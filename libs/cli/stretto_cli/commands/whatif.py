@@ -6,7 +6,7 @@ import typer
 
 from ..options import Output, OutputOption, answer, example
 from ..render import table
-from ..whatif import KINDS, pareto, place
+from ..whatif import KINDS, allocate, pareto, place
 
 GROUP = typer.Typer(no_args_is_help=True)
 
@@ -14,6 +14,7 @@ GROUP = typer.Typer(no_args_is_help=True)
 def register(app: typer.Typer) -> None:
     """Add the group of commands."""
     GROUP.command(epilog=example("stretto whatif algorithms -o json"))(algorithms)
+    GROUP.command(epilog=example("stretto whatif allocate instance.json"))(allocate.allocate)
     GROUP.command(epilog=example("stretto whatif pareto model.json"))(pareto.pareto)
     GROUP.command(epilog=example("stretto whatif place layers.json"))(place.place)
     app.add_typer(GROUP, name="whatif", rich_help_panel="Decisions", help="Ask for any decision offline, on files.")

@@ -26,7 +26,7 @@ SETTLED = 2e-4
 def certified(problem: AllocationProblem) -> Allocation:
     """A plan within a fraction of a per cent of the optimum, and the bound that shows it."""
     if not problem.jobs:
-        return Allocation(np.zeros((0, problem.steps), dtype=np.int64), 0.0, 0.0)
+        return Allocation.none(problem)
     count, prices, width = len(problem.jobs), _first_prices(problem), 0.5
     if count > 2 * SAMPLE:
         sample = Responses(problem, np.linspace(0, count - 1, SAMPLE).astype(np.int64))
@@ -45,7 +45,7 @@ def _first_prices(problem: AllocationProblem) -> Floats:
     share = max(problem.nodes / len(problem.jobs), 1.0)
     marginal = problem.speed(2 * share) - problem.speed(share)
     typical = problem.step_hours * marginal / share / float(np.median(demand))
-    return typical * np.arange(problem.steps, 0, -1)
+    return typical * np.arange(problem.steps, 0, -1, dtype=np.float64)
 
 
 @dataclass(slots=True)

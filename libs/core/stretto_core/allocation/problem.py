@@ -110,6 +110,11 @@ class Allocation:
         objective = math.fsum(problem.value(plan))
         return Allocation(plan, objective, max(bound, objective))
 
+    @staticmethod
+    def none(problem: AllocationProblem) -> Allocation:
+        """For no jobs."""
+        return Allocation(np.zeros((0, problem.steps), dtype=np.int64), 0.0, 0.0)
+
     def first(self, problem: AllocationProblem) -> dict[str, int]:
         """What is to be done now: the nodes of each job in the first step."""
         return {job.id: int(nodes) for job, nodes in zip(problem.jobs, self.plan[:, 0], strict=True)}

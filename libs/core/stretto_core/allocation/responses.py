@@ -11,6 +11,7 @@ from functools import lru_cache
 from itertools import combinations_with_replacement
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stretto_core.allocation.problem import AllocationProblem, Floats, Ints
 
@@ -64,14 +65,12 @@ class Responses:
 
     def _served(self, block: slice) -> list[Floats]:
         """Share of the demand by [state, job], for each number of steps passed."""
-        return [
-            np.minimum((counts @ self._speeds)[:, None] / self._demand[block], 1.0) for counts, _ in self._states
-        ]
+        return [np.minimum((counts @ self._speeds)[:, None] / self._demand[block], 1.0) for counts, _ in self._states]
 
     def _block(self, prices: Floats, served: list[Floats], barred: Floats) -> tuple[float, Ints]:
         steps, jobs = len(prices), barred.shape[1]
         best = np.zeros((len(self._states[steps][0]), jobs))  # what can still be had, by [state, job]
-        chosen: list[Ints] = []
+        chosen: list[NDArray[np.int8]] = []
         for step in range(steps - 1, -1, -1):
             worth = served[step + 1] + best
             after = self._states[step][1]

@@ -1,0 +1,95 @@
+"""`stretto whatif allocate`: how many nodes each elastic job gets in the steps ahead (ModelArts)."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any
+
+from pydantic import Field
+from rich.console import Group, RenderableType
+from stretto_core.algorithms import ALLOCATE
+from stretto_core.allocation import Allocation, AllocationProblem, ElasticJob
+from stretto_core.allocation.certified import certified
+
+from ..options import Output, OutputOption, answer
+from ..render import table
+from .reading import AlgorithmOption, Count, FileArgument, Given, NotNegative, Positive, document, once, refuse
+from .solving import algorithm, gap_to_upper, solved
+
+Whole = Annotated[int, Field(ge=0)]
+SHOWN_JOBS = 40
+
+
+class Job(Given):
+    """An elastic job; the last two fields are what ``greedy`` looks at."""
+
+    id: Annotated[str, Field(min_length=1)]
+    demand_node_hours: Positive
+    min_nodes: Whole
+    max_nodes: Whole
+    current_nodes: Whole = 0
+    trained_s: NotNegative = 0.0
+
+
+class Instance(Given):
+    """The pool, the steps ahead, and the jobs in the order of their submission."""
+
+    nodes: Whole
+    steps: Count
+    step_hours: Positive
+    sizes: list[Count] = Field(min_length=1)
+    doubling_efficiency: Annotated[float, Field(gt=0, le=1)]
+    jobs: list[Job]
+
+
+def allocate(file: FileArgument, name: AlgorithmOption = ALLOCATE.default, output: OutputOption = Output.TABLE) -> None:
+    """Share a pool of nodes between elastic jobs over the steps ahead."""
+    problem = problem_of(document(file, Instance))
+    solve = algorithm(ALLOCATE, name)
+    if reason := problem.infeasible():
+        told: dict[str, Any] = {"feasible": False, "reason": reason}
+    else:
+        found, solve_s = solved(solve, problem)
+        told = told_of(problem, found, solve_s)
+    answer(output, told, lambda: _shown(told))
+
+
+def problem_of(given: Instance) -> AllocationProblem:
+    """As the core asks it."""
+    once((job.id for job in given.jobs), "jobs.id")
+    if len(set(given.sizes)) < len(given.sizes):
+        refuse("sizes", given.sizes, "every size once")
+    for index, job in enumerate(given.jobs):
+        if job.min_nodes > job.max_nodes:
+            refuse(f"jobs[{index}].min_nodes", job.min_nodes, f"at most max_nodes, {job.max_nodes}")
+    jobs = tuple(ElasticJob(**job.model_dump(include=set(Job.model_fields))) for job in given.jobs)
+    return AllocationProblem(
+        jobs, given.nodes, given.steps, given.step_hours, tuple(given.sizes), given.doubling_efficiency
+    )
+
+
+def told_of(problem: AllocationProblem, found: Allocation, solve_s: float) -> dict[str, Any]:
+    """The answer as a document; an allocator without a bound of its own is held against the certified one's."""
+    bound = found.bound if math.isfinite(found.bound) else max(certified(problem).bound, found.objective)
+    return {
+        "feasible": True,
+        "nodes": found.first(problem),
+        "plan": {job.id: [int(n) for n in row] for job, row in zip(problem.jobs, found.plan, strict=True)},
+        "objective": found.objective,
+        "bound": bound,
+        "gap": gap_to_upper(found.objective, bound),
+        "solve_s": solve_s,
+    }
+
+
+def _shown(told: dict[str, Any]) -> RenderableType:
+    if not told["feasible"]:
+        return f"not feasible: {told['reason']}"
+    made = table("job", "nodes now", "then", right=("nodes now",))
+    plans = list(told["plan"].items())
+    for job, sizes in plans[:SHOWN_JOBS]:
+        made.add_row(job, str(sizes[0]), " ".join(map(str, sizes[1:])))
+    if len(plans) > SHOWN_JOBS:
+        made.add_row(f"… and {len(plans) - SHOWN_JOBS} more", "", "")
+    said = f"objective {told['objective']:.4f}, at most {told['gap']:.3%} below the best; {told['solve_s']:.3f} s"
+    return Group(made, said)
