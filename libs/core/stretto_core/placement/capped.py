@@ -133,7 +133,6 @@ def _searched(
             found.assignment = list(assignment)
             found.met.append(assignment)
             return found
-        found.steps += 1
         after = priced.weight[first, first:] + reduced
         least = after + priced.path.rest[first + 1 :] - worth
         if before >= 0:
@@ -149,6 +148,7 @@ def _searched(
             total = spent + float(weight[first, last, kind])
             promised = total if last + 1 == layers else max(float(least[at, kind]), bound)
             if promised < enough:
+                found.steps += 1
                 stages = (*assignment, *(int(kind),) * (last + 1 - first))
                 heapq.heappush(
                     waiting,
