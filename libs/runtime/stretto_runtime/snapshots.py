@@ -95,19 +95,20 @@ class Document:
 
     def _part(self, subject: str, now: bytes | None, before: bytes | None) -> Output:
         sizes = [None if part is None else len(part) for part in (now, before)]
-        data = json.dumps([self.seq, *sizes]).encode() + b"\n" + (now or b"") + (before or b"")
+        data = json.dumps([self.seq, self.version, *sizes]).encode() + b"\n" + (now or b"") + (before or b"")
         return Output(subject, data)
 
     def take_part(self, name: str, data: bytes) -> None:
         """Add a part as it is in the bucket, as far as it is of this document's time."""
         head, _, rest = data.partition(b"\n")
-        seq, size, size_before = json.loads(head)
+        seq, version, size, size_before = json.loads(head)
         now = None if size is None else rest[:size]
         before = None if size_before is None else rest[size or 0 :]
-        holds = now if seq <= self.seq else before
+        newer = (seq, version) > (self.seq, self.version)  # a migration writes anew what no input has changed
+        holds = before if newer else now
         if holds is not None:
             self.parts[name] = holds
-        if seq > self.seq:
+        if newer:
             self.unsaved[name] = before
         elif holds is None:
             self.gone.add(name)
