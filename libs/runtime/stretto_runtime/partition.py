@@ -115,13 +115,14 @@ class Partition:
         loaded = await snapshots.load(fence.seq)
         if left_after is None:
             loaded = await finish(shell, self.number, loaded, snapshots, fence)
-        self.machines = machines = Machines(service)
+        machines = Machines(service)
         try:
-            machines.load(loaded.documents)
+            await machines.load_in_thread(loaded.documents)
         except Refusal:
             if left_after is not None:
                 await snapshots.mark(loaded.cursor, 0, clean=True)  # we have begun nothing either
             raise
+        self.machines = machines
         published = await published_ids(shell.bus, service.name, self.number, loaded.cursor.out_seq + 1, fence.seq)
         writer = Writer(shell.bus, fence, self.wake)
         subject = f"journal.{service.name}.{self.number}"

@@ -53,7 +53,7 @@ async def finish(shell: Shell, number: int, loaded: Loaded, snapshots: Snapshots
     writer = _Comparing(shell.bus, fence, await _unfinished(shell.bus, service.name, number, loaded, fence), number)
     documents = dict(loaded.documents)
     coming = deque(pending[1:])
-    handling = _handling(shell, number, pending[0], documents, writer, fence)
+    handling = await _handling(shell, number, pending[0], documents, writer, fence)
     # with our fence among them, whichever server answers has all that came before it
     filters = [*shell.routes.filters(number), fence.subject]
     async for stored in scan(shell.bus, EVENTS, filters, cursor.seq + 1, fence.seq):
@@ -63,7 +63,7 @@ async def finish(shell: Shell, number: int, loaded: Loaded, snapshots: Snapshots
             continue
         while coming and coming[0].seq < stored.seq:
             documents |= handling.machines.documents(sorted(handling.machines.slots))
-            handling = _handling(shell, number, coming.popleft(), documents, writer, fence)
+            handling = await _handling(shell, number, coming.popleft(), documents, writer, fence)
         await handling.handle(stored)
     writer.finish()
     await writer.drain()
@@ -78,15 +78,15 @@ async def check_snapshots(bus: Bus, service: Service) -> None:
     """Before anything is taken: whether this code can continue everything that is saved. Raises Refusal."""
     snaps = await read(bus, STATE, [f"{STATE_PREFIX}snap.{service.name}.>"], deliver_policy="last_per_subject")
     for (_, key), document in documents_of(snaps).items():
-        Machines(service).load({key: document})
+        await Machines(service).load_in_thread({key: document})
 
 
-def _handling(
+async def _handling(
     shell: Shell, number: int, era: Era, documents: dict[str, Document], writer: Writer, fence: Fence
 ) -> Handling:
     then = era.service(shell.service) or shell.service
     machines = Machines(then)
-    machines.load(documents)
+    await machines.load_in_thread(documents)
     return Handling(replace(shell, service=then), number, machines, writer, set(), fence.seq, 1)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import threading
 from typing import Any
 
 import pytest
@@ -44,6 +47,23 @@ def test_events_that_raise_leave_no_trace_even_across_snapshots(steps: list[tupl
         assert (state.count, state.total) == (len(good), sum(good))
     else:
         assert "a" not in machines.slots
+
+
+async def test_the_loop_goes_on_while_machines_are_loaded() -> None:
+    """A leader of two thousand jobs was deaf to its server for most of a second."""
+    heard = [threading.Event(), threading.Event()]
+
+    class Patient(Factory):
+        def machine(self, key: str, state: Any) -> Counter:
+            assert all(event.wait(5) for event in heard), "nothing else was done meanwhile"
+            return Counter(state)
+
+    for event in heard:
+        asyncio.get_running_loop().call_soon(event.set)
+    two = [Machines(Patient()), Machines(Patient())]
+    await asyncio.gather(*(machines.load_in_thread({"a": Document(1, 1, b"{}")}) for machines in two))
+    assert [machines.slots["a"].machine.state for machines in two] == [CountState(), CountState()]
+    assert gc.isenabled()
 
 
 def test_a_machine_of_a_large_state_is_rebuilt_from_what_was_saved() -> None:
