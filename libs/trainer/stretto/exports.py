@@ -30,7 +30,7 @@ import redis
 
 from .engine import Control, Exported, export_image, image_bytes, load_image
 from .errors import CheckpointError
-from .images import ImageWriter, MemoryWriter, Part, ReadRange, open_image, verified
+from .images import ImageWriter, Part, ReadRange, open_image, verified
 
 log = logging.getLogger("stretto.exports")
 
@@ -106,8 +106,8 @@ class Exports:
             try:
                 with contextlib.ExitStack() as undo:
                     file = undo.enter_context(_reserved(path) if path else self._on_disk())
-                    writer = MemoryWriter(file) if path else ImageWriter(file)
-                    image = export_image(self._control, writer)
+                    writer = ImageWriter(file, os.fstat(file.fileno()).st_size) if path else ImageWriter(file)
+                    image = export_image(self._control, writer.append)
                     size, digest = writer.finish(image.manifest)
                     file.truncate(size)
                     undo.pop_all()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import mmap
+import math
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -20,8 +20,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from .engine.checkpoint import PsImage
-from .engine.layout import U8, BlockChecksum, block_checksum
-from .engine.memory import aligned_zeros, touch
+from .engine.layout import BlockChecksum, block_checksum
 from .errors import CheckpointError, ImageDamaged
 
 _MAGIC = b"STRETTO3"
@@ -63,28 +62,22 @@ class Part:
 
 
 class ImageWriter:
-    """Writes an image from its beginning to its end; nothing of it stays in this process."""
+    """Writes an image from its beginning to its end; nothing of it stays in this process.
 
-    def __init__(self, file: BinaryIO) -> None:
+    ``room_bytes``: the file has no more, and must not grow: in memory, this process would pay for it. Raises OSError.
+    """
+
+    def __init__(self, file: BinaryIO, room_bytes: float = math.inf) -> None:
         self._file = file
+        self._room_bytes = room_bytes
         self._size = 0
-        self._buffer: U8 = np.zeros(0, np.uint8)
         self.append(memoryview(_MAGIC.ljust(_BEGIN, b"\0")))
 
     def append(self, data: memoryview) -> None:
+        if self._size + len(data) > self._room_bytes:
+            raise OSError(errno.ENOSPC, f"more than the {self._room_bytes} bytes that were reserved")
         self._file.write(data)
         self._size += len(data)
-
-    def room(self, size_bytes: int) -> U8:
-        """Memory, in use already, to lay the next bytes in."""
-        if len(self._buffer) < size_bytes:
-            self._buffer = np.zeros(0, np.uint8)
-            self._buffer = aligned_zeros((1, size_bytes), np.uint8)[0]
-        return self._buffer
-
-    def laid(self, size_bytes: int) -> None:
-        """So many bytes of ``room`` are what comes next; it is not valid afterwards."""
-        self.append(self._buffer[:size_bytes].data)
 
     def finish(self, manifest: dict[str, Any]) -> tuple[int, str]:
         """(bytes of the whole file, SHA-256 of the description)."""
@@ -92,38 +85,6 @@ class ImageWriter:
         self.append(memoryview(description + struct.pack("<Q", len(description)) + _MAGIC))
         self._file.flush()
         return self._size, hashlib.sha256(description).hexdigest()
-
-
-class MemoryWriter(ImageWriter):
-    """The same into a file whose bytes are all there, in memory: what is laid in ``room`` is written.
-
-    A hole would take memory of this process, and end it where there is none.
-    """
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._memory = mmap.mmap(file.fileno(), 0)
-        self._whole: U8 = np.frombuffer(self._memory, np.uint8)
-        self._touched = 0
-        super().__init__(file)
-
-    def append(self, data: memoryview) -> None:
-        if self._size + len(data) > len(self._whole):
-            raise OSError(errno.ENOSPC, f"more than the {len(self._whole)} bytes that were reserved")
-        self._whole[self._size : self._size + len(data)] = np.frombuffer(data, np.uint8)
-        self._size += len(data)
-
-    def room(self, size_bytes: int) -> U8:
-        end = min(self._size + size_bytes, len(self._whole))
-        begin = max(self._touched, self._size // mmap.PAGESIZE * mmap.PAGESIZE)
-        self._touched = touch(self._memory, begin, end)
-        return self._whole[self._size :]
-
-    def laid(self, size_bytes: int) -> None:
-        before = self._size // mmap.PAGESIZE * mmap.PAGESIZE
-        self._size += size_bytes
-        # out of this process, not out of the file: else it would seem to use as much as the image is large
-        if size := self._size // mmap.PAGESIZE * mmap.PAGESIZE - before:
-            self._memory.madvise(mmap.MADV_DONTNEED, before, size)
 
 
 def open_image(part: Part, sources: Sequence[tuple[str, ReadRange]]) -> PsImage:

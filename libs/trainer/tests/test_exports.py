@@ -22,9 +22,9 @@ pytestmark = pytest.mark.slow  # imports TensorFlow
 BLOCKS = {"bucket0/keys": np.arange(40_000), "bucket1/keys": np.arange(7)}
 
 
-def export(control, target):
+def export(control, append):
     """As the engine exports, of what is no server."""
-    blocks = _Blocks(target)
+    blocks = _Blocks(append)
     for name, block in BLOCKS.items():
         blocks.add(name, block)
     layout = Layout(dimension=4, dense_size=3).to_dict()
@@ -112,7 +112,7 @@ def test_no_room_anywhere_is_told(made, tmp_path):
 def test_a_file_that_changed_after_the_export_is_not_stored(tmp_path):
     file = io.BytesIO()
     writer = ImageWriter(file)
-    size, digest = writer.finish(export(None, writer).manifest)
+    size, digest = writer.finish(export(None, writer.append).manifest)
     whole = file.getvalue()
     part = Part("ps-0", "c1.ps-0.image", "", size, digest)
     path = tmp_path / "image"

@@ -5,25 +5,25 @@ rejects anything: a push waits for one memcpy. Columns of one image are of sligh
 the images of a job; that is exact all the same, because each column carries its own progress, and a restored job
 replays from the smallest offset while the other columns skip what they have.
 
-An export lays bucket by bucket where it stays and forgets: what it takes of the server's memory is at most one bucket,
-however large the image is. What it writes to is touched before the mutex is taken: the first touch of a page costs more
-than a copy, and pushes would wait for it.
+An export hands over bucket by bucket and forgets: what it takes of the server's memory is the rows of one bucket,
+however large the image is.
 
 What must hold: the ledger's state that is restored with the images was taken *before* the first of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from ..errors import CheckpointError
 from .client import FINISHED
 from .control import Control, RawBucket, RawSlices, Snapshot, in_use
-from .layout import F32, I64, U8, Layout, block_checksum
+from .layout import F32, I64, Layout, block_checksum
+from .memory import aligned_zeros
 from .placement import Own
 
 VERSION = 4
@@ -33,19 +33,8 @@ _MARGIN = 1.1
 _MARGIN_BYTES = 2**20
 """manifest and padding"""
 
-
-class Target(Protocol):
-    """Where the bytes of an image go, one behind the other."""
-
-    def append(self, data: memoryview) -> object:
-        """The next bytes; they are not valid afterwards."""
-
-    def room(self, size_bytes: int) -> U8:
-        """Memory, in use already, to lay the next bytes in; as many if there are so many left, or more."""
-        ...
-
-    def laid(self, size_bytes: int) -> object:
-        """So many bytes of ``room`` are written; it is not valid afterwards."""
+Append = Callable[[memoryview], object]
+"""Takes the next bytes of an image; they are not valid afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,65 +70,41 @@ def image_bytes(control: Control) -> int:
 class _Blocks:
     """Hands blocks over, each beginning at a multiple of 64, and keeps what describes them."""
 
-    def __init__(self, target: Target) -> None:
-        self._target = target
+    def __init__(self, append: Append) -> None:
+        self._append = append
         self.entries: dict[str, Any] = {}
         self.offset = 0
 
     def add(self, name: str, block: np.ndarray) -> None:
         whole = np.ascontiguousarray(block)
-        self._describe(name, whole)
-        self._target.append(_raw(whole))
-        self._target.append(memoryview(bytes(-block.nbytes % _ALIGN)))
-
-    def bucket(self, number: int, copy: _Copy) -> None:
-        named = {f"bucket{number}/keys": copy.keys, f"bucket{number}/rows": copy.rows}
-        if not copy.in_place:
-            for name, block in named.items():
-                self.add(name, block)
-            return
-        begin = self.offset
-        for name, block in named.items():
-            self._describe(name, block)
-        self._target.laid(self.offset - begin)
-
-    def _describe(self, name: str, block: np.ndarray) -> None:
+        raw = whole.reshape(-1).view(np.uint8).data
         self.entries[name] = {
             "offset": self.offset,
             "bytes": block.nbytes,
-            "checksum": block_checksum(_raw(block)),
+            "checksum": block_checksum(raw),
             "dtype": block.dtype.str,
             "shape": list(block.shape),
         }
-        self.offset += _padded(block.nbytes)
+        self._append(raw)
+        self._append(memoryview(bytes(-block.nbytes % _ALIGN)))
+        self.offset += -(-block.nbytes // _ALIGN) * _ALIGN
 
 
-def _raw(block: np.ndarray) -> memoryview:
-    return block.reshape(-1).view(np.uint8).data
-
-
-def _padded(size_bytes: int) -> int:
-    return -(-size_bytes // _ALIGN) * _ALIGN
-
-
-def export_image(control: Control, target: Target) -> Exported:
+def export_image(control: Control, append: Append) -> Exported:
     """Everything a server owns, while workers go on. Raises CheckpointError if ownership changes meanwhile.
 
     Only in the process of the server.
     """
     layout = control.layout
     columns = control.columns()
-    blocks, progress = _Blocks(target), _Progress(layout)
-    pause_s, room = 0.0, _bucket_rooms(control)
+    blocks, progress = _Blocks(append), _Progress(layout)
+    pause_s, buckets = 0.0, [c for c in columns if c < layout.buckets]
     slices: I64 = np.array([c - layout.buckets for c in columns if c >= layout.buckets], np.int64)
     if len(slices):
         pause_s = _export_slices(control, slices, blocks, progress)
-    for bucket in (c for c in columns if c < layout.buckets):
-        copy = _Copy(target.room(int(room[bucket])))
-        snapshot = control.snapshot_bucket(bucket, copy.take, progress.known_finished)
-        blocks.bucket(bucket, copy)
-        progress.add([bucket], snapshot)
-        pause_s = max(pause_s, snapshot.held_seconds)
+    copy = _Copy(control, buckets)
+    for bucket in buckets:
+        pause_s = max(pause_s, _export_bucket(control, bucket, copy, blocks, progress))
     if control.columns() != columns:
         raise CheckpointError(
             f"ps-{control.server}: columns changed their owner during the export; repeat it after the move"
@@ -157,12 +122,6 @@ def export_image(control: Control, target: Target) -> Exported:
     return Exported(manifest, pause_s)
 
 
-def _bucket_rooms(control: Control) -> I64:
-    """[buckets] bytes that are enough for each one soon, if its table does not double meanwhile."""
-    rows = (_MARGIN * 4 * control.layout.row_floats * control.raw_sizes()).astype(np.int64)
-    return rows + 8 * control.raw_slots() + 2 * _ALIGN
-
-
 def _export_slices(control: Control, ids: I64, blocks: _Blocks, progress: _Progress) -> float:
     snapshot = control.snapshot_slices(ids, progress.known_finished)
     assert snapshot.slices is not None
@@ -175,26 +134,32 @@ def _export_slices(control: Control, ids: I64, blocks: _Blocks, progress: _Progr
     return snapshot.held_seconds
 
 
-class _Copy:
-    """One bucket, copied to where the image is made: its keys, and behind them its rows, each filled up with zeros."""
+def _export_bucket(control: Control, bucket: int, copy: _Copy, blocks: _Blocks, progress: _Progress) -> float:
+    snapshot = control.snapshot_bucket(bucket, copy.take, progress.known_finished)
+    blocks.add(f"bucket{bucket}/keys", copy.keys)
+    blocks.add(f"bucket{bucket}/rows", copy.rows)
+    progress.add([bucket], snapshot)
+    return snapshot.held_seconds
 
-    def __init__(self, room: U8) -> None:
-        self._room = room
-        self.in_place = False
-        self.keys: I64 = np.zeros(0, np.int64)
-        self.rows: F32 = np.zeros((0, 0), np.float32)
+
+class _Copy:
+    """Where each of ``buckets`` is copied in its turn; touched already, or pushes would wait for that."""
+
+    def __init__(self, control: Control, buckets: Sequence[int]) -> None:
+        slots = int(control.raw_slots()[buckets].max(initial=0))
+        rows = int(_MARGIN * control.raw_sizes()[buckets].max(initial=0))
+        self.keys: I64 = aligned_zeros((slots, 1), np.int64)[:, 0]
+        self.rows: F32 = aligned_zeros((rows, control.layout.row_floats), np.float32)
+        self._keys, self._rows = self.keys, self.rows
 
     def take(self, keys: I64, rows: F32) -> None:
         """All keys, which tell where each row was, and the rows in use."""
         live = np.flatnonzero(in_use(keys))
-        keys_end, rows_bytes = _padded(8 * len(keys)), 4 * len(live) * rows.shape[1]
-        end = keys_end + _padded(rows_bytes)
-        self.in_place = end <= len(self._room)
-        at = self._room if self.in_place else np.empty(end, np.uint8)  # the table doubled, or the memory is at its end
-        self.keys = at[: 8 * len(keys)].view(np.int64)
-        self.rows = at[keys_end : keys_end + rows_bytes].view(np.float32).reshape(-1, rows.shape[1])
-        at[8 * len(keys) : keys_end] = 0
-        at[keys_end + rows_bytes : end] = 0
+        if len(self._keys) < len(keys):  # the table doubled meanwhile
+            self.keys = self._keys = np.zeros(len(keys), np.int64)
+        if len(self._rows) < len(live):
+            self.rows = self._rows = np.zeros((int(_MARGIN * len(live)), rows.shape[1]), np.float32)
+        self.keys, self.rows = self._keys[: len(keys)], self._rows[: len(live)]
         self.keys[:] = keys[:, 0]
         np.take(rows, live, axis=0, out=self.rows, mode="clip")  # any other mode copies twice
 

@@ -17,7 +17,6 @@ from ..errors import LayoutError
 I64 = NDArray[np.int64]
 U64 = NDArray[np.uint64]
 F32 = NDArray[np.float32]
-U8 = NDArray[np.uint8]
 Bools = NDArray[np.bool_]
 
 # 2^64 / golden ratio, odd: consecutive keys land far apart in the top bits (Knuth, TAOCP 6.4, Fibonacci hashing).

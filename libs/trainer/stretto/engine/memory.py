@@ -17,21 +17,14 @@ _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE of Linux 5.14, which Python does not
 _AT_ONCE_BYTES = 2**22
 
 
-def touch(memory: mmap.mmap, begin: int, end: int) -> int:
-    """Touch the pages from byte ``begin``, the first one of a page; where they end, at ``end`` or somewhat behind.
-
-    In parts, since other threads wait meanwhile. On an older kernel nothing happens: the first use touches them.
-    """
-    while begin < end:
-        with contextlib.suppress(OSError):
-            memory.madvise(_POPULATE_WRITE, begin, min(_AT_ONCE_BYTES, len(memory) - begin))
-        begin += _AT_ONCE_BYTES
-    return begin
-
-
 def aligned_zeros(shape: tuple[int, int], dtype: type[np.generic]) -> Any:
-    """Zeros where TensorFlow takes them over as they are; it copies what is not aligned to 64 bytes."""
+    """Zeros where TensorFlow takes them over as they are; it copies what is not aligned to 64 bytes.
+
+    Touched in parts, since other threads wait meanwhile; on an older kernel not at all: the first use does it.
+    """
     count = shape[0] * shape[1]
     memory = mmap.mmap(-1, max(count * np.dtype(dtype).itemsize, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    touch(memory, 0, len(memory))
+    for begin in range(0, len(memory), _AT_ONCE_BYTES):
+        with contextlib.suppress(OSError):
+            memory.madvise(_POPULATE_WRITE, begin, min(_AT_ONCE_BYTES, len(memory) - begin))
     return np.frombuffer(memory, dtype, count).reshape(shape)

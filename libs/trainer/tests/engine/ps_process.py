@@ -42,7 +42,7 @@ def save(state, path):
     begun, before = time.perf_counter(), peak_bytes()
     with open(path, "wb") as file:
         writer = ImageWriter(file)
-        image = export_image(state["ps"].control, writer)
+        image = export_image(state["ps"].control, writer.append)
         size, digest = writer.finish(image.manifest)
     seconds = time.perf_counter() - begun
     part = Part(f"ps-{state['ps'].index}", os.path.basename(path), "", size, digest)

@@ -1,4 +1,3 @@
-import fcntl
 import io
 import threading
 from dataclasses import replace
@@ -7,7 +6,7 @@ import numpy as np
 import pytest
 from stretto.engine import FINISHED, Control, Layout, Optimizer, assign, export_image, image_bytes, load_image
 from stretto.errors import CheckpointError, ImageDamaged
-from stretto.images import ImageWriter, MemoryWriter, Part, open_image
+from stretto.images import ImageWriter, Part, open_image
 
 pytestmark = pytest.mark.slow
 
@@ -18,7 +17,7 @@ def export(control):
     """The file of a server's image, and what the checkpoint's manifest says of it."""
     file = io.BytesIO()
     writer = ImageWriter(file)
-    size, digest = writer.finish(export_image(control, writer).manifest)
+    size, digest = writer.finish(export_image(control, writer.append).manifest)
     return Part(f"ps-{control.server}", "", "", size, digest), file.getvalue()
 
 
@@ -145,27 +144,26 @@ def test_damaged_foreign_and_incomplete_images_are_refused(cluster_here, bare_cl
     assert target.control(0).columns() == []
 
 
-def test_an_image_in_the_memory_of_an_older_one_is_the_same_to_the_byte_and_lets_go_of_it(
+def test_an_image_in_the_memory_of_an_older_one_is_the_same_to_the_byte_and_has_no_more_room(
     cluster_here, training, tmp_path
 ):
     servers = cluster_here(LAYOUT)
     training.train_shard(servers.worker(), 0, attempt=1, length=256)
     control, path = servers.control(0), tmp_path / "image"
     part, data = export(control)
-    path.write_bytes(b"\xff" * image_bytes(control))
+    room = image_bytes(control)
+    path.write_bytes(b"\xff" * room)
     with open(path, "r+b") as file:
-        fcntl.flock(file, fcntl.LOCK_SH)  # as whoever writes or reads an image
-        writer = MemoryWriter(file)
-        assert writer.finish(export_image(control, writer).manifest) == (part.size_bytes, part.description_sha256)
+        writer = ImageWriter(file, room)
+        image = export_image(control, writer.append)
+        assert writer.finish(image.manifest) == (part.size_bytes, part.description_sha256)
     assert path.read_bytes()[: part.size_bytes] == data
-    del writer
-    with open(path, "r+b") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
-    path.write_bytes(bytes(part.size_bytes // 2))
-    with open(path, "r+b") as file, pytest.raises(OSError, match="reserved"):
-        export_image(control, MemoryWriter(file))
-    assert path.stat().st_size == part.size_bytes // 2
+    half = part.size_bytes // 2
+    path.write_bytes(bytes(half))
+    with open(path, "r+b") as file, pytest.raises(OSError, match=f"more than the {half} bytes"):
+        export_image(control, ImageWriter(file, half).append)
+    assert path.stat().st_size == half
 
 
 def test_an_export_takes_a_bucket_of_memory_not_an_image(cluster, training, tmp_path):
