@@ -8,6 +8,7 @@ in the first).
 The first touch of a page costs more than to copy to it. So the memory of an image that is no longer wanted is kept for
 the job's next one, where that is little beside what is available. Nobody may still be at the old one, however long he
 was frozen: servers that write or read an image hold its lock (flock, shared), and what is locked is let go instead.
+Its name is another one by then, so who opened it before and locks it only now finds that it has been given back.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import structlog
 SHARE_MAX = 0.25
 """of the memory that is available: an image is not worth starving what runs"""
 SPARE_MAX = 0.1
-"""the same for what waits for the next image; the spared included"""
+"""the same for all that waits for next images, if it went"""
 _SPARE = "spare"  # in the place of a checkpoint's name, which ends in a number
 
 log = structlog.get_logger("stretto.checkpoints")
@@ -48,12 +49,13 @@ class SharedMemory:
         if self._folder is None:
             return {}
         paths = {pod: self._path(job, checkpoint, pod) for pod, size in rooms.items() if size}
-        self._use_spares(job, paths)
         there = {pod: size for pod, path in paths.items() if (size := _our_bytes(path)) is not None}
         missing_bytes = sum(max(0, rooms[pod] - there.get(pod, 0)) for pod in paths)
         if missing_bytes > SHARE_MAX * (free := _available_bytes()):
             log.warning("images not kept in memory", job=job, size_bytes=missing_bytes, available_bytes=free)
+            self._use_spares(job, {})
             return {pod: str(paths[pod]) for pod in there}
+        self._use_spares(job, paths)
         return {pod: str(path) for pod, path in paths.items() if _grown(path, rooms[pod]) or pod in there}
 
     def _path(self, job: str, checkpoint: str, pod: str) -> Path:
@@ -61,11 +63,11 @@ class SharedMemory:
         return self._folder / f"stretto.{job}.{self._home}.{checkpoint}.{pod}"
 
     def _use_spares(self, job: str, paths: Mapping[str, Path]) -> None:
-        """What was spared becomes the room of the same servers; of others, which have left, it goes."""
+        """What was spared becomes the room of the same servers, but where somebody is still at it; the rest goes."""
         for spare, _, pod in self._images(f"stretto.{job}.{self._home}.", {_SPARE}):
             path = paths.get(pod)
             with contextlib.suppress(OSError):
-                if path is not None and not path.exists():
+                if path is not None and not path.exists() and not _held(spare):
                     spare.rename(path)
                 else:
                     spare.unlink()
@@ -83,15 +85,19 @@ class SharedMemory:
                 self._spare(path, self._path(job, _SPARE, pod))
 
     def _spare(self, path: Path, spare: Path) -> None:
-        """Under another name first: whoever opens it afterwards sees that; who did before holds the lock."""
         try:
             path.rename(spare)
-            status = spare.stat(follow_symlinks=False)
-            small = status.st_blocks * 512 <= SPARE_MAX * (_available_bytes() + status.st_blocks * 512)
-            if not small or not _is_ours(status) or _held(spare):
+            if not _is_ours(spare.stat(follow_symlinks=False)) or not self._may_spare():
                 spare.unlink()
         except OSError as error:
             log.warning("image not given back", path=str(path), error=str(error))
+
+    def _may_spare(self) -> bool:
+        """So much, of all jobs."""
+        assert self._folder is not None
+        spares = self._folder.glob(f"stretto.*.{self._home}.{_SPARE}.*")
+        spared_bytes = sum(map(_taken_bytes, spares))
+        return spared_bytes <= SPARE_MAX * (_available_bytes() + spared_bytes)
 
     def free_all(self) -> None:
         """Remove the images of all jobs of this installation."""
@@ -139,7 +145,7 @@ def _grown(path: Path, size_bytes: int) -> bool:
 
 
 def _held(path: Path) -> bool:
-    """Whether some process writes or reads this image."""
+    """Whether some process still writes or reads the image that this was."""
     with open(path, "rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -154,6 +160,13 @@ def _our_bytes(path: Path) -> int | None:
     except OSError:
         return None
     return status.st_size if _is_ours(status) else None
+
+
+def _taken_bytes(path: Path) -> int:
+    try:
+        return 512 * path.stat(follow_symlinks=False).st_blocks
+    except OSError:  # another job's is used by now
+        return 0
 
 
 def _is_ours(status: os.stat_result) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 from pathlib import Path
 from typing import Any
 
@@ -114,9 +115,34 @@ def test_the_memory_of_an_image_that_is_no_longer_wanted_is_that_of_the_next(
 
 
 def test_memory_that_some_process_still_writes_or_reads_is_not_used_again(shared: SharedMemory, tmp_path: Path) -> None:
+    """Nor what a service had spared that was killed before it could look."""
     path = Path(one(shared, "j", "j-000001", "ps-0", 9000))
     newest = one(shared, "j", "j-000002", "ps-0", 9000)
     with open(path, "rb") as frozen:
         fcntl.flock(frozen, fcntl.LOCK_SH)
         shared.free("j", ("j-000002",))
-        assert [str(path) for path in tmp_path.iterdir()] == [newest]
+        third = Path(one(shared, "j", "j-000003", "ps-0", 9000))
+        assert third.stat().st_ino != os.fstat(frozen.fileno()).st_ino
+        assert sorted(str(path) for path in tmp_path.iterdir()) == [newest, str(third)], "it is let go"
+
+
+def test_all_that_is_spared_together_is_little_beside_what_is_available(
+    shared: SharedMemory, tmp_path: Path, monkeypatch: Any
+) -> None:
+    rooms = {f"ps-{number}": 9000 for number in range(3)}
+    shared.reserve("j", "j-000001", rooms)
+    shared.reserve("j", "j-000002", rooms)
+    monkeypatch.setattr(memory, "_available_bytes", lambda: 300_000)  # a tenth is room for two of 12,288 bytes
+    shared.free("j", ("j-000002",))
+    assert len(list(tmp_path.glob("*.spare.*"))) == 2
+
+
+def test_where_there_is_no_room_for_the_next_image_nothing_waits_for_it(
+    shared: SharedMemory, tmp_path: Path, monkeypatch: Any
+) -> None:
+    for checkpoint in ("j-000001", "j-000002"):
+        one(shared, "j", checkpoint, "ps-0", 9000)
+    shared.free("j", ("j-000002",))
+    monkeypatch.setattr(memory, "_available_bytes", lambda: 50_000)
+    assert one(shared, "j", "j-000003", "ps-0", 20_000) == ""
+    assert [path.name.split(".")[3] for path in tmp_path.iterdir()] == ["j-000002"]
