@@ -175,3 +175,27 @@ def test_room_for_a_server_that_is_on_its_way_out_already_is_given_back() -> Non
     assert world.tell(a.ReplacementDecided("ps-1", True)) == [a.ReplacementEnded("ps-1")]
     world.run()
     assert world.running("ps") == ["ps-0"]
+
+
+def test_a_job_that_ended_before_the_arbiter_answered_hears_no_more_ticks() -> None:
+    """The arbiter says nothing of jobs that it does not know any more: the ended job was ticked for ever."""
+    world = started(plan(ps=2))
+    world.room = None
+    too_hot(world)
+    world.tell(a.JobCancelled())
+    world.run()
+    assert not world.machine.ticking
+    assert world.tell(a.ReplacementDecided("ps-1", True)) == [a.ReplacementEnded("ps-1")]
+
+
+def test_a_server_that_a_newer_plan_takes_away_goes_though_the_arbiter_never_answered() -> None:
+    """It was taken back, one server beyond the plan, which was then never reported as applied."""
+    world = started(plan(ps=2))
+    world.room = None
+    too_hot(world)
+    world.tell(a.PlanDecided(2, plan(ps=1)))
+    world.now += 61
+    world.tell(Tick())
+    world.run()
+    assert world.running("ps") == ["ps-0"]
+    assert world.told(a.PlanApplied)[-1].version == 2

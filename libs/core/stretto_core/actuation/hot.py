@@ -144,9 +144,12 @@ def time_passed(machine: Hands, event: Tick, now: float) -> None:
 def settle(machine: Hands) -> None:
     """The room beyond the plan is given back when the job has no more servers than that."""
     state, replacement = machine.state, machine.state.replacement
-    if replacement is None or not replacement.granted:
+    if replacement is None:
         return
-    if sum(pod.role == "ps" for pod in state.pods.values()) <= (state.plan.ps if state.plan else 0):
+    if not replacement.granted:
+        if state.ended:  # nobody may answer any more; a late yes is given back (``decided``)
+            state.replacement = None
+    elif sum(pod.role == "ps" for pod in state.pods.values()) <= (state.plan.ps if state.plan else 0):
         _end(machine, replacement)
 
 
@@ -197,6 +200,8 @@ def _give_back(state: ActuatorState, pod: Pod, event: HotPsCleared) -> bool:
 
 def _keep(state: ActuatorState, pod: Pod) -> bool:
     """No server takes the place of ``pod``: it keeps the least share; whether it has to give anything away."""
+    if pod.leaving and not pod.retired:
+        return False  # a newer plan takes it away
     pod.leaving = pod.retired = False
     if state.plan is None or state.plan.ps < 2 or state.weights.get(pod.name, 1.0) <= SHARE_LEAST:
         return False
