@@ -68,36 +68,49 @@ async def running(bus: Bus, job: str, status: Status, timeout_s: float, number: 
 
     ``number``: another one each time, or an answer that is remembered is taken for a new one.
     """
-    for reading in range(READINGS):
-        before = await _ledger(bus, job, timeout_s)
-        servers = await bus.call(
-            w.GetServers(job=job, request_id=f"gateway-audit.{number + reading}", pod="ps-0"), timeout_s
-        )
-        assert isinstance(servers, w.GetServersReply)
-        shards = [lease.shard.id for lease in before.open] + [shard for shard, _ in w.partly_done(before.books)]
-        request = w.GetBooks(job=job, shards=tuple(shards), checksum=False)
-        try:
-            replies = await asyncio.gather(
-                *(bus.call_pod(f"ps-{server.index}", request, timeout_s) for server in servers.servers)
-            )
-        except CallTimeout as silent:
-            raise Problem(
-                503,
-                "not-readable",
-                f"a parameter server does not answer: {silent}",
-                field="job",
-                value=job,
-                remedy="ask again while it trains; `stretto watch` shows its pods",
-            ) from silent
-        after = await _ledger(bus, job, timeout_s)
-        if _still(before) == _still(after):
+    read = await _reading(bus, job, timeout_s, number)
+    for again in range(1, READINGS):
+        if read.still:
             break
-    books = [reply for reply in replies if isinstance(reply, w.GetBooksReply)]
-    found = audit(job, status, before, [reply.applied for reply in books])
-    if _still(before) != _still(after) or not all(reply.steady for reply in books):
+        read = await _reading(bus, job, timeout_s, number + again)
+    found = audit(job, status, read.ledger, [reply.applied for reply in read.servers])
+    if not read.still or not all(reply.steady for reply in read.servers):
         moved = "training went on while the books were read; ask again, or when the job has finished"
         found = replace(found, quiet=False, findings=(moved, *found.findings))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """``still``: nothing was leased or completed between the ledger's books and those of the servers."""
+
+    ledger: w.LedgerBooks
+    servers: list[w.GetBooksReply]
+    still: bool
+
+
+async def _reading(bus: Bus, job: str, timeout_s: float, number: int) -> _Reading:
+    before = await _ledger(bus, job, timeout_s)
+    servers = await bus.call(w.GetServers(job=job, request_id=f"gateway-audit.{number}", pod="ps-0"), timeout_s)
+    assert isinstance(servers, w.GetServersReply)
+    shards = [lease.shard.id for lease in before.open] + [shard for shard, _ in w.partly_done(before.books)]
+    request = w.GetBooks(job=job, shards=tuple(shards), checksum=False)
+    try:
+        replies = await asyncio.gather(
+            *(bus.call_pod(f"ps-{server.index}", request, timeout_s) for server in servers.servers)
+        )
+    except CallTimeout as silent:
+        raise Problem(
+            503,
+            "not-readable",
+            f"a parameter server does not answer: {silent}",
+            field="job",
+            value=job,
+            remedy="ask again while it trains; `stretto watch` shows its pods",
+        ) from silent
+    after = await _ledger(bus, job, timeout_s)
+    books = [reply for reply in replies if isinstance(reply, w.GetBooksReply)]
+    return _Reading(before, books, _still(before) == _still(after))
 
 
 async def _ledger(bus: Bus, job: str, timeout_s: float) -> w.LedgerBooks:
