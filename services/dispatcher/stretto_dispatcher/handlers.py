@@ -23,10 +23,11 @@ EPOCHS_MAX, OPEN_MAX, PARTITIONS_TOLD = 64, 500, 200
 PACKED_OVER = 150_000
 
 
-def _opened(message: events.JobSubmitted) -> ledger.JobOpened:
+def _opened(message: events.JobSubmitted, time_s: float) -> ledger.JobOpened:
     spec, data = message.spec, message.spec.dataset
     samples = 0 if data.growing else data.samples
-    name = data.name or f"of job {message.job}"  # with a blank, which no name has: without one, no other job's data
+    # with blanks, which no name has: without one, no other job's data, be it of that name in another installation
+    name = data.name or f"of job {message.job} at {time_s:.6f}"
     cut = (data.batch_size, data.batches_per_shard, data.shuffle, data.seed)
     return ledger.JobOpened(
         ledger.DataSpec(samples, *cut, data.growing, name),
@@ -90,7 +91,6 @@ def _unpacked(document: str) -> Any:
 
 
 _EVENTS: dict[type[Message], Callable[[Any], Any]] = {
-    events.JobSubmitted: _opened,
     events.DataArrived: lambda m: ledger.DataArrived(_arrivals(m.partitions), m.closed),
     events.JobCancelled: lambda m: ledger.JobClosed(f"cancelled by {m.by}"),
     events.JobFailed: lambda m: ledger.JobClosed(f"failed: {m.reason}"),
@@ -108,6 +108,8 @@ _EVENTS: dict[type[Message], Callable[[Any], Any]] = {
 
 def to_event(message: Message, meta: Meta) -> Any:
     """The ledger's event of a message. WireError for a pod that is no worker, or a document that is no ledger's."""
+    if isinstance(message, events.JobSubmitted):
+        return _opened(message, meta.time_s)
     return _EVENTS[type(message)](message)
 
 

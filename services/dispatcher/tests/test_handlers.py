@@ -1,5 +1,6 @@
 """Every message that the registry routes to the dispatcher has a translation, there and back."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ SHARD = ledger.Shard(3, 2, 1, 640, 64, 32, 1)
 
 def test_every_input_and_request_is_translated() -> None:
     heard = {entry.message for entry in Dispatcher.inputs} | set(Dispatcher.rpcs)
-    assert heard == set(handlers._EVENTS)
+    assert heard == {events.JobSubmitted, *handlers._EVENTS}
     answered = {c.message for c in CHANNELS if c.kind == "rpc" and c.service == "dispatcher"}
     assert answered == set(Dispatcher.rpcs)
 
@@ -91,10 +92,11 @@ def test_a_document_of_the_version_before_is_read_and_one_of_nobody_is_refused()
 
 
 def test_the_dataset_s_name_says_whose_data_are_the_same_and_without_one_they_are_the_job_s_own() -> None:
-    def opened(job: str, **dataset: Any) -> ledger.DataSpec:
+    def opened(job: str, at_s: float = 1e9, **dataset: Any) -> ledger.DataSpec:
         document = {"name": job, "model": {"entry": "m:M"}, "dataset": {"samples": 4096, **dataset}}
-        meta: Any = None
+        meta: Any = SimpleNamespace(time_s=at_s)
         return handlers.to_event(events.JobSubmitted(job=job, spec=JobSpec.parse(document)), meta).data
 
     assert opened("monday") == opened("monday") != opened("tuesday")
+    assert opened("monday") != opened("monday", 1e9 + 60), "a job of that name in another installation"
     assert opened("monday", name="clicks/1") == opened("tuesday", name="clicks/1") != opened("monday", name="clicks/2")
