@@ -21,6 +21,7 @@ from typing import Any
 
 from stretto_runtime.bus import PIPELINED, STATE, STATE_PREFIX, Bus
 from stretto_runtime.connection import lines_of
+from stretto_runtime.faults import BusFault
 from stretto_runtime.log import Fence, Stored, read
 from stretto_runtime.writer import Output, chunks, store_together
 
@@ -28,6 +29,8 @@ COMPRESSED_FROM_BYTES = 4096
 ZLIB = b"x"
 """what compressed data begins with, and no JSON"""
 REMOVED_AFTER = "60s"
+READINGS = 8
+"""of a document that its owner replaces every second"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +146,22 @@ def sorted_out(entries: Iterable[Stored]) -> tuple[dict[tuple[str, str], Documen
 
 
 async def document_of(bus: Bus, service: str, partition: int, key: str) -> Document | None:
-    """The last saved document of one key."""
+    """The last saved document of one key; its parts are of its moment, though its owner may be writing.
+
+    Raises:
+        BusFault: it was replaced whenever it was read.
+    """
     subject = f"{STATE_PREFIX}snap.{service}.{partition}.{key}"
-    entries = await read(bus, STATE, [subject, f"{subject}.*"], deliver_policy="last_per_subject")
-    return documents_of(entries).get((str(partition), key))
+    for _ in range(READINGS):
+        entries = await read(bus, STATE, [subject, f"{subject}.*"], deliver_policy="last_per_subject")
+        document = documents_of(entries).get((str(partition), key))
+        if document is None or not document.parted:
+            return document
+        # a part knows what it was one document before, not two
+        last = await read(bus, STATE, [subject], deliver_policy="last_per_subject")
+        if last and last[-1].seq == max(entry.seq for entry in entries if entry.subject == subject):
+            return document
+    raise BusFault(f"{subject} was replaced {READINGS} times while it was read; ask again")
 
 
 def _removal(subject: str) -> Output:

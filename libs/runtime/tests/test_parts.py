@@ -10,13 +10,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from stretto_core.machine import Action
-from stretto_runtime import Client
-from stretto_runtime.bus import STATE, STATE_PREFIX
+from stretto_runtime import Client, snapshots
+from stretto_runtime.bus import PIPELINED, STATE, STATE_PREFIX, Bus
 from stretto_runtime.faults import Refusal
 from stretto_runtime.log import Stored, read
 from stretto_runtime.machines import CLUSTER, Machines
 from stretto_runtime.ownership import Ownership
 from stretto_runtime.snapshots import Cursor, Document, Snapshots, document_of, documents_of, sorted_out
+from stretto_runtime.writer import CLUSTER_BATCH_FROM
 
 SUBJECT = f"{STATE_PREFIX}snap.shelf.0.{CLUSTER}"
 
@@ -160,22 +161,50 @@ def test_a_migration_that_died_between_its_parts_and_its_document_begins_anew(wr
     assert taken_over(bucket).slots[CLUSTER].machine.state == ShelfState({"a": Item(5), "b": Item(6)}, 3)
 
 
-async def test_parts_are_saved_beside_their_document_and_found_again(client: Client) -> None:
+@pytest.mark.parametrize("batch_from", [PIPELINED, CLUSTER_BATCH_FROM])
+async def test_parts_are_saved_beside_their_document_and_found_again(client: Client, batch_from: int) -> None:
+    client.bus.batch_from = batch_from
     ownership = Ownership(client.bus, "arbiter", 16, 3, lambda: None)
-    snapshots = Snapshots(client.bus, "arbiter", 5, ownership.owner_key(5), await ownership.take(5))
+    written = Snapshots(client.bus, "arbiter", 5, ownership.owner_key(5), await ownership.take(5))
     machines = Machines(Factory())
     for seq, (name, value) in enumerate([("a", 1), ("b", 99), ("a", None)], start=1):
         machines.handle(CLUSTER, (name, value), 0.0, seq)
-        await snapshots.save(machines.documents([CLUSTER]), Cursor(seq, 0, 2))
+        await written.save(machines.documents([CLUSTER]), Cursor(seq, 0, 2))
     for _ in range(2):
-        loaded = (await snapshots.load(1)).documents
+        loaded = (await written.load(1)).documents
         machines = Machines(Factory())
         machines.load(loaded)
         assert machines.slots[CLUSTER].machine.state == ShelfState({"b": Item(99, "long " * 1000)}, 3)
-        await snapshots.save(machines.documents([CLUSTER]), Cursor(4, 0, 2))
+        await written.save(machines.documents([CLUSTER]), Cursor(4, 0, 2))
     await client.bus.store(f"{STATE_PREFIX}snap.arbiter.5.x.left", b"[1, 2, 1, null]\n5", {})
-    assert (await snapshots.load(1)).documents.keys() == {CLUSTER}
+    assert (await written.load(1)).documents.keys() == {CLUSTER}
     assert (await read(client.bus, STATE, [f"{STATE_PREFIX}snap.arbiter.5.x.left"]))[-1].data == b""
     found = await document_of(client.bus, "arbiter", 5, CLUSTER)
     assert found is not None
     assert found.whole["items"].keys() == {"b"}
+
+
+async def test_who_reads_what_its_owner_replaces_meanwhile_reads_one_moment(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The document of now, the parts of two documents later, each with what it was one document before."""
+    ownership = Ownership(client.bus, "arbiter", 16, 3, lambda: None)
+    writes = Snapshots(client.bus, "arbiter", 5, ownership.owner_key(5), await ownership.take(5))
+    machines = Machines(Factory())
+
+    async def put(count: int) -> None:
+        machines.handle(CLUSTER, ("a", count), 0.0, count)
+        await writes.save(machines.documents([CLUSTER]), Cursor(count, 0, 2))
+
+    async def slow(bus: Bus, stream: str, filters: list[str], **options: Any) -> list[Stored]:
+        found = await read(bus, stream, filters[:1], **options)
+        for count in (3, 4) if machines.slots[CLUSTER].seq == 2 else ():
+            await put(count)
+        return [*found, *await read(bus, stream, filters[1:], **options)] if filters[1:] else found
+
+    await put(1)
+    await put(2)
+    monkeypatch.setattr(snapshots, "read", slow)
+    found = await document_of(client.bus, "arbiter", 5, CLUSTER)
+    assert found is not None
+    assert found.whole == {"items": {"a": {"count": found.seq, "text": ""}}, "handled": found.seq}
