@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 import random
+from dataclasses import replace
 
 from closed_loop import MIB, plan, profile
 from hypothesis import given, settings
@@ -155,9 +156,13 @@ def test_what_a_change_does_not_concern_is_passed_over_without_a_difference(
     for _ in range(120):
         now += rng.choice([0.0, 0.5, 2.0, 5.0, 20.0, 60 * rng.random()])
         event = Tick() if rng.random() < 0.1 else event_of(machine, busy_cluster(rng, machine, names))
+        before = {name: replace(job, had=[*job.had]) for name, job in machine.state.jobs.items()}
         state = pickle.loads(pickle.dumps(machine.state))
         state.jobs = dict(reversed(state.jobs.items()))
         afresh = ArbiterMachine(state, machine.settings)
         assert machine.handle(event, now) == afresh.handle(event, now)
         assert machine.state == afresh.state
         assert machine.free() == capacity - machine.state.claimed()
+        others = {name for name in names if before.get(name) != machine.state.jobs.get(name)}
+        assert others <= machine.changed, "what is not saved is lost with its owner"
+        machine.changed.clear()
