@@ -1,8 +1,9 @@
-"""What the gateway knows a job by, kept as long as the job lives: its events age out of the stream, the job does not.
+"""What the gateway knows a job by: its events age out of the stream while it lives, and its submission before its end.
 
 One entry of the key-value bucket per job, ``kept.gateway.<job>``: the submission, the last plan that was
 decided, and the totals of data that arrived, each as it was stored, with its sequence. Any replica may write it: all
-write the same, as far as they have read. Removed when the job is over.
+write the same, as far as they have read. Removed a day before the last events of a job that is over age out: what the
+stream has of it then says that it is over, and without that it would be taken for one that lives.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ from typing import Any
 
 import stretto_wire as w
 from pydantic import TypeAdapter, ValidationError
+from stretto_wire.registry import EVENTS_KEPT_S
 
 from .views import OVER, JobView
+
+ENDED_S = EVENTS_KEPT_S - 24 * 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,19 @@ class Kept:
         return cls(w.subject_of(message), seq, time_s, traceparent, w.encode(message).decode())
 
 
-_ENTRY = TypeAdapter(tuple[Kept, ...])
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """``ended_at_s``: of a job that is over."""
+
+    messages: tuple[Kept, ...]
+    ended_at_s: float | None = None
+
+    def outlived(self, now: float) -> bool:
+        """Whether the job's last events may be gone from the stream soon."""
+        return self.ended_at_s is not None and now - self.ended_at_s > ENDED_S
+
+
+_ENTRY = TypeAdapter(Entry)
 
 
 @dataclass(slots=True)
@@ -41,6 +57,8 @@ class Keeping:
 
     known: dict[str, dict[type[w.Message], Kept]] = field(default_factory=dict[str, Any])
     stored: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    outlived: set[str] = field(default_factory=set[str])
+    """jobs that nothing else is known of"""
 
     def note(self, message: w.Message, seq: int, time_s: float, traceparent: str) -> None:
         """A message was folded in."""
@@ -49,27 +67,30 @@ class Keeping:
         elif isinstance(message, w.PlanDecided) and message.job in self.known:
             self.known[message.job][type(message)] = Kept.of(message, seq, time_s, traceparent)
 
-    def aged_out(self, first_seq: int) -> list[Kept]:
+    def aged_out(self, first_seq: int, now: float) -> list[Kept]:
         """Of all jobs, in order, what a stream that begins with ``first_seq`` has no longer."""
         found: list[Kept] = []
-        for entry in self.stored.values():
+        for job, stored in self.stored.items():
             try:
-                found += _ENTRY.validate_json(entry)
+                entry = _ENTRY.validate_json(stored)
             except ValidationError:  # of another version: its job is known again once it is written anew
                 continue
+            if entry.outlived(now):
+                self.outlived.add(job)
+            else:
+                found += entry.messages
         return sorted((kept for kept in found if kept.seq < first_seq), key=lambda kept: kept.seq)
 
-    def due(self, views: Iterable[JobView]) -> dict[str, bytes]:
+    def due(self, views: Iterable[JobView], now: float) -> dict[str, bytes]:
         """job -> what the bucket lacks of it; nothing: the entry is to be removed."""
-        found: dict[str, bytes] = {}
+        wanted = dict.fromkeys(self.outlived, b"")
         for view in views:
-            entry = b"" if view.status in OVER else _entry(view, self.known[view.name])
-            if self.stored.get(view.name, b"") != entry:
-                found[view.name] = entry
-        return found
+            entry = _entry(view, self.known[view.name])
+            wanted[view.name] = b"" if entry.outlived(now) else _ENTRY.dump_json(entry)
+        return {job: entry for job, entry in wanted.items() if self.stored.get(job, b"") != entry}
 
 
-def _entry(view: JobView, known: dict[type[w.Message], Kept]) -> bytes:
+def _entry(view: JobView, known: dict[type[w.Message], Kept]) -> Entry:
     messages = list(known.values())
     if view.data.last_seq:
         parts = tuple(
@@ -78,4 +99,5 @@ def _entry(view: JobView, known: dict[type[w.Message], Kept]) -> bytes:
         )
         arrived = w.DataArrived(job=view.name, partitions=parts, closed=not view.data.growing)
         messages.append(Kept.of(arrived, view.data.last_seq, view.submitted_at_s, ""))
-    return _ENTRY.dump_json(tuple(sorted(messages, key=lambda kept: kept.seq)))
+    ended_at_s = view.ended_at_s if view.status in OVER else None
+    return Entry(tuple(sorted(messages, key=lambda kept: kept.seq)), ended_at_s)

@@ -107,12 +107,15 @@ class Gateway:
                 await self._keep()
 
         first_seq, self._keeping.stored = await self._bus.kept()
-        for kept in self._keeping.aged_out(first_seq):
-            apply(w.parse(kept.subject, kept.data.encode()), kept.seq, kept.time_s, kept.traceparent)
+        for kept in self._keeping.aged_out(first_seq, self._clock()):
+            try:
+                apply(w.parse(kept.subject, kept.data.encode()), kept.seq, kept.time_s, kept.traceparent)
+            except Exception as error:  # as of the stream: one job that cannot be read must not blind for all
+                log.error("what was kept is passed over", subject=kept.subject, seq=kept.seq, error=str(error))
         await self._bus.fold(apply, caught_up, advanced)
 
     async def _keep(self) -> None:
-        for job, entry in self._keeping.due(self.projection.jobs.values()).items():
+        for job, entry in self._keeping.due(self.projection.jobs.values(), self._clock()).items():
             try:
                 await self._bus.keep(job, entry)
             except RuntimeFault as fault:  # there are days for it

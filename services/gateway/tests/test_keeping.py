@@ -6,7 +6,12 @@ import asyncio
 from typing import Any
 
 import stretto_wire as w
+from stretto_gateway.keeping import Keeping
+from stretto_gateway.projection import Projection
+from stretto_gateway.service import Gateway
+from stretto_gateway.settings import GatewaySettings
 from stretto_wire.examples import EXAMPLES
+from stretto_wire.registry import EVENTS_KEPT_S
 
 from .conftest import Running
 
@@ -50,7 +55,6 @@ def test_a_job_older_than_its_events_is_known_to_a_gateway_that_starts(own_gatew
         for name in ("old", "over"):
             assert http.post("/jobs", json=document(name)).status_code == 201
         http.post("/jobs/old/data", json={"partitions": [{"name": "b", "samples": 50}]})
-        assert http.delete("/jobs/over").status_code == 202
     for version in (1, 2):
         decide(own_gateway, "old", version)
     own_gateway.restart()  # what it has read is kept as soon as it has caught up
@@ -59,12 +63,53 @@ def test_a_job_older_than_its_events_is_known_to_a_gateway_that_starts(own_gatew
         assert before["plan_version"] == 2
         http.post("/jobs", json=document("young"))  # something is read after that
     age_out(own_gateway)
+    with own_gateway.http() as http:
+        assert http.delete("/jobs/over").status_code == 202
     own_gateway.restart()
     with own_gateway.http() as http:
         view = http.get("/jobs/old").json()
         for known in ("spec", "submitted_at_s", "trace_id", "plan", "plan_version", "data"):
             assert view[known] == before[known], known
-        assert http.get("/jobs/over").status_code == 404, "what is over is not kept"
+        assert http.get("/jobs/over").json()["status"] == "cancelled", "its end is younger than its submission"
         assert http.post("/jobs", json=document("old")).status_code == 200, "it is that job"
         assert http.post("/jobs", json=document("old") | {"priority": 2.0}).status_code == 409
         assert http.delete("/jobs/old").json()["status"] == "cancelled"
+
+
+def submitted(name: str) -> w.JobSubmitted:
+    return w.JobSubmitted(job=name, spec=w.JobSpec.parse(document(name)), submitted_by="somebody")
+
+
+def test_what_is_over_is_kept_until_a_day_before_its_end_ages_out_and_no_longer() -> None:
+    projection, keeping = Projection(), Keeping()
+    for seq, message in enumerate((submitted("j"), w.JobCancelled(job="j", by="user", reason="")), start=1):
+        projection.apply(message, seq, 1000.0)
+        keeping.note(message, seq, 1000.0, "")
+    soon, late = 1000.0 + EVENTS_KEPT_S - 90_000, 1000.0 + EVENTS_KEPT_S - 80_000
+    keeping.stored = keeping.due(projection.jobs.values(), soon)
+    assert [kept.seq for kept in keeping.aged_out(2, soon)] == [1]
+    assert keeping.due(projection.jobs.values(), soon) == {}
+    assert keeping.due(projection.jobs.values(), late) == {"j": b""}
+    another = Keeping(stored=keeping.stored)
+    assert another.aged_out(9, late) == [], "without its end it would seem to live"
+    assert another.due([], late) == {"j": b""}
+
+
+async def test_one_kept_job_that_cannot_be_read_keeps_no_gateway_from_the_others() -> None:
+    projection, keeping = Projection(), Keeping()
+    for seq, name in enumerate(("bad", "good"), start=1):
+        projection.apply(submitted(name), seq, 1000.0)
+        keeping.note(submitted(name), seq, 1000.0, "")
+    stored = keeping.due(projection.jobs.values(), 1000.0)
+    stored["bad"] = stored["bad"].replace(b"m:M", b"no entry")
+
+    class Bus:
+        async def kept(self) -> tuple[int, dict[str, bytes]]:
+            return 3, stored
+
+        async def fold(self, *_: object) -> None: ...
+
+    bus: Any = Bus()
+    gateway = Gateway(bus, GatewaySettings(), "", lambda: 1000.0)
+    await gateway.follow()
+    assert list(gateway.projection.jobs) == ["good"]
