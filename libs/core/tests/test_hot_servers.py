@@ -135,6 +135,23 @@ def test_an_arbiter_that_says_nothing_is_not_waited_for_and_what_it_gives_later_
     assert buckets(world) == {0: 56, 1: 8}
 
 
+def test_room_that_nobody_has_given_yet_is_not_given_back() -> None:
+    """An arbiter that was away for long would hear: asked, ended, asked again. Its first yes then started a server
+    whose room was gone, and may have been another job's, before its second answer, a no."""
+    world = started(plan(ps=2))
+    world.room = None
+    too_hot(world)
+    world.now += 61
+    world.tell(Tick())
+    assert not world.machine.ticking
+    assert not world.told(a.ReplacementEnded)
+    world.run()
+    world.now += 1000
+    too_hot(world, "ps-0")
+    assert world.tell(a.ReplacementDecided("ps-1", True)) == [a.ReplacementEnded("ps-1")]
+    assert world.machine.ticking
+
+
 def test_a_server_that_never_becomes_ready_is_given_up_and_the_next_hot_one_is_handled() -> None:
     """All later words about hot servers of the job were ignored while it did not come."""
     world = started(plan(ps=2))

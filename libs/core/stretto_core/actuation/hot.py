@@ -131,7 +131,7 @@ def time_passed(machine: Hands, event: Tick, now: float) -> None:
     pod = state.pods.get(replacement.pod)
     gives = pod is not None and pod.phase == "running" and _keep(state, pod)
     if not replacement.granted:
-        _end(machine, replacement)
+        state.replacement = None  # a late yes is given back when it comes: said now, it would end the next one's room
     else:  # the room is free once the superfluous server is gone (``settle``)
         machine.fill("ps", now, "plan")
         state.rebalance = None
@@ -150,15 +150,11 @@ def settle(machine: Hands) -> None:
         if state.ended:  # nobody may answer any more; a late yes is given back (``decided``)
             state.replacement = None
     elif sum(pod.role == "ps" for pod in state.pods.values()) <= (state.plan.ps if state.plan else 0):
-        _end(machine, replacement)
+        state.replacement = None
+        machine.tell(ReplacementEnded(replacement.pod))
 
 
 # what is done about it -------------------------------------------------------------------------------------------
-
-
-def _end(machine: Hands, replacement: Replacement) -> None:
-    machine.state.replacement = None
-    machine.tell(ReplacementEnded(replacement.pod))
 
 
 def _movable(state: ActuatorState, name: str) -> Pod | None:
