@@ -29,6 +29,19 @@ def ourselves() -> dict[str, Any]:
     return {"pid": own.pid, "created_s": own.create_time(), "namespace": _namespace()}
 
 
+def owner_in(path: Path) -> dict[str, Any] | None:
+    """Who named itself in the file ``path``; None if nobody did."""
+    found = read(path)
+    return found if found is not None and found.keys() >= {"pid", "created_s", "namespace"} else None
+
+
+def is_ours(path: Path) -> bool:
+    """Whether it is there and of this user: where everybody may write, somebody else may have taken the name."""
+    with contextlib.suppress(OSError):
+        return path.lstat().st_uid == os.geteuid()
+    return False
+
+
 def is_dead(owner: dict[str, Any]) -> bool:
     """Whether it is a process of this machine that is gone."""
     return owner["namespace"] == _namespace() and same_process(owner["pid"], owner["created_s"]) is None
@@ -94,7 +107,7 @@ def sweep_memory(shared: Path = SHARED) -> list[Path]:
     one. Returns the folders of these installations."""
     swept: list[Path] = []
     for room in shared.glob(f"stretto.{os.geteuid()}.*"):
-        owner = read(room / OWNER)
+        owner = owner_in(room / OWNER) if is_ours(room) else None
         if owner is None or not is_dead(owner):
             continue
         folder = Path(owner["folder"])

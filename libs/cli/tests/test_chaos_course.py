@@ -25,7 +25,7 @@ async def test_a_job_that_waits_for_room_behind_those_of_the_user_does_not_hang(
     monkeypatch.setattr(course, "STALLED_S", 0.2)
     told: list[str] = []
     record = Record("chaos-1")
-    run = Course(World(tmp_path, record, cast("Any", None)), None, told.append)
+    run = Course(World(tmp_path, record, cast("Any", None), shared=True), None, told.append)
 
     def take(kind: type[Message]) -> None:
         record.take(1, 0.0, subject_of(EXAMPLES[kind]), EXAMPLES[kind])
@@ -35,6 +35,19 @@ async def test_a_job_that_waits_for_room_behind_those_of_the_user_does_not_hang(
     assert not await until(lambda: bool(run.trouble), 0.5)
     assert told == ["it waits for room: needs 6 cores, 2 are free: waits for capacity"]
     take(PlanDecided)  # from now on it hangs
+    assert await until(lambda: bool(run.trouble), 5)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+
+
+async def test_a_job_that_no_other_job_can_keep_waiting_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(course, "STALLED_S", 0.2)
+    record = Record("chaos-1")
+    run = Course(World(tmp_path, record, cast("Any", None)), None, lambda line: None)
+    record.take(1, 0.0, subject_of(EXAMPLES[PlanRefused]), EXAMPLES[PlanRefused])
+    waiting = asyncio.create_task(run._wait())
     assert await until(lambda: bool(run.trouble), 5)
     waiting.cancel()
     await asyncio.wait([waiting])

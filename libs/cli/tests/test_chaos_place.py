@@ -176,3 +176,8 @@ class TestImagesInSharedMemory:
         room.symlink_to(tmp_path)
         assert leftovers.claim_memory(tmp_path / "a", tmp_path) is None
         assert leftovers.claim_memory(tmp_path / "a", tmp_path / "none") is None
+
+    def test_are_left_alone_where_nobody_named_himself(self, tmp_path: Path) -> None:
+        for name, owner in (("a", "{}"), ("b", "[1]"), ("c", '{"pid": 1, "folder": "/none"}')):
+            (self.room(tmp_path, tmp_path / name) / leftovers.OWNER).write_text(owner)
+        assert leftovers.sweep_memory(tmp_path) == []

@@ -140,7 +140,7 @@ class Course:
             now, at = time.monotonic(), (record.samples_done, len(record.pods))
             if at != seen or self._hurt:
                 moved, seen = now, at
-            if record.queued:  # behind jobs of the user's, for as long as it takes
+            if record.queued and self.world.shared:  # behind jobs of the user's, for as long as it takes
                 moved, deadline = now, now + JOB_LIMIT_S
                 if not queued:
                     self.tell(f"it waits for room: {record.queued}")

@@ -57,7 +57,7 @@ def of_the_user(folder: Path, tell: Tell) -> Generator[Place]:
     """An installation that runs. Raises NotRunning; CliError while another run is at work in it."""
     embedded.read_state(folder)
     folder = folder.resolve()
-    owner = leftovers.read(folder / MARK)
+    owner = leftovers.owner_in(folder / MARK)
     if owner is not None:
         if not leftovers.is_dead(owner):
             raise CliError(f"{folder}: the chaos run of process {owner['pid']} is at work in it: wait for its end")
@@ -107,8 +107,8 @@ def clear_away(among: Path) -> list[Path]:
     """End, unmount and remove what runs that were killed have left in the temporary folder ``among``; returns where."""
     cleared: list[Path] = []
     for folder in among.glob(f"{PREFIX}*"):
-        owner = leftovers.read(folder / MARK)
-        if owner is None or not leftovers.is_dead(owner) or folder.lstat().st_uid != os.geteuid():
+        owner = leftovers.owner_in(folder / MARK) if leftovers.is_ours(folder) else None
+        if owner is None or not leftovers.is_dead(owner):
             continue
         take_down(folder)  # its supervisor may be at it
         leftovers.end_leftovers(folder)

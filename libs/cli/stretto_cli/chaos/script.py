@@ -129,7 +129,7 @@ class _Runs:
         nats_url = embedded.read_state(folder)["nats_url"]
         client = await Client.connect(nats_url, "operator", password, "chaos")
         try:
-            world = World(folder, Record(name), client, self.place.memory)
+            world = World(folder, Record(name), client, self.place.memory, shared=self.wish.folder is not None)
             await self._ready(world)
             intensity = self.wish.intensity
             samples = self.wish.samples or samples_for(intensity)

@@ -53,12 +53,14 @@ class Image:
 
 @dataclass(slots=True)
 class World:
-    """``memory``: the folder of shared memory, where it is one of our own that may be filled."""
+    """``memory``: the folder of shared memory, where it is one of our own that may be filled. ``shared``: the user's
+    jobs are there, too."""
 
     folder: Path
     record: Record
     client: Client
     memory: Path | None = None
+    shared: bool = False
 
     # pods ------------------------------------------------------------------------------------------------------
 
