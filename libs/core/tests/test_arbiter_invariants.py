@@ -166,3 +166,18 @@ def test_what_a_change_does_not_concern_is_passed_over_without_a_difference(
         others = {name for name in names if before.get(name) != machine.state.jobs.get(name)}
         assert others <= machine.changed, "what is not saved is lost with its owner"
         machine.changed.clear()
+
+
+def test_nothing_is_remembered_of_jobs_that_are_gone() -> None:
+    machine = ArbiterMachine(None, ArbiterSettings(CAPACITY))
+    for number in range(20):
+        job, now = f"job-{number}", 1000.0 * number
+        machine.handle(JobSubmitted(job, profile(10**7, weight=1 + number / 7)), now)
+        machine.handle(PlanProposed(job, "warm-start", plan(), 0.1, ("r",)), now)
+        machine.handle(PlanApplied(job, 1, plan(), 2.0), now)
+        machine.handle(JobEnded(job, "gone"), now)
+    machine.handle(Tick(), 1e6)
+    machine.changed.clear()
+    kept = {name: value for name, value in vars(machine._desk.register).items() if isinstance(value, (dict, list, set))}
+    assert not any(kept.values()), kept
+    assert machine.free() == CAPACITY

@@ -211,7 +211,10 @@ class Register:
         self._held.add(share.held, times)
         if not share.leaving:
             self.in_change += times * share.changing
-            self._spare.setdefault(share.weight, Sum()).add(share.spare, times)
+            total = self._spare.setdefault(share.weight, Sum())
+            total.add(share.spare, times)
+            if total == Sum():  # a weight is any number: those of all jobs that ever were would be too many
+                del self._spare[share.weight]
 
     def _look_ahead(self, job: JobState, plan: Plan) -> None:
         """What the candidates come to depends on them, the plan and the plans before: it is worked out once."""
