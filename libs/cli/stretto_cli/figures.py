@@ -97,7 +97,7 @@ def interval(value: dict[str, float] | None, form: str = "{:,.0f}") -> str:
 
 def sparkline(values: Sequence[float], width: int = 60) -> str:
     """Values as bars from zero to their maximum; the newest ones if there are more than ``width``."""
-    shown = values[-width:]
+    shown = values[max(0, len(values) - max(0, width)) :]
     top = max(shown, default=0.0)
     if top <= 0:
         return ""
