@@ -11,7 +11,7 @@ from stretto_core.actuation import state as s
 from stretto_core.actuation.books import close_books
 from stretto_core.actuation.state import ActuatorState, Pod, Role
 from stretto_core.actuation.steps import all_servers_run, converged
-from stretto_core.machine import Action, Emit, Reply, Tick
+from stretto_core.machine import Action, Emit, Reply, Tick, as_it_was
 
 BACKOFF_MAX_S = 60.0
 RECOVERIES = 5
@@ -24,6 +24,7 @@ class ActuatorMachine:
     """See the package. Names are never used again: numbers only grow, also across recoveries."""
 
     version = 6
+    migrate = staticmethod(as_it_was)  # until version 5 nobody waited for a hot server's successor
 
     def __init__(self, state: ActuatorState | None = None) -> None:
         self.state = state if state is not None else ActuatorState()
