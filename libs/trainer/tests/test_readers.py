@@ -300,3 +300,5 @@ def test_an_example_reads_no_faster_than_its_store_is_said_to_be(monkeypatch: py
     assert 0 < slept.pop() <= 100
     criteo.CriteoTask(categories=1000).read(0, 50)
     assert slept == [0.0]
+    with pytest.raises(DataError, match="samples_per_s = -1"):
+        criteo.CriteoTask(samples_per_s=-1)

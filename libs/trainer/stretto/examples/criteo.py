@@ -38,7 +38,9 @@ class CriteoTask:
         samples_per_s: float = 0.0,
     ) -> None:
         self.embedding_dim = embedding_dim
-        self.sample_s = 1.0 / samples_per_s if samples_per_s > 0 else 0.0
+        if samples_per_s < 0:
+            raise DataError(f"samples_per_s = {samples_per_s:g}: what a reader gets at most, or 0 for no limit")
+        self.sample_s = 1.0 / samples_per_s if samples_per_s else 0.0
         try:
             self.hidden = [int(units) for units in str(hidden).split(",")]
         except ValueError as error:
