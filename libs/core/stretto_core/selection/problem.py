@@ -1,0 +1,84 @@
+"""What is chosen over all jobs: one option of each, or none, within what is free (DLRover-RM Eq. 11-14)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+Objective = Literal["efficiency", "gain"]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One candidate of a job. ``amounts`` are additions to what the job has, by resource; negative ones give back.
+
+    ``cost`` of the additions per hour (RC, Eq. 7), ``gain`` (TG, Eq. 8) and ``throughput`` in samples per second.
+    """
+
+    id: str
+    amounts: dict[str, float]
+    cost: float
+    gain: float
+    throughput: float
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A job that may get one of its options, or none. ``weight`` is its priority beside Eq. 14's."""
+
+    job: str
+    remaining_samples: float
+    options: tuple[Option, ...]
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionProblem:
+    """What a selection algorithm gets. ``free`` by resource: nothing may be overdrawn (Eq. 13).
+
+    ``rho`` > 0 prefers jobs that finish soon, < 0 the others, 0 none (Eq. 14). ``epsilon_s`` keeps it finite.
+    """
+
+    contenders: tuple[Contender, ...]
+    free: dict[str, float]
+    objective: Objective = "efficiency"
+    rho: float = 2.5
+    epsilon_s: float = 1e-6
+    least_cost: float = 1e-6  # of a change that costs nothing or saves, so that its efficiency stays finite
+
+    def value(self, contender: Contender, option: Option) -> float:
+        """The option's term of the objective: RE x WG (Eq. 12), or its gain, each times the priority."""
+        if self.objective == "gain":
+            return contender.weight * option.gain
+        efficiency = option.gain / max(option.cost, self.least_cost)  # Eq. 11
+        return contender.weight * efficiency * self._urgency(contender, option)
+
+    def _urgency(self, contender: Contender, option: Option) -> float:
+        """WG of Eq. 14, from the remaining seconds under the option; within what a float holds."""
+        remaining_s = contender.remaining_samples / max(option.throughput, 1e-12) + self.epsilon_s
+        return math.exp(min(max(-self.rho * math.log(max(remaining_s, 1e-12)), -230.0), 230.0))
+
+    def fits(self, options: Sequence[Option]) -> bool:
+        """Whether all these options together stay within the free amounts; a resource nobody offers has none."""
+        for name in {resource for option in options for resource in option.amounts}:
+            total = math.fsum(option.amounts.get(name, 0.0) for option in options)
+            if total > max(self.free.get(name, 0.0), 0.0) + 1e-9 and total > 0:
+                return False
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The chosen option's id per job (None: none), the objective's value, a proven upper bound on it."""
+
+    chosen: dict[str, str | None]
+    value: float
+    bound: float
+
+
+class SelectionAlgorithm(Protocol):
+    """Algorithms of the kind ``select``."""
+
+    def __call__(self, problem: SelectionProblem) -> Selection: ...
