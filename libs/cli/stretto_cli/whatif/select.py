@@ -1,0 +1,101 @@
+"""`stretto whatif select`: which candidate each job gets, none overdrawing the cluster (DLRover-RM Eq. 11-14)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+from rich.console import Group, RenderableType
+from stretto_core.algorithms import SELECT
+from stretto_core.selection import Contender, Option, Selection, SelectionProblem
+
+from ..options import Output, OutputOption, answer
+from ..render import table
+from .reading import AlgorithmOption, FileArgument, Given, NotNegative, Positive, document, once, refuse
+from .solving import algorithm, gap_to_upper, solved
+
+SHOWN_JOBS = 40
+
+
+class Candidate(Given):
+    """A change of a job's resources: ``resources`` are additions, ``cost`` theirs per hour."""
+
+    id: Annotated[str, Field(min_length=1)]
+    resources: dict[str, NotNegative]
+    cost: Positive
+    gain: float
+    throughput: Positive
+
+
+class Job(Given):
+    """A job that may get one of its candidates."""
+
+    id: Annotated[str, Field(min_length=1)]
+    remaining_samples: NotNegative
+    candidates: list[Candidate]
+
+
+class Candidates(Given):
+    """What is free, what is best, and who wants what."""
+
+    capacity: dict[str, NotNegative]
+    objective: Literal["efficiency", "gain"] = "efficiency"
+    rho: float = 2.5
+    epsilon: Positive = 1e-6
+    jobs: list[Job]
+
+
+def select(file: FileArgument, name: AlgorithmOption = SELECT.default, output: OutputOption = Output.TABLE) -> None:
+    """Choose at most one candidate for each job, within the capacity."""
+    problem = problem_of(document(file, Candidates))
+    found, solve_s = solved(algorithm(SELECT, name), problem)
+    told = told_of(found, solve_s)
+    answer(output, told, lambda: _shown(told))
+
+
+def problem_of(given: Candidates) -> SelectionProblem:
+    """As the core asks it."""
+    once((job.id for job in given.jobs), "jobs.id")
+    for index, job in enumerate(given.jobs):
+        once((candidate.id for candidate in job.candidates), f"jobs[{index}].candidates.id")
+        for at, candidate in enumerate(job.candidates):
+            for resource in candidate.resources:
+                if resource not in given.capacity:
+                    refuse(
+                        f"jobs[{index}].candidates[{at}].resources",
+                        resource,
+                        f"one of capacity: {', '.join(given.capacity)}",
+                    )
+    contenders = tuple(
+        Contender(job.id, job.remaining_samples, tuple(_option(candidate) for candidate in job.candidates))
+        for job in given.jobs
+    )
+    return SelectionProblem(
+        contenders, dict(given.capacity), given.objective, given.rho, given.epsilon, least_cost=5e-324
+    )
+
+
+def _option(candidate: Candidate) -> Option:
+    return Option(candidate.id, dict(candidate.resources), candidate.cost, candidate.gain, candidate.throughput)
+
+
+def told_of(found: Selection, solve_s: float) -> dict[str, Any]:
+    """The answer as a document."""
+    return {
+        "chosen": found.chosen,
+        "value": found.value,
+        "bound": found.bound,
+        "gap": gap_to_upper(found.value, found.bound),
+        "solve_s": solve_s,
+    }
+
+
+def _shown(told: dict[str, Any]) -> RenderableType:
+    made = table("job", "candidate")
+    chosen = list(told["chosen"].items())
+    for job, candidate in chosen[:SHOWN_JOBS]:
+        made.add_row(job, candidate or "–")
+    if len(chosen) > SHOWN_JOBS:
+        made.add_row(f"… and {len(chosen) - SHOWN_JOBS} more", "")
+    said = f"value {told['value']:.6g}, at most {told['gap']:.4%} below the best; {told['solve_s']:.3f} s"
+    return Group(made, said)

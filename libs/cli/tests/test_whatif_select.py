@@ -1,0 +1,109 @@
+"""`stretto whatif select`: candidates by one name and another, and what is wrong in a file."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from stretto_cli.main import app
+from typer.testing import CliRunner
+
+CANDIDATES: dict[str, Any] = {
+    "capacity": {"cpu": 12, "gpu": 1},
+    "objective": "gain",
+    "rho": 2.5,
+    "epsilon": 1e-6,
+    "jobs": [
+        {
+            "id": "j1",
+            "remaining_samples": 1e6,
+            "candidates": [
+                {"id": "c1", "resources": {"cpu": 8}, "cost": 3.2, "gain": 120.0, "throughput": 900.0},
+                {"id": "c2", "resources": {"cpu": 4, "gpu": 1}, "cost": 9.0, "gain": 100.0, "throughput": 800.0},
+            ],
+        },
+        {
+            "id": "j2",
+            "remaining_samples": 1e5,
+            "candidates": [
+                {"id": "c1", "resources": {"cpu": 8}, "cost": 3.2, "gain": 90.0, "throughput": 900.0},
+                {"id": "c2", "resources": {}, "cost": 1.0, "gain": -3.0, "throughput": 100.0},
+            ],
+        },
+        {"id": "j3", "remaining_samples": 0, "candidates": []},
+    ],
+}
+
+
+def whatif(document: Any, *options: str) -> Any:
+    return CliRunner().invoke(app, ["whatif", "select", "-", *options], input=json.dumps(document))
+
+
+def answer(document: Any, *options: str) -> dict[str, Any]:
+    result = whatif(document, "-o", "json", *options)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def changed(value: Any, *path: str | int) -> dict[str, Any]:
+    copy: Any = json.loads(json.dumps(CANDIDATES))
+    at = copy
+    for part in path[:-1]:
+        at = at[part]
+    at[path[-1]] = value
+    return copy
+
+
+@pytest.mark.parametrize("name", ["exact", "hull", "weighted-greedy"])
+def test_a_choice_is_told_with_its_gap(name: str) -> None:
+    found = answer(CANDIDATES, "--algorithm", name)
+    assert set(found) == {"chosen", "value", "bound", "gap", "solve_s"}
+    assert list(found["chosen"]) == ["j1", "j2", "j3"]
+    assert found["value"] <= found["bound"]
+    assert found["gap"] == pytest.approx((found["bound"] - found["value"]) / found["bound"])
+
+
+def test_the_best_is_found_for_either_objective() -> None:
+    found = answer(CANDIDATES)
+    assert found["chosen"] == {"j1": "c2", "j2": "c1", "j3": None}
+    assert found["value"] == 190.0
+    assert found["gap"] < 1e-8
+    efficient = answer(changed("efficiency", "objective"))
+    value = 100 / 9 * (1e6 / 800 + 1e-6) ** -2.5 + 90 / 3.2 * (1e5 / 900 + 1e-6) ** -2.5
+    assert efficient["value"] == pytest.approx(value)
+    assert answer(changed([], "jobs"))["gap"] == 0
+
+
+def test_nothing_that_helps_fits() -> None:
+    found = answer(changed({"cpu": 3, "gpu": 0}, "capacity"))
+    assert found["chosen"] == {"j1": None, "j2": None, "j3": None}
+    assert (found["value"], found["bound"], found["gap"]) == (0, 0, 0)
+
+
+def test_people_get_a_table() -> None:
+    result = whatif(CANDIDATES)
+    assert result.exit_code == 0
+    assert "j1" in result.stdout
+    assert "below the best" in result.stdout
+
+
+WRONG = [
+    (changed(0, "jobs", 0, "candidates", 0, "cost"), "jobs[0].candidates[0].cost = 0"),
+    (changed(-1, "jobs", 0, "candidates", 0, "throughput"), "jobs[0].candidates[0].throughput = -1"),
+    (changed({"cpu": -8}, "jobs", 1, "candidates", 0, "resources"), "jobs[1].candidates[0].resources.cpu = -8"),
+    (changed({"tpu": 8}, "jobs", 1, "candidates", 0, "resources"), "jobs[1].candidates[0].resources = tpu"),
+    (changed("c2", "jobs", 0, "candidates", 0, "id"), "jobs[0].candidates.id = c2: expected every id once"),
+    (changed("j1", "jobs", 1, "id"), "jobs.id = j1"),
+    (changed("speed", "objective"), "objective = speed"),
+    (changed(-1.0, "jobs", 0, "remaining_samples"), "jobs[0].remaining_samples = -1.0"),
+    (changed({"cpu": float("nan")}, "capacity"), "NaN"),
+    (changed({"cpu": -1}, "capacity"), "capacity.cpu = -1"),
+]
+
+
+@pytest.mark.parametrize(("document", "said"), WRONG, ids=[said for _, said in WRONG])
+def test_what_is_wrong_is_said_in_one_line(document: Any, said: str) -> None:
+    result = whatif(document, "-o", "json")
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1), result.output
+    assert said in result.stderr
