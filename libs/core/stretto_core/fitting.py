@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,8 @@ from stretto_core.throughput import (
 
 ROBUST_ROUNDS = 12
 NEGLIGIBLE = 0.02  # a log error below this is never an outlier
+SUSPICIOUS = 0.2  # log error that no ordinary window has
+OUTLYING = 4.0  # times the usual log error
 NOISE_PRIOR_DOF, NOISE_PRIOR_SD = 4.0, 0.08
 RIDGE_NOISE_SD = 0.07  # what the ridge takes the noise of a measurement for
 COMPONENT_WEIGHT = 0.25  # of a component's row beside the row of T, which is what a plan is judged by
@@ -70,9 +73,42 @@ def fit(
     system = _assemble(chosen, terms, x, measurements)
     weight = system.weight.copy()
     theta = _gauss_newton(system, weight)
-    if robust and len(measurements) > 4:
+    if robust and len(measurements) > 4 and _suspicious(system, theta):
         theta, weight = _reweight(system, theta)
     return _posterior(chosen, terms, system, theta, weight, measurements)
+
+
+def rmsle(
+    measurements: Sequence[Measurement], form: str = "default", *, component_constants: bool = True
+) -> FittedModel:
+    """The log error of all measurements alike: a hung window counts as any other. Raises :class:`FitError`."""
+    return fit(measurements, form, robust=False, component_constants=component_constants)
+
+
+def least_squares(
+    measurements: Sequence[Measurement], form: str = "default", *, component_constants: bool = True
+) -> FittedModel:
+    """NNLS on the seconds themselves (DLRover-RM §4.3 as most would read it): large step times count most.
+
+    Raises :class:`FitError` without measurements.
+    """
+    if not measurements:
+        raise FitError("measurements is empty; give at least one measured configuration")
+    chosen = form_named(form)
+    measured = {name for row in measurements for name in row.components_s} if component_constants else set[str]()
+    terms = terms_of(chosen, components=sorted(measured))
+    system = _assemble(chosen, terms, Inputs.of([row.configuration for row in measurements]), measurements)
+    root = np.sqrt(system.weight[system.owner])
+    theta = _nnls(root[:, None] * system.rows / system.scale, root * system.observed) / system.scale
+    return _posterior(chosen, terms, system, theta, system.weight, measurements)
+
+
+class Fitting(Protocol):
+    """Algorithms of the kind ``fit``."""
+
+    def __call__(
+        self, measurements: Sequence[Measurement], form: str = ..., *, component_constants: bool = ...
+    ) -> FittedModel: ...
 
 
 def _assemble(form: Form, terms: Sequence[Term], x: Inputs, measurements: Sequence[Measurement]) -> _System:
@@ -153,6 +189,13 @@ def _nnls(matrix: Array, target: Array) -> Array:
     from scipy.optimize import nnls  # imported late: it takes longer than everything else of a service's start
 
     return np.asarray(nnls(matrix, target, maxiter=50 * matrix.shape[1])[0], dtype=np.float64)
+
+
+def _suspicious(system: _System, theta: Array) -> bool:
+    """Whether any measurement is far off, or all are: else every one keeps its say, and its part in the precision."""
+    size = np.abs(_residuals(system, theta)[2][system.is_total])
+    most = float(size.max())
+    return most > SUSPICIOUS or most > max(OUTLYING * 1.4826 * float(np.median(size)), NEGLIGIBLE)
 
 
 def _reweight(system: _System, theta: Array) -> tuple[Array, Array]:

@@ -6,7 +6,7 @@ import typer
 
 from ..options import Output, OutputOption, answer, example
 from ..render import table
-from ..whatif import KINDS, allocate, pareto, place, select
+from ..whatif import KINDS, allocate, fit, pareto, place, select
 
 GROUP = typer.Typer(no_args_is_help=True)
 
@@ -18,6 +18,7 @@ def register(app: typer.Typer) -> None:
     GROUP.command(epilog=example("stretto whatif pareto model.json"))(pareto.pareto)
     GROUP.command(epilog=example("stretto whatif place layers.json"))(place.place)
     GROUP.command(epilog=example("stretto whatif select candidates.json"))(select.select)
+    GROUP.command(epilog=example("stretto whatif fit profiles.csv --predict plans.csv"))(fit.fit)
     app.add_typer(GROUP, name="whatif", rich_help_panel="Decisions", help="Ask for any decision offline, on files.")
 
 

@@ -1,0 +1,155 @@
+"""`stretto whatif fit`: the throughput model of one job from what was measured (DLRover-RM §4.1, §4.3)."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+from stretto_core.algorithms import FIT
+from stretto_core.experiments import worth_measuring
+from stretto_core.throughput import COMPONENTS, DEFAULT, FORMS, PAPER, Configuration, FittedModel, Inputs, Measurement
+
+from ..options import Output, OutputOption, answer
+from ..render import table
+from .reading import AlgorithmOption, Count, FileArgument, Given, NotNegative, Positive, refuse, rows
+from .solving import algorithm, solved
+
+
+class Setting(Given):
+    """A configuration; a column that is left out is constant or unknown."""
+
+    batch_size: Count = 1
+    workers: Count = 1
+    ps: Count = 1
+    worker_cpu: Positive = 1.0
+    ps_cpu: Positive = 1.0
+    param_mb: NotNegative = 1.0
+    bandwidth_mb_s: Positive = 1.0
+    embedding_dim: NotNegative = 1.0
+
+
+class Profile(Setting):
+    """A configuration and its measured step time, in seconds; perhaps the terms of it, without the constant."""
+
+    step_time_s: Positive
+    grad_s: NotNegative = 0.0
+    upd_s: NotNegative = 0.0
+    sync_s: NotNegative = 0.0
+    emb_s: NotNegative = 0.0
+
+
+AXES = {"workers": "workers", "ps": "ps", "worker_cpu": "worker_cpu_cores", "ps_cpu": "ps_cpu_cores"}
+FormOption = Annotated[
+    str, typer.Option("--form", help="of the step time: `paper`, or `default`, which real data support")
+]
+PredictOption = Annotated[
+    str | None, typer.Option("--predict", metavar="FILE", help="configurations whose step time is to be told")
+]
+
+
+def fit(
+    file: FileArgument,
+    form: FormOption = DEFAULT.name,
+    predict: PredictOption = None,
+    name: AlgorithmOption = FIT.default,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Fit the step time of a job to its profiles; predict others, and say what to measure next."""
+    if form not in FORMS:
+        refuse("--form", form, " or ".join(FORMS))
+    profiles = rows(file, Profile)
+    if not profiles:
+        refuse("FILE", file, "one row at least below the header")
+    others = None if predict is None else _completed(rows(predict, Setting), profiles)
+    if form == PAPER.name:
+        _all_given(profiles[0])
+    measured = [_measurement(profile) for profile in profiles]
+    solve = functools.partial(algorithm(FIT, name), form=form, component_constants=False)
+    for module in ("scipy.optimize", "scipy.special"):  # which the fit loads late: not a part of its time
+        importlib.import_module(module)
+    model, solve_s = solved(solve, measured)
+    told = told_of(model, measured, profiles[0], solve_s, others)
+    answer(output, told, lambda: _shown(told))
+
+
+def _all_given(profile: Profile) -> None:
+    for column in Setting.model_fields:
+        if column not in profile.model_fields_set:
+            refuse("header", column, "this column, for the paper's form")
+
+
+def _completed(others: list[Setting], profiles: list[Profile]) -> list[Setting]:
+    """What is not said of the others is as it was in all profiles."""
+    first = profiles[0]
+    for column in Setting.model_fields:
+        if column not in first.model_fields_set or not others or column in others[0].model_fields_set:
+            continue
+        values = {getattr(profile, column) for profile in profiles}
+        if len(values) > 1:
+            refuse("header of --predict", column, f"this column, which varies in the profiles ({len(values)} values)")
+        others = [other.model_copy(update={column: values.copy().pop()}) for other in others]
+    return others
+
+
+def _measurement(profile: Profile) -> Measurement:
+    parts = {
+        name: getattr(profile, f"{name}_s") for name in COMPONENTS if f"{name}_s" in profile.model_fields_set
+    }  # fmt: skip
+    return Measurement(_configuration(profile), profile.step_time_s, 1.0, parts)
+
+
+def _configuration(given: Setting) -> Configuration:
+    return Configuration(
+        given.workers,
+        given.ps,
+        given.worker_cpu,
+        given.ps_cpu,
+        given.batch_size,
+        given.param_mb,
+        given.bandwidth_mb_s,
+        given.embedding_dim,
+    )
+
+
+def told_of(
+    model: FittedModel, measured: list[Measurement], first: Profile, solve_s: float, others: list[Setting] | None
+) -> dict[str, Any]:
+    """The answer as a document. Intervals are of what a measurement would show."""
+    axes = {column: field for column, field in AXES.items() if column in first.model_fields_set}
+    told: dict[str, Any] = {
+        "form": model.form,
+        "coefficients": model.coefficients,
+        "rmsle": model.rmsle,
+        "unidentified": list(model.unidentified),
+        "solve_s": solve_s,
+    }
+    if others is not None:
+        x = Inputs.of([_configuration(other) for other in others])
+        low, high = model.interval_s(x, 0.9, of_measurement=True) if others else ([], [])
+        told["predictions"] = [float(value) for value in model.step_time_s(x)] if others else []
+        told["intervals_90"] = [[float(a), float(b)] for a, b in zip(low, high, strict=True)]
+    next_ones = worth_measuring(model, [row.configuration for row in measured], list(axes.values()))
+    told["measure_next"] = [
+        {column: getattr(configuration, field) for column, field in axes.items()} for configuration in next_ones
+    ]
+    return told
+
+
+def _shown(told: dict[str, Any]) -> RenderableType:
+    made = table("coefficient", "value", "", right=("value",))
+    for name, value in told["coefficients"].items():
+        made.add_row(name, f"{value:.6g}", "not identified" if name in told["unidentified"] else "")
+    parts: list[RenderableType] = [made, f"RMSLE {told['rmsle']:.4f} over the profiles; {told['solve_s']:.3f} s"]
+    if "predictions" in told:
+        predicted = table("row", "step time", "90 %", right=("row", "step time"))
+        pairs = zip(told["predictions"], told["intervals_90"], strict=True)
+        for row, (value, (low, high)) in enumerate(pairs, 1):
+            predicted.add_row(str(row), f"{value:.4g} s", f"{low:.4g} to {high:.4g} s")
+        parts.append(predicted)
+    worth = "; ".join(
+        ", ".join(f"{column} {value:g}" for column, value in row.items()) for row in told["measure_next"]
+    )  # fmt: skip
+    return Group(*parts, f"measure next: {worth}" if worth else "nothing else is worth measuring")

@@ -1,0 +1,61 @@
+"""Which configuration to measure next, and what the variants of the fit are good for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from stretto_core.experiments import REACH, worth_measuring
+from stretto_core.fitting import fit, least_squares, rmsle
+from stretto_core.throughput import Configuration, FitError, Inputs, Measurement
+
+AXES = ("workers", "ps")
+
+
+def measured(pairs: list[tuple[int, int]], grows: float = 0.02) -> list[Measurement]:
+    return [Measurement(Configuration(w, p, 1.0, 1.0, 64), 0.1 + grows * w / p) for w, p in pairs]
+
+
+def proposed(pairs: list[tuple[int, int]], grows: float = 0.02) -> list[Configuration]:
+    rows = measured(pairs, grows)
+    return worth_measuring(fit(rows), [row.configuration for row in rows], AXES)
+
+
+def test_proposals_are_new_within_reach_and_the_same_every_time() -> None:
+    pairs = [(1, 1), (4, 2), (8, 4), (2, 4), (8, 1)]
+    found = proposed(pairs)
+    assert found == proposed(pairs)
+    assert 0 < len(found) == len(set(found)) <= 3
+    assert not {(row.workers, row.ps) for row in found} & set(pairs)
+    assert all(row.workers <= 8 * REACH and row.ps <= 4 * REACH and row.batch_size == 64 for row in found)
+
+
+def test_the_first_ones_are_far_from_all_that_is_known() -> None:
+    assert proposed([(1, 1)])[0] == Configuration(2, 2, 1.0, 1.0, 64)
+    assert proposed([(w, 2) for w in range(1, 8)])[0].ps != 2, "an axis that never varied"
+
+
+def test_nothing_is_proposed_when_more_is_not_faster() -> None:
+    rows = [Measurement(Configuration(4, p, 1.0, 1.0, 64), 0.1) for p in (1, 2, 4, 8)] * 5
+    assert worth_measuring(fit(rows), [row.configuration for row in rows], ("ps",)) == []
+
+
+def test_seconds_weigh_long_steps_and_logs_weigh_all_alike() -> None:
+    """A long step that is 30 % off bends the fit of the seconds, and not that of the logs."""
+    draw = np.random.default_rng(2)
+    rows = measured([(w, p) for w in (1, 2, 4, 8, 16, 64) for p in (1, 2, 4)], grows=0.5)
+    noisy = [Measurement(row.configuration, row.step_time_s * float(np.exp(0.15 * draw.normal()))) for row in rows]
+    x = Inputs.of([row.configuration for row in rows])
+    errors = {
+        variant.__name__: float(
+            np.sqrt(np.mean(np.log(variant(noisy, "paper").step_time_s(x) / [row.step_time_s for row in rows]) ** 2))
+        )
+        for variant in (rmsle, least_squares)
+    }
+    assert errors["rmsle"] < errors["least_squares"]
+    assert rmsle(noisy, "paper").rmsle <= least_squares(noisy, "paper").rmsle
+
+
+def test_nothing_measured_is_refused() -> None:
+    for variant in (rmsle, least_squares):
+        with pytest.raises(FitError, match="measurements is empty"):
+            variant([])
