@@ -6,7 +6,7 @@ import typer
 
 from ..options import Output, OutputOption, answer, example
 from ..render import table
-from ..whatif import KINDS, allocate, fit, pareto, place, select
+from ..whatif import KINDS, allocate, fit, memory, pareto, place, select
 
 GROUP = typer.Typer(no_args_is_help=True)
 
@@ -19,6 +19,9 @@ def register(app: typer.Typer) -> None:
     GROUP.command(epilog=example("stretto whatif place layers.json"))(place.place)
     GROUP.command(epilog=example("stretto whatif select candidates.json"))(select.select)
     GROUP.command(epilog=example("stretto whatif fit profiles.csv --predict plans.csv"))(fit.fit)
+    GROUP.command(epilog=example("stretto whatif memory series.csv --capacity-gib 16 --samples-remaining 1000000"))(
+        memory.memory
+    )
     app.add_typer(GROUP, name="whatif", rich_help_panel="Decisions", help="Ask for any decision offline, on files.")
 
 
