@@ -94,7 +94,9 @@ def growth(problem: SeriesProblem) -> SeriesForecast:
     else:
         when = None, None
     at_end = Interval(float(told.at_end_low_bytes), float(told.at_end_bytes), float(told.at_end_high_bytes))
-    return SeriesForecast(at_end, *when, float(max(found.recommended_bytes, last.used_bytes)))
+    # a service asks again when it is known better; who asks once is told what will probably do to the end
+    enough = max(found.recommended_bytes, last.used_bytes, at_end.mean)
+    return SeriesForecast(at_end, *when, float(enough))
 
 
 def _seen(problem: SeriesProblem) -> tuple[Growth, ServerUsage]:
