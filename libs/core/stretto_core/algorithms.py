@@ -1,11 +1,13 @@
 """Algorithms by name: entry points, our own among them, loaded only when chosen.
 
-A package adds one by an entry point in the group of its kind, ``stretto.<kind>`` (blanks as ``-``); what the callable
-gets and returns, the kind's protocol says. Services, simulator and ``stretto whatif`` choose from the same names.
+A package adds one by an entry point in the group of its kind, ``stretto.<kind>`` (what is no letter as ``_``); what the
+callable gets and returns, the kind's protocol says. Services, simulator and ``stretto whatif`` choose from the same
+names.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any
@@ -27,7 +29,7 @@ class Kind:
     @property
     def group(self) -> str:
         """Of the entry points."""
-        return "stretto." + self.name.replace(" ", "-")
+        return "stretto." + re.sub(r"\W", "_", self.name)
 
     def names(self) -> list[str]:
         """What is installed, the default first."""

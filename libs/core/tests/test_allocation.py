@@ -142,8 +142,8 @@ def test_greedy_s_two_readings_differ_in_the_queue() -> None:
 
 
 def test_doubling_gives_every_job_something_and_small_ones_more() -> None:
-    problem = AllocationProblem((ElasticJob("large", 50.0, 0, 16), ElasticJob("small", 1.0, 0, 16)), 10)
-    assert ALLOCATE.named("marginal-doubling")(problem).first(problem) == {"large": 2, "small": 8}
+    problem = AllocationProblem((ElasticJob("large", 50.0, 0, 16), ElasticJob("small", 1.0, 0, 16)), 12)
+    assert ALLOCATE.named("marginal-doubling")(problem).first(problem) == {"large": 4, "small": 8}
 
 
 def test_nothing_to_allocate_is_no_error_and_bad_values_are() -> None:

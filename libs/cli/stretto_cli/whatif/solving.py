@@ -18,7 +18,7 @@ Problem = TypeVar("Problem")
 Answer = TypeVar("Answer")
 
 
-def algorithm(kind: Kind, name: str) -> Callable[..., Any]:
+def algorithm(kind: Kind, name: str) -> Any:
     """The algorithm of that name. Raises BadData."""
     try:
         return kind.named(name)

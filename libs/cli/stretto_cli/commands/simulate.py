@@ -1,0 +1,20 @@
+"""Run whole traces of jobs under the decisions: to compare policies before one is chosen."""
+
+from __future__ import annotations
+
+import typer
+
+from ..options import example
+from ..simulating import allocation
+
+GROUP = typer.Typer(no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group of commands."""
+    GROUP.command(
+        "allocation",
+        epilog=example("stretto simulate allocation trace.csv --nodes 110 --allocator marginal-doubling"),
+    )(allocation.allocation)
+    GROUP.callback()(lambda: None)  # a group also while it has one command
+    app.add_typer(GROUP, name="simulate", rich_help_panel="Decisions", help="Run traces of jobs under the decisions.")

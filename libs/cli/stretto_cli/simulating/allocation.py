@@ -1,0 +1,90 @@
+"""`stretto simulate allocation`: elastic jobs on a pool of nodes (ModelArts §5)."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import typer
+from stretto_core.algorithms import SIMULATE_ALLOCATION
+from stretto_core.types import InvalidValue
+from stretto_sim.allocation import Outcome, Settings, TraceJob, simulate
+
+from .. import figures as f
+from ..options import Output, OutputOption, answer
+from ..render import table
+from ..whatif.reading import BadData, Count, FileArgument, Given, NotNegative, Positive, rows
+from ..whatif.solving import algorithm, solved
+from .watching import watched
+
+NoiseOption = Annotated[float, typer.Option(help="what is believed of a demand is off by up to this share")]
+BugOption = Annotated[float, typer.Option(help="share of the jobs that hang up within 5 minutes of training")]
+TerminationOption = Annotated[float, typer.Option(help="share of the jobs that their users end at any time")]
+DelayOption = Annotated[float, typer.Option(help="how long a starting or growing job stays on the nodes that it has")]
+
+
+class Row(Given):
+    """A job of the trace."""
+
+    submit_s: NotNegative
+    demand_node_hours: Positive
+    max_nodes: Count
+
+
+def allocation(
+    file: FileArgument,
+    nodes: Annotated[int, typer.Option(help="of the pool")],
+    allocator: Annotated[str, typer.Option(help="one of `stretto whatif algorithms`")] = SIMULATE_ALLOCATION.default,
+    eta_noise: NoiseOption = 0.0,
+    bug_rate: BugOption = 0.0,
+    termination_rate: TerminationOption = 0.0,
+    scaling_delay_s: DelayOption = 0.0,
+    seed: Annotated[int, typer.Option(help="of noise, bugs and terminations")] = 0,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Share a pool of nodes between the jobs of a trace, from the first submission to the last end.
+
+    FILE has the columns submit_s, demand_node_hours, max_nodes. Decisions are made every 5 minutes, by
+    marginal-doubling whenever a job comes or goes.
+    """
+    try:
+        settings = Settings(nodes, eta_noise, bug_rate, termination_rate, scaling_delay_s, seed)
+    except InvalidValue as error:
+        raise BadData(str(error)) from error
+    policy = algorithm(SIMULATE_ALLOCATION, allocator)
+    jobs = [TraceJob(row.submit_s, row.demand_node_hours, row.max_nodes) for row in rows(file, Row)]
+    with watched(f"{allocator} on {nodes} nodes") as progress:
+        found, _ = solved(
+            lambda trace: simulate(trace, policy, settings, clock=time.perf_counter, progress=progress), jobs
+        )
+    told = told_of(found)
+    answer(output, told, lambda: _shown(told))
+
+
+def told_of(found: Outcome) -> dict[str, Any]:
+    """The answer as a document."""
+    decide_s = found.decide_s
+    return {
+        "jobs": len(found.jobs),
+        "mean_completion_s": found.completion.mean_s,
+        "p90_completion_s": found.completion.p90_s,
+        "mean_queue_s": found.mean_queue_s,
+        "utilisation": found.utilisation,
+        "changes_per_job": found.changes_per_job,
+        "decide_s": {
+            "mean": sum(decide_s) / len(decide_s) if decide_s else 0.0,
+            "max": max(decide_s, default=0.0),
+        },
+    }
+
+
+def _shown(told: dict[str, Any]) -> object:
+    made = table("jobs", "completion", "of 90 % within", "in the queue", "utilisation", "changes per job", "decision",
+                 "at most")  # fmt: skip
+    decide_s = told["decide_s"]
+    made.add_row(
+        f"{told['jobs']:,}", f.seconds(told["mean_completion_s"]), f.seconds(told["p90_completion_s"]),
+        f.seconds(told["mean_queue_s"]), f"{told['utilisation']:.1%}", f"{told['changes_per_job']:.1f}",
+        f"{decide_s['mean'] * 1e3:.2f} ms", f"{decide_s['max'] * 1e3:.2f} ms",
+    )  # fmt: skip
+    return made

@@ -1,0 +1,89 @@
+"""`stretto simulate`: the document that it promises, the same for a seed, and one line for whatever is wrong."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from stretto_cli.main import app
+from typer.testing import CliRunner
+
+HEADER = "submit_s,demand_node_hours,max_nodes\n"
+TRACE = HEADER + "".join(f"{60 * n},{0.2 + n % 7 * 0.4:.1f},{2 ** (n % 5)}\n" for n in range(24))
+HARSH = ("--eta-noise", "0.1", "--bug-rate", "0.15", "--termination-rate", "0.1", "--scaling-delay-s", "15")
+
+
+def simulated(trace: str, *options: str) -> Any:
+    return CliRunner().invoke(app, ["simulate", "allocation", "-", "--nodes", "8", *options], input=trace)
+
+
+def answer(trace: str, *options: str) -> dict[str, Any]:
+    result = simulated(trace, "-o", "json", *options)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_the_document_is_as_promised() -> None:
+    found = answer(TRACE, "--allocator", "marginal-doubling")
+    assert list(found) == [
+        *("jobs", "mean_completion_s", "p90_completion_s", "mean_queue_s", "utilisation", "changes_per_job"),
+        "decide_s",
+    ]
+    assert list(found["decide_s"]) == ["mean", "max"]
+    assert found["jobs"] == 24
+    assert 0 < found["mean_queue_s"] < found["mean_completion_s"] < found["p90_completion_s"]
+    assert 0 < found["utilisation"] <= 1
+    assert 0 < found["decide_s"]["mean"] <= found["decide_s"]["max"]
+
+
+def test_the_same_seed_is_the_same_fate() -> None:
+    def without_time(seed: str) -> dict[str, Any]:
+        return {**answer(TRACE, "--allocator", "greedy", *HARSH, "--seed", seed), "decide_s": None}
+
+    assert without_time("1") == without_time("1") != without_time("2")
+
+
+def test_a_trace_of_no_jobs_is_one() -> None:
+    found = answer(HEADER)
+    assert found == {
+        "jobs": 0,
+        "mean_completion_s": 0,
+        "p90_completion_s": 0,
+        "mean_queue_s": 0,
+        "utilisation": 0,
+        "changes_per_job": 0,
+        "decide_s": {"mean": 0, "max": 0},
+    }
+
+
+@pytest.mark.parametrize(
+    ("trace", "options", "named"),
+    [
+        (HEADER + "0,nan,4\n", (), "demand_node_hours = nan"),
+        (HEADER + "0,0,4\n", (), "demand_node_hours"),
+        (HEADER + "-1,2,4\n", (), "submit_s"),
+        (HEADER + "0,2,1.5\n", (), "max_nodes = 1.5"),
+        (HEADER + "0,2,0\n", (), "max_nodes"),
+        (HEADER + "0,2\n", (), "3 values"),
+        ("submit_s,max_nodes\n0,2\n", (), "demand_node_hours"),
+        ("", (), "submit_s"),
+        (TRACE, ("--allocator", "best"), "'best'"),
+        (TRACE, ("--nodes", "0"), "nodes is 0"),
+        (TRACE, ("--bug-rate", "0.8", "--termination-rate", "0.3"), "bug_rate 0.8"),
+        (TRACE, ("--eta-noise", "nan"), "eta_noise is nan"),
+        (TRACE, ("--scaling-delay-s", "-1"), "scaling_delay_s is -1"),
+        (TRACE, ("--seed", "-3"), "seed is -3"),
+    ],
+)
+def test_whatever_is_wrong_is_one_line(trace: str, options: tuple[str, ...], named: str) -> None:
+    for form in ((), ("-o", "json")):
+        result = simulated(trace, *options, *form)
+        assert result.exit_code == 2
+        assert result.stdout == ""
+        assert result.stderr.count("\n") == 1
+        assert named in result.stderr
+
+
+def test_people_get_a_table() -> None:
+    assert "utilisation" in simulated(TRACE, "--allocator", "greedy").stdout

@@ -1,0 +1,47 @@
+"""The core's allocators as policies: which nodes each job gets, and at which moments that is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stretto_core.allocation import AllocationProblem, Allocator
+from stretto_core.allocation.certified import certified
+from stretto_core.allocation.doubling import hand_out, marginal_doubling
+from stretto_core.allocation.greedy import greedy, greedy_once
+from stretto_core.allocation.milp import big_m, one_hot
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Algorithms of the kind ``simulate allocation``.
+
+    ``decide`` gives the nodes of each job of the problem, in its order. It is asked every five minutes if ``periodic``,
+    and whenever a job has come or gone if ``on_change``. Between these moments idle nodes go to the queue.
+    """
+
+    decide: Callable[[AllocationProblem], list[int]]
+    periodic: bool = True
+    on_change: bool = False
+
+    @staticmethod
+    def of(allocator: Allocator, periodic: bool = True, on_change: bool = False) -> Policy:
+        """The first step of the allocator's plan."""
+        return Policy(lambda problem: _first(allocator, problem), periodic, on_change)
+
+    @staticmethod
+    def filled(allocator: Allocator) -> Policy:
+        """So, and what the plan leaves idle handed out: its objective does not see an end within a step."""
+        return Policy(lambda problem: hand_out(problem, _first(allocator, problem)))
+
+
+def _first(allocator: Allocator, problem: AllocationProblem) -> list[int]:
+    return [int(nodes) for nodes in allocator(problem).plan[:, 0]]
+
+
+CERTIFIED = Policy.filled(certified)
+MILP = Policy.filled(one_hot)
+MILP_BIG_M = Policy.filled(big_m)
+GREEDY = Policy.of(greedy)
+GREEDY_ONCE = Policy.of(greedy_once)
+MARGINAL_DOUBLING = Policy.of(marginal_doubling, periodic=False, on_change=True)

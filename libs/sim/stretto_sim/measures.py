@@ -1,0 +1,49 @@
+"""What every simulation is asked for: how long jobs took, and how much of something was in use over time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+Progress = Callable[[int, int], None]
+"""told how many of how many jobs have left"""
+
+
+@dataclass(frozen=True, slots=True)
+class Durations:
+    """Mean and 90th percentile in seconds; 0 of no jobs."""
+
+    mean_s: float
+    p90_s: float
+
+    @staticmethod
+    def of(values_s: Sequence[float]) -> Durations:
+        """Of one duration for each job."""
+        if not values_s:
+            return Durations(0.0, 0.0)
+        return Durations(float(np.mean(values_s)), float(np.percentile(values_s, 90)))
+
+
+@dataclass(slots=True)
+class Level:
+    """An amount that changes in steps; begins at 0."""
+
+    times_s: list[float] = field(default_factory=list[float])
+    amounts: list[float] = field(default_factory=list[float])
+
+    def set(self, now_s: float, amount: float) -> None:
+        """The amount from now on; of several at the same time the last holds."""
+        if self.times_s and self.times_s[-1] == now_s:
+            self.amounts[-1] = amount
+        elif amount != (self.amounts[-1] if self.amounts else 0.0):
+            self.times_s.append(now_s)
+            self.amounts.append(amount)
+
+    def mean(self, begin_s: float, end_s: float) -> float:
+        """Over the time from ``begin_s`` to ``end_s``; 0 where that is none."""
+        if end_s <= begin_s or not self.times_s:
+            return 0.0
+        times = np.clip([*self.times_s, end_s], begin_s, end_s)
+        return float(np.diff(times) @ np.array(self.amounts)) / (end_s - begin_s)
