@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 MODULES = (
-    *("idle", "runtime", "dispatcher", "peer", "intake", "deciding", "takeover", "candidates"),
+    *("idle", "runtime", "dispatcher", "peer", "intake", "deciding", "takeover", "candidates", "allocation"),
     *("trainer", "checkpoint", "worker_loss", "memory", "memory_limits"),
 )
 RESULTS = Path(__file__).parents[2] / "bench-results" / "bench.json"
