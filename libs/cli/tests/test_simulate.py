@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from stretto_cli.main import app
@@ -87,3 +90,15 @@ def test_whatever_is_wrong_is_one_line(trace: str, options: tuple[str, ...], nam
 
 def test_people_get_a_table() -> None:
     assert "utilisation" in simulated(TRACE, "--allocator", "greedy").stdout
+
+
+def test_the_report_is_one_page_that_needs_nothing_else(tmp_path: Path) -> None:
+    answer(TRACE, "--allocator", "marginal-doubling", "--report", str(tmp_path / "new" / "folder"))
+    text = (tmp_path / "new" / "folder" / "allocation.html").read_text()
+    drawn = [ElementTree.fromstring(part) for part in re.findall(r"<svg.*?</svg>", text)]
+    assert [each.get("aria-label") for each in drawn] == ["completion times", "nodes in use", "nodes by job"]
+    titles = [each.text or "" for each in drawn[2].iter("title")]
+    assert {f"job {n + 1}," for n in range(24)} == {" ".join(title.split()[:2]) for title in titles}
+    assert not re.search(r"(src|href)=|url\(|@import", text)
+    answer(HEADER, "--report", str(tmp_path))
+    assert "<svg" not in (tmp_path / "allocation.html").read_text()

@@ -6,11 +6,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
-from importlib.resources import files
 from typing import Any
 
 from .. import figures as f
-from . import effects, report, svg
+from .. import svg
+from ..page import figure, head
+from ..page import page as whole
+from . import effects, report
 from .course import Happening, Outcome
 from .schedule import KINDS
 
@@ -70,12 +72,7 @@ def page(document: Json, outcomes: Sequence[Outcome]) -> str:
         opened = " open" if index == 0 or not one["exact"] else ""
         parts.append(f'<details id="{escape(one["job"])}"{opened}><summary>{_title(one)}</summary>')
         parts += [_figure(outcome), _legend(), _table(one), "</details>"]
-    style = (files("stretto_cli.chaos") / "timeline.css").read_text()
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width"><title>Stretto under fire</title>'
-        f"<style>{style}</style></head><body><main>{''.join(parts)}</main></body></html>\n"
-    )
+    return whole("Stretto under fire", parts)
 
 
 # words ---------------------------------------------------------------------------------------------------------
@@ -92,12 +89,8 @@ def _head(document: Json) -> str:
         ("lost", f"{sum(b['lost'] for b in books):,}" if books else "–"),
         ("repeated", f"{sum(b['repeated'] for b in books):,}" if books else "–"),
     ]
-    shown = "".join(f"<div><b>{escape(value)}</b><span>{escape(name)}</span></div>" for name, value in tiles)
     verdict = ("good", "nothing lost, nothing repeated") if document["passed"] else ("bad", "not exact")
-    return (
-        f'<header><h1>Under fire <em class="{verdict[0]}">{verdict[1]}</em></h1>'
-        f"<p><code>{escape(document['command'])}</code></p><section>{shown}</section></header>"
-    )
+    return head(f'Under fire <em class="{verdict[0]}">{verdict[1]}</em>', document["command"], tiles)
 
 
 def _title(one: Json) -> str:
@@ -172,10 +165,7 @@ def _figure(outcome: Outcome) -> str:
         lane(canvas)
     height = canvas.y + 10
     grid = _grid(canvas, height)
-    return (
-        f'<svg viewBox="0 0 {LEFT + WIDTH + RIGHT:g} {height:g}" role="img" aria-label="timeline">'
-        f"{''.join([*grid, *canvas.shapes])}</svg>"
-    )
+    return figure(LEFT + WIDTH + RIGHT, height, "timeline", [*grid, *canvas.shapes])
 
 
 def _grid(canvas: Canvas, height: float) -> list[str]:

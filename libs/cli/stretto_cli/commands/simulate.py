@@ -14,7 +14,7 @@ def register(app: typer.Typer) -> None:
     """Add the group of commands."""
     GROUP.command(
         "allocation",
-        epilog=example("stretto simulate allocation trace.csv --nodes 110 --allocator marginal-doubling"),
+        epilog=example("stretto simulate allocation trace.csv --nodes 110 --allocator marginal-doubling --report out"),
     )(allocation.allocation)
     GROUP.callback()(lambda: None)  # a group also while it has one command
     app.add_typer(GROUP, name="simulate", rich_help_panel="Decisions", help="Run traces of jobs under the decisions.")

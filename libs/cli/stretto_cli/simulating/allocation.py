@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,12 +16,14 @@ from ..options import Output, OutputOption, answer
 from ..render import table
 from ..whatif.reading import BadData, Count, FileArgument, Given, NotNegative, Positive, rows
 from ..whatif.solving import algorithm, solved
+from .report import page_of, write
 from .watching import watched
 
 NoiseOption = Annotated[float, typer.Option(help="what is believed of a demand is off by up to this share")]
 BugOption = Annotated[float, typer.Option(help="share of the jobs that hang up within 5 minutes of training")]
 TerminationOption = Annotated[float, typer.Option(help="share of the jobs that their users end at any time")]
 DelayOption = Annotated[float, typer.Option(help="how long a starting or growing job stays on the nodes that it has")]
+ReportOption = Annotated[Path | None, typer.Option(metavar="FOLDER", help="write a page with the figures there")]
 
 
 class Row(Given):
@@ -40,6 +43,7 @@ def allocation(
     termination_rate: TerminationOption = 0.0,
     scaling_delay_s: DelayOption = 0.0,
     seed: Annotated[int, typer.Option(help="of noise, bugs and terminations")] = 0,
+    report: ReportOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Share a pool of nodes between the jobs of a trace, from the first submission to the last end.
@@ -58,6 +62,8 @@ def allocation(
             lambda trace: simulate(trace, policy, settings, clock=time.perf_counter, progress=progress), jobs
         )
     told = told_of(found)
+    if report is not None:
+        write(report, "allocation.html", page_of(found, told, allocator))
     answer(output, told, lambda: _shown(told))
 
 

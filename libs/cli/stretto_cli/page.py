@@ -1,0 +1,29 @@
+"""A report as one HTML file that needs nothing else; what it draws comes from :mod:`stretto_cli.svg`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+from importlib.resources import files
+
+
+def page(title: str, parts: Iterable[str]) -> str:
+    """The whole file, of parts that are HTML."""
+    style = (files("stretto_cli") / "page.css").read_text()
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
+        f"<style>{style}</style></head><body><main>{''.join(parts)}</main></body></html>\n"
+    )
+
+
+def head(title: str, command: str, tiles: Iterable[tuple[str, str]]) -> str:
+    """What comes first: a title (HTML), the command, and the few figures that matter, as (name, value)."""
+    shown = "".join(f"<div><b>{escape(value)}</b><span>{escape(name)}</span></div>" for name, value in tiles)
+    return f"<header><h1>{title}</h1><p><code>{escape(command)}</code></p><section>{shown}</section></header>"
+
+
+def figure(width: float, height: float, label: str, shapes: Iterable[str]) -> str:
+    """A drawing of shapes."""
+    box = f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(label)}">'
+    return f"{box}{''.join(shapes)}</svg>"
