@@ -19,7 +19,7 @@ SAMPLE = 400
 ROUNDS = 24
 CLEARED = 0.01
 """share of the nodes that the jobs may ask too many or too few: prices are looked for no further"""
-SETTLED = 2e-4
+SETTLED = 1e-3
 """relative gain of the bound in two rounds that is not worth another"""
 
 
