@@ -9,37 +9,12 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from selection_problems import problems
 from stretto_core.algorithms import SELECT
 from stretto_core.selection import Contender, Option, Selection, SelectionAlgorithm, SelectionProblem, weighted_greedy
 from stretto_core.selection.exact import exact
 from stretto_core.selection.hull import hull
 from stretto_core.types import InvalidValue
-
-amount = st.sampled_from([-2.0, -0.5, 0.0, 0.3, 1.0, 2.0, 3.0, 5.0])
-
-
-@st.composite
-def problems(draw: st.DrawFn) -> SelectionProblem:
-    """Small, with what gives back, what costs nothing and what brings a loss; cores and bytes."""
-    contenders = []
-    for j in range(draw(st.integers(1, 4))):
-        options = tuple(
-            Option(
-                str(i),
-                {"cpu_cores": draw(amount), "memory_bytes": draw(amount) * 1e9},
-                draw(st.floats(-1.0, 5.0)),
-                draw(st.floats(-50.0, 500.0)),
-                draw(st.floats(1.0, 1e5)),
-            )
-            for i in range(draw(st.integers(0, 4)))
-        )
-        contenders.append(Contender(f"j{j}", draw(st.floats(0, 1e7)), options, draw(st.floats(0.1, 10))))
-    return SelectionProblem(
-        tuple(contenders),
-        {"cpu_cores": draw(st.floats(-1, 12)), "memory_bytes": draw(st.floats(0, 12)) * 1e9},
-        draw(st.sampled_from(["efficiency", "gain"])),
-        draw(st.sampled_from([0.0, 2.5, -1.0])),
-    )
 
 
 def brute_force(problem: SelectionProblem) -> float:
