@@ -1,6 +1,7 @@
 """``make bench``: measures, as ratios against baselines of the same run; writes a table and bench-results/bench.json.
 
-Each module of :data:`MODULES` has ``run() -> list[Row]``. ``--only NAME`` measures one and keeps the others' last
+Each module of :data:`MODULES` has ``run() -> list[Row]``, and may name the papers' claims that its rows speak to
+(claims.py; bench-results/claims.md). ``--only NAME`` measures one and keeps the others' last
 results. Exit status 1 when a bar is missed or something could not be measured.
 """
 
@@ -20,6 +21,8 @@ from typing import Any, TypedDict
 
 from rich.console import Console
 from rich.table import Table
+
+from tests.bench import claims
 
 MODULES = (
     *("idle", "runtime", "dispatcher", "peer", "intake", "deciding", "takeover", "candidates", "allocation"),
@@ -122,7 +125,11 @@ def main() -> int:
         console.print(f"measuring {module} …", style="dim")
         results[module] = measure(module)
     console.print(table(results))
-    save({**earlier(RESULTS), **results} if only else results, RESULTS)
+    if (told := claims.table(results)) is not None:
+        console.print(told)
+    known = {**earlier(RESULTS), **results} if only else results
+    save(known, RESULTS)
+    RESULTS.with_name("claims.md").write_text(claims.markdown(known), encoding="utf-8")
     console.print(f"written: {RESULTS.relative_to(Path.cwd()) if RESULTS.is_relative_to(Path.cwd()) else RESULTS}")
     return 0 if all(row["ok"] is not False for result in results.values() for row in result["rows"]) else 1
 

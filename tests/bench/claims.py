@@ -1,0 +1,97 @@
+"""What the papers claim beside what was measured: a table after `make bench`, bench-results/claims.md beside it.
+
+A module of the bench names the claims that its rows speak to in ``CLAIMS``. A claim without a row is settled by
+reasoning, and says by which test.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table
+
+COLUMNS = ("paper", "claims", "published", "ours", "same", "why")
+TENTH = 0.1
+"""a figure that is so much short of the published one, as a share of it, still counts as the same: other machine, other
+traces"""
+NOT_MEASURED = "not measured"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """``paper`` with its section; ``row`` is the name of the row with our figure, empty where ``ours`` says it in
+    words; ``same``: whether the figure (ratio where there is one, else value) agrees with the claim."""
+
+    paper: str
+    claims: str
+    published: str
+    why: str
+    same: Callable[[float], bool]
+    row: str = ""
+    ours: str = ""
+
+    def line(self, rows: dict[str, Any]) -> tuple[str, ...]:
+        """As in :data:`COLUMNS`. ``rows`` by their names; NaN is told as not measured."""
+        if not self.row:
+            return self.paper, self.claims, self.published, self.ours, _verdict(self.same(0.0)), self.why
+        row = rows.get(self.row)
+        figure = None if row is None else row["value"] if row["ratio"] is None else row["ratio"]
+        if figure is None or figure != figure:
+            return self.paper, self.claims, self.published, NOT_MEASURED, "?", self.why
+        ours = f"{row['value']:.4g} {row['unit']}".strip() + (f" ({row['ratio']:.3g} ×)" if row["ratio"] else "")
+        return self.paper, self.claims, self.published, ours, _verdict(self.same(figure)), self.why
+
+
+def _verdict(same: bool) -> str:
+    return "yes" if same else "no"
+
+
+def at_least(figure: float) -> Callable[[float], bool]:
+    """The claim holds from this figure on, less a tenth."""
+    return lambda ours: ours >= figure - TENTH * abs(figure)
+
+
+def at_most(figure: float) -> Callable[[float], bool]:
+    """The claim holds up to this figure, and a tenth more."""
+    return lambda ours: ours <= figure + TENTH * abs(figure)
+
+
+def never(_: float) -> bool:
+    """The claim does not hold, as its ``why`` shows."""
+    return False
+
+
+def always(_: float) -> bool:
+    """The claim holds, as its ``why`` shows."""
+    return True
+
+
+def lines(results: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Of the claims of those modules that have results, in their order."""
+    rows = {row["name"]: row for result in results.values() for row in result["rows"]}
+    claims: Iterable[Claim] = (
+        claim for module in results for claim in getattr(importlib.import_module(f"tests.bench.{module}"), "CLAIMS", ())
+    )
+    return [claim.line(rows) for claim in claims]
+
+
+def table(results: dict[str, Any]) -> Table | None:
+    """For a terminal; None where no module speaks to a claim."""
+    found = lines(results)
+    if not found:
+        return None
+    shown = Table(*COLUMNS, title="The papers' claims", title_justify="left", header_style="bold")
+    for line in found:
+        colour = {"yes": "green", "no": "red"}.get(line[4], "yellow")
+        shown.add_row(*line[:4], f"[{colour}]{line[4]}[/{colour}]", line[5])
+    return shown
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """The same as a document."""
+    head = ["# The papers' claims, measured", "", "`make bench` writes this page.", ""]
+    body = [COLUMNS, ("---",) * len(COLUMNS), *lines(results)]
+    return "\n".join([*head, *(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in body), ""])
