@@ -137,6 +137,28 @@ def test_an_allocation_is_told_with_its_gap() -> None:
     assert (empty["feasible"], empty["objective"], empty["gap"]) == (True, 0, 0)
 
 
+def test_the_page_of_a_front_marks_the_plan_to_choose(tmp_path: Path) -> None:
+    points = answer("pareto", MODEL, "--report", str(tmp_path))["points"]
+    shown = (tmp_path / "pareto.html").read_text()
+    assert shown.count("<circle") == len(points)
+    frugal = max(points, key=lambda point: point["throughput"] / point["cost_per_hour"])
+    assert f"chosen: {frugal['workers']} × {frugal['worker_cpu']} + {frugal['ps']} × {frugal['ps_cpu']} cores" in shown
+    dear = points[-1]["cost_per_hour"]
+    answer("pareto", MODEL, "--report", str(tmp_path), "--budget-per-hour", str(dear))
+    fastest = points[-1]
+    assert f"chosen: {fastest['workers']} × {fastest['worker_cpu']}" in (tmp_path / "pareto.html").read_text()
+    answer("pareto", MODEL, "--report", str(tmp_path), "--budget-per-hour", "0.001")
+    assert "no plan costs at most 0.001 an hour" in (tmp_path / "pareto.html").read_text()
+
+
+def test_the_page_of_an_allocation_shows_every_job_in_every_step(tmp_path: Path) -> None:
+    plan = answer("allocate", INSTANCE, "--report", str(tmp_path / "new"))["plan"]
+    shown = (tmp_path / "new" / "allocation.html").read_text()
+    for job, sizes in plan.items():
+        assert f"{job}, now: {sizes[0]} nodes" in shown
+        assert f"{job}, step 5: {sizes[4]} nodes" in shown
+
+
 @pytest.mark.parametrize("command", FILES)
 def test_people_get_a_table(command: str) -> None:
     result = whatif(command, FILES[command])

@@ -13,6 +13,7 @@ from stretto_core.allocation.certified import certified
 
 from ..options import Output, OutputOption, answer
 from ..render import table
+from . import pages
 from .reading import AlgorithmOption, Count, FileArgument, Given, NotNegative, Positive, document, once, refuse
 from .solving import algorithm, gap_to_upper, solved
 
@@ -42,7 +43,12 @@ class Instance(Given):
     jobs: list[Job]
 
 
-def allocate(file: FileArgument, name: AlgorithmOption = ALLOCATE.default, output: OutputOption = Output.TABLE) -> None:
+def allocate(
+    file: FileArgument,
+    name: AlgorithmOption = ALLOCATE.default,
+    report: pages.ReportOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
     """Share a pool of nodes between elastic jobs over the steps ahead."""
     problem = problem_of(document(file, Instance))
     solve = algorithm(ALLOCATE, name)
@@ -51,6 +57,8 @@ def allocate(file: FileArgument, name: AlgorithmOption = ALLOCATE.default, outpu
     else:
         found, solve_s = solved(solve, problem)
         told = told_of(problem, found, solve_s)
+        if report is not None:
+            pages.allocation(report, told)
     answer(output, told, lambda: _shown(told))
 
 

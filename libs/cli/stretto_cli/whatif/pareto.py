@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from pydantic import Field
 from rich.console import RenderableType
 from stretto_core.algorithms import PARETO
@@ -14,9 +15,11 @@ from stretto_core.types import Prices
 
 from ..options import Output, OutputOption, answer
 from ..render import table
+from . import pages
 from .reading import AlgorithmOption, Count, FileArgument, Given, NotNegative, Positive, document, refuse
 from .solving import algorithm, solved
 
+BudgetOption = Annotated[float | None, typer.Option(help="what the plan marked on the page may cost", min=0)]
 PLANS_MAX = 20_000_000
 """that fit into memory at once: some 100 bytes each"""
 
@@ -52,11 +55,22 @@ class Model(Given):
     cpu_core_price: Positive
 
 
-def pareto(file: FileArgument, name: AlgorithmOption = PARETO.default, output: OutputOption = Output.TABLE) -> None:
-    """List the plans of which no other is both cheaper and faster, cheapest first."""
+def pareto(
+    file: FileArgument,
+    name: AlgorithmOption = PARETO.default,
+    report: pages.ReportOption = None,
+    budget_per_hour: BudgetOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List the plans of which no other is both cheaper and faster, cheapest first.
+
+    The page marks the fastest plan within the budget, without one that of the most samples for its money.
+    """
     problem = problem_of(document(file, Model))
     front, solve_s = solved(algorithm(PARETO, name), problem)
     points = [_point(priced) for priced in front]
+    if report is not None:
+        pages.front(report, points, budget_per_hour)
     answer(output, {"points": points, "solve_s": solve_s}, lambda: _shown(points))
 
 
