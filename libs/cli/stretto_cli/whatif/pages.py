@@ -39,7 +39,7 @@ def front(folder: Path, points: list[Point], budget_per_hour: float | None) -> N
     if best is not None:
         tiles += [
             ("chosen", _plan(best)),
-            ("samples per second", f"{best['throughput']:,.4g}"),
+            ("samples per second", _amount(best["throughput"])),
             ("cost per hour", f"{best['cost_per_hour']:.4g}"),
         ]
     said = rule if best is not None else f"no plan costs at most {budget_per_hour:g} an hour"
@@ -70,6 +70,10 @@ def allocation(folder: Path, told: Point) -> None:
 
 def _plan(point: Point) -> str:
     return f"{point['workers']} × {point['worker_cpu']} + {point['ps']} × {point['ps_cpu']} cores"
+
+
+def _amount(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 class _Axis:
@@ -106,13 +110,13 @@ def _front(points: list[Point], best: Point | None) -> str:
     for tick in x.ticks():
         shapes += [
             svg.line(x.at(tick), TOP, x.at(tick), base, "grid"),
-            svg.text(x.at(tick), base + 16, f"{tick:,g}", "tick"),
+            svg.text(x.at(tick), base + 16, _amount(tick), "tick"),
         ]
     for tick in y.ticks():
         shapes += [svg.line(LEFT, y.at(tick), LEFT + WIDTH, y.at(tick), "grid")]
-        shapes += [svg.text(LEFT - 12, y.at(tick) + 4, f"{tick:,g}", "name")]
-    for point in points:
-        title = f"{_plan(point)}: {point['throughput']:,.4g} samples/s, {point['cost_per_hour']:.4g} an hour"
+        shapes += [svg.text(LEFT - 12, y.at(tick) + 4, _amount(tick), "name")]
+    for point in sorted(points, key=lambda point: point is best):  # the chosen one last, above the others
+        title = f"{_plan(point)}: {_amount(point['throughput'])} samples/s, {point['cost_per_hour']:.4g} an hour"
         here = x.at(point["cost_per_hour"]), y.at(point["throughput"])
         shapes.append(
             svg.dot(*here, 7, "fault", f"chosen: {title}") if point is best else svg.dot(*here, 2.5, "pool", title)
