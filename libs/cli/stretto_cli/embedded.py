@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from stretto_core.algorithms import REINSTALL
 from stretto_runtime import Client, RuntimeFault, SettingsFault, provision
 from stretto_runtime.provision import SERVICES, server_config
 from stretto_runtime.server import binary, credentials, free_port, write_private
@@ -40,6 +42,8 @@ STOP_S = 12.0
 LOG_BYTES = 16 << 20
 ROOM_BYTES = 256 << 20
 """with less than this free, the bus would refuse the first events of a job"""
+NOT_INSTALLED = re.compile(r"^(ModuleNotFound|Import)Error: ", re.MULTILINE)
+"""what the installed packages are too old for"""
 FAILED = "error: "
 """begins what a supervisor says last when it gives up"""
 
@@ -221,8 +225,10 @@ class Installation:
             for name in sorted(left):
                 child = self.children[name]
                 if child.restarts >= 2 or (child.pid is None and child.last_exit is not None):
+                    words = child.last_words()
+                    remedy = f"\n{REINSTALL}" if NOT_INSTALLED.search(words) else ""
                     raise CliError(f"{name} does not stay up (exit status {child.last_exit}); {child.command.log} ends "
-                                   f"with:\n{child.last_words()}")  # fmt: skip
+                                   f"with:\n{words}{remedy}")  # fmt: skip
                 said = await readiness(self.folder, name, child.pid)
                 if said.get("refusal"):  # it waits for a replica of another version, which nobody starts here
                     raise CliError(f"{name}: {said['refusal']}; or begin anew in another --folder")

@@ -72,12 +72,17 @@ class Child:
         self.pid = None
 
     def last_words(self, lines: int = 3) -> str:
-        """Why it cannot be started, else the end of its log."""
+        """Why it cannot be started, else the end of its log: each line once, of traces only what was raised."""
         if self.spawn_error is not None:
             return self.spawn_error
+        said: list[str] = []
         with contextlib.suppress(OSError):
-            return "\n".join(self.command.log.read_text(errors="replace").strip().splitlines()[-lines:])
-        return ""
+            for line in reversed(self.command.log.read_text(errors="replace").splitlines()):
+                if line.strip() and line not in said and not line.startswith((" ", "Traceback ")):
+                    said.insert(0, line)
+                if len(said) == lines:
+                    break
+        return "\n".join(said)
 
     async def _spawn(self) -> None:
         command = self.command

@@ -26,6 +26,7 @@ from stretto_cli.embedded import SERVICES  # as imported: a fixture of the sessi
 from stretto_cli.errors import CliError, NotRunning
 from stretto_cli.main import app
 from stretto_cli.processes import Child, Command, end_all, pods_of, same_process, sessions_of
+from stretto_core.algorithms import REINSTALL
 from stretto_wire import JobFailed, StragglerCleared
 from typer.testing import CliRunner
 
@@ -254,6 +255,19 @@ async def test_a_bus_that_never_answers_is_told_with_its_last_words(
     monkeypatch.setattr(embedded, "READY_S", 0.3)
     with pytest.raises(CliError, match="no space left"):
         await installation._provision("secret")
+
+
+async def test_a_service_of_packages_that_are_not_installed_anew_is_told_with_the_remedy(tmp_path: Path) -> None:
+    installation = embedded.Installation(embedded.Plan(tmp_path), {})
+    child = Child(command(tmp_path, "import a_package_that_came_with_the_pull"), lambda: None)
+    installation.children["planner"] = child
+    await child.start()
+    with pytest.raises(CliError) as told:
+        async for _ in installation._waiting(("planner",)):
+            pass
+    await child.stop(1.0)
+    _, *words = str(told.value).splitlines()
+    assert words == ["ModuleNotFoundError: No module named 'a_package_that_came_with_the_pull'", REINSTALL]
 
 
 def test_a_supervisor_that_is_not_ready_in_time_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

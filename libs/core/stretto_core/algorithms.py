@@ -14,6 +14,9 @@ from typing import Any
 
 from stretto_core.machine import CoreError
 
+REINSTALL = "run `make setup` after a pull (elsewhere: reinstall the stretto packages)"
+"""names are registered when a package is installed, not when its code changes"""
+
 
 class AlgorithmError(CoreError):
     """No algorithm of that name can be had; says which there are, or what the chosen one lacks."""
@@ -43,14 +46,16 @@ class Kind:
         """
         found = entry_points(group=self.group, name=name)
         if not found:
-            raise AlgorithmError(f"algorithm is {name!r}; installed for {self.name} are {', '.join(self.names())}")
+            installed = ", ".join(self.names()) or "none"
+            remedy = f"; {REINSTALL}" if name == self.default else ""  # ours, in every whole installation
+            raise AlgorithmError(f"algorithm is {name!r}; installed for {self.name} are {installed}{remedy}")
         point = next(iter(found))
         try:
             return point.load()
-        except ImportError as error:
+        except (ImportError, AttributeError) as error:
             package = point.dist.name if point.dist else point.module
             raise AlgorithmError(
-                f"algorithm {name!r} of {package} cannot be loaded: {error}; install what it needs"
+                f"algorithm {name!r} of {package} cannot be loaded: {error}; install what it needs, or {REINSTALL}"
             ) from error
 
 
