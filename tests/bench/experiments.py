@@ -55,6 +55,8 @@ CUT = 0.03
 """section 6.2: 'set the CPU cores to 3% of that in the well-tuned resource configuration'"""
 WHEN = 0.125
 SETTLED_S = 3.0
+LAST_PACE_S = 10.0
+"""what an unfinished run is extrapolated from: short, because the healthy workers of a static partition end first"""
 START_S = 180.0
 OUT_OF_REACH = {"STRETTO_PROFILER_STRAGGLER_SLOWDOWN": "1e9", "STRETTO_PROFILER_HOT_FACTOR": "1e9"}
 GIB = 2**30
@@ -282,7 +284,8 @@ def conclude(result: Result) -> None:
     """What follows from the pace: when it was back, and when an unfinished run would have ended."""
     pace = result.pace
     if result.jct_s is None and len(pace) > 1:
-        (last_s, done), (before_s, before) = pace[-1], pace[max(0, len(pace) - 31)]
+        last_s, done = pace[-1]
+        before_s, before = next(((t, n) for t, n in reversed(pace) if t <= last_s - LAST_PACE_S), pace[0])
         rate = (done - before) / max(last_s - before_s, 1e-9)
         if rate > 0:
             result.jct_s, result.extrapolated = last_s + (result.samples - done) / rate, True
