@@ -160,8 +160,8 @@ class Machines:
         state = self._adapter(key).dump_json(machine.state, exclude={parted} if parted else None)
         self.saved_bytes += len(state)
         parts, unsaved = (dict(base.parts), dict(base.unsaved)) if base else ({}, {})
-        for name in sorted(machine.changed) if parted else ():
-            entry = getattr(machine.state, parted).get(name)
+        for name in sorted(machine.changed if parted else parts):  # not parted any more: all of them go
+            entry = getattr(machine.state, parted).get(name) if parted else None
             unsaved.setdefault(name, parts.pop(name, None))
             if entry is not None:
                 dumped = self._part_adapter(key, parted).dump_json(entry)
@@ -217,6 +217,9 @@ class Machines:
             if parted:
                 machine.changed.update({*document.parts, *getattr(machine.state, parted)})
             return machine
+        if document.parted != parted:
+            raise Refusal(f"{whose}, but what is saved in parts is {document.parted!r} there, {parted!r} here; raise the "
+                          "version, and give the machine migrate(state, from_version)")  # fmt: skip
         state = _read(self._adapter(key), document.state, whose, {parted} if parted else None)
         for name, part in document.parts.items():
             entry = _read(self._part_adapter(key, parted), unpack(part), f"{whose}, in {parted}.{name}")

@@ -108,7 +108,7 @@ class Document:
         now = None if size is None else rest[:size]
         before = None if size_before is None else rest[size or 0 :]
         newer = (seq, version) > (self.seq, self.version)  # a migration writes anew what no input has changed
-        holds = before if newer else now
+        holds = None if not self.parted else before if newer else now  # else it is left of an earlier version
         if holds is not None:
             self.parts[name] = holds
         if newer:

@@ -69,8 +69,24 @@ class Factory:
         return Shelf(state)
 
 
-def taken_over(bucket: dict[str, bytes]) -> Machines:
-    machines = Machines(Factory())
+class Plain(Shelf):
+    """The next version, which saves its state in one."""
+
+    version = 3
+    parted = ""
+
+    @staticmethod
+    def migrate(state: dict[str, Any], from_version: int) -> dict[str, Any]:
+        return state
+
+
+class PlainFactory(Factory):
+    def machine(self, key: str, state: Any) -> Plain:
+        return Plain(state)
+
+
+def taken_over(bucket: dict[str, bytes], factory: type[Factory] = Factory) -> Machines:
+    machines = Machines(factory())
     stored = [Stored(0, 0.0, subject, {}, data) for subject, data in bucket.items()]
     bucket |= {output.subject: output.data for output in sorted_out(stored)[1]}
     stored = [Stored(0, 0.0, subject, {}, data) for subject, data in bucket.items()]
@@ -159,6 +175,42 @@ def test_a_migration_that_died_between_its_parts_and_its_document_begins_anew(wr
     bucket[SUBJECT] = document.encode()
     bucket |= {output.subject: output.data for output in document.part_outputs(SUBJECT)}
     assert taken_over(bucket).slots[CLUSTER].machine.state == ShelfState({"a": Item(5), "b": Item(6)}, 3)
+
+
+@pytest.mark.parametrize("written", [0, 1, 2])
+def test_a_state_that_is_not_saved_in_parts_any_more_leaves_none_wherever_its_owner_dies(written: int) -> None:
+    old = Document(3, 2, b'{"handled":3}', parted="items")
+    old.parts.update(a=b'{"count":5,"text":""}', b=b'{"count":6,"text":""}')
+    old.unsaved.update(a=None, b=None)
+    bucket = {SUBJECT: old.encode()} | {output.subject: output.data for output in old.part_outputs(SUBJECT)}
+    document = taken_over(bucket, PlainFactory).documents([CLUSTER])[CLUSTER]
+    outputs = document.part_outputs(SUBJECT)
+    bucket |= {output.subject: output.data for output in outputs[:written]}
+    whole = ShelfState({"a": Item(5), "b": Item(6)}, 3)
+    assert taken_over(bucket).slots[CLUSTER].machine.state == whole, "its owner of the version before is as it was"
+    assert taken_over(bucket, PlainFactory).slots[CLUSTER].machine.state == whole
+    bucket |= {output.subject: output.data for output in outputs} | {SUBJECT: document.encode()}
+    machines = taken_over(bucket, PlainFactory)
+    assert machines.slots[CLUSTER].machine.state == whole
+    later = machines.documents([CLUSTER])[CLUSTER].part_outputs(SUBJECT)
+    assert {output.subject: output.data for output in later} == {f"{SUBJECT}.{name}": b"" for name in "ab"}
+
+
+def test_parts_that_stayed_beside_a_whole_document_are_not_taken_for_its_own() -> None:
+    old = Document(3, 2, b"", parted="items", parts={"a": b"{}"}, unsaved={"a": None})
+    bucket = {output.subject: output.data for output in old.part_outputs(SUBJECT)}
+    bucket[SUBJECT] = Document(4, 3, b'{"items":{"b":{"count":6,"text":""}},"handled":4}').encode()
+    machines = taken_over(bucket, PlainFactory)
+    assert machines.slots[CLUSTER].machine.state == ShelfState({"b": Item(6)}, 4)
+    assert [o.data for o in machines.documents([CLUSTER])[CLUSTER].part_outputs(SUBJECT)] == [b""]
+
+
+@pytest.mark.parametrize("factory", [Factory, PlainFactory])
+def test_parts_come_and_go_with_a_new_version_only(factory: type[Factory]) -> None:
+    parted = "" if factory is Factory else "items"
+    version = Shelf.version if factory is Factory else Plain.version
+    with pytest.raises(Refusal, match="raise the version"):
+        Machines(factory()).load({CLUSTER: Document(3, version, b'{"items":{},"handled":3}', parted=parted)})
 
 
 @pytest.mark.parametrize("batch_from", [PIPELINED, CLUSTER_BATCH_FROM])
