@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from ..options import example
-from ..simulating import allocation
+from ..simulating import allocation, cluster
 
 GROUP = typer.Typer(no_args_is_help=True)
 
@@ -16,5 +16,7 @@ def register(app: typer.Typer) -> None:
         "allocation",
         epilog=example("stretto simulate allocation trace.csv --nodes 110 --allocator marginal-doubling --report out"),
     )(allocation.allocation)
-    GROUP.callback()(lambda: None)  # a group also while it has one command
+    GROUP.command(
+        "cluster", epilog=example("stretto simulate cluster arrivals.csv --policy es --nodes 40 --hot-rate 0.08")
+    )(cluster.cluster)
     app.add_typer(GROUP, name="simulate", rich_help_panel="Decisions", help="Run traces of jobs under the decisions.")

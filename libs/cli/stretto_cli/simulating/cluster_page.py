@@ -1,0 +1,84 @@
+"""A simulation of training jobs as a page: how long they took, what was given and used, what failed, who had what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from stretto_sim.cluster import COMPLETED, Left, Outcome
+from stretto_sim.measures import Level
+
+from .. import figures as f
+from .. import svg
+from ..page import figure, head, page
+from .charts import LEFT, SHOWN_JOBS, WIDTH, Curve, Piece, distribution, lanes, levels, part, steps
+
+LARGEST = 5
+"""shades of sizes: up to 8 cores, 16, 32, 64 and more"""
+LEAST_BITS = 3
+BAR, GAP = 18.0, 10.0
+
+
+def page_of(found: Outcome, told: dict[str, Any], policy: str) -> str:
+    """The whole file. ``told`` is the answer as a document."""
+    s = found.settings
+    command = (
+        f"{policy}, {s.nodes} nodes of {s.node_cpu_cores:g} cores and {f.size(s.node_memory_bytes)}, pods start in"
+        f" {s.pod_start_s:g} s, restarts take {s.restart_s:g} s, pod failures per day {s.pod_failures_per_day:g},"
+        f" stragglers {s.straggler_rate:g}, hot servers {s.hot_rate:g}, own faults {s.bug_rate:g}, seed {s.seed}"
+    )
+    cpu, memory = told["cpu_utilisation"], told["memory_utilisation"]
+    tiles = [
+        ("jobs", f"{told['jobs']:,}"),
+        ("completed", f"{told['completion_rate']:.1%}"),
+        ("mean completion", f.seconds(told["mean_completion_s"])),
+        ("median", f.seconds(told["median_completion_s"])),
+        ("cores used, workers / PS", f"{cpu['workers']:.0%} / {cpu['ps']:.0%}"),
+        ("memory used, workers / PS", f"{memory['workers']:.0%} / {memory['ps']:.0%}"),
+        ("changes per job", f"{told['changes_per_job']:.1f}"),
+    ]
+    parts = [head("Training jobs on shared nodes", command, tiles)]
+    if found.jobs:
+        cores = s.capacity.cpu_cores
+        curves = [Curve(found.reserved_cores, cores, "change"), Curve(found.busy_cores, cores)]
+        gib = [Curve(found.reserved_bytes, s.capacity.memory_bytes, "change")]
+        jobs = list(zip(found.jobs, found.cores_of_job, strict=True))[:SHOWN_JOBS]
+        pieces = [_pieces(number, job, level) for number, (job, level) in enumerate(jobs, 1)]
+        shown = f", the first {SHOWN_JOBS:,}" if len(found.jobs) > SHOWN_JOBS else ""
+        took_s = [job.completion_s for job in found.completed]
+        if took_s:
+            parts.append(part("Completion times: share of the completed jobs that took at most so long",
+                              distribution("completion times", took_s)))  # fmt: skip
+        parts += [
+            part("Cores given to jobs, and at work, over hours",
+                 levels("cores over time", found.span_s, curves, f"{cores:g} cores")),
+            part("Memory given to jobs, over hours",
+                 levels("memory over time", found.span_s, gib, f.size(s.capacity.memory_bytes))),
+            part("Failures by cause", _failures(told["failures"], len(found.jobs))),
+            part(f"Cores of each job{shown}, over hours (the darker the more cores; red: none)",
+                 lanes("cores by job", found.span_s, pieces)),
+        ]  # fmt: skip
+    return page("Training jobs, simulated", parts)
+
+
+def _failures(failures: dict[str, int], jobs: int) -> str:
+    """A bar for each cause, as a share of all jobs."""
+    shapes, most = list[str](), max(*failures.values(), 1)
+    for index, (cause, count) in enumerate(failures.items()):
+        y = GAP + index * (BAR + GAP)
+        shapes.append(svg.text(LEFT - 12, y + BAR - 5, cause, "name"))
+        if count:
+            shapes.append(svg.rect(LEFT, y, 0.8 * WIDTH * count / most, BAR, "queue", f"{count} of {jobs} jobs"))
+        shapes.append(svg.text(LEFT + 0.8 * WIDTH * count / most + 40, y + BAR - 5, f"{count / jobs:.2%}", "tick"))
+    return figure(LEFT + WIDTH, GAP + len(failures) * (BAR + GAP), "failures by cause", shapes)
+
+
+def _pieces(number: int, job: Left, level: Level) -> Iterator[Piece]:
+    """A job's lane, numbered as in the trace."""
+    end = f"{job.how} after {f.seconds(job.completion_s)}"
+    end += f", with a {job.slow}" if job.slow and job.how == COMPLETED else ""
+    for begin_s, end_s, cores in steps(level, job.submit_s, job.end_s):
+        shade = min(max(int(cores - 0.5).bit_length() - LEAST_BITS, 0) + 1, LARGEST)
+        style = f"pool size{shade}" if cores else "queue"
+        what = f"{cores:g} cores" if cores else "none"
+        yield Piece(begin_s, end_s, style, f"job {number}, {what}, {f.seconds(end_s - begin_s)}; {end}")

@@ -1,0 +1,123 @@
+"""`stretto simulate cluster`: the document, the same for a seed, both kinds of traces, one line for what is wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from stretto_cli.main import app
+from typer.testing import CliRunner
+
+ARRIVALS = "submit_s,duration_s,gpus\n"
+TRACE = ARRIVALS + "".join(f"{300 * n},{600 + n % 5 * 500},{2 ** (n % 3)}\n" for n in range(10))
+SHORT = "".join(TRACE.splitlines(keepends=True)[:5])
+FULL = (
+    "submit_s,samples,alpha_grad,alpha_upd,alpha_sync,alpha_emb,constant,workers,ps,worker_cpu,ps_cpu,"
+    "worker_memory_gib,ps_memory_gib,embedding_gib,growth\n"
+)
+JOB = "0,1024000,0.0003125,0.04,0.005,0.0000390625,0.01,4,2,4,4,2,8"
+HARSH = ("--pod-failures-per-day", "2", "--straggler-rate", "0.3", "--hot-rate", "0.3", "--bug-rate", "0.1")
+
+
+def simulated(trace: str, *options: str) -> Any:
+    return CliRunner().invoke(app, ["simulate", "cluster", "-", "--nodes", "8", *options], input=trace)
+
+
+def answer(trace: str, *options: str) -> dict[str, Any]:
+    result = simulated(trace, "-o", "json", *options)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_the_document_is_as_promised() -> None:
+    found = answer(TRACE, "--policy", "static", *HARSH)
+    assert list(found) == [
+        *("jobs", "completion_rate", "mean_completion_s", "median_completion_s", "p90_completion_s", "mean_queue_s"),
+        *("cpu_utilisation", "memory_utilisation", "allocated", "changes_per_job", "failures"),
+    ]
+    assert list(found["failures"]) == ["out of memory", "pod failure", "scheduling", "own fault"]
+    assert found["jobs"] == 10
+    assert found["completion_rate"] == pytest.approx(1 - sum(found["failures"].values()) / 10)
+    assert 0 < found["median_completion_s"] < found["p90_completion_s"]
+    shares = [*found["cpu_utilisation"].values(), *found["memory_utilisation"].values(), *found["allocated"].values()]
+    assert all(0 < share < 1 for share in shares)
+
+
+def test_the_default_is_stretto_and_the_same_seed_the_same_course() -> None:
+    first = answer(SHORT, *HARSH, "--seed", "1")
+    assert first == answer(SHORT, *HARSH, "--seed", "1", "--policy", "stretto")
+    assert first != answer(SHORT, *HARSH, "--seed", "2")
+    assert first["changes_per_job"] > 0
+
+
+def test_a_job_that_says_all_takes_what_it_says() -> None:
+    """0.0003125 x 512 / 4 + 0.04 x 4 / 8 + 0.005 x 2 + 0.0000390625 x 256 + 0.01 = 0.09 s; 500 steps of 4 workers."""
+    found = answer(FULL + JOB + ",0,0.7\n", "--policy", "static", "--pod-start-s", "30")
+    assert found["mean_completion_s"] == pytest.approx(30 + 500 * 0.09)
+    assert found["cpu_utilisation"]["workers"] == pytest.approx(45 / 75 * 0.04 / 0.09)
+    full = answer(FULL + JOB + ",40,1\n", "--policy", "static")
+    assert full["failures"] == {"out of memory": 1, "pod failure": 0, "scheduling": 0, "own fault": 0}
+
+
+def test_a_trace_of_no_jobs_is_one() -> None:
+    for header in (ARRIVALS, FULL):
+        found = answer(header)
+        assert (found["jobs"], found["completion_rate"], found["mean_completion_s"]) == (0, 1, 0)
+        assert set(found["failures"].values()) == {0}
+
+
+@pytest.mark.parametrize(
+    ("trace", "options", "named"),
+    [
+        (ARRIVALS + "0,nan,4\n", (), "duration_s = nan"),
+        (ARRIVALS + "0,0,4\n", (), "line 2.duration_s"),
+        (ARRIVALS + "0,60,0\n", (), "line 2.gpus"),
+        (ARRIVALS + "-1,60,1\n", (), "submit_s"),
+        (ARRIVALS + "0,60\n", (), "3 values"),
+        ("submit_s,gpus\n0,2\n", (), "duration_s is missing"),
+        ("duration_s,gpus\n60,2\n", (), "submit_s"),
+        ("", (), "submit_s"),
+        ("submit_s,sample\n0,2\n", (), "samples"),
+        (FULL + JOB + ",1,0\n", (), "growth"),
+        (FULL + JOB + ",1,1.5\n", (), "growth is 1.5"),
+        (FULL + JOB.replace(",4,2,4,", ",0,2,4,") + ",1,1\n", (), "line 2.workers"),
+        (TRACE, ("--policy", "best"), "'best'"),
+        (TRACE, ("--nodes", "0"), "nodes is 0"),
+        (TRACE, ("--node-memory-gib", "nan"), "node_memory_bytes"),
+        (TRACE, ("--hot-rate", "1.2"), "hot_rate is 1.2"),
+        (TRACE, ("--pod-start-s", "inf"), "pod_start_s is inf"),
+        (TRACE, ("--seed", "-3"), "seed is -3"),
+    ],
+)
+def test_whatever_is_wrong_is_one_line(trace: str, options: tuple[str, ...], named: str) -> None:
+    for form in ((), ("-o", "json")):
+        result = simulated(trace, *options, *form)
+        assert result.exit_code == 2, result.output
+        assert result.stdout == ""
+        assert result.stderr.count("\n") == 1
+        assert named in result.stderr
+
+
+def test_people_get_a_table_and_help_names_the_columns() -> None:
+    assert "completed" in simulated(TRACE, "--policy", "es").stdout
+    told = CliRunner().invoke(app, ["simulate", "cluster", "--help"]).stdout
+    assert all(name in told for name in ("submit_s", "duration_s", "gpus", "alpha_grad", "embedding_gib"))
+
+
+def test_the_report_is_one_page_that_needs_nothing_else(tmp_path: Path) -> None:
+    answer(TRACE, "--policy", "static", *HARSH, "--report", str(tmp_path / "new" / "folder"))
+    text = (tmp_path / "new" / "folder" / "cluster.html").read_text()
+    drawn = [ElementTree.fromstring(part) for part in re.findall(r"<svg.*?</svg>", text)]
+    labels = [each.get("aria-label") for each in drawn]
+    assert labels == [
+        *("completion times", "cores over time", "memory over time", "failures by cause", "cores by job"),
+    ]
+    titles = [each.text or "" for each in drawn[4].iter("title")]
+    assert {f"job {n + 1}," for n in range(10)} == {" ".join(title.split()[:2]) for title in titles}
+    assert not re.search(r"(src|href)=|url\(|@import", text)
+    answer(ARRIVALS, "--report", str(tmp_path))
+    assert "<svg" not in (tmp_path / "cluster.html").read_text()

@@ -1,0 +1,283 @@
+"""One job in the cluster: its pods, who of them holds the parameters, how fast it trains until something changes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from stretto_core.types import GIB, Plan, Resources
+
+from stretto_sim.cluster import truth
+from stretto_sim.cluster.nodes import NOWHERE, Nodes, Pod
+from stretto_sim.cluster.outcome import Usage
+from stretto_sim.cluster.trace import DAY_S, Settings, TraceJob
+
+NEARLY = 1e-6
+"""samples, or seconds, that rounding may leave"""
+WINDOW_S, FIRST_WINDOWS = 60.0, 3
+"""so many of that length once a plan is in force, as long as the paper's interval (section 6.2: three minutes)"""
+LONGER, LONGEST_WINDOW_S = 1.5, 900.0
+"""then each so much longer than the last, up to that: what is not new is told less and less often"""
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What happens to a job whoever runs it: at which sample a pod turns slow, at which it fails by its own fault."""
+
+    slow_at: float = math.inf
+    slow: str = ""
+    fails_at: float = math.inf
+
+
+@dataclass(slots=True, eq=False)
+class Live:
+    """A job from its submission to its end. ``holders`` are the servers with parameters, ``servers`` those wanted."""
+
+    number: int
+    job: TraceJob
+    settings: Settings
+    dynamic: bool
+    rng: np.random.Generator
+    fate: Fate
+    plan: Plan | None = None
+    version: int = 0
+    asked_s: float = 0.0
+    in_force: int = 0
+    workers: list[Pod] = field(default_factory=list[Pod])
+    servers: list[Pod] = field(default_factory=list[Pod])
+    holders: list[Pod] = field(default_factory=list[Pod])
+    moving: bool = False
+    paused_until_s: float = 0.0
+    standing: bool = False
+    samples: float = 0.0
+    since_s: float = 0.0
+    rate: float = 0.0
+    epoch: int = 0
+    started_s: float | None = None
+    stood_s: float = 0.0
+    scaled_s: float = 0.0
+    changes: int = 0
+    restarts: int = 0
+    kills_in_row: int = 0
+    slowed: bool = False
+    window_due_s: float = math.inf
+    window_s: float = 0.0
+    windows: int = 0
+    window_from: tuple[float, float] = (0.0, 0.0)
+    unsettled: bool = False
+    named: int = 0
+    first: tuple[int, int, float, float] | None = None
+    usage: Usage = field(default_factory=Usage)
+    reserved: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    """cores and bytes of workers, then of servers"""
+    busy: tuple[float, float] = (0.0, 0.0)
+
+    # ---- pods -------------------------------------------------------------------------------------------------
+
+    def fresh(self, role: str, size: Resources, ready_s: float = math.inf) -> Pod:
+        """A pod that has no node yet."""
+        self.named += 1
+        return Pod("worker" if role == "worker" else "ps", size, ready_s=ready_s, number=self.named)
+
+    def started(self, pod: Pod, now: float) -> None:
+        """The pod has a node since now; how long it lives is drawn."""
+        pod.ready_s = now + self.settings.pod_start_s
+        if self.settings.pod_failures_per_day:
+            pod.dies_s = now + float(self.rng.exponential(DAY_S / self.settings.pod_failures_per_day))
+
+    @property
+    def pods(self) -> list[Pod]:
+        """All that may hold a node."""
+        return [*self.workers, *self.servers, *(pod for pod in self.holders if pod not in self.servers)]
+
+    @property
+    def pending(self) -> list[Pod]:
+        """Those without a node, servers first."""
+        return [pod for pod in (*self.servers, *self.workers) if pod.node == NOWHERE]
+
+    def gang(self, plan: Plan) -> tuple[list[Pod], list[Pod]]:
+        """All pods of a plan, without nodes."""
+        server, worker = sizes(plan)
+        return [self.fresh("ps", server) for _ in range(plan.ps)], [
+            self.fresh("worker", worker) for _ in range(plan.workers)
+        ]
+
+    def place_gang(self, nodes: Nodes, plan: Plan, now: float, least_workers: int) -> bool:
+        """Whether all servers of the plan and so many workers have nodes now; no pod has one otherwise."""
+        servers, workers = self.gang(plan)
+        placed = list[Pod]()
+        for pod in (*servers, *workers[:least_workers]):
+            if not nodes.place(pod):
+                for each in placed:
+                    nodes.release(each)
+                return False
+            placed.append(pod)
+        for pod in placed:
+            self.started(pod, now)
+        self.servers, self.workers, self.holders = servers, workers, list(servers)
+        return True
+
+    def adapt(self, nodes: Nodes, plan: Plan) -> None:
+        """Pods as the plan wants them, while the others train on: in place where the node has room, else elsewhere."""
+        server, worker = sizes(plan)
+        for pod in self.workers[plan.workers :]:
+            nodes.release(pod)
+        del self.workers[plan.workers :]
+        for pod in self.workers:
+            if pod.size != worker and not nodes.resize(pod, worker):
+                nodes.release(pod)
+                pod.size, pod.ready_s = worker, math.inf
+        self.workers += [self.fresh("worker", worker) for _ in range(plan.workers - len(self.workers))]
+        for pod in self.servers[plan.ps :]:
+            if pod not in self.holders:
+                nodes.release(pod)
+        del self.servers[plan.ps :]
+        for index, pod in enumerate(self.servers):
+            if pod.size != server and not nodes.resize(pod, server):
+                if pod in self.holders:
+                    self.servers[index] = self.fresh("ps", server)
+                else:
+                    nodes.release(pod)
+                    pod.size, pod.ready_s = server, math.inf
+        self.servers += [self.fresh("ps", server) for _ in range(plan.ps - len(self.servers))]
+
+    def place_pending(self, nodes: Nodes, now: float) -> bool:
+        """Whether any pod without a node got one."""
+        found = False
+        for pod in self.pending:
+            if nodes.place(pod):
+                self.started(pod, now)
+                found = True
+        return found
+
+    def release_all(self, nodes: Nodes) -> None:
+        """Every pod leaves."""
+        for pod in self.pods:
+            nodes.release(pod)
+        self.workers, self.servers, self.holders = [], [], []
+
+    # ---- training ---------------------------------------------------------------------------------------------
+
+    def reached(self, samples: float) -> bool:
+        """Whether so many are trained; a millionth of a second is forgiven."""
+        return self.samples >= samples - NEARLY * max(self.rate, 1.0)
+
+    def ready_workers(self, now: float) -> list[Pod]:
+        return [pod for pod in self.workers if pod.ready_s <= now + NEARLY]
+
+    def complete(self, now: float) -> bool:
+        """Whether the pods are all there as the plan wants them, and the parameters where they belong."""
+        there = all(pod.ready_s <= now + NEARLY for pod in (*self.workers, *self.servers))
+        return there and not self.moving and self.holders == self.servers
+
+    def could_move(self, now: float) -> bool:
+        """Whether parameters lie elsewhere than they belong, and all servers that they belong to are there."""
+        there = all(pod.ready_s <= now + NEARLY for pod in self.servers)
+        return not self.moving and self.holders != self.servers and there
+
+    def move(self, now: float) -> None:
+        """Parameters go to the wanted servers, in a pause."""
+        self.moving = True
+        old, new = len(self.holders), len(self.servers)
+        stay = sum(pod in self.servers for pod in self.holders)
+        part = 1 - stay / max(old, new)
+        gib = part * truth.embedding_bytes(self.job, self.samples) / GIB
+        pause_s = max(self.settings.move_pause_s, gib * self.settings.move_s_per_gib)
+        self.paused_until_s = max(self.paused_until_s, now + pause_s)
+
+    def moved(self, nodes: Nodes) -> None:
+        """They are there."""
+        self.moving = False
+        for pod in self.holders:
+            if pod not in self.servers:
+                nodes.release(pod)
+        self.holders = list(self.servers)
+
+    def slowest(self) -> float:
+        """The share of an update over the cores of the server that is waited for."""
+        return 1 / (len(self.holders) * min(pod.size.cpu_cores * pod.speed for pod in self.holders))
+
+    def limit_bytes(self) -> float:
+        return min(pod.size.memory_bytes for pod in self.holders)
+
+    def rate_now(self, now: float) -> float:
+        """Samples per second."""
+        held = self.holders and all(pod.node != NOWHERE and pod.ready_s <= now + NEARLY for pod in self.holders)
+        ready = self.ready_workers(now)
+        if self.paused_until_s > now + NEARLY or not held or not ready:
+            return 0.0
+        cores = [pod.size.cpu_cores * pod.speed for pod in ready]
+        return truth.rate(self.job, cores, len(self.holders), self.slowest(), self.dynamic)
+
+    def advance(self, now: float) -> None:
+        """Train from the last moment to this one."""
+        seconds = now - self.since_s
+        if seconds <= 0:
+            return
+        before, usage = self.samples, self.usage
+        self.samples = min(before + self.rate * seconds, self.job.samples)
+        if self.started_s is not None and not self.rate:
+            self.stood_s += seconds
+        cores_w, bytes_w, cores_p, bytes_p = self.reserved
+        usage.worker_core_s += cores_w * seconds
+        usage.ps_core_s += cores_p * seconds
+        usage.worker_byte_s += bytes_w * seconds
+        usage.ps_byte_s += bytes_p * seconds
+        usage.worker_busy_core_s += self.busy[0] * seconds
+        usage.ps_busy_core_s += self.busy[1] * seconds
+        if self.rate:
+            ready = len(self.ready_workers(self.since_s))
+            used = truth.mean_embedding_bytes(self.job, before, self.samples)
+            usage.worker_used_byte_s += ready * self.job.worker_bytes * seconds
+            usage.ps_used_byte_s += (used + len(self.holders) * self.job.server_base_bytes) * seconds
+        self.since_s = now
+
+    def next_s(self, now: float) -> float:
+        """When something of its own happens next; the rate holds until then."""
+        ready = [pod.ready_s for pod in (*self.workers, *self.servers) if now + NEARLY < pod.ready_s < math.inf]
+        moments = [*ready, *(pod.dies_s for pod in self.pods if pod.node != NOWHERE), self.window_due_s]
+        if self.paused_until_s > now + NEARLY:
+            moments.append(self.paused_until_s)
+        if self.rate:
+            stop = min(self.job.samples, self.fills_at())
+            for at in (stop, self.fate.fails_at, self.fate.slow_at if not self.slowed else math.inf):
+                if at < math.inf:
+                    moments.append(now + max(at - self.samples, 0.0) / self.rate)
+        return min(moments, default=math.inf)
+
+    def fills_at(self) -> float:
+        """The sample at which a server runs out of memory; infinite if none ever does."""
+        return truth.samples_that_fit(self.job, len(self.holders), self.limit_bytes())
+
+    # ---- windows ----------------------------------------------------------------------------------------------
+
+    def open_windows(self, now: float) -> None:
+        """A plan is in force: short windows first."""
+        self.window_from, self.window_s, self.windows = (now, self.samples), WINDOW_S, 0
+        self.window_due_s, self.unsettled = now + self.window_s, False
+
+    def next_window(self, now: float) -> None:
+        """One is over, another begins."""
+        self.window_from, self.unsettled = (now, self.samples), False
+        self.windows += 1
+        if self.windows >= FIRST_WINDOWS:
+            self.window_s = min(self.window_s * LONGER, LONGEST_WINDOW_S)
+        self.window_due_s = now + self.window_s
+
+    def noisy(self, value: float) -> float:
+        """A measurement of it."""
+        return value * math.exp(self.settings.noise * float(self.rng.standard_normal()))
+
+
+def sizes(plan: Plan) -> tuple[Resources, Resources]:
+    """Of a server, and of a worker."""
+    return (
+        Resources(plan.ps_cpu_cores, plan.ps_memory_bytes),
+        Resources(plan.worker_cpu_cores, plan.worker_memory_bytes),
+    )
+
+
+def shape(plan: Plan) -> tuple[int, int, float, float]:
+    """Counts and cores, without memory."""
+    return plan.workers, plan.ps, plan.worker_cpu_cores, plan.ps_cpu_cores

@@ -1,0 +1,128 @@
+"""What came of a simulation: every job's end, and what was reserved and used over time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from stretto_sim.cluster.trace import Settings
+from stretto_sim.measures import Durations, Level
+
+COMPLETED = "completed"
+CAUSES = ("out of memory", "pod failure", "scheduling", "own fault")
+
+
+@dataclass(slots=True)
+class Usage:
+    """Over a job's life: core-seconds and byte-seconds that were reserved and used, of workers and of servers."""
+
+    worker_core_s: float = 0.0
+    worker_busy_core_s: float = 0.0
+    ps_core_s: float = 0.0
+    ps_busy_core_s: float = 0.0
+    worker_byte_s: float = 0.0
+    worker_used_byte_s: float = 0.0
+    ps_byte_s: float = 0.0
+    ps_used_byte_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A job that is over. ``how``: completed, or one of ``CAUSES``; ``slow``: had a straggler, or a hot server.
+
+    ``queued_s`` until its first pods had nodes, ``stood_s`` all later time in which it did not train; ``scaling_s``
+    from its submission until its last change of counts or cores was in force. ``first`` and ``last`` are the (workers,
+    servers, cores of a worker, cores of a server) that it began and ended with.
+    """
+
+    submit_s: float
+    end_s: float
+    how: str
+    slow: str
+    samples: float
+    queued_s: float
+    stood_s: float
+    changes: int
+    restarts: int
+    scaling_s: float
+    first: tuple[int, int, float, float] | None
+    last: tuple[int, int, float, float] | None
+    usage: Usage
+
+    @property
+    def completion_s(self) -> float:
+        """From its submission."""
+        return self.end_s - self.submit_s
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Jobs in the order of the trace. Levels: cores reserved and at work, bytes reserved, jobs that have pods."""
+
+    settings: Settings
+    jobs: list[Left] = field(default_factory=list[Left])
+    reserved_cores: Level = field(default_factory=Level)
+    busy_cores: Level = field(default_factory=Level)
+    reserved_bytes: Level = field(default_factory=Level)
+    running: Level = field(default_factory=Level)
+    cores_of_job: list[Level] = field(default_factory=list[Level])
+
+    @property
+    def completed(self) -> list[Left]:
+        return [job for job in self.jobs if job.how == COMPLETED]
+
+    @property
+    def completion(self) -> Durations:
+        """Of the completed jobs, from their submission."""
+        return Durations.of([job.completion_s for job in self.completed])
+
+    @property
+    def median_completion_s(self) -> float:
+        return median([job.completion_s for job in self.completed])
+
+    @property
+    def completion_rate(self) -> float:
+        """Share of the jobs that completed; 1 of none."""
+        return len(self.completed) / len(self.jobs) if self.jobs else 1.0
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """Jobs by the cause of their failure, every cause named."""
+        counted = Counter(job.how for job in self.jobs)
+        return {cause: counted[cause] for cause in CAUSES}
+
+    @property
+    def mean_queue_s(self) -> float:
+        return Durations.of([job.queued_s for job in self.jobs]).mean_s
+
+    @property
+    def changes_per_job(self) -> float:
+        return Durations.of([float(job.changes) for job in self.jobs]).mean_s
+
+    def utilisation(self, resource: str) -> float:
+        """Used of reserved, over all jobs: ``worker_core``, ``ps_core``, ``worker_byte`` or ``ps_byte``; 0 of none."""
+        used = resource.replace("core", "busy_core").replace("byte", "used_byte") + "_s"
+        reserved = sum(getattr(job.usage, resource + "_s") for job in self.jobs)
+        return sum(getattr(job.usage, used) for job in self.jobs) / reserved if reserved else 0.0
+
+    @property
+    def span_s(self) -> tuple[float, float]:
+        """From the first submission to the last end."""
+        if not self.jobs:
+            return 0.0, 0.0
+        return min(job.submit_s for job in self.jobs), max(job.end_s for job in self.jobs)
+
+    @property
+    def allocated(self) -> tuple[float, float]:
+        """Shares of the cluster's cores and bytes that were reserved, over that span."""
+        capacity = self.settings.capacity
+        cores, memory = self.reserved_cores.mean(*self.span_s), self.reserved_bytes.mean(*self.span_s)
+        return cores / capacity.cpu_cores, memory / capacity.memory_bytes
+
+
+def median(values: Sequence[float]) -> float:
+    """0 of none."""
+    return float(np.median(values)) if values else 0.0

@@ -1,0 +1,54 @@
+"""The plan that a patient user finds by trying all of them: what DLRover-RM calls well tuned (section 6.1)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from stretto_core.candidates import MEMORY_STEP_BYTES
+from stretto_core.types import Plan
+
+from stretto_sim.cluster import truth
+from stretto_sim.cluster.trace import Settings, TraceJob
+
+NEARLY_BEST = 0.95
+"""of the best throughput, "until they almost reached" it: the cheapest plan that does"""
+CORES = (1.0, 2.0, 4.0, 6.0, 8.0, 12.0, 16.0)
+ROOM = 0.25
+"""of the cluster's cores is the most that one job's search may use"""
+MEMORY_MARGIN = 1.05
+
+
+def tuned_plan(job: TraceJob, settings: Settings) -> Plan:
+    """The cheapest in cores of the plans whose throughput is at least ``NEARLY_BEST`` of the best one's."""
+    low, high = job.limits.low, job.limits.high
+    most = max(ROOM * settings.capacity.cpu_cores, low.resources.cpu_cores)
+    cores = [c for c in CORES if low.worker_cpu_cores <= c <= min(high.worker_cpu_cores, settings.node_cpu_cores)]
+    workers, ps = np.arange(low.workers, high.workers + 1), np.arange(low.ps, high.ps + 1)
+    grid = [axis.ravel() for axis in np.meshgrid(workers, ps, cores, cores, indexing="ij")]
+    w, p, lw, lp = (axis.astype(np.float64) for axis in grid)
+    used = w * lw + p * lp
+    m = job.batch_size
+    step_s = (
+        job.alpha_grad * m / lw
+        + job.alpha_upd * w / (p * lp)
+        + job.alpha_sync * w / p
+        + job.alpha_emb * m / p
+        + job.constant_s
+        + job.per_worker_s * w
+    )
+    speed = np.where(used <= most, w * m / step_s, 0.0)
+    enough = speed >= NEARLY_BEST * speed.max()
+    at = int(np.where(enough, used, np.inf).argmin())
+    plan = replace(low, workers=int(w[at]), ps=int(p[at]), worker_cpu_cores=float(lw[at]), ps_cpu_cores=float(lp[at]))
+    return with_memory(job, plan)
+
+
+def with_memory(job: TraceJob, plan: Plan) -> Plan:
+    """The plan with what its pods will have used in the end, and ``MEMORY_MARGIN``."""
+
+    def rounded(needed: float) -> int:
+        return -int(-needed * MEMORY_MARGIN // MEMORY_STEP_BYTES) * MEMORY_STEP_BYTES
+
+    server = rounded(truth.server_bytes(job, job.samples, plan.ps))
+    return replace(plan, worker_memory_bytes=rounded(job.worker_bytes), ps_memory_bytes=server)

@@ -1,0 +1,312 @@
+"""The services' own machines, connected as the services connect them, with the simulated cluster for the actuator.
+
+Driven are, for each job, ``PlanMachine`` (warm start, exploration, exact Pareto candidates), ``FitMachine`` (the
+throughput model) and ``OomMachine`` (growth of memory), and for the cluster ``ArbiterMachine`` (admission, rounds,
+memory, room for replacements) and ``HistoryMachine`` (past jobs). Hot servers are found by ``judge_servers`` of the
+profiler and always replaced, while the actuator also gives them a smaller share. Not driven are the profiler's windows,
+which the simulation makes itself, the ledger (shards are as small as they have to be, see ``Policy.dynamic``), the
+actuator and the checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from stretto_core import jobs, memory
+from stretto_core.arbiter import ArbiterMachine
+from stretto_core.cluster import ArbiterSettings
+from stretto_core.exploration import ExplorationLimits
+from stretto_core.fitter import FitMachine, FitterSettings
+from stretto_core.history import HistoryMachine
+from stretto_core.machine import Emit, Tick
+from stretto_core.memory import OomMachine, WatchSettings
+from stretto_core.planner import PlanMachine, PlannerSettings
+from stretto_core.profiling.books import PodBook
+from stretto_core.profiling.facts import HotPsDetected, ProfilingRules, PsProfile
+from stretto_core.profiling.peers import judge_servers
+from stretto_core.selection import SelectionAlgorithm
+from stretto_core.selection.hull import hull
+from stretto_core.types import GIB, JobProfile, Plan
+
+from stretto_sim.cluster import policies as p
+from stretto_sim.cluster.live import FIRST_WINDOWS, LONGEST_WINDOW_S, WINDOW_S
+from stretto_sim.cluster.trace import Settings, TraceJob
+
+ROW_BYTES = 136
+"""of a category: its key, 16 weights and as many slots of Adagrad"""
+BUCKETS = 64
+COLD_START = Plan(1, 1, 4.0, 4.0, 4 * GIB, 8 * GIB)
+"""of a job without any similar one before it"""
+AXES = ("workers", "ps", "worker_cpu_cores", "ps_cpu_cores")
+
+
+@dataclass(frozen=True, slots=True)
+class Knobs:
+    """What an operator would set for such a cluster; everything else is as the machines have it."""
+
+    warm_start: bool = True
+    round_s: float = 60.0
+    settle_s: float = 180.0
+    objective: str = "efficiency"
+    rho: float = 2.5
+    explorations_max: int = 5
+    explore_cpu: bool = True
+    cpu_step: float = 1.0
+    candidates_max: int = 32
+    select: SelectionAlgorithm = hull
+
+
+@dataclass(slots=True)
+class _Desk:
+    """What the services keep of one job."""
+
+    job: TraceJob
+    profile: JobProfile
+    planner: PlanMachine
+    fitter: FitMachine
+    watch: OomMachine
+    books: dict[str, PodBook] = field(default_factory=dict[str, PodBook])
+    replacing: str = ""
+
+
+class Services:
+    """All of them at work on one trace; a session of the simulation."""
+
+    def __init__(self, trace: Sequence[TraceJob], settings: Settings, knobs: Knobs) -> None:
+        self.trace, self.settings, self.knobs = trace, settings, knobs
+        capacity = settings.capacity
+        arbiter = ArbiterSettings(
+            capacity,
+            objective="gain" if knobs.objective == "gain" else "efficiency",
+            rho=knobs.rho,
+            round_s=knobs.round_s,
+            settle_s=knobs.settle_s,
+            apply_timeout_s=6 * settings.pod_start_s + 300.0,
+        )
+        self.arbiter = ArbiterMachine(None, arbiter, knobs.select)
+        self.history = HistoryMachine()
+        self.planning = PlannerSettings(
+            room=capacity,
+            cold_start=COLD_START,
+            windows_min=FIRST_WINDOWS,
+            window_s=WINDOW_S,
+            cpu_step=knobs.cpu_step,
+            candidates_max=knobs.candidates_max,
+            exploration=ExplorationLimits(
+                explorations_max=knobs.explorations_max, axes=AXES if knobs.explore_cpu else AXES[:2]
+            ),
+        )
+        self.fitting = FitterSettings(half_life_s=6 * 3600.0, first_windows=FIRST_WINDOWS, every_windows=8)
+        lead_s = LONGEST_WINDOW_S + settings.pod_start_s
+        self.watching = WatchSettings(lead_s=lead_s, move_lead_s=2 * lead_s, shrink_patience_s=2 * LONGEST_WINDOW_S)
+        self.rules = ProfilingRules()
+        self.desks: dict[str, _Desk] = {}
+        self.facts: deque[Any] = deque()
+        self.commands: list[p.Command] = []
+
+    def handle(self, event: p.Event, now: float) -> list[p.Command]:
+        """What the services hear of it, and what they decide."""
+        now += 1.0  # stored time begins after 0, which the machines take for never
+        self._HEARS[type(event)](self, event, now)
+        while self.facts:
+            fact = self.facts.popleft()
+            self._ROUTES[type(fact)](self, fact, now)
+        commands, self.commands = self.commands, []
+        return commands
+
+    # ---- from the cluster -------------------------------------------------------------------------------------
+
+    def _submitted(self, event: p.Submitted, now: float) -> None:
+        job, name = self.trace[event.job], _name(event.job)
+        profile = JobProfile(job.batch_size, job.samples, job.limits, metadata=dict(job.metadata))
+        self.desks[name] = desk = _Desk(
+            job,
+            profile,
+            PlanMachine(None, self.planning),
+            FitMachine(None, self.fitting),
+            OomMachine(None, self.watching),
+        )
+        low, high = job.limits.low.ps_memory_bytes, job.limits.high.ps_memory_bytes
+        desk.watch.handle(memory.WatchOpened(job.samples, float(ROW_BYTES), low, high), now)
+        self.facts.append(jobs.JobSubmitted(name, profile))
+
+    def _applied(self, event: p.Applied, now: float) -> None:
+        self.facts.append(jobs.PlanApplied(_name(event.job), event.version, event.plan, event.took_s))
+
+    def _window(self, event: p.Window, now: float) -> None:
+        name = _name(event.job)
+        desk = self.desks[name]
+        servers = event.servers
+        self.facts.append(jobs.JobProgressed(name, event.samples_done, desk.job.samples, event.samples_per_s))
+        self.facts.append(
+            jobs.ProfileMeasured(
+                job=name,
+                plan_version=event.version,
+                plan=event.plan,
+                batch_size=desk.job.batch_size,
+                window_s=event.seconds,
+                step_time_s=event.step_time_s,
+                components_s={},
+                throughput=event.samples_per_s,
+                ps_memory_used_bytes=max(server.used_bytes for server in servers),
+                settled=event.settled and not self._look_for_hot(desk, event, now),
+            )
+        )
+        base = desk.job.server_base_bytes
+        measured = tuple(
+            memory.ServerMeasured(
+                f"ps-{each.number}", each.used_bytes, each.limit_bytes, max(each.used_bytes - base, 0) // ROW_BYTES,
+                BUCKETS // len(servers),
+            )
+            for each in servers
+        )  # fmt: skip
+        self._watch(name, memory.MemoryMeasured(measured, event.settled), now)
+
+    def _look_for_hot(self, desk: _Desk, event: p.Window, now: float) -> bool:
+        """Whether any server is hot; one that stays so is to be replaced."""
+        profiles = [
+            PsProfile(
+                f"ps-{each.number}", each.busy_cores, each.cores, each.used_bytes, each.limit_bytes, 0,
+                BUCKETS // len(event.servers), each.update_s,
+            )
+            for each in event.servers
+        ]  # fmt: skip
+        desk.books = {each.pod: desk.books.get(each.pod) or PodBook("ps", announced=True) for each in profiles}
+        for found in judge_servers(profiles, desk.books, event.seconds, self.rules, now):
+            if isinstance(found, HotPsDetected) and not desk.replacing:
+                self.facts.append(jobs.ReplacementAsked(_name(event.job), found.pod))
+        return any(book.bad_windows for book in desk.books.values())
+
+    def _died(self, event: p.ServerDied, now: float) -> None:
+        self._watch(_name(event.job), memory.ServerLeft(f"ps-{event.number}", event.oom), now)
+
+    def _replaced(self, event: p.Replaced, now: float) -> None:
+        desk = self.desks[_name(event.job)]
+        if desk.replacing:
+            self.facts.append(jobs.ReplacementEnded(_name(event.job), desk.replacing))
+            desk.replacing = ""
+
+    def _ended(self, event: p.Ended, now: float) -> None:
+        name = _name(event.job)
+        done = event.how == "completed"
+        if done:
+            samples = self.trace[event.job].samples
+            self.facts.append(jobs.JobProgressed(name, samples, samples, 0.0))
+        self.facts.append(jobs.JobEnded(name, "completed" if done else "failed"))
+        self.facts.append(jobs.JobEnded(name, "gone"))
+
+    def _period(self, event: p.Period, now: float) -> None:
+        self._take(self.arbiter, Tick(), now)
+
+    def _nothing(self, event: p.Event, now: float) -> None:
+        pass
+
+    # ---- from one service to the others -----------------------------------------------------------------------
+
+    def _take(self, machine: Any, event: Any, now: float) -> None:
+        for action in machine.handle(event, now):
+            if isinstance(action, Emit):
+                self.facts.append(action.fact)
+
+    def _watch(self, name: str, event: Any, now: float) -> None:
+        """The memory watch speaks of one job without its name."""
+        for action in self.desks[name].watch.handle(event, now):
+            said = action.fact if isinstance(action, Emit) else None
+            if said is not None:
+                self.facts.append(jobs.OomForecast(name, said.action, said.recommended_bytes, said.reason))
+
+    def _job_submitted(self, fact: jobs.JobSubmitted, now: float) -> None:
+        if self.knobs.warm_start:
+            self._take(self.history, fact, now)
+        else:
+            self.facts.append(jobs.HistoryMatched(fact.job, {}, (), 0.5, None))
+        self._to_planner(fact, now)
+        self._take(self.arbiter, fact, now)
+
+    def _to_planner(self, fact: Any, now: float) -> None:
+        self._take(self.desks[fact.job].planner, fact, now)
+
+    def _to_arbiter(self, fact: Any, now: float) -> None:
+        self._take(self.arbiter, fact, now)
+
+    def _recorded(self, fact: jobs.HistoryRecorded, now: float) -> None:
+        self._take(self.history, fact, now)
+
+    def _plan_decided(self, fact: jobs.PlanDecided, now: float) -> None:
+        self._to_planner(fact, now)
+        self._watch(fact.job, memory.LimitDecided(fact.plan.ps_memory_bytes), now)
+        self.commands.append(p.Want(int(fact.job), fact.plan))
+
+    def _plan_applied(self, fact: jobs.PlanApplied, now: float) -> None:
+        self._to_planner(fact, now)
+        self._watch(fact.job, memory.LimitChanged(fact.plan.ps_memory_bytes), now)
+        self._take(self.arbiter, fact, now)
+
+    def _measured(self, fact: jobs.ProfileMeasured, now: float) -> None:
+        self._to_planner(fact, now)
+        self._take(self.desks[fact.job].fitter, fact, now)
+
+    def _progressed(self, fact: jobs.JobProgressed, now: float) -> None:
+        self._to_planner(fact, now)
+        self._take(self.arbiter, fact, now)
+        self._watch(fact.job, memory.ProgressSeen(fact.samples_done, fact.samples_total, fact.throughput), now)
+
+    def _job_ended(self, fact: jobs.JobEnded, now: float) -> None:
+        self._to_planner(fact, now)
+        self._take(self.arbiter, fact, now)
+
+    def _replacement(self, fact: jobs.ReplacementDecided, now: float) -> None:
+        if fact.granted:
+            self.desks[fact.job].replacing = fact.pod
+            self.commands.append(p.Replace(int(fact.job), int(fact.pod.removeprefix("ps-"))))
+
+    _HEARS: dict[type, Callable[[Services, Any, float], None]] = {  # noqa: RUF012
+        p.Submitted: _submitted,
+        p.Applied: _applied,
+        p.Window: _window,
+        p.ServerDied: _died,
+        p.Replaced: _replaced,
+        p.Ended: _ended,
+        p.Period: _period,
+        p.Refused: _nothing,
+    }
+    _ROUTES: dict[type, Callable[[Services, Any, float], None]] = {  # noqa: RUF012
+        jobs.JobSubmitted: _job_submitted,
+        jobs.HistoryMatched: _to_planner,
+        jobs.HistoryRecorded: _recorded,
+        jobs.PlanProposed: _to_arbiter,
+        jobs.CandidatesComputed: _to_arbiter,
+        jobs.PlanDecided: _plan_decided,
+        jobs.PlanRefused: _to_planner,
+        jobs.PlanApplied: _plan_applied,
+        jobs.ProfileMeasured: _measured,
+        jobs.ModelFitted: _to_planner,
+        jobs.JobProgressed: _progressed,
+        jobs.OomForecast: _to_arbiter,
+        jobs.ReplacementAsked: _to_arbiter,
+        jobs.ReplacementDecided: _replacement,
+        jobs.ReplacementEnded: _to_arbiter,
+        jobs.JobEnded: _job_ended,
+    }
+
+
+def _name(job: int) -> str:
+    return f"{job:06d}"
+
+
+def with_knobs(knobs: Knobs) -> p.Policy:
+    """Stretto's policy with these settings."""
+    return p.Policy(
+        lambda trace, settings: Services(trace, settings, knobs),
+        dynamic=True,
+        when_pods_die="the pod is replaced",
+        windows=True,
+        period_s=knobs.round_s,
+    )
+
+
+STRETTO = with_knobs(Knobs())
+COLD = with_knobs(replace(Knobs(), warm_start=False))

@@ -1,0 +1,111 @@
+"""What is simulated: training jobs as they were submitted, the nodes that they share, and what disturbs them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from stretto_core.types import GIB, InvalidValue, JobLimits, Plan, Resources
+
+DAY_S = 86_400.0
+
+
+def _check(name: str, value: float, low: float, high: float = math.inf, open_end: bool = False) -> None:
+    if not math.isfinite(value) or not low <= value <= high or (open_end and value == low):
+        bounds = f"above {low:g}" if open_end else f"of at least {low:g}"
+        raise InvalidValue(
+            f"{name} is {value!r}; give a finite number {bounds}" + f", at most {high:g}" * (high < 1e300)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TraceJob:
+    """A job of a trace: what it is, which nobody is told, and what its user asked for.
+
+    A step of one worker takes (DLRover-RM Eq. 1-6, M, B and D as parts of their coefficients; and ``per_worker_s``, a
+    cost that more servers do not shrink, which measured systems have)
+
+        T = alpha_grad m/l_w + alpha_upd w/(p l_p) + alpha_sync w/p + alpha_emb m/p + constant_s + per_worker_s w.
+
+    Its embeddings fill ``embedding_bytes`` once ``samples`` are trained, growing as samples^``growth`` (Heaps' law), in
+    equal parts on its servers, each of which needs ``server_base_bytes`` besides; a worker ``worker_bytes``.
+    ``metadata`` is what a scheduler may know of it before it runs.
+    """
+
+    submit_s: float
+    samples: int
+    batch_size: int
+    alpha_grad: float
+    alpha_upd: float
+    alpha_sync: float
+    alpha_emb: float
+    constant_s: float
+    request: Plan
+    limits: JobLimits
+    per_worker_s: float = 0.0
+    embedding_bytes: int = 0
+    growth: float = 0.7
+    server_base_bytes: int = GIB // 2
+    worker_bytes: int = GIB // 2
+    metadata: dict[str, str | float | int | bool] = field(default_factory=dict[str, str | float | int | bool])
+
+    def __post_init__(self) -> None:
+        _check("submit_s", self.submit_s, 0)
+        _check("samples", self.samples, 1)
+        _check("batch_size", self.batch_size, 1)
+        terms = ("alpha_grad", "alpha_upd", "alpha_sync", "alpha_emb", "constant_s", "per_worker_s")
+        for name in (*terms, "embedding_bytes", "server_base_bytes", "worker_bytes"):
+            _check(name, getattr(self, name), 0)
+        if not any(getattr(self, name) for name in terms):
+            raise InvalidValue(f"{terms[0]} is 0, and so are {', '.join(terms[1:])}; give at least one above 0")
+        _check("growth", self.growth, 0, 1, open_end=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The cluster and its disturbances, none by default. The nodes are those of DLRover-RM's experiments (section 6).
+
+    ``pod_start_s``: until a pod that has a node takes part. ``restart_s``: what a stop-and-restart loses besides, to
+    save and to load a checkpoint (section 6.2: 3 minutes). ``move_s_per_gib``: a pause while parameters move between
+    servers (section 5.2: less than a second for 20 GB), at least ``move_pause_s``. ``noise``: of a measured step time,
+    relative. ``pod_failures_per_day`` of one pod (section 2.2: 0.015). ``straggler_rate``, ``hot_rate``: shares of the
+    jobs of which one worker, or server, has only ``slow_cpu`` of its cores from some moment on (section 6.2: 3 %).
+    ``bug_rate``: of the jobs that fail by their own fault, whoever runs them.
+    ``patience_s``: a job that could not start by then is given up ("scheduling" in Table 4).
+    """
+
+    nodes: int = 20
+    node_cpu_cores: float = 32.0
+    node_memory_bytes: int = 192 * GIB
+    pod_start_s: float = 300.0
+    restart_s: float = 180.0
+    move_pause_s: float = 1.0
+    move_s_per_gib: float = 0.05
+    noise: float = 0.03
+    pod_failures_per_day: float = 0.0
+    straggler_rate: float = 0.0
+    hot_rate: float = 0.0
+    slow_cpu: float = 0.03
+    bug_rate: float = 0.0
+    patience_s: float = 3 * DAY_S
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("nodes", "node_cpu_cores", "node_memory_bytes"):
+            _check(name, getattr(self, name), 1)
+        for name in ("pod_start_s", "restart_s", "move_pause_s", "move_s_per_gib", "pod_failures_per_day", "seed"):
+            _check(name, getattr(self, name), 0)
+        for name in ("straggler_rate", "hot_rate", "bug_rate", "noise"):
+            _check(name, getattr(self, name), 0, 1)
+        _check("slow_cpu", self.slow_cpu, 0, 1, open_end=True)
+        _check("patience_s", self.patience_s, 0, open_end=True)
+
+    @property
+    def capacity(self) -> Resources:
+        """Of all nodes together."""
+        return Resources(self.nodes * self.node_cpu_cores, self.nodes * self.node_memory_bytes)
+
+    @property
+    def node(self) -> Resources:
+        """Of one node."""
+        return Resources(self.node_cpu_cores, self.node_memory_bytes)

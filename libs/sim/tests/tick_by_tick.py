@@ -1,0 +1,102 @@
+"""GoldMiner's cluster experiment in small steps of time, without nodes' fragments: to hold the simulator against."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from stretto_sim.data_workers import Cluster, TraceJob
+
+
+def tick_by_tick(trace: Sequence[TraceJob], policy: str, cluster: Cluster, tick_s: float) -> list[dict[str, Any]]:
+    """Start, end and ideal run time of each job, by submission. Policies by their names."""
+    trace = sorted(trace, key=lambda job: job.submit_s)
+    jobs: list[dict[str, Any]] = [{"job": j, "state": "to come", "left_s": j.ideal_s, "share": 0.0} for j in trace]
+    nodes = [{"gpus": cluster.gpus, "cpus": cluster.cpus} for _ in range(cluster.nodes)]
+    now = 0.0
+    while any(j["state"] != "over" for j in jobs):
+        for j in jobs:
+            if j["state"] == "runs" and j["left_s"] <= 1e-6:
+                j.update(state="over", end_s=now)
+                for node, gpus, cpus in j["holds"]:
+                    node["gpus"] += gpus
+                    node["cpus"] += cpus
+            if j["state"] == "to come" and j["job"].submit_s <= now:
+                j["state"] = "waits"
+        for j in jobs:
+            if j["state"] == "waits":
+                if not _start(j, policy, cluster, nodes):
+                    break
+                j.update(state="runs", start_s=now)
+        runs = [j for j in jobs if j["state"] == "runs"]
+        if policy in SHARED:
+            SHARED[policy](runs, sum(node["cpus"] for node in nodes))
+        for j in runs:
+            j["left_s"] -= j["share"] * tick_s
+        now += tick_s
+    return jobs
+
+
+def _start(j: dict[str, Any], policy: str, cluster: Cluster, nodes: list[dict[str, Any]]) -> bool:
+    job = j["job"]
+    each, data, j["share"] = job.trainer_cpus, 0.0, 1.0
+    if policy == "tuned":
+        each = job.cpus_per_gpu
+    elif policy == "hardware":
+        each = cluster.cpus / cluster.gpus
+        j["share"] = min(1.0, each / job.cpus_per_gpu)
+    elif policy == "fixed":
+        data = job.data_cpus
+    fits = [min(node["gpus"], int((node["cpus"] + 1e-6) / each)) for node in nodes]
+    if sum(fits) < job.gpus or sum(node["cpus"] for node in nodes) < each * job.gpus + data - 1e-6:
+        return False
+    j["holds"], wanted = [], job.gpus
+    while wanted:
+        whole = [n for n in range(len(nodes)) if fits[n] >= wanted]
+        if whole:
+            n = min(whole, key=lambda n: (nodes[n]["gpus"], nodes[n]["cpus"]))
+        else:
+            n = max(range(len(nodes)), key=lambda n: (fits[n], -n))
+        count = min(fits[n], wanted)
+        j["holds"].append((nodes[n], count, count * each))
+        wanted -= count
+        fits[n] = 0
+    for node, gpus, cpus in j["holds"]:
+        node["gpus"] -= gpus
+        node["cpus"] -= cpus
+    # its own nodes first, then those with the least left
+    home = [node for node, _, _ in j["holds"]]
+    for node in sorted(nodes, key=lambda node: (all(node is not one for one in home), node["cpus"])):
+        taken = min(data, node["cpus"])
+        if taken > 0:
+            node["cpus"] -= taken
+            data -= taken
+            j["holds"].append((node, 0, taken))
+    return True
+
+
+def _in_order(runs: list[dict[str, Any]], cpus: float, order: Any) -> None:
+    for j in sorted(runs, key=order):
+        taken = min(j["job"].data_cpus, cpus)
+        j["share"] = taken / j["job"].data_cpus
+        cpus -= taken
+
+
+def _srtf(runs: list[dict[str, Any]], cpus: float) -> None:
+    """Remaining time times CPUs, at any speed in proportion to the CPUs: the CPU seconds that are left."""
+    _in_order(runs, cpus, lambda j: j["left_s"] * j["job"].data_cpus)
+
+
+def _maxtp(runs: list[dict[str, Any]], cpus: float) -> None:
+    """A GPU's share of speed per CPU: those that need the fewest CPUs per GPU."""
+    _in_order(runs, cpus, lambda j: j["job"].data_cpus / j["job"].gpus)
+
+
+def _fair(runs: list[dict[str, Any]], cpus: float) -> None:
+    """The same share of its ideal speed for each."""
+    lacking = sum(j["job"].data_cpus for j in runs)
+    for j in runs:
+        j["share"] = min(cpus / lacking, 1.0)
+
+
+SHARED = {"srtf": _srtf, "maxtp": _maxtp, "fair": _fair}
