@@ -25,7 +25,8 @@ from rich.table import Table
 from tests.bench import claims
 
 MODULES = (
-    *("idle", "runtime", "dispatcher", "peer", "intake", "deciding", "takeover", "candidates", "allocation"),
+    *("idle", "runtime", "dispatcher", "peer", "intake", "deciding", "takeover"),
+    *("candidates", "selection", "allocation"),
     *("trainer", "checkpoint", "worker_loss", "memory", "memory_limits"),
 )
 RESULTS = Path(__file__).parents[2] / "bench-results" / "bench.json"

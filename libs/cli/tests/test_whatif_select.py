@@ -75,6 +75,15 @@ def test_the_best_is_found_for_either_objective() -> None:
     assert answer(changed([], "jobs"))["gap"] == 0
 
 
+def test_jobs_can_be_made_to_end_as_early_as_possible() -> None:
+    found = answer(changed("completion", "objective"))
+    earlier = (1e6 / (800 - 100) - 1e6 / 800) + (1e5 / (900 - 90) - 1e5 / 900)  # from the throughput less the gain
+    assert (found["chosen"], found["value"]) == ({"j1": "c2", "j2": "c1", "j3": None}, pytest.approx(earlier))
+    document = changed("completion", "objective")
+    document["jobs"][0]["throughput"] = 400.0
+    assert answer(document)["value"] == pytest.approx((1e6 / 400 - 1e6 / 500) + (1e5 / 810 - 1e5 / 900))
+
+
 def test_nothing_that_helps_fits() -> None:
     found = answer(changed({"cpu": 3, "gpu": 0}, "capacity"))
     assert found["chosen"] == {"j1": None, "j2": None, "j3": None}
@@ -99,6 +108,7 @@ WRONG = [
     (changed(-1.0, "jobs", 0, "remaining_samples"), "jobs[0].remaining_samples = -1.0"),
     (changed({"cpu": float("nan")}, "capacity"), "NaN"),
     (changed({"cpu": -1}, "capacity"), "capacity.cpu = -1"),
+    (changed(-1.0, "jobs", 0, "throughput"), "jobs[0].throughput = -1.0"),
 ]
 
 

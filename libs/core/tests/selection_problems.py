@@ -23,10 +23,11 @@ def problems(draw: st.DrawFn) -> SelectionProblem:
             )
             for i in range(draw(st.integers(0, 4)))
         )
-        contenders.append(Contender(f"j{j}", draw(st.floats(0, 1e7)), options, draw(st.floats(0.1, 10))))
+        now = draw(st.one_of(st.none(), st.floats(0, 1e5)))
+        contenders.append(Contender(f"j{j}", draw(st.floats(0, 1e7)), options, draw(st.floats(0.1, 10)), now))
     return SelectionProblem(
         tuple(contenders),
         {"cpu_cores": draw(st.floats(-1, 12)), "memory_bytes": draw(st.floats(0, 12)) * 1e9},
-        draw(st.sampled_from(["efficiency", "gain"])),
+        draw(st.sampled_from(["efficiency", "gain", "completion"])),
         draw(st.sampled_from([0.0, 2.5, -1.0])),
     )

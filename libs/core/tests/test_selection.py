@@ -68,6 +68,23 @@ def test_rho_decides_between_short_and_long_jobs() -> None:
         assert [job for job, option_id in chosen.items() if option_id] == [winner]
 
 
+def test_completion_counts_the_seconds_by_which_jobs_end_earlier() -> None:
+    faster = (Option("0", {"cpu": 4.0}, 1.0, 100.0, 1000.0),)
+    known = Contender("known", 1e6, faster, 2.0, throughput=500.0)
+    assert SelectionProblem((), {}, "completion").value(known, faster[0]) == pytest.approx(2 * (1e6 / 500 - 1e6 / 600))
+    unknown = Contender("unknown", 1e6, faster)
+    assert SelectionProblem((), {}, "completion").value(unknown, faster[0]) == pytest.approx(1e6 / 900 - 1e6 / 1000)
+
+
+def test_completion_prefers_the_larger_rest_where_the_gain_is_the_same_and_a_job_that_stands_still_to_any() -> None:
+    option = Option("0", {"cpu": 4.0}, 1.0, 100.0, 1000.0)
+    short, long = Contender("short", 1e5, (option,), throughput=900), Contender("long", 1e6, (option,), throughput=900)
+    still = Contender("still", 1e5, (Option("0", {"cpu": 4.0}, 1.0, 100.0, 100.0),), throughput=0)
+    for contenders, winner in (((short, long), "long"), ((short, long, still), "still")):
+        chosen = weighted_greedy(SelectionProblem(contenders, {"cpu": 4.0}, "completion")).chosen
+        assert [job for job, option_id in chosen.items() if option_id] == [winner]
+
+
 def test_what_nobody_offers_is_not_handed_out() -> None:
     option = Option("0", {"gpu": 1.0}, 1.0, 100.0, 1000.0)
     assert weighted_greedy(SelectionProblem((Contender("a", 1, (option,)),), {"cpu": 4.0})).chosen == {"a": None}

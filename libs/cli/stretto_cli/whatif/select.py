@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field
 from rich.console import Group, RenderableType
 from stretto_core.algorithms import SELECT
-from stretto_core.selection import Contender, Option, Selection, SelectionProblem
+from stretto_core.selection import Contender, Objective, Option, Selection, SelectionProblem
 
 from ..options import Output, OutputOption, answer
 from ..render import table
@@ -28,10 +28,12 @@ class Candidate(Given):
 
 
 class Job(Given):
-    """A job that may get one of its candidates."""
+    """A job that may get one of its candidates. ``throughput``: what it trains at now, for ``completion``; where it is
+    not given, a candidate's less its gain."""
 
     id: Annotated[str, Field(min_length=1)]
     remaining_samples: NotNegative
+    throughput: NotNegative | None = None
     candidates: list[Candidate]
 
 
@@ -39,7 +41,7 @@ class Candidates(Given):
     """What is free, what is best, and who wants what."""
 
     capacity: dict[str, NotNegative]
-    objective: Literal["efficiency", "gain"] = "efficiency"
+    objective: Objective = "efficiency"
     rho: float = 2.5
     epsilon: Positive = 1e-6
     jobs: list[Job]
@@ -67,7 +69,12 @@ def problem_of(given: Candidates) -> SelectionProblem:
                         f"one of capacity: {', '.join(given.capacity)}",
                     )
     contenders = tuple(
-        Contender(job.id, job.remaining_samples, tuple(_option(candidate) for candidate in job.candidates))
+        Contender(
+            job.id,
+            job.remaining_samples,
+            tuple(_option(candidate) for candidate in job.candidates),
+            throughput=job.throughput,
+        )
         for job in given.jobs
     )
     return SelectionProblem(

@@ -35,7 +35,7 @@ def climb(table: Table, relaxation: Relaxation) -> Ints:
     Who gives one resource back and takes another is on no walk from below: what all jobs want at the relaxation's
     prices, mended, is a second start.
     """
-    weight = table.amounts @ relaxation.price
+    weight = table.priced(relaxation.price)
     at = table.best(np.where((table.amounts <= 0).all(axis=1), -weight, -np.inf))
     at = _improve(table, _walk(table, at, *_steps(table, weight, at)), relaxation)
     if (table.amounts < 0).any():

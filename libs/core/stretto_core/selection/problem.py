@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-Objective = Literal["efficiency", "gain"]
+Objective = Literal["efficiency", "gain", "completion"]
+
+STANDSTILL = 1e-3
+"""of an option's throughput: that of a job without any, so that the time it would take stays finite"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +29,24 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A job that may get one of its options, or none. ``weight`` is its priority beside Eq. 14's."""
+    """A job that may get one of its options, or none. ``weight`` is its priority beside Eq. 14's.
+
+    ``throughput`` is what it trains at now; None where that is not known: an option's less its gain.
+    """
 
     job: str
     remaining_samples: float
     options: tuple[Option, ...]
     weight: float = 1.0
+    throughput: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SelectionProblem:
     """What a selection algorithm gets. ``free`` by resource: nothing may be overdrawn (Eq. 13).
 
+    ``objective``: ``efficiency`` is the paper's (Eq. 12), ``gain`` the sum of throughput gains, ``completion`` the
+    seconds by which the jobs end earlier, all together; each weighted by the jobs' priorities.
     ``rho`` > 0 prefers jobs that finish soon, < 0 the others, 0 none (Eq. 14). ``epsilon_s`` keeps it finite.
     """
 
@@ -49,9 +58,12 @@ class SelectionProblem:
     least_cost: float = 1e-6  # of a change that costs nothing or saves, so that its efficiency stays finite
 
     def value(self, contender: Contender, option: Option) -> float:
-        """The option's term of the objective: RE x WG (Eq. 12), or its gain, each times the priority."""
+        """The option's term of the objective: RE x WG (Eq. 12), its gain, or the seconds that the job ends earlier;
+        each times the priority."""
         if self.objective == "gain":
             return contender.weight * option.gain
+        if self.objective == "completion":
+            return contender.weight * _seconds_earlier(contender, option)
         efficiency = option.gain / max(option.cost, self.least_cost)  # Eq. 11
         return contender.weight * efficiency * self._urgency(contender, option)
 
@@ -67,6 +79,17 @@ class SelectionProblem:
             if total > max(self.free.get(name, 0.0), 0.0) + 1e-9 and total > 0:
                 return False
         return True
+
+
+def _seconds_earlier(contender: Contender, option: Option) -> float:
+    """(remaining / throughput now) - (remaining / throughput then), the change's overhead counted as in Eq. 8."""
+    least = max(STANDSTILL * option.throughput, 1e-12)
+    if contender.throughput is None:
+        now, then = max(option.throughput - option.gain, least), max(option.throughput, least)
+    else:
+        now = max(contender.throughput, least)
+        then = max(now + option.gain, least)
+    return contender.remaining_samples * (1 / now - 1 / then)
 
 
 @dataclass(frozen=True, slots=True)

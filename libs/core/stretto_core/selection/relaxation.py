@@ -36,22 +36,22 @@ def relaxed(table: Table) -> Relaxation:
     best, best_price, box = np.inf, price, price
     tangents, heights = list[Floats](), list[float]()
     for _ in range(ROUNDS):
-        reduced = table.values - table.amounts @ price
+        reduced = table.values - table.priced(price)
         rows = table.best(reduced)
-        value = float(price @ table.room) + float(reduced[rows].sum())
+        value = float((price * table.room).sum()) + float(reduced[rows].sum())
         slope = table.room - table.amounts[rows].sum(axis=0)
         if not tangents:  # nobody buys above the highest value per amount; nor can prices x room exceed the bound
             box = np.minimum(_highest(table), value / table.room)
         if value < best:
             best, best_price = value, price
         tangents.append(slope)
-        heights.append(value - float(slope @ price))
+        heights.append(value - float((slope * price).sum()))
         if not (slope < 0).any() and not price.any():
             break
         price, least = _lowest(np.array(tangents), np.array(heights), box, best)
         if best - least <= PRECISION * best:
             break
-    reduced = table.values - table.amounts @ best_price
+    reduced = table.values - table.priced(best_price)
     highest = reduced[table.best(reduced)]
     return Relaxation(best, best_price, highest[table.job] - reduced)
 

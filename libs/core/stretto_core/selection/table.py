@@ -86,6 +86,11 @@ class Table:
         at = np.flatnonzero(score == highest[self.job])
         return at[np.searchsorted(at, self.starts)]
 
+    def priced(self, price: Floats) -> Floats:
+        """What the amounts of each row cost [rows]. Not a product of matrices: its last digit is another on other
+        processors, and decisions have to come out the same when they are replayed there."""
+        return np.asarray((self.amounts * price).sum(axis=1), dtype=np.float64)
+
     def value(self, chosen: Ints) -> float:
         """The objective, with each job's chosen row [jobs]."""
         return float(self.values[chosen].sum())
