@@ -157,6 +157,17 @@ class TestPromises:
         found = simulate([], GREEDY, Settings(4))
         assert (found.completion.mean_s, found.mean_queue_s, found.utilisation, found.changes_per_job) == (0, 0, 0, 0)
 
+    def test_what_would_take_for_ever_is_refused_where_it_is_decided_on_all_the_time(self) -> None:
+        absurd = [TraceJob(0.0, 1.0, 16), TraceJob(5.0, 1e12, 16)]
+        with pytest.raises(InvalidValue, match=r"demand_node_hours is 1e\+12, 1\.74e\+07 years at its fastest; give"):
+            simulate(absurd, GREEDY, Settings(110))
+        [_, last] = simulate(absurd, MARGINAL_DOUBLING, Settings(110)).jobs  # from event to event
+        assert last.completion_s == pytest.approx(1e12 * 3600 / (16 * 0.8**4), rel=1e-6)
+        many = [TraceJob(0.0, 80_000.0, 1) for _ in range(50)]  # nine years each
+        with pytest.raises(InvalidValue, match="add up to 114 years on 4 nodes"):
+            simulate(many, GREEDY, Settings(4))
+        assert {job.how for job in simulate(absurd, GREEDY, Settings(110, bug_rate=1.0)).jobs} == {"hung"}
+
     def test_bad_values_are_named(self) -> None:
         with pytest.raises(InvalidValue, match="bug_rate"):
             Settings(4, bug_rate=0.7, termination_rate=0.4)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from stretto_core.allocation import AllocationProblem, ElasticJob
+from stretto_core.types import InvalidValue
 
 from stretto_sim.allocation.policies import Policy
 from stretto_sim.allocation.trace import Fate, Settings, TraceJob, fates
@@ -21,6 +22,9 @@ from stretto_sim.measures import Durations, Level, Progress
 FLOOR = 0.05
 """share of its believed demand that a job has at least left: one that outlives its ETA is not over at once"""
 HOUR_S = 3600.0
+YEAR_S = 8760 * HOUR_S
+HORIZON_YEARS = 10
+"""a million decisions, if one is made every five minutes"""
 NEARLY = 1e-6
 """node-seconds, or seconds, that rounding may leave of a demand"""
 
@@ -105,7 +109,11 @@ def simulate(
     clock: Callable[[], float] = lambda: 0.0,
     progress: Progress = lambda left, total: None,
 ) -> Outcome:
-    """All jobs of the trace, to the last one's end. ``clock`` (seconds) times the decisions."""
+    """All jobs of the trace, to the last one's end. ``clock`` (seconds) times the decisions.
+
+    Raises:
+        InvalidValue: the jobs train for longer than ``HORIZON_YEARS``, and the policy is asked all the time.
+    """
     jobs = sorted(trace, key=lambda job: job.submit_s)
     return _Simulation(jobs, policy, settings, clock, progress).run()
 
@@ -127,6 +135,24 @@ class _Simulation:
         self.outcome = Outcome(settings, of_job=[Level() for _ in jobs])
         speed = AllocationProblem((), settings.nodes, doubling_efficiency=settings.doubling_efficiency).speed
         self.speeds = {size: speed(size) for size in (0, *settings.sizes)}
+
+        if policy.periodic:
+            self._check_horizon()
+
+    def _check_horizon(self) -> None:
+        """A bound from below: each job at its fastest, all of them without a loss."""
+        remedy = f"give at most {HORIZON_YEARS} years, or a policy that is asked only when a job comes or goes"
+        nodes, together_s = self.settings.nodes, 0.0
+        best = max(self.speeds[size] / size for size in self.settings.sizes)
+        for one in self.coming:
+            fastest = max(speed for size, speed in self.speeds.items() if size <= min(one.job.max_nodes, nodes))
+            work_s, hangs_s = one.fate.leaves_after_node_hours * HOUR_S, one.fate.leaves_after_s
+            together_s += min(work_s / best, hangs_s) / nodes
+            if fastest and (years := min(work_s / fastest, hangs_s) / YEAR_S) > HORIZON_YEARS:
+                demand = one.job.demand_node_hours
+                raise InvalidValue(f"demand_node_hours is {demand:g}, {years:.3g} years at its fastest; {remedy}")
+        if (years := together_s / YEAR_S) > HORIZON_YEARS:
+            raise InvalidValue(f"demand_node_hours add up to {years:.3g} years on {nodes} nodes; {remedy}")
 
     def run(self) -> Outcome:
         now, total = 0, len(self.coming)
