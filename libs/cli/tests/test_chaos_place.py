@@ -17,6 +17,7 @@ import pytest
 from stretto_cli import leftovers
 from stretto_cli.chaos import place
 from stretto_cli.errors import CliError
+from stretto_runtime.birth import Birth
 
 from .conftest import Installed
 
@@ -39,7 +40,7 @@ def sleeper() -> Iterator[Started]:
 
 
 def named(process: psutil.Process) -> dict[str, Any]:
-    return {**leftovers.ourselves(), "pid": process.pid, "created_s": process.create_time()}
+    return {**leftovers.ourselves(), "pid": process.pid, "birth": Birth.of(process.pid)}
 
 
 def dead(start: Started) -> dict[str, Any]:
@@ -59,8 +60,8 @@ def a_run(tmp_path: Path, name: str, owner: dict[str, Any], service: psutil.Proc
     folder = tmp_path / f"{place.PREFIX}{name}"
     (folder / "run").mkdir(parents=True)
     (folder / place.MARK).write_text(json.dumps({**owner, "job": "chaos-1"}))
-    known = {"oom": {"pid": service.pid, "created_s": service.create_time()}}
-    (folder / "run" / "up.json").write_text(json.dumps({"pid": 2**22 - 1, "created_s": 1.0, "processes": known}))
+    known = {"oom": {"pid": service.pid, "birth": Birth.of(service.pid)}}
+    (folder / "run" / "up.json").write_text(json.dumps({"pid": 2**22 - 1, "birth": ["", 1], "processes": known}))
     service.suspend()
     return folder
 
@@ -110,6 +111,28 @@ def test_the_next_run_lets_go_what_a_killed_one_has_frozen_in_the_installation_o
     assert [job["status"] for job in jobs if job["name"] == "chaos-7-abc"] == ["cancelled"]
 
 
+def test_of_two_runs_that_begin_in_one_moment_one_goes_on(installed: Installed) -> None:
+    with place.of_the_user(installed.folder, print) as here:
+        here.unmark()  # as it is before the mark is written
+        with (
+            pytest.raises(CliError, match="another chaos run is at work in it"),
+            place.of_the_user(installed.folder, print),
+        ):
+            pass
+    with place.of_the_user(installed.folder, print):
+        pass
+
+
+def test_a_stepped_clock_makes_nobody_dead_and_no_stranger_ours(
+    sleeper: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    living, gone = named(sleeper()), dead(sleeper)
+    monkeypatch.setattr(psutil._pslinux, "boot_time", lambda: psutil.boot_time() + 3600)
+    assert not leftovers.is_dead(living)
+    assert leftovers.is_dead(gone)
+    assert leftovers.is_dead({**living, "birth": gone["birth"]})  # its id is another's now
+
+
 @pytest.mark.slow
 def test_the_installation_of_a_run_that_is_killed_ends_by_itself(tmp_path: Path) -> None:
     command = [str(Path(sys.executable).with_name("stretto")), "chaos", "--undisturbed", "1", "--seed", "1"]
@@ -155,11 +178,38 @@ class TestImagesInSharedMemory:
         for name in ("to-come-back", "killed", "orphans"):
             (folders[name] / "run").mkdir(parents=True)
         orphan = sleeper()  # its supervisor is gone, it trains on
-        known = {"processes": {"actuator": {"pid": orphan.pid, "created_s": orphan.create_time()}}}
+        known = {"processes": {"actuator": {"pid": orphan.pid, "birth": Birth.of(orphan.pid)}}}
         (folders["orphans"] / "run" / "up.json").write_text(json.dumps(known))
         assert sorted(leftovers.sweep_memory(shared)) == sorted([folders["gone"], folders["killed"]])
         left = {name for name, room in rooms.items() if room.exists()}
         assert left == {"living", "to-come-back", "elsewhere", "orphans"}
+
+    @pytest.mark.parametrize("made_anew", [False, True])
+    def test_name_what_still_runs_of_an_installation_that_was_killed_and_removed(
+        self, tmp_path: Path, sleeper: Started, made_anew: bool
+    ) -> None:
+        (shared := tmp_path / "shm").mkdir()
+        service, stranger = sleeper(), sleeper()
+        room = self.room(shared, tmp_path / "gone")
+        named_there = {"oom": {"pid": service.pid, "birth": Birth.of(service.pid)},
+                       "arbiter": {"pid": stranger.pid, "birth": ["", 1]}}  # fmt: skip
+        told = {**dead(sleeper), "folder": str(tmp_path / "gone"), "processes": named_there}
+        leftovers.write(room / leftovers.OWNER, told)
+        if made_anew:
+            (tmp_path / "gone").mkdir()
+            assert leftovers.end_leftovers(tmp_path / "gone", shared) == 1
+        else:
+            assert leftovers.sweep_memory(shared) == [tmp_path / "gone"]
+            assert not room.exists()
+        assert not service.is_running()
+        assert stranger.is_running()
+
+    def test_are_not_shared_with_the_same_folder_of_another_container(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ours = self.room(tmp_path, tmp_path / "a")
+        monkeypatch.setattr(leftovers, "namespace_of", lambda: "pid:[1]")
+        assert self.room(tmp_path, tmp_path / "a") != ours
 
     def test_are_found_again_by_the_next_life_and_removed_by_an_end_in_good_order(self, tmp_path: Path) -> None:
         room = self.room(tmp_path, tmp_path / "a")

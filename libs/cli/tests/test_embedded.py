@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import stat
@@ -27,6 +28,7 @@ from stretto_cli.errors import CliError, NotRunning
 from stretto_cli.main import app
 from stretto_cli.processes import Child, Command, end_all, pods_of, same_process, sessions_of
 from stretto_core.algorithms import REINSTALL
+from stretto_runtime.birth import Birth
 from stretto_wire import JobFailed, StragglerCleared
 from typer.testing import CliRunner
 
@@ -182,9 +184,9 @@ def test_a_folder_has_one_installation(installed: Installed) -> None:
 def test_what_a_killed_supervisor_leaves_is_ended(tmp_path: Path) -> None:
     left = psutil.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     (tmp_path / "run").mkdir()
-    entry = {"pid": left.pid, "created_s": left.create_time()}
-    other = {"pid": os.getpid(), "created_s": 1.0}  # a pid that somebody else has now
-    state = {"pid": 2**22 - 1, "created_s": 1.0, "processes": {"x": entry, "y": other}}
+    entry = {"pid": left.pid, "birth": Birth.of(left.pid)}
+    other = {"pid": os.getpid(), "birth": ["", 1]}  # a pid that somebody else has now
+    state = {"pid": 2**22 - 1, "birth": ["", 1], "processes": {"x": entry, "y": other}}
     (tmp_path / "run" / "up.json").write_text(json.dumps(state))
     with pytest.raises(NotRunning):
         embedded.read_state(tmp_path)
@@ -196,7 +198,7 @@ def test_pods_are_found_by_their_files_and_ended_with_their_children(tmp_path: P
     shell = psutil.Popen(["/bin/sh", "-c", "sleep 60 & wait"], start_new_session=True)
     pod = tmp_path / "pods" / "a" / "worker-0"
     pod.mkdir(parents=True)
-    (pod / "pod.json").write_text(json.dumps({"pid": shell.pid, "started_at_s": shell.create_time()}))
+    (pod / "pod.json").write_text(json.dumps({"pid": shell.pid, "birth": Birth.of(shell.pid)}))
     (tmp_path / "pods" / "a" / "worker-1").mkdir()
     (tmp_path / "pods" / "a" / "worker-1" / "pod.json").write_text("{")
     deadline = time.monotonic() + 5
@@ -211,18 +213,20 @@ def test_what_outlives_the_leader_of_its_session_is_ended_too(tmp_path: Path) ->
     shell = psutil.Popen(
         ["/bin/sh", "-c", "setsid sh -c 'sleep 60' & sleep 61 & exec sleep 62"], start_new_session=True
     )
-    leader, created_s = shell.pid, shell.create_time()
+    leader, birth = shell.pid, Birth.of(shell.pid)
+    assert birth is not None
     deadline = time.monotonic() + 5
     others: list[psutil.Process] = []
-    while not (others and len(sessions_of([(leader, created_s)])) == 2) and time.monotonic() < deadline:
+    while not (others and len(sessions_of([(leader, birth)])) == 2) and time.monotonic() < deadline:
         time.sleep(0.02)
         others = [child for child in shell.children(recursive=True) if os.getsid(child.pid) != leader]
     shell.kill()
     shell.wait(5)
     (tmp_path / "run").mkdir()
-    state = {"pid": 2**22 - 1, "created_s": 1.0, "processes": {"x": {"pid": leader, "created_s": created_s}}}
+    state = {"pid": 2**22 - 1, "birth": ["", 1], "processes": {"x": {"pid": leader, "birth": birth}}}
     (tmp_path / "run" / "up.json").write_text(json.dumps(state))
-    assert sessions_of([(leader, created_s + 1000)]) == []  # an older process of that number is another's
+    later = birth._replace(ticks=birth.ticks + 100_000)
+    assert sessions_of([(leader, later)]) == []  # an older process of that number is another's
     assert embedded.end_leftovers(tmp_path) == 1
     assert all(other.is_running() for other in others)
     end_all(others, 1.0)
@@ -270,6 +274,35 @@ async def test_a_service_of_packages_that_are_not_installed_anew_is_told_with_th
     assert words == ["ModuleNotFoundError: No module named 'a_package_that_came_with_the_pull'", REINSTALL]
 
 
+@pytest.mark.parametrize("made_anew", [False, True])
+async def test_an_installation_whose_folder_is_removed_ends_and_touches_no_other_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made_anew: bool
+) -> None:
+    monkeypatch.setattr(embedded, "HOME_S", 0.02)
+    folder = tmp_path / "s"
+    installation = embedded.Installation(embedded.Plan(folder), {})
+    installation._claim()
+    child = Child(command(folder / "logs", "import time; time.sleep(600)"), installation._tell)
+    installation.children["redis"] = child
+    await child.start()
+    staying = asyncio.create_task(installation.stay())
+    await asyncio.sleep(0.1)
+    assert not staying.done()
+    shutil.rmtree(folder)
+    if made_anew:
+        (folder / "run").mkdir(parents=True)
+        for name in ("lock", "up.json"):
+            (folder / "run" / name).write_text("another's")
+    with pytest.raises(CliError, match="was removed while an installation ran in it"):
+        await asyncio.wait_for(staying, 5)
+    process = psutil.Process(child.pid)
+    await installation.down()
+    assert not process.is_running()
+    assert folder.exists() == made_anew
+    if made_anew:
+        assert (folder / "run" / "up.json").read_text() == "another's"
+
+
 def test_a_supervisor_that_is_not_ready_in_time_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[subprocess.Popen[bytes]] = []
     real = subprocess.Popen
@@ -304,13 +337,13 @@ def test_the_whole_installation_comes_up_and_goes_down(tmp_path: Path) -> None:
         state = embedded.read_state(tmp_path)
         assert set(state["processes"]) == {"nats", "redis", *SERVICES}
         assert where["ready_s"] is not None
-        pids = [(entry["pid"], entry["created_s"]) for entry in state["processes"].values()]
+        pids = [(entry["pid"], Birth.told(entry["birth"])) for entry in state["processes"].values()]
     finally:
         os.kill(embedded.read_state(tmp_path)["pid"], signal.SIGTERM)
         deadline = time.monotonic() + 40
         while (tmp_path / "run" / "up.json").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
-    assert all(same_process(pid, created_s) is None for pid, created_s in pids)
+    assert all(same_process(pid, birth) is None for pid, birth in pids)
 
 
 @pytest.mark.slow

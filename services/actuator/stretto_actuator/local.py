@@ -2,7 +2,7 @@
 
 Each pod is a session of its own: a tiny shell that outlives the actuator and writes down the exit code, and the pod
 itself. What the actuator knows of it stands in ``pods/<job>/<pod>/``: ``lock`` (held by the pod as long as it lives:
-a second one of the same name cannot start), ``pod.json`` (pid and start time, against pids that are used again),
+a second one of the same name cannot start), ``pod.json`` (pid and birth, against pids that are used again),
 ``pid``, ``exit``, ``log``. A restarted actuator finds its pods there and goes on with them.
 """
 
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from stretto_runtime.birth import Birth
 
 from .backend import BackendError, PodSpec, PodStatus
 from .limits import HEADROOM, Cgroups, Group
@@ -31,7 +32,6 @@ from .pods import PRIVATE, private_folder
 
 DETAIL_BYTES = 1500
 ASK_AGAIN_S = 2.0
-CLOCK_SLACK_S = 1.0
 DYING_TRIES, DYING_WAIT_S = 50, 0.02
 
 # Enter the control groups, start the pod, write down its pid and in the end its exit code. SIGTERM to the shell must
@@ -59,7 +59,7 @@ class Record:
     job: str
     pod: str
     pid: int
-    started_at_s: float
+    birth: Birth
     launched_at_s: float
     cpu_cores: float
     memory_bytes: int
@@ -182,15 +182,18 @@ class LocalBackend:
         except OSError as error:
             raise BackendError(f"{spec.job}/{spec.pod} cannot be started as {spec.command[0]}: {error}") from error
         self._children[spec.job, spec.pod] = child
-        self._record_start(spec, group, psutil.Process(child.pid))
+        self._record_start(spec, group, child.pid)
 
-    def _record_start(self, spec: PodSpec, group: Group, shell: psutil.Process) -> None:
+    def _record_start(self, spec: PodSpec, group: Group, shell: int) -> None:
+        birth = Birth.of(shell)
+        if birth is None:
+            raise BackendError(f"{spec.job}/{spec.pod} has ended before it could be written down")
         limits = self._limits(group, spec.cpu_cores)
         record = Record(
             job=spec.job,
             pod=spec.pod,
-            pid=shell.pid,
-            started_at_s=shell.create_time(),
+            pid=shell,
+            birth=birth,
             launched_at_s=self._clock(),
             cpu_cores=spec.cpu_cores,
             memory_bytes=spec.memory_bytes,
@@ -208,7 +211,7 @@ class LocalBackend:
                 environment = process.environ()
                 same = environment.get("STRETTO_POD_FOLDER") == spec.environment.get("STRETTO_POD_FOLDER")
                 if same and environment.get("STRETTO_POD") == spec.pod and os.getsid(process.pid) == process.pid:
-                    self._record_start(spec, self._cgroups.group(f"{spec.job}.{spec.pod}"), process)
+                    self._record_start(spec, self._cgroups.group(f"{spec.job}.{spec.pod}"), process.pid)
                     return
         raise BackendError(f"{folder}/lock is held by a process that is not the pod; end it, or remove the folder")
 
@@ -240,8 +243,7 @@ class LocalBackend:
         """The pod's shell, if the process with its pid is still that one."""
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(record.pid)
-            same = abs(process.create_time() - record.started_at_s) < CLOCK_SLACK_S
-            if same and process.status() != psutil.STATUS_ZOMBIE:
+            if Birth.of(record.pid) == record.birth and process.status() != psutil.STATUS_ZOMBIE:
                 return process
         return None
 
@@ -252,7 +254,7 @@ class LocalBackend:
             return None
         with contextlib.suppress(psutil.Error, OSError):
             process = psutil.Process(pid)
-            ours = os.getsid(pid) == record.pid and process.create_time() >= record.started_at_s - CLOCK_SLACK_S
+            ours = os.getsid(pid) == record.pid and record.birth.precedes(Birth.of(pid))
             if ours and process.status() != psutil.STATUS_ZOMBIE:
                 return process
         return None
@@ -263,9 +265,8 @@ class LocalBackend:
         inside = set(record.group.pids())
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
-                session = os.getsid(process.pid) == record.pid
-                later = process.create_time() >= record.started_at_s - CLOCK_SLACK_S
-                if process.pid != record.pid and later and (session or process.pid in inside):
+                ours = process.pid in inside or os.getsid(process.pid) == record.pid
+                if ours and process.pid != record.pid and record.birth.precedes(Birth.of(process.pid)):
                     result.append(process)
         return result
 
@@ -330,7 +331,8 @@ class LocalBackend:
         folders = {
             controller: (folder, version) for controller, (folder, version) in fields["group"]["folders"].items()
         }
-        return Record(**{**fields, "limits": tuple(fields["limits"]), "group": Group(folders)})
+        fields |= {"limits": tuple(fields["limits"]), "group": Group(folders), "birth": Birth(*fields["birth"])}
+        return Record(**fields)
 
     def _write(self, record: Record) -> None:
         file = self._folder(record.job, record.pod) / "pod.json"

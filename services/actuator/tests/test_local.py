@@ -126,7 +126,7 @@ async def test_reused_pid_is_neither_believed_nor_killed(folder: Path) -> None:
         record = backend._record("j", "worker-0")
         assert record is not None
         text = (here / "pod.json").read_text().replace(f'"pid": {record.pid}', f'"pid": {stranger.pid}')
-        (here / "pod.json").write_text(text.replace(str(record.started_at_s), str(record.started_at_s - 100)))
+        (here / "pod.json").write_text(text.replace(str(record.birth.ticks), str(record.birth.ticks - 10_000)))
         (pod,) = await LocalBackend(folder).list()
         assert (pod.state, pod.exit_code) == ("exited", None)
         await backend.kill("j", "worker-0")
@@ -136,6 +136,15 @@ async def test_reused_pid_is_neither_believed_nor_killed(folder: Path) -> None:
     finally:
         stranger.kill()
         await stranger.wait()
+
+
+async def test_a_stepped_clock_ends_no_pod(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await LocalBackend(folder).launch(spec(folder, "worker-0", ""))
+    pid = await running_pid(folder, "worker-0")
+    monkeypatch.setattr(psutil._pslinux, "boot_time", lambda: psutil.boot_time() + 3600)
+    (pod,) = await LocalBackend(folder).list()
+    assert pod.state == "running"
+    assert pid in pod.pids
 
 
 async def test_stop_asks_first_and_insists_after_the_grace(folder: Path) -> None:

@@ -7,6 +7,7 @@ sees by that file that its owner is dead, lets go what is still frozen, and clea
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
@@ -22,7 +23,7 @@ from .. import embedded, figures, leftovers
 from ..client import Gateway, locate
 from ..commands.cluster import start_detached
 from ..errors import CliError
-from ..processes import pods_of, same_process
+from ..processes import named_in, pods_of
 from ..story import take_down
 from . import job
 from .world import send
@@ -57,17 +58,18 @@ def of_the_user(folder: Path, tell: Tell) -> Generator[Place]:
     """An installation that runs. Raises NotRunning; CliError while another run is at work in it."""
     embedded.read_state(folder)
     folder = folder.resolve()
-    owner = leftovers.owner_in(folder / MARK)
-    if owner is not None:
-        if not leftovers.is_dead(owner):
-            raise CliError(f"{folder}: the chaos run of process {owner['pid']} is at work in it: wait for its end")
-        _recover(folder, owner["job"], tell)
-    place = Place(folder, folder / "chaos.html")
-    place.mark()
-    try:
-        yield place
-    finally:
-        place.unmark()
+    with _alone(folder):
+        owner = leftovers.owner_in(folder / MARK)
+        if owner is not None:
+            if not leftovers.is_dead(owner):
+                raise _at_work(folder)
+            _recover(folder, owner["job"], tell)
+        place = Place(folder, folder / "chaos.html")
+        place.mark()
+        try:
+            yield place
+        finally:
+            place.unmark()
 
 
 @contextlib.contextmanager
@@ -120,6 +122,23 @@ def clear_away(among: Path) -> list[Path]:
     return cleared
 
 
+@contextlib.contextmanager
+def _alone(folder: Path) -> Generator[None]:
+    """Of two that begin in one moment, one goes on: the other finds no mark yet. Raises CliError."""
+    with (folder / "run" / "chaos.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise _at_work(folder) from None
+        yield
+
+
+def _at_work(folder: Path) -> CliError:
+    owner = leftovers.owner_in(folder / MARK)
+    who = f"the chaos run of process {owner['pid']}" if owner is not None else "another chaos run"
+    return CliError(f"{folder}: {who} is at work in it: wait for its end")
+
+
 def _recover(folder: Path, job_name: str, tell: Tell) -> None:
     """Let go whom a killed run has frozen, and end its job."""
     frozen = [process for process in _processes(folder) if process.status() == psutil.STATUS_STOPPED]
@@ -133,7 +152,7 @@ def _recover(folder: Path, job_name: str, tell: Tell) -> None:
 def _processes(folder: Path) -> list[psutil.Process]:
     """Of services and pods."""
     known = embedded.read_state(folder)["processes"].values()
-    services = [same_process(entry["pid"], entry["created_s"]) for entry in known if entry["pid"]]
+    services = [named_in(entry) for entry in known]
     return [*filter(None, services), *pods_of(folder)]
 
 

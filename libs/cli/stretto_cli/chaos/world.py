@@ -19,7 +19,7 @@ from stretto_wire import GetOwnership, GetOwnershipReply
 
 from .. import embedded
 from ..errors import CliError
-from ..processes import same_process
+from ..processes import named_in
 from .record import Record
 
 LOOK_S = 0.05
@@ -96,7 +96,7 @@ class World:
             entry = embedded.read_state(self.folder)["processes"][name]
         except (CliError, KeyError) as error:
             raise NotNow(f"{name} is not one of the processes of {self.folder}") from error
-        process = same_process(entry["pid"], entry["created_s"]) if entry["pid"] else None
+        process = named_in(entry)
         if process is None:
             raise NotNow(f"{name} is just being started again")
         return process

@@ -188,12 +188,12 @@ def show_status(folder: FolderOption = DEFAULT_FOLDER, output: OutputOption = Ou
 
 async def _look(folder: Path) -> list[dict[str, Any]]:
     from .. import embedded
-    from ..processes import same_process
+    from ..processes import named_in
 
     state = embedded.read_state(folder)
     rows: list[dict[str, Any]] = []
     for name, entry in state["processes"].items():
-        process = same_process(entry["pid"], entry["created_s"]) if entry["pid"] else None
+        process = named_in(entry)
         report = await embedded.readiness(folder, name, entry["pid"])
         stored = name in ("nats", "redis")
         rows.append(
