@@ -130,7 +130,8 @@ def test_a_stepped_clock_makes_nobody_dead_and_no_stranger_ours(
     monkeypatch.setattr(psutil._pslinux, "boot_time", lambda: psutil.boot_time() + 3600)
     assert not leftovers.is_dead(living)
     assert leftovers.is_dead(gone)
-    assert leftovers.is_dead({**living, "birth": gone["birth"]})  # its id is another's now
+    earlier = living["birth"]._replace(ticks=living["birth"].ticks - 1)
+    assert leftovers.is_dead({**living, "birth": earlier})  # its id is another's now
 
 
 @pytest.mark.slow
