@@ -87,7 +87,7 @@ def many(seed: int, jobs: int, objective: Objective, gives: bool) -> SelectionPr
             amounts = {"cpu": cpu, "memory_bytes": draw.randint(-8 if gives else 1, 64) * 2.0**28}
             options.append(Option(f"c{i}", amounts, max(0.05 * cpu, 0.01), gain, draw.uniform(500, 5000)))
         wanted += max(option.amounts["cpu"] for option in options)
-        contenders.append(Contender(f"j{j}", 10 ** draw.uniform(5, 8), tuple(options)))
+        contenders.append(Contender(f"j{j}", 10 ** draw.uniform(5, 8), tuple(options), throughput=500.0 + j))
     free = {"cpu": wanted // 5, "memory_bytes": (wanted // 5) * 1.5 * 2**28}
     return SelectionProblem(tuple(contenders), free, objective)
 
