@@ -6,6 +6,7 @@ from dataclasses import asdict
 from statistics import median
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -217,6 +218,26 @@ def test_a_server_that_ends_no_update_while_its_peers_do_is_hot() -> None:
         job.tell(job.worker("worker-0"))
         job.steps["worker-0"] += 20
     assert [found.pod for found in job.told(p.HotPsDetected)] == ["ps-1"]
+
+
+@pytest.mark.parametrize("updates", [3, 10, 30, 100])
+def test_load_alone_makes_no_server_hot_but_a_slow_one_is_found_in_the_same_noise(updates: int) -> None:
+    """All servers draw from one distribution: a tenth of the updates waits 50 ms for the processor."""
+    rng = np.random.default_rng(updates)
+    for slowed in (1.0, 30.0):
+        for _ in range(10):
+            job, since, last = Job(), 0.0, 10 * 60
+            while not job.told(p.HotPsDetected) and since < last:
+                job.now += 5
+                since += 5
+                times = 0.002 * rng.lognormal(0, 0.3, (2, updates))
+                times += (rng.random((2, updates)) < 0.1) * rng.exponential(0.05, (2, updates))
+                for pod, mean_s, factor in zip(job.update_time_s, times.mean(axis=1), (1.0, slowed), strict=True):
+                    job.tell(job.server(pod, updates=updates, update_time_s=float(mean_s) * factor))
+                job.tell(job.worker("worker-0"))
+                job.steps["worker-0"] += 20
+            assert [found.pod for found in job.told(p.HotPsDetected)] == (["ps-1"] if slowed > 1 else [])
+            assert slowed == 1 or since <= 90
 
 
 def test_a_relieved_server_is_cleared_and_the_longer_it_takes_the_more_often_it_was_hot() -> None:

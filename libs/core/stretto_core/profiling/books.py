@@ -45,6 +45,8 @@ class PodBook:
     """in a row, in which it was slow (hot), or once told, slow in another degree"""
     good_windows: int = 0
     """in a row, in which it kept pace"""
+    evidence: float = 0.0
+    """that it is hot, in doublings of its peers' update time"""
     told: bool = False
     """that it is slow; that it is hot, or was and has fewer buckets since"""
     told_at_s: float = 0.0

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any, ClassVar, TypeVar
 
-from stretto_core.machine import Action, Emit
+from stretto_core.machine import Action, Emit, as_it_was
 from stretto_core.profiling.books import (
     PodBook,
     ProfilerState,
@@ -57,7 +57,8 @@ Profile = TypeVar("Profile", WorkerProfile, PsProfile)
 class ProfilerMachine:
     """See the module."""
 
-    version = 3
+    version = 4
+    migrate = staticmethod(as_it_was)  # until version 3 one slow update in each of two windows was enough to be hot
 
     def __init__(self, state: ProfilerState | None = None, rules: ProfilingRules | None = None) -> None:
         self.state = state if state is not None else ProfilerState()

@@ -4,6 +4,13 @@ Each judgement needs some windows in a row, and another threshold to be taken ba
 slowdown has changed, since its shards are cut by it. A hot server stays under watch once it was relieved: it is told
 again when it is still too slow after a pause, and cleared when it keeps pace with fewer buckets, so that it gets some
 back; each time it was hot it has to keep pace for twice as long before.
+
+On a machine that is overloaded all servers are slow alike, yet the mean over some updates is that of the one that had
+to wait: each looks hot now and then. So what speaks against a server is summed up over windows (Page's CUSUM, 1954),
+
+    S <- max(0, S + n / (n + 20) (log2(own / peers') - log2(factor))),    n: updates of a peer in the window,
+
+and it is hot from S = 4 on: after two windows at 30 times its peers', after many at little more than the factor.
 """
 
 from __future__ import annotations
@@ -25,6 +32,10 @@ from stretto_core.profiling.facts import (
 )
 
 DOUBLINGS_MAX = 4
+EVIDENCE = 4.0
+"""doublings beyond the factor, summed up over windows, from which on a server is hot; no window counts for more"""
+FEW_UPDATES = 20
+"""in a window, which then counts for half of what one with very many would"""
 LIGHTER = 0.9
 """a server with fewer buckets than this times its peers' has given some away"""
 FORGET = 0.2
@@ -80,11 +91,16 @@ def judge_servers(
         hot, well = _hot(server, own_s, peers, usual_s, rules), 0 < own_s <= rules.cleared_slowdown * usual_s
         book.bad_windows = book.bad_windows + 1 if hot else 0
         book.good_windows = book.good_windows + 1 if well and not hot else 0
+        if peers:
+            updates = median(books[peer.pod].sums.count for peer in peers)
+            said = EVIDENCE if _busy(server, peers, rules) else _doublings(own_s, rules.hot_factor * usual_s, updates)
+            book.evidence = min(max(book.evidence + said, 0.0), EVIDENCE)
         paused = book.told and now - book.told_at_s < rules.hot_pause_s
         if len(servers) == 1 and own_s and not hot:
             usual_s = usual_s or own_s
             book.usual_update_s = usual_s + FORGET * (own_s - usual_s)
-        if book.bad_windows >= rules.patience * (1 if peers else 2) and not paused:
+        sure = book.evidence >= EVIDENCE if peers else book.bad_windows >= 2 * rules.patience
+        if sure and book.bad_windows >= rules.patience and not paused:
             book.told, book.told_at_s, book.times_hot = True, now, book.times_hot + 1
             yield HotPsDetected(server.pod, own_s, usual_s, server.cpu_used_cores, server.cpu_limit_cores)
         elif book.told and book.good_windows >= _long(book, window_s, rules):
@@ -96,8 +112,18 @@ def judge_servers(
 def _hot(server: PsProfile, own_s: float, peers: list[PsProfile], usual_s: float, rules: ProfilingRules) -> bool:
     factor = rules.hot_factor if peers else rules.hot_alone_factor
     slow = usual_s > 0 and own_s > factor * usual_s
-    busy = bool(peers) and _load(server) > rules.hot_cpu and median(_load(peer) for peer in peers) < rules.cool_cpu
-    return slow or busy
+    return slow or _busy(server, peers, rules)
+
+
+def _busy(server: PsProfile, peers: list[PsProfile], rules: ProfilingRules) -> bool:
+    return bool(peers) and _load(server) > rules.hot_cpu and median(_load(peer) for peer in peers) < rules.cool_cpu
+
+
+def _doublings(own_s: float, least_s: float, updates: float) -> float:
+    """How often ``least_s`` has to be doubled to be ``own_s``, as far as so many updates tell."""
+    if own_s <= 0:
+        return 0.0
+    return min(math.log2(own_s / least_s), EVIDENCE) * updates / (updates + FEW_UPDATES)
 
 
 def _load(server: PsProfile) -> float:
