@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from stretto_core import jobs
-from stretto_core.algorithms import PARETO
 from stretto_core.candidates import CandidateProblem, Comparison, Overheads, exact_front, grid_within, weigh
 from stretto_core.fitter import FitMachine
 from stretto_core.fitting import fit
@@ -119,22 +118,6 @@ def test_candidates_survive_the_wire_well_enough_to_be_sent_on(problem: Candidat
     message = handlers.to_message("a", fact)
     assert decode(events.CandidatesComputed, encode(message)) == message
     assert [candidate.throughput for candidate in message.candidates] == [c.throughput for c in front]
-
-
-@pytest.mark.slow
-def test_nsga2_finds_much_of_the_exact_front_and_nothing_beyond_it(problem: CandidateProblem) -> None:
-    nsga2 = PARETO.named("nsga2")
-    found, exact = nsga2(problem), exact_front(problem)
-    assert found == nsga2(problem), "a seed decides"
-    assert len(found) > 10
-    regrets = []
-    for row in found:
-        assert problem.room is not None
-        assert row.plan.resources.fits(problem.room)
-        best = max(other.throughput for other in exact if other.cost_per_hour <= row.cost_per_hour + 1e-12)
-        assert row.throughput <= best * (1 + 1e-9), "nothing is beyond the exact front"
-        regrets.append(1 - row.throughput / best)
-    assert sum(regrets) / len(regrets) < 0.05
 
 
 def test_a_growing_job_has_time_for_any_change_to_pay_off() -> None:

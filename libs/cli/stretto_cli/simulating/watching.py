@@ -1,4 +1,4 @@
-"""Progress of a simulation, on a terminal only."""
+"""Progress of what takes long, on a terminal only."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ..options import complaints
 
 
 @contextmanager
-def watched(title: str) -> Generator[measures.Progress]:
-    """What the simulation is to tell how far it is; drawn on standard error, and gone when it is done."""
+def watched(title: str, what: str = "jobs") -> Generator[measures.Progress]:
+    """What is to be told how many of them are done; drawn on standard error, and gone when it is done."""
     if not complaints.is_terminal:
         yield lambda left, total: None
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("jobs"))
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(what))
     with Progress(*columns, TimeRemainingColumn(), console=complaints, transient=True, redirect_stdout=False) as drawn:
         task = drawn.add_task(title, total=None)
         yield lambda left, total: drawn.update(task, completed=left, total=total)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any
 
+import typer
 from pydantic import Field
 from rich.console import Group, RenderableType
 from stretto_core.algorithms import PLACE
-from stretto_core.placement import DeviceType, Placement, PlacementProblem
+from stretto_core.placement import DeviceType, LearningAlgorithm, Placement, PlacementProblem
 from stretto_core.placement import Layer as ProfiledLayer
 
 from ..options import Output, OutputOption, answer
 from ..render import table
+from ..simulating.watching import watched
 from .reading import AlgorithmOption, FileArgument, Given, NotNegative, Positive, Share, document, once, refuse
 from .solving import algorithm, gap_to_lower, solved
 
@@ -50,12 +54,60 @@ class Layers(Given):
 PER_TYPE = ("compute_s", "parallel_fraction", "transfer_s", "transfer_parallel_fraction")
 
 
-def place(file: FileArgument, name: AlgorithmOption = PLACE.default, output: OutputOption = Output.TABLE) -> None:
+ModelOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--model",
+        metavar="FILE",
+        help="of what learns: used as it is if there is such a file, else trained and written",
+    ),
+]
+
+
+def place(
+    file: FileArgument,
+    name: AlgorithmOption = PLACE.default,
+    model: ModelOption = None,
+    seed: Annotated[int, typer.Option(min=0, help="of algorithms that draw random numbers")] = 0,
+    output: OutputOption = Output.TABLE,
+) -> None:
     """Place the layers of a model on types of devices: the cheapest way to reach a throughput."""
-    problem = problem_of(document(file, Layers))
-    found, solve_s = solved(algorithm(PLACE, name), problem)
+    problem = replace(problem_of(document(file, Layers)), seed=seed)
+    chosen = algorithm(PLACE, name)
+    if isinstance(chosen, LearningAlgorithm):
+        found, solve_s = _learned(chosen, name, model, problem)
+    elif model is None:
+        found, solve_s = solved(chosen, problem)
+    else:
+        refuse("--model", str(model), f"an algorithm that learns, as rl-lstm; {name} keeps nothing")
     told = told_of(problem, found, solve_s)
     answer(output, told, lambda: _shown(told, problem))
+
+
+def _learned(
+    chosen: LearningAlgorithm, name: str, file: Path | None, problem: PlacementProblem
+) -> tuple[Placement | None, float]:
+    """By the model in the file, or by one that is trained; kept only if it found a placement."""
+    if file is not None and file.exists():
+        content = _read(file)
+        return solved(lambda asked: chosen.apply(content, asked), problem)
+    if file is not None and not file.parent.is_dir():
+        refuse("--model", str(file), "a file in a folder that exists")
+    with watched(f"{name} learns", "rounds") as progress:
+        learned, solve_s = solved(lambda asked: chosen.train(asked, progress), problem)
+    if file is not None and learned.placement is not None:
+        try:
+            file.write_bytes(learned.model)
+        except OSError as error:
+            refuse("--model", str(file), f"a file that can be written ({error.strerror})")
+    return learned.placement, solve_s
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        refuse("--model", str(file), f"a file that can be read ({error.strerror})")
 
 
 def problem_of(given: Layers) -> PlacementProblem:
@@ -84,7 +136,7 @@ def problem_of(given: Layers) -> PlacementProblem:
 def told_of(problem: PlacementProblem, found: Placement | None, solve_s: float) -> dict[str, Any]:
     """The answer as a document."""
     if found is None:
-        reason = f"no placement that was looked at reaches {problem.throughput_limit:g} samples/s within the limits"
+        reason = f"no placement was found that reaches {problem.throughput_limit:g} samples/s within the limits"
         return {"feasible": False, "reason": reason, "solve_s": solve_s}
     stages = [
         {

@@ -21,7 +21,8 @@ Answer = TypeVar("Answer")
 def algorithm(kind: Kind, name: str) -> Any:
     """The algorithm of that name. Raises BadData."""
     try:
-        return kind.named(name)
+        with silent():  # some libraries greet whoever imports them
+            return kind.named(name)
     except AlgorithmError as error:
         raise BadData(str(error)) from error
 

@@ -3,6 +3,8 @@
 from stretto_core.placement.optimum import exact as exact
 from stretto_core.placement.problem import DeviceType as DeviceType
 from stretto_core.placement.problem import Layer as Layer
+from stretto_core.placement.problem import Learned as Learned
+from stretto_core.placement.problem import LearningAlgorithm as LearningAlgorithm
 from stretto_core.placement.problem import Placement as Placement
 from stretto_core.placement.problem import PlacementAlgorithm as PlacementAlgorithm
 from stretto_core.placement.problem import PlacementProblem as PlacementProblem

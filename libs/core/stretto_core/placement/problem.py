@@ -10,10 +10,10 @@ cost in that time (Eq. 6-7).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,6 +131,34 @@ class PlacementAlgorithm(Protocol):
     """Algorithms of the kind ``place``. None: no placement reaches the throughput, or none was found."""
 
     def __call__(self, problem: PlacementProblem) -> Placement | None: ...
+
+
+Progress = Callable[[int, int], None]
+"""told how many steps of how many are done"""
+
+
+def unheard(done: int, total: int) -> None:
+    """Nobody wants to know."""
+
+
+class Learned(NamedTuple):
+    """What training on a problem found, and the model that can place others: the content of a file."""
+
+    placement: Placement | None
+    model: bytes
+
+
+@runtime_checkable
+class LearningAlgorithm(PlacementAlgorithm, Protocol):
+    """One of the kind ``place`` whose model can be kept. Called, it trains and forgets."""
+
+    def train(self, problem: PlacementProblem, progress: Progress = unheard) -> Learned:
+        """Learn to place this problem, from nothing."""
+        ...
+
+    def apply(self, model: bytes, problem: PlacementProblem) -> Placement | None:
+        """Place with a model that was trained, as it is. Raises InvalidValue where it is none for such problems."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

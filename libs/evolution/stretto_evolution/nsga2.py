@@ -32,21 +32,21 @@ class _Grid(Problem):
         out["G"] = self.beyond[at].astype(float)[:, None]
 
 
-def nsga2_front(problem: CandidateProblem) -> list[PricedPlan]:
+def nsga2(problem: CandidateProblem) -> list[PricedPlan]:
     """What NSGA-II finds of the front, cheapest first; deterministic for the problem's seed."""
     grid = _Grid(problem)
     algorithm = NSGA2(
         pop_size=POPULATION,
         sampling=IntegerRandomSampling(),
-        crossover=SBX(prob=0.9, eta=3.0, vtype=float, repair=RoundingRepair()),
-        mutation=PM(prob=0.5, eta=3.0, vtype=float, repair=RoundingRepair()),
+        crossover=SBX(prob=0.9, eta=3, vtype=float, repair=RoundingRepair()),
+        mutation=PM(prob=0.5, eta=3, vtype=float, repair=RoundingRepair()),
         eliminate_duplicates=True,
     )
     result = minimize(grid, algorithm, ("n_gen", GENERATIONS), seed=problem.seed % 2**31, verbose=False)
     if result.X is None:
         return []
-    found = np.unique(np.atleast_2d(result.X).astype(int), axis=0)
-    flat = np.ravel_multi_index(tuple(found.T), problem.grid.shape)
+    found = np.unique(np.atleast_2d(np.asarray(result.X)).astype(int), axis=0)
+    flat = np.asarray(np.ravel_multi_index(tuple(found.T), problem.grid.shape))
     cost, speed = grid.cost.ravel()[flat], grid.throughput.ravel()[flat]
     kept = pareto_indices(cost, speed)
     return [PricedPlan(problem.grid.plan(int(flat[i])), float(speed[i]), float(cost[i])) for i in kept]
