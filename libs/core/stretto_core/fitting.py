@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from stretto_core.throughput import (
     COMPONENTS,
+    OVERLAPS,
     Array,
     FitError,
     FittedModel,
@@ -21,6 +22,7 @@ from stretto_core.throughput import (
     Term,
     design_of,
     form_named,
+    log_sensitivity,
     terms_of,
 )
 
@@ -30,7 +32,9 @@ SUSPICIOUS = 0.2  # log error that no ordinary window has
 OUTLYING = 4.0  # times the usual log error
 NOISE_PRIOR_DOF, NOISE_PRIOR_SD = 4.0, 0.08
 RIDGE_NOISE_SD = 0.07  # what the ridge takes the noise of a measurement for
+REJECTED = 0.05  # of its weight, or less, is left to a measurement that is an outlier
 COMPONENT_WEIGHT = 0.25  # of a component's row beside the row of T, which is what a plan is judged by
+OVERLAP_EVIDENCE = 3.0  # log likelihood that an overlap has to be ahead of none
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,8 @@ class _System:
     """What one fit works on. ``rows`` stacks a row for each T and one for each measured component; ``owner`` is the
     measurement that a row came from, ``is_total`` marks the rows of T."""
 
+    terms: tuple[Term, ...]
+    overlap: float
     design: Array
     rows: Array
     observed: Array
@@ -58,24 +64,65 @@ def fit(
 ) -> FittedModel:
     """Fit by minimising the squared log error (RMSLE, DLRover-RM §4.3) under non-negative coefficients.
 
-    Each Gauss-Newton step on log T is a plain NNLS: with J = X / T_predicted the linearised prediction is
-    log T_predicted + J theta - 1, so the target is 1 + log(T / T_predicted). ``robust`` reweights by L1, then by
-    Tukey's bisquare, against hung windows. Measured components add rows of their own, relative to the whole step;
-    ``component_constants`` gives each of them its beta (leave it off where components exclude their constant).
+    Each Gauss-Newton step on log T is a plain NNLS: with J = d log T / d theta, for which J theta = 1, the linearised
+    prediction is log T_predicted + J theta - 1, so the target is 1 + log(T / T_predicted). ``robust`` reweights by L1,
+    then by Tukey's bisquare, against hung windows. Measured components add rows of their own, relative to the whole
+    step; ``component_constants`` gives each of them its beta (leave it off where components exclude their constant).
     Raises :class:`FitError` without measurements.
     """
+    chosen, components, x = _given(measurements, form, component_constants)
+
+    def settled(overlap: float) -> tuple[_System, Array, Array]:
+        system = _assemble(chosen, terms_of(chosen, x, components, overlap), overlap, x, measurements)
+        theta, weight = _gauss_newton(system, system.weight), system.weight
+        if robust and len(measurements) > 4 and _suspicious(system, theta):
+            theta, weight = _reweight(system, theta)
+        return system, theta, weight
+
+    best = settled(1.0)
+    if chosen.overlaps:
+        best = _overlapping(best, settled)
+    return _posterior(chosen, *best, measurements)
+
+
+def _overlapping(
+    additive: tuple[_System, Array, Array], settled: Callable[[float], tuple[_System, Array, Array]]
+) -> tuple[_System, Array, Array]:
+    """The overlap that the measurements speak for, if they do clearly."""
+    evidence = _evidence(*additive[:2])
+    if _evidence_most(additive[0]) < evidence + OVERLAP_EVIDENCE:
+        return additive
+    best = settled(OVERLAPS[1])
+    if _evidence(*best[:2]) >= evidence:  # else more or less of it is not far ahead either
+        others = (best, settled(OVERLAPS[0]), settled(OVERLAPS[2]))
+        best = max(others, key=lambda found: _evidence(*found[:2]))
+    return best if _evidence(*best[:2]) >= evidence + OVERLAP_EVIDENCE else additive
+
+
+def _evidence(system: _System, theta: Array) -> float:
+    """Log likelihood with the noise integrated out, of the best coefficients; hung windows count as suspicious ones."""
+    _, _, residual = _residuals(system, theta)
+    penalty = RIDGE_NOISE_SD / system.ridge * system.scale * theta
+    size = np.where(system.is_total, np.minimum(np.abs(residual), SUSPICIOUS), residual)
+    loss = float((system.share * system.weight[system.owner] * size**2).sum() + (penalty**2).sum())
+    return _evidence_most(system) - _evidence_scale(system) * math.log1p(loss / (NOISE_PRIOR_DOF * NOISE_PRIOR_SD**2))
+
+
+def _evidence_scale(system: _System) -> float:
+    return (NOISE_PRIOR_DOF + float((system.share * system.weight[system.owner]).sum())) / 2
+
+
+def _evidence_most(system: _System) -> float:
+    """What a perfect fit would have."""
+    return -_evidence_scale(system) * math.log(NOISE_PRIOR_DOF * NOISE_PRIOR_SD**2)
+
+
+def _given(measurements: Sequence[Measurement], form: str, component_constants: bool) -> tuple[Form, list[str], Inputs]:
+    """The form, the components to have a constant each, the configurations. Raises :class:`FitError`."""
     if not measurements:
         raise FitError("measurements is empty; give at least one measured configuration")
-    chosen = form_named(form)
     measured = {name for row in measurements for name in row.components_s} if component_constants else set[str]()
-    terms = terms_of(chosen, components=sorted(measured))
-    x = Inputs.of([row.configuration for row in measurements])
-    system = _assemble(chosen, terms, x, measurements)
-    weight = system.weight.copy()
-    theta = _gauss_newton(system, weight)
-    if robust and len(measurements) > 4 and _suspicious(system, theta):
-        theta, weight = _reweight(system, theta)
-    return _posterior(chosen, terms, system, theta, weight, measurements)
+    return form_named(form), sorted(measured), Inputs.of([row.configuration for row in measurements])
 
 
 def rmsle(
@@ -92,15 +139,11 @@ def least_squares(
 
     Raises :class:`FitError` without measurements.
     """
-    if not measurements:
-        raise FitError("measurements is empty; give at least one measured configuration")
-    chosen = form_named(form)
-    measured = {name for row in measurements for name in row.components_s} if component_constants else set[str]()
-    terms = terms_of(chosen, components=sorted(measured))
-    system = _assemble(chosen, terms, Inputs.of([row.configuration for row in measurements]), measurements)
+    chosen, components, x = _given(measurements, form, component_constants)
+    system = _assemble(chosen, terms_of(chosen, x, components), 1.0, x, measurements)
     root = np.sqrt(system.weight[system.owner])
     theta = _nnls(root[:, None] * system.rows / system.scale, root * system.observed) / system.scale
-    return _posterior(chosen, terms, system, theta, system.weight, measurements)
+    return _posterior(chosen, system, theta, system.weight, measurements)
 
 
 class Fitting(Protocol):
@@ -111,7 +154,9 @@ class Fitting(Protocol):
     ) -> FittedModel: ...
 
 
-def _assemble(form: Form, terms: Sequence[Term], x: Inputs, measurements: Sequence[Measurement]) -> _System:
+def _assemble(
+    form: Form, terms: tuple[Term, ...], overlap: float, x: Inputs, measurements: Sequence[Measurement]
+) -> _System:
     design = design_of(terms, x)
     step_time = np.array([row.step_time_s for row in measurements])
     rows, observed, owner = [design], [step_time], [np.arange(len(measurements))]
@@ -128,6 +173,8 @@ def _assemble(form: Form, terms: Sequence[Term], x: Inputs, measurements: Sequen
     prior[0] = 10.0
     stacked = np.concatenate(rows)
     return _System(
+        terms=terms,
+        overlap=overlap,
         design=design,
         rows=stacked,
         observed=np.concatenate(observed),
@@ -142,8 +189,10 @@ def _assemble(form: Form, terms: Sequence[Term], x: Inputs, measurements: Sequen
 
 def _residuals(system: _System, theta: Array) -> tuple[Array, Array, Array]:
     """Predicted T per measurement, Jacobian and residual per row: of log T for T, relative to T for components."""
-    predicted = np.maximum(system.design @ theta, 1e-3 * system.observed[system.is_total])
+    least = 1e-3 * system.observed[system.is_total]
+    predicted, of_log = log_sensitivity(system.terms, system.design, theta, system.overlap, least)
     jacobian = system.rows / predicted[system.owner][:, None]
+    jacobian[system.is_total] = of_log
     residual = (system.observed - system.rows @ theta) / predicted[system.owner]
     residual[system.is_total] = np.log(system.observed[system.is_total] / predicted)
     return predicted, jacobian, residual
@@ -164,6 +213,8 @@ def _gauss_newton(system: _System, weight: Array, theta: Array | None = None, ro
         target = system.observed / system.observed[system.is_total][system.owner]
         solution = _nnls(np.vstack([root * relative, ridge]), np.concatenate([root[:, 0] * target, ridge[0] * 0]))
         theta = solution / system.scale
+        if system.overlap > 1:  # a path that starts at 0 would stay there
+            theta = 0.8 * theta + 0.2 / len(theta) / system.scale
     best = _objective(system, theta, weight)
     for _ in range(rounds):
         _, jacobian, residual = _residuals(system, theta)
@@ -215,17 +266,19 @@ def _reweight(system: _System, theta: Array) -> tuple[Array, Array]:
 
 def _posterior(
     form: Form,
-    terms: Sequence[Term],
     system: _System,
     theta: Array,
     weight: Array,
     measurements: Sequence[Measurement],
 ) -> FittedModel:
     """Inverse-gamma posterior of the noise and normal posterior of all terms, those at zero included."""
+    terms = system.terms
     _, jacobian, residual = _residuals(system, theta)
     totals = residual[system.is_total]
-    dof = NOISE_PRIOR_DOF + float(weight.sum())
-    variance = (NOISE_PRIOR_DOF * NOISE_PRIOR_SD**2 + float((weight * totals**2).sum())) / dof
+    # one that is rejected says nothing of the noise; the others all alike, else the noise is taken for too small
+    believed = np.where(weight > REJECTED * system.weight, system.weight, 0.0)
+    dof = NOISE_PRIOR_DOF + float(believed.sum())
+    variance = (NOISE_PRIOR_DOF * NOISE_PRIOR_SD**2 + float((believed * totals**2).sum())) / dof
     prior = np.full(len(terms), form.share_prior)
     prior[0] = 10.0
     scaled = np.sqrt(system.share * weight[system.owner])[:, None] * jacobian / system.scale
@@ -240,6 +293,7 @@ def _posterior(
         rmsle=float(np.sqrt(np.average(totals**2, weights=system.weight))),
         unidentified=_unidentified(system.rows, [term.name for term in terms]),
         measured=tuple(dict.fromkeys(row.configuration for row in measurements)),
+        overlap=system.overlap,
     )
 
 
@@ -247,7 +301,7 @@ def _unidentified(rows: Array, names: Sequence[str]) -> tuple[str, ...]:
     """Every coefficient on which some null vector of the design matrix is non-zero."""
     norms = np.linalg.norm(rows, axis=0)
     scaled = rows / np.where(norms > 0, norms, 1.0)
-    _, singular, right = np.linalg.svd(scaled, full_matrices=True)
+    _, singular, right = np.linalg.svd(np.linalg.qr(scaled, mode="r"), full_matrices=True)
     rank = int((singular > 1e-9 * singular.max(initial=1.0)).sum())
     null = right[rank:]
     return tuple(name for name, column in zip(names, null.T, strict=True) if (np.abs(column) > 1e-6).any())

@@ -39,7 +39,7 @@ def configurations(random: np.random.Generator, count: int) -> list[Configuratio
 def true_times(form: str, rows: list[Configuration], random: np.random.Generator) -> np.ndarray:
     """Step times of a truth of that form, the share of every term drawn at random."""
     x = Inputs.of(rows)
-    features = [np.broadcast_to(term.feature(x), x.workers.shape) for term in FORMS[form].terms]
+    features = [np.broadcast_to(term.feature(x), x.workers.shape) for term in FORMS[form].terms if not term.if_varies]
     design = np.stack([*features, np.ones_like(x.workers)], axis=1)
     shares = random.dirichlet(np.ones(design.shape[1]))
     return design @ (shares / design.mean(axis=0)) * 0.1

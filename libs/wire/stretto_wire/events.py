@@ -128,6 +128,7 @@ class ModelFitted(Message):
 
     form: Literal["default", "paper"]
     coefficients: Annotated[dict[Name, Annotated[float, Field(ge=0)]], Field(max_length=20)]
+    overlap: Annotated[float, Field(ge=1, description="of the paths of a step; 1: their times add up")] = 1.0
     log_sd: Annotated[float, Field(ge=0, description="posterior standard deviation of the noise of log step time")]
     covariance: Annotated[tuple[tuple[float, ...], ...], Field(max_length=20)] = ()
     """of the coefficients in the order in which they are listed, per unit of log_sd squared"""

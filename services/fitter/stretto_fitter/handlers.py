@@ -48,6 +48,7 @@ def to_message(key: str, fact: Any) -> Message:
         job=fitted.job,
         form=model.form,  # type: ignore[arg-type]
         coefficients=model.coefficients,
+        overlap=model.overlap,
         log_sd=model.noise_sd,
         covariance=model.covariance,
         degrees_of_freedom=model.dof,

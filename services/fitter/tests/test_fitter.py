@@ -75,3 +75,15 @@ def test_the_form_can_be_the_papers() -> None:
 def test_an_unknown_form_is_refused_by_name() -> None:
     with pytest.raises(SettingsFault, match="STRETTO_FITTER_FORM"):
         FitterSettings.load("fitter", {"STRETTO_FITTER_FORM": "cubic"})
+
+
+def test_an_overlap_of_computing_and_communicating_reaches_the_planner() -> None:
+    windows = list[events.ProfileMeasured]()
+    for workers in range(1, 17):
+        times = values.StepTimes(emb_s=0.0, grad_s=0.05, upd_s=0.0, sync_s=0.01 * workers)
+        measured = profile(max(times.grad_s, times.sync_s), workers=workers)
+        windows.append(measured.model_copy(update={"times": times}))
+    last = fitted(*windows)[-1]
+    assert last.overlap > 1
+    assert last.predicted_step_time_s == pytest.approx(0.16, rel=0.1)
+    assert decode(events.ModelFitted, encode(last)).overlap == last.overlap

@@ -76,6 +76,7 @@ def _fitted(message: events.ModelFitted) -> jobs.ModelFitted:
         rmsle=message.rmsle,
         unidentified=message.unidentified,
         measured=tuple(row.configuration for row in measured),
+        overlap=message.overlap,
     )
     return jobs.ModelFitted(
         job=message.job,
