@@ -74,16 +74,15 @@ def _steps(table: Table, weight: Floats, start: Ints) -> tuple[Ints, Ints]:
 def _walk(table: Table, at: Ints, jobs: Ints, rows: Ints) -> Ints:
     """Take every step that fits beside those before it; one that does not is passed over."""
     at = at.copy()
-    amounts, most = table.amounts.tolist(), table.strict.tolist()
-    used = table.amounts[at].sum(axis=0).tolist()
-    values = table.values.tolist()
-    for job, row in zip(jobs.tolist(), rows.tolist(), strict=True):
-        here = int(at[job])
-        if values[row] <= values[here]:
+    used, most = table.amounts[at].sum(axis=0).tolist(), table.strict.tolist()
+    worth, held = table.values[at].tolist(), table.amounts[at].tolist()
+    steps = zip(jobs.tolist(), rows.tolist(), table.values[rows].tolist(), table.amounts[rows].tolist(), strict=True)
+    for job, row, value, needed in steps:
+        if value <= worth[job]:
             continue
-        after = [u + n - b for u, n, b in zip(used, amounts[row], amounts[here], strict=True)]
+        after = [u + n - b for u, n, b in zip(used, needed, held[job], strict=True)]
         if all(a <= m or a <= u for a, m, u in zip(after, most, used, strict=True)):
-            used, at[job] = after, row
+            used, at[job], worth[job], held[job] = after, row, value, needed
     return at
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import exp, log
 from typing import Literal, Protocol
 
 Objective = Literal["efficiency", "gain", "completion"]
@@ -60,17 +61,25 @@ class SelectionProblem:
     def value(self, contender: Contender, option: Option) -> float:
         """The option's term of the objective: RE x WG (Eq. 12), its gain, or the seconds that the job ends earlier;
         each times the priority."""
-        if self.objective == "gain":
-            return contender.weight * option.gain
-        if self.objective == "completion":
-            return contender.weight * _seconds_earlier(contender, option)
-        efficiency = option.gain / max(option.cost, self.least_cost)  # Eq. 11
-        return contender.weight * efficiency * self._urgency(contender, option)
+        return self.values(contender, (option,))[0]
 
-    def _urgency(self, contender: Contender, option: Option) -> float:
-        """WG of Eq. 14, from the remaining seconds under the option; within what a float holds."""
-        remaining_s = contender.remaining_samples / max(option.throughput, 1e-12) + self.epsilon_s
-        return math.exp(min(max(-self.rho * math.log(max(remaining_s, 1e-12)), -230.0), 230.0))
+    def values(self, contender: Contender, options: Sequence[Option]) -> list[float]:
+        """The terms of several options of the job: a round has tens of thousands, so there is one call for all."""
+        weight = contender.weight
+        match self.objective:
+            case "gain":
+                return [weight * option.gain for option in options]
+            case "completion":
+                return [weight * _seconds_earlier(contender, option) for option in options]
+            case "efficiency":
+                least, samples, epsilon, rho = self.least_cost, contender.remaining_samples, self.epsilon_s, -self.rho
+                remaining_s = [samples / max(option.throughput, 1e-12) + epsilon for option in options]
+                # WG of Eq. 14 within what a float holds
+                powers = [min(max(rho * log(max(left, 1e-12)), -230.0), 230.0) for left in remaining_s]
+                return [
+                    weight * (option.gain / max(option.cost, least)) * exp(power)  # Eq. 11, 12
+                    for option, power in zip(options, powers, strict=True)
+                ]
 
     def fits(self, options: Sequence[Option]) -> bool:
         """Whether all these options together stay within the free amounts; a resource nobody offers has none."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ ROOM_SLACK = 1e-9
 """of a resource that ``SelectionProblem.fits`` forgives"""
 STRICT = 0.9e-9
 """of it that a search may use: sums in another order differ in their last digits"""
+NO_AMOUNTS: dict[str, float] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,24 +48,22 @@ class Table:
         if len(set(names)) != len(names):
             raise InvalidValue(f"contenders are {names!r}; name every job once")
         contenders = sorted((c for c in problem.contenders if c.options), key=lambda contender: contender.job)
-        options = list[Option | None]()
-        values, owners = list[float](), list[int]()
-        for index, contender in enumerate(contenders):
-            ordered = sorted(contender.options, key=lambda option: option.id)
+        options, values, counts = list[Option | None](), list[float](), list[int]()
+        for contender in contenders:
+            ordered = sorted(contender.options, key=attrgetter("id"))
             options += [None, *ordered]
-            values += [0.0, *(problem.value(contender, option) for option in ordered)]
-            owners += [index] * (1 + len(ordered))
-        resources = sorted({name for option in options if option is not None for name in option.amounts})
-        amounts = np.array(
-            [[option.amounts.get(name, 0.0) if option else 0.0 for name in resources] for option in options],
-            dtype=np.float64,
-        ).reshape(len(options), len(resources))
+            values += [0.0, *problem.values(contender, ordered)]
+            counts.append(1 + len(ordered))
+        had = [NO_AMOUNTS if option is None else option.amounts for option in options]
+        resources = sorted(set().union(*had))
+        amounts = np.array([[each.get(name, 0.0) for each in had] for name in resources], dtype=np.float64)
+        amounts = np.ascontiguousarray(amounts.reshape(len(resources), len(options)).T)
         free = np.array([max(problem.free.get(name, 0.0), 0.0) for name in resources])
         largest = np.maximum(np.abs(amounts).max(axis=0, initial=0.0), free)
-        scale = np.exp2(np.ceil(np.log2(np.maximum(largest, ROOM_SLACK))))
+        scale = np.ldexp(1.0, np.frexp(np.maximum(largest, ROOM_SLACK))[1])
         value = np.array(values, dtype=np.float64)
-        job = np.array(owners, dtype=np.int64)
-        starts = np.flatnonzero(np.diff(job, prepend=-1)).astype(np.int64)
+        job = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
+        starts = np.cumsum([0, *counts[:-1]], dtype=np.int64) if counts else np.zeros(0, dtype=np.int64)
         useful = _useful(value, amounts, free, job, starts)
         useful[starts] = True
         rows = np.flatnonzero(useful)
