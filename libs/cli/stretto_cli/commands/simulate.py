@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from ..options import example
-from ..simulating import allocation, cluster
+from ..simulating import allocation, cluster, data_workers
 
 GROUP = typer.Typer(no_args_is_help=True)
 
@@ -16,6 +16,9 @@ def register(app: typer.Typer) -> None:
         "allocation",
         epilog=example("stretto simulate allocation trace.csv --nodes 110 --allocator marginal-doubling --report out"),
     )(allocation.allocation)
+    GROUP.command("data-workers", epilog=example("stretto simulate data-workers trace.csv --policy srtf --report out"))(
+        data_workers.data_workers
+    )
     GROUP.command(
         "cluster", epilog=example("stretto simulate cluster arrivals.csv --policy es --nodes 40 --hot-rate 0.08")
     )(cluster.cluster)

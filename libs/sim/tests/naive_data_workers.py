@@ -15,6 +15,7 @@ def tick_by_tick(trace: Sequence[TraceJob], policy: str, cluster: Cluster, tick_
     nodes = [{"gpus": cluster.gpus, "cpus": cluster.cpus} for _ in range(cluster.nodes)]
     now = 0.0
     while any(j["state"] != "over" for j in jobs):
+        assert now < 100_000, "a job never starts"
         for j in jobs:
             if j["state"] == "runs" and j["left_s"] <= 1e-6:
                 j.update(state="over", end_s=now)

@@ -1,0 +1,60 @@
+"""A simulation of data workers as a page: how long jobs took, what was allocated, and who had how many data workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from stretto_sim.data_workers import Done, Outcome
+from stretto_sim.measures import Level
+
+from .. import figures as f
+from ..page import head, page
+from .charts import SHOWN_JOBS, Curve, Piece, distribution, lanes, levels, part, steps
+
+LARGEST = 5
+"""shades of numbers: 1, 2 and 3, up to 7, up to 15, more"""
+
+
+def page_of(found: Outcome, told: dict[str, Any], policy: str) -> str:
+    """The whole file. ``told`` is the answer as a document."""
+    cluster = found.cluster
+    command = f"{policy}, {cluster.nodes} nodes of {cluster.gpus} GPUs and {cluster.cpus:g} CPUs"
+    tiles = [
+        ("jobs", f"{told['jobs']:,}"),
+        ("mean completion", f.seconds(told["mean_completion_s"])),
+        ("mean with all CPUs", f.seconds(found.ideal.mean_s)),
+        ("mean queueing", f.seconds(told["mean_queue_s"])),
+        ("GPUs allocated", f"{told['gpu_utilisation']:.1%}"),
+        ("CPUs allocated", f"{told['cpu_utilisation']:.1%}"),
+        ("moved data workers", f"{found.moved:,}"),
+    ]
+    parts = [head("Data workers on a cluster", command, tiles)]
+    if found.jobs:
+        took_s = [job.completion_s for job in found.jobs]
+        curves = [Curve(found.gpus, cluster.all_gpus), Curve(found.cpus, cluster.all_cpus, "done")]
+        jobs = list(zip(found.jobs, found.workers, strict=True))[:SHOWN_JOBS]
+        pieces = [_pieces(number, job, level) for number, (job, level) in enumerate(jobs, 1)]
+        shown = f", the first {SHOWN_JOBS:,}" if len(found.jobs) > SHOWN_JOBS else ""
+        legend = "the darker the more; grey: trains without; red: in the queue"
+        parts += [
+            part("Completion times: share of the jobs that took at most so long",
+                 distribution("completion times", took_s)),
+            part("Allocated of all GPUs (green) and of all CPUs (yellow), over hours",
+                 levels("GPUs and CPUs", found.span_s, curves, "100%")),
+            part(f"Data workers of each job{shown}, over hours ({legend})",
+                 lanes("data workers by job", found.span_s, pieces)),
+        ]  # fmt: skip
+    return page("Data workers, simulated", parts)
+
+
+def _pieces(number: int, job: Done, level: Level) -> Iterator[Piece]:
+    """A job's lane, numbered by submission."""
+    end = f"{job.gpus} GPUs; ended after {f.seconds(job.completion_s)}"
+    if job.queued_s > 0:
+        yield Piece(job.submit_s, job.start_s, "queue", f"job {number}, queue, {f.seconds(job.queued_s)}; {end}")
+    for begin_s, end_s, amount in steps(level, job.start_s, job.end_s):
+        workers = int(amount)
+        style = f"pool size{min(workers.bit_length(), LARGEST)}" if workers else "service"
+        title = f"job {number}, {workers} data workers, {f.seconds(end_s - begin_s)}; {end}"
+        yield Piece(begin_s, end_s, style, title)

@@ -1,0 +1,93 @@
+"""`stretto simulate data-workers`: the document that it promises, one line for whatever is wrong, and the page."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from stretto_cli.main import app
+from typer.testing import CliRunner
+
+HEADER = "submit_s,steps,gpus,step_s_ideal,cpus_per_gpu\n"
+TRACE = HEADER + "".join(f"{60 * n},{400 + n % 7 * 300},{2 ** (n % 4)},0.5,{(6, 27, 64)[n % 3]}\n" for n in range(20))
+
+
+def simulated(trace: str, *options: str) -> Any:
+    return CliRunner().invoke(app, ["simulate", "data-workers", "-", *options], input=trace)
+
+
+def answer(trace: str, *options: str) -> dict[str, Any]:
+    result = simulated(trace, "-o", "json", *options)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_the_document_is_as_promised() -> None:
+    found = answer(TRACE, "--policy", "tuned")
+    assert list(found) == ["jobs", "mean_completion_s", "mean_queue_s", "gpu_utilisation", "cpu_utilisation"]
+    assert found["jobs"] == 20
+    assert 0 < found["mean_queue_s"] < found["mean_completion_s"]
+    assert 0 < found["gpu_utilisation"] <= 1
+    assert 0 < found["cpu_utilisation"] <= 1
+
+
+def test_the_default_policy_shares_and_says_the_same_again() -> None:
+    shared = answer(TRACE)
+    assert shared == answer(TRACE, "--policy", "srtf")
+    assert shared["mean_completion_s"] < answer(TRACE, "--policy", "fixed")["mean_completion_s"]
+    assert shared["mean_queue_s"] == 0
+
+
+def test_a_trace_of_no_jobs_is_one() -> None:
+    found = answer(HEADER)
+    assert found == {
+        "jobs": 0, "mean_completion_s": 0, "mean_queue_s": 0, "gpu_utilisation": 0, "cpu_utilisation": 0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("trace", "options", "named"),
+    [
+        (HEADER + "0,10,1,nan,4\n", (), "step_s_ideal = nan"),
+        (HEADER + "0,10,1,0,4\n", (), "step_s_ideal"),
+        (HEADER + "0,10.5,1,1,4\n", (), "steps = 10.5"),
+        (HEADER + "0,0,1,1,4\n", (), "steps"),
+        (HEADER + "0,10,65,1,4\n", (), "gpus is 65"),
+        (HEADER + "0,10,0,1,4\n", (), "gpus"),
+        (HEADER + "0,10,1,1,-4\n", (), "cpus_per_gpu"),
+        (HEADER + "-1,10,1,1,4\n", (), "submit_s"),
+        (HEADER + "0,10,1,1\n", (), "5 values"),
+        ("submit_s,steps\n0,10\n", (), "gpus"),
+        ("", (), "submit_s"),
+        (TRACE, ("--policy", "best"), "'best'"),
+    ],
+)
+def test_whatever_is_wrong_is_one_line(trace: str, options: tuple[str, ...], named: str) -> None:
+    for form in ((), ("-o", "json")):
+        result = simulated(trace, *options, *form)
+        assert result.exit_code == 2
+        assert result.stdout == ""
+        assert result.stderr.count("\n") == 1
+        assert named in result.stderr
+
+
+def test_people_get_a_table() -> None:
+    assert "GPUs allocated" in simulated(TRACE).stdout
+
+
+@pytest.mark.parametrize("policy", ["srtf", "tuned"])
+def test_the_report_is_one_page_that_needs_nothing_else(tmp_path: Path, policy: str) -> None:
+    answer(TRACE, "--policy", policy, "--report", str(tmp_path / "new" / "folder"))
+    text = (tmp_path / "new" / "folder" / "data-workers.html").read_text()
+    drawn = [ElementTree.fromstring(part) for part in re.findall(r"<svg.*?</svg>", text)]
+    assert [each.get("aria-label") for each in drawn] == ["completion times", "GPUs and CPUs", "data workers by job"]
+    titles = [each.text or "" for each in drawn[2].iter("title")]
+    assert {f"job {n + 1}," for n in range(20)} == {" ".join(title.split()[:2]) for title in titles}
+    assert any("queue" in title for title in titles) == (policy == "tuned")
+    assert not re.search(r"(src|href)=|url\(|@import", text)
+    answer(HEADER, "--report", str(tmp_path))
+    assert "<svg" not in (tmp_path / "data-workers.html").read_text()

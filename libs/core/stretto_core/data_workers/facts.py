@@ -1,0 +1,103 @@
+"""What is said about data workers. CPUs are cores, speeds are steps per second."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """A job's data queue since it was looked at last (§3.4).
+
+    ``enqueued_per_s``: what the data workers bring while the queue takes it; ``dequeued_per_s``: what the training
+    workers take while it has something. ``trainer_use``: share of the training workers' CPUs in use.
+    """
+
+    enqueued_per_s: float
+    dequeued_per_s: float
+    trainer_use: float = 0.0
+
+    @property
+    def steps_per_s(self) -> float:
+        """What the job trains."""
+        return min(self.enqueued_per_s, self.dequeued_per_s)
+
+
+@dataclass(frozen=True, slots=True)
+class NodesKnown:
+    """The CPUs of every node."""
+
+    cpus: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class JobStarted:
+    """Training workers are there: ``trainers`` of one GPU by node, each with ``trainer_cpus``.
+
+    ``worker_cpus`` is the most that one data worker uses well; ``per_cpu`` and ``ideal_per_s`` are what is believed of
+    the steps per second that a CPU of data workers brings, and that the training workers take at most.
+    """
+
+    job: str
+    trainers: Mapping[str, int]
+    trainer_cpus: float
+    worker_cpus: float
+    steps_left: float
+    per_cpu: float
+    ideal_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobConfigured:
+    """What the job's own tuning came to; ``worker_cpus`` 0: it has no use for data workers."""
+
+    job: str
+    trainer_cpus: float
+    worker_cpus: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobObserved:
+    """The queue with the data workers that the job was given last, and the steps that it still has to train."""
+
+    job: str
+    queue: QueueState
+    steps_left: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobGone:
+    """It ended; so do its data workers."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStarted:
+    """To be started."""
+
+    job: str
+    worker: str
+    node: str
+    cpus: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerMoved:
+    """To be started on ``node`` and stopped where it is: it keeps no state."""
+
+    job: str
+    worker: str
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStopped:
+    """To be stopped."""
+
+    job: str
+    worker: str
+
+
+Change = WorkerStarted | WorkerMoved | WorkerStopped

@@ -1,0 +1,274 @@
+"""Data workers of a whole cluster: handed out by a policy, taken back when others need them more, moved nearer.
+
+The training workers' GPUs and CPUs are another scheduler's; what they leave of a node's CPUs is shared here. At every
+tick: data workers leave the nodes where training workers need the room; then, one worker at a time, room goes to the
+smallest rank, and where there is none, from the largest rank to the smallest; then workers move to better nodes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from stretto_core.data_workers.facts import (
+    Change,
+    JobConfigured,
+    JobGone,
+    JobObserved,
+    JobStarted,
+    NodesKnown,
+    WorkerMoved,
+    WorkerStarted,
+    WorkerStopped,
+)  # fmt: skip
+from stretto_core.data_workers.placing import DUST, best_node, better_node
+from stretto_core.data_workers.sharing import Ranking, Sharer, Speed, shortest_remaining
+from stretto_core.machine import Action, Emit, Tick
+
+LEAST_CPUS, PARTS = 1.0, 8
+"""the smallest data worker has so many CPUs, or such a part of what its job can use, if that is less: a job that one
+worker takes all the way would otherwise come last where all are to be equal"""
+
+
+@dataclass(frozen=True, slots=True)
+class SharingSettings:
+    """``ranking``: the policy. A worker changes jobs only if its rank there is smaller by ``gain_min`` of itself, and
+    goes unasked only if the others are faster than the training workers by the share ``spare``.
+    """
+
+    ranking: Ranking = shortest_remaining
+    gain_min: float = 0.01
+    spare: float = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A data worker."""
+
+    node: str
+    cpus: float
+
+
+@dataclass(slots=True)
+class JobShare:
+    """A job with its data workers, by name; ``started`` counts those that it ever had."""
+
+    trainers: dict[str, int]
+    trainer_cpus: float
+    worker_cpus: float
+    steps_left: float
+    ideal_per_s: float
+    speed: Speed
+    workers: dict[str, Worker] = field(default_factory=dict[str, Worker])
+    started: int = 0
+
+    @property
+    def gpus(self) -> int:
+        return sum(self.trainers.values())
+
+    @property
+    def cpus(self) -> float:
+        """Of its data workers."""
+        return sum(worker.cpus for worker in self.workers.values())
+
+
+@dataclass(slots=True)
+class SharingState:
+    """``nodes``: CPUs of each; jobs in the order in which they started."""
+
+    nodes: dict[str, float] = field(default_factory=dict[str, float])
+    jobs: dict[str, JobShare] = field(default_factory=dict[str, JobShare])
+
+
+class DataWorkers:
+    """GoldMiner's scheduler (§3.4.2). Decides at ticks; other events say what it decides on."""
+
+    version = 1
+
+    def __init__(self, state: SharingState | None = None, settings: SharingSettings | None = None) -> None:
+        self.state = state or SharingState()
+        self.settings = settings or SharingSettings()
+
+    def handle(self, event: object, now: float) -> list[Action]:
+        """Workers to start, to move and to stop."""
+        jobs = self.state.jobs
+        match event:
+            case NodesKnown(cpus):
+                self.state.nodes = dict(cpus)
+            case JobStarted() if event.job not in jobs:
+                jobs[event.job] = JobShare(
+                    dict(event.trainers), event.trainer_cpus, event.worker_cpus, event.steps_left, event.ideal_per_s,
+                    Speed(event.per_cpu),
+                )  # fmt: skip
+            case JobConfigured() if event.job in jobs:
+                job = jobs[event.job]
+                job.trainer_cpus, job.worker_cpus = event.trainer_cpus, event.worker_cpus
+            case JobObserved() if event.job in jobs:
+                job = jobs[event.job]
+                job.steps_left = event.steps_left
+                job.ideal_per_s = event.queue.dequeued_per_s
+                job.speed = job.speed.seen(job.cpus, event.queue.enqueued_per_s)
+            case JobGone(name) if name in jobs:
+                gone = jobs.pop(name)
+                return [Emit(WorkerStopped(name, worker)) for worker in gone.workers]
+            case Tick():
+                before = dict(_workers(self.state))
+                _Round(self.state, self.settings).share()
+                return [Emit(fact) for fact in _changes(before, dict(_workers(self.state)))]
+            case _:
+                pass
+        return []
+
+
+Workers = dict[tuple[str, str], Worker]
+
+
+def _workers(state: SharingState) -> Iterator[tuple[tuple[str, str], Worker]]:
+    for name, job in state.jobs.items():
+        for key, worker in job.workers.items():
+            yield (name, key), worker
+
+
+def _changes(before: Workers, after: Workers) -> list[Change]:
+    """What has to be done, those first that make room."""
+    stopped = [WorkerStopped(*key) for key in before if key not in after]
+    moved = [WorkerMoved(*key, after[key].node) for key, was in before.items() if key in after and was != after[key]]
+    started = [WorkerStarted(*key, made.node, made.cpus) for key, made in after.items() if key not in before]
+    return [*stopped, *moved, *started]
+
+
+class _Round:
+    """One tick; knows what is free on each node, and who is there, while it changes the state."""
+
+    def __init__(self, state: SharingState, settings: SharingSettings) -> None:
+        self.jobs, self.settings = state.jobs, settings
+        self.free, self.neighbours = dict(state.nodes), dict.fromkeys(state.nodes, 0)
+        self.cpus = {name: 0.0 for name in self.jobs}
+        self.sharers = {
+            name: Sharer(job.gpus, job.steps_left, job.ideal_per_s, job.speed) for name, job in self.jobs.items()
+        }
+        for name, job in self.jobs.items():
+            for node, count in job.trainers.items():
+                self.free[node] -= count * job.trainer_cpus
+                self.neighbours[node] += len(job.trainers) > 1
+            for worker in job.workers.values():
+                self._count(name, worker, 1)
+
+    def _count(self, name: str, worker: Worker, sign: int) -> None:
+        """Book a worker as come (1) or gone (-1)."""
+        self.free[worker.node] -= sign * worker.cpus
+        self.cpus[name] += sign * worker.cpus
+        if worker.node not in self.jobs[name].trainers:
+            self.neighbours[worker.node] += sign
+
+    def share(self) -> None:
+        self._retire()
+        for node in self.free:
+            self._clear(node)
+        self._hand_out()
+        for name, job in self.jobs.items():
+            for key, worker in job.workers.items():
+                node = better_node(self.free, job.trainers, self.neighbours, worker.cpus, worker.node)
+                if node:
+                    self._move(name, key, node)
+
+    def _retire(self) -> None:
+        """Workers that their job's own tuning has no use for; one that more than fills the queue, until it tells."""
+        for name, job in self.jobs.items():
+            if job.worker_cpus <= 0:
+                for key in list(job.workers):
+                    self._stop(name, key)
+            elif job.workers:
+                key = min(job.workers, key=lambda one: (job.workers[one].node in job.trainers, job.workers[one].cpus))
+                without = job.speed.at(self.cpus[name] - job.workers[key].cpus)
+                if without >= job.ideal_per_s * (1 + self.settings.spare):
+                    self._stop(name, key)
+
+    def _clear(self, node: str) -> None:
+        """Training workers have come: data workers go elsewhere, those of the largest rank first."""
+        while self.free[node] < -DUST:
+            here = [
+                (self._rank_of_last(name, worker.cpus), name, key)
+                for name, job in self.jobs.items()
+                for key, worker in job.workers.items()
+                if worker.node == node
+            ]
+            if not here:
+                return
+            _, name, key = max(here, key=lambda one: one[0])
+            job = self.jobs[name]
+            elsewhere = {other: left for other, left in self.free.items() if other != node}
+            cpus = job.workers[key].cpus
+            if to := best_node(elsewhere, job.trainers, self.neighbours, cpus, cpus):
+                self._move(name, key, to)
+            else:
+                self._stop(name, key)
+
+    def _hand_out(self) -> None:
+        """One worker at a time, until nobody lacks one or nobody who has one ranks behind."""
+        blocked = set[str]()
+        while wanting := sorted(self._wanting(blocked)):
+            rank, _, name = wanting[0]
+            cpus = self._size(name, wanting[1][0] if len(wanting) > 1 else math.inf)
+            home, least = self.jobs[name].trainers, self._least(name)
+            node = best_node(self.free, home, self.neighbours, cpus, least)
+            if node:
+                self._start(name, node, min(cpus, self.free[node]))
+            elif (other := self._dispensable(name, least, rank)) is not None:
+                self._stop(*other)
+            else:
+                blocked.add(name)
+
+    def _wanting(self, blocked: set[str]) -> Iterator[tuple[float, int, str]]:
+        """Each job that lacks a worker, by the rank of the smallest one that would do."""
+        for order, name in enumerate(self.jobs):
+            had, cpus = self.cpus[name], self._least(name)
+            if cpus > DUST and name not in blocked:
+                yield self.settings.ranking(self.sharers[name], had, had + cpus), order, name
+
+    def _least(self, name: str) -> float:
+        """CPUs of the smallest worker that would do; 0: the job has no use for one."""
+        lacks = self.sharers[name].lacks(self.cpus[name])
+        return min(self.jobs[name].worker_cpus, lacks, LEAST_CPUS, (self.cpus[name] + lacks) / PARTS)
+
+    def _size(self, name: str, next_rank: float) -> float:
+        """CPUs of the job's next worker: as many as it can use, but not more than come before the next job's."""
+        had, sharer = self.cpus[name], self.sharers[name]
+        most = min(self.jobs[name].worker_cpus, sharer.lacks(had))
+        sizes = [most, *(float(cpus) for cpus in range(math.ceil(most) - 1, 0, -1))]
+        enough = (cpus for cpus in sizes if self.settings.ranking(sharer, had, had + cpus) <= next_rank)
+        return next(enough, self._least(name))
+
+    def _dispensable(self, name: str, least: float, rank: float) -> tuple[str, str] | None:
+        """The worker of the largest rank that makes room for one of ``rank``."""
+        bar, home = rank + self.settings.gain_min * abs(rank), self.jobs[name].trainers
+        found: tuple[float, int, bool, bool, float, str, str] | None = None
+        for order, (other, job) in enumerate(self.jobs.items()):
+            for key, worker in job.workers.items() if other != name else ():
+                if self.free[worker.node] + worker.cpus + DUST < least:
+                    continue
+                theirs = self._rank_of_last(other, worker.cpus)
+                one = (theirs, order, worker.node in home, worker.node not in job.trainers, -worker.cpus, other, key)
+                if theirs > bar and (found is None or one > found):
+                    found = one
+        return None if found is None else found[-2:]
+
+    def _rank_of_last(self, name: str, cpus: float) -> float:
+        has = self.cpus[name]
+        return self.settings.ranking(self.sharers[name], has - cpus, has)
+
+    def _start(self, name: str, node: str, cpus: float) -> None:
+        job = self.jobs[name]
+        job.started += 1
+        job.workers[f"data-{job.started}"] = worker = Worker(node, cpus)
+        self._count(name, worker, 1)
+
+    def _stop(self, name: str, key: str) -> None:
+        self._count(name, self.jobs[name].workers.pop(key), -1)
+
+    def _move(self, name: str, key: str, node: str) -> None:
+        worker = self.jobs[name].workers[key]
+        self._count(name, worker, -1)
+        self.jobs[name].workers[key] = moved = replace(worker, node=node)
+        self._count(name, moved, 1)

@@ -1,0 +1,82 @@
+"""Which job's data workers are worth most: the cluster-level policies of GoldMiner (§3.4.2).
+
+A data worker takes a job from c to c + dc CPUs and its training from t to t + dt steps per second, at most t_i, the
+speed of its training workers. The worker of the smallest rank comes first. Every rank here is the same or larger with
+every further worker of a job, so to give the next worker to the smallest rank, and to take it from the largest, ends in
+one distribution, whichever came before.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+SAME = 1e-9
+"""share by which rounding may part what is equal"""
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """What is believed of a job's data workers together: steps per second by CPUs, near the present number.
+
+    The next step's speed-up, up or down, is taken for that of the last one, until the queue tells (§3.4.2).
+    """
+
+    per_cpu: float
+    cpus: float = 0.0
+    steps_per_s: float = 0.0
+
+    def at(self, cpus: float) -> float:
+        """Steps per second with so many CPUs."""
+        return max(self.steps_per_s + self.per_cpu * (cpus - self.cpus), 0.0)
+
+    def seen(self, cpus: float, steps_per_s: float) -> Speed:
+        """Put right by what the queue told of so many CPUs."""
+        if abs(cpus - self.cpus) <= SAME * max(cpus, 1.0):
+            return Speed(self.per_cpu, cpus, steps_per_s)
+        return Speed(max((steps_per_s - self.steps_per_s) / (cpus - self.cpus), 0.0), cpus, steps_per_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Sharer:
+    """A job as the policies see it: its ``gpus`` train ``steps_left`` more steps, ``ideal_per_s`` (t_i) at most."""
+
+    gpus: int
+    steps_left: float
+    ideal_per_s: float
+    speed: Speed
+
+    def steps_per_s(self, cpus: float) -> float:
+        """What it trains with so many CPUs for its data workers (t)."""
+        return min(self.speed.at(cpus), self.ideal_per_s)
+
+    def lacks(self, cpus: float) -> float:
+        """CPUs that bring its queue into the ideal state; 0 also where more of them bring nothing."""
+        if self.speed.per_cpu <= 0:
+            return 0.0
+        lacking = (self.ideal_per_s - self.speed.at(cpus)) / self.speed.per_cpu
+        return lacking if lacking > SAME * max(cpus, 1.0) else 0.0
+
+
+class Ranking(Protocol):
+    """A policy: the rank of the data worker that takes the job from ``had`` to ``has`` CPUs; the smallest is first."""
+
+    def __call__(self, job: Sharer, had: float, has: float) -> float: ...
+
+
+def max_throughput(job: Sharer, had: float, has: float) -> float:
+    """MaxTP: the most dt/dc · g. Speeds of different models do not compare, so t is relative to the job's t_i."""
+    gained = (job.steps_per_s(has) - job.steps_per_s(had)) / job.ideal_per_s
+    return -gained / (has - had) * job.gpus
+
+
+def shortest_remaining(job: Sharer, had: float, has: float) -> float:
+    """SRTF: the least remaining time times CPUs, n (c + dc) / (t + dt)."""
+    steps_per_s = job.steps_per_s(has)
+    return job.steps_left * has / steps_per_s if steps_per_s > 0 else math.inf
+
+
+def fair(job: Sharer, had: float, has: float) -> float:
+    """Fair: the least share of its ideal speed, (t + dt) / t_i."""
+    return job.steps_per_s(has) / job.ideal_per_s

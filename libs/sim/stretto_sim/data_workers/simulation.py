@@ -1,0 +1,287 @@
+"""GoldMiner's cluster experiment (§5.6), from event to event.
+
+Jobs start in the order of their submission: the first waits until it has what it needs, and all others behind it.
+A job's speed grows linearly with the CPUs of its data workers, wherever they are, up to the speed of its training
+workers (Fig. 9). So between two events all speeds are constant, and nothing is lost by jumping from one to the next.
+At each event, in this order: jobs end, jobs come, jobs start, and the data workers are shared out anew.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from stretto_core.data_workers import DataWorkers, QueueState, SharingSettings
+from stretto_core.data_workers.facts import (
+    Change,
+    JobGone,
+    JobObserved,
+    JobStarted,
+    NodesKnown,
+    WorkerMoved,
+    WorkerStarted,
+    WorkerStopped,
+)  # fmt: skip
+from stretto_core.data_workers.machine import Worker
+from stretto_core.data_workers.placing import DUST, Free, best_node, pack
+from stretto_core.machine import Emit, Tick
+from stretto_core.types import InvalidValue
+
+from stretto_sim.data_workers.policies import Need, Policy
+from stretto_sim.data_workers.trace import Cluster, TraceJob
+from stretto_sim.measures import Durations, Level, Progress
+
+NEARLY = 1e-9
+"""share of a run time that rounding may leave"""
+SLIVER_CPUS = 0.01
+"""the least that a data worker of fixed size takes from a node"""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A job that ended; ``ideal_s`` is what it runs with all CPUs that it can use."""
+
+    submit_s: float
+    start_s: float
+    end_s: float
+    ideal_s: float
+    gpus: int
+
+    @property
+    def completion_s(self) -> float:
+        """From its submission."""
+        return self.end_s - self.submit_s
+
+    @property
+    def queued_s(self) -> float:
+        return self.start_s - self.submit_s
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of a trace. Jobs are numbered by submission; levels are of what is allocated."""
+
+    cluster: Cluster
+    jobs: list[Done] = field(default_factory=list[Done])
+    gpus: Level = field(default_factory=Level)
+    cpus: Level = field(default_factory=Level)
+    workers: list[Level] = field(default_factory=list[Level])
+    """data workers of each job"""
+    moved: int = 0
+    """times that a data worker changed its node"""
+
+    @property
+    def completion(self) -> Durations:
+        """From submission to end."""
+        return Durations.of([job.completion_s for job in self.jobs])
+
+    @property
+    def ideal(self) -> Durations:
+        """Of the run times with all CPUs that can be used."""
+        return Durations.of([job.ideal_s for job in self.jobs])
+
+    @property
+    def mean_queue_s(self) -> float:
+        """From submission to start."""
+        return Durations.of([job.queued_s for job in self.jobs]).mean_s
+
+    @property
+    def span_s(self) -> tuple[float, float]:
+        """From the first submission to the last end."""
+        if not self.jobs:
+            return 0.0, 0.0
+        return min(job.submit_s for job in self.jobs), max(job.end_s for job in self.jobs)
+
+    @property
+    def gpu_utilisation(self) -> float:
+        """Share of the GPUs that was allocated, over that span."""
+        return self.gpus.mean(*self.span_s) / self.cluster.all_gpus
+
+    @property
+    def cpu_utilisation(self) -> float:
+        """Share of the CPUs that was allocated, over that span."""
+        return self.cpus.mean(*self.span_s) / self.cluster.all_cpus
+
+
+@dataclass(slots=True)
+class _Running:
+    """A job on its GPUs: ``share`` of its ideal speed, ``left_s`` more seconds at all of it; CPUs by data worker."""
+
+    number: int
+    job: TraceJob
+    need: Need
+    trainers: dict[str, int]
+    start_s: float
+    left_s: float
+    share: float
+    workers: dict[str, Worker] = field(default_factory=dict[str, Worker])
+
+    @property
+    def name(self) -> str:
+        return str(self.number)
+
+    @property
+    def data_cpus(self) -> float:
+        return sum(worker.cpus for worker in self.workers.values())
+
+    @property
+    def ends_in_s(self) -> float:
+        return self.left_s / self.share if self.share > 0 else math.inf
+
+    def worker_cpus(self, cluster: Cluster) -> float:
+        """The most of one data worker: a GPU's part of a node, unless the training worker needs less (§3.4.1)."""
+        return min(cluster.cpus_per_gpu, self.job.data_cpus / self.job.gpus)
+
+
+def simulate(
+    trace: Sequence[TraceJob],
+    policy: Policy,
+    cluster: Cluster | None = None,
+    *,
+    progress: Progress = lambda left, total: None,
+) -> Outcome:
+    """All jobs of the trace, to the last one's end; of those submitted at one moment the first given is first.
+
+    Raises:
+        InvalidValue: a job has more GPUs than the cluster.
+    """
+    cluster = cluster or Cluster()
+    if wide := next((job for job in trace if job.gpus > cluster.all_gpus), None):
+        raise InvalidValue(f"gpus is {wide.gpus}; give at most the cluster's {cluster.all_gpus}")
+    return _Simulation(sorted(trace, key=lambda job: job.submit_s), policy, cluster, progress).run()
+
+
+class _Simulation:
+    def __init__(self, jobs: list[TraceJob], policy: Policy, cluster: Cluster, progress: Progress) -> None:
+        self.policy, self.cluster, self.progress = policy, cluster, progress
+        self.coming = list(enumerate(jobs))[::-1]
+        self.queue = deque[tuple[int, TraceJob]]()
+        self.running: dict[str, _Running] = {}
+        self.done: dict[int, Done] = {}
+        self.outcome = Outcome(cluster, workers=[Level() for _ in jobs])
+        self.free = {f"node-{n}": Free(cluster.gpus, cluster.cpus) for n in range(cluster.nodes)}
+        self.sharing: DataWorkers | None = None
+        if policy.ranking is not None:
+            self.sharing = DataWorkers(settings=SharingSettings(policy.ranking))
+            self.sharing.handle(NodesKnown(dict.fromkeys(self.free, cluster.cpus)), 0.0)
+
+    def run(self) -> Outcome:
+        now, total = 0.0, len(self.coming)
+        while self.coming or self.running:
+            before, now = now, self._next(now)
+            for one in self.running.values():
+                one.left_s -= one.share * (now - before)
+            self._end(now)
+            self._come(now)
+            self._start(now)
+            self._share(now)
+            self._note(now)
+            self.progress(len(self.done), total)
+        self.outcome.jobs = [self.done[number] for number in range(total)]
+        return self.outcome
+
+    def _next(self, now: float) -> float:
+        """When something happens next."""
+        ends_in_s = min((one.ends_in_s for one in self.running.values()), default=math.inf)
+        submit_s = self.coming[-1][1].submit_s if self.coming else math.inf
+        return min(now + max(ends_in_s, 0.0), submit_s)
+
+    def _end(self, now: float) -> None:
+        over = [one for one in self.running.values() if one.left_s <= NEARLY * max(one.job.ideal_s, now * one.share)]
+        for one in over:
+            self._use(one, -1)
+            del self.running[one.name]
+            self.outcome.workers[one.number].set(now, 0)
+            job = one.job
+            self.done[one.number] = Done(job.submit_s, one.start_s, now, job.ideal_s, job.gpus)
+            if self.sharing is not None:
+                self.sharing.handle(JobGone(one.name), now)
+
+    def _come(self, now: float) -> None:
+        while self.coming and self.coming[-1][1].submit_s <= now:
+            self.queue.append(self.coming.pop())
+
+    def _start(self, now: float) -> None:
+        while self.queue and (one := self._placed(*self.queue[0], now)) is not None:
+            self.queue.popleft()
+            self.running[one.name] = one
+            self._use(one, 1)
+            if self.sharing is not None:
+                job = one.job
+                started = JobStarted(
+                    one.name, one.trainers, one.need.trainer_cpus, one.worker_cpus(self.cluster), job.steps,
+                    1 / (job.step_s_ideal * job.data_cpus), 1 / job.step_s_ideal,
+                )  # fmt: skip
+                self.sharing.handle(started, now)
+
+    def _placed(self, number: int, job: TraceJob, now: float) -> _Running | None:
+        """The job with all that it waits for; None: it is not to be had."""
+        need, names = self.policy.need(job, self.cluster), list(self.free)
+        packed = pack(list(self.free.values()), job.gpus, need.trainer_cpus)
+        if packed is None:
+            return None
+        trainers = {names[index]: count for index, count in packed.items()}
+        one = _Running(number, job, need, trainers, now, job.ideal_s, need.share)
+        cpus = {name: free.cpus - trainers.get(name, 0) * need.trainer_cpus for name, free in self.free.items()}
+        left = need.data_cpus
+        while left > DUST:
+            wanted = min(left, one.worker_cpus(self.cluster))
+            node = best_node(cpus, trainers, dict.fromkeys(cpus, 0), wanted, min(wanted, SLIVER_CPUS))
+            if not node:
+                return None
+            worker = Worker(node, min(wanted, cpus[node]))
+            one.workers[f"data-{len(one.workers) + 1}"] = worker
+            cpus[node] -= worker.cpus
+            left -= worker.cpus
+        return one
+
+    def _use(self, one: _Running, sign: int) -> None:
+        """Take (1) or give back (-1) what the job holds until its end."""
+        for name, count in one.trainers.items():
+            self._take(name, sign * count, sign * count * one.need.trainer_cpus)
+        if self.sharing is None:
+            for worker in one.workers.values():
+                self._take(worker.node, 0, sign * worker.cpus)
+
+    def _take(self, node: str, gpus: int, cpus: float) -> None:
+        free = self.free[node]
+        self.free[node] = Free(free.gpus - gpus, free.cpus - cpus)
+
+    def _share(self, now: float) -> None:
+        """Tells the core's scheduler how the queues are, and does what it says."""
+        if self.sharing is None:
+            return
+        for one in self.running.values():
+            ideal_per_s = 1 / one.job.step_s_ideal
+            queue = QueueState(ideal_per_s * one.data_cpus / one.job.data_cpus, ideal_per_s)
+            self.sharing.handle(JobObserved(one.name, queue, one.left_s / one.job.step_s_ideal), now)
+        for action in self.sharing.handle(Tick(), now):
+            assert isinstance(action, Emit)
+            self._do(action.fact)
+        for one in self.running.values():
+            one.share = min(one.data_cpus / one.job.data_cpus, 1.0)
+
+    def _do(self, change: Change) -> None:
+        workers = self.running[change.job].workers
+        match change:
+            case WorkerStarted():
+                workers[change.worker] = Worker(change.node, change.cpus)
+            case WorkerMoved():
+                workers[change.worker] = replace(workers[change.worker], node=change.node)
+                self.outcome.moved += 1
+            case WorkerStopped():
+                del workers[change.worker]
+
+    def _note(self, now: float) -> None:
+        """Levels; and nobody has what is not there."""
+        cpus = {name: free.cpus for name, free in self.free.items()}
+        for one in self.running.values():
+            self.outcome.workers[one.number].set(now, len(one.workers))
+            for worker in one.workers.values() if self.sharing is not None else ():
+                cpus[worker.node] -= worker.cpus
+        if min(cpus.values()) < -DUST * self.cluster.cpus or min(free.gpus for free in self.free.values()) < 0:
+            raise AssertionError(f"more is handed out than the nodes have; left are {cpus}")
+        self.outcome.gpus.set(now, sum(one.job.gpus for one in self.running.values()))
+        self.outcome.cpus.set(now, self.cluster.all_cpus - sum(cpus.values()))

@@ -1,0 +1,69 @@
+"""What is simulated: jobs with the CPUs that their data take, and the nodes (GoldMiner §5, §5.6)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from stretto_core.types import InvalidValue
+
+TRAINER_CPUS = 3.0
+"""that a training worker takes at most, beside its data workers: what ResNet18 is left with in §5.5"""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Equal nodes; the defaults are the testbed of §5."""
+
+    nodes: int = 8
+    gpus: int = 8
+    cpus: float = 64.0
+
+    @property
+    def all_gpus(self) -> int:
+        return self.nodes * self.gpus
+
+    @property
+    def all_cpus(self) -> float:
+        return self.nodes * self.cpus
+
+    @property
+    def cpus_per_gpu(self) -> float:
+        """The hardware ratio."""
+        return self.cpus / self.gpus
+
+
+@dataclass(frozen=True, slots=True)
+class TraceJob:
+    """A job of a trace: training workers of one GPU each, and the CPUs per GPU with which they wait for no data."""
+
+    submit_s: float
+    steps: int
+    gpus: int
+    step_s_ideal: float
+    cpus_per_gpu: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.submit_s < math.inf:
+            raise InvalidValue(f"submit_s is {self.submit_s!r}; give a finite number of at least 0")
+        for name, least in (("steps", 1), ("gpus", 1)):
+            if getattr(self, name) < least:
+                raise InvalidValue(f"{name} is {getattr(self, name)!r}; give at least {least}")
+        for name in ("step_s_ideal", "cpus_per_gpu"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise InvalidValue(f"{name} is {getattr(self, name)!r}; give a finite number above 0")
+
+    @property
+    def ideal_s(self) -> float:
+        """Its run time with all CPUs that it can use."""
+        return self.steps * self.step_s_ideal
+
+    @property
+    def trainer_cpus(self) -> float:
+        """Of the CPUs per GPU, those of the training worker itself."""
+        return min(TRAINER_CPUS, self.cpus_per_gpu / 2)
+
+    @property
+    def data_cpus(self) -> float:
+        """Of all its data workers together, at full speed."""
+        return (self.cpus_per_gpu - self.trainer_cpus) * self.gpus
