@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from naive_data_workers import tick_by_tick
 from stretto_core.algorithms import SIMULATE_DATA_WORKERS
 from stretto_core.types import InvalidValue
 from stretto_sim.data_workers import Cluster, Outcome, Policy, TraceJob, simulate
-from naive_data_workers import tick_by_tick
 
 NAMES = SIMULATE_DATA_WORKERS.names()
 SHARING = ("srtf", "maxtp", "fair")

@@ -6,3 +6,4 @@
 from stretto_core.data_workers.facts import QueueState as QueueState
 from stretto_core.data_workers.machine import DataWorkers as DataWorkers
 from stretto_core.data_workers.machine import SharingSettings as SharingSettings
+from stretto_core.data_workers.tuning import Tuning as Tuning

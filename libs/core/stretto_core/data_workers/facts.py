@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -50,11 +51,36 @@ class JobStarted:
 
 @dataclass(frozen=True, slots=True)
 class JobConfigured:
-    """What the job's own tuning came to; ``worker_cpus`` 0: it has no use for data workers."""
+    """What the job's own tuning asks for: CPUs of each training worker, at most of one data worker, and at most of all
+    of them together. ``worker_cpus`` 0: it has no use for data workers.
+    """
 
     job: str
     trainer_cpus: float
     worker_cpus: float
+    most_cpus: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSized:
+    """To be done in every data worker of the job: its process runs on so many of the container's CPUs."""
+
+    job: str
+    cpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobMeasured:
+    """An interval of a job, and what was in force in it: ``trainer_cpus`` of each of ``gpus`` training workers,
+    ``process_cpus`` of each data worker's process (0: there was none), ``data_cpus`` of all of them together.
+    """
+
+    job: str
+    gpus: int
+    queue: QueueState
+    trainer_cpus: int
+    process_cpus: int
+    data_cpus: float
 
 
 @dataclass(frozen=True, slots=True)

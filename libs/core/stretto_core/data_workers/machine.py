@@ -60,6 +60,7 @@ class JobShare:
     steps_left: float
     ideal_per_s: float
     speed: Speed
+    most_cpus: float = math.inf
     workers: dict[str, Worker] = field(default_factory=dict[str, Worker])
     started: int = 0
 
@@ -104,6 +105,7 @@ class DataWorkers:
             case JobConfigured() if event.job in jobs:
                 job = jobs[event.job]
                 job.trainer_cpus, job.worker_cpus = event.trainer_cpus, event.worker_cpus
+                job.most_cpus = event.most_cpus
             case JobObserved() if event.job in jobs:
                 job = jobs[event.job]
                 job.steps_left = event.steps_left
@@ -229,13 +231,17 @@ class _Round:
 
     def _least(self, name: str) -> float:
         """CPUs of the smallest worker that would do; 0: the job has no use for one."""
-        lacks = self.sharers[name].lacks(self.cpus[name])
+        lacks = self._lacks(name)
         return min(self.jobs[name].worker_cpus, lacks, LEAST_CPUS, (self.cpus[name] + lacks) / PARTS)
+
+    def _lacks(self, name: str) -> float:
+        had = self.cpus[name]
+        return min(self.sharers[name].lacks(had), max(self.jobs[name].most_cpus - had, 0.0))
 
     def _size(self, name: str, next_rank: float) -> float:
         """CPUs of the job's next worker: as many as it can use, but not more than come before the next job's."""
         had, sharer = self.cpus[name], self.sharers[name]
-        most = min(self.jobs[name].worker_cpus, sharer.lacks(had))
+        most = min(self.jobs[name].worker_cpus, self._lacks(name))
         sizes = [most, *(float(cpus) for cpus in range(math.ceil(most) - 1, 0, -1))]
         enough = (cpus for cpus in sizes if self.settings.ranking(sharer, had, had + cpus) <= next_rank)
         return next(enough, self._least(name))
