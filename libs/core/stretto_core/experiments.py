@@ -1,7 +1,8 @@
 """Which configurations to measure next, when nothing but measurements is known of a job (DLRover-RM §4.3).
 
 While few are measured, or one of the axes never varied, the one that is furthest from all of them (maximin, in logs);
-then those of the highest optimistic throughput (log throughput + 1 sd), while that promises enough.
+then those of the highest optimistic throughput (log throughput + 1 sd), while that promises enough. The fastest by the
+model is committed to only once it was measured itself: a model is best where it is wrong.
 """
 
 from __future__ import annotations
@@ -26,12 +27,18 @@ COUNTS, CORES = ("workers", "ps"), ("worker_cpu_cores", "ps_cpu_cores")
 
 
 def worth_measuring(
-    model: FittedModel, measured: Sequence[Configuration], axes: Sequence[str], most: int = 3
+    model: FittedModel,
+    measured: Sequence[Configuration],
+    axes: Sequence[str],
+    most: int = 3,
+    among: Sequence[Configuration] | None = None,
+    gain_min: float = OPTIMISTIC_GAIN_MIN,
 ) -> list[Configuration]:
-    """At most ``most`` configurations, the most telling first; ``axes`` are the fields that can be varied. Empty: even
-    optimism promises less than 5 % more than what was measured."""
+    """At most ``most`` configurations, the most telling first; ``axes`` are the fields that can be varied, ``among``
+    what can be had (None: whatever is within reach of what was measured). Empty: even optimism promises less than
+    ``gain_min`` more than what was measured."""
     known = list(dict.fromkeys(measured))
-    possible = [row for row in _grid(known, axes) if row not in known]
+    possible = [row for row in (_grid(known, axes) if among is None else among) if row not in known]
     chosen = list[Configuration]()
     while possible and len(chosen) < most:
         seen = [*known, *chosen]
@@ -42,10 +49,24 @@ def worth_measuring(
         else:
             optimistic = np.where(distance >= APART, _optimistic(model, possible), 0.0)
             best = int(optimistic.argmax())
-            if optimistic[best] < (1 + OPTIMISTIC_GAIN_MIN) * _reached(model, known):
+            if optimistic[best] < (1 + gain_min) * _reached(model, known):
                 break
         chosen.append(possible[best])
     return chosen
+
+
+def fastest(model: FittedModel, among: Sequence[Configuration]) -> Configuration:
+    """By the model, which is refitted with every measurement; the first of several."""
+    x = Inputs.of(among)
+    return among[int(throughput(model.step_time_s(x), x).argmax())]
+
+
+def to_verify(
+    model: FittedModel, measured: Sequence[Configuration], among: Sequence[Configuration]
+) -> Configuration | None:
+    """What to measure before it is committed to; None: the fastest by the model was measured."""
+    best = fastest(model, among)
+    return None if best in measured else best
 
 
 def _grid(known: Sequence[Configuration], axes: Sequence[str]) -> list[Configuration]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from stretto_core.experiments import REACH, worth_measuring
+from stretto_core.experiments import REACH, fastest, to_verify, worth_measuring
 from stretto_core.fitting import fit, least_squares, rmsle
 from stretto_core.throughput import Configuration, FitError, Inputs, Measurement
 
@@ -37,6 +37,30 @@ def test_the_first_ones_are_far_from_all_that_is_known() -> None:
 def test_nothing_is_proposed_when_more_is_not_faster() -> None:
     rows = [Measurement(Configuration(4, p, 1.0, 1.0, 64), 0.1) for p in (1, 2, 4, 8)] * 5
     assert worth_measuring(fit(rows), [row.configuration for row in rows], ("ps",)) == []
+
+
+def test_only_what_can_be_had_is_proposed_and_exploring_can_go_on_regardless() -> None:
+    among = [Configuration(w, p, 1.0, 1.0, 64) for w in range(1, 9) for p in range(1, 9) if w + p <= 9]
+    rows = measured([(1, 1), (8, 1), (1, 8), (4, 5)])
+    known, model = [row.configuration for row in rows], fit(rows)
+    found = worth_measuring(model, known, AXES, most=20, among=among, gain_min=-1.0)
+    assert len(found) > 3
+    assert set(found) <= set(among) - set(known)
+    assert worth_measuring(model, known, AXES, among=known, gain_min=-1.0) == []
+
+
+def test_the_fastest_by_the_model_is_measured_before_it_is_committed_to() -> None:
+    among = [Configuration(w, p, 1.0, 1.0, 64) for w in range(1, 9) for p in range(1, 9) if w + p <= 9]
+    truth = {row: 0.1 + 0.05 * row.workers / row.ps for row in among}
+    rows = measured([(1, 1), (2, 2), (4, 1), (1, 4)], grows=0.05)
+    known = list[Configuration]()
+    while (plan := to_verify(fit(rows), [row.configuration for row in rows], among)) is not None:
+        rows.append(Measurement(plan, truth[plan]))
+        known.append(plan)
+    assert 0 < len(known) <= 3, "the model learns from what it verifies"
+    best = max(among, key=lambda row: row.workers / truth[row])
+    chosen = fastest(fit(rows), among)
+    assert chosen.workers / truth[chosen] > 0.98 * best.workers / truth[best]
 
 
 def test_seconds_weigh_long_steps_and_logs_weigh_all_alike() -> None:
