@@ -27,6 +27,7 @@ from tests.bench import claims
 MODULES = (
     *("idle", "runtime", "dispatcher", "peer", "intake", "deciding", "takeover"),
     *("candidates", "selection", "allocation"),
+    *("fits", "exploration"),
     *("trainer", "checkpoint", "worker_loss", "memory", "memory_limits"),
 )
 RESULTS = Path(__file__).parents[2] / "bench-results" / "bench.json"
