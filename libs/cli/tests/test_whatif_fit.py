@@ -89,6 +89,34 @@ def test_the_default_form_makes_do_with_few_columns() -> None:
     assert all(1 <= row["workers"] <= 8 and 1 <= row["ps"] <= 4 for row in found["measure_next"])
 
 
+def test_nodes_memory_and_overlap_are_told(tmp_path: Path) -> None:
+    header = "workers,nodes,worker_cpu,worker_memory_gib,step_time_s"
+    rows = [
+        (w, n, c, g, max(0.1 + 0.4 / c, 0.02 * w + 0.2 * (n > 1), 8 / g))
+        for w, n in ((1, 1), (4, 1), (4, 2), (16, 4))
+        for c in (1, 2, 8)
+        for g in (10, 40)
+    ]
+    text = "\n".join([header, *(",".join(map(str, row)) for row in rows)])
+    found = answer(text)
+    assert {"a8", "a9", "a10"} <= set(found["coefficients"])
+    assert found["overlap"] > 1
+    assert found["rmsle"] < 0.15
+    assert "overlap" in whatif(text).stdout
+    plans = tmp_path / "plans.csv"
+    plans.write_text("workers,worker_cpu,worker_memory_gib\n8,2,40\n")
+    refused = whatif(text, "--predict", str(plans))
+    assert refused.exit_code == 2
+    assert "nodes" in refused.stderr
+
+
+def test_optimus_form_can_be_asked_for() -> None:
+    text = "workers,ps,step_time_s\n" + "".join(f"{w},{p},{0.1 + w / p}\n" for w in (1, 2, 4) for p in (1, 2, 4))
+    found = answer(text, "--form", "optimus")
+    assert found["coefficients"]["theta2"] == pytest.approx(1.0, rel=1e-3)
+    assert found["unidentified"] == ["theta0", "theta1"]
+
+
 def test_what_never_varied_is_to_be_measured_first() -> None:
     found = answer("workers,ps,step_time_s\n" + "".join(f"{w},2,{0.1 + 0.02 * w}\n" for w in range(1, 7)))
     assert found["measure_next"][0]["ps"] != 2

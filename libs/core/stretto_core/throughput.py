@@ -207,20 +207,20 @@ def terms_of(form: Form, x: Inputs, components: Sequence[str] = (), overlap: flo
     itself; and, where paths overlap, one of the worker's own."""
     varying = [term for term in form.terms if not term.if_varies or np.ptp(getattr(x, term.if_varies)) > 0]
     own = {*components, "grad"} if overlap > 1 else {*components}
-    constants = [_constant(form, component) for component in COMPONENTS if component in own]
+    constants = [_constant(form, component, component in components) for component in COMPONENTS if component in own]
     return (*varying, *constants, Term(form.constant, "", _ones))
 
 
 def terms_named(form: Form, names: Sequence[str]) -> tuple[Term, ...]:
     """Those of a fitted model."""
-    constants = [_constant(form, component) for component in COMPONENTS]
+    constants = [_constant(form, component, True) for component in COMPONENTS]
     known = {term.name: term for term in (*form.terms, *constants, Term(form.constant, "", _ones))}
     return tuple(known[name] for name in names)
 
 
-def _constant(form: Form, component: str) -> Term:
+def _constant(form: Form, component: str, measured: bool) -> Term:
     path = "worker" if component == "grad" else "servers"
-    return Term(form.constants_by_component[component], component, _ones, path)
+    return Term(form.constants_by_component[component], component if measured else "", _ones, path)
 
 
 def combined(parts: Array, overlap: float) -> Array:

@@ -29,6 +29,8 @@ class Setting(Given):
     param_mb: NotNegative = 1.0
     bandwidth_mb_s: Positive = 1.0
     embedding_dim: NotNegative = 1.0
+    nodes: Count = 1
+    worker_memory_gib: Positive = 1.0
 
 
 class Profile(Setting):
@@ -41,9 +43,11 @@ class Profile(Setting):
     emb_s: NotNegative = 0.0
 
 
+OTHERS_ALONE = {"nodes", "worker_memory_gib"}
+"""columns that the paper's form has no term for"""
 AXES = {"workers": "workers", "ps": "ps", "worker_cpu": "worker_cpu_cores", "ps_cpu": "ps_cpu_cores"}
 FormOption = Annotated[
-    str, typer.Option("--form", help="of the step time: `paper`, or `default`, which real data support")
+    str, typer.Option("--form", help="of the step time: `paper`, `optimus`, or `default`, which real data support")
 ]
 PredictOption = Annotated[
     str | None, typer.Option("--predict", metavar="FILE", help="configurations whose step time is to be told")
@@ -77,7 +81,7 @@ def fit(
 
 def _all_given(profile: Profile) -> None:
     for column in Setting.model_fields:
-        if column not in profile.model_fields_set:
+        if column not in profile.model_fields_set | OTHERS_ALONE:
             refuse("header", column, "this column, for the paper's form")
 
 
@@ -111,6 +115,8 @@ def _configuration(given: Setting) -> Configuration:
         given.param_mb,
         given.bandwidth_mb_s,
         given.embedding_dim,
+        given.nodes,
+        given.worker_memory_gib,
     )
 
 
@@ -126,6 +132,8 @@ def told_of(
         "unidentified": list(model.unidentified),
         "solve_s": solve_s,
     }
+    if model.overlap > 1:
+        told["overlap"] = model.overlap
     if others is not None:
         x = Inputs.of([_configuration(other) for other in others])
         low, high = model.interval_s(x, 0.9, of_measurement=True) if others else ([], [])
@@ -142,6 +150,8 @@ def _shown(told: dict[str, Any]) -> RenderableType:
     made = table("coefficient", "value", "", right=("value",))
     for name, value in told["coefficients"].items():
         made.add_row(name, f"{value:.6g}", "not identified" if name in told["unidentified"] else "")
+    if "overlap" in told:
+        made.add_row("overlap", f"{told['overlap']:g}", "of computing, communicating and reading; 1: they add up")
     parts: list[RenderableType] = [made, f"RMSLE {told['rmsle']:.4f} over the profiles; {told['solve_s']:.3f} s"]
     if "predictions" in told:
         predicted = table("row", "step time", "90 %", right=("row", "step time"))
