@@ -1,4 +1,4 @@
-"""GoldMiner's cluster experiment in small steps of time, without nodes' fragments: to hold the simulator against."""
+"""GoldMiner's cluster experiment in small steps of time, shared CPUs as one pool: to hold the simulator against."""
 
 from __future__ import annotations
 
@@ -40,16 +40,19 @@ def tick_by_tick(trace: Sequence[TraceJob], policy: str, cluster: Cluster, tick_
 
 def _start(j: dict[str, Any], policy: str, cluster: Cluster, nodes: list[dict[str, Any]]) -> bool:
     job = j["job"]
-    each, data, j["share"] = job.trainer_cpus, 0.0, 1.0
+    each, workers, j["share"] = job.trainer_cpus, [], 1.0
     if policy == "tuned":
         each = job.cpus_per_gpu
     elif policy == "hardware":
         each = cluster.cpus / cluster.gpus
         j["share"] = min(1.0, each / job.cpus_per_gpu)
     elif policy == "fixed":
-        data = job.data_cpus
+        size, left = min(8.0, job.data_cpus / job.gpus), job.data_cpus
+        while left > 1e-6:
+            workers.append(min(size, left))
+            left -= size
     fits = [min(node["gpus"], int((node["cpus"] + 1e-6) / each)) for node in nodes]
-    if sum(fits) < job.gpus or sum(node["cpus"] for node in nodes) < each * job.gpus + data - 1e-6:
+    if sum(fits) < job.gpus:
         return False
     j["holds"], wanted = [], job.gpus
     while wanted:
@@ -65,14 +68,18 @@ def _start(j: dict[str, Any], policy: str, cluster: Cluster, nodes: list[dict[st
     for node, gpus, cpus in j["holds"]:
         node["gpus"] -= gpus
         node["cpus"] -= cpus
-    # its own nodes first, then those with the least left
     home = [node for node, _, _ in j["holds"]]
-    for node in sorted(nodes, key=lambda node: (all(node is not one for one in home), node["cpus"])):
-        taken = min(data, node["cpus"])
-        if taken > 0:
-            node["cpus"] -= taken
-            data -= taken
-            j["holds"].append((node, 0, taken))
+    for size in workers:
+        room = [node for node in nodes if node["cpus"] + 1e-6 >= size]
+        if not room:
+            for node, gpus, cpus in j["holds"]:
+                node["gpus"] += gpus
+                node["cpus"] += cpus
+            return False
+        # its own nodes first, then those with the least left
+        node = min(room, key=lambda node: (all(node is not one for one in home), node["cpus"]))
+        node["cpus"] -= size
+        j["holds"].append((node, 0, size))
     return True
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from stretto_core.data_workers.placing import DUST, Free, pack
 from stretto_core.data_workers.sharing import Ranking, fair, max_throughput, shortest_remaining
 
 from stretto_sim.data_workers.trace import Cluster, TraceJob
@@ -15,12 +16,12 @@ from stretto_sim.data_workers.trace import Cluster, TraceJob
 class Need:
     """What a job waits for and holds until its end; it trains with ``share`` of its ideal speed on that alone.
 
-    ``trainer_cpus`` per GPU, on the GPU's node; ``data_cpus`` of all its data workers together, anywhere.
+    ``trainer_cpus`` per GPU, on the GPU's node; ``worker_cpus`` of each of its data workers, on any node.
     """
 
     trainer_cpus: float
-    data_cpus: float
     share: float
+    worker_cpus: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,23 +36,31 @@ def _tuned(job: TraceJob, cluster: Cluster) -> Need:
     """No data workers: the ratio of the most speed, or the most that the cluster can hold of it when it is empty."""
     per_node = math.ceil(job.gpus / cluster.nodes)
     ratio = min(job.cpus_per_gpu, cluster.cpus / per_node)
-    return Need(ratio, 0.0, ratio / job.cpus_per_gpu)
+    return Need(ratio, ratio / job.cpus_per_gpu)
 
 
 def _hardware(job: TraceJob, cluster: Cluster) -> Need:
     """No data workers, and of a node's CPUs each GPU's part; all that a job uses is proportional to its speed."""
-    return Need(cluster.cpus_per_gpu, 0.0, min(cluster.cpus_per_gpu / job.cpus_per_gpu, 1.0))
+    return Need(cluster.cpus_per_gpu, min(cluster.cpus_per_gpu / job.cpus_per_gpu, 1.0))
 
 
 def _fixed(job: TraceJob, cluster: Cluster) -> Need:
-    """Data workers for the most speed, as many as the empty cluster can hold, from the start to the end."""
-    data_cpus = min(job.data_cpus, cluster.all_cpus - job.trainer_cpus * job.gpus)
-    return Need(job.trainer_cpus, data_cpus, data_cpus / job.data_cpus)
+    """The number of data workers for the most speed, or the most that the empty cluster can hold, all of one size.
+
+    Smaller ones for what is left of a node are GoldMiner's (§3.4.1), not the baseline's.
+    """
+    trainers = pack([Free(cluster.gpus, cluster.cpus)] * cluster.nodes, job.gpus, job.trainer_cpus) or {}
+    left = [cluster.cpus - trainers.get(node, 0) * job.trainer_cpus for node in range(cluster.nodes)]
+    size = min(job.worker_cpus(cluster), max(left))
+    whole, rest = divmod(job.data_cpus + DUST, size)
+    sizes = [size] * int(whole) + ([rest - DUST] if rest > 2 * DUST else [])
+    sizes = sizes[: sum(math.floor((cpus + DUST) / size) for cpus in left)]
+    return Need(job.trainer_cpus, min(sum(sizes) / job.data_cpus, 1.0), tuple(sizes))
 
 
 def _trainers(job: TraceJob, cluster: Cluster) -> Need:
     """GPUs, and the CPUs of the training workers; data workers come and go."""
-    return Need(job.trainer_cpus, 0.0, 0.0)
+    return Need(job.trainer_cpus, 0.0)
 
 
 TUNED = Policy(_tuned)

@@ -35,8 +35,6 @@ from stretto_sim.measures import Durations, Level, Progress
 
 NEARLY = 1e-9
 """share of a run time that rounding may leave"""
-SLIVER_CPUS = 0.01
-"""the least that a data worker of fixed size takes from a node"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +128,6 @@ class _Running:
     def ends_in_s(self) -> float:
         return self.left_s / self.share if self.share > 0 else math.inf
 
-    def worker_cpus(self, cluster: Cluster) -> float:
-        """The most of one data worker: a GPU's part of a node, unless the training worker needs less (§3.4.1)."""
-        return min(cluster.cpus_per_gpu, self.job.data_cpus / self.job.gpus)
-
 
 def simulate(
     trace: Sequence[TraceJob],
@@ -186,7 +180,9 @@ class _Simulation:
         """When something happens next."""
         ends_in_s = min((one.ends_in_s for one in self.running.values()), default=math.inf)
         submit_s = self.coming[-1][1].submit_s if self.coming else math.inf
-        return min(now + max(ends_in_s, 0.0), submit_s)
+        if math.isinf(moment := min(now + max(ends_in_s, 0.0), submit_s)):
+            raise AssertionError(f"none of {len(self.running)} jobs goes on")
+        return moment
 
     def _end(self, now: float) -> None:
         over = [one for one in self.running.values() if one.left_s <= NEARLY * max(one.job.ideal_s, now * one.share)]
@@ -211,7 +207,7 @@ class _Simulation:
             if self.sharing is not None:
                 job = one.job
                 started = JobStarted(
-                    one.name, one.trainers, one.need.trainer_cpus, one.worker_cpus(self.cluster), job.steps,
+                    one.name, one.trainers, one.need.trainer_cpus, job.worker_cpus(self.cluster), job.steps,
                     1 / (job.step_s_ideal * job.data_cpus), 1 / job.step_s_ideal,
                 )  # fmt: skip
                 self.sharing.handle(started, now)
@@ -225,16 +221,12 @@ class _Simulation:
         trainers = {names[index]: count for index, count in packed.items()}
         one = _Running(number, job, need, trainers, now, job.ideal_s, need.share)
         cpus = {name: free.cpus - trainers.get(name, 0) * need.trainer_cpus for name, free in self.free.items()}
-        left = need.data_cpus
-        while left > DUST:
-            wanted = min(left, one.worker_cpus(self.cluster))
-            node = best_node(cpus, trainers, dict.fromkeys(cpus, 0), wanted, min(wanted, SLIVER_CPUS))
+        for size in need.worker_cpus:
+            node = best_node(cpus, trainers, dict.fromkeys(cpus, 0), size, size)
             if not node:
                 return None
-            worker = Worker(node, min(wanted, cpus[node]))
-            one.workers[f"data-{len(one.workers) + 1}"] = worker
-            cpus[node] -= worker.cpus
-            left -= worker.cpus
+            one.workers[f"data-{len(one.workers) + 1}"] = Worker(node, size)
+            cpus[node] -= size
         return one
 
     def _use(self, one: _Running, sign: int) -> None:

@@ -67,3 +67,7 @@ class TraceJob:
     def data_cpus(self) -> float:
         """Of all its data workers together, at full speed."""
         return (self.cpus_per_gpu - self.trainer_cpus) * self.gpus
+
+    def worker_cpus(self, cluster: Cluster) -> float:
+        """Of one data worker at most: a GPU's part of a node, or all that a training worker can use (§3.4.1)."""
+        return min(cluster.cpus_per_gpu, self.data_cpus / self.gpus)
