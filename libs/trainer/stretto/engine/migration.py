@@ -28,7 +28,8 @@ _OTHERS_FREEZE_S = 10.0
 _SLOW_ASKED, _SLOW_ANSWER_S = 4, 0.1
 _GROUP_BYTES = 16 << 20
 """A source that takes longer for so many of the least questions has hardly any CPU, and training creeps as long as it
-owns anything: it gives as many columns for one freeze as make so many bytes, and has nothing else to do meanwhile."""
+owns anything: it is frozen as soon as can be, gives as many columns for one freeze as make so many bytes, and has
+nothing else to do meanwhile: no pushes, which would take most of what CPU it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +78,14 @@ def move(
         for source in there.values():
             # what a move that broke off had taken over but not yet released
             taken = np.flatnonzero((here_before == Own.MINE) & (source.own() == Own.FROZEN)).tolist()
-            source.set_own(taken, Own.NOT_MINE, Own.FROZEN)
+            if taken:
+                source.set_own(taken, Own.NOT_MINE, Own.FROZEN)
             _empty_leftovers(source)
-            _warm(here, source)
+            if not _is_slow(source):
+                _warm_source(source)
             here.finish(source.finished())
         _empty_leftovers(here)
+        _warm(here)
         groups, done = _groups(layout, todo), 0
         bytes_of = {s: control.raw_sizes() * layout.row_bytes for s, control in there.items()}
         while groups:
@@ -134,24 +138,28 @@ def _groups(layout: Layout, sources: Mapping[int, int]) -> list[tuple[int, tuple
     return groups + [(source, (column,)) for _, source, column in sorted(buckets)]
 
 
-def _warm(here: Control, source: Control) -> None:
+def _warm(here: Control) -> None:
     """The first run of an operation costs tens of milliseconds: not while something is frozen."""
     layout = here.layout
     none, no_shards = np.zeros(0, np.int64), np.zeros((0, layout.columns + 2), np.int64)
     zeros = np.zeros(layout.columns, np.int64)
-    for control in (here, source):
-        control.own()
-        control.set_own((), Own.MINE, Own.NOT_MINE)
-        control.workers()
-    source.export_bucket(0, 0)
-    source.records()
-    source.applied()
-    source.export_slices(none)
+    here.set_own((), Own.MINE, Own.NOT_MINE)
+    here.workers()
     here.import_slices(here.export_slices(none))
     here.merge_columns((), none, no_shards, zeros, zeros)
     spare = np.flatnonzero(here.own()[: layout.buckets] == Own.NOT_MINE)
     if len(spare):
         here.import_bucket(int(spare[0]), RawBucket.empty(layout))
+
+
+def _warm_source(source: Control) -> None:
+    """So it is for what it gives."""
+    source.set_own((), Own.MINE, Own.NOT_MINE)
+    source.workers()
+    source.export_bucket(0, 0)
+    source.records()
+    source.applied()
+    source.export_slices(np.zeros(0, np.int64))
 
 
 def _move_group(here: Control, source: Control, columns: tuple[int, ...]) -> tuple[int, float]:

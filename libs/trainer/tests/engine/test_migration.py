@@ -1,10 +1,11 @@
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from stretto.engine import Layout, Optimizer, Own, migration, plan_moves
+from stretto.engine import Control, Layout, Optimizer, Own, migration, plan_moves
 from stretto.engine.migration import _copy
 from stretto.errors import MigrationError
 from stretto_core.ledger import fingerprint_of
@@ -226,6 +227,33 @@ def test_a_source_with_a_tenth_of_its_cpu_is_emptied_while_training_goes_on(clus
     samples = running.finish()
     assert samples
     assert (servers.samples() == samples).all()
+
+
+@pytest.mark.parametrize(("answers_within_s", "copied_while_pushed_to"), [(0.0, False), (60.0, True)])
+def test_a_source_short_of_cpu_is_read_only_once_no_pushes_take_it(
+    cluster, training, monkeypatch, answers_within_s, copied_while_pushed_to
+):
+    """The rehearsal of a copy costs such a source seconds, in which pushes take the larger part of what it has."""
+    servers = cluster(LAYOUT)
+    settle(servers, training)
+    here = servers.add()
+    mover = SimpleNamespace(layout=LAYOUT, control=servers.control(here))  # as the server that takes has them
+    told: list[str] = []
+    for name in ("set_own", "export_bucket", "records"):
+        usual = getattr(Control, name)
+
+        def noted(self, *arguments, usual=usual, name=name, **named):
+            if self.server == 0:
+                told.append("frozen" if name == "set_own" and arguments[1] == Own.FROZEN else name)
+            return usual(self, *arguments, **named)
+
+        monkeypatch.setattr(Control, name, noted)
+    monkeypatch.setattr(migration, "_SLOW_ANSWER_S", answers_within_s)
+    columns = servers.columns()[0]
+    list(migration.move(mover, dict.fromkeys(columns, 0), servers.addresses))
+    assert ("export_bucket" in told[: told.index("frozen")]) == copied_while_pushed_to
+    assert servers.columns()[0] == []
+    assert sorted(servers.columns()[here]) == sorted(columns)
 
 
 def test_a_source_short_of_cpu_gives_several_columns_for_one_freeze():
