@@ -26,9 +26,9 @@ from tests.bench import claims
 
 MODULES = (
     *("idle", "runtime", "dispatcher", "peer", "intake", "deciding", "takeover"),
-    *("candidates", "selection", "allocation"),
+    *("candidates", "selection", "allocation", "placement"),
     *("fits", "exploration"),
-    *("trainer", "checkpoint", "worker_loss", "memory", "memory_limits"),
+    *("trainer", "checkpoint", "worker_loss", "memory", "memory_limits", "forecasts"),
 )
 RESULTS = Path(__file__).parents[2] / "bench-results" / "bench.json"
 

@@ -1,44 +1,66 @@
 """How the number of categories grows with the samples trained, and how far that can be trusted.
 
 DLRover-RM section 5.3 takes new categories as proportional to throughput x time, so to samples. Real key streams grow
-sub-linearly (Heaps' law, phi = K n^beta; saturation of a finite vocabulary), with a linear part when new categories
-keep appearing. Which of these a job follows shows only slowly, and is most of what is uncertain about its end. So
-every shape is fitted (a curve plus a linear part, both non-negative), weighted by how well it explains the
-increments seen, and the forecast is the average over shapes; their disagreement is part of the interval (Bayesian
-model averaging; Hoeting et al., Statistical Science 1999).
+sub-linearly: a power of the samples (Heaps' law, phi = K n^beta), or towards the end of a finite vocabulary. Which it
+is shows only slowly, and neither holds for ever: keys come in bursts, new data is added, a rate changes. So the rate
+itself is modelled, r = d phi / d x with x the samples relative to those seen so far, as a Gaussian process:
 
-Fitted are increments, not stocks: what happened between two windows is evidence about the rate.
+    log r(x) = level + bend * log x + fade * (x - 1) + wander(log x) + swing(x) + step * [x < p] + scatter
+
+``bend`` is beta - 1 of Heaps' law; ``fade`` an approaching end of the vocabulary (saturation); ``wander`` a Wiener
+process: no stream follows a formula; ``swing`` a stationary one (Ornstein-Uhlenbeck): bursts, which a forecast
+averages; ``step`` a change of the rate at some p in the past, which makes what was before misleading; ``scatter`` is
+white. How strong the last four are is not known either: every strength of a grid, and every p, is weighted by its
+marginal likelihood, and the forecast is the mixture (Rasmussen and Williams, Gaussian Processes for Machine Learning,
+2006, sections 2.2, 5.4). A change that leaves no sign before the forecast is in no interval.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-EXPONENTS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-SATURATIONS = (0.1, 0.2, 0.35, 0.6, 1.0, 1.8, 3.0)
-"""time constants of saturating curves, in units of the samples seen so far"""
-
-_EXPONENTS, _SATURATIONS = np.array(EXPONENTS), np.array(SATURATIONS)
-
 POINTS_MAX = 96
-HOLDOUT = 0.2
-"""share of the newest points by which the length of the history is chosen"""
+BINS = 20
+"""increments that are looked at; neighbours are taken together until there are no more"""
 
-TREND_SD = 0.12
-"""relative error of every shape per unit of log distance: no stream follows a formula"""
+LEVEL_SD = 1.5
+BEND, BEND_SD = -0.3, 0.3
+FADE, FADE_SD = -0.1, 0.25
+"""mean and sd before anything was seen; public click and rating data (34 streams): -0.35, -0.14"""
 
-NOISE_PRIOR_SD = 0.25
-NOISE_PRIOR_COUNT = 1.5
-"""what a few blocks cannot tell: relative scatter of a block, with the weight of so many blocks"""
+FADE_REACH = 4.0
+"""times the samples seen: further ahead the end of a vocabulary comes no closer than was foreseen until there"""
+
+STEP_SD, STEP_CHANCE = 1.0, 0.3
+STEP_BINS_LEAST = 6
+PAUSE = 4.0
+"""in log: below e^-4 of the mean rate nothing comes, however much less it is"""
+
+SCATTERS = (0.03, 0.1, 0.3, 0.9)
+WANDERS = (0.1, 0.4)
+SWINGS = ((0.0, 0.1), (0.35, 0.05), (0.35, 0.15), (0.8, 0.05), (0.8, 0.15))
+"""sd of the logarithm of the rate, and over which share of the samples seen neighbours are alike"""
+
+_STRENGTHS = np.array([(s**2, w**2, o**2, long) for s, w, (o, long) in product(SCATTERS, WANDERS, SWINGS)])
+"""[H, 4]: variances of scatter, wander, swing; length of a swing"""
+
+WEIGHT_LEAST = 0.02
+"""what is less likely than this part of the likeliest is left out"""
+
+STRETCHES = 8
+"""of the way ahead, in each of which the rate is taken as one"""
 
 SPREAD_MAX = 10.0
 """of the logarithm of the growth ahead: what is less certain than by a factor of e^16 is not known"""
+
+SPREAD_LEAST = 0.01
 
 SURPRISE = 2.0
 """times the most that came in any equal time lately may come next"""
@@ -48,7 +70,7 @@ LATELY_POINTS = POINTS_MAX // 2
 """the newest, of which none has been thinned out"""
 
 AHEAD_LEAST = 1e-9
-"""of the samples seen: below, the rise of a curve is lost in the rounding of its two ends"""
+"""of the samples seen: below, the way ahead is lost in the rounding of its two ends"""
 
 Z_90 = 1.645
 
@@ -72,20 +94,24 @@ class GrowthPoint:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Fitted growth of categories from the last point on.
+    """Growth of categories from the last point on: a Gaussian process for the logarithm of the rate.
 
-    ``weights`` [shapes] sum to 1; ``curve`` and ``linear`` [shapes] are the amplitudes of each shape's two parts, in
-    categories. ``noise_sd`` is the relative scatter of the growth over one block, ``block`` of the samples seen.
-    ``lately``: samples and categories of the newest points.
+    ``state`` [4]: mean of (level, bend, fade, swing now), ``covariance`` [4, 4]. ``scatter``, ``wander``, ``swing``:
+    their variances; neighbours within ``alike`` swing alike, ``width`` is that of an increment, both relative to the
+    samples seen. ``rate``: categories per ``samples`` at level 0. ``lately``: samples and categories of the newest
+    points.
     """
 
     samples: int
     categories: int
-    weights: Floats
-    curve: Floats
-    linear: Floats
-    block: float
-    noise_sd: float
+    state: Floats
+    covariance: Floats
+    scatter: float
+    wander: float
+    swing: float
+    alike: float
+    width: float
+    rate: float
     lately: tuple[Floats, Floats]
 
     def as_lately(self, foretold: Interval, span: float) -> Interval:
@@ -101,68 +127,58 @@ class Growth:
         return Interval(foretold.low, foretold.mean, max(foretold.mean, self.categories + SURPRISE * most))
 
     def at(self, samples: float) -> Interval:
-        """Categories after ``samples`` in total, with the 90 % interval; today's for a past count."""
+        """Categories after ``samples`` in total, with the 90 % interval; today's for a past count.
+
+        The sum over stretches of the rate there is taken as log-normal: its median is that of the median path.
+        """
         stock, ahead = self.categories, samples / max(1, self.samples)
         if ahead <= 1 + AHEAD_LEAST:
             return Interval(stock, stock, stock)
-        rise = (_curves(np.array([ahead])) - _curves(np.ones(1)))[0]
-        new = self.curve * rise + self.linear * (ahead - 1)
-        mean = float(self.weights @ new)
-        if mean <= 0:
-            return Interval(stock, stock, stock)
-        shapes = float(self.weights @ (new / mean - 1) ** 2)
-        blocks = max(0.25, (ahead - 1) / self.block)
-        trend = (TREND_SD * math.log(ahead)) ** 2
-        spread = math.sqrt(shapes + self.noise_sd**2 * (1 / blocks + self.block) + trend + 0.01**2)
-        spread = min(spread, SPREAD_MAX)
-        return Interval(stock + mean * math.exp(-Z_90 * spread), stock + mean, stock + mean * math.exp(Z_90 * spread))
+        edges = 1 + np.expm1(np.linspace(0, math.log(ahead), STRETCHES + 1))
+        x, long = np.sqrt(edges[1:] * edges[:-1]), np.diff(edges)
+        decays = np.exp((1 - x) / self.alike)
+        features = np.stack([np.ones_like(x), np.log(x), np.minimum(x, FADE_REACH) - 1, decays], axis=1)
+        new = long * np.exp(features @ self.state)
+        part = new / new.sum()
+        known = part @ features
+        variance = known @ self.covariance @ known + self.wander * (
+            part @ np.minimum.outer(features[:, 1], features[:, 1]) @ part
+        )
+        # of the swing, what today's does not tell; within a stretch longer than it, it averages out
+        fresh = np.exp(-np.abs(np.subtract.outer(x, x)) / self.alike) - np.outer(decays, decays)
+        swung = part * np.sqrt(np.minimum(1, 2 * self.alike / long))
+        variance += self.swing * (swung @ fresh @ swung) + self.scatter * self.width / max(ahead - 1, self.width)
+        median = math.log(float(new.sum()) * self.rate)
+        reach = Z_90 * min(math.sqrt(float(variance) + SPREAD_LEAST**2), SPREAD_MAX)
+        return Interval(*(stock + math.exp(median + z) for z in (-reach, 0.0, reach)))
 
 
-def _curves(x: Floats) -> Floats:
-    """Every shape's curve at ``x`` [n], relative to the samples seen so far: [n, shapes]."""
-    column = x[:, None]
-    return np.concatenate([column**_EXPONENTS, -np.expm1(-column / _SATURATIONS)], axis=1)
-
-
-def _amplitudes(x: Floats, y: Floats, weight: Floats) -> tuple[Floats, Floats, Floats]:
-    """Per shape: amplitudes of curve and linear part (>= 0) by weighted least squares, and the weighted residual sum.
-
-    Closed form: of the unconstrained solution and the two with one part alone, the best that is not negative.
+@dataclass(frozen=True, slots=True)
+class _Rates:
+    """Increments of n bins, ``x`` [n] their middles: ``log`` [n] of the rate relative to ``mean``, with the prior's
+    ``expected`` taken off, and ``variance`` [n] that counting alone gives it; ``new`` [n] categories in ``steps`` [n].
     """
-    rise, steps, seen = np.diff(_curves(x), axis=0), np.diff(x)[:, None], np.diff(y)[:, None]
-    w = weight[:, None]
-    cc, cl, ll = (w * rise**2).sum(0), (w * rise * steps).sum(0), (w * steps**2).sum(0)
-    cy, ly, yy = (w * rise * seen).sum(0), (w * steps * seen).sum(0), float((w * seen**2).sum())
-    determinant = np.maximum(cc * ll - cl**2, 1e-12 * cc * ll)
-    curve, linear = (ll * cy - cl * ly) / determinant, (cc * ly - cl * cy) / determinant
-    alone_curve, alone_linear = np.maximum(cy / cc, 0), np.maximum(ly / ll, 0)
-    curve_wins = cy**2 / cc >= ly**2 / ll
-    inside = (curve >= 0) & (linear >= 0)
-    curve = np.where(inside, curve, np.where(curve_wins, alone_curve, 0))
-    linear = np.where(inside, linear, np.where(curve_wins, 0, alone_linear))
-    residual = yy - 2 * (curve * cy + linear * ly) + curve**2 * cc + 2 * curve * linear * cl + linear**2 * ll
-    return curve, linear, np.maximum(residual, 0)
+
+    x: Floats
+    log: Floats
+    expected: Floats
+    variance: Floats
+    new: Floats
+    steps: Floats
+    mean: float
 
 
-def _best_start(x: Floats, y: Floats) -> int:
-    """Where the usable history begins: the longest whose fit foretells the newest points about as well as any.
-
-    A surge, or new data, makes old increments misleading; without a change, more history is better.
-    """
-    cut = len(x) - max(2, int(len(x) * HOLDOUT))
-    best, best_error = 0, math.inf
-    for start in (0, len(x) // 3, len(x) // 2, (2 * len(x)) // 3):
-        if cut - start < 4:
-            continue
-        past = slice(start, cut)
-        curve, linear, residual = _amplitudes(x[past], y[past], 1 / np.diff(x[past]))
-        shape = int(residual.argmin())
-        rise = float((_curves(x[-1:]) - _curves(x[cut - 1 : cut]))[0, shape])
-        foretold = curve[shape] * rise + linear[shape] * (x[-1] - x[cut - 1])
-        error = abs(math.log((y[-1] - y[cut - 1] + 1e-9) / (foretold + 1e-9)))
-        if error < 0.6 * best_error - 0.03:
-            best, best_error = start, error
-    return best
+def _rates(x: Floats, y: Floats) -> _Rates:
+    """Of ``y`` categories after ``x``. A bin of k new categories has the Poisson scatter of k."""
+    if len(x) > BINS + 1:
+        kept = np.unique(np.linspace(0, len(x) - 1, BINS + 1).round().astype(int))
+        x, y = x[kept], y[kept]
+    steps, new = np.diff(x), np.diff(y)
+    mean = max(float(new.sum()), 0.5) / float(steps.sum())
+    middle = (x[1:] + x[:-1]) / 2
+    expected = BEND * np.log(middle) + FADE * (middle - 1)
+    log = np.maximum(np.log((new + 0.5) / steps / mean), -PAUSE) - expected
+    return _Rates(middle, log, expected, 1 / (new + 0.5), new, steps, mean)
 
 
 def fit_growth(points: list[GrowthPoint]) -> Growth | None:
@@ -171,54 +187,123 @@ def fit_growth(points: list[GrowthPoint]) -> Growth | None:
         return None
     now = points[-1]
     x = np.array([point.samples for point in points], float) / now.samples
-    y = np.array([point.categories for point in points], float)
-    y = np.maximum.accumulate(y) / max(1, now.categories)
-    start = _best_start(x, y) if len(points) >= 10 else 0
-    x, y = x[start:], y[start:]
-    # the noise of an increment is relative to the rate there: a first fit says what that is
-    steps = np.diff(x)
-    curve, linear, residual = _amplitudes(x, y, 1 / steps)
-    shape = int(residual.argmin())
-    fitted = np.diff(_curves(x)[:, shape] * curve[shape] + linear[shape] * x)
-    scale = np.maximum(fitted, 0.25 * fitted.mean()) + 1e-12
-    block, noise_sd, increment_sd = _scatter(x, np.diff(y), fitted, scale)
-    curve, linear, residual = _amplitudes(x, y, 1 / scale**2)
-    likelihood = -0.5 * (residual - residual.min()) / max(increment_sd, 0.01) ** 2
-    weights = np.exp(likelihood)
+    seen = _rates(x, np.maximum.accumulate([float(point.categories) for point in points]))
+    mixture = _posterior(seen, _model(seen))
+    strengths = _STRENGTHS[mixture.which]
+    # one process with the mixture's mean and covariance foretells what the mixture does, to 1 % of the interval
+    state = mixture.weights @ mixture.state
+    off = mixture.state - state
+    covariance = np.einsum("c,cfg->fg", mixture.weights, mixture.covariance)
+    covariance += np.einsum("c,cf,cg->fg", mixture.weights, off, off)
+    scatter, wander, swing = (float(variance) for variance in mixture.weights @ strengths[:, :3])
+    alike = float((mixture.weights * strengths[:, 2]) @ strengths[:, 3]) / swing if swing > 0 else SWINGS[0][1]
     return Growth(
         now.samples,
         now.categories,
-        weights / weights.sum(),
-        curve * now.categories,
-        linear * now.categories,
-        block,
-        noise_sd,
-        _lately(points),
+        state + np.array([0.0, BEND, FADE, 0.0]),
+        covariance,
+        scatter,
+        wander,
+        swing,
+        alike,
+        width=float(seen.steps.mean()),
+        rate=seen.mean,
+        lately=_lately(points),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """What H strengths say of n rates before they are seen.
+
+    ``covariance`` [H, n, n], of which ``smooth`` [H, n, n] without swing and scatter; ``common`` [H, n, 4] with the
+    state; ``steps`` [n, P]: where the rate was another, for each of P changes.
+    """
+
+    covariance: Floats
+    smooth: Floats
+    common: Floats
+    steps: Floats
+
+
+def _model(seen: _Rates) -> _Model:
+    x, log_x, n, strengths = seen.x, np.log(seen.x), len(seen.x), len(_STRENGTHS)
+    trend = LEVEL_SD**2 + BEND_SD**2 * np.outer(log_x, log_x) + FADE_SD**2 * np.outer(x - 1, x - 1)
+    scatter, wander, swing, alike = (column[:, None, None] for column in _STRENGTHS.T)
+    smooth = trend + wander * np.minimum.outer(-log_x, -log_x)
+    noise = scatter * np.diag(np.clip(seen.steps.mean() / seen.steps, 0.3, 3)) + np.diag(seen.variance)
+    covariance = smooth + swing * np.exp(-np.abs(np.subtract.outer(x, x)) / alike) + noise
+    trended = np.stack([np.full(n, LEVEL_SD**2), BEND_SD**2 * log_x, FADE_SD**2 * (x - 1)], axis=1)
+    swung = swing * np.exp((x[:, None] - 1) / alike)
+    common = np.concatenate([np.broadcast_to(trended, (strengths, n, 3)), swung], axis=2)
+    changes = np.arange(2, n - 1) if n >= STEP_BINS_LEAST else np.arange(0)
+    return _Model(covariance, smooth, common, (np.arange(n)[:, None] < changes).astype(float))
+
+
+@dataclass(frozen=True, slots=True)
+class _Mixture:
+    """The C likely ones of H strengths with 1 + P changes: ``weights`` [C], ``which`` strength [C], ``state`` [C, 4]
+    without what the prior expects, ``covariance`` [C, 4, 4]."""
+
+    weights: Floats
+    which: NDArray[np.int64]
+    state: Floats
+    covariance: Floats
+
+
+def _posterior(seen: _Rates, model: _Model) -> _Mixture:
+    """Of the state, by conditioning on the rates: K^-1 through the Cholesky root R of each strength's covariance.
+
+    A step u of variance s^2 makes it K + s^2 u u^T, whose inverse and determinant follow from those of K (Sherman and
+    Morrison; the matrix determinant lemma): gain = s^2 / (1 + s^2 u^T K^-1 u).
+    """
+    strengths, n = len(model.covariance), len(seen.x)
+    no_step = np.zeros((n, 1))
+    steps = np.hstack([no_step, model.steps])
+    root = np.linalg.cholesky(model.covariance)
+    told = np.concatenate(
+        [*(np.broadcast_to(part, (strengths, *part.shape)) for part in (seen.log[:, None], steps)), model.common],
+        axis=2,
+    )
+    told = np.linalg.solve(root, told)
+    data, stepped, common = told[:, :, 0], told[:, :, 1:-4], told[:, :, -4:]
+    own, shared = (stepped**2).sum(1), np.einsum("hn,hnp->hp", data, stepped)
+    gain = STEP_SD**2 / (1 + STEP_SD**2 * own)
+    gain[:, 0] = 0
+    changes = steps.shape[1] - 1
+    prior = np.log([1 - STEP_CHANCE, *[STEP_CHANCE / max(1, changes)] * changes])
+    alone = -0.5 * (data**2).sum(1) - np.log(np.diagonal(root, axis1=1, axis2=2)).sum(1)
+    evidence = alone[:, None] + prior + 0.5 * gain * shared**2 - 0.5 * np.log1p(STEP_SD**2 * own)
+    likely = np.exp(evidence - evidence.max())
+    which, change = np.nonzero(likely > WEIGHT_LEAST)
+    weights, gain = likely[which, change], gain[which, change]
+    drawn, stepped = gain * shared[which, change], stepped[which, :, change]
+    root, data, common = root[which], data[which], common[which]
+    along = np.einsum("cnf,cn->cf", common, stepped)
+    state = np.einsum("cn,cnf->cf", data, common) - drawn[:, None] * along
+    variance = np.zeros((len(which), 4, 4))
+    variance[:, range(3), range(3)] = LEVEL_SD**2, BEND_SD**2, FADE_SD**2
+    variance[:, 3, 3] = _STRENGTHS[which, 2]
+    variance += gain[:, None, None] * along[:, :, None] * along[:, None, :] - np.swapaxes(common, 1, 2) @ common
+    pull = np.linalg.solve(np.swapaxes(root, 1, 2), (data - drawn[:, None] * stepped)[:, :, None])[:, :, 0]
+    path = np.einsum("cij,cj->ci", model.smooth[which], pull)
+    path += STEP_SD**2 * steps.T[change] * (steps.T[change] * pull).sum(1, keepdims=True)
+    state[:, 0] += _missed(seen, path)
+    return _Mixture(weights / weights.sum(), which, state, variance)
+
+
+def _missed(seen: _Rates, path: Floats) -> Floats:
+    """What the median path [C, n] misses of the sum seen, in log: the mean of scatter and swing is more than their
+    median (Duan's smearing estimate, JASA 1983), weighed against one increment without."""
+    foretold = np.exp(path + seen.expected) * seen.steps
+    one = foretold.mean(1)
+    return np.log((seen.new.sum() / seen.mean + one) / (foretold.sum(1) + one))
 
 
 def _lately(points: list[GrowthPoint]) -> tuple[Floats, Floats]:
     newest = points[-LATELY_POINTS:]
     categories = np.array([point.categories for point in newest], float)
     return np.array([point.samples for point in newest], float), np.maximum.accumulate(categories)
-
-
-def _scatter(x: Floats, seen: Floats, fitted: Floats, scale: Floats) -> tuple[float, float, float]:
-    """Length of a block (share of the samples seen), relative scatter of a block and of one increment.
-
-    Bursts make neighbours alike: the scatter of blocks tells more than that of single increments, and each
-    increment counts for correspondingly less.
-    """
-    single = math.sqrt(float((((seen - fitted) / scale) ** 2).mean()))
-    blocks = min(8, len(seen))
-    edges = np.linspace(0, len(seen), blocks + 1).astype(int)[:-1]
-    total, expected = np.add.reduceat(seen, edges), np.add.reduceat(scale, edges)
-    misses = (total - np.add.reduceat(fitted, edges)) / expected
-    squares, free = float((misses**2).sum()), max(1, blocks - 2)
-    prior = NOISE_PRIOR_COUNT * NOISE_PRIOR_SD**2
-    block_sd = math.sqrt((squares + prior) / (free + NOISE_PRIOR_COUNT))
-    alike = math.sqrt(squares / free * len(seen) / blocks)
-    return float(x[-1] - x[0]) / blocks, block_sd, max(single, alike)
 
 
 def add_point(points: list[GrowthPoint], samples: int, categories: int) -> None:

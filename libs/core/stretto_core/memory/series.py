@@ -5,6 +5,7 @@ What the services know from a job's specification is not known here: what a cate
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,12 +14,28 @@ from typing import Protocol
 import numpy as np
 
 from stretto_core.machine import CoreError
-from stretto_core.memory.forecast import Lead, forecast
+from stretto_core.memory.forecast import SAFETY, Lead, forecast
 from stretto_core.memory.growth import Growth, GrowthPoint, Interval, add_point, fit_growth
-from stretto_core.memory.usage import ServerUsage, fit_row_cost
+from stretto_core.memory.usage import RowCost, ServerUsage
 
 NAME = "ps"
 POINTS_LEAST = 3
+CUSHION = 1.07
+"""times what is expected at the end is recommended where the interval is wide"""
+
+RISK = 0.5
+"""of the way from what is expected to the upper end of its interval: about one job in five ends above"""
+
+MEASURING_LEAST = 0.001
+"""of memory, relative: no series is exact"""
+
+ROW_BYTES, ROW_LOG_SD = 256.0, 1.2
+"""of an embedding with its slots: 64 B to 1 KiB within one sd"""
+
+STEPS = np.linspace(-4, 4, 81)
+"""sd from the least squares"""
+
+GRID = 48
 
 
 class SeriesError(CoreError):
@@ -78,25 +95,43 @@ class Forecaster(Protocol):
 
 
 def growth(problem: SeriesProblem) -> SeriesForecast:
-    """Sub-linear growth of categories times what one costs, averaged over the shapes that growth may have."""
+    """Sub-linear growth of categories times what one costs, both with what is not known of them.
+
+    Running out is told of a capacity below what is recommended, and of one that about one job in five exceeds: an
+    error of the forecast must not cost the job. When is told of the expected course, or, where that just stays below,
+    of one that leads there.
+    """
     last = problem.points[-1]
     grown, server = _seen(problem)
-    cost = fit_row_cost([server], _bytes_per_category(problem.points), 0)
     rate = _samples_per_s(problem.points)
     end = last.samples + problem.samples_left
-    found = forecast({NAME: server}, grown, cost, end, rate, Lead(0.0, 0.0), 2**62)
+    found = forecast({NAME: server}, grown, _row_cost(problem.points), end, rate, Lead(0.0, 0.0), 2**62)
     told = found.servers[0]
+    at_end = Interval(float(told.at_end_low_bytes), float(told.at_end_bytes), float(told.at_end_high_bytes))
+    # a service asks again when it is known better; who asks once is told what will probably do to the end
+    probably = min(CUSHION * at_end.mean, SAFETY * at_end.high)
+    enough = max(found.recommended_bytes if found.reaches_end else 0, probably, last.used_bytes)
     over = next((point for point in problem.points if point.used_bytes >= problem.capacity_bytes), None)
     if over is not None:
         when: tuple[float | None, float | None] = over.time_s, float(over.samples)
-    elif told.oom_at_samples is not None:
-        when = last.time_s + (told.oom_at_samples - last.samples) / rate, float(told.oom_at_samples)
+    elif problem.capacity_bytes < (most := max(enough, at_end.mean + RISK * (at_end.high - at_end.mean))):
+        at = told.oom_at_samples if told.oom_at_samples is not None else _reached(problem, grown, most)
+        when = last.time_s + (at - last.samples) / rate, float(at)
     else:
         when = None, None
-    at_end = Interval(float(told.at_end_low_bytes), float(told.at_end_bytes), float(told.at_end_high_bytes))
-    # a service asks again when it is known better; who asks once is told what will probably do to the end
-    enough = max(found.recommended_bytes, last.used_bytes, at_end.mean)
     return SeriesForecast(at_end, *when, float(enough))
+
+
+def _reached(problem: SeriesProblem, grown: Growth, most: float) -> float:
+    """Samples after which the capacity is reached on the way from the last row to ``most`` at the end.
+
+    The way is the expected one, stretched: memory is taken as linear in the categories there.
+    """
+    last, end = problem.points[-1], problem.points[-1].samples + problem.samples_left
+    share = (problem.capacity_bytes - last.used_bytes) / max(most - last.used_bytes, 1.0)
+    new = share * (grown.at(end).mean - grown.categories)
+    grid = np.linspace(last.samples, end, GRID + 1)
+    return float(np.interp(new, [grown.at(samples).mean - grown.categories for samples in grid], grid))
 
 
 def _seen(problem: SeriesProblem) -> tuple[Growth, ServerUsage]:
@@ -111,14 +146,32 @@ def _seen(problem: SeriesProblem) -> tuple[Growth, ServerUsage]:
     return grown, server
 
 
-def _bytes_per_category(points: Sequence[SeriesPoint]) -> float:
-    """The slope of memory over categories, by least squares; what all memory comes to per category if it falls."""
+def _row_cost(points: Sequence[SeriesPoint]) -> RowCost:
+    """Bytes per category: least squares of memory over categories, and what else is known of it.
+
+    The rest of the process takes no less than nothing, so a category takes no more than all memory comes to by the
+    fewest; and a row of a few numbers to some thousands has a usual size, which counts where the series says little.
+    """
     categories = np.array([point.categories for point in points], dtype=np.float64)
     used = np.array([point.used_bytes for point in points], dtype=np.float64)
+    most = float((used / np.maximum(categories, 1.0)).min())
     centred = categories - categories.mean()
     square = float(centred @ centred)
-    slope = float(centred @ used) / square if square > 0 else 0.0
-    return slope if slope > 0 else float(used[-1]) / max(1.0, float(categories[-1]))
+    if square <= 0:
+        return RowCost(min(ROW_BYTES, most), min(ROW_BYTES, most) / 2)
+    slope = float(centred @ used) / square
+    left = used - used.mean() - slope * centred
+    noise = float(left @ left) / max(1, len(points) - 2) + (MEASURING_LEAST * float(used.mean())) ** 2
+    sd = math.sqrt(noise / square)
+    tried = slope + sd * STEPS
+    inside = (tried > 0) & (tried <= max(most, slope))
+    if not inside.any():  # memory falls while categories come
+        return RowCost(0.0, sd)
+    tried, chance = tried[inside], np.exp(-0.5 * STEPS[inside] ** 2)
+    chance *= np.exp(-0.5 * (np.log(tried / ROW_BYTES) / ROW_LOG_SD) ** 2)
+    chance /= chance.sum()
+    mean = float(chance @ tried)
+    return RowCost(mean, math.sqrt(float(chance @ (tried - mean) ** 2)))
 
 
 def _samples_per_s(points: Sequence[SeriesPoint]) -> float:

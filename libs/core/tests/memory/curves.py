@@ -16,6 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 FAMILIES = ("steady", "bursty", "late-surge", "skewed")
+KINDS = (*FAMILIES, "surge-seen")
+"""the last: a surge within the first third, which a forecast from there can know"""
+
 BUCKETS = 64
 INITIAL_SLOTS, LOAD_MAX = 256, 0.8
 
@@ -80,7 +83,7 @@ def split(buckets: int, servers: int) -> list[range]:
 
 def generate(family: str, seed: int, moments: int = 120) -> Curve:
     """The same curve for the same ``family`` and ``seed``."""
-    rng = np.random.default_rng([seed, FAMILIES.index(family)])
+    rng = np.random.default_rng([seed, KINDS.index(family)])
     samples = np.cumsum(rng.uniform(0.7, 1.3, moments))
     samples *= 10 ** rng.uniform(5, 8) / samples[-1]
     x = samples / samples[-1]
@@ -91,6 +94,8 @@ def generate(family: str, seed: int, moments: int = 120) -> Curve:
         steps *= np.where(phase, rng.uniform(2, 4), rng.uniform(0.2, 0.6))
     if family == "late-surge":
         steps[x > rng.uniform(0.55, 0.8)] *= rng.uniform(2, 4)
+    if family == "surge-seen":
+        steps[x > rng.uniform(0.1, 0.26)] *= rng.uniform(2, 4)
     stops, changes = family != "late-surge" and rng.random() < 0.15, family == "late-surge"
     if stops:
         steps[x > rng.uniform(0.45, 0.75)] *= rng.uniform(0, 0.03)
