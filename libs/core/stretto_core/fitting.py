@@ -34,6 +34,7 @@ NOISE_PRIOR_DOF, NOISE_PRIOR_SD = 4.0, 0.08
 RIDGE_NOISE_SD = 0.07  # what the ridge takes the noise of a measurement for
 REJECTED = 0.05  # of its weight, or less, is left to a measurement that is an outlier
 COMPONENT_WEIGHT = 0.25  # of a component's row beside the row of T, which is what a plan is judged by
+SIMILAR_SHARE_SD = 0.1  # of a term's share of the step between similar jobs
 OVERLAP_EVIDENCE = 3.0  # log likelihood that an overlap has to be ahead of none
 
 
@@ -53,6 +54,8 @@ class _System:
     share: Array  # per row: what it weighs beside the others of its measurement
     scale: Array  # per term: its share of the step time per unit of coefficient, for the prior
     ridge: Array  # per term: prior standard deviation of that share
+    spread: Array  # the same for the intervals, which a term that is not pulled widens too
+    expected: Array  # per term: prior mean of that share
 
 
 def fit(
@@ -61,6 +64,7 @@ def fit(
     *,
     robust: bool = True,
     component_constants: bool = True,
+    similar: FittedModel | None = None,
 ) -> FittedModel:
     """Fit by minimising the squared log error (RMSLE, DLRover-RM §4.3) under non-negative coefficients.
 
@@ -68,19 +72,23 @@ def fit(
     prediction is log T_predicted + J theta - 1, so the target is 1 + log(T / T_predicted). ``robust`` reweights by L1,
     then by Tukey's bisquare, against hung windows. Measured components add rows of their own, relative to the whole
     step; ``component_constants`` gives each of them its beta (leave it off where components exclude their constant).
-    Raises :class:`FitError` without measurements.
+
+    ``similar`` is the model of a job like this one: what few measurements leave open is then as there, in shares of the
+    step, its overlap included. Raises :class:`FitError` without measurements, or for a ``similar`` of another form.
     """
+    if similar is not None and similar.form != form:
+        raise FitError(f"similar has the form {similar.form!r}; give a model of the form {form!r}")
     chosen, components, x = _given(measurements, form, component_constants)
 
     def settled(overlap: float) -> tuple[_System, Array, Array]:
-        system = _assemble(chosen, terms_of(chosen, x, components, overlap), overlap, x, measurements)
+        system = _assemble(chosen, terms_of(chosen, x, components, overlap), overlap, x, measurements, similar)
         theta, weight = _gauss_newton(system, system.weight), system.weight
         if robust and len(measurements) > 4 and _suspicious(system, theta):
             theta, weight = _reweight(system, theta)
         return system, theta, weight
 
-    best = settled(1.0)
-    if chosen.overlaps:
+    best = settled(1.0 if similar is None else similar.overlap)
+    if chosen.overlaps and similar is None:
         best = _overlapping(best, settled)
     return _posterior(chosen, *best, measurements)
 
@@ -102,7 +110,7 @@ def _overlapping(
 def _evidence(system: _System, theta: Array) -> float:
     """Log likelihood with the noise integrated out, of the best coefficients; hung windows count as suspicious ones."""
     _, _, residual = _residuals(system, theta)
-    penalty = RIDGE_NOISE_SD / system.ridge * system.scale * theta
+    penalty = RIDGE_NOISE_SD / system.ridge * (system.scale * theta - system.expected)
     size = np.where(system.is_total, np.minimum(np.abs(residual), SUSPICIOUS), residual)
     loss = float((system.share * system.weight[system.owner] * size**2).sum() + (penalty**2).sum())
     return _evidence_most(system) - _evidence_scale(system) * math.log1p(loss / (NOISE_PRIOR_DOF * NOISE_PRIOR_SD**2))
@@ -155,7 +163,12 @@ class Fitting(Protocol):
 
 
 def _assemble(
-    form: Form, terms: tuple[Term, ...], overlap: float, x: Inputs, measurements: Sequence[Measurement]
+    form: Form,
+    terms: tuple[Term, ...],
+    overlap: float,
+    x: Inputs,
+    measurements: Sequence[Measurement],
+    similar: FittedModel | None = None,
 ) -> _System:
     design = design_of(terms, x)
     step_time = np.array([row.step_time_s for row in measurements])
@@ -169,8 +182,10 @@ def _assemble(
             owner.append(np.array(having))
     doubled = design_of(terms, replace(x, workers=2 * x.workers))  # log w is 0 where only w = 1 was measured
     scale = np.where(design.any(axis=0), design, doubled) / step_time[:, None]
-    prior = np.full(len(terms), form.share_prior)
-    prior[0] = 10.0
+    scale = np.maximum(scale.mean(axis=0), 1e-30)
+    prior = np.full(len(terms), form.share_prior if similar is None else SIMILAR_SHARE_SD)
+    if similar is None:
+        prior[0] = 10.0
     stacked = np.concatenate(rows)
     return _System(
         terms=terms,
@@ -182,9 +197,17 @@ def _assemble(
         is_total=np.arange(len(stacked)) < len(measurements),
         share=np.where(np.arange(len(stacked)) < len(measurements), 1.0, COMPONENT_WEIGHT),
         weight=np.array([row.weight for row in measurements]),
-        scale=np.maximum(scale.mean(axis=0), 1e-30),
-        ridge=np.where(np.arange(len(terms)) > 0, prior if form.ridge else 1e4, 1e4),
+        scale=scale,
+        ridge=prior if similar is not None else np.where((np.arange(len(terms)) > 0) & form.ridge, prior, 1e4),
+        spread=prior,
+        expected=np.zeros(len(terms)) if similar is None else _shares(similar, terms, scale, x, step_time),
     )
+
+
+def _shares(similar: FittedModel, terms: Sequence[Term], scale: Array, x: Inputs, step_time_s: Array) -> Array:
+    """Of the terms in a step of the similar job, as slow as this one in the median."""
+    slower = float(np.median(step_time_s / similar.step_time_s(x)))
+    return np.array([similar.coefficients.get(term.name, 0.0) for term in terms]) * slower * scale
 
 
 def _residuals(system: _System, theta: Array) -> tuple[Array, Array, Array]:
@@ -200,7 +223,7 @@ def _residuals(system: _System, theta: Array) -> tuple[Array, Array, Array]:
 
 def _objective(system: _System, theta: Array, weight: Array) -> float:
     _, _, residual = _residuals(system, theta)
-    penalty = RIDGE_NOISE_SD / system.ridge * system.scale * theta
+    penalty = RIDGE_NOISE_SD / system.ridge * (system.scale * theta - system.expected)
     return float((system.share * weight[system.owner] * residual**2).sum() + (penalty**2).sum())
 
 
@@ -211,7 +234,9 @@ def _gauss_newton(system: _System, weight: Array, theta: Array | None = None, ro
     if theta is None:  # start from errors relative to the measured T
         relative = system.rows / system.observed[system.is_total][system.owner][:, None] / system.scale
         target = system.observed / system.observed[system.is_total][system.owner]
-        solution = _nnls(np.vstack([root * relative, ridge]), np.concatenate([root[:, 0] * target, ridge[0] * 0]))
+        solution = _nnls(
+            np.vstack([root * relative, ridge]), np.concatenate([root[:, 0] * target, ridge @ system.expected])
+        )
         theta = solution / system.scale
         if system.overlap > 1:  # a path that starts at 0 would stay there
             theta = 0.8 * theta + 0.2 / len(theta) / system.scale
@@ -220,7 +245,7 @@ def _gauss_newton(system: _System, weight: Array, theta: Array | None = None, ro
         _, jacobian, residual = _residuals(system, theta)
         target = jacobian @ theta + residual  # equals 1 + log(T / predicted) on the rows of T
         matrix = np.vstack([root * jacobian / system.scale, ridge])
-        step = _nnls(matrix, np.concatenate([root[:, 0] * target, ridge[0] * 0])) / system.scale
+        step = _nnls(matrix, np.concatenate([root[:, 0] * target, ridge @ system.expected])) / system.scale
         fraction, value = 1.0, math.inf
         while fraction > 1e-3:  # a convex combination stays non-negative
             value = _objective(system, theta + fraction * (step - theta), weight)
@@ -279,10 +304,8 @@ def _posterior(
     believed = np.where(weight > REJECTED * system.weight, system.weight, 0.0)
     dof = NOISE_PRIOR_DOF + float(believed.sum())
     variance = (NOISE_PRIOR_DOF * NOISE_PRIOR_SD**2 + float((believed * totals**2).sum())) / dof
-    prior = np.full(len(terms), form.share_prior)
-    prior[0] = 10.0
     scaled = np.sqrt(system.share * weight[system.owner])[:, None] * jacobian / system.scale
-    precision = scaled.T @ scaled + np.diag(variance / prior**2)
+    precision = scaled.T @ scaled + np.diag(variance / system.spread**2)
     covariance = np.linalg.inv(precision) / np.outer(system.scale, system.scale)
     return FittedModel(
         form=form.name,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stretto_core.fitting import fit
-from stretto_core.throughput import OPTIMUS, Configuration, Inputs, Measurement, combined
+from stretto_core.throughput import OPTIMUS, Configuration, FitError, Inputs, Measurement, combined
 
 
 def configurations(random: np.random.Generator, count: int) -> list[Configuration]:
@@ -26,7 +26,7 @@ def measured(rows: list[Configuration], times: np.ndarray) -> list[Measurement]:
     return [Measurement(row, float(time)) for row, time in zip(rows, times, strict=True)]
 
 
-@given(st.lists(st.floats(0, 1e3), min_size=1, max_size=4), st.floats(1, 32))
+@given(st.lists(st.just(0.0) | st.floats(1e-9, 1e3), min_size=1, max_size=4), st.floats(1, 32))
 def test_paths_take_no_less_than_the_slowest_and_no_more_than_their_sum(parts: list[float], overlap: float) -> None:
     total = float(combined(np.array(parts)[:, None], overlap)[0])
     assert max(parts) * (1 - 1e-12) <= total <= sum(parts) * (1 + 1e-9)
@@ -100,3 +100,33 @@ def test_optimus_form_tells_what_it_cannot_know() -> None:
     model = fit(measured(rows, truth), OPTIMUS.name)
     assert model.rmsle < 1e-6
     assert set(model.unidentified) == {"theta0", "theta1"}, "the batch never varied"
+
+
+def test_a_similar_job_tells_what_few_measurements_leave_open() -> None:
+    """Two readings, at one count of workers: how it scales is known only from the other job, twice as fast."""
+    random = np.random.default_rng(4)
+    rows, held_out = configurations(random, 20), configurations(random, 60)
+    similar = fit(measured(rows, combined(paths(rows), 1.0)))
+    few = [Configuration(4, p, 2.0, 1.0, 512) for p in (1, 4)]
+    truth = 2 * combined(paths(held_out), 1.0)
+    own = fit(measured(few, 2 * combined(paths(few), 1.0)))
+    both = fit(measured(few, 2 * combined(paths(few), 1.0)), similar=similar)
+    x = Inputs.of(held_out)
+    alone, helped = (float(np.abs(model.step_time_s(x) / truth - 1).mean()) for model in (own, both))
+    assert helped < 0.05 < alone
+    assert np.mean(both.log_sd(x)) < np.mean(own.log_sd(x))
+
+
+def test_enough_measurements_overrule_a_similar_job() -> None:
+    random = np.random.default_rng(5)
+    rows, held_out = configurations(random, 30), configurations(random, 60)
+    unlike = fit([Measurement(row, 0.1 * row.workers) for row in rows])
+    model = fit(measured(rows, combined(paths(rows), 1.0)), similar=unlike)
+    error = np.abs(model.step_time_s(Inputs.of(held_out)) / combined(paths(held_out), 1.0) - 1)
+    assert error.mean() < 0.05
+
+
+def test_a_similar_job_of_another_form_is_refused() -> None:
+    rows = measured([Configuration(1, 1, 1.0, 1.0, 64)], np.array([0.1]))
+    with pytest.raises(FitError, match="similar has the form 'paper'"):
+        fit(rows, similar=fit(rows, "paper"))
