@@ -28,7 +28,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from stretto_core.memory.series import SeriesForecast, SeriesPoint, SeriesProblem, growth
+from stretto_core.memory.series import Forecaster, SeriesForecast, SeriesPoint, SeriesProblem, growth, linear
+
+from tests.bench.claims import Claim, at_least, at_most
 
 CURVES = Path(__file__).parents[2] / "libs" / "core" / "tests" / "memory"
 DATA = Path(__file__).parents[3] / "shared" / "data" / "ctr"
@@ -42,6 +44,15 @@ ROOM = 1.2
 ID_BYTES = 256
 WARNED_SAMPLES = 0.05
 """of the job: so long before memory runs out it has to be told"""
+AT_END, REAL = "memory at the end, median error", "real ids"
+CLAIMS = (
+    Claim("DLRover-RM §5.3", "new categories are proportional to the samples", "assumed",
+          "ids grow sub-linearly: the error beside that of a straight line on the same series",
+          at_least(1.0), f"{REAL}: {AT_END}"),
+    Claim("DLRover-RM §5.3", "running out is estimated before the job's end", "no figure",
+          "from the first third of series whose law goes on; a later surge is told when it is there",
+          at_most(1.0), "steady: out of memory not foretold"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -54,10 +65,10 @@ class Series:
     samples_end: int
     end_bytes: float
 
-    def until(self, row: int, capacity_bytes: float) -> SeriesForecast:
+    def until(self, row: int, capacity_bytes: float, algorithm: Forecaster = growth) -> SeriesForecast:
         """The forecast from the first ``row`` rows."""
         seen = self.points[:row]
-        return growth(SeriesProblem(seen, int(capacity_bytes), self.samples_end - seen[-1].samples))
+        return algorithm(SeriesProblem(seen, int(capacity_bytes), self.samples_end - seen[-1].samples))
 
     @property
     def now_bytes(self) -> float:
@@ -75,7 +86,7 @@ def run() -> list[dict[str, Any]]:
     took_ms = 1000 * (time.process_time() - begun) / asked
     rows.append(row("forecast from a series", took_ms, "CPU ms", None, "two in three of it without drawing the series"))
     rows.append(_asked_again(generated(SURPRISE)))
-    return rows + (_judged("real ids", real(), bars=True) if DATA.exists() else [_absent()])
+    return rows + (_judged(REAL, real(), bars=True) if DATA.exists() else [_absent()])
 
 
 def generated(kind: str) -> list[Series]:
@@ -162,11 +173,12 @@ def _distinct(keys: list[tuple[str, ...]]) -> NDArray[np.int64]:
 
 def _judged(kind: str, series: list[Series], *, bars: bool) -> list[dict[str, Any]]:
     rng = np.random.default_rng(17)
-    errors, outside, missed, over, false = (list[float]() for _ in range(5))
+    errors, of_a_line, outside, missed, over, false = (list[float]() for _ in range(6))
     for one in series:
         capacity = one.now_bytes + rng.uniform(0.1, 0.9) * (one.end_bytes - one.now_bytes)
         found = one.until(one.third, capacity)
         errors.append(abs(found.at_end.mean / one.end_bytes - 1))
+        of_a_line.append(abs(one.until(one.third, capacity, linear).at_end.mean / one.end_bytes - 1))
         outside.append(not found.at_end.low <= one.end_bytes <= found.at_end.high)
         over.append(found.recommended_bytes / one.end_bytes - 1)
         if one.end_bytes >= GROWING * one.now_bytes:
@@ -203,7 +215,7 @@ def _asked_again(series: list[Series]) -> dict[str, Any]:
 
 
 def _absent() -> dict[str, Any]:
-    return row("real ids", float("nan"), "", None, f"skipped: no public data at {DATA.parent.name}/{DATA.name}")
+    return row(REAL, float("nan"), "", None, f"skipped: no public data at {DATA.parent.name}/{DATA.name}")
 
 
 def row(name: str, value: float, unit: str, bar: float | None, note: str) -> dict[str, Any]:

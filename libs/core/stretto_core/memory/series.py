@@ -122,6 +122,26 @@ def growth(problem: SeriesProblem) -> SeriesForecast:
     return SeriesForecast(at_end, *when, float(enough))
 
 
+def linear(problem: SeriesProblem) -> SeriesForecast:
+    """As published (DLRover-RM section 5.3): new categories are proportional to the samples, memory to the categories.
+
+    For comparison. It knows no error: the interval is the forecast, and so is what is recommended.
+    """
+    grown, server = _seen(problem)
+    last, samples, categories = problem.points[-1], *grown.lately
+    slope = float(categories[-1] - categories[0]) / float(samples[-1] - samples[0]) * _row_cost(problem.points).bytes
+    at_end = server.used_bytes + slope * problem.samples_left
+    over = next((point for point in problem.points if point.used_bytes >= problem.capacity_bytes), None)
+    if over is not None:
+        when: tuple[float | None, float | None] = over.time_s, float(over.samples)
+    elif at_end >= problem.capacity_bytes and slope > 0:
+        left = (problem.capacity_bytes - server.used_bytes) / slope
+        when = last.time_s + left / _samples_per_s(problem.points), last.samples + left
+    else:
+        when = None, None
+    return SeriesForecast(Interval(at_end, at_end, at_end), *when, at_end)
+
+
 def _reached(problem: SeriesProblem, grown: Growth, most: float) -> float:
     """Samples after which the capacity is reached on the way from the last row to ``most`` at the end.
 

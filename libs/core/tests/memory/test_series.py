@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from curves import Curve, generate
-from stretto_core.memory.series import SeriesError, SeriesForecast, SeriesPoint, SeriesProblem, growth
+from stretto_core.memory.series import SeriesError, SeriesForecast, SeriesPoint, SeriesProblem, growth, linear
 
 
 def first_third(curve: Curve, capacity_share: float = 0.5) -> tuple[SeriesForecast, float, float]:
@@ -86,3 +86,18 @@ def test_a_series_that_went_back_to_a_checkpoint_goes_on_from_there() -> None:
 def test_what_cannot_be_forecast_is_refused_by_name(rows: list[tuple[float, int]], said: str) -> None:
     with pytest.raises(SeriesError, match=said):
         SeriesProblem(tuple(SeriesPoint(t, n, n, n) for t, n in rows), 1, 1)
+
+
+def test_the_published_forecast_is_a_straight_line() -> None:
+    """5,000 categories of 400 B each 1,000 samples: 2 MB; of Heaps' law it foretells too much."""
+    points = tuple(SeriesPoint(float(k), 1000 * k, 5000 * k, 10**9 + 2 * 10**6 * k) for k in range(1, 21))
+    found = linear(SeriesProblem(points, 10**9 + 60 * 10**6, 80_000))
+    assert found.at_end.mean == pytest.approx(1.2e9, rel=1e-3)
+    assert found.oom_at_samples == pytest.approx(30_000, rel=0.01)
+    assert found.oom_at_s == pytest.approx(30, rel=0.01)
+    assert linear(SeriesProblem(points, 2 * 10**9, 80_000)).oom_at_s is None
+    assert linear(SeriesProblem(points, 10**9, 80_000)).oom_at_samples == 1000
+    heaps = tuple(SeriesPoint(float(k), 1000 * k, int(1e6 * k**0.5), int(5e8 + 2e8 * k**0.5)) for k in range(1, 31))
+    problem, end = SeriesProblem(heaps, 10**10, 60_000), 5e8 + 2e8 * 90**0.5
+    assert linear(problem).at_end.mean > 1.1 * end
+    assert growth(problem).at_end.mean == pytest.approx(end, rel=0.03)
