@@ -82,9 +82,10 @@ class Awaited(NamedTuple):
 class Bus:
     """A connection under one user, with an inbox of its own below ``_INBOX.<user>``."""
 
-    def __init__(self, connection: Connection, inbox: str) -> None:
+    def __init__(self, connection: Connection, user: str | None, inbox: str) -> None:
         self.connection = connection
         self.inbox = inbox
+        self._user = user
         self.reconnects = 0
         self.last_error = ""
         self.on_reconnect: list[Callable[[], None]] = []
@@ -99,6 +100,8 @@ class Bus:
         self._unheard_s: tuple[float, float] | None = None
         """when the first and the last request were sent that JetStream did not do, if it has done none since"""
         self._moving: asyncio.Task[None] | None = None
+        self._refused = asyncio.Event()
+        """the server does not know our credentials"""
 
     @classmethod
     async def connect(
@@ -109,47 +112,20 @@ class Bus:
         Raises:
             BusFault: the server refused the credentials.
         """
-        connection = Connection()
-        inbox = f"_INBOX.{user or name}.{uuid.uuid4().hex[:12]}"
-        bus = cls(connection, inbox)
+        bus = cls(Connection(), user, f"_INBOX.{user or name}.{uuid.uuid4().hex[:12]}")
         servers = url.split(",")
         secret = password.get_secret_value() if isinstance(password, SecretStr) else password
-
-        denied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        async def failed(error: Exception) -> None:
-            text = f"{type(error).__name__}: {error}"
-            if violation := DENIED.search(text):
-                bus._deny(violation[1], f"{user!r} may not publish to {violation[1]}")
-            if "authorization violation" in text.lower() and not denied.done():
-                denied.set_result(None)
-            if text != bus.last_error:
-                log.warning("bus error", error=text)
-            bus.last_error = text
-
-        async def interrupted() -> None:
-            connection.interrupt()
-
-        async def reconnected() -> None:
-            bus.reconnects += 1
-            bus.last_error = ""
-            bus._unheard_s = None
-            log.info("reconnected", count=bus.reconnects)
-            bus._fail_all(BusFault("the connection to the server broke before it answered"))
-            connection.interrupted = False
-            for callback in list(bus.on_reconnect):
-                callback()
-
+        refused = asyncio.create_task(bus._refused.wait())
         connecting = asyncio.ensure_future(
-            connection.connect(
+            bus.connection.connect(
                 servers=random.sample(servers, len(servers)),
                 dont_randomize=True,  # of ours, so that ``move`` can choose
                 user=user if secret else None,
                 password=secret if secret else None,
                 name=name,
-                error_cb=failed,
-                disconnected_cb=interrupted,
-                reconnected_cb=reconnected,
+                error_cb=bus._failed,
+                disconnected_cb=bus._interrupted,
+                reconnected_cb=bus._reconnected,
                 max_reconnect_attempts=-1,
                 reconnect_time_wait=0.2,  # type: ignore[arg-type] - seconds; a fraction is as good as an integer
                 connect_timeout=2,
@@ -159,7 +135,7 @@ class Bus:
             )
         )
         try:
-            await asyncio.wait([connecting, denied], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([connecting, refused], return_when=asyncio.FIRST_COMPLETED)
             if not connecting.done():  # it would try for ever
                 raise BusFault(f"{url} refuses the credentials of {user!r}; check STRETTO_NATS_USER and _PASSWORD")
             connecting.result()
@@ -167,9 +143,33 @@ class Bus:
             raise BusFault(f"cannot connect to {url} as {user!r}: {error}; check STRETTO_NATS_*") from error
         finally:
             connecting.cancel()
-        await bus.subscribe(f"{inbox}.to.*", bus._answered)
+            refused.cancel()
+        await bus.subscribe(f"{bus.inbox}.to.*", bus._answered)
         bus._sweeper = bus._loop.call_later(SWEEP_S, bus._sweep)
         return bus
+
+    async def _failed(self, error: Exception) -> None:
+        text = f"{type(error).__name__}: {error}"
+        if violation := DENIED.search(text):
+            self._deny(violation[1], f"{self._user!r} may not publish to {violation[1]}")
+        if "authorization violation" in text.lower():
+            self._refused.set()
+        if text != self.last_error:
+            log.warning("bus error", error=text)
+        self.last_error = text
+
+    async def _interrupted(self) -> None:
+        self.connection.interrupt()
+
+    async def _reconnected(self) -> None:
+        self.reconnects += 1
+        self.last_error = ""
+        self._unheard_s = None
+        log.info("reconnected", count=self.reconnects)
+        self._fail_all(BusFault("the connection to the server broke before it answered"))
+        self.connection.interrupted = False
+        for callback in list(self.on_reconnect):
+            callback()
 
     @property
     def connected(self) -> bool:
@@ -204,11 +204,11 @@ class Bus:
         except nats.errors.Error as error:
             raise BusFault(f"cannot flush: {error or type(error).__name__}") from error
 
-    async def send(self, subject: str, data: bytes, headers: Sent = None) -> None:
+    async def send(self, subject: str, data: bytes, headers: Sent = None, reply: str = "") -> None:
         """Publish without acknowledgement (replies, flow control)."""
         if self.connection.crowded:
             await self.connection.room()
-        self._publish(subject, data, headers)
+        self._publish(subject, data, headers, reply)
 
     def tell(self, subject: str, data: bytes, headers: Sent = None) -> None:
         """As ``send``, but dropped where too much waits already. Raises BusFault."""

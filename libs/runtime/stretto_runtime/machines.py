@@ -218,8 +218,8 @@ class Machines:
                 machine.changed.update({*document.parts, *getattr(machine.state, parted)})
             return machine
         if document.parted != parted:
-            raise Refusal(f"{whose}, but what is saved in parts is {document.parted!r} there, {parted!r} here; raise the "
-                          "version, and give the machine migrate(state, from_version)")  # fmt: skip
+            raise Refusal(f"{whose}, but what is saved in parts is {document.parted!r} there, {parted!r} here; raise "
+                          "the version, and give the machine migrate(state, from_version)")  # fmt: skip
         state = _read(self._adapter(key), document.state, whose, {parted} if parted else None)
         for name, part in document.parts.items():
             entry = _read(self._part_adapter(key, parted), unpack(part), f"{whose}, in {parted}.{name}")

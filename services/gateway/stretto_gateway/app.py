@@ -176,6 +176,7 @@ def exposition(gateway: Gateway) -> str:
 def _api(gateway: Gateway) -> APIRouter:
     router = APIRouter(prefix="/api/v1", dependencies=[Depends(_guard(gateway))], responses=ERRORS)
     _add_jobs(router, gateway)
+    _add_demands(router, gateway)
     _add_events(router, gateway)
 
     @router.get("/status", tags=["about"])
@@ -241,6 +242,10 @@ def _add_jobs(router: APIRouter, gateway: Gateway) -> None:
     async def decisions(job: JobName) -> Response:
         """Every decision: what it rests on, what it was predicted to bring, and what it brought."""
         return _json(_DECISIONS, gateway.view(job).decisions)
+
+
+def _add_demands(router: APIRouter, gateway: Gateway) -> None:
+    """What is asked of a job: to end, to change, to prove its books."""
 
     @router.delete("/jobs/{job}", tags=["jobs"], status_code=202, response_model=JobSummary)
     async def cancel(
