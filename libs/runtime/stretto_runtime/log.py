@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -31,6 +32,8 @@ QUEUE_MESSAGES = 4096
 again after the last message that was taken in once a quarter is left. Of large messages the server's flow control
 sends at most 32 MiB ahead."""
 SILENCE_S = 15.0
+ASKED_S = 30.0
+HEARTBEAT, EXPIRED = "100", "408"
 
 NO_HEADERS = Headers()
 
@@ -69,6 +72,8 @@ class Tail:
     """
 
     most_waiting = QUEUE_MESSAGES
+    asks = False
+    """for as much as there is room for, instead of being sent all there is: worth a request where much is far behind"""
 
     def __init__(self, bus: Bus, stream: str, filters: Sequence[str], start: int = 1, **options: Any) -> None:
         self._bus = bus
@@ -88,6 +93,9 @@ class Tail:
         self._closed = False
         self._paused = False
         self._drained = asyncio.Event()
+        self._inbox = ""
+        self._asked = 0
+        """messages that are asked for and have not come"""
         self.pauses = 0
         """how often the reader was too slow"""
         self._heartbeat_s = CLUSTER_HEARTBEAT_S if bus.clustered else HEARTBEAT_S
@@ -142,7 +150,19 @@ class Tail:
                 taken.append(item)
         if self._paused and len(queue) <= self.most_waiting // 4:
             self._drained.set()
+        if self.asks and self._consumer:
+            with contextlib.suppress(BusFault):  # the reconnect opens it anew
+                await self._ask()
         return taken
+
+    async def _ask(self) -> None:
+        """For the next, once there is room for half of what may wait."""
+        room = self.most_waiting - len(self._queue) - self._asked
+        if room >= self.most_waiting // 2:
+            self._asked += room
+            wanted = {"batch": room, "expires": int(ASKED_S * 1e9), "idle_heartbeat": int(self._heartbeat_s * 1e9)}
+            subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._consumer}"
+            await self._bus.send(subject, json.dumps(wanted).encode(), reply=self._inbox)
 
     async def batch(self, limit: int = BATCH) -> list[Stored]:
         """Wait for at least one message."""
@@ -177,21 +197,22 @@ class Tail:
         self._consumer = consumer
         self._expected = 1
         self._heard_s = asyncio.get_running_loop().time()
-        inbox = f"{bus.inbox}.tail.{consumer}"
+        self._inbox = f"{bus.inbox}.tail.{consumer}"
+        self._asked = self.most_waiting  # nobody is to ask for more before it is there
 
         def arrived(msg: Msg) -> None:  # carries the stored subject: only the closure knows whose it is
             if self._consumer == consumer and not self._paused:
                 self._arrived(msg)
 
-        self._subscription = await bus.subscribe(inbox, arrived)
+        self._subscription = await bus.subscribe(self._inbox, arrived)
+        heartbeat_ns = int(self._heartbeat_s * 1e9)
+        pushed = {"deliver_subject": self._inbox, "flow_control": True, "idle_heartbeat": heartbeat_ns}
         config: dict[str, Any] = {
             "name": consumer,
-            "deliver_subject": inbox,
+            **({} if self.asks else pushed),
             "ack_policy": "none",
             "max_deliver": 1,
             "filter_subjects": self._filters,
-            "flow_control": True,
-            "idle_heartbeat": int(self._heartbeat_s * 1e9),
             "inactive_threshold": int(30e9),
             "mem_storage": True,
             "num_replicas": 1,
@@ -206,6 +227,9 @@ class Tail:
         if self._first:
             self.backlog = int(answer.get("num_pending", 0)) + delivered
         self._first = False
+        if self.asks:
+            self._asked = 0
+            await self._ask()
 
     def _arrived(self, msg: Msg) -> None:
         self._heard = True
@@ -220,18 +244,27 @@ class Tail:
             self._reopen()
             return
         self._expected += 1
+        self._asked -= 1
         seq = int(tokens[5])
         self._next = seq + 1
         self.pending = int(tokens[8])
         self._queue.append(Stored(seq, int(tokens[7]) / 1e9, msg.subject, msg.headers or NO_HEADERS, msg.data))
         self._wake.set()
-        if len(self._queue) >= self.most_waiting:
+        if len(self._queue) >= self.most_waiting and not self.asks:
             self._pause()
 
     def _control(self, msg: Msg, headers: Mapping[str, str]) -> None:
         if msg.reply:  # flow control: answer once everything before it has been handled
             self._queue.append(msg.reply)
             self._wake.set()
+            return
+        status = headers.get("Status", "")
+        if self.asks and status != HEARTBEAT:
+            if status == EXPIRED:
+                self._asked -= int(headers.get("Nats-Pending-Messages", self._asked))
+                self._wake.set()
+            else:  # the consumer is gone
+                self._reopen()
             return
         stalled = headers.get("Nats-Consumer-Stalled")
         if stalled:
@@ -245,6 +278,8 @@ class Tail:
     def _watch(self, now: float) -> None:
         if self._heard:
             self._heard, self._heard_s = False, now
+        if self.asks and not self._asked:
+            self._heard_s = now  # nothing is to come
         if now - self._heard_s > 3 * self._heartbeat_s and self._bus.connected:
             self._heard_s = now
             self._reopen()

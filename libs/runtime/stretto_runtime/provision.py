@@ -127,7 +127,7 @@ def permissions(user: str) -> dict[str, Any]:
     own = [f"evt.v1.{user}.>", f"journal.{user}.*", f"fence.{user}.*", "dlq.>", f"{STATE_PREFIX}*.{user}.>"]
     reading = [
         f"$JS.API.CONSUMER.{verb}.{stream}.>"
-        for verb in ("CREATE", "DELETE")
+        for verb in ("CREATE", "DELETE", "MSG.NEXT")
         for stream in (STREAM, STATE, DEAD_LETTERS)
     ]
     reading.append(f"$JS.API.STREAM.INFO.{STREAM}")

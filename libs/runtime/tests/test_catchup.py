@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from runtime_counting import add
-from stretto_runtime import Client, catchup
+from runtime_live import connect
+from stretto_runtime import Client, EmbeddedServer, catchup, log
 from stretto_runtime.bus import EVENTS
-from stretto_runtime.catchup import LongTail, open_tail
+from stretto_runtime.catchup import LaneTail, LongTail, open_tail
 from stretto_runtime.log import Stored, Tail
 from stretto_wire.registry import encode, subject_of
 
@@ -83,6 +84,47 @@ async def test_a_filter_whose_messages_expire_holds_nobody_up(client: Client, mo
     assert await taken(long, plain.backlog) == await taken(plain, plain.backlog)
     await long.close()
     await plain.close()
+
+
+async def test_a_lane_is_sent_no_more_than_it_has_room_for(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was pushed beyond that was thrown away, and sent again: most of a backlog twice."""
+    monkeypatch.setattr(catchup, "FAR_BEHIND", 100)
+    monkeypatch.setattr(LaneTail, "most_waiting", 64)
+    await store(client, 2000, seed=6)
+    long = await open_tail(client.bus, EVENTS, FILTERS, 1)
+    assert isinstance(long, LongTail)
+    tails = [lane._tail for lane in long._lanes]
+    begun = [tail._consumer for tail in tails]
+    for count in (0, 200, 900):
+        await taken(long, count)
+        await asyncio.sleep(0.2)  # a server that pushes has sent everything by now
+        for lane, tail in zip(long._lanes, tails, strict=True):
+            told = await client.bus.ask(f"CONSUMER.INFO.{EVENTS}.{tail._consumer}")
+            arrived = int(told["delivered"]["consumer_seq"])
+            assert arrived == tail._expected - 1
+            assert len(tail._queue) + tail._asked <= 64
+            assert len(lane.waiting) <= 64
+    assert [tail._consumer for tail in tails] == begun
+    await long.close()
+
+
+async def test_who_asks_for_what_comes_late_asks_again_and_misses_nothing(
+    server: EmbeddedServer, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "ASKED_S", 0.2)
+    monkeypatch.setattr(log, "HEARTBEAT_S", 0.1)  # at most half of that
+    monkeypatch.setattr(LaneTail, "most_waiting", 16)
+    service = await connect(server, "dispatcher")  # which may ask, too
+    tail = await LaneTail.open(service.bus, EVENTS, ["journal.dispatcher.3"])
+    reading = asyncio.create_task(taken(tail, 60))
+    await asyncio.sleep(0.5)  # what was asked for has expired
+    for n in range(60):
+        await (await client.bus.post("journal.dispatcher.3", b"%d" % n))
+        if n == 30:
+            tail._reopen()  # as after a reconnect
+    assert [stored.data for stored in await reading] == [b"%d" % n for n in range(60)]
+    await tail.close()
+    await service.close()
 
 
 class Present:
