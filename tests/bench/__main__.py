@@ -28,7 +28,7 @@ MODULES = (
     *("idle", "runtime", "dispatcher", "peer", "intake", "deciding", "takeover"),
     *("candidates", "selection", "allocation", "placement"),
     *("fits", "exploration"),
-    *("trainer", "checkpoint", "worker_loss", "memory", "memory_limits", "forecasts"),
+    *("trainer", "checkpoint", "worker_loss", "memory", "memory_limits", "forecasts", "stragglers"),
 )
 RESULTS = Path(__file__).parents[2] / "bench-results" / "bench.json"
 
