@@ -32,6 +32,7 @@ SUSPICIOUS = 0.2  # log error that no ordinary window has
 OUTLYING = 4.0  # times the usual log error
 NOISE_PRIOR_DOF, NOISE_PRIOR_SD = 4.0, 0.08
 RIDGE_NOISE_SD = 0.07  # what the ridge takes the noise of a measurement for
+FINE, COARSE = 1e-12, 1e-6  # decrease of the objective at which the search ends; where paths overlap it is slow
 REJECTED = 0.05  # of its weight, or less, is left to a measurement that is an outlier
 COMPONENT_WEIGHT = 0.25  # of a component's row beside the row of T, which is what a plan is judged by
 SIMILAR_SHARE_SD = 0.1  # of a term's share of the step between similar jobs
@@ -255,7 +256,7 @@ def _gauss_newton(system: _System, weight: Array, theta: Array | None = None, ro
         if value > best:
             break
         theta = theta + fraction * (step - theta)
-        if best - value <= 1e-12 * (1 + best):
+        if best - value <= (FINE if system.overlap == 1 else COARSE) * (1 + best):
             break
         best = value
     return theta
