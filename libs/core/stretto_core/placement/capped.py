@@ -112,15 +112,39 @@ def _priced(weight: Floats, units: Floats, caps: Caps, enough: float, found: Wit
     return best
 
 
+class _Settled:
+    """Weights and used units of the beginnings that were gone on from, at one number of layers and last type."""
+
+    def __init__(self, columns: int) -> None:
+        self.rows = np.empty((8, columns))
+        self.count = 0
+
+    def beats(self, spent: float, used: Floats) -> bool:
+        """Whether one of them is as good in everything; if not, this one is kept."""
+        label = np.concatenate([[spent], used])
+        if bool((self.rows[: self.count] <= label).all(axis=1).any()):
+            return True
+        if self.count == len(self.rows):
+            self.rows = np.concatenate([self.rows, np.empty_like(self.rows)])
+        self.rows[self.count] = label
+        self.count += 1
+        return False
+
+
 def _searched(
     weight: Floats, units: Floats, caps: Caps, enough: float, priced: _Priced, found: Within, steps: int
 ) -> Within:
-    """Best-first over beginnings, which are (layers placed, last type, weight so far, units used, stages)."""
+    """Best-first over beginnings, which are (layers placed, last type, weight so far, units used, stages).
+
+    One that weighs no less and uses no less of any limit than another of the same layers and last type leads nowhere
+    better.
+    """
     layers, _, kinds = weight.shape
     column = np.full(kinds, -1)
     column[caps.types] = np.arange(len(caps.types))
     worth = float(priced.prices @ caps.limits)
     serial = count()
+    settled = dict[tuple[int, int], _Settled]()
     waiting: list[tuple[float, int, int, int, float, float, Floats, tuple[int, ...]]] = [
         (priced.bound, next(serial), 0, -1, 0.0, 0.0, np.zeros(len(caps.types)), ())
     ]
@@ -133,6 +157,9 @@ def _searched(
             found.assignment = list(assignment)
             found.met.append(assignment)
             return found
+        at_node = settled.setdefault((first, before), _Settled(len(used) + 1))
+        if at_node.beats(spent, used):
+            continue
         after = priced.weight[first, first:] + reduced
         least = after + priced.path.rest[first + 1 :] - worth
         if before >= 0:

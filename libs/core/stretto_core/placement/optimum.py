@@ -21,10 +21,10 @@ from stretto_core.placement.paths import cheapest_path
 from stretto_core.placement.problem import Floats, Placement, PlacementProblem
 from stretto_core.placement.provisioning import LOOKS, PRECISION, Run, halves, provision
 
-STEPS = 100_000
+STEPS = 150_000
 """of search in all, each a beginning that is kept; then what was found is given with its gap"""
 
-GLANCE, NARROW = 2_000, 1.02
+GLANCE, NARROW = 200, 1.02
 """steps of search in an interval whose ends are further apart than this ratio: it is cheaper to cut it first"""
 
 
