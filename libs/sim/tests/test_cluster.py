@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from naive_cluster import tick_by_tick
 from stretto_core.algorithms import SIMULATE_CLUSTER
 from stretto_core.types import GIB, InvalidValue, JobLimits, Plan
 from stretto_sim.cluster import COMPLETED, Arrival, Outcome, Policy, Settings, TraceJob, jobs_of, simulate
 from stretto_sim.cluster import policies as p
 from stretto_sim.cluster.nodes import Nodes, Pod
 from stretto_sim.cluster.policies import STATIC
-from tick_by_tick import tick_by_tick
 
 POLICIES = SIMULATE_CLUSTER.names()
 HARSH = {"pod_failures_per_day": 1.0, "straggler_rate": 0.3, "hot_rate": 0.3, "bug_rate": 0.1}

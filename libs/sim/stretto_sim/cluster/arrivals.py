@@ -44,6 +44,8 @@ MEMORY_MU, MEMORY_SD = -1.42, 0.863
 GIB_PER_CORE, GIB_SD = 1.0, 0.8
 GROWTH = (0.5, 1.0)
 RUN_SD = 0.1
+SERVER_GIB_MOST = 160
+"""what a node of 192 has room for"""
 LEAST_S = 60.0
 
 
@@ -138,7 +140,7 @@ def _limits(here: Plan, embedding: int) -> JobLimits:
         16.0,
         16.0,
         16 * GIB,
-        max(96 * GIB, 2 * embedding),
+        SERVER_GIB_MOST * GIB,
     )
     return JobLimits(low, high)
 
@@ -157,7 +159,7 @@ def _request(job: TraceJob, here: Plan, rng: np.random.Generator) -> Plan:
     worker_share = min(float(rng.lognormal(MEMORY_MU, MEMORY_SD)), 0.95)
     # the job's own samples are not known yet: the whole of its embeddings
     needed = job.server_base_bytes + job.embedding_bytes / ps
-    asked = -(-min(needed / share, 160.0 * GIB) // MEMORY_STEP_BYTES) * MEMORY_STEP_BYTES
+    asked = -(-min(needed / share, float(SERVER_GIB_MOST * GIB)) // MEMORY_STEP_BYTES) * MEMORY_STEP_BYTES
     return Plan(
         workers=workers,
         ps=ps,

@@ -41,9 +41,10 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A parameter server in a window: seconds of an update, cores at work."""
+    """A parameter server in a window: updates, seconds of each, cores at work."""
 
     number: int
+    updates: int
     update_s: float
     busy_cores: float
     cores: float
@@ -152,5 +153,37 @@ class Once:
         return [Want(event.job, self.plans[event.job])] if isinstance(event, Submitted) else []
 
 
+class Restarting:
+    """As :class:`Once`; a job that has become much slower than it was is stopped and started anew (section 6.2)."""
+
+    SLOWER, PATIENCE = 0.7, 2
+
+    def __init__(self, plans: Sequence[Plan]) -> None:
+        self.plans = plans
+        self.best: dict[int, float] = {}
+        self.slow: dict[int, int] = {}
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        """What it measures is told from its start."""
+        match event:
+            case Submitted():
+                return [Want(event.job, self.plans[event.job])]
+            case Window() if event.settled:
+                best = self.best[event.job] = max(self.best.get(event.job, 0.0), event.samples_per_s)
+                slow = self.slow.get(event.job, 0) + 1 if event.samples_per_s < self.SLOWER * best else 0
+                self.slow[event.job] = slow
+                if slow == self.PATIENCE:
+                    return [Want(event.job, self.plans[event.job], restart=True)]
+            case _:
+                pass
+        return []
+
+
 STATIC = Policy(lambda jobs, settings: Once([job.request for job in jobs]))
 TUNED = Policy(lambda jobs, settings: Once([tuned_plan(job, settings) for job in jobs]))
+RESTARTING = Policy(
+    lambda jobs, settings: Restarting([tuned_plan(job, settings) for job in jobs]),
+    when_pods_die="the job restarts",
+    windows=True,
+)
+"""what is tuned, with "traditional migration" of slow jobs"""

@@ -178,6 +178,8 @@ class _Simulation:
         if not live.slowed and live.reached(live.fate.slow_at) and ready:
             live.slowed = True
             ready[0].speed = self.settings.slow_cpu
+            if self.policy.windows and live.in_force:
+                live.open_windows(now)
 
     def _apply(self, live: Live, now: float) -> None:
         if live.in_force == live.version or live.plan is None or not live.complete(now):
@@ -210,6 +212,7 @@ class _Simulation:
         servers = tuple(
             p.Server(
                 number=pod.number,
+                updates=round(done / job.batch_size),
                 update_s=live.noisy(job.alpha_upd / (ps * pod.size.cpu_cores * pod.speed)),
                 busy_cores=min(updates_s * job.alpha_upd / ps, pod.size.cpu_cores),
                 cores=pod.size.cpu_cores,

@@ -52,9 +52,10 @@ class Knobs:
     settle_s: float = 180.0
     objective: str = "efficiency"
     rho: float = 2.5
-    explorations_max: int = 5
-    explore_cpu: bool = True
-    cpu_step: float = 1.0
+    explorations_max: int = 12
+    step_factor_max: float = 4.0
+    explore_cpu: bool = False
+    cpu_step: float = 2.0
     candidates_max: int = 32
     select: SelectionAlgorithm = hull
 
@@ -96,7 +97,9 @@ class Services:
             cpu_step=knobs.cpu_step,
             candidates_max=knobs.candidates_max,
             exploration=ExplorationLimits(
-                explorations_max=knobs.explorations_max, axes=AXES if knobs.explore_cpu else AXES[:2]
+                explorations_max=knobs.explorations_max,
+                axes=AXES if knobs.explore_cpu else AXES[:2],
+                step_factor_max=knobs.step_factor_max,
             ),
         )
         self.fitting = FitterSettings(half_life_s=6 * 3600.0, first_windows=FIRST_WINDOWS, every_windows=8)
@@ -175,6 +178,8 @@ class Services:
             for each in event.servers
         ]  # fmt: skip
         desk.books = {each.pod: desk.books.get(each.pod) or PodBook("ps", announced=True) for each in profiles}
+        for each in event.servers:
+            desk.books[f"ps-{each.number}"].sums.count = each.updates
         for found in judge_servers(profiles, desk.books, event.seconds, self.rules, now):
             if isinstance(found, HotPsDetected) and not desk.replacing:
                 self.facts.append(jobs.ReplacementAsked(_name(event.job), found.pod))
