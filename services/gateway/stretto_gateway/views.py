@@ -19,6 +19,7 @@ from stretto_wire import (
     Match,
     Plan,
     PsForecast,
+    Round,
     StepTimes,
 )
 
@@ -164,6 +165,7 @@ class Decision:
     warm_start: WarmStart | None
     forecast: Forecast | None
     outcome: Outcome = field(default_factory=Outcome)
+    round: Round | None = None
 
 
 @dataclass(slots=True)
