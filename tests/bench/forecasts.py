@@ -2,8 +2,9 @@
 
 Generated: 200 series of each kind (libs/core/tests/memory/curves.py; seeds from 0 on, those that the kind is about): a
 third of 120 moments, of which 12 to 40 were read at random, with errors of reading of 0, 0.3, 1 and 3 % in turn. One
-server of the job is looked at. The capacity at which it is to be foretold that memory runs out lies 10 to 90 % of the
-way from now to the end; a series counts as growing if it ends 10 % above now at least.
+server of the job is looked at. Memory goes with its rows; of the kind ``doubling``, with the slots of its hash tables.
+The capacity at which it is to be foretold that memory runs out lies 10 to 90 % of the way from now to the end; a series
+counts as growing if it ends 10 % above now at least.
 
 Real: distinct ids over the samples in public click, rating and census data, in the order of the files and of time. They
 say how ids grow, not what a server holds: memory is taken as proportional to the ids, nothing else in it. So these
@@ -35,8 +36,8 @@ from tests.bench.claims import Claim, at_least, at_most
 CURVES = Path(__file__).parents[2] / "libs" / "core" / "tests" / "memory"
 DATA = Path(__file__).parents[3] / "shared" / "data" / "ctr"
 SERIES = 200
-KINDS = ("steady", "bursty", "skewed", "surge-seen")
-SURPRISE = "late-surge"
+KINDS = ("steady", "bursty", "skewed", "surge-seen", "doubling")
+SURPRISE, DOUBLING = "late-surge", "doubling"
 ERRORS_OF_READING = (0.0, 0.003, 0.01, 0.03)
 GROWING = 1.1
 ROOM = 1.2
@@ -90,20 +91,28 @@ def run() -> list[dict[str, Any]]:
 
 
 def generated(kind: str) -> list[Series]:
-    """Of a kind whose law goes on; of a late surge, those that surge."""
+    """Of a kind whose law goes on; of a late surge, those that surge; of doubling tables, those of steady growth."""
     if str(CURVES) not in sys.path:
         sys.path.insert(0, str(CURVES))
     generate = importlib.import_module("curves").generate
-    drawn = ((seed, generate(kind, seed)) for seed in count())
-    kept = ((seed, curve) for seed, curve in drawn if kind == SURPRISE or not curve.changes)
-    return [_series(curve, seed) for (seed, curve), _ in zip(kept, range(SERIES), strict=False)]
+    doubling = kind == DOUBLING
+    drawn = ((seed, generate("steady" if doubling else kind, seed)) for seed in count())
+    kept = (
+        (seed, curve)
+        for seed, curve in drawn
+        if (kind == SURPRISE or not curve.changes) and (curve.slots or not doubling)
+    )
+    return [_series(curve, seed, doubling=doubling) for (seed, curve), _ in zip(kept, range(SERIES), strict=False)]
 
 
-def _series(curve: Any, seed: int) -> Series:
+def _series(curve: Any, seed: int, *, doubling: bool) -> Series:
     rng = np.random.default_rng([seed, 5])
-    held = curve.split[int(rng.integers(len(curve.split)))]
+    pod = int(rng.integers(len(curve.split)))
+    held = curve.split[pod]
     categories = curve.rows[:, held].sum(1)
     true = curve.base_bytes + curve.resident * curve.row_bytes * categories
+    if doubling:
+        true = curve.used_bytes(held, pod) / (1 + 0.003 * curve.noise[:, pod])
     read = true * (1 + ERRORS_OF_READING[seed % 4] * rng.standard_normal(len(true)))
     third = len(true) // 3
     early = np.sort(rng.choice(third - 1, size=rng.integers(11, third), replace=False))

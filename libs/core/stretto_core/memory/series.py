@@ -15,8 +15,8 @@ import numpy as np
 
 from stretto_core.machine import CoreError
 from stretto_core.memory.forecast import SAFETY, Lead, forecast
-from stretto_core.memory.growth import Growth, GrowthPoint, Interval, add_point, fit_growth
-from stretto_core.memory.usage import RowCost, ServerUsage
+from stretto_core.memory.growth import Floats, Growth, GrowthPoint, Interval, add_point, fit_growth
+from stretto_core.memory.usage import LOAD_MAX, RowCost, ServerUsage
 
 NAME = "ps"
 POINTS_LEAST = 3
@@ -32,8 +32,17 @@ MEASURING_LEAST = 0.001
 ROW_BYTES, ROW_LOG_SD = 256.0, 1.2
 """of an embedding with its slots: 64 B to 1 KiB within one sd"""
 
-STEPS = np.linspace(-4, 4, 81)
+TRIED = np.linspace(-4, 4, 81)
 """sd from the least squares"""
+
+TABLES = 64
+"""hash tables of a server, as many as there are buckets at most: they fill alike, and each is copied as it doubles"""
+
+INITIAL_SLOTS = np.unique((64 * 2 ** (np.arange(32) / 32)).astype(int))
+"""of a table; up to doubling, all that there can be"""
+
+STEPS_CLEAR = 0.25
+"""of the squares that a straight line leaves, steps may leave so much to be believed"""
 
 GRID = 48
 
@@ -129,7 +138,9 @@ def linear(problem: SeriesProblem) -> SeriesForecast:
     """
     grown, server = _seen(problem)
     last, samples, categories = problem.points[-1], *grown.lately
-    slope = float(categories[-1] - categories[0]) / float(samples[-1] - samples[0]) * _row_cost(problem.points).bytes
+    slope = (
+        float(categories[-1] - categories[0]) / float(samples[-1] - samples[0]) * _plain_cost(problem.points)[0].bytes
+    )
     at_end = server.used_bytes + slope * problem.samples_left
     over = next((point for point in problem.points if point.used_bytes >= problem.capacity_bytes), None)
     if over is not None:
@@ -159,7 +170,7 @@ def _seen(problem: SeriesProblem) -> tuple[Growth, ServerUsage]:
     points, server = list[GrowthPoint](), ServerUsage()
     for point in problem.points:
         add_point(points, point.samples, point.categories)
-        server.add(point.categories, point.used_bytes, problem.capacity_bytes, 1)
+        server.add(point.categories, point.used_bytes, problem.capacity_bytes, TABLES)
     grown = fit_growth(points)
     if grown is None:
         raise SeriesError(f"samples_trained goes back in the last row; give {POINTS_LEAST} rows or more after it")
@@ -167,31 +178,58 @@ def _seen(problem: SeriesProblem) -> tuple[Growth, ServerUsage]:
 
 
 def _row_cost(points: Sequence[SeriesPoint]) -> RowCost:
-    """Bytes per category: least squares of memory over categories, and what else is known of it.
+    """Bytes per category, or per slot where memory goes up in steps as that of tables does that double when full."""
+    plain, misfit = _plain_cost(points)
+    categories, used = _columns(points)
+    if float(categories[-1]) < 2 * TABLES * INITIAL_SLOTS[0]:
+        return plain
+    full = LOAD_MAX * TABLES * INITIAL_SLOTS[:, None]
+    slots = TABLES * INITIAL_SLOTS[:, None] * 2 ** np.ceil(np.log2(np.maximum(categories / full, 1)))
+    centred, off = slots - slots.mean(1, keepdims=True), used - used.mean()
+    square = (centred**2).sum(1)
+    steps = off @ off - np.where(square > 0, (centred @ off) ** 2 / np.maximum(square, 1.0), 0.0)
+    best = int(steps.argmin())
+    if float(steps[best]) > STEPS_CLEAR * misfit:
+        return plain
+    return _cost(slots[best], used, int(INITIAL_SLOTS[best]))[0]
 
-    The rest of the process takes no less than nothing, so a category takes no more than all memory comes to by the
-    fewest; and a row of a few numbers to some thousands has a usual size, which counts where the series says little.
+
+def _columns(points: Sequence[SeriesPoint]) -> tuple[Floats, Floats]:
+    """Categories and bytes [n]."""
+    categories, used = zip(*((point.categories, point.used_bytes) for point in points), strict=True)
+    return np.array(categories, dtype=np.float64), np.array(used, dtype=np.float64)
+
+
+def _plain_cost(points: Sequence[SeriesPoint]) -> tuple[RowCost, float]:
+    """Of memory that goes with the categories, and the sum of squares that this leaves."""
+    return _cost(*_columns(points), 0)
+
+
+def _cost(units: Floats, used: Floats, initial_slots: int) -> tuple[RowCost, float]:
+    """Least squares of memory [n] over units [n], with what else is known, and the sum of squares that is left.
+
+    The rest of the process takes no less than nothing, so a unit takes no more than all memory comes to by the fewest;
+    and a row of a few numbers to some thousands has a usual size, which counts where the series says little.
     """
-    categories = np.array([point.categories for point in points], dtype=np.float64)
-    used = np.array([point.used_bytes for point in points], dtype=np.float64)
-    most = float((used / np.maximum(categories, 1.0)).min())
-    centred = categories - categories.mean()
+    most = float((used / np.maximum(units, 1.0)).min())
+    centred = units - units.mean()
     square = float(centred @ centred)
     if square <= 0:
-        return RowCost(min(ROW_BYTES, most), min(ROW_BYTES, most) / 2)
+        return RowCost(min(ROW_BYTES, most), min(ROW_BYTES, most) / 2), math.inf
     slope = float(centred @ used) / square
     left = used - used.mean() - slope * centred
-    noise = float(left @ left) / max(1, len(points) - 2) + (MEASURING_LEAST * float(used.mean())) ** 2
-    sd = math.sqrt(noise / square)
-    tried = slope + sd * STEPS
+    misfit, noise = float(left @ left), (MEASURING_LEAST * float(used.mean())) ** 2
+    sd = math.sqrt((misfit / max(1, len(units) - 2) + noise) / square)
+    tried = slope + sd * TRIED
     inside = (tried > 0) & (tried <= max(most, slope))
     if not inside.any():  # memory falls while categories come
-        return RowCost(0.0, sd)
-    tried, chance = tried[inside], np.exp(-0.5 * STEPS[inside] ** 2)
+        return RowCost(0.0, sd, initial_slots), misfit
+    tried, chance = tried[inside], np.exp(-0.5 * TRIED[inside] ** 2)
     chance *= np.exp(-0.5 * (np.log(tried / ROW_BYTES) / ROW_LOG_SD) ** 2)
     chance /= chance.sum()
     mean = float(chance @ tried)
-    return RowCost(mean, math.sqrt(float(chance @ (tried - mean) ** 2)))
+    spread = math.sqrt(float(chance @ (tried - mean) ** 2))
+    return RowCost(mean, spread, initial_slots), misfit + len(units) * noise
 
 
 def _samples_per_s(points: Sequence[SeriesPoint]) -> float:
