@@ -14,13 +14,16 @@ from itertools import product
 
 import numpy as np
 
-from stretto_core.throughput import Array, Configuration, FittedModel, Inputs, throughput
+from stretto_core.throughput import Array, Configuration, FittedModel, Inputs, Measurement, throughput
 
 FIRST = 4
 """configurations that are spread out before a model is asked"""
 OPTIMISTIC_GAIN_MIN = 0.05
 APART = math.log(1.5)
 """of two proposals: what is nearer tells nearly the same"""
+READING_SHARE = 0.5
+"""of one reading beside the model: the first is off by its noise, the second by what its form lacks, and neither is
+known to be more"""
 REACH = 2.0
 """times the most that was measured"""
 COUNTS, CORES = ("workers", "ps"), ("worker_cpu_cores", "ps_cpu_cores")
@@ -55,18 +58,24 @@ def worth_measuring(
     return chosen
 
 
-def fastest(model: FittedModel, among: Sequence[Configuration]) -> Configuration:
-    """By the model, which is refitted with every measurement; the first of several."""
+def fastest(model: FittedModel, among: Sequence[Configuration], readings: Sequence[Measurement] = ()) -> Configuration:
+    """By the model, which is refitted with every measurement; what was read counts half beside it, in logs. The first
+    of several."""
     x = Inputs.of(among)
-    return among[int(throughput(model.step_time_s(x), x).argmax())]
+    rate = throughput(model.step_time_s(x), x)
+    for row in readings:
+        at = [i for i, configuration in enumerate(among) if configuration == row.configuration]
+        read = row.configuration.workers * row.configuration.batch_size / row.step_time_s
+        rate[at] *= (read / rate[at]) ** READING_SHARE
+    return among[int(rate.argmax())]
 
 
 def to_verify(
-    model: FittedModel, measured: Sequence[Configuration], among: Sequence[Configuration]
+    model: FittedModel, readings: Sequence[Measurement], among: Sequence[Configuration]
 ) -> Configuration | None:
-    """What to measure before it is committed to; None: the fastest by the model was measured."""
-    best = fastest(model, among)
-    return None if best in measured else best
+    """What to measure before it is committed to; None: the fastest was measured."""
+    best = fastest(model, among, readings)
+    return None if best in [row.configuration for row in readings] else best
 
 
 def _grid(known: Sequence[Configuration], axes: Sequence[str]) -> list[Configuration]:

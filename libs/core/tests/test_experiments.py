@@ -54,13 +54,23 @@ def test_the_fastest_by_the_model_is_measured_before_it_is_committed_to() -> Non
     truth = {row: 0.1 + 0.05 * row.workers / row.ps for row in among}
     rows = measured([(1, 1), (2, 2), (4, 1), (1, 4)], grows=0.05)
     known = list[Configuration]()
-    while (plan := to_verify(fit(rows), [row.configuration for row in rows], among)) is not None:
+    while (plan := to_verify(fit(rows), rows, among)) is not None:
         rows.append(Measurement(plan, truth[plan]))
         known.append(plan)
     assert 0 < len(known) <= 3, "the model learns from what it verifies"
     best = max(among, key=lambda row: row.workers / truth[row])
-    chosen = fastest(fit(rows), among)
+    chosen = fastest(fit(rows), among, rows)
     assert chosen.workers / truth[chosen] > 0.98 * best.workers / truth[best]
+
+
+def test_what_was_read_counts_beside_the_model() -> None:
+    """No form bends as these do: the model, smooth over all, thinks less of the fastest than it was read to be."""
+    times = {1: 1.0, 2: 0.55, 4: 0.33, 8: 0.20, 16: 0.22, 32: 0.24}
+    rows = [Measurement(Configuration(w, 1, 1.0, 1.0, 64 // w), t) for w, t in times.items()]
+    among = [row.configuration for row in rows]
+    assert fastest(fit(rows), among, rows).workers == 8
+    hung = [*rows[:-3], Measurement(rows[-3].configuration, 2.0), *rows[-2:]]
+    assert fastest(fit(hung), among, hung).workers != 8, "a reading that hung is no reason to choose it"
 
 
 def test_seconds_weigh_long_steps_and_logs_weigh_all_alike() -> None:
