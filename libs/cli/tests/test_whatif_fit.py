@@ -89,6 +89,16 @@ def test_the_default_form_makes_do_with_few_columns() -> None:
     assert all(1 <= row["workers"] <= 8 and 1 <= row["ps"] <= 4 for row in found["measure_next"])
 
 
+def test_the_fastest_of_the_plans_asked_for_is_to_be_measured_before_it_is_chosen(tmp_path: Path) -> None:
+    text = "ps,step_time_s\n" + "".join(f"{p},0.1\n" for p in (1, 2, 4, 8)) * 5
+    assert answer(text)["measure_next"] == [], "more PSes bring nothing"
+    plans = tmp_path / "plans.csv"
+    plans.write_text("ps\n3\n")
+    assert answer(text, "--predict", str(plans))["measure_next"] == [{"ps": 3}]
+    plans.write_text("ps\n4\n")
+    assert answer(text, "--predict", str(plans))["measure_next"] == []
+
+
 def test_nodes_memory_and_overlap_are_told(tmp_path: Path) -> None:
     header = "workers,nodes,worker_cpu,worker_memory_gib,step_time_s"
     rows = [

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Group, RenderableType
 from stretto_core.algorithms import FIT
-from stretto_core.experiments import worth_measuring
+from stretto_core.experiments import to_verify, worth_measuring
 from stretto_core.throughput import COMPONENTS, DEFAULT, FORMS, PAPER, Configuration, FittedModel, Inputs, Measurement
 
 from ..options import Output, OutputOption, answer
@@ -134,12 +134,15 @@ def told_of(
     }
     if model.overlap > 1:
         told["overlap"] = model.overlap
+    asked = [_configuration(other) for other in others or ()]
     if others is not None:
-        x = Inputs.of([_configuration(other) for other in others])
+        x = Inputs.of(asked)
         low, high = model.interval_s(x, 0.9, of_measurement=True) if others else ([], [])
         told["predictions"] = [float(value) for value in model.step_time_s(x)] if others else []
         told["intervals_90"] = [[float(a), float(b)] for a, b in zip(low, high, strict=True)]
     next_ones = worth_measuring(model, [row.configuration for row in measured], list(axes.values()))
+    if not next_ones and asked and (fastest := to_verify(model, measured, asked)) is not None:
+        next_ones = [fastest]
     told["measure_next"] = [
         {column: getattr(configuration, field) for column, field in axes.items()} for configuration in next_ones
     ]
