@@ -16,7 +16,7 @@ import numpy as np
 from stretto_core.machine import CoreError
 from stretto_core.memory.forecast import SAFETY, Lead, forecast
 from stretto_core.memory.growth import Floats, Growth, GrowthPoint, Interval, add_point, fit_growth
-from stretto_core.memory.usage import LOAD_MAX, RowCost, ServerUsage
+from stretto_core.memory.usage import LOAD_MAX, MEASURING_SD, RowCost, ServerUsage
 
 NAME = "ps"
 POINTS_LEAST = 3
@@ -114,7 +114,10 @@ def growth(problem: SeriesProblem) -> SeriesForecast:
     grown, server = _seen(problem)
     rate = _samples_per_s(problem.points)
     end = last.samples + problem.samples_left
-    found = forecast({NAME: server}, grown, _row_cost(problem.points), end, rate, Lead(0.0, 0.0), 2**62)
+    cost = _row_cost(problem.points)
+    # what lies between is not reached: tables double, or not
+    risk = 1.0 if cost.initial_slots else RISK
+    found = forecast({NAME: server}, grown, cost, end, rate, Lead(0.0, 0.0), 2**62)
     told = found.servers[0]
     at_end = Interval(float(told.at_end_low_bytes), float(told.at_end_bytes), float(told.at_end_high_bytes))
     # a service asks again when it is known better; who asks once is told what will probably do to the end
@@ -123,7 +126,9 @@ def growth(problem: SeriesProblem) -> SeriesForecast:
     over = next((point for point in problem.points if point.used_bytes >= problem.capacity_bytes), None)
     if over is not None:
         when: tuple[float | None, float | None] = over.time_s, float(over.samples)
-    elif problem.capacity_bytes < (most := max(enough, at_end.mean + RISK * (at_end.high - at_end.mean))):
+    elif _grows(server, cost, grown.at(end).high) and problem.capacity_bytes < (
+        most := max(enough, at_end.mean + risk * (at_end.high - at_end.mean))
+    ):
         at = told.oom_at_samples if told.oom_at_samples is not None else _reached(problem, grown, most)
         when = last.time_s + (at - last.samples) / rate, float(at)
     else:
@@ -151,6 +156,12 @@ def linear(problem: SeriesProblem) -> SeriesForecast:
     else:
         when = None, None
     return SeriesForecast(Interval(at_end, at_end, at_end), *when, at_end)
+
+
+def _grows(server: ServerUsage, cost: RowCost, categories: float) -> bool:
+    """Whether up to so many ``categories`` take more than an error of reading."""
+    more = cost.units(categories, TABLES) - cost.units(server.rows, TABLES)
+    return cost.bytes * more > MEASURING_SD * server.used_bytes
 
 
 def _reached(problem: SeriesProblem, grown: Growth, most: float) -> float:

@@ -80,6 +80,15 @@ def test_errors_of_reading_do_not_make_rows_dear() -> None:
         assert found.oom_at_s is None
 
 
+def test_what_does_not_grow_does_not_run_out_however_narrow_the_capacity() -> None:
+    full = int(1.01 * (10**9 + 2_000_000 * 20))
+    growing = tuple(SeriesPoint(float(k), 1000 * k, 10_000 * k, 10**9 + 2_000_000 * k) for k in range(1, 21))
+    assert growth(SeriesProblem(growing, full, 0)).oom_at_samples is None
+    assert growth(SeriesProblem(growing, full, 40_000)).oom_at_samples is not None
+    flat = tuple(SeriesPoint(float(k), 1000 * k, 10_000, 10**9) for k in range(1, 21))
+    assert growth(SeriesProblem(flat, int(1.01e9), 40_000)).oom_at_s is None
+
+
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.9, 0.99, 1.02])
 def test_when_it_runs_out_lies_ahead_and_before_the_end(share: float) -> None:
     """Also where only what is not known of the forecast reaches the capacity."""
