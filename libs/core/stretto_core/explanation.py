@@ -6,9 +6,15 @@ from dataclasses import dataclass
 
 from stretto_core.arbitration import as_option, holdable, identified, in_words, required_gain
 from stretto_core.candidates import Candidate
-from stretto_core.jobs import Alternative, CandidatesComputed
-from stretto_core.selection import Contender, SelectionProblem
+from stretto_core.jobs import Alternative, CandidatesComputed, Round
+from stretto_core.selection import Contender, Objective, Option, SelectionProblem
 from stretto_core.types import GIB, JobProfile, Resources
+
+TERMS: dict[Objective, str] = {
+    "efficiency": "gain / cost x weight (Eq. 12, rho {rho:g})",
+    "gain": "gain",
+    "completion": "seconds by which the job ends earlier",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,20 +28,26 @@ class Choice:
     index: int
     free: Resources
     gain_fraction_min: float
+    round: Round
 
     @property
     def candidate(self) -> Candidate:
         """The chosen candidate."""
         return self.computed.candidates[self.index]
 
+    @property
+    def offered(self) -> dict[str, Option]:
+        """What took part in the round, by the candidates' indices."""
+        return {option.id: option for option in self.contender.options}
+
 
 def why(choice: Choice) -> list[str]:
     """What was measured, what is predicted, what it costs, and by which measure it was best."""
     computed, candidate, problem = choice.computed, choice.candidate, choice.problem
-    option = next(option for option in choice.contender.options if option.id == str(choice.index))
+    option = choice.offered[str(choice.index)]
     need = required_gain(candidate, choice.gain_fraction_min)
-    term = f"gain / cost x weight (Eq. 12, rho {problem.rho:g})" if problem.objective == "efficiency" else "gain"
-    jobs = len(problem.contenders)
+    term = TERMS[problem.objective].format(rho=problem.rho)
+    jobs, found = len(problem.contenders), choice.round
     return [
         f"measured now: {computed.throughput:.0f} samples/s with {computed.plan.describe()}",
         f"predicted: {candidate.throughput:.0f} samples/s (90 %: {candidate.throughput_low:.0f} to"
@@ -43,22 +55,29 @@ def why(choice: Choice) -> list[str]:
         f" {need:+.0%}: {choice.gain_fraction_min:.0%} and {candidate.relative_error:.0%} of error",
         f"costs {option.cost:+.4f} per hour; the change wastes about {candidate.overhead_s:.0f} s, which leaves a"
         f" gain of {candidate.gain:.0f} samples/s (Eq. 8)",
-        f"best {term} = {problem.value(choice.contender, option):.3g} of {len(choice.contender.options)} worthwhile"
+        f"best {term} = {found.term:.3g} of {len(choice.contender.options)} worthwhile"
         f" plans, {jobs} job{'s' * (jobs != 1)} in the round",
+        f"{found.algorithm} reaches {found.value:.4g} in all; no choice exceeds {found.bound:.4g}: at most"
+        f" {found.gap:.3%} are missing",
     ]
 
 
 def alternatives(choice: Choice, most: int) -> list[Alternative]:
     """The other candidates with what spoke against them: those that could have been had first, best first."""
+    here, offered = choice.computed.plan.resources, choice.offered
+    others = [
+        (i, candidate)
+        for i, candidate in enumerate(choice.computed.candidates)
+        if i != choice.index and candidate.plan != choice.computed.plan
+    ]
+    options = [
+        offered.get(str(i)) or as_option(i, candidate, choice.computed, here, choice.profile) for i, candidate in others
+    ]
     rows: list[tuple[bool, float, Candidate]] = []
-    here = choice.computed.plan.resources
-    for i, candidate in enumerate(choice.computed.candidates):
-        if i == choice.index or candidate.plan == choice.computed.plan:
-            continue
-        option = as_option(i, candidate, choice.computed, here, choice.profile)
-        efficiency = choice.problem.value(choice.contender, option)
+    terms = choice.problem.values(choice.contender, options)
+    for (_, candidate), term in zip(others, terms, strict=True):
         affordable = (candidate.plan.resources - here).fits(choice.free)
-        rows.append((not (affordable and identified(candidate)), -efficiency, candidate))
+        rows.append((not (affordable and identified(candidate)), -term, candidate))
     rows.sort(key=lambda row: row[:2])
     return [
         Alternative(row.plan, row.throughput, row.cost_per_hour, -minus, why_not(choice, row))

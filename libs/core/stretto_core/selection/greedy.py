@@ -11,6 +11,8 @@ from stretto_core.selection.relaxation import relaxed
 from stretto_core.selection.table import STRICT, Table
 
 IMPROVEMENT_ROUNDS = 8
+NEAR = 1e-6
+"""of the bound"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ def weighted_greedy(problem: SelectionProblem) -> Selection:
             best = taken
     chosen: dict[str, str | None] = {contender.job: None for contender in problem.contenders}
     chosen |= {contenders[i].job: item.option.id for i, item in best.items()}
-    return Selection(chosen, _total(best), max(relaxed(table).bound, _total(best)))
+    return Selection(chosen, _total(best), max(relaxed(table, NEAR).bound, _total(best)))
 
 
 def _items(problem: SelectionProblem, contenders: Sequence[Contender]) -> list[_Item]:

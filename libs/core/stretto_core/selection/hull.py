@@ -13,6 +13,8 @@ from stretto_core.selection.problem import Selection, SelectionProblem
 from stretto_core.selection.relaxation import Relaxation, relaxed
 from stretto_core.selection.table import Floats, Ints, Table
 
+NEAR = 1e-6
+"""of the bound: what more rounds would bring is less than what is lost"""
 IMPROVEMENTS = 400
 PAIRED = 160
 """rows among which two are looked for that could be exchanged together"""
@@ -25,7 +27,7 @@ def hull(problem: SelectionProblem) -> Selection:
     table = Table.of(problem)
     if not table.jobs:
         return table.selection([], 0.0)
-    relaxation = relaxed(table)
+    relaxation = relaxed(table, NEAR)
     return table.selection(climb(table, relaxation), relaxation.bound)
 
 

@@ -30,8 +30,8 @@ class Relaxation:
     loss: Floats
 
 
-def relaxed(table: Table) -> Relaxation:
-    """The least Lagrangian bound, to within a billionth or what the rounds allow."""
+def relaxed(table: Table, precision: float = PRECISION) -> Relaxation:
+    """The least Lagrangian bound, to within that part of it or what the rounds allow; what is found holds anyway."""
     price = np.zeros(table.amounts.shape[1])
     best, best_price, box = np.inf, price, price
     tangents, heights = list[Floats](), list[float]()
@@ -49,7 +49,7 @@ def relaxed(table: Table) -> Relaxation:
         if not (slope < 0).any() and not price.any():
             break
         price, least = _lowest(np.array(tangents), np.array(heights), box, best)
-        if best - least <= PRECISION * best:
+        if best - least <= precision * best:
             break
     reduced = table.values - table.priced(best_price)
     highest = reduced[table.best(reduced)]
