@@ -96,10 +96,23 @@ class Policy:
         """A type for every layer, once per row of the noise, which is Gumbel's by [row, layer, type]."""
         return self._sample(tf.constant(features), tf.constant(noise)).numpy().tolist()
 
-    def learn(self, features: Floats32, actions: Sequence[Sequence[int]], advantages: NDArray[np.float64]) -> None:
-        """One step up the gradient of mean advantage x log P (Eq. 15-16), scaled as in Adam."""
-        weight = tf.constant(advantages, dtype=tf.float32)
-        gradients = self._gradients(tf.constant(features), tf.constant(actions, dtype=tf.int32), weight)
+    def learn(
+        self,
+        features: Floats32,
+        actions: Sequence[Sequence[int]],
+        advantages: NDArray[np.float64],
+        curiosity: float = 0.0,
+    ) -> None:
+        """One step up the gradient of mean advantage x log P (Eq. 15-16), scaled as in Adam.
+
+        ``curiosity`` times the entropy of the policy is added, so that it does not settle at once.
+        """
+        gradients = self._gradients(
+            tf.constant(features),
+            tf.constant(actions, dtype=tf.int32),
+            tf.constant(advantages, dtype=tf.float32),
+            tf.constant(curiosity, dtype=tf.float32),
+        )
         self.updates += 1
         (first, second), t = MOMENTS, self.updates
         for variable, (mean, square), gradient in zip(self.weights, self.moments, gradients, strict=True):
@@ -145,8 +158,8 @@ class Policy:
         actions, _, _ = tf.scan(step, tf.range(tf.shape(features)[0]), first)
         return tf.transpose(actions)
 
-    def _gradient(self, features: Any, actions: Any, advantages: Any) -> Any:
-        """Of the mean of -advantage x log P over the rows."""
+    def _gradient(self, features: Any, actions: Any, advantages: Any, curiosity: Any) -> Any:
+        """Of the mean over the rows of -advantage x log P - curiosity x entropy."""
         width, types = self.form.width, len(self.form.types)
         with tf.GradientTape() as tape:
             kernel, rows = self.weights[0], tf.shape(actions)[0]
@@ -160,5 +173,7 @@ class Policy:
 
             logits, _, _ = tf.scan(step, inputs, (tf.zeros((rows, types)), zeros, zeros))
             chosen = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.transpose(actions), logits)
-            loss = tf.reduce_mean(advantages * tf.reduce_sum(chosen, axis=0))
+            logs = tf.nn.log_softmax(logits)
+            entropy = -tf.reduce_sum(tf.exp(logs) * logs, axis=[0, 2])
+            loss = tf.reduce_mean(advantages * tf.reduce_sum(chosen, axis=0) - curiosity * entropy)
         return tape.gradient(loss, self.weights)

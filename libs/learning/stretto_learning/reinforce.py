@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,44 +15,53 @@ from stretto_learning.features import Floats32, Form
 from stretto_learning.policy import Cell, Policy
 
 LEAST_SPREAD = 1e-6
-"""of losses, below which a round has nothing to teach"""
+"""of rewards, below which a round has nothing to teach"""
+PATIENCE = 25
+"""rounds without a better plan, after which the best may be the likeliest"""
 
 
 @dataclass(frozen=True, slots=True)
 class Reinforce:
     """A :class:`~stretto_core.placement.LearningAlgorithm`: at most ``rounds`` (I) of ``plans`` (N) each; the baseline
-    follows at ``rate`` (gamma)."""
+    follows at ``rate`` (gamma). ``curiosity`` fades over the rounds."""
 
     cell: Cell
-    rounds: int = 120
-    plans: int = 24
+    rounds: int = 200
+    plans: int = 32
     rate: float = 0.2
+    curiosity: float = 0.05
 
     def __call__(self, problem: PlacementProblem) -> Placement | None:
         """What :meth:`train` finds."""
         return self.train(problem).placement
 
     def train(self, problem: PlacementProblem, progress: Progress = unheard) -> Learned:
-        """Algorithm 1 on the logarithm of the cost, and the best of all plans that it drew, the likeliest included.
+        """Algorithm 1, and the best of all plans that it drew, the likeliest included.
 
-        The baseline begins at the first round's mean instead of 0, and what is learnt is scaled by the round's spread:
-        costs of any size learn alike. It ends early when the policy draws one plan only.
+        The reward is the least cost so far / cost instead of the cost, the baseline begins at the first round's mean
+        instead of 0, and what is learnt is scaled by the round's spread: costs of any size learn alike, and how bad
+        the bad ones are drowns nothing. It ends early when the best plan is the likeliest and none better was drawn for
+        a while.
         """
         rng = np.random.default_rng(problem.seed)
         form = Form.of(problem)
         policy, features, trials = Policy.random(self.cell, form, rng), form.features(problem), Trials(problem)
-        baseline: float | None = None
+        least, baseline, stale = math.inf, None, 0
         for turn in range(self.rounds):
             progress(turn, self.rounds)
             actions = policy.sample(features, _noise(rng, self.plans, features, form))
             losses = trials.losses(actions)
-            baseline = float(losses.mean()) if baseline is None else baseline
-            spread = float(losses.std())
-            if len(set(map(tuple, actions))) == 1:
+            stale = 0 if losses.min() < least else stale + 1
+            least = min(least, float(losses.min()))
+            if stale >= PATIENCE and trials.best and policy.likeliest(features) == trials.best.assignment:
                 break
+            rewards = np.exp(least - losses)
+            mean, spread = float(rewards.mean()), float(rewards.std())
+            baseline = mean if baseline is None else baseline
             if spread > LEAST_SPREAD:
-                policy.learn(features, actions, (baseline - losses) / spread)
-            baseline = (1 - self.rate) * baseline + self.rate * float(losses.mean())
+                fading = self.curiosity * (1 - turn / self.rounds)
+                policy.learn(features, actions, (rewards - baseline) / spread, fading)
+            baseline = (1 - self.rate) * baseline + self.rate * mean
         trials.cost(policy.likeliest(features))
         progress(self.rounds, self.rounds)
         return Learned(trials.best, policy.saved())

@@ -15,7 +15,7 @@ from stretto_learning.policy import Cell, Policy
 from stretto_learning.reinforce import Reinforce
 
 pytestmark = pytest.mark.slow
-FEW = 12
+FEW = 6
 
 
 def problem_of(layers: int = 6, seed: int = 0, limit: int | None = None) -> PlacementProblem:

@@ -73,6 +73,8 @@ def place(
 ) -> None:
     """Place the layers of a model on types of devices: the cheapest way to reach a throughput."""
     problem = replace(problem_of(document(file, Layers)), seed=seed)
+    if model is not None and not model.parent.is_dir():
+        refuse("--model", str(model), "a file in a folder that exists")
     chosen = algorithm(PLACE, name)
     if isinstance(chosen, LearningAlgorithm):
         found, solve_s = _learned(chosen, name, model, problem)
@@ -91,8 +93,6 @@ def _learned(
     if file is not None and file.exists():
         content = _read(file)
         return solved(lambda asked: chosen.apply(content, asked), problem)
-    if file is not None and not file.parent.is_dir():
-        refuse("--model", str(file), "a file in a folder that exists")
     with watched(f"{name} learns", "rounds") as progress:
         learned, solve_s = solved(lambda asked: chosen.train(asked, progress), problem)
     if file is not None and learned.placement is not None:

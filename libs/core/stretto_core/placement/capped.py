@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from stretto_core.placement.paths import Cheapest, cheapest_path
 from stretto_core.placement.problem import DeviceType, Floats, runs_of
 
-PRICE_STEPS = 24
+PRICE_STEPS = 8
 
 
 @dataclass(slots=True)
