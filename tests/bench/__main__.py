@@ -26,7 +26,7 @@ from tests.bench import claims
 
 MODULES = (
     *("idle", "runtime", "dispatcher", "peer", "intake", "deciding", "takeover"),
-    *("candidates", "selection", "allocation", "placement", "data_workers"),
+    *("candidates", "selection", "allocation", "placement", "data_workers", "cluster"),
     *("fits", "exploration"),
     *("trainer", "checkpoint", "worker_loss", "memory", "memory_limits", "forecasts", "stragglers"),
 )
