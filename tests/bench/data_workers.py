@@ -52,15 +52,15 @@ WHY = "the paper's trace is not told; ours is of the same log, and the order of 
 CLAIMS = (
     *(
         Claim("GoldMiner §5.6, Table 5", f"mean completion under {name} is better than with tuned ratios by",
-              f"{gain} ×", WHY, at_least(gain * 0.8), f"tuned / {name}, {MIDDLE} jobs")
+              f"{gain} ×", WHY, at_least(gain), f"tuned / {name}, {MIDDLE} jobs")
         for name, gain in GAINS.items()
     ),
     Claim("GoldMiner §5.6, Table 5", "queueing under SRTF", "0 min", "rounded to minutes; jobs of 16 and 32 GPUs wait "
-          "for GPUs", at_most(5.0), f"queueing under srtf, {MIDDLE} jobs"),
-    Claim("GoldMiner §5.6", "SRTF is better than MaxTP by", "8 %", WHY, at_least(1.04),
+          "for GPUs", at_most(0.5), f"queueing under srtf, {MIDDLE} jobs"),
+    Claim("GoldMiner §5.6", "SRTF is better than MaxTP by", "8 %", WHY, lambda ratio: ratio >= 1.04,
           f"maxtp / srtf, {MIDDLE} jobs"),
     Claim("GoldMiner §5.6, Fig. 14", "GPUs allocated in the first 500 minutes, MaxTP against tuned", "76 % / 35.5 %",
-          WHY, at_least(1.7), "GPUs allocated, maxtp / tuned"),
+          "half of our windows are of light load: a few long jobs", at_least(2.1), "GPUs allocated, maxtp / tuned"),
 )  # fmt: skip
 
 
