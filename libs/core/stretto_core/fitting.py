@@ -315,14 +315,15 @@ def _posterior(
         noise_sd=math.sqrt(variance),
         dof=dof,
         rmsle=float(np.sqrt(np.average(totals**2, weights=system.weight))),
-        unidentified=_unidentified(system.rows, [term.name for term in terms]),
+        unidentified=_unidentified(jacobian, [term.name for term in terms]),
         measured=tuple(dict.fromkeys(row.configuration for row in measurements)),
         overlap=system.overlap,
     )
 
 
 def _unidentified(rows: Array, names: Sequence[str]) -> tuple[str, ...]:
-    """Every coefficient on which some null vector of the design matrix is non-zero."""
+    """Every coefficient on which some null vector of ``rows`` is non-zero: the design matrix, where paths add up, whose
+    rows are each divided by T; where they overlap, a constant of each path may be told from the other's."""
     norms = np.linalg.norm(rows, axis=0)
     scaled = rows / np.where(norms > 0, norms, 1.0)
     _, singular, right = np.linalg.svd(np.linalg.qr(scaled, mode="r"), full_matrices=True)

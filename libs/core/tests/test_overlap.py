@@ -45,6 +45,16 @@ def test_an_overlap_is_found_where_there_is_one_and_only_there(true: float, expe
         assert fit(measured(train, times), "paper").overlap == 1
 
 
+def test_the_constants_of_two_paths_are_told_apart_where_either_is_the_slowest() -> None:
+    rows = [Configuration(w, 1, c, 1.0, 512) for w in (1, 2, 4, 8, 16) for c in (1.0, 2.0, 4.0, 8.0)]
+    times = np.array([max(0.05 + 0.4 / row.worker_cpu_cores, 0.08 + 0.02 * row.workers) for row in rows])
+    model = fit(measured(rows, times))
+    assert model.overlap > 1
+    assert "a2_grad" in model.coefficients
+    assert "a2_grad" not in model.unidentified
+    assert {"a2", "a6"} <= set(model.unidentified), "one PS of one core: a constant like any other"
+
+
 def test_few_measurements_never_speak_for_an_overlap() -> None:
     random = np.random.default_rng(0)
     rows = configurations(random, 3)
