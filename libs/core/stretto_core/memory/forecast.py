@@ -84,7 +84,7 @@ def forecast(
     resized = max(resized, left / 50)
     grid = sorted({now + resized, now + moved, *(now + left * step / HORIZONS for step in range(1, HORIZONS + 1))})
     at_resized, at_moved = grid.index(now + resized), grid.index(now + moved)
-    totals = _never_falling([growth.at(samples) for samples in grid])
+    totals = _never_falling(growth.course(grid))
     totals[at_resized] = growth.as_lately(totals[at_resized], soon)
     shares = {pod: share_of_growth(server, peers) for pod, server in known.items()}
     paths = {

@@ -17,7 +17,7 @@ marginal likelihood, and the forecast is the mixture (Rasmussen and Williams, Ga
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -48,6 +48,10 @@ WANDERS = (0.1, 0.4)
 SWINGS = ((0.0, 0.1), (0.35, 0.05), (0.35, 0.15), (0.8, 0.05), (0.8, 0.15))
 """sd of the logarithm of the rate, and over which share of the samples seen neighbours are alike"""
 
+CALM = (0.6, 0.25, 0.1, 0.05), (0.8, 0.2), (0.8, 0.05, 0.05, 0.05, 0.05)
+"""chance of each scatter, wander and swing before anything was seen: a few increments in line are believed"""
+
+_CALM = np.log([s * w * o for s, w, o in product(*CALM)])
 _STRENGTHS = np.array([(s**2, w**2, o**2, long) for s, w, (o, long) in product(SCATTERS, WANDERS, SWINGS)])
 """[H, 4]: variances of scatter, wander, swing; length of a swing"""
 
@@ -127,30 +131,39 @@ class Growth:
         return Interval(foretold.low, foretold.mean, max(foretold.mean, self.categories + SURPRISE * most))
 
     def at(self, samples: float) -> Interval:
-        """Categories after ``samples`` in total, with the 90 % interval; today's for a past count.
+        """Categories after ``samples`` in total, with the 90 % interval; today's for a past count."""
+        return self.course([samples])[0]
+
+    def course(self, samples: Sequence[float]) -> list[Interval]:
+        """The same for each of ``samples``.
 
         The sum over stretches of the rate there is taken as log-normal: its median is that of the median path.
         """
-        stock, ahead = self.categories, samples / max(1, self.samples)
-        if ahead <= 1 + AHEAD_LEAST:
-            return Interval(stock, stock, stock)
-        edges = 1 + np.expm1(np.linspace(0, math.log(ahead), STRETCHES + 1))
-        x, long = np.sqrt(edges[1:] * edges[:-1]), np.diff(edges)
-        decays = np.exp((1 - x) / self.alike)
-        features = np.stack([np.ones_like(x), np.log(x), np.minimum(x, FADE_REACH) - 1, decays], axis=1)
+        far = np.maximum(np.asarray(samples, float) / max(1, self.samples), 1 + AHEAD_LEAST)
+        edges = 1 + np.expm1(np.log(far)[:, None] * np.linspace(0, 1, STRETCHES + 1))
+        x, long = np.sqrt(edges[:, 1:] * edges[:, :-1]), np.diff(edges, axis=1)
+        log_x, decays = np.log(x), np.exp((1 - x) / self.alike)
+        features = np.stack([np.ones_like(x), log_x, np.minimum(x, FADE_REACH) - 1, decays], axis=2)
         new = long * np.exp(features @ self.state)
-        part = new / new.sum()
-        known = part @ features
-        variance = known @ self.covariance @ known + self.wander * (
-            part @ np.minimum.outer(features[:, 1], features[:, 1]) @ part
-        )
+        total = new.sum(1, keepdims=True)
+        part = new / total
+        known = (part[:, None] @ features)[:, 0]
+        variance = ((known @ self.covariance) * known).sum(1)
+        variance += self.wander * _quadratic(part, np.minimum(log_x[:, :, None], log_x[:, None]))
         # of the swing, what today's does not tell; within a stretch longer than it, it averages out
-        fresh = np.exp(-np.abs(np.subtract.outer(x, x)) / self.alike) - np.outer(decays, decays)
-        swung = part * np.sqrt(np.minimum(1, 2 * self.alike / long))
-        variance += self.swing * (swung @ fresh @ swung) + self.scatter * self.width / max(ahead - 1, self.width)
-        median = math.log(float(new.sum()) * self.rate)
-        reach = Z_90 * min(math.sqrt(float(variance) + SPREAD_LEAST**2), SPREAD_MAX)
-        return Interval(*(stock + math.exp(median + z) for z in (-reach, 0.0, reach)))
+        fresh = np.exp(-np.abs(x[:, :, None] - x[:, None]) / self.alike) - decays[:, :, None] * decays[:, None]
+        variance += self.swing * _quadratic(part * np.sqrt(np.minimum(1, 2 * self.alike / long)), fresh)
+        variance += self.scatter * self.width / np.maximum(far - 1, self.width)
+        reach = Z_90 * np.minimum(np.sqrt(variance + SPREAD_LEAST**2), SPREAD_MAX)
+        median = np.log(total[:, 0] * self.rate)
+        ends = self.categories + np.exp(median + np.array([-1.0, 0.0, 1.0])[:, None] * reach)
+        ends[:, far <= 1 + AHEAD_LEAST] = self.categories
+        return [Interval(low, mean, high) for low, mean, high in ends.T.tolist()]
+
+
+def _quadratic(part: Floats, covariance: Floats) -> Floats:
+    """[G] of ``part`` [G, K] and ``covariance`` [G, K, K]."""
+    return ((part[:, None] @ covariance)[:, 0] * part).sum(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +286,7 @@ def _posterior(seen: _Rates, model: _Model) -> _Mixture:
     changes = steps.shape[1] - 1
     prior = np.log([1 - STEP_CHANCE, *[STEP_CHANCE / max(1, changes)] * changes])
     alone = -0.5 * (data**2).sum(1) - np.log(np.diagonal(root, axis1=1, axis2=2)).sum(1)
-    evidence = alone[:, None] + prior + 0.5 * gain * shared**2 - 0.5 * np.log1p(STEP_SD**2 * own)
+    evidence = (alone + _CALM)[:, None] + prior + 0.5 * gain * shared**2 - 0.5 * np.log1p(STEP_SD**2 * own)
     likely = np.exp(evidence - evidence.max())
     which, change = np.nonzero(likely > WEIGHT_LEAST)
     weights, gain = likely[which, change], gain[which, change]

@@ -23,8 +23,8 @@ POINTS_LEAST = 3
 CUSHION = 1.07
 """times what is expected at the end is recommended where the interval is wide"""
 
-RISK = 0.5
-"""of the way from what is expected to the upper end of its interval: about one job in five ends above"""
+RISK = 0.6
+"""of the way from what is expected to the upper end of its interval: about one job in six ends above"""
 
 MEASURING_LEAST = 0.001
 """of memory, relative: no series is exact"""
@@ -106,7 +106,7 @@ class Forecaster(Protocol):
 def growth(problem: SeriesProblem) -> SeriesForecast:
     """Sub-linear growth of categories times what one costs, both with what is not known of them.
 
-    Running out is told of a capacity below what is recommended, and of one that about one job in five exceeds: an
+    Running out is told of a capacity below what is recommended, and of one that about one job in six exceeds: an
     error of the forecast must not cost the job. When is told of the expected course, or, where that just stays below,
     of one that leads there.
     """
@@ -173,7 +173,7 @@ def _reached(problem: SeriesProblem, grown: Growth, most: float) -> float:
     share = (problem.capacity_bytes - last.used_bytes) / max(most - last.used_bytes, 1.0)
     new = share * (grown.at(end).mean - grown.categories)
     grid = np.linspace(last.samples, end, GRID + 1)
-    return float(np.interp(new, [grown.at(samples).mean - grown.categories for samples in grid], grid))
+    return float(np.interp(new, [one.mean - grown.categories for one in grown.course(grid.tolist())], grid))
 
 
 def _seen(problem: SeriesProblem) -> tuple[Growth, ServerUsage]:
