@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from stretto_core.fitting import fit
+from stretto_core.fitting import Fitting, fit
 from stretto_core.jobs import JobEnded, MeasuredConfiguration, ModelFitted, ProfileMeasured
 from stretto_core.machine import Action, Emit
 from stretto_core.throughput import COMPONENTS, Configuration, Inputs, Measurement
@@ -67,9 +67,12 @@ class FitMachine:
 
     version = 2
 
-    def __init__(self, state: FitState | None = None, settings: FitterSettings | None = None) -> None:
+    def __init__(
+        self, state: FitState | None = None, settings: FitterSettings | None = None, algorithm: Fitting = fit
+    ) -> None:
         self.state = state or FitState()
         self.settings = settings or FitterSettings()
+        self.algorithm = algorithm
 
     def handle(self, event: object, now: float) -> list[Action]:
         """Take in a window; emit the refitted model when it is worth telling. A job that is over is forgotten."""
@@ -114,7 +117,7 @@ class FitMachine:
 
     def _fit(self, event: ProfileMeasured, now: float) -> ModelFitted:
         aggregated = [aggregate(rows, now, self.settings.half_life_s) for rows in self.state.measured]
-        model = fit([measurement for measurement, _ in aggregated], self.settings.form)
+        model = self.algorithm([measurement for measurement, _ in aggregated], self.settings.form)
         configuration = Configuration.of(event.plan, event.batch_size)
         here = next(known for _, known in aggregated if known.configuration == configuration)
         x = Inputs.of([configuration])

@@ -1,7 +1,7 @@
 """What planner and arbiter do alike: plans, intervals and a job's profile between wire and core, their algorithms.
 
-It is here because services do not import each other and core does not know the wire; only those two import it, so
-that no other service loads the models of planning.
+It is here because services do not import each other and core does not know the wire; only those two, and the fitter
+for its algorithm, import it, so that no other service loads the models of planning.
 """
 
 from __future__ import annotations

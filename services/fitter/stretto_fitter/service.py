@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from stretto_core.algorithms import FIT
 from stretto_core.fitter import FitMachine, FitState
 from stretto_runtime import Input, Meta, Service
+from stretto_runtime.planning import algorithm
 from stretto_wire import events
 from stretto_wire.base import Message
 
@@ -27,8 +29,12 @@ class Fitter(Service):
     )
     state_types: ClassVar[dict[str, type]] = {"job": FitState}
 
+    def __init__(self, settings: FitterSettings) -> None:
+        super().__init__(settings)
+        self._algorithm = algorithm(FIT, settings.algorithm, "STRETTO_FITTER_ALGORITHM")
+
     def machine(self, key: str, state: FitState | None) -> FitMachine:
-        return FitMachine(state, self.settings.machine())
+        return FitMachine(state, self.settings.machine(), self._algorithm)
 
     def to_event(self, message: Message, meta: Meta) -> Any:
         return handlers.to_event(message, meta)

@@ -10,6 +10,7 @@ from stretto_runtime import Settings
 class FitterSettings(Settings):
     """Read from ``STRETTO_FITTER_<FIELD>``, or from ``STRETTO_<FIELD>`` as every service's settings are."""
 
+    algorithm: str = Field("robust", description="as `stretto whatif algorithms` lists them for `fit`")
     form: str = Field("default", pattern="^(default|paper)$", description="default: a1..a7; paper: DLRover-RM Eq. 1-6")
     half_life_s: float = Field(900.0, ge=10, le=10**7, description="a window counts half after that time")
     windows_kept: int = Field(24, ge=4, le=200, description="windows kept per configuration")

@@ -87,3 +87,20 @@ def test_an_overlap_of_computing_and_communicating_reaches_the_planner() -> None
     assert last.overlap > 1
     assert last.predicted_step_time_s == pytest.approx(0.16, rel=0.1)
     assert decode(events.ModelFitted, encode(last)).overlap == last.overlap
+
+
+def test_the_algorithm_is_chosen_by_name() -> None:
+    """A hung window moves the fit on plain seconds far more; an unknown name is refused with what there is."""
+    said = {}
+    for name in ("robust", "least-squares"):
+        service = Fitter(FitterSettings(algorithm=name))
+        machine = service.machine("a", None)
+        for number, workers in enumerate((1, 2, 3, 4, 5, 6, 7)):
+            step_time_s = 5.0 if workers == 4 else 0.1 + 0.01 * workers
+            facts = machine.handle(service.to_event(profile(step_time_s, workers), META), 1000.0 + number)
+        (emit,) = facts
+        assert isinstance(emit, Emit)
+        said[name] = emit.fact.predicted_step_time_s
+    assert abs(said["robust"] - 0.17) < abs(said["least-squares"] - 0.17) / 2
+    with pytest.raises(SettingsFault, match=r"STRETTO_FITTER_ALGORITHM='magic'.*installed for fit are robust"):
+        Fitter(FitterSettings(algorithm="magic"))
