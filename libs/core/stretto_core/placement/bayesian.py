@@ -17,10 +17,10 @@ from scipy.special import ndtr
 from stretto_core.placement.problem import Floats, Placement, PlacementProblem
 from stretto_core.placement.trials import Trials
 
-FIRST, ROUNDS = 20, 180
+FIRST, ROUNDS = 20, 100
 """assignments drawn at random, and then one by one by expected improvement"""
 
-POOL, BEST = 300, 5
+POOL, BEST = 200, 5
 """candidates of a round from either source, and how many of the best have neighbours among them"""
 
 LENGTHS = (0.1, 0.3, 1.0, 3.0)

@@ -21,7 +21,7 @@ from stretto_core.placement.paths import cheapest_path
 from stretto_core.placement.problem import Floats, Placement, PlacementProblem
 from stretto_core.placement.provisioning import LOOKS, PRECISION, Run, halves, provision
 
-STEPS = 350_000
+STEPS = 250_000
 """of search in all, each a beginning that is kept; then what was found is given with its gap"""
 
 GLANCE, NARROW = 200, 1.02

@@ -21,6 +21,7 @@ class Trials:
         self.problem = problem
         self.best: Placement | None = None
         self._costs = dict[tuple[int, ...], float]()
+        self._lacks = dict[tuple[int, ...], float]()
         self._worst = -math.inf
 
     def cost(self, assignment: Sequence[int]) -> float:
@@ -42,6 +43,12 @@ class Trials:
         exceed it by, and of their limits that units do, summed over stages and types."""
         if math.isfinite(self.cost(assignment)):
             return 0.0
+        key = tuple(map(int, assignment))
+        if key not in self._lacks:
+            self._lacks[key] = self._lack(key)
+        return self._lacks[key]
+
+    def _lack(self, assignment: Sequence[int]) -> float:
         run, slowest_s = Run(self.problem, assignment), self.problem.slowest_s
         units = run.units(slowest_s)
         slow = ~np.isfinite(units)
