@@ -190,7 +190,7 @@ def _published() -> list[dict[str, Any]]:
     value = statistics.fmean(regrets)
     note = (
         f"mean of {len(regrets)}, the most {max(regrets):.1%}; {statistics.fmean(points):.1f} points of up to 7;"
-        f" without verification {statistics.fmean(unverified):.2%}"
+        f" without verification {statistics.fmean(unverified):.2%}; what a reading counts was chosen on these"
     )
     return [_row(name, value * 100, "%", "<= 2 %", value <= 0.02, note)]
 
