@@ -64,6 +64,8 @@ def _why(d: Json) -> RenderableType:
     reasons = list(d["reasons"]) or ["no reason was given"]
     for index, reason in enumerate(reasons):
         grid.add_row("why" if index == 0 else "", escape(reason))
+    if chosen := d.get("round"):
+        grid.add_row("round", _round(chosen))
     if d["previous"]:
         grid.add_row("instead of", f.plan(d["previous"]))
     grid.add_row(
@@ -72,6 +74,15 @@ def _why(d: Json) -> RenderableType:
         f"{f.size(d['free_memory_bytes'])} free in the cluster",
     )
     return grid
+
+
+def _round(chosen: Json) -> str:
+    """What the choice over all jobs reached, and what is proven of it."""
+    jobs = f"{chosen['jobs']} job{'s' * (chosen['jobs'] != 1)}"
+    return (
+        f"{escape(chosen['algorithm'])} over {jobs}: {escape(chosen['objective'])} {chosen['value']:.6g}, at most "
+        f"{chosen['bound']:.6g} is possible (gap {chosen['gap']:.3%}); this plan's part {chosen['term']:.4g}"
+    )
 
 
 def _warm_start(w: Json) -> RenderableType:

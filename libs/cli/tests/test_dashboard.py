@@ -20,6 +20,9 @@ GIB = 2**30
 WHY = "the number of workers was always 3 in 1 measured configuration: measure 2 of them before anything else"
 
 
+ROUND = w.Round(algorithm="hull", objective="gain", jobs=12, value=1990.0, bound=2000.0, gap=0.005, term=190.0)
+
+
 def plan(workers: int) -> w.Plan:
     return w.Plan(workers=workers, ps=2, worker_cpu_cores=0.5, ps_cpu_cores=1.5, worker_memory_bytes=GIB,
                   ps_memory_bytes=2 * GIB)  # fmt: skip
@@ -34,7 +37,8 @@ def messages(workers: int) -> list[w.Message]:
                 job="a", version=version, kind="warm-start" if version == 1 else "measure", plan=plan(version),
                 previous=plan(1) if version > 1 else None, throughput=37_400.0, throughput_interval=None,
                 throughput_before=None, cost_per_hour=0.1, reasons=(WHY,), alternatives=(),
-                algorithm="weighted-greedy", free_cpu_cores=1.0, free_memory_bytes=GIB,
+                algorithm="hull", free_cpu_cores=1.0, free_memory_bytes=GIB,
+                round=ROUND if version == 3 else None,
             )
         )  # fmt: skip
     pods = [("ps", 2), ("worker", workers)]
@@ -132,6 +136,15 @@ def test_the_story_of_decisions_begins_with_the_jobs_name_state_and_plan() -> No
         )
         assert any("╭─ v4 measure" in line for line in lines)
         assert not any("…" in line for line in lines)
+
+
+def test_a_decision_of_a_round_is_told_with_algorithm_value_bound_and_gap() -> None:
+    found = document(view())
+    assert [decision["round"] for decision in found["decisions"]] == [None, None, ROUND.model_dump(), None]
+    lines = shown(explaining.decisions(found, found["decisions"]), 160)
+    told = " ".join("".join(line.strip("│") for line in lines).split())
+    said = "hull over 12 jobs: gain 1990, at most 2000 is possible (gap 0.500%); this plan's part 190"
+    assert told.count(said) == 1
 
 
 def test_the_list_of_jobs_tells_a_stalled_one_and_whole_reasons() -> None:

@@ -20,6 +20,7 @@ class ArbiterSettings:
     A completed job's claim stands until its pods are gone, or ``leave_timeout_s``: above what a final checkpoint and
     an evaluation may take. A stopped one's stands for ``stop_grace_s``, the time that pods get to leave.
     A job that went back to a plan it had before does so again only after ``return_again_s``: noise swings no job.
+    A round decides on ``decisions_most`` jobs, each with its reasons: whatever happens meanwhile waits for all of them.
     """
 
     capacity: Resources
@@ -33,6 +34,7 @@ class ArbiterSettings:
     leave_timeout_s: float = 900.0
     stop_grace_s: float = 20.0
     shrink_after_s: float = 60.0
+    decisions_most: int = 100
 
 
 @dataclass(slots=True)
@@ -124,12 +126,16 @@ class JobState:
 
 @dataclass(slots=True)
 class ArbiterState:
-    """All jobs that hold or want capacity, by name; ``samples_done`` of each, which changes oftenest, apart."""
+    """All jobs that hold or want capacity, by name; ``samples_done`` of each, which changes oftenest, apart.
+
+    ``deferred``: since when a job waits whose plan was chosen in a round that had more than it could decide on.
+    """
 
     jobs: dict[str, JobState] = field(default_factory=dict[str, JobState])
     submitted: int = 0
     last_round_s: float = 0.0
     samples_done: dict[str, int] = field(default_factory=dict[str, int])
+    deferred: dict[str, float] = field(default_factory=dict[str, float])
 
     def claimed(self) -> Resources:
         """What all jobs hold."""

@@ -149,10 +149,30 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True)
+class Round:
+    """The choice over all jobs that a plan comes from: what it reaches of its objective, and the most that any could.
+
+    ``term`` is this plan's part of ``value``, ``jobs`` how many could get something, ``algorithm`` who chose.
+    """
+
+    algorithm: str
+    objective: str
+    jobs: int
+    value: float
+    bound: float
+    term: float
+
+    @property
+    def gap(self) -> float:
+        """What may be missing to the optimum at most, as a share of the bound."""
+        return (self.bound - self.value) / self.bound if self.bound > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class PlanDecided:
     """The plan that the job has to have; ``version`` grows by one with each decision of the job.
 
-    ``free`` is what the cluster has left after it.
+    ``free`` is what the cluster has left after it. ``round``: where it was chosen over all jobs.
     """
 
     job: str
@@ -169,6 +189,7 @@ class PlanDecided:
     throughput_high: float | None = None
     throughput_before: float | None = None
     alternatives: tuple[Alternative, ...] = field(default_factory=tuple)
+    round: Round | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ from .values import (
     PsProfile,
     Reasons,
     Role,
+    Round,
     StepTimes,
     WorkerProfile,
 )
@@ -210,6 +211,7 @@ class PlanDecided(Message):
     algorithm: Name
     free_cpu_cores: Annotated[Cores, Field(description="left in the cluster after it")]
     free_memory_bytes: Bytes
+    round: Annotated[Round | None, Field(description="where the plan was chosen over all jobs")] = None
 
 
 class PlanRefused(Message):

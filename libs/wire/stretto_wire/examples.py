@@ -230,9 +230,12 @@ ARBITER: tuple[Message, ...] = (
                 why_not="needs 40 cores, 12 are free",
             ),
         ),
-        algorithm="weighted-greedy",
+        algorithm="hull",
         free_cpu_cores=7.0,
         free_memory_bytes=24 * GIB,
+        round=v.Round(
+            algorithm="hull", objective="efficiency", jobs=3, value=0.912, bound=0.915, gap=0.00328, term=0.83
+        ),
     ),
     e.PlanRefused(job=JOB, kind="initial", wanted=PLAN, reasons=("needs 6 cores, 2 are free: waits for capacity",)),
     e.ReplacementDecided(job=JOB, pod="ps-1", granted=False, reasons=("it needs 1 cores beyond the plan, 0 are free",)),

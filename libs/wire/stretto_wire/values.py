@@ -84,6 +84,18 @@ class MeasuredConfiguration(Record):
     log_sd: Annotated[float, Field(ge=0, description="standard error of the logarithm of the step time")]
 
 
+class Round(Record):
+    """A choice over all jobs under the cluster's capacity, and what proves how good it is."""
+
+    algorithm: Name
+    objective: Name
+    jobs: Annotated[int, Field(ge=1, description="that could get something")]
+    value: Annotated[float, Field(description="of the objective, what is chosen for all jobs")]
+    bound: Annotated[float, Field(description="no choice exceeds it: proven")]
+    gap: Annotated[float, Field(ge=0, description="(bound - value) / bound: what may be missing at most")]
+    term: Annotated[float, Field(description="this plan's part of the value")]
+
+
 class Alternative(Record):
     """A plan that was considered and not taken, and why."""
 

@@ -77,6 +77,18 @@ def to_event(message: Message, meta: Meta) -> Any:
     return _EVENTS[type(message)](message)
 
 
+def _sent_round(found: jobs.Round) -> values.Round:
+    return values.Round(
+        algorithm=found.algorithm,
+        objective=found.objective,
+        jobs=found.jobs,
+        value=found.value,
+        bound=found.bound,
+        gap=found.gap,
+        term=found.term,
+    )
+
+
 def _send_decided(fact: jobs.PlanDecided) -> events.PlanDecided:
     return events.PlanDecided(
         job=fact.job,
@@ -102,6 +114,7 @@ def _send_decided(fact: jobs.PlanDecided) -> events.PlanDecided:
         algorithm=fact.algorithm,
         free_cpu_cores=fact.free.cpu_cores,
         free_memory_bytes=fact.free.memory_bytes,
+        round=_sent_round(fact.round) if fact.round else None,
     )
 
 

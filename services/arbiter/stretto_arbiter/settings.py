@@ -6,6 +6,7 @@ import os
 
 from pydantic import Field
 from stretto_core.cluster import ArbiterSettings as MachineSettings
+from stretto_core.selection import Objective
 from stretto_core.types import Resources
 from stretto_runtime import Settings
 
@@ -21,13 +22,14 @@ class ArbiterSettings(Settings):
     journal_ttl_s: int = Field(7 * 86400, ge=3600, description="life of its ticks: decisions can be replayed so long")
     cpu_cores: float = Field(default_factory=lambda: float(os.cpu_count() or 1), gt=0, description="of the cluster")
     memory_bytes: int = Field(default_factory=machine_memory_bytes, ge=2**20, description="of the cluster")
-    algorithm: str = Field("weighted-greedy", description="as `stretto whatif algorithms` lists them")
-    objective: str = Field("efficiency", pattern="^(efficiency|gain)$", description="Eq. 12's, or throughput gain")
+    algorithm: str = Field("hull", description="of each round; as `stretto whatif algorithms` lists them")
+    objective: Objective = Field("efficiency", description="Eq. 12's, throughput gain, or completion times")
     rho: float = Field(2.5, ge=-20, le=20, description="Eq. 14: > 0 prefers jobs that finish soon")
     gain_fraction_min: float = Field(0.10, ge=0, le=10, description="hysteresis, beyond the prediction's error")
     settle_s: float = Field(20.0, ge=0, description="between two changes of a job for its throughput")
     return_again_s: float = Field(900.0, ge=0, description="between two returns of a job to plans that it had before")
     round_s: float = Field(2.0, ge=0, description="between two cluster-wide choices")
+    decisions_most: int = Field(100, ge=1, description="of one round; who is deferred comes first in the next")
     apply_timeout_s: float = Field(300.0, ge=10, description="an actuator silent for so long is not waited for")
     leave_timeout_s: float = Field(900.0, ge=1, description="a completed job's pods are counted for at most so long")
     stop_grace_s: float = Field(20.0, ge=0, description="a cancelled or failed job's pods are counted for so long")
@@ -36,12 +38,13 @@ class ArbiterSettings(Settings):
     def machine(self) -> MachineSettings:
         return MachineSettings(
             capacity=Resources(self.cpu_cores, self.memory_bytes),
-            objective="gain" if self.objective == "gain" else "efficiency",
+            objective=self.objective,
             rho=self.rho,
             gain_fraction_min=self.gain_fraction_min,
             settle_s=self.settle_s,
             return_again_s=self.return_again_s,
             round_s=self.round_s,
+            decisions_most=self.decisions_most,
             apply_timeout_s=self.apply_timeout_s,
             leave_timeout_s=self.leave_timeout_s,
             stop_grace_s=self.stop_grace_s,

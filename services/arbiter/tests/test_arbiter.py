@@ -101,14 +101,18 @@ def test_a_decision_says_why_and_what_else_was_possible() -> None:
     why_not = {row.plan.workers: row.why_not for row in decided.alternatives}
     assert "cores" in why_not[40]
     assert len(decided.alternatives) == 3
+    assert (decided.algorithm, decided.round.algorithm, decided.round.objective) == ("hull", "hull", "efficiency")
+    assert 0 < decided.round.term == decided.round.value <= decided.round.bound
+    assert decided.round.gap == pytest.approx(1 - decided.round.value / decided.round.bound)
 
 
-@pytest.mark.parametrize("objective", ["efficiency", "gain"])
+@pytest.mark.parametrize("objective", ["efficiency", "gain", "completion"])
 def test_the_objective_decides(objective: str) -> None:
     cluster = Cluster(objective=objective, rho=0.0)
     cluster.start()
     (decided,) = cluster.tell(candidates(1, (2, 1900.0), (5, 3000.0)), 60)
-    assert decided.plan.workers == {"efficiency": 2, "gain": 5}[objective]
+    assert decided.plan.workers == {"efficiency": 2, "gain": 5, "completion": 5}[objective]
+    assert decided.round.objective == objective
 
 
 def test_an_interval_that_reaches_zero_is_no_crash() -> None:
@@ -169,6 +173,11 @@ def test_events_of_unknown_jobs_change_nothing() -> None:
 
 
 def test_algorithms_are_chosen_by_name_and_unknown_ones_refused() -> None:
+    for name in ("weighted-greedy", "exact"):
+        cluster = Cluster(algorithm=name)
+        cluster.start()
+        (decided,) = cluster.tell(candidates(1, (2, 1900.0)), 60)
+        assert decided.round.algorithm == name
     with pytest.raises(SettingsFault, match=r"STRETTO_ARBITER_ALGORITHM='auction'.*installed.*are.*weighted-greedy"):
         Arbiter(ArbiterSettings(algorithm="auction"))
 
@@ -191,16 +200,18 @@ def test_a_refusal_names_what_was_wanted() -> None:
     assert handlers.to_event(proposal, META) == jobs.PlanProposed("a", "measure", plan_of(plan(30)), 1.0, ("r",))
 
 
-def test_the_plans_that_the_version_before_decided_are_continued() -> None:
-    machines = Machines(Arbiter(ArbiterSettings()))
+def test_the_plans_that_earlier_versions_decided_are_continued() -> None:
     cluster = Cluster()
     cluster.start()
-    state = TypeAdapter(ArbiterState).dump_python(cluster.machine.state, mode="json")
-    del state["samples_done"]
-    state["jobs"]["a"]["samples_done"] = 5
-    machines.load({CLUSTER: Document(1, 3, json.dumps(state).encode())})
-    kept = machines.slots[CLUSTER].machine.state
-    assert kept == replace(cluster.machine.state, samples_done={"a": 5})
+    now = TypeAdapter(ArbiterState).dump_python(cluster.machine.state, mode="json")
+    fourth = {name: value for name, value in now.items() if name != "deferred"}
+    third = {name: value for name, value in fourth.items() if name != "samples_done"}
+    third["jobs"] = {"a": {**now["jobs"]["a"], "samples_done": 5}}
+    for version, state, done in ((3, third, {"a": 5}), (4, {**fourth, "samples_done": {"a": 7}}, {"a": 7})):
+        machines = Machines(Arbiter(ArbiterSettings()))
+        machines.load({CLUSTER: Document(1, version, json.dumps(state).encode())})
+        kept = machines.slots[CLUSTER].machine.state
+        assert kept == replace(cluster.machine.state, samples_done=done)
 
 
 def test_only_what_changed_is_saved_and_another_replica_decides_on_from_it() -> None:

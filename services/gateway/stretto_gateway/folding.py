@@ -319,6 +319,7 @@ class JobFold(Fold):
                 algorithm=message.algorithm,
                 free_cpu_cores=message.free_cpu_cores,
                 free_memory_bytes=message.free_memory_bytes,
+                round=message.round,
                 measured=measured,
                 fitted=view.model,
                 front=evidence.front if message.kind in ("improve", "measure", "fit-capacity") else None,

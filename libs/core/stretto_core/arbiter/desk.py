@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from stretto_core.arbiter.register import Register
 from stretto_core.candidates import Candidate
 from stretto_core.cluster import ArbiterSettings, ArbiterState, JobState
-from stretto_core.jobs import Alternative, PlanDecided, PlanKind, PlanProposed, PlanRefused, ReplacementDecided
+from stretto_core.jobs import (
+    Alternative,
+    PlanDecided,
+    PlanKind,
+    PlanProposed,
+    PlanRefused,
+    ReplacementDecided,
+    Round,
+)
 from stretto_core.types import NOTHING, Plan, Resources
 
 Answer = PlanDecided | PlanRefused | ReplacementDecided
@@ -37,6 +45,7 @@ class Desk:
         now: float,
         predicted: PlanProposed | Candidate | None = None,
         others: Sequence[Alternative] = (),
+        round_: Round | None = None,
     ) -> PlanDecided:
         """Give the job this plan."""
         previous, before = job.plan, job.throughput or None
@@ -54,13 +63,14 @@ class Desk:
             previous=previous,
             cost_per_hour=job.profile.prices.cost_per_hour(plan.resources),
             reasons=tuple(reasons),
-            algorithm=self.select_name,
+            algorithm=round_.algorithm if round_ else self.select_name,
             free=Resources(max(free.cpu_cores, 0.0), max(free.memory_bytes, 0)),
             throughput=predicted.throughput if predicted else None,
             throughput_low=predicted.throughput_low if predicted else None,
             throughput_high=predicted.throughput_high if predicted else None,
             throughput_before=before,
             alternatives=tuple(others),
+            round=round_,
         )
 
     def was_told(self, job: JobState, kind: PlanKind, wanted: Plan) -> bool:

@@ -1,8 +1,8 @@
 """The machine that decides every job's plan: it hears what happens, then runs one cycle of numbered steps.
 
-1 memory that is about to run out, 2 jobs that wait to start, 3 measurements and users' wishes, 4 the weighted greedy
-round over all jobs with candidates (DLRover-RM Eq. 11-14), 5 memory that can be given back. No job is decided on while
-its last decision is being applied, but for memory (``JobState.may_get_memory``).
+1 memory that is about to run out, 2 jobs that wait to start, 3 measurements and users' wishes, 4 the round: one choice
+over all jobs with candidates (DLRover-RM Eq. 11-14), 5 memory that can be given back. No job is decided on while its
+last decision is being applied, but for memory (``JobState.may_get_memory``).
 """
 
 from __future__ import annotations
@@ -26,22 +26,23 @@ from stretto_core.jobs import (
     ReplacementEnded,
 )
 from stretto_core.machine import Action, Emit
-from stretto_core.selection import SelectionAlgorithm, weighted_greedy
+from stretto_core.selection import SelectionAlgorithm
+from stretto_core.selection.hull import hull
 from stretto_core.types import Resources
 
 
 class ArbiterMachine:
     """Decides plans; one for the whole cluster."""
 
-    version = 4
+    version = 5
     parted = "jobs"
 
     def __init__(
         self,
         state: ArbiterState | None = None,
         settings: ArbiterSettings | None = None,
-        select: SelectionAlgorithm = weighted_greedy,
-        select_name: str = "weighted-greedy",
+        select: SelectionAlgorithm = hull,
+        select_name: str = "hull",
     ) -> None:
         self.state = state or ArbiterState()
         self.settings = settings or ArbiterSettings(Resources(1e9, 2**60))
@@ -50,7 +51,9 @@ class ArbiterMachine:
 
     @staticmethod
     def migrate(state: dict[str, Any], from_version: int) -> dict[str, Any]:
-        """Until version 3 each job held what it had trained."""
+        """Until version 3 each job held what it had trained; version 4 remembered what 5 does, but who is deferred."""
+        if from_version > 3:
+            return state
         done = {name: job.pop("samples_done", 0) for name, job in state["jobs"].items()}
         return {**state, "samples_done": done}
 
@@ -153,6 +156,7 @@ class ArbiterMachine:
     def _forget(self, job: JobState) -> None:
         del self.state.jobs[job.job]
         self.state.samples_done.pop(job.job, None)
+        self.state.deferred.pop(job.job, None)
         self._desk.register.touch(job.job)
 
     def _expire(self, now: float) -> None:

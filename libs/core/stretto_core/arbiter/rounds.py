@@ -1,6 +1,10 @@
-"""Step 4 of the cycle: the weighted greedy round over all jobs with candidates (DLRover-RM Eq. 11-14)."""
+"""Step 4 of the cycle: the round, one choice over all jobs with candidates (DLRover-RM Eq. 11-14)."""
 
 from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import NamedTuple
 
 from stretto_core.arbiter.desk import Answer, Desk
 from stretto_core.arbiter.register import Prospect
@@ -8,17 +12,23 @@ from stretto_core.arbitration import by_resource
 from stretto_core.candidates import Candidate
 from stretto_core.cluster import JobState
 from stretto_core.explanation import Choice, alternatives, why
-from stretto_core.selection import Contender, Option, SelectionAlgorithm, SelectionProblem
+from stretto_core.jobs import Round
+from stretto_core.selection import Contender, Option, Selection, SelectionAlgorithm, SelectionProblem
 from stretto_core.types import GIB
 
 ALTERNATIVES_MAX = 8
-DECISIONS_MOST = 100
-"""of one round, those of the largest terms of the objective; the others are chosen again in the next: a decision with
-its reasons takes half a millisecond, and whatever happens meanwhile waits for all of them"""
+
+
+class Chosen(NamedTuple):
+    """A job's option of a round, and its term of the objective."""
+
+    contender: Contender
+    option: Option
+    term: float
 
 
 def choose(desk: Desk, select: SelectionAlgorithm, now: float) -> list[Answer]:
-    """Weighted greedy selection over every job whose candidates are current and worth a change."""
+    """One selection over every job whose candidates are current and worth a change."""
     desk.state.last_round_s = now
     facts = [fact for job in desk.register.ordered(desk.register.untold) for fact in _out_of_reach(desk, job)]
     contenders = _contenders(desk, now)
@@ -26,28 +36,39 @@ def choose(desk: Desk, select: SelectionAlgorithm, now: float) -> list[Answer]:
         return facts
     free = desk.to_give()
     problem = SelectionProblem(contenders, by_resource(free), desk.settings.objective, desk.settings.rho)
-    for contender, option in _chosen(problem, select(problem).chosen):
+    selection = select(problem)
+    bound = max(selection.bound, selection.value)
+    found = Round(desk.select_name, problem.objective, len(contenders), selection.value, bound, 0.0)
+    for contender, option, term in _in_turn(desk, problem, _chosen(problem, selection), now):
         job = desk.state.jobs[contender.job]
         if job.candidates is not None:
-            minimum = desk.settings.gain_fraction_min
-            choice = Choice(job.candidates, job.profile, contender, problem, int(option.id), free, minimum)
+            minimum, this = desk.settings.gain_fraction_min, replace(found, term=term)
+            choice = Choice(job.candidates, job.profile, contender, problem, int(option.id), free, minimum, this)
             facts.append(_improve(desk, job, choice, now))
     return facts
 
 
-def _chosen(problem: SelectionProblem, ids: dict[str, str | None]) -> list[tuple[Contender, Option]]:
-    """What to decide now, in the contenders' order; nothing of a plug-in's choice that overdraws the capacity."""
-    chosen: list[tuple[Contender, Option]] = []
+def _chosen(problem: SelectionProblem, selection: Selection) -> list[Chosen]:
+    """What was chosen, in the contenders' order; nothing of a plug-in's choice that overdraws the capacity."""
+    chosen: list[Chosen] = []
     for contender in problem.contenders:
-        wanted = ids.get(contender.job)
-        chosen += [(contender, option) for option in contender.options if option.id == wanted]
-    if not problem.fits([option for _, option in chosen]):
-        return []
-    if len(chosen) <= DECISIONS_MOST:
-        return chosen
-    value = {contender.job: problem.value(contender, option) for contender, option in chosen}
-    first = set(sorted(value, key=lambda job: -value[job])[:DECISIONS_MOST])
-    return [row for row in chosen if row[0].job in first]
+        if (wanted := selection.chosen.get(contender.job)) is not None:
+            options = [option for option in contender.options if option.id == wanted]
+            chosen += [Chosen(contender, option, problem.value(contender, option)) for option in options]
+    return chosen if problem.fits([each.option for each in chosen]) else []
+
+
+def _in_turn(desk: Desk, problem: SelectionProblem, chosen: list[Chosen], now: float) -> list[Chosen]:
+    """Those to decide on now: who was deferred longest, then the largest terms. The others are chosen again in the
+    next round, or their room goes to better plans; who keeps being chosen waits for no more rounds than all need."""
+    since = desk.state.deferred
+    order = sorted(chosen, key=lambda each: (since.get(each.contender.job, math.inf), -each.term))
+    first = {each.contender.job for each in order[: desk.settings.decisions_most]}
+    contending = {contender.job for contender in problem.contenders}
+    waiting = {job: s for job, s in since.items() if job in contending and job not in first}
+    later = (each.contender.job for each in order[desk.settings.decisions_most :])
+    desk.state.deferred = {**{job: now for job in later}, **waiting}
+    return [each for each in chosen if each.contender.job in first]
 
 
 def _contenders(desk: Desk, now: float) -> tuple[Contender, ...]:
@@ -57,7 +78,8 @@ def _contenders(desk: Desk, now: float) -> tuple[Contender, ...]:
         if options:
             remaining = max(job.profile.samples - done.get(job.job, 0), 0)
             weight = job.profile.weight * job.urgency(done.get(job.job, 0), now)
-            found.append(Contender(job.job, remaining, tuple(options), weight))
+            throughput = desk.register.offering[job.job].computed.throughput
+            found.append(Contender(job.job, remaining, tuple(options), weight, throughput))
     return tuple(found)
 
 
@@ -79,7 +101,7 @@ def _improve(desk: Desk, job: JobState, choice: Choice, now: float) -> Answer:
     if job.had_before(plan):
         job.returned_s = now
         reasons.append("the job had this plan before: its throughput was measured, it goes back to it once")
-    return desk.decide(job, "improve", plan, reasons, now, choice.candidate, others)
+    return desk.decide(job, "improve", plan, reasons, now, choice.candidate, others, choice.round)
 
 
 def _out_of_reach(desk: Desk, job: JobState) -> list[Answer]:
