@@ -79,10 +79,10 @@ def public() -> Iterator[tuple[str, PlacementProblem]]:
     if not DATA.is_dir():
         return
     types, speeds = _rented()
-    yield "VGG16", _profiled(DATA / "layer-profiles" / "pipedream" / "vgg16.graph.txt", types, speeds)
+    yield "AlexNet", _profiled(DATA / "layer-profiles" / "pipedream" / "alexnet.graph.txt", types, speeds)
     with open(DATA / "layer-structures" / "ctr_model_layers.csv", encoding="utf-8", newline="") as opened:
         rows = list(csv.DictReader(opened))
-    for name, begin in (("CTRDNN", "CTRDNN (PaddleRec rank"), ("NCE", "NCE"), ("MATCH", "MATCH multiview")):
+    for name, begin in (("CTRDNN", "CTRDNN (PaddleRec rank"), ("MATCH", "MATCH multiview")):
         yield name, _structured([row for row in rows if row["model"].startswith(begin)], types, speeds)
 
 
