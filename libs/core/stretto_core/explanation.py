@@ -55,11 +55,18 @@ def why(choice: Choice) -> list[str]:
         f" {need:+.0%}: {choice.gain_fraction_min:.0%} and {candidate.relative_error:.0%} of error",
         f"costs {option.cost:+.4f} per hour; the change wastes about {candidate.overhead_s:.0f} s, which leaves a"
         f" gain of {candidate.gain:.0f} samples/s (Eq. 8)",
-        f"best {term} = {found.term:.3g} of {len(choice.contender.options)} worthwhile"
+        f"{term} = {found.term:.3g}, {_rank(choice)} of {len(choice.contender.options)} worthwhile"
         f" plans, {jobs} job{'s' * (jobs != 1)} in the round",
         f"{found.algorithm} reaches {found.value:.4g} in all; no choice exceeds {found.bound:.4g}: at most"
         f" {found.gap:.3%} are missing",
     ]
+
+
+def _rank(choice: Choice) -> str:
+    """By the term: a round may prefer a plan that leaves others more room."""
+    terms = choice.problem.values(choice.contender, choice.contender.options)
+    better = sum(term > choice.round.term for term in terms)
+    return f"number {better + 1}" if better else "the best"
 
 
 def alternatives(choice: Choice, most: int) -> list[Alternative]:

@@ -16,7 +16,7 @@ from stretto_core.candidates import Candidate
 from stretto_core.cluster import ArbiterSettings
 from stretto_core.jobs import CandidatesComputed, JobEnded, JobSubmitted, PlanApplied, PlanDecided, PlanProposed
 from stretto_core.machine import Tick
-from stretto_core.selection import Objective
+from stretto_core.selection import Objective, Selection
 from stretto_core.types import GIB, Resources
 
 PLENTY = Resources(1e4, 10**5 * GIB)
@@ -99,3 +99,24 @@ def test_a_decision_tells_what_its_round_reaches_and_what_is_proven(algorithm: s
         assert fact.round.gap == pytest.approx(1 - fact.round.value / fact.round.bound)
         assert any("no choice exceeds" in reason for reason in fact.reasons)
     assert sum(fact.round.term for fact in decided) == pytest.approx(decided[0].round.value)
+
+
+@pytest.mark.parametrize("bound", [math.inf, math.nan])
+def test_a_plug_in_that_proves_nothing_gets_the_bound_of_the_relaxation(bound: float) -> None:
+    """A decision whose bound is no number could not be published: the arbiter died of it, and so did its heir."""
+    machine = started(ArbiterSettings(PLENTY), 1)
+    machine.select = lambda problem: Selection({"job-0": "0"}, math.nan, bound)
+    machine.state.last_round_s = 1000.0
+    offer(machine, "job-0", 1000.0, (2, 500.0), (4, 900.0))
+    (decided,) = [action.fact for action in machine.handle(Tick(), 1002.0)]
+    assert 0 < decided.round.term == decided.round.value <= decided.round.bound < math.inf
+
+
+def test_a_plan_that_leaves_others_room_is_not_called_the_best_of_its_job() -> None:
+    machine = started(ArbiterSettings(Resources(8.0, 100 * GIB), objective="gain"), 2)
+    machine.state.last_round_s = 1000.0
+    for number in range(2):
+        offer(machine, f"job-{number}", 1000.0, (3, 500.0), (5, 600.0))
+    decided = [action.fact for action in machine.handle(Tick(), 1002.0)]
+    assert [fact.plan.workers for fact in decided] == [3, 3]
+    assert all("gain = 500, number 2 of 2 worthwhile plans" in " ".join(fact.reasons) for fact in decided)

@@ -14,6 +14,8 @@ from stretto_core.cluster import JobState
 from stretto_core.explanation import Choice, alternatives, why
 from stretto_core.jobs import Round
 from stretto_core.selection import Contender, Option, Selection, SelectionAlgorithm, SelectionProblem
+from stretto_core.selection.relaxation import relaxed
+from stretto_core.selection.table import Table
 from stretto_core.types import GIB
 
 ALTERNATIVES_MAX = 8
@@ -37,9 +39,9 @@ def choose(desk: Desk, select: SelectionAlgorithm, now: float) -> list[Answer]:
     free = desk.to_give()
     problem = SelectionProblem(contenders, by_resource(free), desk.settings.objective, desk.settings.rho)
     selection = select(problem)
-    bound = max(selection.bound, selection.value)
-    found = Round(desk.select_name, problem.objective, len(contenders), selection.value, bound, 0.0)
-    for contender, option, term in _in_turn(desk, problem, _chosen(problem, selection), now):
+    chosen = _chosen(problem, selection)
+    found = _reached(desk.select_name, problem, chosen, selection.bound)
+    for contender, option, term in _in_turn(desk, problem, chosen, now):
         job = desk.state.jobs[contender.job]
         if job.candidates is not None:
             minimum, this = desk.settings.gain_fraction_min, replace(found, term=term)
@@ -56,6 +58,13 @@ def _chosen(problem: SelectionProblem, selection: Selection) -> list[Chosen]:
             options = [option for option in contender.options if option.id == wanted]
             chosen += [Chosen(contender, option, problem.value(contender, option)) for option in options]
     return chosen if problem.fits([each.option for each in chosen]) else []
+
+
+def _reached(algorithm: str, problem: SelectionProblem, chosen: list[Chosen], bound: float) -> Round:
+    """What the choice comes to, whatever a plug-in says of it; one that proves nothing gets the relaxation's bound."""
+    value = math.fsum(each.term for each in chosen)
+    proven = bound if math.isfinite(bound) else relaxed(Table.of(problem)).bound
+    return Round(algorithm, problem.objective, len(problem.contenders), value, max(proven, value), 0.0)
 
 
 def _in_turn(desk: Desk, problem: SelectionProblem, chosen: list[Chosen], now: float) -> list[Chosen]:
