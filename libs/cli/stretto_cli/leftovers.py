@@ -7,6 +7,7 @@ is never touched; nor is what belongs to another namespace of processes, whose i
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -18,6 +19,7 @@ from typing import Any
 import psutil
 from stretto_runtime.birth import Birth
 
+from .errors import CliError
 from .processes import end_all, named_in, namespace_of, pods_of, sessions_of
 
 SHARED = Path("/dev/shm")
@@ -80,6 +82,23 @@ def end_leftovers(folder: Path, shared: Path = SHARED) -> int:
     ended += end_all(pods_of(folder), 2.0)  # after the actuator, which would start them again
     (folder / "run" / "up.json").unlink(missing_ok=True)
     return ended
+
+
+def end_lost(folder: Path) -> int:
+    """As ``end_leftovers``, and nobody begins here meanwhile. Raises CliError where a supervisor lives that this code
+    cannot know: of an earlier version, or in another container."""
+    lock = folder / "run" / "lock"
+    if not lock.exists():
+        return end_leftovers(folder)
+    with lock.open("a") as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise CliError(
+                f"{folder} is held by a supervisor of another version of the code, or in another container: "
+                "end it as it was started, or by SIGTERM; run/up.json names its process"
+            ) from None
+        return end_leftovers(folder)
 
 
 # shared memory -------------------------------------------------------------------------------------------------

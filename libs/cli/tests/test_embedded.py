@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import re
@@ -192,6 +193,26 @@ def test_what_a_killed_supervisor_leaves_is_ended(tmp_path: Path) -> None:
         embedded.read_state(tmp_path)
     assert embedded.end_leftovers(tmp_path) == 1
     assert not left.is_running()
+
+
+def test_what_a_living_supervisor_of_another_version_holds_is_not_ended(tmp_path: Path) -> None:
+    """Its file names no births: `stretto down` took it for dead, and ended its pods."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "up.json").write_text(json.dumps({"pid": os.getpid(), "created_s": 1.0, "processes": {}}))
+    pod = {**os.environ, "STRETTO_POD_FOLDER": str(tmp_path.resolve() / "pods" / "a" / "worker-0")}
+    process = psutil.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env=pod)
+    try:
+        with (tmp_path / "run" / "lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            refused = CliRunner().invoke(app, ["down", "--folder", str(tmp_path)])
+        assert refused.exit_code == 1
+        assert "another version" in refused.stderr
+        assert process.is_running()
+        assert (tmp_path / "run" / "up.json").exists()
+        assert CliRunner().invoke(app, ["down", "--folder", str(tmp_path)]).exit_code == 0
+        assert not process.is_running()
+    finally:
+        end_all([process], 0.0)
 
 
 def test_pods_are_found_by_their_files_and_ended_with_their_children(tmp_path: Path) -> None:

@@ -154,11 +154,12 @@ def _where(state: dict[str, Any]) -> str:
 def down(folder: FolderOption = DEFAULT_FOLDER, output: OutputOption = Output.TABLE) -> None:
     """End everything that `stretto up` started, pods included. State stays in the folder."""
     from .. import embedded
+    from ..leftovers import end_lost
 
     try:
         state = embedded.read_state(folder)
     except NotRunning:
-        ended = embedded.end_leftovers(folder)
+        ended = end_lost(folder)
         if not ended:
             raise
         answer(output, {"ended": ended}, lambda: f"{ended} processes of a lost supervisor ended")
