@@ -32,6 +32,7 @@ from .pods import PRIVATE, private_folder
 
 DETAIL_BYTES = 1500
 ASK_AGAIN_S = 2.0
+CLOCK_SLACK_S = 1.0
 DYING_TRIES, DYING_WAIT_S = 50, 0.02
 
 # Enter the control groups, start the pod, write down its pid and in the end its exit code. SIGTERM to the shell must
@@ -331,14 +332,31 @@ class LocalBackend:
         folders = {
             controller: (folder, version) for controller, (folder, version) in fields["group"]["folders"].items()
         }
-        fields |= {"limits": tuple(fields["limits"]), "group": Group(folders), "birth": Birth(*fields["birth"])}
-        return Record(**fields)
+        began_s = fields.pop("started_at_s", None)
+        birth = Birth(*fields["birth"]) if began_s is None else _birth(fields["pid"], began_s)
+        record = Record(**{**fields, "limits": tuple(fields["limits"]), "group": Group(folders), "birth": birth})
+        if began_s is not None:
+            self._write(record)  # from now on no step of the clock matters
+        return record
 
     def _write(self, record: Record) -> None:
         file = self._folder(record.job, record.pod) / "pod.json"
         draft = file.with_suffix(".tmp")
         draft.write_text(json.dumps(asdict(record)))
         draft.replace(file)
+
+
+def _birth(pid: int, began_s: float) -> Birth:
+    """Of a shell whose time of day was all that earlier versions wrote down. If it is gone, what it began is known by
+    about when it was born; nothing is, where the machine was started later."""
+    with contextlib.suppress(psutil.Error):
+        born = Birth.of(pid)
+        if born is not None and abs(psutil.Process(pid).create_time() - began_s) < CLOCK_SLACK_S:
+            return born
+    own, since_boot_s = Birth.of(os.getpid()), began_s - psutil.boot_time() - CLOCK_SLACK_S
+    if own is None or since_boot_s < 0:
+        return Birth("", 0)
+    return Birth(own.boot, int(since_boot_s * os.sysconf("SC_CLK_TCK")))
 
 
 def _pin_threads(process: psutil.Process, cores: list[int]) -> None:
