@@ -10,6 +10,12 @@ import numpy as np
 Progress = Callable[[int, int], None]
 """told how many of how many jobs have left"""
 
+YEAR_S = 8760 * 3600.0
+HORIZON_YEARS = 10
+"""a million decisions, if one is made every five minutes"""
+LATEST_S = 2.0**32
+"""the latest submission, 136 years (or that of a clock which began in 1970): beyond, floats know no microseconds"""
+
 
 @dataclass(frozen=True, slots=True)
 class Durations:

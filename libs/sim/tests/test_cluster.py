@@ -17,6 +17,7 @@ from stretto_sim.cluster import COMPLETED, Arrival, Outcome, Policy, Settings, T
 from stretto_sim.cluster import policies as p
 from stretto_sim.cluster.nodes import Nodes, Pod
 from stretto_sim.cluster.policies import STATIC
+from stretto_sim.cluster.search import tuned_plan
 
 POLICIES = SIMULATE_CLUSTER.names()
 HARSH = {"pod_failures_per_day": 1.0, "straggler_rate": 0.3, "hot_rate": 0.3, "bug_rate": 0.1}
@@ -197,6 +198,25 @@ class TestPromises:
         assert found.jobs[0].last is None
 
     @pytest.mark.parametrize("policy", POLICIES)
+    def test_what_never_trains_is_given_up(self, policy: str) -> None:
+        """Nodes without room for what a job grows to, and pods that die before they are ready."""
+        for pool in (Settings(20, 4.0, 16 * GIB), Settings(4, pod_failures_per_day=100.0, patience_s=6 * 3600.0)):
+            found = simulate(arrivals(3, 3, 300, 1800), SIMULATE_CLUSTER.named(policy), pool)
+            assert {one.how for one in found.jobs} <= {COMPLETED, "scheduling", "pod failure", "out of memory"}
+            assert max(one.end_s for one in found.jobs) < 30 * 86_400
+
+    def test_a_job_that_trains_is_never_given_up(self) -> None:
+        one = job(samples=200_000_000)
+        found = simulate([one], STATIC, Settings(2, patience_s=600.0)).jobs[0]
+        assert (found.how, found.completion_s) == (COMPLETED, pytest.approx(300 + 10_000))
+
+    def test_a_search_over_many_pods_ends(self) -> None:
+        wide = job(plan=Plan(10_000, 10_000, 1.0, 1.0, GIB, GIB))
+        wide = replace(wide, limits=JobLimits(LIMITS.low, replace(LIMITS.high, workers=40_000, ps=40_000)))
+        found = tuned_plan(wide, Settings(20))
+        assert found.workers * found.worker_cpu_cores + found.ps * found.ps_cpu_cores <= 0.25 * 640
+
+    @pytest.mark.parametrize("policy", POLICIES)
     def test_no_jobs_are_no_trouble(self, policy: str) -> None:
         found = simulate([], SIMULATE_CLUSTER.named(policy), Settings())
         assert (found.completion.mean_s, found.completion_rate, found.utilisation("ps_core")) == (0, 1, 0)
@@ -225,3 +245,13 @@ class TestPromises:
             replace(job(), alpha_grad=0, alpha_upd=0, alpha_sync=0, alpha_emb=0, constant_s=0)
         with pytest.raises(InvalidValue, match="gpus is 0"):
             Arrival(0.0, 1.0, 0)
+        with pytest.raises(InvalidValue, match=r"duration_s is 1000000000000\.0"):
+            Arrival(0.0, 1e12, 1)
+        with pytest.raises(InvalidValue, match=r"submit_s is 1000000000000\.0"):
+            job(1e12)
+        with pytest.raises(InvalidValue, match="nodes is 1"):
+            Settings(10**10)
+        with pytest.raises(InvalidValue, match="workers is 1"):
+            job(plan=Plan(10**12, 1, 1.0, 1.0, GIB, GIB))
+        with pytest.raises(InvalidValue, match=r"samples is 1e\+15, .* years"):
+            simulate([job(samples=10**15)], STATIC, Settings())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -175,6 +176,13 @@ class TestPromises:
             100 * 61 * 64 / (8 * 5 * 8)
         )  # on each node 5 of 8 CPUs
 
+    @pytest.mark.parametrize("name", NAMES)
+    @pytest.mark.parametrize("ratio", [0.001, 0.01, 1e6])
+    def test_hardly_any_cpus_or_ever_so_many_are_no_trouble(self, name: str, ratio: float) -> None:
+        found = simulate([TraceJob(0.0, 100, 2, 1.0, ratio)], policy(name))
+        share = min(found.completion.mean_s / 100, 1.0)
+        assert share == pytest.approx(1.0)
+
     @pytest.mark.parametrize("name", SHARING)
     def test_the_same_again_is_the_same(self, name: str) -> None:
         trace = invented(5, 30, 1200, 400)
@@ -191,8 +199,11 @@ class TestPromises:
             ("gpus", 0),
             ("step_s_ideal", 0.0),
             ("cpus_per_gpu", math.inf),
+            ("cpus_per_gpu", 1e-9),
+            ("submit_s", 1e15),
+            ("steps", 10**12),
         ):
-            with pytest.raises(InvalidValue, match=f"{field} is {value}"):
+            with pytest.raises(InvalidValue, match=re.escape(f"{field} is {value}")):
                 replace(TraceJob(0.0, 1, 1, 1.0, 1.0), **{field: value})
         with pytest.raises(InvalidValue, match="gpus is 65"):
             simulate([TraceJob(0.0, 1, 65, 1.0, 1.0)], policy("srtf"))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import Field
 from stretto_core.algorithms import SIMULATE_CLUSTER
 from stretto_core.types import GIB, InvalidValue, JobLimits, Plan
 from stretto_sim.cluster import Arrival, Outcome, Settings, TraceJob, jobs_of, simulate
@@ -39,6 +40,9 @@ SeedOption = Annotated[int, typer.Option(help="of what is drawn: disturbances, n
 ReportOption = Annotated[Path | None, typer.Option(metavar="FOLDER", help="write a page with the figures there")]
 
 
+Gib = Annotated[float, Field(ge=0, le=2**30)]
+
+
 class Row(Given):
     """A job of the trace: an arrival, or all that it is."""
 
@@ -53,14 +57,14 @@ class Row(Given):
     alpha_emb: NotNegative = 0.0
     constant: NotNegative = 0.0
     per_worker_s: NotNegative = 0.0
-    embedding_gib: NotNegative = 0.0
+    embedding_gib: Gib = 0.0
     growth: NotNegative = 0.7
     workers: int = 0
     ps: int = 0
     worker_cpu: NotNegative = 0.0
     ps_cpu: NotNegative = 0.0
-    worker_memory_gib: NotNegative = 0.0
-    ps_memory_gib: NotNegative = 0.0
+    worker_memory_gib: Gib = 0.0
+    ps_memory_gib: Gib = 0.0
     model: str = ""
 
 
@@ -121,7 +125,10 @@ def _arrival(row: Row, line: int) -> Arrival:
         if getattr(row, name) <= 0:
             given = getattr(row, name) if name in row.model_fields_set else ""
             refuse(f"line {line}.{name}", given, f"{expected}; a job without samples is an arrival with both")
-    return Arrival(row.submit_s, row.duration_s, row.gpus)
+    try:
+        return Arrival(row.submit_s, row.duration_s, row.gpus)
+    except InvalidValue as error:
+        raise BadData(f"line {line}: {error}") from error
 
 
 def _job(row: Row, settings: Settings, line: int) -> TraceJob:

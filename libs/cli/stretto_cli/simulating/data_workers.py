@@ -6,12 +6,13 @@ from typing import Annotated, Any
 
 import typer
 from stretto_core.algorithms import SIMULATE_DATA_WORKERS
+from stretto_core.types import InvalidValue
 from stretto_sim.data_workers import Outcome, TraceJob, simulate
 
 from .. import figures as f
 from ..options import Output, OutputOption, answer
 from ..render import table
-from ..whatif.reading import Count, FileArgument, Given, NotNegative, Positive, rows
+from ..whatif.reading import BadData, Count, FileArgument, Given, NotNegative, Positive, rows
 from ..whatif.solving import algorithm, solved
 from .allocation import ReportOption
 from .charts import write
@@ -43,13 +44,20 @@ def data_workers(
     with as many as a job can use, from start to end: fixed; with as many as others leave: fair, maxtp, srtf.
     """
     chosen = algorithm(SIMULATE_DATA_WORKERS, policy)
-    jobs = [TraceJob(row.submit_s, row.steps, row.gpus, row.step_s_ideal, row.cpus_per_gpu) for row in rows(file, Row)]
+    jobs = [_job(row, line) for line, row in enumerate(rows(file, Row), 2)]
     with watched(f"{policy} on 64 GPUs") as progress:
         found, _ = solved(lambda trace: simulate(trace, chosen, progress=progress), jobs)
     told = told_of(found)
     if report is not None:
         write(report, "data-workers.html", page_of(found, told, policy))
     answer(output, told, lambda: _shown(told))
+
+
+def _job(row: Row, line: int) -> TraceJob:
+    try:
+        return TraceJob(row.submit_s, row.steps, row.gpus, row.step_s_ideal, row.cpus_per_gpu)
+    except InvalidValue as error:
+        raise BadData(f"line {line}: {error}") from error
 
 
 def told_of(found: Outcome) -> dict[str, Any]:

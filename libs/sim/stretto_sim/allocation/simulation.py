@@ -17,14 +17,11 @@ from stretto_core.types import InvalidValue
 
 from stretto_sim.allocation.policies import Policy
 from stretto_sim.allocation.trace import Fate, Settings, TraceJob, fates
-from stretto_sim.measures import Durations, Level, Progress
+from stretto_sim.measures import HORIZON_YEARS, YEAR_S, Durations, Level, Progress
 
 FLOOR = 0.05
 """share of its believed demand that a job has at least left: one that outlives its ETA is not over at once"""
 HOUR_S = 3600.0
-YEAR_S = 8760 * HOUR_S
-HORIZON_YEARS = 10
-"""a million decisions, if one is made every five minutes"""
 NEARLY = 1e-6
 """node-seconds, or seconds, that rounding may leave of a demand"""
 

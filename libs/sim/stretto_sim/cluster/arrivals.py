@@ -29,6 +29,7 @@ from stretto_core.types import GIB, InvalidValue, JobLimits, Plan
 
 from stretto_sim.cluster import truth
 from stretto_sim.cluster.trace import TraceJob
+from stretto_sim.measures import HORIZON_YEARS, LATEST_S, YEAR_S
 
 CORES_PER_GPU = 8.0
 GPUS_MOST = 16
@@ -58,10 +59,12 @@ class Arrival:
     gpus: int
 
     def __post_init__(self) -> None:
-        if not 0 <= self.submit_s < math.inf:
-            raise InvalidValue(f"submit_s is {self.submit_s!r}; give a finite number of at least 0")
-        if not 0 < self.duration_s < math.inf:
-            raise InvalidValue(f"duration_s is {self.duration_s!r}; give a finite number above 0")
+        if not 0 <= self.submit_s <= LATEST_S:
+            raise InvalidValue(f"submit_s is {self.submit_s!r}; give a number of at least 0, at most {LATEST_S:g}")
+        if not 0 < self.duration_s <= HORIZON_YEARS * YEAR_S:
+            raise InvalidValue(
+                f"duration_s is {self.duration_s!r}; give a number above 0, at most {HORIZON_YEARS} years"
+            )
         if self.gpus < 1:
             raise InvalidValue(f"gpus is {self.gpus!r}; give at least 1")
 

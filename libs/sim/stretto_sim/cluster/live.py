@@ -56,6 +56,8 @@ class Live:
     epoch: int = 0
     started_s: float | None = None
     stood_s: float = 0.0
+    trained_s: float = 0.0
+    """when it trained last, or was submitted"""
     scaled_s: float = 0.0
     changes: int = 0
     restarts: int = 0
@@ -142,14 +144,11 @@ class Live:
                     pod.size, pod.ready_s = server, math.inf
         self.servers += [self.fresh("ps", server) for _ in range(plan.ps - len(self.servers))]
 
-    def place_pending(self, nodes: Nodes, now: float) -> bool:
-        """Whether any pod without a node got one."""
-        found = False
+    def place_pending(self, nodes: Nodes, now: float) -> None:
+        """Pods without a node get one where there is room."""
         for pod in self.pending:
             if nodes.place(pod):
                 self.started(pod, now)
-                found = True
-        return found
 
     def release_all(self, nodes: Nodes) -> None:
         """Every pod leaves."""
@@ -217,7 +216,9 @@ class Live:
             return
         before, usage = self.samples, self.usage
         self.samples = min(before + self.rate * seconds, self.job.samples)
-        if self.started_s is not None and not self.rate:
+        if self.rate:
+            self.trained_s = now
+        elif self.started_s is not None:
             self.stood_s += seconds
         cores_w, bytes_w, cores_p, bytes_p = self.reserved
         usage.worker_core_s += cores_w * seconds

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 from stretto_core.candidates import MEMORY_STEP_BYTES
 from stretto_core.types import Plan
 
@@ -17,6 +18,8 @@ CORES = (1.0, 2.0, 4.0, 6.0, 8.0, 12.0, 16.0)
 ROOM = 0.25
 """of the cluster's cores is the most that one job's search may use"""
 MEMORY_MARGIN = 1.05
+NUMBERS_MOST = 128
+"""of pods of a role that are tried"""
 
 
 def tuned_plan(job: TraceJob, settings: Settings) -> Plan:
@@ -24,7 +27,7 @@ def tuned_plan(job: TraceJob, settings: Settings) -> Plan:
     low, high = job.limits.low, job.limits.high
     most = max(ROOM * settings.capacity.cpu_cores, low.resources.cpu_cores)
     cores = [c for c in CORES if low.worker_cpu_cores <= c <= min(high.worker_cpu_cores, settings.node_cpu_cores)]
-    workers, ps = np.arange(low.workers, high.workers + 1), np.arange(low.ps, high.ps + 1)
+    workers, ps = _tried(low.workers, high.workers), _tried(low.ps, high.ps)
     grid = [axis.ravel() for axis in np.meshgrid(workers, ps, cores, cores, indexing="ij")]
     w, p, lw, lp = (axis.astype(np.float64) for axis in grid)
     used = w * lw + p * lp
@@ -42,6 +45,13 @@ def tuned_plan(job: TraceJob, settings: Settings) -> Plan:
     at = int(np.where(enough, used, np.inf).argmin())
     plan = replace(low, workers=int(w[at]), ps=int(p[at]), worker_cpu_cores=float(lw[at]), ps_cpu_cores=float(lp[at]))
     return with_memory(job, plan)
+
+
+def _tried(low: int, high: int) -> NDArray[np.int64]:
+    """Every number; where there are more than ``NUMBERS_MOST``, so many in equal ratios."""
+    if high - low < NUMBERS_MOST:
+        return np.arange(low, high + 1)
+    return np.unique(np.geomspace(low, high, NUMBERS_MOST).round().astype(np.int64))
 
 
 def with_memory(job: TraceJob, plan: Plan) -> Plan:

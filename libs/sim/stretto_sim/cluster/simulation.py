@@ -35,7 +35,13 @@ def simulate(
     *,
     progress: Progress = lambda left, total: None,
 ) -> Outcome:
-    """All jobs of the trace, until the last one has left."""
+    """All jobs of the trace, until the last one has left.
+
+    Raises:
+        InvalidValue: a job would train for longer than ``HORIZON_YEARS`` with what its user asks for.
+    """
+    for job in trace:
+        truth.check_horizon(job)
     order = sorted(range(len(trace)), key=lambda index: _canonical(trace[index]))
     outcome = _Simulation([trace[index] for index in order], policy, settings, progress).run()
     place = {index: number for number, index in enumerate(order)}
@@ -99,13 +105,18 @@ class _Simulation:
             self.inbox.append(p.Period())
 
     def _come(self, live: Live, now: float) -> None:
-        """The job's submission or, when it has been there for so long, the end of patience."""
+        """The job's submission or, when it has not trained for so long, the end of patience."""
         if live.number in self.active:
-            if live.started_s is None:
-                self._end(live, "scheduling", now)
+            live.advance(now)
+            due = live.trained_s + self.settings.patience_s
+            if due > now + NEARLY:
+                heapq.heappush(self.events, (due, live.number, 0))
+                return
+            lacks_room = not live.servers or bool(live.pending) or not live.restarts
+            self._end(live, "scheduling" if lacks_room else "pod failure", now)
             return
         self.active.add(live.number)
-        live.since_s = now
+        live.since_s = live.trained_s = now
         heapq.heappush(self.events, (now + self.settings.patience_s, live.number, 0))
         if self.policy.period_s and self.ticks_s == math.inf:
             self.ticks_s = now + self.policy.period_s
@@ -331,8 +342,8 @@ class _Simulation:
             if number in self.waiting:
                 assert live.plan is not None
                 self._begin(live, now)
-            elif live.place_pending(self.nodes, now):
-                pass
+            else:
+                live.place_pending(self.nodes, now)
             if not live.pending:
                 self.short.discard(number)
             if number not in self.waiting:

@@ -7,7 +7,13 @@ from dataclasses import dataclass, field
 
 from stretto_core.types import GIB, InvalidValue, JobLimits, Plan, Resources
 
+from stretto_sim.measures import LATEST_S
+
 DAY_S = 86_400.0
+PODS_MOST, NODES_MOST = 10_000, 1_000_000
+"""of a role that a job asks for, and of a cluster: each is kept in memory"""
+FAILURES_MOST = 100.0
+"""of a pod in a day: it lives for a quarter of an hour"""
 
 
 def _check(name: str, value: float, low: float, high: float = math.inf, open_end: bool = False) -> None:
@@ -50,7 +56,9 @@ class TraceJob:
     metadata: dict[str, str | float | int | bool] = field(default_factory=dict[str, str | float | int | bool])
 
     def __post_init__(self) -> None:
-        _check("submit_s", self.submit_s, 0)
+        _check("submit_s", self.submit_s, 0, LATEST_S)
+        _check("workers", self.request.workers, 1, PODS_MOST)
+        _check("ps", self.request.ps, 1, PODS_MOST)
         _check("samples", self.samples, 1)
         _check("batch_size", self.batch_size, 1)
         terms = ("alpha_grad", "alpha_upd", "alpha_sync", "alpha_emb", "constant_s", "per_worker_s")
@@ -71,7 +79,8 @@ class Settings:
     relative. ``pod_failures_per_day`` of one pod (section 2.2: 0.015). ``straggler_rate``, ``hot_rate``: shares of the
     jobs of which one worker, or server, has only ``slow_cpu`` of its cores from some moment on (section 6.2: 3 %).
     ``bug_rate``: of the jobs that fail by their own fault, whoever runs them.
-    ``patience_s``: a job that could not start by then is given up ("scheduling" in Table 4).
+    ``patience_s``: a job that does not train for so long is given up ("scheduling" in Table 4; "pod failure" where its
+    pods find nodes, and die before they are ready).
     """
 
     nodes: int = 20
@@ -91,9 +100,11 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("nodes", "node_cpu_cores", "node_memory_bytes"):
+        _check("nodes", self.nodes, 1, NODES_MOST)
+        for name in ("node_cpu_cores", "node_memory_bytes"):
             _check(name, getattr(self, name), 1)
-        for name in ("pod_start_s", "restart_s", "move_pause_s", "move_s_per_gib", "pod_failures_per_day", "seed"):
+        _check("pod_failures_per_day", self.pod_failures_per_day, 0, FAILURES_MOST)
+        for name in ("pod_start_s", "restart_s", "move_pause_s", "move_s_per_gib", "seed"):
             _check(name, getattr(self, name), 0)
         for name in ("straggler_rate", "hot_rate", "bug_rate", "noise"):
             _check(name, getattr(self, name), 0, 1)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stretto_core.types import Plan
+from stretto_core.types import InvalidValue, Plan
 
 from stretto_sim.cluster.trace import TraceJob
+from stretto_sim.measures import HORIZON_YEARS, YEAR_S
 
 
 def step_time_s(job: TraceJob, plan: Plan) -> float:
@@ -33,6 +34,14 @@ def worker_step_s(job: TraceJob, workers: int, cores: float, ps: int, slowest: f
 def samples_per_s(job: TraceJob, plan: Plan) -> float:
     """Eq. 1."""
     return plan.workers * job.batch_size / step_time_s(job, plan)
+
+
+def check_horizon(job: TraceJob) -> None:
+    """Raise InvalidValue where the job would train for longer than ``HORIZON_YEARS`` with what its user asks for."""
+    steps = job.samples / (job.request.workers * job.batch_size)
+    if (years := steps * step_time_s(job, job.request) / YEAR_S) > HORIZON_YEARS:
+        asked = f"{years:.3g} years with what its user asks for"
+        raise InvalidValue(f"samples is {job.samples:g}, {asked}; give at most {HORIZON_YEARS} years")
 
 
 def rate(job: TraceJob, worker_cores: Sequence[float], ps: int, slowest: float, dynamic: bool) -> float:

@@ -7,6 +7,10 @@ from dataclasses import dataclass
 
 from stretto_core.types import InvalidValue
 
+from stretto_sim.measures import HORIZON_YEARS, LATEST_S, YEAR_S
+
+CPUS = (0.001, 1e6)
+"""per GPU that a job may ask for; the least is what clusters count in"""
 TRAINER_CPUS = 3.0
 """that a training worker takes at most, beside its data workers: what ResNet18 is left with in §5.5"""
 
@@ -44,14 +48,21 @@ class TraceJob:
     cpus_per_gpu: float
 
     def __post_init__(self) -> None:
-        if not 0 <= self.submit_s < math.inf:
-            raise InvalidValue(f"submit_s is {self.submit_s!r}; give a finite number of at least 0")
+        if not 0 <= self.submit_s <= LATEST_S:
+            raise InvalidValue(f"submit_s is {self.submit_s!r}; give a number of at least 0, at most {LATEST_S:g}")
         for name, least in (("steps", 1), ("gpus", 1)):
             if getattr(self, name) < least:
                 raise InvalidValue(f"{name} is {getattr(self, name)!r}; give at least {least}")
-        for name in ("step_s_ideal", "cpus_per_gpu"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise InvalidValue(f"{name} is {getattr(self, name)!r}; give a finite number above 0")
+        if not 0 < self.step_s_ideal < math.inf:
+            raise InvalidValue(f"step_s_ideal is {self.step_s_ideal!r}; give a finite number above 0")
+        low, high = CPUS
+        if not low <= self.cpus_per_gpu <= high:
+            raise InvalidValue(f"cpus_per_gpu is {self.cpus_per_gpu!r}; give at least {low:g}, at most {high:g}")
+        if not self.ideal_s <= HORIZON_YEARS * YEAR_S:
+            raise InvalidValue(
+                f"steps is {self.steps!r}, {self.ideal_s / YEAR_S:.3g} years at full speed; give at most"
+                f" {HORIZON_YEARS} years"
+            )
 
     @property
     def ideal_s(self) -> float:
