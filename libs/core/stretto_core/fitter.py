@@ -10,7 +10,7 @@ import numpy as np
 
 from stretto_core.fitting import Fitting, fit
 from stretto_core.jobs import JobEnded, MeasuredConfiguration, ModelFitted, ProfileMeasured
-from stretto_core.machine import Action, Emit
+from stretto_core.machine import Action, Emit, as_it_was
 from stretto_core.throughput import COMPONENTS, Configuration, Inputs, Measurement
 
 CONFIGURATIONS_KEPT = 32
@@ -65,7 +65,8 @@ class FitState:
 class FitMachine:
     """Collects settled windows per configuration and refits; one per job."""
 
-    version = 2
+    version = 3
+    migrate = staticmethod(as_it_was)  # until version 2 paths of a step did not overlap
 
     def __init__(
         self, state: FitState | None = None, settings: FitterSettings | None = None, algorithm: Fitting = fit

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+from pydantic import TypeAdapter
+from stretto_core.fitter import FitMachine, FitState
 from stretto_core.machine import Emit
 from stretto_fitter.service import Fitter
 from stretto_fitter.settings import FitterSettings
 from stretto_runtime import Meta, SettingsFault
+from stretto_runtime.machines import Machines
+from stretto_runtime.snapshots import Document
 from stretto_wire import events, values
 from stretto_wire.registry import decode, encode
 
@@ -87,6 +93,20 @@ def test_an_overlap_of_computing_and_communicating_reaches_the_planner() -> None
     assert last.overlap > 1
     assert last.predicted_step_time_s == pytest.approx(0.16, rel=0.1)
     assert decode(events.ModelFitted, encode(last)).overlap == last.overlap
+
+
+def test_what_the_version_before_measured_is_fitted_on() -> None:
+    """It told other models of the same windows, and knew of neither nodes nor memory."""
+    service = Fitter(FitterSettings())
+    machine = service.machine("a", None)
+    machine.handle(service.to_event(profile(0.05), META), 1000.0)
+    state = TypeAdapter(FitState).dump_python(machine.state, mode="json")
+    for rows in state["measured"]:
+        del rows["configuration"]["nodes"], rows["configuration"]["worker_memory_gib"]
+    machines = Machines(service)
+    machines.load({"a": Document(1, 2, json.dumps(state).encode())})
+    assert machines.slots["a"].machine.state == machine.state
+    assert machines.documents(["a"])["a"].version == FitMachine.version > 2
 
 
 def test_the_algorithm_is_chosen_by_name() -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from pydantic import TypeAdapter
 from stretto_core import memory
 from stretto_oom import handlers
 from stretto_oom.service import Oom
 from stretto_oom.settings import OomSettings
 from stretto_runtime import Client, EmbeddedServer, provision, serve
+from stretto_runtime.machines import Machines
+from stretto_runtime.snapshots import Document
 from stretto_wire import events, values
 from stretto_wire.spec import JobSpec, ModelSpec
 
@@ -120,3 +123,14 @@ def test_workers_are_not_its_business_and_rows_cost_what_the_optimiser_keeps() -
     assert handlers.to_event(exited, 256) == memory.ServerLeft("ps-1", oom_killed=True)
     assert handlers.row_bytes(ModelSpec(entry="a:B")) == 136
     assert handlers.row_bytes(ModelSpec(entry="a:B", optimizer="adam")) == 204
+
+
+def test_what_the_version_before_has_seen_is_gone_on_from() -> None:
+    """It foresaw otherwise from the same points."""
+    service = Oom(OomSettings())
+    seen = memory.WatchState(samples_total=300_000)
+    memory.add_point(seen.points, 1000, 10)
+    machines = Machines(service)
+    machines.load({"a": Document(1, 3, TypeAdapter(memory.WatchState).dump_json(seen))})
+    assert machines.slots["a"].machine.state == seen
+    assert machines.documents(["a"])["a"].version == memory.OomMachine.version > 3

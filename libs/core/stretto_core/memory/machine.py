@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from stretto_core.machine import Action, CoreError, Emit
+from stretto_core.machine import Action, CoreError, Emit, as_it_was
 from stretto_core.memory.forecast import Lead, MemoryForecast, ServerForecast, forecast
 from stretto_core.memory.growth import GrowthPoint, add_point, fit_growth
 from stretto_core.memory.usage import RowCost, ServerUsage, fit_row_cost, remembered
@@ -169,7 +169,8 @@ class WatchState:
 class OomMachine:
     """The memory watch of one job."""
 
-    version: int = 3
+    version: int = 4
+    migrate = staticmethod(as_it_was)  # until version 3 growth was extrapolated by its exponent
 
     def __init__(self, state: WatchState | None = None, settings: WatchSettings | None = None) -> None:
         self.state: WatchState = state or WatchState()
