@@ -33,7 +33,11 @@ again after the last message that was taken in once a quarter is left. Of large 
 sends at most 32 MiB ahead."""
 SILENCE_S = 15.0
 ASKED_S = 30.0
-HEARTBEAT, EXPIRED = "100", "408"
+ASKED_BYTES = 16 << 20
+"""At most so much is asked for at once, which any message fits into: a server's flow control is for pushes."""
+HEARTBEAT, EXPIRED, ENDED = "100", "408", "409"
+SENT = ("Batch Completed", "Message Size Exceeds MaxBytes")
+"""how a request ends for which all was sent that there was room for"""
 
 NO_HEADERS = Headers()
 
@@ -160,7 +164,12 @@ class Tail:
         room = self.most_waiting - len(self._queue) - self._asked
         if room >= self.most_waiting // 2:
             self._asked += room
-            wanted = {"batch": room, "expires": int(ASKED_S * 1e9), "idle_heartbeat": int(self._heartbeat_s * 1e9)}
+            wanted = {
+                "batch": room,
+                "max_bytes": ASKED_BYTES,
+                "expires": int(ASKED_S * 1e9),
+                "idle_heartbeat": int(self._heartbeat_s * 1e9),
+            }
             subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._consumer}"
             await self._bus.send(subject, json.dumps(wanted).encode(), reply=self._inbox)
 
@@ -260,7 +269,7 @@ class Tail:
             return
         status = headers.get("Status", "")
         if self.asks and status != HEARTBEAT:
-            if status == EXPIRED:
+            if status == EXPIRED or (status == ENDED and headers.get("Description") in SENT):
                 self._asked -= int(headers.get("Nats-Pending-Messages", self._asked))
                 self._wake.set()
             else:  # the consumer is gone

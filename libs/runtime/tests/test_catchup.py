@@ -108,6 +108,30 @@ async def test_a_lane_is_sent_no_more_than_it_has_room_for(client: Client, monke
     await long.close()
 
 
+async def test_a_lane_of_large_messages_holds_no_more_than_it_asked_for_in_bytes(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By their number alone, 2,048 of up to a MiB each would have been sent ahead."""
+    monkeypatch.setattr(log, "ASKED_BYTES", 100_000)
+    sizes = [random.Random(7).choice([10, 3_000, 30_000]) for _ in range(200)]
+    for size in sizes:
+        await (await client.bus.post("journal.dispatcher.3", bytes(size)))
+    tail = await LaneTail.open(client.bus, EVENTS, ["journal.dispatcher.3"])
+    begun, wake, found = tail._consumer, asyncio.Event(), list[int]()
+    tail.on_arrival(wake)
+    async with asyncio.timeout(20):
+        while len(found) < len(sizes):
+            wake.clear()
+            await asyncio.sleep(0.02)  # the server has sent what it will
+            assert sum(len(stored.data) for stored in tail._queue if isinstance(stored, Stored)) <= 100_000
+            found += [len(stored.data) for stored in await tail.take()]
+            if not tail.ready() and len(found) < len(sizes):
+                await wake.wait()
+    assert found == sizes
+    assert tail._consumer == begun, "it was not opened anew"
+    await tail.close()
+
+
 async def test_who_asks_for_what_comes_late_asks_again_and_misses_nothing(
     server: EmbeddedServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
