@@ -1,4 +1,5 @@
-"""The throughput model on measurements that others published (../shared/data): every point left out once.
+"""The throughput model on measurements that others published (../shared/data): every point left out once, with those
+of the same configuration.
 
 Besides the default form those of DLRover-RM (Eq. 1-6) and Optimus, each by the better of two fits, and the nearest
 neighbour. Sources that are not PS jobs have one PS; a process that trains alone is one worker and one PS.
@@ -147,8 +148,9 @@ Fit = Callable[[Sequence[Measurement]], FittedModel]
 def left_out(jobs: list[list[Measurement]], fitted: Fit) -> Errors:
     found = Errors([], [])
     for rows in jobs:
-        for i, row in enumerate(rows):
-            model, x = fitted([*rows[:i], *rows[i + 1 :]]), Inputs.of([row.configuration])
+        for row in rows:
+            others = [other for other in rows if other.configuration != row.configuration]
+            model, x = fitted(others), Inputs.of([row.configuration])
             low, high = model.interval_s(x, 0.9, of_measurement=True)
             found.errors.append(abs(float(model.step_time_s(x)[0]) / row.step_time_s - 1))
             found.covered.append(bool(low[0] <= row.step_time_s <= high[0]))
@@ -161,7 +163,7 @@ def nearest(jobs: list[list[Measurement]]) -> float:
     for rows in jobs:
         times, at = np.array([row.step_time_s for row in rows]), _logs(rows)
         distance = np.sqrt(((at[:, None] - at[None]) ** 2).sum(axis=2))
-        np.fill_diagonal(distance, np.inf)
+        distance[distance == 0] = np.inf
         errors += np.abs(times[distance.argmin(axis=1)] / times - 1).tolist()
     return 100 * statistics.fmean(errors)
 
