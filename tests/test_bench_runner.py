@@ -13,7 +13,7 @@ import pytest
 
 from tests.bench import __main__ as bench
 from tests.bench import idle
-from tests.bench.claims import Claim, at_least, at_most, never
+from tests.bench.claims import Claim, above, at_least, at_most, never
 from tests.bench.idle import GIB
 
 ROW: dict[str, Any] = {
@@ -88,6 +88,7 @@ def test_claims_are_told_beside_the_figures_that_were_measured(
         Claim("Paper §2", "takes", "5 s", "measured", at_most(5.0), "slow"),
         Claim("Paper §3", "never before", "-", "nobody measured", at_least(1.0), "absent"),
         Claim("Paper §4", "hard", "-", "a shortest path", never, ours="easy"),
+        Claim("Paper §5", "faster than the other", "-", "which is better", above(2.0), "fast"),
     )
     rows = [{**ROW, "name": "fast", "ratio": 1.9}, {**ROW, "name": "slow", "value": 5.6, "ratio": None}]
     monkeypatch.setitem(sys.modules, "tests.bench.one", SimpleNamespace(run=lambda: rows, CLAIMS=told))
@@ -96,8 +97,8 @@ def test_claims_are_told_beside_the_figures_that_were_measured(
     monkeypatch.setattr(sys, "argv", ["bench"])
     bench.main()
     lines = [line.split(" | ") for line in (tmp_path / "claims.md").read_text().splitlines() if line.startswith("| P")]
-    assert [line[4] for line in lines] == ["yes", "no", "?", "no"], "a tenth less is the same, more than that is not"
-    assert [line[3] for line in lines] == ["42 steps/s (1.9 ×)", "5.6 steps/s", "not measured", "easy"]
+    assert [line[4] for line in lines] == ["yes", "no", "?", "no", "no"], "a tenth less is the same, more than that is not"
+    assert [line[3] for line in lines] == ["42 steps/s (1.9 ×)", "5.6 steps/s", "not measured", "easy", "42 steps/s (1.9 ×)"]
     assert "twice as fast" in capsys.readouterr().out
 
 

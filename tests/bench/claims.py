@@ -59,6 +59,11 @@ def at_most(figure: float) -> Callable[[float], bool]:
     return lambda ours: ours <= figure + TENTH * abs(figure)
 
 
+def above(figure: float) -> Callable[[float], bool]:
+    """The claim holds above this figure, without a tenth less: it is about which of two is better."""
+    return lambda ours: ours > figure
+
+
 def never(_: float) -> bool:
     """The claim does not hold, as its ``why`` shows."""
     return False
