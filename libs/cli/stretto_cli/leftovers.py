@@ -32,9 +32,10 @@ def ourselves() -> dict[str, Any]:
 
 
 def owner_in(path: Path) -> dict[str, Any] | None:
-    """Who named itself in the file ``path``; None if nobody did."""
+    """Who named itself in the file ``path``; None if nobody did. Earlier versions wrote ``created_s``, no birth."""
     found = read(path)
-    return found if found is not None and found.keys() >= {"pid", "birth", "namespace"} else None
+    named = found is not None and found.keys() >= {"pid", "namespace"} and found.keys() & {"birth", "created_s"}
+    return found if named else None
 
 
 def is_ours(path: Path) -> bool:
@@ -45,8 +46,9 @@ def is_ours(path: Path) -> bool:
 
 
 def is_dead(owner: dict[str, Any]) -> bool:
-    """Whether it is a process of this machine that is gone."""
-    return owner["namespace"] == _namespace() and named_in(owner) is None
+    """Whether it is a process of this machine that is gone. One without a birth may be anybody who has its id."""
+    lives = named_in(owner) is not None if Birth.told(owner.get("birth")) else psutil.pid_exists(owner["pid"])
+    return owner["namespace"] == _namespace() and not lives
 
 
 def write(path: Path, body: dict[str, Any]) -> None:

@@ -185,6 +185,19 @@ class TestImagesInSharedMemory:
         left = {name for name, room in rooms.items() if room.exists()}
         assert left == {"living", "to-come-back", "elsewhere", "orphans"}
 
+    def test_of_an_earlier_version_are_removed_once_nobody_has_its_owners_id(
+        self, tmp_path: Path, sleeper: Started
+    ) -> None:
+        """It wrote down no births; what looked like nobody's stayed in memory for ever."""
+        (shared := tmp_path / "shm").mkdir()
+        living, gone = sleeper(), dead(sleeper)
+        for name, pid in (("living", living.pid), ("gone", gone["pid"])):
+            owner = {"pid": pid, "created_s": 1.0, "namespace": gone["namespace"]}
+            room = self.room(shared, tmp_path / name)
+            leftovers.write(room / leftovers.OWNER, {**owner, "folder": str(tmp_path / name)})
+        assert leftovers.sweep_memory(shared) == [tmp_path / "gone"]
+        assert len(list(shared.iterdir())) == 1
+
     @pytest.mark.parametrize("made_anew", [False, True])
     def test_name_what_still_runs_of_an_installation_that_was_killed_and_removed(
         self, tmp_path: Path, sleeper: Started, made_anew: bool
