@@ -184,6 +184,7 @@ class TestSharing:
         said = told(machine, JobObserved("j", QueueState(30.0, 10.0), 900.0))
         assert [type(fact) for fact in said] == [WorkerStopped]
         assert 0 < shares(machine)["j"] < before
+        assert told(machine) == [], "until the queue tells what that changed"
 
     def test_a_job_without_use_for_them_has_none(self) -> None:
         machine = scheduler({"a": 64.0})

@@ -176,12 +176,12 @@ class _Round:
                     self._move(name, key, node)
 
     def _retire(self) -> None:
-        """Workers that their job's own tuning has no use for; one that more than fills the queue, until it tells."""
+        """Workers larger than their job's own tuning has use for, as all are where it has none; one that more than
+        fills the queue, until it tells."""
         for name, job in self.jobs.items():
-            if job.worker_cpus <= 0:
-                for key in list(job.workers):
-                    self._stop(name, key)
-            elif job.workers:
+            for key in [key for key, worker in job.workers.items() if worker.cpus > job.worker_cpus + DUST]:
+                self._stop(name, key)
+            if job.workers and abs(job.speed.cpus - self.cpus[name]) <= DUST:
                 key = min(job.workers, key=lambda one: (job.workers[one].node in job.trainers, job.workers[one].cpus))
                 without = job.speed.at(self.cpus[name] - job.workers[key].cpus)
                 if without >= job.ideal_per_s * (1 + self.settings.spare):

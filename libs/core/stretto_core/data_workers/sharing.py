@@ -12,6 +12,8 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
+TELLING = 0.1
+"""share of the CPUs that have to come or go, for the difference to be more than noise"""
 SAME = 1e-9
 """share by which rounding may part what is equal"""
 
@@ -33,7 +35,7 @@ class Speed:
 
     def seen(self, cpus: float, steps_per_s: float) -> Speed:
         """Put right by what the queue told of so many CPUs."""
-        if abs(cpus - self.cpus) <= SAME * max(cpus, 1.0):
+        if abs(cpus - self.cpus) <= TELLING * max(cpus, self.cpus):
             return Speed(self.per_cpu, cpus, steps_per_s)
         return Speed(max((steps_per_s - self.steps_per_s) / (cpus - self.cpus), 0.0), cpus, steps_per_s)
 
