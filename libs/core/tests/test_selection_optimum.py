@@ -131,3 +131,26 @@ def test_edges(algorithm: SelectionAlgorithm) -> None:
 def test_they_are_installed_by_name_and_exact_is_the_default() -> None:
     assert {"exact", "hull", "weighted-greedy"} <= set(SELECT.names())
     assert SELECT.named(SELECT.default) is exact
+
+
+def test_where_the_solver_may_look_no_further_what_is_proven_by_then_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its limit is one of nodes: with one of seconds, a busy machine decided otherwise than an idle one."""
+    draw = random.Random(4)
+    contenders = tuple(
+        Contender(
+            f"j{j}",
+            1e6,
+            tuple(
+                Option(f"{i}", {"cpu_cores": draw.uniform(1, 32), "memory_bytes": draw.uniform(1, 64)}, 1.0, gain, 1e3)
+                for i, gain in enumerate(draw.uniform(100, 110) for _ in range(3))
+            ),
+        )
+        for j in range(15)
+    )
+    problem = SelectionProblem(contenders, {"cpu_cores": 60.0, "memory_bytes": 120.0}, "gain")
+    optimum = exact(problem)
+    monkeypatch.setattr("stretto_core.selection.exact.NODES_MOST", 1)
+    limited = exact(problem)
+    assert limited.value <= optimum.value <= limited.bound
+    assert limited.bound - limited.value > 1e-3 > optimum.bound - optimum.value
+    assert limited.value == pytest.approx(value_of(problem, limited))

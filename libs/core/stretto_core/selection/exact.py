@@ -19,7 +19,9 @@ from stretto_core.selection.table import Floats, Ints, Table
 
 Flags = NDArray[np.bool_]
 
-TIME_LIMIT_S = 60.0
+NODES_MOST = 50_000
+"""that the solver looks into at most (1,000 jobs have taken fifty): a limit in seconds would decide otherwise on a
+busy machine, and when decisions are replayed"""
 UNITS = 1000.0
 """that the bound, or a higher value, has in the programme: the solver stops at a millionth of one"""
 GAP = 1e-9
@@ -31,8 +33,8 @@ FORBIDDEN_MAX = 20
 
 
 def exact(problem: SelectionProblem) -> Selection:
-    """The best selection there is, and the bound that proves it; where the time runs out, the best found with what is
-    proven by then. Raises InvalidValue."""
+    """The best selection there is, and the bound that proves it; where the solver's nodes run out, the best found with
+    what is proven by then. Raises InvalidValue."""
     table = Table.of(problem)
     if not table.jobs:
         return table.selection([], 0.0)
@@ -99,7 +101,7 @@ class _Programme:
             integrality=np.ones(len(self.rows)),
             bounds=Bounds(0, 1),
             constraints=LinearConstraint(matrix, low, high),  # type: ignore[arg-type]  # arrays
-            options={"mip_rel_gap": 0.0, "time_limit": TIME_LIMIT_S},
+            options={"mip_rel_gap": 0.0, "node_limit": NODES_MOST},
         )
         if found.status == INFEASIBLE:
             return None, -np.inf
