@@ -84,6 +84,9 @@ WRONG = [
     ("time_s,samples_trained,categories\n1,1,1\n", FINE, "a column memory_gib"),
     (series(), ("--capacity-gib", "0", "--samples-remaining", "10"), "--capacity-gib = 0"),
     (series(), ("--capacity-gib", "4", "--samples-remaining", "nan"), "--samples-remaining = nan"),
+    (series(), ("--capacity-gib", "1e300", "--samples-remaining", "10"), "--capacity-gib = 1e+300"),
+    (series(), ("--capacity-gib", "4", "--samples-remaining", "1e300"), "--samples-remaining = 1e+300"),
+    (HEADER + "1,1,1,1e300\n", FINE, "memory_gib = 1e+300"),
     (series(), (*FINE, "--algorithm", "oracle"), "oracle"),
 ]
 

@@ -52,6 +52,7 @@ def test_it_tries_every_assignment_where_there_are_few() -> None:
 
 def test_what_no_assignment_reaches_is_not_found() -> None:
     assert bayesian(drawn(3, 2, 1, faster=1e6), rounds=5) is None
+    assert bayesian(drawn(3, 2, 1, faster=1e304), rounds=5) is None, "what is lacking is more than floats hold"
 
 
 def test_what_cannot_be_had_comes_after_all_that_can_the_nearest_first() -> None:

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any
 
 import typer
+from pydantic import Field
 from rich.console import RenderableType
 from stretto_core.algorithms import MEMORY
 from stretto_core.memory.series import SeriesError, SeriesForecast, SeriesPoint, SeriesProblem
 
 from ..options import Output, OutputOption, answer
-from .reading import AlgorithmOption, BadData, FileArgument, Given, NotNegative, Positive, refuse, rows
+from .reading import AlgorithmOption, BadData, FileArgument, Given, refuse, rows
 from .solving import algorithm, solved
 
 GIB = 1024**3
+COUNT_MOST, GIB_MOST = 2.0**53, 2.0**30
+"""whole numbers that floats tell apart"""
 
 
 class Row(Given):
     """What one parameter server held at a moment."""
 
-    time_s: float
-    samples_trained: NotNegative
-    categories: NotNegative
-    memory_gib: Positive
+    time_s: Annotated[float, Field(ge=-COUNT_MOST, le=COUNT_MOST)]
+    samples_trained: Annotated[float, Field(ge=0, le=COUNT_MOST)]
+    categories: Annotated[float, Field(ge=0, le=COUNT_MOST)]
+    memory_gib: Annotated[float, Field(gt=0, le=GIB_MOST)]
 
 
 CapacityOption = Annotated[float, typer.Option("--capacity-gib", help="memory that the server has")]
@@ -38,10 +40,10 @@ def memory(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Foresee a parameter server's memory when all samples are trained, and when it runs out before."""
-    if not (math.isfinite(capacity_gib) and capacity_gib > 0):
-        refuse("--capacity-gib", str(capacity_gib), "a finite number above 0")
-    if not (math.isfinite(samples_remaining) and samples_remaining >= 0):
-        refuse("--samples-remaining", str(samples_remaining), "a finite number, at least 0")
+    if not 0 < capacity_gib <= GIB_MOST:
+        refuse("--capacity-gib", str(capacity_gib), f"a finite number above 0, at most {GIB_MOST:g}")
+    if not 0 <= samples_remaining <= COUNT_MOST:
+        refuse("--samples-remaining", str(samples_remaining), f"a finite number, at least 0, at most {COUNT_MOST:g}")
     problem = problem_of(rows(file, Row), capacity_gib, samples_remaining)
     found, _ = solved(algorithm(MEMORY, name), problem)
     told = told_of(found)

@@ -12,11 +12,12 @@ from rich.console import Group, RenderableType
 from stretto_core.algorithms import PLACE
 from stretto_core.placement import DeviceType, LearningAlgorithm, Placement, PlacementProblem
 from stretto_core.placement import Layer as ProfiledLayer
+from stretto_core.types import InvalidValue
 
 from ..options import Output, OutputOption, answer
 from ..render import table
 from ..simulating.watching import watched
-from .reading import AlgorithmOption, FileArgument, Given, NotNegative, Positive, Share, document, once, refuse
+from .reading import AlgorithmOption, BadData, FileArgument, Given, NotNegative, Positive, Share, document, once, refuse
 from .solving import algorithm, gap_to_lower, solved
 
 
@@ -25,7 +26,7 @@ class Type(Given):
 
     name: Annotated[str, Field(min_length=1)]
     price_per_hour: NotNegative
-    limit: Annotated[int, Field(ge=0)] | None = None
+    limit: Annotated[int, Field(ge=0, le=2**53)] | None = None
 
 
 class Layer(Given):
@@ -130,7 +131,10 @@ def problem_of(given: Layers) -> PlacementProblem:
         )
         for layer in given.layers
     )
-    return PlacementProblem(layers, types, given.profile_batch, given.throughput_limit, given.samples)
+    try:
+        return PlacementProblem(layers, types, given.profile_batch, given.throughput_limit, given.samples)
+    except InvalidValue as error:
+        raise BadData(str(error)) from error
 
 
 def told_of(problem: PlacementProblem, found: Placement | None, solve_s: float) -> dict[str, Any]:

@@ -81,6 +81,8 @@ def document(file: str, form: type[Parsed]) -> Parsed:
         value = json.loads(text_of(file), parse_constant=number, object_pairs_hook=fields)
     except json.JSONDecodeError as error:
         refuse("FILE", f"line {error.lineno}, column {error.colno}", f"JSON ({error.msg})")
+    except ValueError:  # Python's limit for the digits of a whole number
+        refuse("FILE", file, f"numbers of at most {sys.get_int_max_str_digits()} digits")
     except RecursionError:
         refuse("FILE", file, "JSON of fewer levels")
     return checked(value, form, "")

@@ -13,6 +13,9 @@ from stretto_core.placement.provisioning import Run, provision
 LEAST_COST = 1e-12
 """with a finite logarithm, for what costs nothing"""
 
+LACK_MOST = 1e100
+"""so that it has a finite logarithm, too"""
+
 
 class Trials:
     """Every assignment of a problem that was tried, provisioned once; ``best``: the placement of least cost."""
@@ -57,7 +60,7 @@ class Trials:
         for of, limit in run.limits:
             used = float(units[of & ~slow].sum())
             over += max(used / max(limit, 1) - (1 if limit else 0), 0.0)
-        return over
+        return over if over < LACK_MOST else LACK_MOST  # also of what is no number
 
     def losses(self, assignments: Sequence[Sequence[int]]) -> Floats:
         """The logarithms of the costs; what cannot be had comes after all that was had so far, by what it lacks."""
