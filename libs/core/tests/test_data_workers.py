@@ -261,3 +261,12 @@ class TestPromises:
         for _ in range(3):
             said = told(machine)
         assert said == []
+
+
+def test_workers_of_a_node_that_is_gone_go_elsewhere() -> None:
+    """Who is told of fewer nodes than before knew no room on the others, and failed at every tick."""
+    machine = scheduler({"a": 3.0, "b": 8.0, "c": 8.0})
+    told(machine, started("j"))
+    assert {worker.node for worker in machine.state.jobs["j"].workers.values()} >= {"b"}
+    told(machine, NodesKnown({"c": 8.0}))
+    assert {worker.node for worker in machine.state.jobs["j"].workers.values()} == {"c"}

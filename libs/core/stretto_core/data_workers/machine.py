@@ -145,7 +145,9 @@ class _Round:
 
     def __init__(self, state: SharingState, settings: SharingSettings) -> None:
         self.jobs, self.settings = state.jobs, settings
-        self.free, self.neighbours = dict(state.nodes), dict.fromkeys(state.nodes, 0)
+        used = [node for job in self.jobs.values() for node in (*job.trainers, *(w.node for w in job.workers.values()))]
+        self.free = {**state.nodes, **{node: 0.0 for node in used if node not in state.nodes}}  # a node may be gone
+        self.neighbours = dict.fromkeys(self.free, 0)
         self.cpus = {name: 0.0 for name in self.jobs}
         self.sharers = {
             name: Sharer(job.gpus, job.steps_left, job.ideal_per_s, job.speed) for name, job in self.jobs.items()
