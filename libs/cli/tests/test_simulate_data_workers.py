@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 from stretto_cli.main import app
+from stretto_cli.simulating.charts import LEFT, TICK_WIDTH, WIDTH, distribution
 from typer.testing import CliRunner
 
 HEADER = "submit_s,steps,gpus,step_s_ideal,cpus_per_gpu\n"
@@ -95,3 +97,15 @@ def test_the_report_is_one_page_that_needs_nothing_else(tmp_path: Path, policy: 
     assert not re.search(r"(src|href)=|url\(|@import", text)
     answer(HEADER, "--report", str(tmp_path))
     assert "<svg" not in (tmp_path / "data-workers.html").read_text()
+
+
+@pytest.mark.parametrize("took_s", [[1000.0], [700.0, 3500.0], [0.5, 1e7], [1.0] * 3])
+def test_durations_of_any_spread_are_drawn_to_their_end_with_times_to_read(took_s: list[float]) -> None:
+    drawn = ElementTree.fromstring(distribution("times", took_s))
+    (line,) = (each for each in drawn.iter() if each.get("class") == "speed line")
+    places = [float(place) for place in (line.get("points") or "").replace(",", " ").split()]
+    assert (places[0], places[-2]) == pytest.approx((LEFT, LEFT + WIDTH), abs=0.1)
+    times = [each for each in drawn.iter() if each.tag.endswith("text") and "tick" in (each.get("class") or "")]
+    assert times
+    across = sorted(float(each.get("x") or 0) for each in times)
+    assert all(right - left >= TICK_WIDTH - 0.1 for left, right in pairwise(across))

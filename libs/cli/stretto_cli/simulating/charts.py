@@ -18,7 +18,13 @@ LANE = 4.0
 SHOWN_JOBS = 1500
 """that get a lane; the first ones"""
 HOUR_S = 3600.0
-TICKS_S = (1, 10, 60, 600, 3600, 5 * 3600, 36_000, 180_000, 360_000, 3_600_000)
+TICKS_S = tuple(
+    each * unit_s
+    for unit_s, eachs in ((1, (1, 2, 5, 10, 30)), (60, (1, 2, 5, 10, 20, 30)), (3600, (1, 2, 5, 10, 20, 50, 100, 1000)))
+    for each in eachs
+)
+TICK_WIDTH = 70.0
+"""of a time that is written out; nearer ones are left out"""
 
 Span = tuple[float, float]
 """from when to when, in seconds"""
@@ -63,14 +69,17 @@ def distribution(label: str, took_s: Sequence[float]) -> str:
         return LEFT + WIDTH * (math.log10(value_s) - low) / (high - low), TOP + HEIGHT * (1 - share)
 
     shapes = list[str]()
+    last = -math.inf
     for tick_s in TICKS_S:
         x, _ = place(tick_s, 0)
-        if LEFT <= x <= LEFT + WIDTH:
+        if LEFT <= x <= LEFT + WIDTH and x >= last + TICK_WIDTH:
+            last = x
             shapes += [svg.line(x, TOP - 4, x, TOP + HEIGHT, "grid"), svg.text(x, 14, f.seconds(tick_s), "tick")]
     for share in (0.0, 0.5, 0.9, 1.0):
         _, y = place(1, share)
         shapes += [svg.line(LEFT, y, LEFT + WIDTH, y, "grid"), svg.text(LEFT - 12, y + 4, f"{share:.0%}", "name")]
-    points = [place(value_s, (index + 1) / len(took_s)) for index, value_s in enumerate(took_s)]
+    points = [place(value_s, (index + after) / len(took_s)) for index, value_s in enumerate(took_s) for after in (0, 1)]
+    points.append((LEFT + WIDTH, TOP))
     shapes += [svg.area(points, TOP + HEIGHT, "speed area"), svg.polyline(points, "speed line")]
     return figure(LEFT + WIDTH + RIGHT, TOP + HEIGHT + 8, label, shapes)
 

@@ -40,8 +40,8 @@ def page_of(found: Outcome, told: dict[str, Any], policy: str) -> str:
     parts = [head("Training jobs on shared nodes", command, tiles)]
     if found.jobs:
         cores = s.capacity.cpu_cores
-        curves = [Curve(found.reserved_cores, cores, "change"), Curve(found.busy_cores, cores)]
-        gib = [Curve(found.reserved_bytes, s.capacity.memory_bytes, "change")]
+        curves = [Curve(found.reserved_cores, cores, "done"), Curve(found.busy_cores, cores)]
+        gib = [Curve(found.reserved_bytes, s.capacity.memory_bytes)]
         jobs = list(zip(found.jobs, found.cores_of_job, strict=True))[:SHOWN_JOBS]
         pieces = [_pieces(number, job, level) for number, (job, level) in enumerate(jobs, 1)]
         shown = f", the first {SHOWN_JOBS:,}" if len(found.jobs) > SHOWN_JOBS else ""
@@ -50,7 +50,7 @@ def page_of(found: Outcome, told: dict[str, Any], policy: str) -> str:
             parts.append(part("Completion times: share of the completed jobs that took at most so long",
                               distribution("completion times", took_s)))  # fmt: skip
         parts += [
-            part("Cores given to jobs, and at work, over hours",
+            part("Cores given to jobs (yellow), and at work (green), over hours",
                  levels("cores over time", found.span_s, curves, f"{cores:g} cores")),
             part("Memory given to jobs, over hours",
                  levels("memory over time", found.span_s, gib, f.size(s.capacity.memory_bytes))),
