@@ -76,6 +76,7 @@ def test_a_trace_of_no_jobs_is_one() -> None:
         (TRACE, ("--bug-rate", "0.8", "--termination-rate", "0.3"), "bug_rate 0.8"),
         (TRACE, ("--eta-noise", "nan"), "eta_noise is nan"),
         (TRACE, ("--scaling-delay-s", "-1"), "scaling_delay_s is -1"),
+        (TRACE, ("--scaling-delay-s", "1e300"), "scaling_delay_s is 1e+300"),
         (TRACE, ("--seed", "-3"), "seed is -3"),
     ],
 )

@@ -12,6 +12,8 @@ from stretto_core.types import InvalidValue
 HANGS_WITHIN_S = 300.0
 """of training, if a job contains a bug"""
 
+DELAY_MOST_S = 86_400.0
+
 
 @dataclass(frozen=True, slots=True)
 class TraceJob:
@@ -61,8 +63,10 @@ class Settings:
                 f"bug_rate {self.bug_rate!r} and termination_rate {self.termination_rate!r}; give shares of at least "
                 "0 that add up to at most 1"
             )
-        if not 0 <= self.scaling_delay_s < math.inf:
-            raise InvalidValue(f"scaling_delay_s is {self.scaling_delay_s!r}; give a finite number of at least 0")
+        if not 0 <= self.scaling_delay_s <= DELAY_MOST_S:
+            raise InvalidValue(
+                f"scaling_delay_s is {self.scaling_delay_s!r}; give a number of at least 0, at most {DELAY_MOST_S:g}"
+            )
         if self.seed < 0:
             raise InvalidValue(f"seed is {self.seed!r}; give at least 0")
 
