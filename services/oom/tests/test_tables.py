@@ -56,4 +56,5 @@ def test_resident_memory_follows_the_slots_of_the_tables() -> None:
     new = rows - server.rows
     foreseen = bytes_at(server, Interval(new, new, new), cost)
     assert foreseen.mean == pytest.approx(used_bytes, rel=0.1)
-    assert foreseen.low <= used_bytes <= 1.05 * foreseen.high
+    # the interval is of the growth; the kernel takes back, or has not yet given, some percent of what is resident
+    assert 0.95 * foreseen.low <= used_bytes <= 1.05 * foreseen.high
