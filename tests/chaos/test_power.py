@@ -47,7 +47,8 @@ class Disk:
 
 
 def run(*command: str) -> None:
-    subprocess.run(command, capture_output=True, text=True, check=True)
+    path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"  # where a user's path need not lead
+    subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "PATH": path})
 
 
 @pytest.fixture
