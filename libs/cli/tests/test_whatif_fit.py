@@ -173,3 +173,13 @@ def test_what_is_wrong_is_said_in_one_line(text: str, options: tuple[str, ...], 
     result = whatif(text, "-o", "json", *options)
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1), result.output
     assert said in result.stderr
+
+
+@pytest.mark.parametrize("content", ["", "workers,ps\n"])
+def test_nothing_to_predict_is_refused_in_one_line(content: str, tmp_path: Path) -> None:
+    others = tmp_path / "others.csv"
+    others.write_text(content)
+    refused = whatif("workers,step_time_s\n1,2\n2,3\n", "--predict", str(others), "-o", "json")
+    assert (refused.exit_code, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
+    assert "--predict" in refused.stderr
+    assert "one row at least below the header" in refused.stderr

@@ -49,7 +49,13 @@ def allocate(
     report: pages.ReportOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Share a pool of nodes between elastic jobs over the steps ahead."""
+    """Share a pool of nodes between elastic jobs over the steps ahead.
+
+    FILE is JSON: nodes, steps, step_hours (of each), sizes (nodes that a job can have), doubling_efficiency (speed on n
+    nodes is n times this to the power log2 n), and jobs, first in the queue first: id, demand_node_hours, min_nodes and
+    max_nodes (inclusive; a least of 0: it can wait), perhaps current_nodes and trained_s (seconds).
+    The whole format, with an example: libs/cli/WHATIF.md.
+    """
     problem = problem_of(document(file, Instance))
     solve = algorithm(ALLOCATE, name)
     if reason := problem.infeasible():

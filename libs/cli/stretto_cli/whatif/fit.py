@@ -61,13 +61,21 @@ def fit(
     name: AlgorithmOption = FIT.default,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Fit the step time of a job to its profiles; predict others, and say what to measure next."""
+    """Fit the step time of a job to its profiles; predict others, and say what to measure next.
+
+    FILE is CSV: step_time_s (seconds) and what varied of workers, ps, worker_cpu and ps_cpu (cores of one pod),
+    batch_size (samples), param_mb (MB), bandwidth_mb_s (MB/s), embedding_dim, which `--form paper` needs all; perhaps
+    the step's terms grad_s, upd_s, sync_s, emb_s (seconds). The FILE of --predict: the same without times.
+    The whole format, with an example: libs/cli/WHATIF.md.
+    """
     if form not in FORMS:
         refuse("--form", form, " or ".join(FORMS))
     profiles = rows(file, Profile)
     if not profiles:
         refuse("FILE", file, "one row at least below the header")
     others = None if predict is None else _completed(rows(predict, Setting), profiles)
+    if others == []:
+        refuse("--predict", predict, "one row at least below the header")
     if form == PAPER.name:
         _all_given(profiles[0])
     measured = [_measurement(profile) for profile in profiles]
@@ -89,7 +97,7 @@ def _completed(others: list[Setting], profiles: list[Profile]) -> list[Setting]:
     """What is not said of the others is as it was in all profiles."""
     first = profiles[0]
     for column in Setting.model_fields:
-        if column not in first.model_fields_set or not others or column in others[0].model_fields_set:
+        if not others or column not in first.model_fields_set or column in others[0].model_fields_set:
             continue
         values = {getattr(profile, column) for profile in profiles}
         if len(values) > 1:
@@ -137,8 +145,8 @@ def told_of(
     asked = [_configuration(other) for other in others or ()]
     if others is not None:
         x = Inputs.of(asked)
-        low, high = model.interval_s(x, 0.9, of_measurement=True) if others else ([], [])
-        told["predictions"] = [float(value) for value in model.step_time_s(x)] if others else []
+        low, high = model.interval_s(x, 0.9, of_measurement=True)
+        told["predictions"] = [float(value) for value in model.step_time_s(x)]
         told["intervals_90"] = [[float(a), float(b)] for a, b in zip(low, high, strict=True)]
     next_ones = worth_measuring(model, [row.configuration for row in measured], list(axes.values()))
     if not next_ones and asked and (fastest := to_verify(model, measured, asked)) is not None:

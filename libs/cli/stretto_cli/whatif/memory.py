@@ -39,7 +39,11 @@ def memory(
     name: AlgorithmOption = MEMORY.default,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Foresee a parameter server's memory when all samples are trained, and when it runs out before."""
+    """Foresee a parameter server's memory when all samples are trained, and when it runs out before.
+
+    FILE is CSV, a row for each look at one server: time_s (seconds on any clock), samples_trained and categories (so
+    far, whole numbers), memory_gib. The whole format, with an example: libs/cli/WHATIF.md.
+    """
     if not 0 < capacity_gib <= GIB_MOST:
         refuse("--capacity-gib", str(capacity_gib), f"a finite number above 0, at most {GIB_MOST:g}")
     if not 0 <= samples_remaining <= COUNT_MOST:

@@ -6,7 +6,6 @@ import math
 from typing import Annotated, Any
 
 import typer
-from pydantic import Field
 from rich.console import RenderableType
 from stretto_core.algorithms import PARETO
 from stretto_core.candidates import CandidateProblem, Grid, PricedPlan
@@ -37,10 +36,10 @@ class Coefficients(Given):
 class Ranges(Given):
     """Inclusive ranges of whole numbers."""
 
-    workers: list[Count] = Field(min_length=2, max_length=2)
-    ps: list[Count] = Field(min_length=2, max_length=2)
-    worker_cpu: list[Count] = Field(min_length=2, max_length=2)
-    ps_cpu: list[Count] = Field(min_length=2, max_length=2)
+    workers: list[Count]
+    ps: list[Count]
+    worker_cpu: list[Count]
+    ps_cpu: list[Count]
 
 
 class Model(Given):
@@ -63,6 +62,11 @@ def pareto(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List the plans of which no other is both cheaper and faster, cheapest first.
+
+    FILE is JSON: coefficients, those of the paper's form only, as `whatif fit --form paper` answers them; the job's
+    batch_size, param_mb (MB), bandwidth_mb_s (MB/s) and embedding_dim; grid, for workers, ps, worker_cpu and ps_cpu
+    (cores of one pod) the first and last whole number, inclusive; cpu_core_price (per hour).
+    The whole format, with an example: libs/cli/WHATIF.md.
 
     The page marks the fastest plan within the budget, without one that of the most samples for its money.
     """
@@ -102,7 +106,10 @@ def problem_of(model: Model) -> CandidateProblem:
 
 
 def _axis(ranges: Ranges, name: str) -> range:
-    low, high = getattr(ranges, name)
+    given = getattr(ranges, name)
+    if len(given) != 2:
+        refuse(f"grid.{name}", given, "two whole numbers, first and last")
+    low, high = given
     if low > high:
         refuse(f"grid.{name}", [low, high], "the lower end first")
     return range(low, high + 1)

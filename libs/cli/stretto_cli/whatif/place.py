@@ -72,7 +72,13 @@ def place(
     seed: Annotated[int, typer.Option(min=0, help="of algorithms that draw random numbers")] = 0,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Place the layers of a model on types of devices: the cheapest way to reach a throughput."""
+    """Place the layers of a model on types of devices: the cheapest way to reach a throughput.
+
+    FILE is JSON: profile_batch (samples), throughput_limit (samples/s), samples (in all), types (name, price_per_hour,
+    perhaps limit of units) and layers: name, kind, and lists with one value for each type, in their order: compute_s
+    and transfer_s (seconds for a profiled batch on one unit), parallel_fraction, transfer_parallel_fraction (0 to 1).
+    The whole format, with an example: libs/cli/WHATIF.md.
+    """
     problem = replace(problem_of(document(file, Layers)), seed=seed)
     if model is not None and not model.parent.is_dir():
         refuse("--model", str(model), "a file in a folder that exists")
