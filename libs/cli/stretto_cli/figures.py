@@ -55,6 +55,11 @@ def seconds(value: float | None) -> str:
     return f"{minutes} min {rest:02d} s" if minutes < 100 else f"{value / 3600:.1f} h"
 
 
+def share(value: float | None) -> str:
+    """A part of a whole."""
+    return "–" if value is None else f"{value:.1%}"
+
+
 def percent(value: float | None) -> str:
     """A ratio's distance from 0, signed."""
     return "–" if value is None else f"{value:+.0%}"

@@ -66,8 +66,19 @@ def test_a_job_that_says_all_takes_what_it_says() -> None:
 def test_a_trace_of_no_jobs_is_one() -> None:
     for header in (ARRIVALS, FULL):
         found = answer(header)
-        assert (found["jobs"], found["completion_rate"], found["mean_completion_s"]) == (0, 1, 0)
+        assert (found["jobs"], found["completion_rate"], found["mean_completion_s"]) == (0, None, None)
         assert set(found["failures"].values()) == {0}
+        assert "100.0%" not in simulated(header).stdout
+
+
+def test_no_job_that_completed_is_no_completion_time(tmp_path: Path) -> None:
+    """Nothing took 0 seconds: also the page says that there is nothing to say."""
+    options = ("--bug-rate", "1", "--report", str(tmp_path))
+    found = answer(TRACE, *options)
+    assert found["completion_rate"] == 0
+    assert [found[f"{figure}_completion_s"] for figure in ("mean", "median", "p90")] == [None] * 3
+    assert "0 ms" not in (tmp_path / "cluster.html").read_text().partition("<details")[0]
+    assert "–" in simulated(TRACE, *options).stdout
 
 
 @pytest.mark.parametrize(

@@ -166,14 +166,15 @@ def _limits(request: Plan, settings: Settings) -> JobLimits:
 
 
 def told_of(found: Outcome) -> dict[str, Any]:
-    """The answer as a document."""
+    """The answer as a document. None: of no job at all, or of none that completed."""
     cores, memory = found.allocated
+    took = found.completion if found.completed else None
     return {
         "jobs": len(found.jobs),
-        "completion_rate": found.completion_rate,
-        "mean_completion_s": found.completion.mean_s,
-        "median_completion_s": found.median_completion_s,
-        "p90_completion_s": found.completion.p90_s,
+        "completion_rate": found.completion_rate if found.jobs else None,
+        "mean_completion_s": None if took is None else took.mean_s,
+        "median_completion_s": None if took is None else found.median_completion_s,
+        "p90_completion_s": None if took is None else took.p90_s,
         "mean_queue_s": found.mean_queue_s,
         "cpu_utilisation": {"workers": found.utilisation("worker_core"), "ps": found.utilisation("ps_core")},
         "memory_utilisation": {"workers": found.utilisation("worker_byte"), "ps": found.utilisation("ps_byte")},
@@ -189,7 +190,7 @@ def _shown(told: dict[str, Any]) -> object:
     cpu, memory = told["cpu_utilisation"], told["memory_utilisation"]
     failed = ", ".join(f"{cause} {count}" for cause, count in told["failures"].items() if count)
     made.add_row(
-        f"{told['jobs']:,}", f"{told['completion_rate']:.1%}", f.seconds(told["mean_completion_s"]),
+        f"{told['jobs']:,}", f.share(told["completion_rate"]), f.seconds(told["mean_completion_s"]),
         f.seconds(told["median_completion_s"]), f.seconds(told["p90_completion_s"]), f.seconds(told["mean_queue_s"]),
         f"{cpu['workers']:.0%} / {cpu['ps']:.0%}", f"{memory['workers']:.0%} / {memory['ps']:.0%}",
         f"{told['allocated']['cpu']:.0%}", f"{told['changes_per_job']:.1f}", failed or "nothing",

@@ -30,7 +30,7 @@ def page_of(found: Outcome, told: dict[str, Any], policy: str) -> str:
     cpu, memory = told["cpu_utilisation"], told["memory_utilisation"]
     tiles = [
         ("jobs", f"{told['jobs']:,}"),
-        ("completed", f"{told['completion_rate']:.1%}"),
+        ("completed", f.share(told["completion_rate"])),
         ("mean completion", f.seconds(told["mean_completion_s"])),
         ("median", f.seconds(told["median_completion_s"])),
         ("cores used, workers / PS", f"{cpu['workers']:.0%} / {cpu['ps']:.0%}"),
