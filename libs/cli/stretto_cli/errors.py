@@ -47,17 +47,18 @@ class NotRunning(CliError):
     """Nothing runs where the command looked."""
 
 
-def of_system(error: OSError) -> CliError:
-    """What the operating system refused, in a sentence."""
+def of_system(error: OSError, option: str = "--folder") -> CliError:
+    """What the operating system refused, in a sentence. ``option``: the one that names where it was."""
+    home = ", or HOME," if option == "--folder" else ""
     remedies = {
-        errno.ENOSPC: "make room, or choose another --folder",
-        errno.EDQUOT: "make room, or choose another --folder",
-        errno.ENOENT: "choose a --folder that can be made",
-        errno.EROFS: "choose a --folder, or HOME, that can be written",
-        errno.EACCES: "choose a --folder that is yours",
-        errno.EPERM: "choose a --folder that is yours",
-        errno.ENOTDIR: "choose a --folder that is not below a file",
-        errno.EEXIST: "choose a --folder that is not a file",
+        errno.ENOSPC: f"make room, or choose another {option}",
+        errno.EDQUOT: f"make room, or choose another {option}",
+        errno.ENOENT: f"choose a {option} that can be made",
+        errno.EROFS: f"choose a {option}{home} that can be written",
+        errno.EACCES: f"choose a {option} that is yours",
+        errno.EPERM: f"choose a {option} that is yours",
+        errno.ENOTDIR: f"choose a {option} that is not below a file",
+        errno.EEXIST: f"choose a {option} that is not a file",
         errno.EMFILE: "raise the limit of open files (`ulimit -n`)",
     }
     place = f"{error.filename}: " if error.filename else ""

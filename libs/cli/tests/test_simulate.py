@@ -103,3 +103,11 @@ def test_the_report_is_one_page_that_needs_nothing_else(tmp_path: Path) -> None:
     assert not re.search(r"(src|href)=|url\(|@import", text)
     answer(HEADER, "--report", str(tmp_path))
     assert "<svg" not in (tmp_path / "allocation.html").read_text()
+
+
+def test_a_report_that_cannot_be_written_names_its_option(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = simulated(TRACE, "--allocator", "greedy", "--report", str(tmp_path / "file" / "below"))
+    assert result.exit_code == 1
+    assert "choose a --report that is not below a file" in result.stderr
+    assert "--folder" not in result.stderr

@@ -11,6 +11,7 @@ from stretto_sim.measures import Level
 
 from .. import figures as f
 from .. import svg
+from ..errors import of_system
 from ..page import figure
 
 LEFT, WIDTH, RIGHT, HEIGHT, TOP = 150.0, 1000.0, 24.0, 150.0, 24.0
@@ -50,9 +51,12 @@ class Piece:
 
 
 def write(folder: Path, name: str, text: str) -> None:
-    """A page into a folder that is made if it has to be. Raises OSError."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_text(text, encoding="utf-8")
+    """A page into the folder of ``--report``, which is made if it has to be. Raises CliError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise of_system(error, "--report") from error
 
 
 def part(title: str, drawing: str) -> str:
