@@ -7,6 +7,9 @@ from pathlib import Path
 
 from .errors import BadInput
 
+SHOWN = 10
+"""names of pods, when none is the one that was asked for"""
+
 # TF_CPP_MIN_LOG_LEVEL, which the pods set, does not reach lines that come before the C++ logging is initialised
 _BANNER = re.compile(
     r"WARNING: All log messages before absl::InitializeLog\(\)"
@@ -34,7 +37,8 @@ def find(folder: Path, pod: str, job: str | None) -> Path:
         jobs = ", ".join(path.parent.name for path in found)
         raise BadInput(f"{pod} is ambiguous ({jobs}): name the job, as in `stretto logs JOB/{pod}`")
     there = [f"{path.parent.name}/{path.name}" for path in known if job in (None, path.parent.name)]
-    told = f"logs are there of {', '.join(there[-10:])}" if there else "no pod has written one yet"
+    more = f" and {len(there) - SHOWN} more" if len(there) > SHOWN else ""
+    told = f"logs are there of {', '.join(there[-SHOWN:])}{more}" if there else "no pod has written one yet"
     raise BadInput(f"no log of {pod}{f' of {job}' if job else ''} below {folder}; {told}")
 
 

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-from stretto_cli import figures, waterfall
+from stretto_cli import figures, podlogs, waterfall
 from stretto_cli.client import parse_events
 from stretto_cli.demo import course, report
 from stretto_cli.demo.stations import Course
+from stretto_cli.errors import BadInput
 from stretto_wire import JobSpec
 
 
@@ -264,3 +265,16 @@ def test_submit_says_what_a_job_that_starts_from_a_checkpoint_trains() -> None:
     assert "\n" not in note({"name": "clicks/1"})
     assert "trains every sample: dataset.name is not stated" in note({}, restore_from="file:///a/manifest.json")
     assert "if that is of dataset clicks/1" in note({"name": "clicks/1"}, restore_from="file:///a/manifest.json")
+
+
+@pytest.mark.parametrize(("pods", "more"), [(podlogs.SHOWN, ""), (podlogs.SHOWN + 3, " and 3 more")])
+def test_pods_that_are_not_listed_are_counted(pods: int, more: str, tmp_path: Path) -> None:
+    for number in range(pods):
+        (tmp_path / "pods" / "job" / f"worker-{number}").mkdir(parents=True)
+        (tmp_path / "pods" / "job" / f"worker-{number}" / "log").touch()
+    with pytest.raises(BadInput) as refused:
+        podlogs.find(tmp_path, "nobody", None)
+    told = str(refused.value)
+    assert told.count("job/worker-") == podlogs.SHOWN
+    assert told.partition("logs are there of ")[2].count(" and ") == bool(more)
+    assert told.endswith(more)

@@ -38,7 +38,8 @@ def trace(
 ) -> None:
     """Show the trace of a job as a waterfall, from its submission on.
 
-    Reads the span files of the folder; where spans go to a collector (OTEL_EXPORTER_OTLP_ENDPOINT), look there.
+    Asks the gateway which trace is the job's, so the installation has to run (after `stretto down`: `stretto up`), and
+    reads its spans in the folder; where they go to a collector (OTEL_EXPORTER_OTLP_ENDPOINT), look there.
     """
     with connect(folder, url, token) as gateway:
         trace_id = gateway.job(job)["trace_id"]
