@@ -172,9 +172,10 @@ class PlanMachine:
                 "warm-start", self._cold_start(profile), ["no past job is similar enough: a small plan starts it"]
             )
         closest = event.matches[-1]
+        jobs = "1 similar past job" if len(event.matches) == 1 else f"{len(event.matches)} similar past jobs"
         alike = sorted(closest.features.items(), key=lambda row: (-row[1], row[0]))
         reasons = [
-            f"smoothed over {len(event.matches)} similar past jobs with mu = {event.smoothing:g} (Eq. 10)",
+            f"smoothed over {jobs} with mu = {event.smoothing:g} (Eq. 10)",
             f"closest is {closest.past.job}: similarity {closest.similarity:.2f}, share {closest.weight:.2f}, it ran"
             f" {closest.past.plan.describe()} at {closest.past.throughput:.0f} samples/s",
             "alike in " + ", ".join(f"{name} {value:.2f}" for name, value in alike[:6]),

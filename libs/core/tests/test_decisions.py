@@ -284,6 +284,20 @@ def test_history_is_bounded_and_a_repeated_record_counts_once() -> None:
     assert sum(match.weight for match in action.fact.matches) == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize(("past", "told"), [(1, "over 1 similar past job with"), (2, "over 2 similar past jobs with")])
+def test_a_warm_start_tells_how_many_jobs_it_follows(past: int, told: str) -> None:
+    history = HistoryMachine(None, HistorySettings())
+    for name in map(str, range(past)):
+        history.handle(HistoryRecorded(name, PastJob(name, {"m": "x"}, plan(), 1.0, 1.0, 1, 1)), 0.0)
+    submitted = JobSubmitted("new", profile(metadata={"m": "x"}))
+    machine = PlanMachine(None, PlannerSettings(BIG))
+    machine.handle(submitted, 1.0)
+    (matched,) = history.handle(submitted, 1.0)
+    (proposed, *_) = [one.fact for one in machine.handle(matched.fact, 2.0) if isinstance(one, Emit)]
+    assert proposed.kind == "warm-start"
+    assert told in proposed.reasons[0]
+
+
 def test_state_survives_a_snapshot() -> None:
     from pydantic import TypeAdapter
     from stretto_core.fitter import FitState
