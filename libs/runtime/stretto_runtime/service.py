@@ -9,7 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Coroutine
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import structlog
 import uvloop
@@ -33,6 +33,8 @@ from stretto_runtime.telemetry import Metrics, Tracing, configure_logs
 
 RECHECK_S = 5.0
 LEAVE_S = 8.0
+
+T = TypeVar("T")
 
 log = structlog.get_logger("stretto.service")
 
@@ -83,6 +85,12 @@ class Service:
 
     async def left(self, key: str) -> None:
         """The partition of ``key`` is another replica's from now on: stop background work at once."""
+
+    async def opened(self) -> None:
+        """This replica has started and takes nothing before this returns: reach what the edges need."""
+
+    async def closed(self) -> None:
+        """This replica has left everything that it owned: let go of what ``opened`` reached."""
 
     async def stopped(self) -> None:
         """This replica has left because it was told to, and no other is there to go on with what it leaves behind."""
@@ -168,6 +176,7 @@ class Runner:
         self._fullness = Fullness(self._bus, self.metrics, settings.stream_look_s)
         looking = asyncio.create_task(self._fullness.run())
         try:
+            await self._unless_stopped(service.opened())
             while not self._stop.is_set():
                 self._ownership = ownership = await self._join(self._bus)
                 if ownership is not None:
@@ -180,6 +189,7 @@ class Runner:
             if self._ownership is not None:
                 await self._ownership.leave()
                 await self._say_stopped(self._ownership)
+            await service.closed()
             await health.stop()
             await self._bus.close()
             tracing.close()
@@ -194,9 +204,9 @@ class Runner:
         except Exception as error:
             log.exception("stopped failed", error=str(error))
 
-    async def _unless_stopped(self, connecting: Coroutine[Any, Any, Bus]) -> Bus | None:
+    async def _unless_stopped(self, reaching: Coroutine[Any, Any, T]) -> T | None:
         """The server may come later than we do, or never: then a signal must still end us."""
-        task, stopped = asyncio.create_task(connecting), asyncio.create_task(self._stop.wait())
+        task, stopped = asyncio.create_task(reaching), asyncio.create_task(self._stop.wait())
         await asyncio.wait([task, stopped], return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
         if task.done():
