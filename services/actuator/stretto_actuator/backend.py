@@ -1,12 +1,37 @@
-"""What the actuator asks of a place where pods run. The local one is ``local.py``.
+"""What the actuator asks of a place where pods run: processes (``local.py``), containers or Kubernetes.
 
 Every call is idempotent: the actuator repeats it until what it sees is what it wants, also after its own restart.
+``tests/backend_contract.py`` holds every backend to the same behaviour.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
+
+ExitReason = Literal[
+    "completed", "failed", "killed", "oom-killed", "evicted", "preempted", "node-lost", "image-pull", "vanished"
+]
+"""How a pod ended: by itself (exit code 0, another), by a signal, for memory, by its node or its scheduler; never begun
+for want of its image; or nobody saw it."""
+
+WaitReason = Literal["no-room", "quota", "image-pull", "starting"]
+"""Why a pod does not run yet: no node has room, an account is used up, its image is awaited, or nothing is wrong."""
+
+
+SIGNALLED = 128
+
+
+def exit_reason(code: int | None, oom_killed: bool = False) -> ExitReason:
+    """How a process ended by itself, by its exit code as a shell tells it."""
+    if oom_killed:
+        return "oom-killed"
+    if code is None:
+        return "vanished"
+    if code == 0:
+        return "completed"
+    return "killed" if code > SIGNALLED else "failed"
 
 
 class BackendError(Exception):
@@ -14,8 +39,32 @@ class BackendError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """A pod that is to run and does not: why, and in the place's own words."""
+
+    reason: WaitReason
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Folders as a pod sees them."""
+
+    files: str
+    """holds ``PodSpec.files``; for nobody else's eyes"""
+    scratch: str
+    """the pod's own, to write into; lost with it"""
+    state: str
+    """the installation's state folder, where pods share one; empty: they do not"""
+
+
+@dataclass(frozen=True, slots=True)
 class PodSpec:
-    """A pod to run. ``command`` is an argument vector, ``environment`` is complete."""
+    """A pod to run. ``command`` is an argument vector, ``environment`` is complete.
+
+    ``files``: name -> content, laid into ``Places.files`` before it starts. ``image``: where the backend has images;
+    empty: its default. ``near``: a pod of the same job that it would best run beside; a wish.
+    """
 
     job: str
     pod: str
@@ -23,25 +72,30 @@ class PodSpec:
     environment: dict[str, str]
     cpu_cores: float
     memory_bytes: int
+    files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    image: str = ""
+    near: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class PodStatus:
     """A pod that exists or has existed. ``exit_code`` as a shell tells it (128 + signal); None: nobody saw the end.
 
-    ``limits``: how the limits in force are kept here. ``detail``: the last words of its log, when it failed.
-    ``adopted``: this backend found it running when it started.
+    ``waiting``: why it is pending. ``reason``: how it has exited. ``limits``: how the limits in force are kept here.
+    ``launched_at_s``: when it began to run; while it is pending, when it was asked for.
+    ``detail``: the last words of its log, when it failed. ``adopted``: this backend found it running when it started.
     """
 
     job: str
     pod: str
-    state: Literal["running", "exited"]
+    state: Literal["pending", "running", "exited"]
     cpu_cores: float
     memory_bytes: int
+    waiting: Waiting | None = None
     limits: tuple[str, ...] = ()
     launched_at_s: float = 0.0
     exit_code: int | None = None
-    oom_killed: bool = False
+    reason: ExitReason | None = None
     detail: str = ""
     adopted: bool = False
     pids: tuple[int, ...] = field(default=())
@@ -50,12 +104,29 @@ class PodStatus:
 class Backend(Protocol):
     """Pods by name. Never two of one name, and never a name again once it has exited."""
 
+    async def open(self) -> None:
+        """Reach the place and find the pods that are there. Raises BackendError: unreachable, or not allowed."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of the place; pods go on."""
+        ...
+
+    def places(self, job: str, pod: str) -> Places:
+        """Where the pod will find things."""
+        ...
+
+    def follow(self, job: str, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call ``changed`` (on the event loop) when pods of the job may have changed, too often rather than too seldom;
+        returns what ends it. A backend that cannot know never calls: the actuator looks by itself every second."""
+        ...
+
     async def list(self, job: str | None = None) -> list[PodStatus]:
         """Pods that exist, and exited ones until they are forgotten."""
         ...
 
     async def launch(self, spec: PodSpec) -> None:
-        """Start a pod unless one of this name exists or existed. Raises BackendError."""
+        """Start a pod unless one of this name exists or existed; it may be pending for a while. Raises BackendError."""
         ...
 
     async def stop(self, job: str, pod: str, grace_s: float) -> None:
@@ -70,6 +141,10 @@ class Backend(Protocol):
         """Change the limits of a running pod; returns those now in force (memory in use is never taken away)."""
         ...
 
+    async def logs(self, job: str, pod: str, lines: int) -> str:
+        """The last lines of what a pod wrote; empty when nothing is known of it."""
+        ...
+
     async def forget(self, job: str, pod: str) -> None:
-        """Its end is known: clear what is left of a pod that has exited. Its log stays."""
+        """Its end is known: clear what is left of a pod that has exited. Its log stays where the place keeps logs."""
         ...

@@ -1,9 +1,7 @@
 """Pods as processes of this machine.
 
 Each pod is a session of its own: a tiny shell that outlives the actuator and writes down the exit code, and the pod
-itself. What the actuator knows of it stands in ``pods/<job>/<pod>/``: ``lock`` (held by the pod as long as it lives:
-a second one of the same name cannot start), ``pod.json`` (pid and birth, against pids that are used again),
-``pid``, ``exit``, ``log``. A restarted actuator finds its pods there and goes on with them.
+itself. What the actuator knows of it stands in its folder (``records.py``), where a restarted actuator finds it.
 """
 
 from __future__ import annotations
@@ -12,27 +10,27 @@ import asyncio
 import contextlib
 import fcntl
 import hashlib
-import json
 import math
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 from stretto_runtime.birth import Birth
 
-from .backend import BackendError, PodSpec, PodStatus
+from .backend import BackendError, Places, PodSpec, PodStatus, exit_reason
+from .following import Following
 from .limits import HEADROOM, Cgroups, Group
-from .pods import PRIVATE, private_folder
+from .records import PRIVATE, Record, Records
+from .settings import ActuatorSettings
 
 DETAIL_BYTES = 1500
 ASK_AGAIN_S = 2.0
-CLOCK_SLACK_S = 1.0
+LINE_BYTES_MAX = 2000
 DYING_TRIES, DYING_WAIT_S = 50, 0.02
 
 # Enter the control groups, start the pod, write down its pid and in the end its exit code. SIGTERM to the shell must
@@ -53,52 +51,59 @@ tell $code
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """``pod.json``. ``pid`` is the shell's, which is also the session's and the process group's id."""
-
-    job: str
-    pod: str
-    pid: int
-    birth: Birth
-    launched_at_s: float
-    cpu_cores: float
-    memory_bytes: int
-    group: Group
-    limits: tuple[str, ...]
-    stop_at_s: float | None = None
-    oom_killed: bool = False
+def backend_of(settings: ActuatorSettings) -> LocalBackend:
+    """As the settings say."""
+    return LocalBackend(settings.state_folder, cgroups=settings.cgroups)
 
 
 class LocalBackend:
     """See the module. ``folder`` is the installation's state folder; ``cgroups`` false: only weaker limits."""
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.time, cgroups: bool = True) -> None:
-        self._pods = folder.resolve() / "pods"
-        private_folder(self._pods)
+        self._state = folder.resolve()
+        self._records = Records(self._state / "pods")
         self._clock = clock
-        name = "stretto-" + hashlib.sha256(str(self._pods).encode()).hexdigest()[:10]
+        name = "stretto-" + hashlib.sha256(str(self._records.folder).encode()).hexdigest()[:10]
         self._cgroups = Cgroups.find(name) if cgroups else Cgroups([])
         self._asked_at_s: dict[tuple[str, str], float] = {}
         self._children: dict[tuple[str, str], subprocess.Popen[bytes]] = {}
+        self._following = Following()
+        self._watched: dict[tuple[str, str], int] = {}
+        """of pods whose jobs are followed: a descriptor that tells their end"""
 
     # the protocol ----------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Nothing to do: everything is looked up when it is asked for."""
+
+    async def close(self) -> None:
+        for job, pod in [*self._watched]:
+            self._unwatch(job, pod)
+
+    def places(self, job: str, pod: str) -> Places:
+        folder = self._records.of(job, pod)
+        return Places(files=str(self._records.files(job, pod)), scratch=str(folder), state=str(self._state))
+
+    def follow(self, job: str, changed: Callable[[], None]) -> Callable[[], None]:
+        return self._following.add(job, changed)
 
     async def list(self, job: str | None = None) -> list[PodStatus]:
         for child in self._children.values():
             child.poll()  # our own children must not stay zombies
         result: list[PodStatus] = []
-        for record in self._records(job):
+        for record in self._records.all(job):
             status = self._status(record)
-            if status.state == "running" and "memory-watch" in record.limits:
-                self._watch_memory(record, status)
+            if status.state == "running":
+                self._watch_end(record)
+                if "memory-watch" in record.limits:
+                    self._watch_memory(record, status)
             result.append(status)
         return result
 
     async def launch(self, spec: PodSpec) -> None:
-        folder = self._folder(spec.job, spec.pod)
-        if (folder / "pod.json").exists() or (folder / "pod.done.json").exists():
+        if self._records.known(spec.job, spec.pod):
             return
+        folder = self._records.of(spec.job, spec.pod)
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / "lock").open("a") as lock:
             try:
@@ -109,12 +114,12 @@ class LocalBackend:
             self._start(spec, folder, lock.fileno())
 
     async def stop(self, job: str, pod: str, grace_s: float) -> None:
-        record = self._record(job, pod)
+        record = self._records.read(job, pod)
         if record is None or self._status(record).state != "running":
             return
         now = self._clock()
         if record.stop_at_s is None:
-            self._write(replace(record, stop_at_s=now))
+            self._records.write(replace(record, stop_at_s=now))
         elif now - record.stop_at_s > grace_s:
             self._signal(record, signal.SIGKILL)
             return
@@ -124,12 +129,12 @@ class LocalBackend:
             self._signal(record, signal.SIGTERM)
 
     async def kill(self, job: str, pod: str) -> None:
-        record = self._record(job, pod)
+        record = self._records.read(job, pod)
         if record is not None and self._status(record).state == "running":
             self._signal(record, signal.SIGKILL)
 
     async def resize(self, job: str, pod: str, cpu_cores: float, memory_bytes: int) -> tuple[float, int]:
-        record = self._record(job, pod)
+        record = self._records.read(job, pod)
         if record is None:
             raise BackendError(f"{job}/{pod} is not here; it cannot be resized")
         try:
@@ -142,11 +147,15 @@ class LocalBackend:
             memory_bytes = max(memory_bytes, int(used * HEADROOM))
         if "cpu-affinity" in (*limits, *record.limits):
             self._pin(record, cpu_cores)
-        self._write(replace(record, cpu_cores=cpu_cores, memory_bytes=memory_bytes, limits=limits))
+        self._records.write(replace(record, cpu_cores=cpu_cores, memory_bytes=memory_bytes, limits=limits))
         return cpu_cores, memory_bytes
 
+    async def logs(self, job: str, pod: str, lines: int) -> str:
+        text = _tail(self._records.of(job, pod) / "log", lines * LINE_BYTES_MAX)
+        return "\n".join(text.splitlines()[-lines:])
+
     async def forget(self, job: str, pod: str) -> None:
-        record = self._record(job, pod)
+        record = self._records.read(job, pod)
         if record is None or self._status(record).state == "running":
             return
         for process in self._members(record):  # what it left behind in its session
@@ -156,8 +165,7 @@ class LocalBackend:
             if record.group.remove():
                 break
             await asyncio.sleep(DYING_WAIT_S)
-        folder = self._folder(job, pod)
-        (folder / "pod.json").rename(folder / "pod.done.json")
+        self._records.put_away(job, pod)
         self._asked_at_s.pop((job, pod), None)
         if (child := self._children.pop((job, pod), None)) is not None:
             child.poll()
@@ -169,6 +177,7 @@ class LocalBackend:
         try:
             group.make()
             group.set(spec.cpu_cores, spec.memory_bytes)
+            self._records.lay(spec.job, spec.pod, spec.files)
             with os.fdopen(os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE), "ab") as log:
                 child = subprocess.Popen(
                     ["/bin/sh", "-c", SHELL, "pod", *group.entries, "--", *spec.command],
@@ -201,7 +210,7 @@ class LocalBackend:
             group=group,
             limits=limits,
         )
-        self._write(record)
+        self._records.write(record)
         if "cpu-affinity" in limits:
             self._pin(record, spec.cpu_cores)
 
@@ -219,7 +228,7 @@ class LocalBackend:
     # what is there ---------------------------------------------------------------------------------------------
 
     def _status(self, record: Record) -> PodStatus:
-        folder = self._folder(record.job, record.pod)
+        folder = self._records.of(record.job, record.pod)
         base = PodStatus(
             job=record.job,
             pod=record.pod,
@@ -237,8 +246,30 @@ class LocalBackend:
                 return replace(base, pids=tuple(alive))
             code = _integer(folder / "exit")  # it may have ended while we looked
         oom = record.oom_killed or (code == 137 and record.group.oom_kills() > 0)
-        detail = _tail(folder / "log") if code not in (0, None) else ""
-        return replace(base, state="exited", exit_code=code, oom_killed=oom, detail=detail)
+        detail = _tail(folder / "log", DETAIL_BYTES) if code not in (0, None) else ""
+        return replace(base, state="exited", exit_code=code, reason=exit_reason(code, oom), detail=detail)
+
+    def _watch_end(self, record: Record) -> None:
+        """Tell who follows the job as soon as the pod's shell ends; where the system cannot, nobody is told."""
+        key = record.job, record.pod
+        if record.job not in self._following or key in self._watched:
+            return
+        with contextlib.suppress(OSError):
+            descriptor = os.pidfd_open(record.pid)
+            if Birth.of(record.pid) != record.birth:
+                os.close(descriptor)
+                return
+            self._watched[key] = descriptor
+            asyncio.get_running_loop().add_reader(descriptor, self._ended, *key)
+
+    def _ended(self, job: str, pod: str) -> None:
+        self._unwatch(job, pod)
+        self._following.tell(job)
+
+    def _unwatch(self, job: str, pod: str) -> None:
+        descriptor = self._watched.pop((job, pod))
+        asyncio.get_running_loop().remove_reader(descriptor)
+        os.close(descriptor)
 
     def _shell(self, record: Record) -> psutil.Process | None:
         """The pod's shell, if the process with its pid is still that one."""
@@ -250,7 +281,7 @@ class LocalBackend:
 
     def _child(self, record: Record) -> psutil.Process | None:
         """The pod itself: of the shell's session, started after it."""
-        pid = _integer(self._folder(record.job, record.pod) / "pid")
+        pid = _integer(self._records.of(record.job, record.pod) / "pid")
         if pid is None:
             return None
         with contextlib.suppress(psutil.Error, OSError):
@@ -295,7 +326,7 @@ class LocalBackend:
         """Whole cores, those with the fewest pods on them, for every thread of the pod."""
         cores = sorted(os.sched_getaffinity(0))
         load = dict.fromkeys(cores, 0)
-        for other in self._records(None):
+        for other in self._records.all():
             if (other.job, other.pod) != (record.job, record.pod) and (
                 child := self._child(other) or self._shell(other)
             ):
@@ -310,53 +341,8 @@ class LocalBackend:
 
     def _watch_memory(self, record: Record, status: PodStatus) -> None:
         if _resident_bytes(status.pids) > record.memory_bytes:
-            self._write(replace(record, oom_killed=True))
+            self._records.write(replace(record, oom_killed=True))
             self._signal(record, signal.SIGKILL)
-
-    # files -----------------------------------------------------------------------------------------------------
-
-    def _folder(self, job: str, pod: str) -> Path:
-        return self._pods / job / pod
-
-    def _records(self, job: str | None) -> Iterator[Record]:
-        for file in sorted(self._pods.glob(f"{job or '*'}/*/pod.json")):
-            record = self._record(file.parent.parent.name, file.parent.name)
-            if record is not None:
-                yield record
-
-    def _record(self, job: str, pod: str) -> Record | None:
-        try:
-            fields: dict[str, Any] = json.loads((self._folder(job, pod) / "pod.json").read_text())
-        except FileNotFoundError:
-            return None
-        folders = {
-            controller: (folder, version) for controller, (folder, version) in fields["group"]["folders"].items()
-        }
-        began_s = fields.pop("started_at_s", None)
-        birth = Birth(*fields["birth"]) if began_s is None else _birth(fields["pid"], began_s)
-        record = Record(**{**fields, "limits": tuple(fields["limits"]), "group": Group(folders), "birth": birth})
-        if began_s is not None:
-            self._write(record)  # from now on no step of the clock matters
-        return record
-
-    def _write(self, record: Record) -> None:
-        file = self._folder(record.job, record.pod) / "pod.json"
-        draft = file.with_suffix(".tmp")
-        draft.write_text(json.dumps(asdict(record)))
-        draft.replace(file)
-
-
-def _birth(pid: int, began_s: float) -> Birth:
-    """Of a shell whose time of day was all that earlier versions wrote down. If it is gone, what it began is known by
-    about when it was born; nothing is, where the machine was started later."""
-    with contextlib.suppress(psutil.Error):
-        born = Birth.of(pid)
-        if born is not None and abs(psutil.Process(pid).create_time() - began_s) < CLOCK_SLACK_S:
-            return born
-    own, since_boot_s = Birth.of(os.getpid()), began_s - psutil.boot_time() - CLOCK_SLACK_S
-    if own is None or since_boot_s < 0:
-        return Birth("", 0)
-    return Birth(own.boot, int(since_boot_s * os.sysconf("SC_CLK_TCK")))
 
 
 def _pin_threads(process: psutil.Process, cores: list[int]) -> None:
@@ -380,11 +366,11 @@ def _integer(file: Path) -> int | None:
         return None
 
 
-def _tail(log: Path) -> str:
+def _tail(log: Path, limit_bytes: int) -> str:
     """The last lines of a log, for people who read why a pod failed."""
     try:
         with log.open("rb") as file:
-            file.seek(max(log.stat().st_size - DETAIL_BYTES, 0))
+            file.seek(max(log.stat().st_size - limit_bytes, 0))
             return file.read().decode(errors="replace").strip()
     except OSError:
         return ""

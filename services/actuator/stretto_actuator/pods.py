@@ -6,37 +6,17 @@ import json
 import os
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from pathlib import Path
 
 from stretto_core.actuation import ActuatorState, Pod
 
-from .backend import PodSpec
+from .backend import Places, PodSpec
 from .settings import ActuatorSettings
 
-PRIVATE = 0o600
+SPEC_FILE = "job.json"
 INHERITED = (
     *("PATH", "HOME", "LANG", "LC_*", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PYTHON*", "VIRTUAL_ENV"),
     *("*_NUM_THREADS", "TF_*", "CUDA_*"),
 )
-
-
-def write_spec(state_folder: Path, job: str, spec: str) -> Path:
-    """The job's specification where its pods read it."""
-    file = state_folder.resolve() / "pods" / job / "job.json"
-    private_folder(file.parent.parent)
-    private_folder(file.parent)
-    draft = file.with_suffix(".tmp")
-    draft.unlink(missing_ok=True)
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE), "w") as out:
-        out.write(spec)
-    draft.replace(file)
-    return file
-
-
-def private_folder(folder: Path) -> None:
-    """Specifications, logs and what pods keep there are for nobody else's eyes."""
-    folder.mkdir(parents=True, exist_ok=True)
-    folder.chmod(0o700)
 
 
 def inherited(environment: Mapping[str, str], more: str) -> dict[str, str]:
@@ -49,10 +29,10 @@ def inherited(environment: Mapping[str, str], more: str) -> dict[str, str]:
     }
 
 
-def pod_spec(pod: Pod, state: ActuatorState, settings: ActuatorSettings, spec_file: Path, trace: str) -> PodSpec:
-    """Command and environment. Of our own only what is known to be harmless: the rest may hold credentials."""
+def pod_spec(pod: Pod, state: ActuatorState, settings: ActuatorSettings, places: Places, trace: str) -> PodSpec:
+    """Command, environment, files. Of our own environment only what is known to be harmless: the rest may hold
+    credentials."""
     spec = json.loads(state.spec)
-    folder = settings.state_folder.resolve()
     environment = inherited(os.environ, settings.pod_environment)
     environment |= spec["environment"]
     if model_path := spec["model"]["path"]:
@@ -63,13 +43,13 @@ def pod_spec(pod: Pod, state: ActuatorState, settings: ActuatorSettings, spec_fi
         "STRETTO_JOB": state.job,
         "STRETTO_POD": pod.name,
         "STRETTO_NATS_URL": nats_url,
-        "STRETTO_JOB_SPEC": str(spec_file),
+        "STRETTO_JOB_SPEC": f"{places.files}/{SPEC_FILE}",
         "STRETTO_PLAN_VERSION": str(state.plan_version),
         "STRETTO_CPU_CORES": f"{pod.cpu_cores:g}",
         "STRETTO_MEMORY_BYTES": str(pod.memory_bytes),
-        "STRETTO_POD_FOLDER": str(folder / "pods" / state.job / pod.name),
+        "STRETTO_POD_FOLDER": places.scratch,
         "STRETTO_REDIS_URL": settings.redis_url,
-        "STRETTO_STATE_FOLDER": str(folder),
+        "STRETTO_STATE_FOLDER": places.state,
         "TRACEPARENT": trace,
         "PYTHONUNBUFFERED": "1",
     }
@@ -81,4 +61,5 @@ def pod_spec(pod: Pod, state: ActuatorState, settings: ActuatorSettings, spec_fi
         environment=environment,
         cpu_cores=max(pod.cpu_cores, settings.start_cpu_cores),
         memory_bytes=pod.memory_bytes,
+        files={SPEC_FILE: state.spec.encode()},
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from pathlib import Path
 from typing import Any, Protocol
 
 import stretto_wire as wire
@@ -20,13 +19,12 @@ from . import observations as seen
 from .backend import Backend, BackendError, PodStatus
 from .closing import Closing
 from .migration import Mover
-from .pods import pod_spec, write_spec
+from .pods import pod_spec
 from .settings import ActuatorSettings
 
 BUSY_S = 0.2
 UNFORESEEN_MAX_S = 10.0
 PING_S = 1.0
-SIGNALLED = 128
 LOST_GRACE_S = 2.0
 
 log = structlog.get_logger("stretto.actuator")
@@ -55,7 +53,6 @@ class Reconciler:
         self._wake = asyncio.Event()
         self._told: dict[str, tuple[int, float]] = {}
         """what each worker was last told to train under: plan version, cores"""
-        self._spec_file: Path | None = None
         self._last_fault = ""
         self._mover = Mover(job, edge)
         self._closing = Closing(job, edge, settings)
@@ -67,6 +64,13 @@ class Reconciler:
 
     async def run(self) -> None:
         """Until the job has ended and its pods are gone, or the partition is lost."""
+        unfollow = self._backend.follow(self.job, self._wake.set)
+        try:
+            await self._run()
+        finally:
+            unfollow()
+
+    async def _run(self) -> None:
         delay_s = 0.0
         while True:
             self._wake.clear()
@@ -152,20 +156,22 @@ class Reconciler:
         return busy
 
     async def _launch(self, pods: dict[str, PodStatus], steps: Steps) -> bool:
-        for pod in steps.launch:
-            if pod.name in pods:
-                continue
-            try:
-                self._spec_file = self._spec_file or write_spec(self._settings.state_folder, self.job, self.state.spec)
-                trace = self._edge.trace_of(self.job)
-                await self._backend.launch(pod_spec(pod, self.state, self._settings, self._spec_file, trace))
-            except BackendError as error:
-                await self._observe(
-                    seen.PodGone(job=self.job, pod=pod.name, reason="failed", exit_code=126, detail=str(error)[:2000])
-                )
-        return bool(steps.launch)
+        missing = [pod for pod in steps.launch if pod.name not in pods]
+        await asyncio.gather(*(self._launch_one(pod) for pod in missing))
+        return bool(missing)
+
+    async def _launch_one(self, pod: Pod) -> None:
+        places = self._backend.places(self.job, pod.name)
+        try:
+            spec = pod_spec(pod, self.state, self._settings, places, self._edge.trace_of(self.job))
+            await self._backend.launch(spec)
+        except BackendError as error:
+            await self._observe(
+                seen.PodGone(job=self.job, pod=pod.name, reason="failed", exit_code=126, detail=str(error)[:2000])
+            )
 
     async def _stop(self, steps: Steps) -> bool:
+        """Whether it is urgent; the backend tells of their ends, or the next look does."""
         lost = self.state.restores  # with the parameters gone there is nothing to finish
         grace_s = min(self._settings.stop_grace_s, LOST_GRACE_S) if lost else self._settings.stop_grace_s
         for pod in steps.stop:
@@ -173,7 +179,7 @@ class Reconciler:
                 await self._backend.kill(self.job, pod.name)
             else:
                 await self._backend.stop(self.job, pod.name, grace_s)
-        return bool(steps.stop)
+        return lost and bool(steps.stop)
 
     async def _greet(self, pods: dict[str, PodStatus]) -> bool:
         """Ask pods that start whether they are ready."""
@@ -258,13 +264,5 @@ class Reconciler:
 
 
 def _gone(job: str, pod: PodStatus) -> seen.PodGone:
-    code = pod.exit_code
-    if pod.oom_killed:
-        reason = "oom-killed"
-    elif code is None:
-        reason = "vanished"
-    elif code == 0:
-        reason = "completed"
-    else:
-        reason = "killed" if code > SIGNALLED else "failed"
-    return seen.PodGone(job=job, pod=pod.pod, reason=reason, exit_code=code, detail=pod.detail[-2000:])
+    reason = pod.reason or "vanished"
+    return seen.PodGone(job=job, pod=pod.pod, reason=reason, exit_code=pod.exit_code, detail=pod.detail[-2000:])

@@ -4,23 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import uuid
 from typing import Any, ClassVar
 
 import stretto_wire as wire
 import structlog
 from stretto_core.actuation import ActuatorMachine, ActuatorState
-from stretto_runtime import CallRefused, CallTimeout, Input, Meta, Service
+from stretto_runtime import CallRefused, CallTimeout, Input, Meta, Service, SettingsFault
 from stretto_runtime.ending import end
 
 from . import handlers
-from .backend import Backend
-from .local import LocalBackend
+from .backend import Backend, BackendError
 from .observations import OBSERVATIONS
 from .reconcile import Reconciler
 from .settings import ActuatorSettings
 
+REACH_AGAIN_S = 2.0
+
 log = structlog.get_logger("stretto.actuator")
+
+
+def backend_of(settings: ActuatorSettings) -> Backend:
+    """The backend that the settings name; the libraries of the others are not needed.
+
+    Raises:
+        SettingsFault: its own are not installed.
+    """
+    try:
+        backend: Backend = importlib.import_module(f".{settings.backend}", __package__).backend_of(settings)
+    except ImportError as error:
+        raise SettingsFault(
+            f"STRETTO_ACTUATOR_BACKEND={settings.backend} needs the package {error.name}; "
+            f"install stretto-actuator[{settings.backend}]"
+        ) from error
+    return backend
 
 
 class Actuator(Service):
@@ -49,9 +67,21 @@ class Actuator(Service):
 
     def __init__(self, settings: ActuatorSettings, backend: Backend | None = None) -> None:
         super().__init__(settings)
-        self._backend = backend or LocalBackend(settings.state_folder, cgroups=settings.cgroups)
+        self._backend = backend or backend_of(settings)
         self._reconcilers: dict[str, tuple[Reconciler, asyncio.Task[None]]] = {}
         self._sweeper: asyncio.Task[None] | None = None
+
+    async def opened(self) -> None:
+        while True:
+            try:
+                await self._backend.open()
+                return
+            except BackendError as error:
+                log.warning("takes no jobs before it reaches the place of the pods", error=str(error))
+                await asyncio.sleep(REACH_AGAIN_S)
+
+    async def closed(self) -> None:
+        await self._backend.close()
 
     def machine(self, key: str, state: Any) -> ActuatorMachine:
         return ActuatorMachine(state)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Literal
 
 from pydantic import Field, SecretStr
 from stretto_runtime import Settings
@@ -11,6 +12,7 @@ from stretto_runtime import Settings
 class ActuatorSettings(Settings):
     """Where pods run and how patient the actuator is with them."""
 
+    backend: Literal["local", "docker", "kubernetes"] = Field("local", description="where pods run")
     pod_nats_url: SecretStr | None = Field(None, description="with the pods' credentials; none: nats_url")
     pod_python: str = Field(sys.executable, description="interpreter that pods run with")
     pod_environment: str = Field(

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -70,7 +71,7 @@ async def test_exit_code_and_last_words_are_told(folder: Path) -> None:
     backend = LocalBackend(folder)
     await backend.launch(spec(folder, "worker-0", "import sys; print('bad column 7'); sys.exit(3)"))
     (pod,) = await ended(backend)
-    assert (pod.exit_code, pod.detail, pod.oom_killed) == (3, "bad column 7", False)
+    assert (pod.exit_code, pod.reason, pod.detail) == (3, "failed", "bad column 7")
     await backend.forget("j", "worker-0")
     assert await backend.list() == []
     await backend.launch(spec(folder, "worker-0", ""))
@@ -124,7 +125,7 @@ async def test_reused_pid_is_neither_believed_nor_killed(folder: Path) -> None:
         here = folder / "pods/j/worker-0"
         (here / "exit").unlink()
         (here / "pid").write_text(str(stranger.pid))
-        record = backend._record("j", "worker-0")
+        record = backend._records.read("j", "worker-0")
         assert record is not None
         text = (here / "pod.json").read_text().replace(f'"pid": {record.pid}', f'"pid": {stranger.pid}')
         (here / "pod.json").write_text(text.replace(str(record.birth.ticks), str(record.birth.ticks - 10_000)))
@@ -181,7 +182,7 @@ async def test_a_pid_that_was_used_again_is_no_shell_of_an_earlier_version(folde
     await LocalBackend(folder).launch(spec(folder, "ps-0", ""))
     pid = await running_pid(folder, "ps-0")
     as_earlier_versions_wrote_it(folder, "ps-0", later_s)
-    record = LocalBackend(folder)._record("j", "ps-0")
+    record = LocalBackend(folder)._records.read("j", "ps-0")
     assert record is not None
     assert LocalBackend(folder)._shell(record) is None
     booted_before = psutil.Process(record.pid).create_time() + later_s > psutil.boot_time() + 1
@@ -254,8 +255,7 @@ async def test_memory_beyond_the_limit_is_an_oom_kill_by_whatever_means_there_ar
     backend = LocalBackend(folder, cgroups=cgroups)
     await backend.launch(spec(folder, "ps-0", HUNGRY, memory=64 * MIB))
     (pod,) = await ended(backend)
-    assert pod.oom_killed
-    assert pod.exit_code == 137
+    assert (pod.reason, pod.exit_code) == ("oom-killed", 137)
     kernel = "cgroup1-memory" in pod.limits or "cgroup2-memory" in pod.limits
     assert kernel or "memory-watch" in pod.limits
     assert cgroups or not kernel
@@ -323,7 +323,7 @@ async def test_limits_of_an_adopted_pod_are_found_where_they_were_made(folder: P
     await elsewhere.resize("j", "worker-0", 0.25, 256 * MIB)
     (pod,) = await elsewhere.list()
     assert any(name.endswith("-cpu") for name in pod.limits)
-    record = elsewhere._record("j", "worker-0")
+    record = elsewhere._records.read("j", "worker-0")
     assert record is not None
     assert pid in record.group.pids()
     assert quota_us(record.group) == 25000
@@ -365,3 +365,31 @@ def test_control_groups_that_cannot_be_entered_are_not_used(tmp_path: Path, monk
     (tmp_path / f"stretto-y/probe-{os.getpid()}").mkdir()
     (tmp_path / f"stretto-y/probe-{os.getpid()}/cgroup.procs").mkdir()  # nobody can write a folder
     assert not Cgroups.find("stretto-y").has("cpu")
+
+
+async def test_followers_of_a_job_hear_of_the_end_of_its_pods_also_of_adopted_ones(folder: Path) -> None:
+    await LocalBackend(folder).launch(spec(folder, "worker-0", ""))
+    backend = LocalBackend(folder)
+    heard = asyncio.Event()
+    leave = backend.follow("j", heard.set)
+    await backend.list("j")
+    os.kill(await running_pid(folder, "worker-0"), signal.SIGKILL)
+    await asyncio.wait_for(heard.wait(), 5)
+    (pod,) = await backend.list("j")
+    assert pod.reason == "killed"
+    leave()
+    await backend.close()
+
+
+async def test_files_of_a_pod_are_there_when_it_starts_and_gone_with_it(folder: Path) -> None:
+    backend = LocalBackend(folder)
+    where = backend.places("j", "worker-0").files
+    script = f"print(open('{where}/job.json').read())"
+    await backend.launch(replace(spec(folder, "worker-0", script), files={"job.json": b"{}"}))
+    await ended(backend)
+    assert await backend.logs("j", "worker-0", 1) == "{}"
+    file = Path(where) / "job.json"
+    assert [path.stat().st_mode & 0o777 for path in (file.parent, file)] == [0o700, 0o400]
+    await backend.forget("j", "worker-0")
+    assert not file.parent.exists()
+    assert await backend.logs("j", "worker-0", 9) == "{}", "its log stays"

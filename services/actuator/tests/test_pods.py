@@ -1,11 +1,14 @@
-"""What a pod inherits, and who can read its specification."""
+"""What a pod inherits, and what it is started with."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from stretto_actuator.backend import Places
+from stretto_actuator.pods import inherited, pod_spec
+from stretto_actuator.settings import ActuatorSettings
+from stretto_core.actuation import ActuatorState, Pod
+from stretto_wire import JobSpec
 
-from stretto_actuator.pods import inherited, write_spec
-
+JOB = {"name": "j", "model": {"entry": "m:M"}, "dataset": {"samples": 1000}}
 OWN = {
     "PATH": "/bin",
     "LC_ALL": "C",
@@ -25,9 +28,10 @@ def test_pods_inherit_what_is_harmless_and_what_is_named() -> None:
     assert inherited(OWN, " AWS_* , STRETTO_*").keys() == harmless | {"AWS_SECRET_ACCESS_KEY"}
 
 
-def test_specification_is_for_nobody_elses_eyes(tmp_path: Path) -> None:
-    for text in ("{}", '{"name": "j"}'):
-        file = write_spec(tmp_path, "j", text)
-        assert file.read_text() == text
-        assert file.stat().st_mode & 0o777 == 0o600
-        assert file.parent.stat().st_mode & 0o777 == 0o700
+def test_pod_finds_its_specification_where_the_backend_lays_it() -> None:
+    state = ActuatorState(job="j", spec=JobSpec.parse(JOB).model_dump_json())
+    pod = Pod("ps-0", "ps", 0, 1.0, 2**28, 1, "plan", 0.0)
+    spec = pod_spec(pod, state, ActuatorSettings(), Places("/run/stretto", "/scratch", ""), "")
+    assert spec.files == {"job.json": state.spec.encode()}
+    told = {name: spec.environment[f"STRETTO_{name}"] for name in ("JOB_SPEC", "POD_FOLDER", "STATE_FOLDER")}
+    assert told == {"JOB_SPEC": "/run/stretto/job.json", "POD_FOLDER": "/scratch", "STATE_FOLDER": ""}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ class Backend:
 
     def __init__(self) -> None:
         self.looks = 0
+
+    def follow(self, job: str, changed: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None
 
     async def list(self, job: str | None = None) -> list[Any]:
         self.looks += 1

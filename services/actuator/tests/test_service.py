@@ -23,6 +23,7 @@ async def test_a_job_from_its_first_plan_to_its_books(stage: Any) -> None:
     await stage.decide(1, workers=1, ps=2)
     await stage.applied(1)
     assert await stage.running() == ["ps-0", "ps-1", "worker-0"]
+    assert json.loads((stage.folder / "pods/actuated/ps-1/files/job.json").read_text())["name"] == "actuated"
     first = stage.told(wire.ServersChanged)[0]
     assert [server.address for server in first.servers] == ["127.0.0.1:9000", "127.0.0.1:9001"]
     reply = await stage.client.call(wire.GetServers(job="actuated", request_id="a.1", pod="worker-0"))
@@ -137,7 +138,7 @@ async def test_cancel_ends_all_pods_and_unknown_jobs_have_no_servers(stage: Any)
     assert {event.reason for event in stage.told(wire.PodExited)} == {"stopped"}
     reply = await stage.client.call(wire.GetServers(job="other", request_id="a.1", pod="worker-0"))
     assert reply.answer == "unknown"
-    assert json.loads((stage.folder / "pods/actuated/job.json").read_text())["name"] == "actuated"
+    await stage.until(lambda: not list((stage.folder / "pods/actuated").glob("*/files")))
 
 
 async def test_pods_of_unknown_jobs_are_ended(stage: Any) -> None:

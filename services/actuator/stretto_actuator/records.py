@@ -1,0 +1,124 @@
+"""What is written down of each local pod, so that a restarted actuator goes on with it: ``pods/<job>/<pod>/``.
+
+``lock`` (held by the pod as long as it lives: a second one of the same name cannot start), ``pod.json`` (pid and birth,
+against pids that are used again), ``pid``, ``exit``, ``log``, ``files`` (what it was started with).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from stretto_runtime.birth import Birth
+
+from .limits import Group
+
+PRIVATE_FOLDER, PRIVATE, READ_ONLY = 0o700, 0o600, 0o400
+CLOCK_SLACK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """``pod.json``. ``pid`` is the shell's, which is also the session's and the process group's id."""
+
+    job: str
+    pod: str
+    pid: int
+    birth: Birth
+    launched_at_s: float
+    cpu_cores: float
+    memory_bytes: int
+    group: Group
+    limits: tuple[str, ...]
+    stop_at_s: float | None = None
+    oom_killed: bool = False
+
+
+class Records:
+    """The folders of an installation's pods, for nobody else's eyes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        _private_folder(folder)
+
+    def of(self, job: str, pod: str) -> Path:
+        """The folder of a pod."""
+        return self.folder / job / pod
+
+    def files(self, job: str, pod: str) -> Path:
+        """Where the files are that a pod was started with."""
+        return self.of(job, pod) / "files"
+
+    def known(self, job: str, pod: str) -> bool:
+        """Whether a pod of this name was ever started."""
+        return any((self.of(job, pod) / name).exists() for name in ("pod.json", "pod.done.json"))
+
+    def all(self, job: str | None = None) -> Iterator[Record]:
+        """Pods that were not forgotten."""
+        for file in sorted(self.folder.glob(f"{job or '*'}/*/pod.json")):
+            record = self.read(file.parent.parent.name, file.parent.name)
+            if record is not None:
+                yield record
+
+    def read(self, job: str, pod: str) -> Record | None:
+        """None: no pod of this name, or it was forgotten."""
+        try:
+            fields: dict[str, Any] = json.loads((self.of(job, pod) / "pod.json").read_text())
+        except FileNotFoundError:
+            return None
+        folders = {
+            controller: (folder, version) for controller, (folder, version) in fields["group"]["folders"].items()
+        }
+        began_s = fields.pop("started_at_s", None)
+        birth = Birth(*fields["birth"]) if began_s is None else _birth(fields["pid"], began_s)
+        record = Record(**{**fields, "limits": tuple(fields["limits"]), "group": Group(folders), "birth": birth})
+        if began_s is not None:
+            self.write(record)  # from now on no step of the clock matters
+        return record
+
+    def write(self, record: Record) -> None:
+        """At once or not at all."""
+        file = self.of(record.job, record.pod) / "pod.json"
+        draft = file.with_suffix(".tmp")
+        draft.write_text(json.dumps(asdict(record)))
+        draft.replace(file)
+
+    def lay(self, job: str, pod: str, files: Mapping[str, bytes]) -> None:
+        """Write what a pod is to find in its folder ``files``. Raises OSError."""
+        folder = self.files(job, pod)
+        shutil.rmtree(folder, ignore_errors=True)  # of a start that did not come about
+        _private_folder(folder)
+        for name, content in files.items():
+            with os.fdopen(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, READ_ONLY), "wb") as out:
+                out.write(content)
+
+    def put_away(self, job: str, pod: str) -> None:
+        """Forget a pod; its log stays."""
+        folder = self.of(job, pod)
+        shutil.rmtree(self.files(job, pod), ignore_errors=True)
+        (folder / "pod.json").rename(folder / "pod.done.json")
+
+
+def _private_folder(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(PRIVATE_FOLDER)
+
+
+def _birth(pid: int, began_s: float) -> Birth:
+    """Of a shell whose time of day was all that earlier versions wrote down. If it is gone, what it began is known by
+    about when it was born; nothing is, where the machine was started later."""
+    with contextlib.suppress(psutil.Error):
+        born = Birth.of(pid)
+        if born is not None and abs(psutil.Process(pid).create_time() - began_s) < CLOCK_SLACK_S:
+            return born
+    own, since_boot_s = Birth.of(os.getpid()), began_s - psutil.boot_time() - CLOCK_SLACK_S
+    if own is None or since_boot_s < 0:
+        return Birth("", 0)
+    return Birth(own.boot, int(since_boot_s * os.sysconf("SC_CLK_TCK")))
