@@ -1,0 +1,122 @@
+"""One of several replicas writes: whoever holds a Lease (coordination.k8s.io), renewed while it lives.
+
+As in client-go, no clock is compared with another machine's: a candidate takes a Lease over when it has itself seen
+it unchanged for the whole duration. The holder stops writing before that: after two thirds without a renewal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal, NoReturn
+
+import structlog
+
+from .api import Api, Kind, Object
+from .faults import KubeFault
+
+LEASES = Kind("coordination.k8s.io", "v1", "leases", "Lease")
+HOLD_FRACTION = 2 / 3
+
+log = structlog.get_logger("stretto.kube")
+Step = Literal["create", "renew", "take", "wait"]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A Lease as last read, and since when it has been so (this machine's monotonic clock)."""
+
+    version: str
+    since_s: float
+
+
+def seen_at(before: Seen | None, lease: Object | None, now_s: float) -> Seen | None:
+    """What is known after reading ``lease``."""
+    if lease is None:
+        return None
+    version = str(lease["metadata"]["resourceVersion"])
+    return before if before is not None and before.version == version else Seen(version, now_s)
+
+
+def next_step(lease: Object | None, seen: Seen | None, me: str, duration_s: float, now_s: float) -> Step:
+    """What a candidate called ``me`` does about a Lease that it has just read."""
+    if lease is None or seen is None:
+        return "create"
+    holder = lease.get("spec", {}).get("holderIdentity") or ""
+    if holder == me:
+        return "renew"
+    return "take" if not holder or now_s - seen.since_s >= duration_s else "wait"
+
+
+class Election:
+    """Candidate ``me`` for the Lease ``name``. ``leads`` is to be asked before every write."""
+
+    def __init__(
+        self, api: Api, name: str, me: str, duration_s: float = 15.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._api, self._name, self._me = api, name, me
+        self._duration_s = duration_s
+        self._clock = clock
+        self._seen: Seen | None = None
+        self._renewed_s: float | None = None
+
+    @property
+    def leads(self) -> bool:
+        """Whether nobody else can have taken the Lease."""
+        return self._renewed_s is not None and self._clock() - self._renewed_s < self._duration_s * HOLD_FRACTION
+
+    async def run(self) -> NoReturn:
+        """Try for ever; when cancelled, give the Lease back so that another need not wait."""
+        try:
+            while True:
+                with contextlib.suppress(KubeFault):
+                    await self.once()
+                await asyncio.sleep(self._duration_s / 5)
+        finally:
+            with contextlib.suppress(KubeFault):
+                await self._release()
+
+    async def once(self) -> None:
+        """One look, and what follows from it. Raises KubeFault."""
+        asked_s = self._clock()
+        led = self.leads
+        lease = await self._api.get(LEASES, self._name)
+        self._seen = seen_at(self._seen, lease, self._clock())
+        step = next_step(lease, self._seen, self._me, self._duration_s, self._clock())
+        if step == "wait":
+            self._renewed_s = None
+            return
+        try:
+            await self._write(lease, step)
+        except KubeFault as fault:
+            if fault.status == 409:  # another was faster
+                self._renewed_s = None
+                return
+            raise
+        self._renewed_s = asked_s  # the server's time of it is later: counting from here is on the safe side
+        if not led:
+            log.info("leads", lease=self._name, identity=self._me)
+
+    async def _write(self, lease: Object | None, step: Step) -> None:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        spec = dict(lease.get("spec") or {}) if lease is not None else {}
+        spec |= {"holderIdentity": self._me, "leaseDurationSeconds": max(int(self._duration_s), 1), "renewTime": now}
+        if step != "renew":
+            spec |= {"acquireTime": now, "leaseTransitions": int(spec.get("leaseTransitions") or 0) + (step == "take")}
+        if lease is None:
+            await self._api.create(LEASES, {"metadata": {"name": self._name}, "spec": spec})
+        else:
+            await self._api.replace(LEASES, {**lease, "spec": spec})
+
+    async def _release(self) -> None:
+        """Nobody's, if it is still ours."""
+        if not self.leads:
+            return
+        self._renewed_s = None
+        lease = await self._api.get(LEASES, self._name)
+        if lease is not None and lease["spec"].get("holderIdentity") == self._me:
+            await self._api.replace(LEASES, {**lease, "spec": {**lease["spec"], "holderIdentity": ""}})

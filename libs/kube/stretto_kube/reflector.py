@@ -1,0 +1,81 @@
+"""A view that follows the API server: list, watch, and after any fault wait a little and list again.
+
+No client's watch survives the death of its API server, and a version can be too old to go on from (410). One way out
+serves all: list again. What changed meanwhile is told as changes, as if it had been watched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import NoReturn
+
+import structlog
+
+from .api import Api, Kind
+from .faults import KubeFault
+from .store import Change, Store
+
+FIRST_S, LONGEST_S = 0.2, 10.0
+
+log = structlog.get_logger("stretto.kube")
+
+
+def delay_s(failures: int, chance: float) -> float:
+    """Before the next try, after so many faults in a row; ``chance`` in [0, 1) keeps replicas from coming together."""
+    return min(FIRST_S * 2.0 ** min(failures, 16), LONGEST_S) * chance
+
+
+class Reflector:
+    """``store`` is as the server's objects of a kind with some labels; ``changed`` hears of every change."""
+
+    def __init__(
+        self,
+        api: Api,
+        kind: Kind,
+        labels: str,
+        changed: Callable[[Change], None],
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self.store = Store()
+        self.synced = asyncio.Event()
+        self._api, self._kind, self._labels = api, kind, labels
+        self._changed = changed
+        self._chance = chance
+        self._failures = 0
+
+    async def run(self) -> NoReturn:
+        """For ever."""
+        while True:
+            try:
+                await self.list()
+                while True:  # a watch that ends in peace goes on where it was
+                    await self._watch()
+            except KubeFault as fault:
+                if self._failures == 0:
+                    log.info("lost the watch; listing again", kind=self._kind.plural, fault=str(fault))
+                self._failures += 1
+                await asyncio.sleep(delay_s(self._failures, self._chance()))
+
+    async def list(self) -> None:
+        """All objects, once. Raises KubeFault."""
+        objects, version = await self._api.list(self._kind, self._labels)
+        self._tell(self.store.listed(objects, version))
+        self.synced.set()
+
+    def written(self, one: dict[str, object]) -> None:
+        """The answer to a write of our own, which the watch may tell only later."""
+        change = self.store.seen(one)
+        self._tell([change] if change else [])
+
+    async def _watch(self) -> None:
+        async for event in self._api.watch(self._kind, self._labels, self.store.version):
+            change = self.store.take(event)
+            self._failures = 0
+            self._tell([change] if change else [])
+        self._failures = 0
+
+    def _tell(self, changes: list[Change]) -> None:
+        for change in changes:
+            self._changed(change)

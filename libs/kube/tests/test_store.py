@@ -1,0 +1,87 @@
+"""However a client learns of the changes, it knows the same in the end."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from stretto_kube import Change, KubeFault, Object, Store
+
+NAMES = ("a", "b", "c")
+
+
+class History:
+    """What happened on a server: every change with its version, and the objects at any version."""
+
+    def __init__(self) -> None:
+        self.events: list[Object] = []
+        self.states: list[dict[str, Object]] = [{}]
+
+    def change(self, name: str, delete: bool) -> None:
+        now = self.states[-1]
+        version = len(self.states)
+        one = {"metadata": {"name": name, "resourceVersion": str(version)}}
+        kind = "DELETED" if delete and name in now else "MODIFIED" if name in now else "ADDED"
+        self.events.append({"type": kind, "object": one})
+        rest = {each: known for each, known in now.items() if each != name}
+        self.states.append(rest if kind == "DELETED" else {**now, name: one})
+
+    @property
+    def version(self) -> int:
+        return len(self.states) - 1
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> History:
+    history = History()
+    for name, delete in draw(st.lists(st.tuples(st.sampled_from(NAMES), st.booleans()), max_size=25)):
+        history.change(name, delete)
+    return history
+
+
+def bookmark(version: int) -> Object:
+    return {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str(version)}}}
+
+
+@given(histories(), st.lists(st.sampled_from(["list", "watch", "write", "bookmark"]), max_size=12), st.data())
+def test_any_interleaving_gives_the_same_view(history: History, acts: list[str], data: st.DataObject) -> None:
+    """Listings at any time; watches that are lost and begin anew; events twice and in any order; own writes early."""
+    store, told = Store(), dict[str, Object]()
+    at = 0
+
+    def tell(changes: list[Change]) -> None:
+        for change in changes:
+            name = change.object["metadata"]["name"]
+            if change.gone:
+                del told[name]
+            else:
+                told[name] = change.object
+
+    for act in acts:
+        if act == "list":
+            at = data.draw(st.integers(at, history.version), label="listed at")
+            tell(store.listed(history.states[at].values(), at))
+        elif act == "watch":
+            upto = data.draw(st.integers(at, history.version), label="watched to")
+            events = history.events[at:upto]
+            twice = data.draw(st.lists(st.sampled_from(events), max_size=5)) if events else []
+            for event in data.draw(st.permutations([*events, *twice])):
+                tell([change for change in [store.take(event)] if change])
+            at = upto
+        elif act == "write" and history.events:
+            event = data.draw(st.sampled_from(history.events), label="answer to a write")
+            if event["type"] != "DELETED":
+                tell([change for change in [store.seen(event["object"])] if change])
+        elif act == "bookmark":
+            store.take(bookmark(at))
+
+    for event in history.events[at:]:
+        tell([change for change in [store.take(event)] if change])
+    assert store.objects == history.states[-1] == told
+
+
+def test_an_error_of_the_watch_is_a_fault() -> None:
+    expired = {"type": "ERROR", "object": {"code": 410, "reason": "Expired", "message": "too old resource version"}}
+    with pytest.raises(KubeFault, match="too old resource version") as fault:
+        Store().take(expired)
+    assert fault.value.status == 410
