@@ -39,6 +39,12 @@ Money = Annotated[float, Field(ge=0, le=10**12)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
+class Spec(BaseModel):
+    """A part of a specification; strict, closed and immutable."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
+
+
 class Record(BaseModel):
     """A value inside messages. Immutable and strictly typed; an unknown field of a newer writer is ignored."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, TypeGuard, cast
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     StringConstraints,
     ValidationError,
@@ -15,9 +13,10 @@ from pydantic import (
     model_validator,
 )
 
-from .base import Count, JobId, Money, Seconds
+from .base import Count, JobId, Money, Seconds, Spec
 from .errors import WireError
 from .findings import Marks
+from .kubernetes import KubernetesSpec
 from .values import PS_MAX, DataPartition, Metadata, PartitionName, Plan
 
 _SIZE = "bytes, or a size such as 512Mi, 2Gi or 1500M"
@@ -32,12 +31,6 @@ _SIZES = {
     "G": 10**9,
     "T": 10**12,
 }
-
-
-class Spec(BaseModel):
-    """A part of a specification; strict, closed and immutable."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
 
 
 def parse_bytes(value: Any) -> Any:
@@ -309,6 +302,7 @@ class JobSpec(Spec):
         ],
         Field(max_length=100),
     ] = Field(default_factory=dict[str, str])
+    kubernetes: KubernetesSpec | None = Field(default=None, description="of pods that run on Kubernetes")
     evaluate: Annotated[Count, Field(description="held-out samples of the exact evaluation at the end; 0: none")] = 0
     evaluate_every_samples: Annotated[Count, Field(ge=1)] | None = Field(
         default=None, description="also evaluate on them while it trains, whenever so many more samples are done"
