@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from .actuator_events import *  # noqa: F403
 from .base import (
     Bytes,
     Cores,
@@ -20,25 +21,21 @@ from .base import (
     Seconds,
     Text,
 )
-from .books import AppliedBooks
 from .ledger_events import *  # noqa: F403
 from .spec import JobSpec
 from .values import (
     Alternative,
     Candidate,
     CheckpointRef,
-    Evaluation,
     Interval,
     Match,
     MeasuredConfiguration,
     Metadata,
-    ParameterServer,
     Plan,
     PlanKind,
     PsForecast,
     PsProfile,
     Reasons,
-    Role,
     Round,
     StepTimes,
     WorkerProfile,
@@ -228,108 +225,6 @@ class ReplacementDecided(Message):
     pod: PodId
     granted: bool
     reasons: Reasons
-
-
-# actuator --------------------------------------------------------------------------------------------------------
-
-
-class PodStarted(Message):
-    """A pod is ready: a parameter server listens, a worker has asked for its first shard."""
-
-    pod: PodId
-    role: Role
-    plan_version: Count
-    address: Annotated[str, Field(max_length=300)]
-    cpu_cores: Cores
-    memory_bytes: Bytes
-    took_s: Annotated[Seconds, Field(description="from launch to ready")]
-    cause: Literal["plan", "relaunch", "adopted"]
-    limits: Annotated[tuple[Name, ...], Field(max_length=8, description="how the limits are enforced here")] = ()
-
-
-class PodExited(Message):
-    """A pod is gone for good; its name is not used again."""
-
-    pod: PodId
-    role: Role
-    reason: Literal["completed", "stopped", "failed", "killed", "oom-killed", "vanished"]
-    exit_code: Annotated[int, Field(ge=-255, le=255)] | None
-    detail: Text = ""
-
-
-class PodResized(Message):
-    """Limits of a running pod were changed in place."""
-
-    pod: PodId
-    cpu_cores: Cores
-    memory_bytes: Bytes
-
-
-class PlanApplied(Message):
-    """All pods match the plan, and all parameters are where it wants them."""
-
-    version: Annotated[int, Field(ge=1)]
-    plan: Plan
-    took_s: Seconds
-
-
-class ServersChanged(Message):
-    """The parameter servers of a job. Workers connect to new ones and leave those that are gone."""
-
-    version: Annotated[int, Field(ge=1, description="grows with every change")]
-    servers: Annotated[tuple[ParameterServer, ...], Field(max_length=1000)]
-
-
-class MigrationStarted(Message):
-    """Parameters begin to move while training goes on."""
-
-    plan_version: Count
-    cause: Literal["plan", "hot-ps", "memory", "repair"]
-    sources: Annotated[tuple[PodId, ...], Field(max_length=1000)]
-    destinations: Annotated[tuple[PodId, ...], Field(max_length=1000)]
-    buckets: Annotated[Count, Field(description="embedding buckets and dense slices that move")]
-
-
-class MigrationFinished(Message):
-    """Every bucket that had to move has its new owner."""
-
-    plan_version: Count
-    buckets: Count
-    moved_bytes: Bytes
-    took_s: Seconds
-    longest_freeze_s: Annotated[Seconds, Field(description="longest time one bucket refused pushes")]
-
-
-class ReplacementAsked(Message):
-    """A fresh parameter server would take the place of the hot ``pod``, if there is room for both of them."""
-
-    pod: PodId
-
-
-class ReplacementEnded(Message):
-    """The job has no more servers than its plan says: ``pod`` has left, or the fresh one was given up."""
-
-    pod: PodId
-
-
-class JobFinished(Message):
-    """The books of a completed job, counted where the gradients landed, and its pods are going."""
-
-    samples_expected: Count
-    samples_applied: Annotated[Count, Field(description="by the parameter servers' own count")]
-    samples_lost: Annotated[Count, Field(description="by the worst column")]
-    samples_repeated: Annotated[Count, Field(description="by the worst column: 0 unless something is broken")]
-    repeats_recognised: Annotated[Count, Field(description="samples of repeated pushes that were not applied again")]
-    rows: Count
-    checksum: Annotated[str, Field(max_length=100)] = ""
-    evaluation: Evaluation | None = None
-    applied: AppliedBooks = AppliedBooks()
-
-
-class JobFailed(Message):
-    """The job cannot go on. What it has trained stays in its last checkpoint."""
-
-    reason: Text
 
 
 # checkpoints -----------------------------------------------------------------------------------------------------

@@ -254,6 +254,13 @@ ACTUATOR: tuple[Message, ...] = (
         cause="plan",
         limits=("cgroup-cpu", "cgroup-memory"),
     ),
+    e.PodPending(
+        job=JOB,
+        pod="worker-3",
+        role="worker",
+        reason="no-room",
+        detail="0/3 nodes are available: 3 Insufficient cpu.",
+    ),
     e.PodExited(job=JOB, pod="worker-1", role="worker", reason="killed", exit_code=-9, detail="signal 9 from outside"),
     e.PodResized(job=JOB, pod="ps-0", cpu_cores=1.5, memory_bytes=2 * GIB),
     e.PlanApplied(job=JOB, version=2, plan=WIDER, took_s=7.9),

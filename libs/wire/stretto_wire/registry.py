@@ -101,6 +101,7 @@ CHANNELS: tuple[Channel, ...] = (
     _event("arbiter", "plan-refused", e.PlanRefused, "planner"),
     _event("arbiter", "replacement-decided", e.ReplacementDecided, "actuator"),
     _event("actuator", "pod-started", e.PodStarted, "profiler"),
+    _event("actuator", "pod-pending", e.PodPending),
     _event("actuator", "pod-exited", e.PodExited, "profiler", "dispatcher", "oom"),
     _event("actuator", "pod-resized", e.PodResized, "profiler", "oom"),
     _event("actuator", "plan-applied", e.PlanApplied, "profiler", "planner", "arbiter", "oom"),

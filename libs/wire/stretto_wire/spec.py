@@ -303,6 +303,9 @@ class JobSpec(Spec):
         Field(max_length=100),
     ] = Field(default_factory=dict[str, str])
     kubernetes: KubernetesSpec | None = Field(default=None, description="of pods that run on Kubernetes")
+    image: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$", max_length=500)] | None = Field(
+        default=None, description="of the pods, where they are containers, as in registry/name:tag; none: the usual one"
+    )
     evaluate: Annotated[Count, Field(description="held-out samples of the exact evaluation at the end; 0: none")] = 0
     evaluate_every_samples: Annotated[Count, Field(ge=1)] | None = Field(
         default=None, description="also evaluate on them while it trains, whenever so many more samples are done"

@@ -69,7 +69,7 @@ def test_a_new_message_is_none() -> None:
         (EVENT, lambda m: m.update(type="stretto.actuator.pod-gone.v1"), "(type)", "pod-gone"),
         (EVENT, lambda m: _fields(m).pop("detail"), "detail", "was removed"),
         (EVENT, lambda m: _fields(m)["pod"].update(type="integer"), "pod", "from string to integer"),
-        (EVENT, lambda m: _fields(m)["reason"]["enum"].append("evicted"), "reason", "new value evicted"),
+        (EVENT, lambda m: _fields(m)["reason"]["enum"].append("bored"), "reason", "new value bored"),
         (EVENT, lambda m: _fields(m)["reason"]["enum"].remove("oom-killed"), "reason", "lost the value oom-killed"),
         (EVENT, lambda m: m["schema"]["required"].remove("pod"), "pod", "may now be absent"),
         (EVENT, lambda m: m["schema"]["required"].append("detail"), "detail", "now required"),
