@@ -65,6 +65,23 @@ class PlanRequested(Message):
     by: Name = "anonymous"
 
 
+NO_JOB = "unknown"
+"""the job of a refused change that named none, or none that could be understood"""
+
+
+class ChangeAudited(Message):
+    """Somebody asked the gateway for a change: who, what, and what came of it, also when it was refused."""
+
+    actor: Annotated[Name, Field(description="name of the token, or oidc: and the subject; anonymous: not let in")]
+    role: Annotated[Text, Field(description="of the actor: viewer, submitter or admin; empty: not let in")] = ""
+    action: Annotated[Name, Field(description="submit, cancel, scale, data or checkpoint")]
+    outcome: Literal["done", "refused", "failed"]
+    status: Annotated[int, Field(ge=100, le=599, description="of the HTTP answer")]
+    problem: Annotated[Text, Field(description="what kind of problem it was answered with")] = ""
+    address: Annotated[Text, Field(description="of the client")] = ""
+    untold: Annotated[Count, Field(description="refusals before this one that were too many to be told")] = 0
+
+
 # profiler --------------------------------------------------------------------------------------------------------
 
 

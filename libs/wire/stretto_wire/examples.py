@@ -61,6 +61,16 @@ GATEWAY: tuple[Message, ...] = (
     e.JobSubmitted(job=JOB, spec=SPEC, submitted_by="ada"),
     e.JobCancelled(job=JOB, by="ada", reason="the features of yesterday were wrong"),
     e.PlanRequested(job=JOB, plan=WIDER, by="ada"),
+    e.ChangeAudited(
+        job=JOB,
+        actor="bob",
+        role="submitter",
+        action="cancel",
+        outcome="refused",
+        status=403,
+        problem="not-yours",
+        address="10.1.2.3",
+    ),
 )
 
 PROFILER: tuple[Message, ...] = (

@@ -87,6 +87,7 @@ CHANNELS: tuple[Channel, ...] = (
            "profiler", "fitter", "planner", "arbiter", "dispatcher", "checkpoints", "oom", "actuator"),
     _event("gateway", "plan-requested", e.PlanRequested, "arbiter"),
     _event("gateway", "data-arrived", e.DataArrived, "dispatcher"),
+    _event("gateway", "change-audited", e.ChangeAudited),
     _event("profiler", "profile-measured", e.ProfileMeasured, "fitter", "planner", "oom"),
     _event("profiler", "straggler-detected", e.StragglerDetected, "dispatcher"),
     _event("profiler", "straggler-cleared", e.StragglerCleared, "dispatcher"),

@@ -35,7 +35,7 @@ PANEL = "See"
 OVER = ("finished", "failed", "cancelled")
 STATES = ("submitted", "waiting", "starting", "training", "finishing", *OVER)
 EVENTS = tuple(channel.name for channel in CHANNELS if channel.kind == "evt")
-NOISE = frozenset({"shard-leased", "shard-completed", "job-progressed", "profile-measured"})
+NOISE = frozenset({"shard-leased", "shard-completed", "job-progressed", "profile-measured", "change-audited"})
 
 
 def register(app: typer.Typer) -> None:
