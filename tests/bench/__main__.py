@@ -15,14 +15,16 @@ import platform
 import sys
 import time
 import traceback
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from tests.bench import claims
+from tests.bench.rows import Row, row
 
 MODULES = (
     *("idle", "runtime", "dispatcher", "peer", "intake", "deciding", "takeover"),
@@ -33,19 +35,6 @@ MODULES = (
 RESULTS = Path(__file__).parents[2] / "bench-results" / "bench.json"
 
 
-class Row(TypedDict):
-    """One figure. ``baseline`` was measured in the same run; ``ok`` None: a figure without a bar."""
-
-    name: str
-    value: float
-    unit: str
-    baseline: float | None
-    ratio: float | None
-    bar: str
-    ok: bool | None
-    note: str
-
-
 def measure(module: str) -> dict[str, Any]:
     """Rows of one module, and under which circumstances they came about."""
     result: dict[str, Any] = {
@@ -54,25 +43,25 @@ def measure(module: str) -> dict[str, Any]:
     }
     begin = time.perf_counter()
     try:
-        rows = [checked(row) for row in importlib.import_module(f"tests.bench.{module}").run()]
+        rows = [checked(each) for each in importlib.import_module(f"tests.bench.{module}").run()]
     except Exception as error:
         traceback.print_exc()
         rows = [failed(module, error)]
     return {**result, "took_s": round(time.perf_counter() - begin, 1), "rows": rows}
 
 
-def checked(row: dict[str, Any]) -> Row:
+def checked(given: Mapping[str, Any]) -> Row:
     """A row with every column. ValueError names one that is missing or unknown."""
     wanted = Row.__required_keys__
-    if row.keys() != wanted:
-        raise ValueError(f"row {row.get('name')}: columns {sorted(row.keys() ^ wanted)} are missing or unknown")
-    return Row(**row)
+    if given.keys() != wanted:
+        raise ValueError(f"row {given.get('name')}: columns {sorted(given.keys() ^ wanted)} are missing or unknown")
+    return Row(**given)
 
 
 def failed(module: str, error: Exception) -> Row:
     lines = str(error).strip().splitlines() or [""]
     note = f"could not be measured: {type(error).__name__}: {lines[-1][:300]}"
-    return Row(name=module, value=float("nan"), unit="", baseline=None, ratio=None, bar="", ok=False, note=note)
+    return row(module, float("nan"), "", "", False, note)
 
 
 def table(results: dict[str, Any]) -> Table:
@@ -80,11 +69,11 @@ def table(results: dict[str, Any]) -> Table:
     for column in ("what", "value", "baseline", "ratio", "bar", "", "note"):
         shown.add_column(column, justify="right" if column in ("value", "baseline", "ratio") else "left")
     for result in results.values():
-        for row in result["rows"]:
-            verdict = {True: "[green]met[/green]", False: "[red]missed[/red]", None: ""}[row["ok"]]
-            figures = [_figure(row[column]) for column in ("value", "baseline", "ratio")]
-            value = f"{figures[0]} {row['unit']}".strip()
-            shown.add_row(row["name"], value, figures[1], figures[2], row["bar"], verdict, row["note"])
+        for each in result["rows"]:
+            verdict = {True: "[green]met[/green]", False: "[red]missed[/red]", None: ""}[each["ok"]]
+            figures = [_figure(each[column]) for column in ("value", "baseline", "ratio")]
+            value = f"{figures[0]} {each['unit']}".strip()
+            shown.add_row(each["name"], value, figures[1], figures[2], each["bar"], verdict, each["note"])
         shown.add_section()
     return shown
 
@@ -133,7 +122,7 @@ def main() -> int:
     save(known, RESULTS)
     RESULTS.with_name("claims.md").write_text(claims.markdown(known), encoding="utf-8")
     console.print(f"written: {RESULTS.relative_to(Path.cwd()) if RESULTS.is_relative_to(Path.cwd()) else RESULTS}")
-    return 0 if all(row["ok"] is not False for result in results.values() for row in result["rows"]) else 1
+    return 0 if all(each["ok"] is not False for result in results.values() for each in result["rows"]) else 1
 
 
 if __name__ == "__main__":

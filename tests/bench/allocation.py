@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import statistics
 import time
-from typing import Any
 
 import numpy as np
 from stretto_core.allocation import AllocationProblem, ElasticJob
@@ -18,6 +17,7 @@ from stretto_sim.allocation import Policy, Settings, TraceJob, simulate
 from stretto_sim.allocation.policies import CERTIFIED, GREEDY, GREEDY_ONCE, MARGINAL_DOUBLING
 
 from tests.bench.claims import Claim, at_least, at_most
+from tests.bench.rows import Row, row
 
 JOBS, SPAN_S = 447, 50 * 3600.0
 MEAN_MIN, LEAST_MIN, NODE_MINUTES, SPREAD = 232.6, 5.0, 2.0, 1.6
@@ -69,13 +69,13 @@ def trace(seed: int, short: int = 0) -> list[TraceJob]:
     return [TraceJob(float(when[n]), float(hours[n]), 16) for n in np.argsort(when)]
 
 
-def run() -> list[dict[str, Any]]:
+def run() -> list[Row]:
     """Solver rows, then those of the simulation."""
     traces = [trace(seed) for seed in range(TRACES)]
     return [*(_solved(*case) for case in SOLVES), *_calm(traces), *_disturbed(traces), *_programme()]
 
 
-def _solved(jobs: int, nodes: int, rounds: int, bar_ms: float, bar_gap: float) -> dict[str, Any]:
+def _solved(jobs: int, nodes: int, rounds: int, bar_ms: float, bar_gap: float) -> Row:
     rng = np.random.default_rng(jobs + nodes)
     least = 1 if nodes >= jobs else 0
     demands = rng.lognormal(1.0, 1.2, jobs)
@@ -88,7 +88,7 @@ def _solved(jobs: int, nodes: int, rounds: int, bar_ms: float, bar_gap: float) -
     value, gap = statistics.median(took_ms), (found.bound - found.objective) / found.bound
     overload = ", overload" if nodes < jobs else ""
     note = f"processor time, median of {rounds} ({min(took_ms):.1f}-{max(took_ms):.1f}); proven gap {gap:.3%}"
-    return _row(f"allocate {jobs:,} jobs × 5 steps{overload}", value, "ms", f"<= {bar_ms:g} ms, gap <= {bar_gap:.1%}",
+    return row(f"allocate {jobs:,} jobs × 5 steps{overload}", value, "ms", f"<= {bar_ms:g} ms, gap <= {bar_gap:.1%}",
                 value <= bar_ms and gap <= bar_gap, note)  # fmt: skip
 
 
@@ -100,22 +100,22 @@ def _gains(traces: list[list[TraceJob]], policy: Policy, settings: Settings) -> 
     ]
 
 
-def _calm(traces: list[list[TraceJob]]) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
+def _calm(traces: list[list[TraceJob]]) -> list[Row]:
+    rows = list[Row]()
     for nodes in (70, 90, 110, 150, 190):
         gains = _gains(traces, MARGINAL_DOUBLING, Settings(nodes))
         value, bar = statistics.fmean(gains), GAIN_BAR if nodes in GAIN_BAR_NODES else 0.0
         note = f"marginal doubling on {TRACES} traces of {JOBS} jobs ({min(gains):.1%} to {max(gains):.1%})"
-        rows.append(_row(f"efficiency over greedy, {nodes} nodes", value * 100, "%", f">= {bar:.0%}", value >= bar,
+        rows.append(row(f"efficiency over greedy, {nodes} nodes", value * 100, "%", f">= {bar:.0%}", value >= bar,
                          note))  # fmt: skip
     crowded = [simulate(jobs, MARGINAL_DOUBLING, Settings(190)) for jobs in traces]
     queued_s = max(outcome.mean_queue_s for outcome in crowded)
-    rows.append(_row("queueing under it, 190 nodes", queued_s, "s", "0", queued_s == 0, "never more jobs than nodes"))
+    rows.append(row("queueing under it, 190 nodes", queued_s, "s", "0", queued_s == 0, "never more jobs than nodes"))
     return rows
 
 
-def _disturbed(traces: list[list[TraceJob]]) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
+def _disturbed(traces: list[list[TraceJob]]) -> list[Row]:
+    rows = list[Row]()
     for name, disturbance in DISTURBANCES.items():
         gains = {
             nodes: statistics.fmean(_gains(traces, MARGINAL_DOUBLING, Settings(nodes, **disturbance)))  # type: ignore[arg-type]
@@ -123,11 +123,11 @@ def _disturbed(traces: list[list[TraceJob]]) -> list[dict[str, Any]]:
         }
         note = "; ".join(f"{nodes} nodes {gain:.1%}" for nodes, gain in gains.items())
         value = min(gains.values())
-        rows.append(_row(f"efficiency, {name}", value * 100, "%", ">= 0%", value >= 0, f"the worst of {note}"))
+        rows.append(row(f"efficiency, {name}", value * 100, "%", ">= 0%", value >= 0, f"the worst of {note}"))
     return rows
 
 
-def _programme(seed: int = 0) -> list[dict[str, Any]]:
+def _programme(seed: int = 0) -> list[Row]:
     """The paper's own comparison on one trace: certified plans every five minutes beside both readings of greedy."""
     usual, mixed = trace(seed), trace(seed, short=SHORT_JOBS)
     gains, queues, once = dict[int, float](), dict[int, float](), dict[int, float]()
@@ -141,19 +141,14 @@ def _programme(seed: int = 0) -> list[dict[str, Any]]:
     ahead = plain.completion.mean_s / ours.completion.mean_s - 1
     others = max(_gains([mixed], CERTIFIED, Settings(nodes))[0] * 100 for nodes in (70, 110, 150))
     return [
-        _row("efficiency of certified over greedy, at its peak", max(gains.values()), "%", "", None,
+        row("efficiency of certified over greedy, at its peak", max(gains.values()), "%", "", None,
              f"{_by_nodes(gains)}; over greedy-once {_by_nodes(once)}"),
-        _row("… with the short jobs as well", others, "%", "", None,
+        row("… with the short jobs as well", others, "%", "", None,
              f"{JOBS + SHORT_JOBS:,} jobs; the best of 70, 110, 150 nodes"),
-        _row("efficiency of marginal doubling over certified", ahead * 100, "%", "", None, "110 nodes"),
-        _row("queueing of certified below greedy's, at most", max(queues.values()), "%", "", None, _by_nodes(queues)),
+        row("efficiency of marginal doubling over certified", ahead * 100, "%", "", None, "110 nodes"),
+        row("queueing of certified below greedy's, at most", max(queues.values()), "%", "", None, _by_nodes(queues)),
     ]  # fmt: skip
 
 
 def _by_nodes(percent: dict[int, float]) -> str:
     return ", ".join(f"{nodes} nodes {value:+.1f} %" for nodes, value in percent.items())
-
-
-def _row(name: str, value: float, unit: str, bar: str, ok: bool | None, note: str) -> dict[str, Any]:
-    return {"name": name, "value": value, "unit": unit, "baseline": None, "ratio": None, "bar": bar, "ok": ok,
-            "note": note}  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 import time
-from typing import Any
 
 from stretto_core.algorithms import PARETO
 from stretto_core.candidates import CandidateProblem, Grid, PricedPlan, exact_front
@@ -13,6 +12,7 @@ from stretto_core.throughput import Configuration, Measurement
 from stretto_core.types import GIB, Prices
 
 from tests.bench.claims import Claim, at_least
+from tests.bench.rows import Row, row
 
 ROUNDS = 15
 BAR_MS = 100.0
@@ -23,7 +23,7 @@ CLAIMS = (
 )  # fmt: skip
 
 
-def run() -> list[dict[str, Any]]:
+def run() -> list[Row]:
     """The exact front's time, and NSGA-II's time and points on the same grid."""
     counts = [(1, 1), (2, 1), (2, 2), (4, 2), (4, 3), (5, 4)]
     rows = [Configuration(workers, ps, 1.0, 1.0, 512) for workers, ps in counts]
@@ -41,12 +41,12 @@ def run() -> list[dict[str, Any]]:
     note = f"{plans:,} plans, {len(front)} on the front; median of {ROUNDS} ({min(took_ms):.0f}-{max(took_ms):.0f})"
     bar = f"<= {BAR_MS:.0f} ms"
     return [
-        _row("exact Pareto front of a million plans", value, "ms", bar, value <= BAR_MS, note),
+        row("exact Pareto front of a million plans", value, "ms", bar, value <= BAR_MS, note),
         *_evolved(problem, front, value),
     ]
 
 
-def _evolved(problem: CandidateProblem, front: list[PricedPlan], exact_ms: float) -> list[dict[str, Any]]:
+def _evolved(problem: CandidateProblem, front: list[PricedPlan], exact_ms: float) -> list[Row]:
     """Not warmed up: it is the first time that counts for a what-if."""
     nsga2 = PARETO.named("nsga2")
     begin = time.perf_counter()
@@ -57,12 +57,6 @@ def _evolved(problem: CandidateProblem, front: list[PricedPlan], exact_ms: float
     share = 100 * hits / len(found)
     note = f"{hits} of its {len(found)} points, of {len(front)} on the front"
     return [
-        {**_row("Pareto front by NSGA-II", took_ms, "ms", "", None, "100 plans, 60 generations"),
-         "baseline": exact_ms, "ratio": took_ms / exact_ms},
-        _row("points of NSGA-II that are on the front", share, "%", "", None, note),
-    ]  # fmt: skip
-
-
-def _row(name: str, value: float, unit: str, bar: str, ok: bool | None, note: str) -> dict[str, Any]:
-    return {"name": name, "value": value, "unit": unit, "baseline": None, "ratio": None, "bar": bar, "ok": ok,
-            "note": note}  # fmt: skip
+        row("Pareto front by NSGA-II", took_ms, "ms", "", None, "100 plans, 60 generations", baseline=exact_ms),
+        row("points of NSGA-II that are on the front", share, "%", "", None, note),
+    ]

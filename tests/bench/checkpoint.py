@@ -33,7 +33,8 @@ from stretto.engine.placement import assign
 from stretto_checkpoints.memory import SharedMemory
 from stretto_cli.leftovers import claim_memory, free_memory, sweep_memory
 
-from tests.bench.trainer import Process, ask_all, row
+from tests.bench.rows import Row, row
+from tests.bench.trainer import Process, ask_all
 
 SERVERS = 2
 LAYOUT = Layout(dimension=24, dense_size=100_000)
@@ -180,7 +181,7 @@ def touch_memory(size_bytes: int = 3 * 10**9) -> None:
     np.zeros(size_bytes, np.uint8)[::4096] = 1
 
 
-def run() -> list[dict[str, Any]]:
+def run() -> list[Row]:
     """Rows of both sides, alternating."""
     folder = Path(tempfile.mkdtemp(prefix="stretto-bench-"))
     try:
@@ -221,7 +222,7 @@ def persistent(mine: Ours, taken: Taken, folder: Path) -> float:
 
 def rows(
     rounds: list[dict[str, Any]], their_bytes: int, copy: float, cold: float, slow: tuple[Taken, float, float]
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     anew, rounds = rounds[:ANEW], rounds[ANEW:]
     size = rounds[0]["taken"].size_bytes
     there_and_back = [(2 * size / 1e9) / (turn["taken"].save_s + turn["load_s"]) for turn in rounds]
@@ -245,15 +246,15 @@ def rows(
     far, far_flash_s, far_store_s = slow
     throttle = f"a store of {SLOW_BYTES_PER_S / 1e6:.0f} MB/s per server (declared throttle)"
     return [
-        row(what, rate, "GB/s", saver, ratio, ">= 2.0", ratio >= 2.0,
-            parts),
-        row("… beside a copy in memory", rate, "GB/s", copy, rate / copy, ">= 0.3", rate / copy >= 0.3,
-            f"what {SERVERS} processes at once copy between NumPy arrays"),
-        row("return to a checkpoint, flash beside persistent", load_s, "s", cold, cold / load_s, "", None,
-            "the store on this disk, nothing in the page cache"),
-        row("… and the store far away", far_flash_s, "s", far_store_s, far_store_s / far_flash_s, "", None, throttle),
-        row("checkpoint taken, flash beside persistent, store far away", far.save_s, "s", far.stored_s,
-            far.stored_s / far.save_s, "", None, f"{throttle}; training goes on all the time with flash"),
+        row(what, rate, "GB/s", ">= 2.0", ratio >= 2.0, parts, saver, ratio),
+        row("… beside a copy in memory", rate, "GB/s", ">= 0.3", rate / copy >= 0.3,
+            f"what {SERVERS} processes at once copy between NumPy arrays", copy),
+        row("return to a checkpoint, flash beside persistent", load_s, "s", "", None,
+            "the store on this disk, nothing in the page cache", cold, cold / load_s),
+        row("… and the store far away", far_flash_s, "s", "", None, throttle, far_store_s,
+            far_store_s / far_flash_s),
+        row("checkpoint taken, flash beside persistent, store far away", far.save_s, "s", "", None,
+            f"{throttle}; training goes on all the time with flash", far.stored_s, far.stored_s / far.save_s),
     ]  # fmt: skip
 
 

@@ -27,6 +27,7 @@ from stretto_sim.cluster.policies import RESTARTING, STATIC, TUNED
 from stretto_sim.cluster.stretto import COLD, STRETTO
 
 from tests.bench.claims import Claim, at_least, at_most
+from tests.bench.rows import Row, row
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 LEAST_S, LOAD = 300.0, 0.8
@@ -88,10 +89,10 @@ CLAIMS = (
 )  # fmt: skip
 
 
-def run() -> list[dict[str, Any]]:
+def run() -> list[Row]:
     """Rows; one without figures where the data are absent."""
     if not DATA.exists():
-        return [_row("cluster of recommenders", float("nan"), "", "", None, "public data not found: not measured")]
+        return [row("cluster of recommenders", float("nan"), "", "", None, "public data not found: not measured")]
     calm = {trace: _played(trace, {"stretto": STRETTO, "static": STATIC, "es": ELASTIC, "optimus": OPTIMUS,
                                    "at once": AT_ONCE}) for trace in TRACES}  # fmt: skip
     return [*_against(calm), *_dearer(), *_warm(calm), *_disturbed(), *_slow_pods()]
@@ -152,9 +153,9 @@ def _less(one: Outcome, other: Outcome, of: Any = statistics.fmean) -> float:
     return 1 - of(here) / of(there)
 
 
-def _against(calm: dict[Trace, dict[str, Outcome]]) -> list[dict[str, Any]]:
+def _against(calm: dict[Trace, dict[str, Outcome]]) -> list[Row]:
     """Nobody dies, as in section 6.1: what the decisions alone bring."""
-    rows: list[dict[str, Any]] = []
+    rows = list[Row]()
     for other, title, of, bar in (
         ("es", "mean completion below ES", statistics.fmean, 0.177),
         ("optimus", "mean completion below Optimus", statistics.fmean, 0.285),
@@ -167,7 +168,7 @@ def _against(calm: dict[Trace, dict[str, Outcome]]) -> list[dict[str, Any]]:
         note += f"; above in {sum(gain < 0 for gain in gains.values())} of {len(gains)}"
         if bar is None:
             note += "; to its target in one step, every 10 min, five samples of every job for free"
-        rows.append(_row(title, 100 * value, "%", f"> {bar:.1%}" if bar else "", value > bar if bar else None,
+        rows.append(row(title, 100 * value, "%", f"> {bar:.1%}" if bar else "", value > bar if bar else None,
                          f"{note}; {JOBS} jobs each, on {_nodes(calm)} nodes"))  # fmt: skip
     return rows
 
@@ -176,7 +177,7 @@ def _nodes(calm: dict[Trace, dict[str, Outcome]]) -> str:
     return " / ".join(str(found["stretto"].settings.nodes) for found in calm.values())
 
 
-def _dearer() -> list[dict[str, Any]]:
+def _dearer() -> list[Row]:
     """The same with restarts and pods that cost next to nothing: what is left is not their price."""
     gains = list[str]()
     least = 1.0
@@ -187,10 +188,10 @@ def _dearer() -> list[dict[str, Any]]:
         least = min(least, gain)
         gains.append(f"{other} {gain:.1%}")
     note = f"{'; '.join(gains)}; pods start in 30 s, a restart takes 15 s; {FIRST[0]}"
-    return [_row("completion below the others', cheap restarts", 100 * least, "%", "", None, note)]
+    return [row("completion below the others', cheap restarts", 100 * least, "%", "", None, note)]
 
 
-def _warm(calm: dict[Trace, dict[str, Outcome]]) -> list[dict[str, Any]]:
+def _warm(calm: dict[Trace, dict[str, Outcome]]) -> list[Row]:
     """Runs of three models one after another: where the last ones begin, and how that compares with a search."""
     jobs = _runs(3, RUNS)
     settings = Settings(20)
@@ -202,11 +203,11 @@ def _warm(calm: dict[Trace, dict[str, Outcome]]) -> list[dict[str, Any]]:
     scaled, unscaled = (statistics.fmean(found.jobs[n].scaling_s for n in last) for found in (warm, cold))
     shorter = _less(calm[FIRST]["stretto"], _played(FIRST, {"cold": COLD})["cold"])
     return [
-        _row("completion above the well-tuned", 100 * ratio, "%", "", None,
+        row("completion above the well-tuned", 100 * ratio, "%", "", None,
              f"published 1.4 %; last of {RUNS} runs of three models, on 20 nodes"),
-        _row("warm start: workers near the last number", 100 * workers, "%", "", None, "published 92 %"),
-        _row("warm start: servers near the last number", 100 * servers, "%", "", None, "published 85 %"),
-        _row("scaling time below a cold start's", 100 * (1 - scaled / max(unscaled, 1e-9)), "%", "> 26%",
+        row("warm start: workers near the last number", 100 * workers, "%", "", None, "published 92 %"),
+        row("warm start: servers near the last number", 100 * servers, "%", "", None, "published 85 %"),
+        row("scaling time below a cold start's", 100 * (1 - scaled / max(unscaled, 1e-9)), "%", "> 26%",
              1 - scaled / max(unscaled, 1e-9) > 0.26,
              f"until the last change of counts or cores; completion {shorter:.1%} below, {FIRST[0]}"),
     ]  # fmt: skip
@@ -225,7 +226,7 @@ def _runs(models: int, runs: int, apart_s: float = 3 * 3600.0) -> list[TraceJob]
             for r in range(runs) for m in range(models)]  # fmt: skip
 
 
-def _disturbed() -> list[dict[str, Any]]:
+def _disturbed() -> list[Row]:
     """Pods die, turn slow, jobs have bugs: as often as the paper saw it (sections 2.2, 6.3)."""
     found = [_played(trace, {"stretto": STRETTO, "static": STATIC}, **DISTURBED) for trace in MIDDLES]
     ours, theirs = ([each[name] for each in found] for name in ("stretto", "static"))
@@ -238,9 +239,9 @@ def _disturbed() -> list[dict[str, Any]]:
         return statistics.fmean(outcome.utilisation(resource) for outcome in outcomes)
 
     rows = [
-        _row("jobs that complete", 100 * rate(ours), "%", "> static's", rate(ours) > rate(theirs),
+        row("jobs that complete", 100 * rate(ours), "%", "> static's", rate(ours) > rate(theirs),
              f"static {rate(theirs):.1%}; published 95 % against 84 % below 100 cores; 5 % fail by their own fault"),
-        _row("jobs that run out of memory", 100 * rate(ours, "out of memory"), "%", "<= 0.23%",
+        row("jobs that run out of memory", 100 * rate(ours, "out of memory"), "%", "<= 0.23%",
              rate(ours, "out of memory") <= 0.0023,
              f"static {rate(theirs, 'out of memory'):.1%}; published 0.23 % against 4.7 %"),
     ]  # fmt: skip
@@ -251,10 +252,10 @@ def _disturbed() -> list[dict[str, Any]]:
         ("ps_byte", "memory of servers in use", "31.1 % against 13.8 %"),
     ):
         here, there = used(ours, resource), used(theirs, resource)
-        row = _row(title, 100 * here, "%", "", None, f"of what was given, beside static's; published {published}")
-        rows.append({**row, "baseline": 100 * there, "ratio": here / there})
+        note = f"of what was given, beside static's; published {published}"
+        rows.append(row(title, 100 * here, "%", "", None, note, baseline=100 * there))
     p90 = statistics.fmean(_less(each["stretto"], each["static"], _p90) for each in found)
-    rows.append(_row("90th percentile below what users ask for", 100 * p90, "%", "", None,
+    rows.append(row("90th percentile below what users ask for", 100 * p90, "%", "", None,
                      "with these disturbances; published 35.7 %"))  # fmt: skip
     return rows
 
@@ -263,9 +264,9 @@ def _p90(values: list[float]) -> float:
     return sorted(values)[int(0.9 * (len(values) - 1))]
 
 
-def _slow_pods() -> list[dict[str, Any]]:
+def _slow_pods() -> list[Row]:
     """One pod has 3 % of its cores from some moment on (section 6.2): nothing is done, a restart, Stretto."""
-    rows: list[dict[str, Any]] = []
+    rows = list[Row]()
     for kind, slow, published in (
         ("hot", "a hot server", (36.4, 27.6)),
         ("straggler", "a straggler", (48.5, 37.0)),
@@ -277,10 +278,5 @@ def _slow_pods() -> list[dict[str, Any]]:
         ours, *others = (statistics.fmean(job.completion_s for job in found.jobs[late]) for found in played)
         for other, what, figure in zip(others, ("doing nothing", "a restart"), published, strict=True):
             note = f"published {figure:g} %; last runs of four models; the others' plans are tuned"
-            rows.append(_row(f"completion with {slow} below {what}", 100 * (1 - ours / other), "%", "", None, note))
+            rows.append(row(f"completion with {slow} below {what}", 100 * (1 - ours / other), "%", "", None, note))
     return rows
-
-
-def _row(name: str, value: float, unit: str, bar: str, ok: bool | None, note: str) -> dict[str, Any]:
-    return {"name": name, "value": value, "unit": unit, "baseline": None, "ratio": None, "bar": bar, "ok": ok,
-            "note": note}  # fmt: skip

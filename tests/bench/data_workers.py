@@ -26,13 +26,13 @@ from datetime import datetime
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from stretto_core.algorithms import SIMULATE_DATA_WORKERS
 from stretto_sim.data_workers import Outcome, TraceJob, simulate
 
 from tests.bench.claims import Claim, at_least, at_most
+from tests.bench.rows import Row, row
 
 LOG = Path(__file__).parents[3] / "shared" / "data" / "philly" / "philly_vcs_a.csv.gz"
 HUNGRY = {"WDL": 64, "DeepFM": 35, "ResNet18": 27, "AlexNet": 24, "DIN": 16, "ShuffleNet_v2": 16}
@@ -64,13 +64,13 @@ CLAIMS = (
 )  # fmt: skip
 
 
-def run() -> list[dict[str, Any]]:
+def run() -> list[Row]:
     """Rows of the real log, then of the invented workload; one without figures where the log is absent."""
-    invented_rows = [row for jobs in SIZES for row in _order(jobs, invented, "invented, sigma 1")]
+    invented_rows = [each for jobs in SIZES for each in _order(jobs, invented, "invented, sigma 1")]
     if not LOG.exists():
-        return [_row("data workers", float("nan"), "", None, "", None, "public data not found: not measured"),
+        return [row("data workers", float("nan"), "", "", None, "public data not found: not measured"),
                 *invented_rows]  # fmt: skip
-    return [*(row for jobs in SIZES for row in _order(jobs, logged, "")), *_middle(), *invented_rows]
+    return [*(each for jobs in SIZES for each in _order(jobs, logged, "")), *_middle(), *invented_rows]
 
 
 @cache
@@ -125,7 +125,7 @@ def _minutes(policy: str, source: Callable[[int, int], list[TraceJob]], jobs: in
     return statistics.fmean(found.completion.mean_s for found in _played(policy, source, jobs)) / 60
 
 
-def _order(jobs: int, source: Callable[[int, int], list[TraceJob]], what: str) -> list[dict[str, Any]]:
+def _order(jobs: int, source: Callable[[int, int], list[TraceJob]], what: str) -> list[Row]:
     """The order of the policies, and SRTF above the ideal run time; bars only on the log."""
     minutes = {policy: _minutes(policy, source, jobs) for policy in POLICIES}
     told = ", ".join(f"{policy} {value:.0f}" for policy, value in minutes.items())
@@ -136,42 +136,33 @@ def _order(jobs: int, source: Callable[[int, int], list[TraceJob]], what: str) -
     traces, better = len(pairs), sum(srtf.completion.mean_s <= maxtp.completion.mean_s for srtf, maxtp in pairs)
     note = f"mean completion, min: {told}; {traces} traces, on {better} of them srtf is no worse than maxtp"
     return [
-        _row(f"completion by policy, {name}", minutes["srtf"], "min", None, " < ".join(ORDER) if bar else "",
+        row(f"completion by policy, {name}", minutes["srtf"], "min", " < ".join(ORDER) if bar else "",
              ordered if bar else None, note if bar else f"{note}; in that order: {'yes' if ordered else 'no'}"),
-        _row(f"srtf above ideal, {name}", above * 100, "%", None, f"<= {SIZES[jobs]:.0%}" if bar else "",
+        row(f"srtf above ideal, {name}", above * 100, "%", f"<= {SIZES[jobs]:.0%}" if bar else "",
              above <= SIZES[jobs] if bar else None, f"ideal {MEAN_S / 60:.0f} min"),
     ]  # fmt: skip
 
 
-def _middle() -> list[dict[str, Any]]:
+def _middle() -> list[Row]:
     """Against the tuned ratios, as in Table 5 and Fig. 14."""
     tuned = _minutes("tuned", logged, MIDDLE)
-    rows = list[dict[str, Any]]()
+    rows = list[Row]()
     for policy, published in GAINS.items():
         value, bar = _minutes(policy, logged, MIDDLE), 2.2 if policy == "srtf" else None
         ok = None if bar is None else tuned / value >= bar
-        rows.append(_row(f"tuned / {policy}, {MIDDLE} jobs", value, "min", tuned, f">= {bar} ×" if bar else "", ok,
-                         f"published {published} ×"))  # fmt: skip
+        rows.append(row(f"tuned / {policy}, {MIDDLE} jobs", value, "min", f">= {bar} ×" if bar else "", ok,
+                        f"published {published} ×", tuned, tuned / value))  # fmt: skip
     srtf, maxtp = (_minutes(policy, logged, MIDDLE) for policy in ("srtf", "maxtp"))
-    rows.append(_row(f"maxtp / srtf, {MIDDLE} jobs", srtf, "min", maxtp, "", None, "published 231 / 213"))
+    rows.append(row(f"maxtp / srtf, {MIDDLE} jobs", srtf, "min", "", None, "published 231 / 213", maxtp, maxtp / srtf))
     queued = {p: statistics.fmean(o.mean_queue_s for o in _played(p, logged, MIDDLE)) / 60 for p in POLICIES}
     told = ", ".join(f"{policy} {value:.0f}" for policy, value in queued.items())
-    rows.append(_row(f"queueing under srtf, {MIDDLE} jobs", queued["srtf"], "min", None, "", None,
+    rows.append(row(f"queueing under srtf, {MIDDLE} jobs", queued["srtf"], "min", "", None,
                      f"{told}; published 0, 0, 14, 160, 4, 338"))  # fmt: skip
     busy = {p: statistics.fmean(_busy(o) for o in _played(p, logged, MIDDLE)) for p in ("maxtp", "tuned", "fixed")}
     note = ", ".join(f"{policy} {share:.1%}" for policy, share in busy.items())
-    rows.append({**_row("GPUs allocated, maxtp / tuned", busy["maxtp"] * 100, "%", busy["tuned"] * 100, "", None, note),
-                 "ratio": busy["maxtp"] / busy["tuned"]})  # fmt: skip
+    rows.append(row("GPUs allocated, maxtp / tuned", busy["maxtp"] * 100, "%", "", None, note, busy["tuned"] * 100))
     return rows
 
 
 def _busy(found: Outcome) -> float:
     return found.gpus.mean(found.span_s[0], found.span_s[0] + BUSY_S) / found.cluster.all_gpus
-
-
-def _row(
-    name: str, value: float, unit: str, baseline: float | None, bar: str, ok: bool | None, note: str
-) -> dict[str, Any]:
-    ratio = None if baseline is None else baseline / value
-    return {"name": name, "value": value, "unit": unit, "baseline": baseline, "ratio": ratio, "bar": bar, "ok": ok,
-            "note": note}  # fmt: skip

@@ -25,7 +25,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import uvloop
 from stretto_runtime import Client, EmbeddedServer
@@ -36,6 +36,7 @@ from stretto_wire.base import Message
 
 from tests.bench.bus import fresh_bus
 from tests.bench.fleet import Job, cpu_s, fleet, sent, store
+from tests.bench.rows import Row, row_at_most
 
 SERVICES = ("profiler", "fitter", "planner", "arbiter")
 BARS_S = {200: 0.25, 1000: 1.0}
@@ -58,7 +59,7 @@ class Decisions(NamedTuple):
     busy: dict[str, float]
 
 
-def run() -> list[dict[str, Any]]:
+def run() -> list[Row]:
     """A row for each number of live jobs."""
     return [_row(count, _measured(count)) for count in BARS_S]
 
@@ -68,23 +69,17 @@ def _measured(count: int) -> Decisions:
         return loop.run(_measure(count))
 
 
-def _row(count: int, decisions: Decisions) -> dict[str, Any]:
+def _row(count: int, decisions: Decisions) -> Row:
     ordered, bar_s = sorted(decisions.latencies_s), BARS_S[count]
     if len(ordered) < 100:
         raise RuntimeError(f"{len(ordered)} decisions with {count} jobs: too few for a p99; {decisions.kinds}")
     p99_s = ordered[int(0.99 * len(ordered))]
     busy = " ".join(f"{name} {share:.0%}" for name, share in decisions.busy.items())
-    return {
-        "name": f"telemetry to plan, p99, {count} live jobs",
-        "value": 1000 * p99_s,
-        "unit": "ms",
-        "baseline": None,
-        "ratio": None,
-        "bar": f"<= {1000 * bar_s:.0f} ms",
-        "ok": p99_s <= bar_s,
-        "note": f"p50 {1000 * statistics.median(ordered):.0f} ms of {len(ordered)} decisions; of a core: {busy}; "
-        f"load {os.getloadavg()[0]:.1f}",
-    }
+    note = (
+        f"p50 {1000 * statistics.median(ordered):.0f} ms of {len(ordered)} decisions; of a core: {busy}; "
+        f"load {os.getloadavg()[0]:.1f}"
+    )
+    return row_at_most(f"telemetry to plan, p99, {count} live jobs", 1000 * p99_s, "ms", 1000 * bar_s, note)
 
 
 async def _measure(count: int) -> Decisions:

@@ -25,18 +25,19 @@ from stretto_wire import events, requests
 from stretto_wire.spec import JobSpec
 
 from tests.bench.bus import fresh_bus
+from tests.bench.rows import Row, row, row_at_most
 
 CLIENTS, PROCESSES = 8, 2
 ROUNDS, ROUND_S, WARM_S, SERIAL_S = 5, 4.0, 1.0, 1.5
 JOB = "bench"
 
 
-def run() -> list[dict[str, Any]]:
+def run() -> list[Row]:
     """Rows for throughput and latency, default sync and ``sync_interval: always``."""
     return [*asyncio.run(_measure("")), *asyncio.run(_measure("always"))]
 
 
-async def _measure(sync: str) -> list[dict[str, Any]]:
+async def _measure(sync: str) -> list[Row]:
     async with dispatching(sync) as dispatcher:
         rounds = [await a_round(dispatcher, number) for number in range(ROUNDS)]
     return _rows(rounds, sync)
@@ -133,7 +134,7 @@ async def _serial(client: Client) -> float:
     return count / (time.perf_counter() - begin)
 
 
-def _rows(rounds: list[Round], sync: str) -> list[dict[str, Any]]:
+def _rows(rounds: list[Round], sync: str) -> list[Row]:
     ratios = [each.pairs / each.serial for each in rounds]
     ratio = statistics.median(ratios)
     p99_ms = 1000 * statistics.median(_quantile(each.latencies, 0.99) for each in rounds)
@@ -145,27 +146,19 @@ def _rows(rounds: list[Round], sync: str) -> list[dict[str, Any]]:
         for name in ("dispatcher", "server", "clients")
     ]
     least = 1.0 if sync else 0.5
-    throughput = {
-        "name": f"durable next, 8 clients, one job{mode}",
-        "value": statistics.median(each.pairs for each in rounds),
-        "unit": "pairs/s",
-        "baseline": statistics.median(each.serial for each in rounds),
-        "ratio": ratio,
-        "bar": f">= {least} x serial publish-ack",
-        "ok": ratio >= least,
-        "note": f"median of {ROUNDS} rounds ({spread}); us CPU/pair: {', '.join(costs)}; load {os.getloadavg()[0]:.1f}",
-    }
-    latency = {
-        "name": f"durable next, p99{mode}",
-        "value": p99_ms,
-        "unit": "ms",
-        "baseline": None,
-        "ratio": None,
-        "bar": "" if sync else "<= 20 ms",
-        "ok": None if sync else p99_ms <= 20,
-        "note": f"p50 {p50_ms:.1f} ms",
-    }
-    return [throughput, latency]
+    return [
+        row(
+            f"durable next, 8 clients, one job{mode}",
+            statistics.median(each.pairs for each in rounds),
+            "pairs/s",
+            f">= {least} x serial publish-ack",
+            ratio >= least,
+            f"median of {ROUNDS} rounds ({spread}); us CPU/pair: {', '.join(costs)}; load {os.getloadavg()[0]:.1f}",
+            statistics.median(each.serial for each in rounds),
+            ratio,
+        ),
+        row_at_most(f"durable next, p99{mode}", p99_ms, "ms", None if sync else 20, f"p50 {p50_ms:.1f} ms"),
+    ]
 
 
 def _quantile(values: list[float], share: float) -> float:

@@ -11,7 +11,6 @@ import math
 import statistics
 import time
 from collections import defaultdict
-from typing import Any
 
 import numpy as np
 from stretto_core.experiments import OPTIMISTIC_GAIN_MIN, fastest, to_verify, worth_measuring
@@ -30,6 +29,7 @@ from stretto_core.throughput import (
 
 from tests.bench.claims import Claim, at_most
 from tests.bench.fits import DATA, elasticflow
+from tests.bench.rows import Row, row
 
 PODS = 16
 PLANS = [Configuration(w, p, 1.0, 1.0, 512) for w in range(1, PODS) for p in range(1, 9) if w + p <= PODS]
@@ -112,10 +112,10 @@ def published() -> list[Job]:
     """How many GPUs for each model and global batch that ElasticFlow measured, from one on."""
     found: dict[tuple[int, int], list[Measurement]] = defaultdict(list)
     for number, rows in enumerate(elasticflow()):
-        for row in rows:
-            found[number, row.configuration.workers * row.configuration.batch_size].append(row)
+        for point in rows:
+            found[number, point.configuration.workers * point.configuration.batch_size].append(point)
     return [
-        Job([row.configuration for row in rows], np.array([row.step_time_s for row in rows]), 0)
+        Job([point.configuration for point in rows], np.array([point.step_time_s for point in rows]), 0)
         for rows in found.values()
     ]
 
@@ -157,7 +157,7 @@ def choice(job: Job) -> tuple[float, float, int]:
     return job.regret(fastest(fit(job.readings), job.plans, job.readings)), unverified, len(job.readings)
 
 
-def run() -> list[dict[str, Any]]:
+def run() -> list[Row]:
     """The bars of readings that are only noisy, then of some that hung."""
     calm, hung = [errors(seed) for seed in range(JOBS)], [errors(seed, HUNG) for seed in range(JOBS)]
     began = time.process_time()
@@ -173,53 +173,39 @@ def run() -> list[dict[str, Any]]:
         _error(calm, 8, 4.5, ""),
         _error(hung, 8, 8.0, f", {HUNG:.0%} hung"),
         *_helped(),
-        _row("regret of the chosen plan, mean", mean * 100, "%", "<= 2 %", mean <= 0.02, note),
-        _row(
-            "points measured until a plan is chosen", statistics.fmean(points), "", "", None, f"at most {max(points)}"
-        ),
-        _row("regret of the chosen plan, 90th percentile", p90 * 100, "%", "<= 4 %", p90 <= 0.04, f"{JOBS} jobs"),
+        row("regret of the chosen plan, mean", mean * 100, "%", "<= 2 %", mean <= 0.02, note),
+        row("points measured until a plan is chosen", statistics.fmean(points), "", "", None, f"at most {max(points)}"),
+        row("regret of the chosen plan, 90th percentile", p90 * 100, "%", "<= 4 %", p90 <= 0.04, f"{JOBS} jobs"),
         *_published(),
     ]
 
 
-def _published() -> list[dict[str, Any]]:
+def _published() -> list[Row]:
     name = "regret of the number of GPUs, ElasticFlow's jobs"
     if not DATA.exists():
-        return [_row(name, float("nan"), "%", "", None, "skipped: no public data")]
+        return [row(name, float("nan"), "%", "", None, "skipped: no public data")]
     regrets, unverified, points = zip(*(choice(job) for job in published()), strict=True)
     value = statistics.fmean(regrets)
     note = (
         f"mean of {len(regrets)}, the most {max(regrets):.1%}; {statistics.fmean(points):.1f} points of up to 7;"
         f" without verification {statistics.fmean(unverified):.2%}; what a reading counts was chosen on these"
     )
-    return [_row(name, value * 100, "%", "<= 2 %", value <= 0.02, note)]
+    return [row(name, value * 100, "%", "<= 2 %", value <= 0.02, note)]
 
 
-def _helped() -> list[dict[str, Any]]:
+def _helped() -> list[Row]:
     jobs = [helped(seed) for seed in range(JOBS)]
-    rows = list[dict[str, Any]]()
+    rows = list[Row]()
     for points in FEW:
         without, value = (statistics.fmean(one[points, with_it] * 100 for one in jobs) for with_it in (False, True))
         note = f"each term of it is {UNLIKE:.0%} off; baseline: without"
-        row = _row(
-            f"error of the model after {points} points, with a similar job's",
-            value,
-            "%",
-            "below without",
-            value < without,
-            note,
-        )
-        rows.append({**row, "baseline": without, "ratio": value / without})
+        name = f"error of the model after {points} points, with a similar job's"
+        rows.append(row(name, value, "%", "below without", value < without, note, baseline=without))
     return rows
 
 
-def _error(jobs: list[dict[int, float]], points: int, bar: float, which: str) -> dict[str, Any]:
+def _error(jobs: list[dict[int, float]], points: int, bar: float, which: str) -> Row:
     percent = [found[points] * 100 for found in jobs]
     value = statistics.fmean(percent)
     note = f"mean over {len(PLANS)} plans and {JOBS} jobs; 90th percentile {np.quantile(percent, 0.9):.1f}"
-    return _row(f"error of the model after {points} points{which}", value, "%", f"<= {bar:g} %", value <= bar, note)
-
-
-def _row(name: str, value: float, unit: str, bar: str, ok: bool | None, note: str) -> dict[str, Any]:
-    return {"name": name, "value": value, "unit": unit, "baseline": None, "ratio": None, "bar": bar, "ok": ok,
-            "note": note}  # fmt: skip
+    return row(f"error of the model after {points} points{which}", value, "%", f"<= {bar:g} %", value <= bar, note)

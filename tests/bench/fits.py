@@ -18,7 +18,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from scipy.optimize import least_squares as direct
@@ -26,6 +25,7 @@ from stretto_core.fitting import fit, least_squares
 from stretto_core.throughput import OPTIMUS, PAPER, Configuration, FittedModel, Inputs, Measurement, design_of
 
 from tests.bench.claims import Claim, at_most
+from tests.bench.rows import Row, row
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 COVERED = 0.85
@@ -82,7 +82,7 @@ def sources() -> list[Source]:
     ]  # fmt: skip
 
 
-def _rows(name: str) -> Iterator[dict[str, str]]:
+def _lines(name: str) -> Iterator[dict[str, str]]:
     with (DATA / name).open(encoding="utf-8") as file:
         yield from csv.DictReader(file)
 
@@ -90,10 +90,10 @@ def _rows(name: str) -> Iterator[dict[str, str]]:
 def ps_tables() -> dict[tuple[str, str], list[Measurement]]:
     """Rates are of all workers together, batches of one; by model and framework."""
     found: dict[tuple[str, str], list[Measurement]] = defaultdict(list)
-    for row in _rows("ps-throughput-tables/ps_throughput.csv"):
-        workers, batch = int(row["num_workers"]), int(row["batch"])
-        at = Configuration(workers, max(int(row["num_ps"] or 1), 1), 1.0, 1.0, batch)
-        found[row["model"], row["framework"]].append(Measurement(at, workers * batch / float(row["throughput"])))
+    for line in _lines("ps-throughput-tables/ps_throughput.csv"):
+        workers, batch = int(line["num_workers"]), int(line["batch"])
+        at = Configuration(workers, max(int(line["num_ps"] or 1), 1), 1.0, 1.0, batch)
+        found[line["model"], line["framework"]].append(Measurement(at, workers * batch / float(line["throughput"])))
     return found
 
 
@@ -102,9 +102,9 @@ def elasticflow() -> list[list[Measurement]]:
     jobs = list[list[Measurement]]()
     for path in sorted((DATA / "elasticflow-a100").glob("*.csv")):
         jobs.append([])
-        for row in _rows(f"elasticflow-a100/{path.name}"):
-            batch = int(row.pop("global_batch_size"))
-            for gpus, rate in ((int(gpus), float(rate or 0)) for gpus, rate in row.items()):
+        for line in _lines(f"elasticflow-a100/{path.name}"):
+            batch = int(line.pop("global_batch_size"))
+            for gpus, rate in ((int(gpus), float(rate or 0)) for gpus, rate in line.items()):
                 if rate > 0:
                     nodes = math.ceil(gpus / GPUS_PER_NODE)
                     at = Configuration(gpus, 1, 1.0, 1.0, batch // gpus, nodes=nodes)
@@ -113,13 +113,13 @@ def elasticflow() -> list[list[Measurement]]:
 
 
 def synergy() -> list[list[Measurement]]:
-    """Relative throughput of one GPU; 0.1 is a placeholder."""
+    """Relative throughput of one GPU. 0.1 stands where memory was too little to measure: such rows are left out."""
     jobs: dict[str, list[Measurement]] = defaultdict(list)
-    for row in _rows("synergy/cpu_mem_throughput.csv"):
-        if (rate := float(row["rel_throughput"])) > 0.1:
-            at = Configuration(1, 1, float(row["cpus"]), 1.0, int(row["batch_size"]),
-                               worker_memory_gib=float(row["mem_gb"]))  # fmt: skip
-            jobs[row["model"]].append(Measurement(at, float(row["iter_time_s"]) / rate))
+    for line in _lines("synergy/cpu_mem_throughput.csv"):
+        if (rate := float(line["rel_throughput"])) > 0.1:
+            at = Configuration(1, 1, float(line["cpus"]), 1.0, int(line["batch_size"]),
+                               worker_memory_gib=float(line["mem_gb"]))  # fmt: skip
+            jobs[line["model"]].append(Measurement(at, float(line["iter_time_s"]) / rate))
     return list(jobs.values())
 
 
@@ -128,18 +128,18 @@ def pollux() -> list[list[Measurement]]:
     jobs = list[list[Measurement]]()
     for model in ("ncf", "cifar10", "deepspeech2"):
         every = list[Measurement]()
-        for row in _rows(f"pollux/profiles/{model}/placements.csv"):
-            gpus = sum(map(int, row["placement"]))
-            every.append(_all_reduce(gpus, len(row["placement"]), row))
-        for row in _rows(f"pollux/profiles/{model}/scalability.csv"):
-            every.append(_all_reduce(int(row["num_replicas"]), int(row["num_nodes"]), row))
+        for line in _lines(f"pollux/profiles/{model}/placements.csv"):
+            gpus = sum(map(int, line["placement"]))
+            every.append(_all_reduce(gpus, len(line["placement"]), line))
+        for line in _lines(f"pollux/profiles/{model}/scalability.csv"):
+            every.append(_all_reduce(int(line["num_replicas"]), int(line["num_nodes"]), line))
         picked = np.random.default_rng(0).choice(len(every), SAMPLED, replace=False)
         jobs.append([every[i] for i in sorted(picked)])
     return jobs
 
 
-def _all_reduce(gpus: int, nodes: int, row: dict[str, str]) -> Measurement:
-    return Measurement(Configuration(gpus, 1, 1.0, 1.0, int(row["local_bsz"]), nodes=nodes), float(row["step_time"]))
+def _all_reduce(gpus: int, nodes: int, line: dict[str, str]) -> Measurement:
+    return Measurement(Configuration(gpus, 1, 1.0, 1.0, int(line["local_bsz"]), nodes=nodes), float(line["step_time"]))
 
 
 Fit = Callable[[Sequence[Measurement]], FittedModel]
@@ -147,13 +147,13 @@ Fit = Callable[[Sequence[Measurement]], FittedModel]
 
 def left_out(jobs: list[list[Measurement]], fitted: Fit) -> Errors:
     found = Errors([], [])
-    for rows in jobs:
-        for row in rows:
-            others = [other for other in rows if other.configuration != row.configuration]
-            model, x = fitted(others), Inputs.of([row.configuration])
+    for job in jobs:
+        for one in job:
+            others = [other for other in job if other.configuration != one.configuration]
+            model, x = fitted(others), Inputs.of([one.configuration])
             low, high = model.interval_s(x, 0.9, of_measurement=True)
-            found.errors.append(abs(float(model.step_time_s(x)[0]) / row.step_time_s - 1))
-            found.covered.append(bool(low[0] <= row.step_time_s <= high[0]))
+            found.errors.append(abs(float(model.step_time_s(x)[0]) / one.step_time_s - 1))
+            found.covered.append(bool(low[0] <= one.step_time_s <= high[0]))
     return found
 
 
@@ -187,30 +187,30 @@ def extrapolated(jobs: list[list[Measurement]], fitted: Fit) -> float:
     return 100 * statistics.fmean(errors)
 
 
-def run() -> list[dict[str, Any]]:
+def run() -> list[Row]:
     """One row for each source, then the paper's form on data that obey it."""
     if not DATA.exists():
-        return [_row("fits of published measurements", float("nan"), "", None, "", None, "skipped: no public data"),
+        return [row("fits of published measurements", float("nan"), "", "", None, "skipped: no public data"),
                 *_obeying()]  # fmt: skip
-    rows, papers, optimus = list[dict[str, Any]](), list[float](), list[float]()
+    rows, papers, optimus = list[Row](), list[float](), list[float]()
     for source in sources():
-        row, paper, other = _measured(source)
-        rows.append(row)
+        figure, paper, other = _measured(source)
+        rows.append(figure)
         papers.append(paper)
         optimus.append(other)
     each = ", ".join(f"{value:.1f}" for value in papers)
     ps, theirs = statistics.fmean(papers[:PS_SOURCES]), statistics.fmean(optimus[:PS_SOURCES])
     return [
         *rows,
-        _row("the paper's form, points left out", statistics.fmean(papers), "%", None, "", None,
-             f"mean of the sources; each: {each}"),
-        _row("… on PS jobs, against Optimus' form", ps, "%", theirs, "", None,
-             f"mean of the first {PS_SOURCES} sources; baseline: Optimus' form"),
+        row("the paper's form, points left out", statistics.fmean(papers), "%", "", None,
+            f"mean of the sources; each: {each}"),
+        row("… on PS jobs, against Optimus' form", ps, "%", "", None,
+            f"mean of the first {PS_SOURCES} sources; baseline: Optimus' form", theirs),
         *_obeying(),
     ]  # fmt: skip
 
 
-def _measured(source: Source) -> tuple[dict[str, Any], float, float]:
+def _measured(source: Source) -> tuple[Row, float, float]:
     """The row, and the errors of the paper's form and of Optimus'."""
     began = time.process_time()
     ours = left_out(source.jobs, fit)
@@ -231,14 +231,14 @@ def _measured(source: Source) -> tuple[dict[str, Any], float, float]:
         f"{each_ms:.1f} ms a fit"
     )
     bar = f"<= {source.bar:g} %, cover {COVERED:.0%}, <= baseline"
-    return _row(f"fit, {source.name} left out", ours.percent, "%", least, bar, ok, note), *others.values()
+    return row(f"fit, {source.name} left out", ours.percent, "%", bar, ok, note, least), *others.values()
 
 
 def _both(form: str) -> tuple[Fit, Fit]:
     return (lambda rows: fit(rows, form)), (lambda rows: least_squares(rows, form))
 
 
-def _obeying() -> list[dict[str, Any]]:
+def _obeying() -> list[Row]:
     """Held-out RMSLE of the paper's form where it is the truth, against a direct search for the least RMSLE."""
     ours, best, took_ms = list[float](), list[float](), list[float]()
     for seed in range(SEEDS):
@@ -260,9 +260,9 @@ def _obeying() -> list[dict[str, Any]]:
     note = f"mean of {SEEDS} seeds, {SAMPLES} samples at {NOISE:.0%} noise; baseline: direct search from many starts"
     middle = statistics.median(took_ms)
     return [
-        _row("held-out RMSLE, the paper's form its own truth", value, "", optimum, "<= 0.035, <= 1.01 ×", ok, note),
-        _row("time of that fit", middle, "ms", None, "<= 2 ms", middle <= 2.0,
-             f"processor time, median ({min(took_ms):.2f}-{max(took_ms):.2f})"),
+        row("held-out RMSLE, the paper's form its own truth", value, "", "<= 0.035, <= 1.01 ×", ok, note, optimum),
+        row("time of that fit", middle, "ms", "<= 2 ms", middle <= 2.0,
+            f"processor time, median ({min(took_ms):.2f}-{max(took_ms):.2f})"),
     ]  # fmt: skip
 
 
@@ -284,11 +284,3 @@ def _least_rmsle(design: np.ndarray, times: np.ndarray) -> np.ndarray:
         for start in starts
     ]
     return min(found, key=lambda one: one.cost).x / scale
-
-
-def _row(
-    name: str, value: float, unit: str, baseline: float | None, bar: str, ok: bool | None, note: str
-) -> dict[str, Any]:
-    ratio = None if not baseline else value / baseline
-    return {"name": name, "value": value, "unit": unit, "baseline": baseline, "ratio": ratio, "bar": bar, "ok": ok,
-            "note": note}  # fmt: skip

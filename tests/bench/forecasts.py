@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 from stretto_core.memory.series import Forecaster, SeriesForecast, SeriesPoint, SeriesProblem, growth, linear
 
 from tests.bench.claims import Claim, at_least, at_most
+from tests.bench.rows import Row, row_at_most
 
 CURVES = Path(__file__).parents[2] / "libs" / "core" / "tests" / "memory"
 DATA = Path(__file__).parents[3] / "shared" / "data" / "ctr"
@@ -78,17 +79,19 @@ class Series:
         return float(self.true_bytes[self.third - 1])
 
 
-def run() -> list[dict[str, Any]]:
+def run() -> list[Row]:
     """Rows per kind."""
     begun, asked = time.process_time(), 0
-    rows = list[dict[str, Any]]()
+    rows = list[Row]()
     for kind in (*KINDS, SURPRISE):
         series = generated(kind)
         rows += _judged(kind, series, bars=kind != SURPRISE)
         asked += 2 * len(series)
     took_ms = 1000 * (time.process_time() - begun) / asked
     rows.append(
-        row("forecast from a series", took_ms, "CPU ms", None, "with the line beside it and the drawing of the series")
+        row_at_most(
+            "forecast from a series", took_ms, "CPU ms", None, "with the line beside it and the drawing of the series"
+        )
     )
     rows.append(_asked_again(generated(SURPRISE)))
     return rows + (_judged(REAL, real(), bars=True) if DATA.exists() else [_absent()])
@@ -184,7 +187,7 @@ def _distinct(keys: list[tuple[str, ...]]) -> NDArray[np.int64]:
     return np.cumsum(new)
 
 
-def _judged(kind: str, series: list[Series], *, bars: bool) -> list[dict[str, Any]]:
+def _judged(kind: str, series: list[Series], *, bars: bool) -> list[Row]:
     rng = np.random.default_rng(17)
     errors, of_a_line, outside, missed, over, false = (list[float]() for _ in range(6))
     for one in series:
@@ -201,17 +204,18 @@ def _judged(kind: str, series: list[Series], *, bars: bool) -> list[dict[str, An
     spread = f"nine of ten within {np.quantile(errors, 0.9):.0%}; {len(series)} series"
     wasted = f"{np.mean(excess > 0.15):.0%} of series above 15 %, {np.mean(excess < 0):.0%} below the need"
     told = f"{len(missed)} growing; told at {ROOM:g} times the need: {np.mean(false):.1%}"
-    error = row(f"{kind}: {AT_END}", 100 * float(np.median(errors)), "%", 5 if bars else None, spread)
     line = 100 * float(np.median(of_a_line))
     return [
-        {**error, "baseline": line, "ratio": error["value"] / line},
-        row(f"{kind}: outside the 90 % interval", 100 * float(np.mean(outside)), "%", 15 if bars else None, ""),
-        row(f"{kind}: out of memory not foretold", 100 * float(np.mean(missed)), "%", 1 if bars else None, told),
-        row(f"{kind}: recommended above need", 100 * float(excess.mean()), "%", 15 if bars else None, wasted),
+        row_at_most(f"{kind}: {AT_END}", 100 * float(np.median(errors)), "%", 5 if bars else None, spread, line),
+        row_at_most(f"{kind}: outside the 90 % interval", 100 * float(np.mean(outside)), "%", 15 if bars else None, ""),
+        row_at_most(
+            f"{kind}: out of memory not foretold", 100 * float(np.mean(missed)), "%", 1 if bars else None, told
+        ),
+        row_at_most(f"{kind}: recommended above need", 100 * float(excess.mean()), "%", 15 if bars else None, wasted),
     ]
 
 
-def _asked_again(series: list[Series]) -> dict[str, Any]:
+def _asked_again(series: list[Series]) -> Row:
     """Of the growing series, those in which it is not told ``WARNED_SAMPLES`` before."""
     rng, unwarned = np.random.default_rng(17), list[bool]()
     for one in series:
@@ -224,21 +228,8 @@ def _asked_again(series: list[Series]) -> dict[str, Any]:
         # the newest first: it is the likeliest to tell
         unwarned.append(not any(one.until(number, capacity).oom_at_samples is not None for number in reversed(rows)))
     note = f"asked with every row; told {WARNED_SAMPLES:.0%} of the job before; {len(unwarned)} growing"
-    return row(f"{SURPRISE}: not foretold in time", 100 * float(np.mean(unwarned)), "%", 1, note)
+    return row_at_most(f"{SURPRISE}: not foretold in time", 100 * float(np.mean(unwarned)), "%", 1, note)
 
 
-def _absent() -> dict[str, Any]:
-    return row(REAL, float("nan"), "", None, f"skipped: no public data at {DATA.parent.name}/{DATA.name}")
-
-
-def row(name: str, value: float, unit: str, bar: float | None, note: str) -> dict[str, Any]:
-    return {
-        "name": name,
-        "value": value,
-        "unit": unit,
-        "baseline": None,
-        "ratio": None,
-        "bar": f"<= {bar:g}" if bar is not None else "",
-        "ok": value <= bar if bar is not None else None,
-        "note": note,
-    }
+def _absent() -> Row:
+    return row_at_most(REAL, float("nan"), "", None, f"skipped: no public data at {DATA.parent.name}/{DATA.name}")

@@ -9,9 +9,10 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import psutil
+
+from tests.bench.rows import Row, row_at_most
 
 COMMAND = str(Path(sys.executable).with_name("stretto"))
 SETTLE_S = 5.0
@@ -22,7 +23,7 @@ CPU_BAR_PERCENT = 5.0
 GIB = 2**30
 
 
-def run() -> list[dict[str, Any]]:
+def run() -> list[Row]:
     """Rows for readiness, memory and processor of everything that `stretto up` starts."""
     folder = Path(tempfile.mkdtemp(prefix="stretto-idle-"))
     try:
@@ -32,7 +33,7 @@ def run() -> list[dict[str, Any]]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _measure(folder: Path) -> list[dict[str, Any]]:
+def _measure(folder: Path) -> list[Row]:
     begin = time.perf_counter()
     up = [COMMAND, "up", "--detach", "--folder", str(folder)]
     with (folder / "up.log").open("w+") as log:  # no pipe: what is left running would hold its end open
@@ -53,23 +54,14 @@ def _measure(folder: Path) -> list[dict[str, Any]]:
     percent = 100 * (_cpu_s(processes) - before) / (time.perf_counter() - watched)
     names = f"{len(processes)} processes"
     return [
-        _row("control plane, ready", ready_s, "s", READY_BAR_S, f"{busy_s:.1f} s of CPU; load {load:.0f}"),
-        _row("control plane, resident", rss_gib, "GiB", MEMORY_BAR_GIB, f"RSS of {names}; PSS {pss_gib:.2f} GiB"),
-        _row("control plane, idle CPU", percent, "% of a core", CPU_BAR_PERCENT, f"{names} over {WATCHED_S:.0f} s"),
+        row_at_most("control plane, ready", ready_s, "s", READY_BAR_S, f"{busy_s:.1f} s of CPU; load {load:.0f}"),
+        row_at_most(
+            "control plane, resident", rss_gib, "GiB", MEMORY_BAR_GIB, f"RSS of {names}; PSS {pss_gib:.2f} GiB"
+        ),
+        row_at_most(
+            "control plane, idle CPU", percent, "% of a core", CPU_BAR_PERCENT, f"{names} over {WATCHED_S:.0f} s"
+        ),
     ]
-
-
-def _row(name: str, value: float, unit: str, bar: float, note: str) -> dict[str, Any]:
-    return {
-        "name": name,
-        "value": value,
-        "unit": unit,
-        "baseline": None,
-        "ratio": None,
-        "bar": f"≤ {bar:g} {unit}",
-        "ok": value <= bar,
-        "note": note,
-    }
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:

@@ -20,12 +20,13 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from stretto_runtime import Client, EmbeddedServer
 
 from tests.bench.bus import fresh_bus
 from tests.bench.fleet import Job, Replica, cpu_s, fleet, sent, store
+from tests.bench.rows import Row, row, row_at_most
 from tests.bench.runtime import bare_rate
 
 JOBS, WORKERS, SERVERS, EVERY_S = 2_000, 40, 10, 30.0
@@ -54,7 +55,7 @@ class Sustained(NamedTuple):
     cpu_us: float
 
 
-def run() -> list[dict[str, Any]]:
+def run() -> list[Row]:
     """Rows for the rate beside the bare loop, the sustained rate and its memory."""
     rounds, sustained = asyncio.run(_measure(60 * float(os.environ.get(MINUTES, "1"))))
     ratios = [each.rate / each.bare for each in rounds]
@@ -63,37 +64,31 @@ def run() -> list[dict[str, Any]]:
     cpu_us = statistics.median(each.cpu_us for each in rounds)
     minutes = f"{float(os.environ.get(MINUTES, '1')):g} min at {sustained.rate:.0f}/s"
     return [
-        {
-            "name": f"profiler intake, {JOBS} jobs of {WORKERS + SERVERS} pods",
-            "value": statistics.median(each.rate for each in rounds),
-            "unit": "messages/s",
-            "baseline": statistics.median(each.bare for each in rounds),
-            "ratio": ratio,
-            "bar": f">= {RATIO_BAR} x bare loop",
-            "ok": ratio >= RATIO_BAR,
-            "note": f"median of {ROUNDS} rounds ({spread}); {cpu_us:.0f} us CPU a message; "
-            f"load {os.getloadavg()[0]:.1f}",
-        },
-        {
-            "name": "profiler intake, sustained",
-            "value": sustained.rate,
-            "unit": "messages/s",
-            "baseline": None,
-            "ratio": None,
-            "bar": f">= {RATE:.0f} messages/s, at most 1 s behind",
-            "ok": sustained.rate >= 0.99 * RATE and sustained.behind_s <= 1,
-            "note": f"{minutes}; {sustained.behind_s:.2f} s behind; {sustained.cpu_us:.0f} us CPU a message",
-        },
-        {
-            "name": "profiler intake, resident",
-            "value": sustained.resident_mib,
-            "unit": "MiB",
-            "baseline": None,
-            "ratio": None,
-            "bar": f"<= {MEMORY_BAR_MIB:.0f} MiB",
-            "ok": sustained.resident_mib <= MEMORY_BAR_MIB,
-            "note": f"highest in {minutes}; {sustained.resident_before_mib:.0f} MiB before",
-        },
+        row(
+            f"profiler intake, {JOBS} jobs of {WORKERS + SERVERS} pods",
+            statistics.median(each.rate for each in rounds),
+            "messages/s",
+            f">= {RATIO_BAR} x bare loop",
+            ratio >= RATIO_BAR,
+            f"median of {ROUNDS} rounds ({spread}); {cpu_us:.0f} us CPU a message; load {os.getloadavg()[0]:.1f}",
+            statistics.median(each.bare for each in rounds),
+            ratio,
+        ),
+        row(
+            "profiler intake, sustained",
+            sustained.rate,
+            "messages/s",
+            f">= {RATE:.0f} messages/s, at most 1 s behind",
+            sustained.rate >= 0.99 * RATE and sustained.behind_s <= 1,
+            f"{minutes}; {sustained.behind_s:.2f} s behind; {sustained.cpu_us:.0f} us CPU a message",
+        ),
+        row_at_most(
+            "profiler intake, resident",
+            sustained.resident_mib,
+            "MiB",
+            MEMORY_BAR_MIB,
+            f"highest in {minutes}; {sustained.resident_before_mib:.0f} MiB before",
+        ),
     ]
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from tests.bench.claims import Claim, at_most
+from tests.bench.rows import Row, row_at_most
 
 CLAIMS = (
     Claim("DLRover-RM §6.3, Table 4", "jobs that fail for memory", "0.23 % (without: 4.7 %)",
@@ -27,7 +28,7 @@ CURVES = Path(__file__).parents[2] / "libs" / "core" / "tests" / "memory"
 SEEDS = range(50)
 
 
-def run() -> list[dict[str, Any]]:
+def run() -> list[Row]:
     """Rows over all jobs, and per family."""
     played = {family: jobs(family, SEEDS) for family in families()}
     everyone = [job for found in played.values() for job in found]
@@ -48,7 +49,7 @@ def jobs(family: str, seeds: Iterable[int]) -> list[tuple[Any, Any]]:
     return [(curve, play.play(curve, case)) for curve, case in found]
 
 
-def _all(played: list[tuple[Any, Any]]) -> list[dict[str, Any]]:
+def _all(played: list[tuple[Any, Any]]) -> list[Row]:
     outcomes = [outcome for _, outcome in played]
     failed = sum(outcome.oom_foreseeable for outcome in outcomes)
     others = sum(outcome.oom_at is not None and not outcome.oom_foreseeable for outcome in outcomes)
@@ -65,37 +66,26 @@ def _all(played: list[tuple[Any, Any]]) -> list[dict[str, Any]]:
     decisions = f"{np.mean([outcome.decisions for outcome in outcomes]):.1f} decisions a job"
     unforeseen = 1 - float(np.mean([outcome.foreseen for outcome in growing]))
     return [
-        row("out of memory where foreseeable", failed, "jobs", 0, note),
-        row("memory above need, at the end", _mean(o.end_over for o in outcomes), "%", 15, decisions),
-        row("memory above need, over time", _mean(o.mean_over for o in outcomes), "%", 15, over_time),
-        row("given back: above need at the end", _mean(o.end_over for o in roomy), "%", 15, began),
-        row("the same where growth stopped", _mean(stopped), "%", 15, f"{len(stopped)} jobs"),
-        row("out of memory not foretold", 100 * unforeseen, "% of jobs", 1, f"{len(growing)} jobs that would run out"),
-        row("memory at the end, median error", 100 * error, "%", 5, f"from the first third; {len(known)} jobs"),
-        row("outside the 90 % interval", 100 * uncovered, "% of jobs", 15, "the same jobs"),
+        row_at_most("out of memory where foreseeable", failed, "jobs", 0, note),
+        row_at_most("memory above need, at the end", _mean(o.end_over for o in outcomes), "%", 15, decisions),
+        row_at_most("memory above need, over time", _mean(o.mean_over for o in outcomes), "%", 15, over_time),
+        row_at_most("given back: above need at the end", _mean(o.end_over for o in roomy), "%", 15, began),
+        row_at_most("the same where growth stopped", _mean(stopped), "%", 15, f"{len(stopped)} jobs"),
+        row_at_most(
+            "out of memory not foretold", 100 * unforeseen, "% of jobs", 1, f"{len(growing)} jobs that would run out"
+        ),
+        row_at_most("memory at the end, median error", 100 * error, "%", 5, f"from the first third; {len(known)} jobs"),
+        row_at_most("outside the 90 % interval", 100 * uncovered, "% of jobs", 15, "the same jobs"),
     ]
 
 
-def _family(family: str, played: list[tuple[Any, Any]]) -> list[dict[str, Any]]:
+def _family(family: str, played: list[tuple[Any, Any]]) -> list[Row]:
     outcomes = [outcome for _, outcome in played]
     end, over = _mean(o.end_over for o in outcomes), _mean(o.mean_over for o in outcomes)
     ran_out = sum(outcome.oom_at is not None for outcome in outcomes)
     note = f"{over:.0f} % over time; {ran_out} of {len(outcomes)} ran out"
-    return [row(f"memory above need at the end, {family}", end, "%", None, note)]
+    return [row_at_most(f"memory above need at the end, {family}", end, "%", None, note)]
 
 
 def _mean(shares: Iterable[float]) -> float:
     return 100 * float(np.mean(list(shares)))
-
-
-def row(name: str, value: float, unit: str, bar: float | None, note: str) -> dict[str, Any]:
-    return {
-        "name": name,
-        "value": value,
-        "unit": unit,
-        "baseline": None,
-        "ratio": None,
-        "bar": f"<= {bar:g}" if bar is not None else "",
-        "ok": value <= bar if bar is not None else None,
-        "note": note,
-    }

@@ -21,7 +21,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench.memory import CURVES, row
+from tests.bench.memory import CURVES
+from tests.bench.rows import Row, row_at_most
 
 ROOT = Path(__file__).parents[2]
 HELPERS = (CURVES, ROOT / "tests" / "integration")
@@ -91,11 +92,11 @@ async def batch(tables: bool) -> list[dict[str, Any]]:
     ]
 
 
-def run() -> list[dict[str, Any]]:
+def run() -> list[Row]:
     """Rows over all jobs; one without a bar where there can be no real limits."""
     *_, stage = helpers()
     if reason := stage.missing():
-        return [row("killed where foreseeable", float("nan"), "jobs", None, f"not measured: {reason}")]
+        return [row_at_most("killed where foreseeable", float("nan"), "jobs", None, f"not measured: {reason}")]
     found = [job for tables in (False, True) for job in asyncio.run(batch(tables))]
     show(found)
     foreseeable = [job for job in found if job["job"] != "step"]
@@ -105,10 +106,10 @@ def run() -> list[dict[str, Any]]:
     told = next(job["exits"] for job in found if job["job"] == "step")[:1] == ["oom-killed"]
     jobs = f"of {len(foreseeable)}, with real limits {' '.join(lost)}"
     return [
-        row("killed where foreseeable", len(lost), "jobs", 0, jobs.strip()),
+        row_at_most("killed where foreseeable", len(lost), "jobs", 0, jobs.strip()),
         # eight short jobs, on a machine that may be busy: the bar is on the 200 of the module `memory`
-        row("real memory above need, at the end", above, "%", None, f"{changes} changes of limits"),
-        row("a step not told as oom-killed", int(not told), "jobs", 0, "512 MiB within one window"),
+        row_at_most("real memory above need, at the end", above, "%", None, f"{changes} changes of limits"),
+        row_at_most("a step not told as oom-killed", int(not told), "jobs", 0, "512 MiB within one window"),
     ]
 
 

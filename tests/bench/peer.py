@@ -19,11 +19,11 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 from stretto_runtime.server import free_port
 
 from tests.bench.dispatcher import CLIENTS, PROCESSES, ROUND_S, WARM_S, a_round, dispatching
+from tests.bench.rows import Row, row
 
 PYTHON = "DLROVER_PYTHON"
 CLIENT = Path(__file__).with_name("peer_client.py")
@@ -31,7 +31,7 @@ ROUNDS, READY_S, BAR = 3, 60.0, 2.0
 ENVIRONMENT = {"DLROVER_MASTER_SERVICE_TYPE": "grpc", "NODE_TYPE": "worker", "DLROVER_LOG_LEVEL": "WARNING"}
 
 
-def run() -> list[dict[str, Any]]:
+def run() -> list[Row]:
     """One row: our durable pairs beside the peer's."""
     python = os.environ.get(PYTHON, "")
     if not python:
@@ -42,18 +42,11 @@ def run() -> list[dict[str, Any]]:
     return [_row(statistics.median(ours), statistics.median(theirs), note)]
 
 
-def _row(ours: float | None, theirs: float | None, note: str) -> dict[str, Any]:
+def _row(ours: float | None, theirs: float | None, note: str) -> Row:
     ratio = ours / theirs if ours and theirs else None
-    return {
-        "name": "durable next beside DLRover's local master",
-        "value": float("nan") if ours is None else ours,
-        "unit": "pairs/s",
-        "baseline": theirs,
-        "ratio": ratio,
-        "bar": f">= {BAR:g} x the peer",
-        "ok": None if ratio is None else ratio >= BAR,
-        "note": note,
-    }
+    value, ok = float("nan") if ours is None else ours, None if ratio is None else ratio >= BAR
+    name = "durable next beside DLRover's local master"
+    return row(name, value, "pairs/s", f">= {BAR:g} x the peer", ok, note, theirs)
 
 
 async def _measure(python: str) -> tuple[list[float], list[float]]:

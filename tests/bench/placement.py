@@ -7,13 +7,13 @@ import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from stretto_core.algorithms import PLACE
 from stretto_core.placement import Placement, PlacementProblem, exact
 
 from tests.bench.claims import Claim, above, at_most, never
 from tests.bench.layers import invented, limited, public
+from tests.bench.rows import Row, row
 
 SEEDS = range(4)
 SOLVES = (  # layers, types, with limits, milliseconds
@@ -57,7 +57,7 @@ CLAIMS = (
 )  # fmt: skip
 
 
-def run() -> list[dict[str, Any]]:
+def run() -> list[Row]:
     """Solver rows, then every method's on every problem."""
     tried = [_Tried(name, problem) for name, problem in _problems()]
     return [*(_solved(*case) for case in SOLVES), _nothing_cheaper(tried), *_compared(tried)]
@@ -95,7 +95,7 @@ class _Tried:
         return found.cost if found else math.inf
 
 
-def _solved(layers: int, types: int, with_limits: bool, bar_ms: float) -> dict[str, Any]:
+def _solved(layers: int, types: int, with_limits: bool, bar_ms: float) -> Row:
     """The slowest of the problems; each is solved once before, so that nothing is measured cold."""
     problems = [invented(layers, types, seed) for seed in SEEDS]
     problems = [limited(problem) for problem in problems] if with_limits else problems
@@ -117,19 +117,19 @@ def _solved(layers: int, types: int, with_limits: bool, bar_ms: float) -> dict[s
         f"{proven} proven, largest gap {max(gaps):.2%}"
     )
     name = f"place {layers} layers × {types} types" + (", with limits" if with_limits else "")
-    return _row(name, value, "ms", f"<= {bar_ms:g} ms, {wanted}", ok, note)
+    return row(name, value, "ms", f"<= {bar_ms:g} ms, {wanted}", ok, note)
 
 
-def _nothing_cheaper(tried: list[_Tried]) -> dict[str, Any]:
+def _nothing_cheaper(tried: list[_Tried]) -> Row:
     """The least cost of any method as a multiple of the exact one's, over all problems."""
     ratios = [each.cost(method) / each.best.cost for each in tried for method in METHODS]
     value = min(ratios)
     names = ", ".join(each.name for each in tried)
     note = f"{len(METHODS)} methods on {names}" + ("" if len(tried) > 3 else "; no public data here")
-    return _row("the cheapest other plan, times the exact one", value, "×", ">= 1", value >= 1 - SAME, note)
+    return row("the cheapest other plan, times the exact one", value, "×", ">= 1", value >= 1 - SAME, note)
 
 
-def _compared(tried: list[_Tried]) -> Iterator[dict[str, Any]]:
+def _compared(tried: list[_Tried]) -> Iterator[Row]:
     for method in METHODS:
         above = [each.cost(method) / each.best.cost - 1 for each in tried if math.isfinite(each.cost(method))]
         took_s = [each.took_s[method] for each in tried]
@@ -139,23 +139,18 @@ def _compared(tried: list[_Tried]) -> Iterator[dict[str, Any]]:
             + (f", found nothing {nothing} times" if nothing else "")
             + f"; {statistics.fmean(took_s):.2g} s each, at most {max(took_s):.2g}"
         )
-        yield _row(f"cost by {method}", statistics.fmean(above) * 100 if above else math.nan, "%", "", None, note)
+        yield row(f"cost by {method}", statistics.fmean(above) * 100 if above else math.nan, "%", "", None, note)
     first = tried[0]
-    yield _row(f"time of {LEARNING}, 16 layers × 4 types", first.took_s[LEARNING], "s", "", None,
+    yield row(f"time of {LEARNING}, 16 layers × 4 types", first.took_s[LEARNING], "s", "", None,
                f"processor time; published 16-89 s; exact {1e3 * _exact_s(first.problem):.1f} ms")  # fmt: skip
     for method in METHODS[1:]:
         both = [each for each in tried if math.isfinite(each.cost(method) + each.cost(LEARNING))]
         ratios = [each.cost(method) / each.cost(LEARNING) for each in both] or [math.nan]
         note = f"mean ratio over {len(both)} problems ({min(ratios):.3g}-{max(ratios):.3g})"
-        yield _row(f"cost by {method}, times {LEARNING}'s", statistics.fmean(ratios), "×", "", None, note)
+        yield row(f"cost by {method}, times {LEARNING}'s", statistics.fmean(ratios), "×", "", None, note)
 
 
 def _exact_s(problem: PlacementProblem) -> float:
     begin = time.process_time()
     exact(problem)
     return time.process_time() - begin
-
-
-def _row(name: str, value: float, unit: str, bar: str, ok: bool | None, note: str) -> dict[str, Any]:
-    return {"name": name, "value": value, "unit": unit, "baseline": None, "ratio": None, "bar": bar, "ok": ok,
-            "note": note}  # fmt: skip

@@ -20,7 +20,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import nats
 import uvloop
@@ -33,6 +33,7 @@ from stretto_wire import events
 
 from tests.bench.bus import fresh_bus
 from tests.bench.fleet import Replica, cpu_s, store
+from tests.bench.rows import Row, row
 
 HERE = Path(__file__).parents[2]
 REPLICA = HERE / "libs" / "runtime" / "tests" / "runtime_counting.py"
@@ -51,7 +52,7 @@ class Round(NamedTuple):
     silent_us: float
 
 
-def run() -> list[dict[str, Any]]:
+def run() -> list[Row]:
     """Rows for the rate itself and for its ratio to the bare loop."""
     rounds = [asyncio.run(_round()) for _ in range(ROUNDS)]
     rate, bare, silent = (statistics.median(getattr(each, n) for each in rounds) for n in ("rate", "bare", "silent"))
@@ -60,27 +61,17 @@ def run() -> list[dict[str, Any]]:
     spread = " ".join(f"{each:.2f}" for each in ratios)
     costs = f"{statistics.median(each.cpu_us for each in rounds):.0f} us CPU an event"
     load = f"load {os.getloadavg()[0]:.1f}"
-    whole = {"name": f"runtime, one replica, {JOBS} jobs", "value": rate, "unit": "events/s", "baseline": bare}
+    silent_ratio = statistics.median(each.silent / each.bare for each in rounds)
+    silent_cost = f"{statistics.median(each.silent_us for each in rounds):.0f} us CPU an event"
+    spread = f"median of {ROUNDS} rounds ({spread})"
     return [
-        {**whole, "ratio": None, "bar": ">= 15000 events/s", "ok": rate >= 15_000, "note": f"{costs}; {load}"},
-        {
-            **whole,
-            "name": "runtime beside bare pull-and-ack",
-            "ratio": ratio,
-            "bar": ">= 0.8 x bare loop",
-            "ok": ratio >= 0.8,
-            "note": f"median of {ROUNDS} rounds ({spread})",
-        },
-        {
-            **whole,
-            "name": "runtime, a machine without outputs, beside bare pull-and-ack",
-            "value": silent,
-            "ratio": statistics.median(each.silent / each.bare for each in rounds),
-            "bar": "",
-            "ok": None,
-            "note": f"{statistics.median(each.silent_us for each in rounds):.0f} us CPU an event",
-        },
-    ]
+        row(f"runtime, one replica, {JOBS} jobs", rate, "events/s", ">= 15000 events/s", rate >= 15_000,
+            f"{costs}; {load}"),
+        row("runtime beside bare pull-and-ack", rate, "events/s", ">= 0.8 x bare loop", ratio >= 0.8, spread, bare,
+            ratio),
+        row("runtime, a machine without outputs, beside bare pull-and-ack", silent, "events/s", "", None, silent_cost,
+            bare, silent_ratio),
+    ]  # fmt: skip
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ import random
 import statistics
 import time
 from dataclasses import replace
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from stretto_core.arbiter import ArbiterMachine
 from stretto_core.candidates import Candidate
@@ -32,6 +32,7 @@ from stretto_core.selection.hull import hull
 from stretto_core.types import GIB, JobLimits, JobProfile, Plan, Resources
 
 from tests.bench.claims import Claim, at_least
+from tests.bench.rows import Row, row
 
 JOBS, CANDIDATES, ROUNDS = 1_000, 10, 5
 BAR_MS, BAR_SHARE = 150.0, 0.999
@@ -72,9 +73,9 @@ def problem(kind: Kind, objective: Objective, seed: int = 1) -> SelectionProblem
     return SelectionProblem(tuple(contenders), {"cpu_cores": free, "memory_bytes": free * 2.0**31}, objective)
 
 
-def run() -> list[dict[str, Any]]:
+def run() -> list[Row]:
     """Rows of every objective, each the worst of the three kinds."""
-    rows: list[dict[str, Any]] = []
+    rows = list[Row]()
     optima = dict[str, Selection]()
     for objective in get_args(Objective):
         problems = {kind: problem(kind, objective) for kind in get_args(Kind)}
@@ -85,11 +86,11 @@ def run() -> list[dict[str, Any]]:
         value = max(ms for _, ms in near.values())
         ok = value <= BAR_MS and min(share.values()) >= BAR_SHARE
         note = f"hull; {_ms(near)}; {min(share.values()):.4%} of the optimum, proven gap {_gap(near)}"
-        rows.append(_row(f"{OF_OPTIMUM}, {objective}", value, "ms", f"<= {BAR_MS:g} ms, >= {BAR_SHARE:.1%}", ok, note))
-        rows.append(_row(f"{EXACT}, {objective}", max(ms for _, ms in best.values()), "ms", "", None,
+        rows.append(row(f"{OF_OPTIMUM}, {objective}", value, "ms", f"<= {BAR_MS:g} ms, >= {BAR_SHARE:.1%}", ok, note))
+        rows.append(row(f"{EXACT}, {objective}", max(ms for _, ms in best.values()), "ms", "", None,
                          f"exact; {_ms(best)}; proven gap {_gap(best)}"))  # fmt: skip
         least = min(paper[kind][0].value / best[kind][0].value for kind in problems)
-        rows.append(_row(f"{objective} {PAPERS}", least * 100, "%", "", None, f"the worst of: {_ms(paper)}"))
+        rows.append(row(f"{objective} {PAPERS}", least * 100, "%", "", None, f"the worst of: {_ms(paper)}"))
         optima[objective] = best["cores and memory"][0]
     gained = problem("cores and memory", "gain")
     reached = sum(
@@ -99,13 +100,13 @@ def run() -> list[dict[str, Any]]:
         if optima["efficiency"].chosen[contender.job] == option.id
     )
     note = "rho 2.5; cores and memory; both optima are proven"
-    rows.append(_row(ATTAINABLE, reached / optima["gain"].value * 100, "%", "", None, note))
+    rows.append(row(ATTAINABLE, reached / optima["gain"].value * 100, "%", "", None, note))
     live = {objective: _live(objective) for objective in get_args(Objective)}
     slowest = max(max(took_ms) for took_ms in live.values())
     note = "processor time; three rounds of 50 candidates per job: " + ", ".join(
         f"{objective} {min(took_ms):.0f}-{max(took_ms):.0f}" for objective, took_ms in live.items()
     )
-    return [*rows, _row(LIVE, slowest, "ms", f"<= {LIVE_BAR_MS:g} ms", slowest <= LIVE_BAR_MS, note)]
+    return [*rows, row(LIVE, slowest, "ms", f"<= {LIVE_BAR_MS:g} ms", slowest <= LIVE_BAR_MS, note)]
 
 
 def _live(objective: Objective, candidates: int = 50) -> list[float]:
@@ -153,8 +154,3 @@ def _ms(found: dict[Kind, tuple[Selection, float]]) -> str:
 
 def _gap(found: dict[Kind, tuple[Selection, float]]) -> str:
     return f"{max((each.bound - each.value) / each.bound for each, _ in found.values()):.1e}"
-
-
-def _row(name: str, value: float, unit: str, bar: str, ok: bool | None, note: str) -> dict[str, Any]:
-    return {"name": name, "value": value, "unit": unit, "baseline": None, "ratio": None, "bar": bar, "ok": ok,
-            "note": note}  # fmt: skip

@@ -18,6 +18,7 @@ from stretto_core.ledger import DataSpec
 from stretto_core.profiling.facts import ProfilingRules, StragglerDetected
 
 from tests.bench.claims import Claim, at_least, at_most
+from tests.bench.rows import Row, row, row_at_most
 
 TESTS = Path(__file__).parents[2] / "libs" / "core" / "tests"
 NOISES = (0.1, 0.2, 0.3, 0.4)
@@ -34,7 +35,7 @@ CLAIMS = (
 )  # fmt: skip
 
 
-def run() -> list[dict[str, Any]]:
+def run() -> list[Row]:
     """Rows of detection by noise, then of a job's time."""
     if str(TESTS) not in sys.path:
         sys.path.insert(0, str(TESTS))
@@ -43,7 +44,7 @@ def run() -> list[dict[str, Any]]:
     return rows + _trained(tests)
 
 
-def _told(tests: Any, noise: float) -> list[dict[str, Any]]:
+def _told(tests: Any, noise: float) -> list[Row]:
     delays, missed, false = list[int](), 0, 0
     for seed in range(SEEDS):
         quiet = tests.told(tests.noisy(QUIET_WINDOWS, WORKERS, noise, seed))
@@ -59,36 +60,25 @@ def _told(tests: Any, noise: float) -> list[dict[str, Any]]:
     worst = f"{np.quantile(delays, 0.95) * window_s:.0f} s in 95 % of cases; {missed} of {len(delays) + missed} missed"
     bar = 60.0 if noise <= 0.3 else None
     return [
-        row(
+        row_at_most(
             f"slow worker told after, at {noise:.0%} noise".replace("%", " %"),
             float(np.mean(delays)) * window_s,
             "s",
             bar,
             worst,
         ),
-        row(f"told slow for {noise:.0%} noise".replace("%", " %"), share, "in 1,000 windows", 1.0 if bar else None, ""),
+        row_at_most(
+            f"told slow for {noise:.0%} noise".replace("%", " %"), share, "in 1,000 windows", 1.0 if bar else None, ""
+        ),
     ]
 
 
-def _trained(tests: Any) -> list[dict[str, Any]]:
+def _trained(tests: Any) -> list[Row]:
     data = DataSpec(samples=SHARDS * BATCHES * tests.BATCH, batch_size=tests.BATCH, batches_per_shard=BATCHES)
     slowdowns = [SLOW, *[1.0] * PEERS]
     (_, told), (_, never) = (tests.train(data, slowdowns, told_after) for told_after in (10.0, float("inf")))
     ideal, equal = SHARDS * BATCHES / (PEERS + 1 / SLOW), SHARDS * BATCHES / (PEERS + 1) * SLOW
-    over = {**row("time of a job with a slow worker, in steps", told, "", None, f"never told: {never:.0f}")}
-    over |= {"baseline": ideal, "ratio": told / ideal, "bar": "ratio <= 1.02", "ok": told <= 1.02 * ideal}
-    less = row(SHORTER, 100 * (1 - told / equal), "%", None, f"never told: {1 - never / equal:.1%}")
+    over = row("time of a job with a slow worker, in steps", told, "", "ratio <= 1.02", told <= 1.02 * ideal,
+               f"never told: {never:.0f}", ideal)  # fmt: skip
+    less = row_at_most(SHORTER, 100 * (1 - told / equal), "%", None, f"never told: {1 - never / equal:.1%}")
     return [over, less]
-
-
-def row(name: str, value: float, unit: str, bar: float | None, note: str) -> dict[str, Any]:
-    return {
-        "name": name,
-        "value": value,
-        "unit": unit,
-        "baseline": None,
-        "ratio": None,
-        "bar": f"<= {bar:g}" if bar is not None else "",
-        "ok": value <= bar if bar is not None else None,
-        "note": note,
-    }

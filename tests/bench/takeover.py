@@ -17,7 +17,7 @@ import time
 import urllib.request
 from collections import defaultdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from stretto_runtime import Client, EmbeddedServer
 from stretto_runtime.bus import EVENTS
@@ -27,6 +27,7 @@ from stretto_wire import events
 from stretto_wire.registry import PARTITIONS, partition_of
 
 from tests.bench.bus import fresh_bus
+from tests.bench.rows import Row, row_at_most
 
 REPLICA = Path(__file__).parents[2] / "libs" / "runtime" / "tests" / "runtime_counting.py"
 REPLICAS, ROUNDS = 3, 4
@@ -52,25 +53,17 @@ class Replica(NamedTuple):
             return []
 
 
-def run() -> list[dict[str, Any]]:
+def run() -> list[Row]:
     """One row for each way to end."""
     took_s = asyncio.run(_measure())
     return [_row(how, took_s[how]) for how in BARS_S]
 
 
-def _row(how: signal.Signals, took_s: list[float]) -> dict[str, Any]:
+def _row(how: signal.Signals, took_s: list[float]) -> Row:
     worst, bar = max(took_s), BARS_S[how]
     note = f"worst of {len(took_s)} partitions in {ROUNDS} rounds; median {statistics.median(took_s):.2f} s; "
-    return {
-        "name": f"take-over after {how.name}, first output of the heir",
-        "value": worst,
-        "unit": "s",
-        "baseline": None,
-        "ratio": None,
-        "bar": f"<= {bar} s",
-        "ok": worst <= bar,
-        "note": f"{note}load {os.getloadavg()[0]:.1f}",
-    }
+    name = f"take-over after {how.name}, first output of the heir"
+    return row_at_most(name, worst, "s", bar, f"{note}load {os.getloadavg()[0]:.1f}")
 
 
 async def _measure() -> dict[signal.Signals, list[float]]:

@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.bench.rows import Row, row_at_most
+
 HARNESS = Path(__file__).parents[2] / "libs/trainer/tests/trainer_harness.py"
 JOINS = 3
 
@@ -23,7 +25,7 @@ def harness() -> Any:
     return module
 
 
-def measure_joining() -> dict[str, Any]:
+def measure_joining() -> Row:
     """From a worker's process start to its first finished step, less its own import of TensorFlow.
 
     A shard is one batch, so that the report of the first shard tells the end of the first step.
@@ -67,9 +69,8 @@ def measure_joining() -> dict[str, Any]:
     beyond = [total - imported for total, imported in measured]
     value = statistics.median(beyond)
     baseline = statistics.median(imported for _, imported in measured)
-    return {
-        "name": "a worker joins", "value": value, "unit": "s", "baseline": baseline, "ratio": value / baseline,
-        "bar": "<= 1.5 s", "ok": value <= 1.5,
-        "note": "from its process start to its first finished step, less the baseline: its own import of TensorFlow; "
-        f"median of {[round(seconds, 2) for seconds in beyond]}",
-    }  # fmt: skip
+    note = (
+        "from its process start to its first finished step, less the baseline: its own import of TensorFlow; "
+        f"median of {[round(seconds, 2) for seconds in beyond]}"
+    )
+    return row_at_most("a worker joins", value, "s", 1.5, note, baseline)

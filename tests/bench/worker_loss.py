@@ -24,6 +24,7 @@ from typing import Any
 import stretto_wire as wire
 from stretto_runtime import Client, EmbeddedServer, provision
 
+from tests.bench.rows import Row, row
 from tests.integration.pods import end_pods
 
 JOB = "worker-loss"
@@ -55,7 +56,6 @@ class Scene:
             self.told.append((time.monotonic(), event.message))
 
     async def start(self) -> None:
-        assert self.server.passwords is not None
         pods = self.server.url.replace("nats://", f"nats://operator:{self.server.passwords['operator']}@")
         told = {
             "NATS_URL": self.server.url,
@@ -65,7 +65,7 @@ class Scene:
         }
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("STRETTO_")}
         for service in ("dispatcher", "actuator"):
-            settings = told | {"NATS_PASSWORD": self.server.passwords[service]}
+            settings = told | {"NATS_CREDENTIALS": str(self.server.login(service).credentials)}
             environment = inherited | {f"STRETTO_{name}": str(value) for name, value in settings.items()}
             command = (sys.executable, "-m", f"stretto_{service}")
             self.children[service] = await asyncio.create_subprocess_exec(
@@ -149,8 +149,7 @@ def plan_decided() -> wire.PlanDecided:
 async def scene(folder: Path) -> AsyncIterator[Scene]:
     server = EmbeddedServer(folder / "nats")
     await server.start()
-    assert server.passwords is not None
-    client = await Client.connect(server.url, "operator", server.passwords["operator"])
+    client = await Client.connect(server.url, server.login())
     try:
         await provision(client.bus)
         made = Scene(folder, server, client)
@@ -164,7 +163,7 @@ async def scene(folder: Path) -> AsyncIterator[Scene]:
         server.kill()
 
 
-async def measure() -> list[dict[str, Any]]:
+async def measure() -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="stretto-bench-") as folder:
         async with scene(Path(folder)) as made:
             seen = [await made.lose() for _ in range(LOSSES)]
@@ -187,13 +186,7 @@ def told(losses: list[tuple[float, float]]) -> str:
     return "free again and trained after " + ", ".join(f"{free:.2f} and {trained:.2f} s" for free, trained in losses)
 
 
-def row(name: str, value: float, unit: str, bar: str, ok: bool | None, note: str) -> dict[str, Any]:
-    return {
-        "name": name, "value": value, "unit": unit, "baseline": None, "ratio": None, "bar": bar, "ok": ok, "note": note,
-    }  # fmt: skip
-
-
-def run() -> list[dict[str, Any]]:
+def run() -> list[Row]:
     """Rows of both ways to notice it."""
     return asyncio.run(measure())
 
