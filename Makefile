@@ -4,9 +4,13 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 DISTS  := $(wildcard libs/*/pyproject.toml) $(wildcard services/*/pyproject.toml)
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(DISTS))
+SERVICES := $(patsubst services/%/pyproject.toml,%,$(wildcard services/*/pyproject.toml))
+VERSION  := $(shell sed -n 's/^version = "\(.*\)"/\1/p' libs/wire/pyproject.toml)
+IMAGE    := docker build -f compose/Dockerfile --build-arg VERSION=$(VERSION) \
+    --build-arg REVISION=$(shell git rev-parse --short HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo chaos test bench lint proto clean
+.PHONY: help setup demo chaos test bench lint proto images clean
 
 help:  ## show what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -44,6 +48,13 @@ lint: setup  ## ruff, pyright (strict on libs), import rules, drift of proto/
 
 proto: setup  ## generate proto/ from libs/wire
 	@$(BIN)/python -m stretto_wire.documents proto
+
+images:  ## build the image of every service, of the trainer and of the tools (needs a Docker engine)
+	@for service in $(SERVICES); do \
+	    $(IMAGE) --build-arg SERVICE=$$service --target service -t stretto/$$service:$(VERSION) . || exit 1; \
+	done
+	@$(IMAGE) --build-arg SERVICE=trainer --target trainer -t stretto/trainer:$(VERSION) .
+	@$(IMAGE) --build-arg SERVICE=cli --target tools -t stretto/tools:$(VERSION) .
 
 clean:  ## remove the environment and local state
 	rm -rf $(VENV) .stretto

@@ -1,0 +1,90 @@
+"""``docker compose`` version 2 on an engine: the machine's, or the one of Debian's package, unpacked beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.containers.bases import MIRROR, run
+from tests.containers.engine import Engine, EngineUnavailable
+
+FILE = Path(__file__).parents[2] / "compose" / "compose.yaml"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stretto-tests"
+PACKAGE = "docker-compose"
+KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+
+
+def command(engine: Engine, install: bool) -> list[str]:
+    """What begins a command line of Compose. Raises EngineUnavailable: there is none."""
+    asked = subprocess.run(["docker", "compose", "version"], env=engine.environment, capture_output=True, check=False)
+    if asked.returncode == 0:
+        return ["docker", "compose"]
+    found = next(CACHE.glob(f"**/cli-plugins/{PACKAGE}"), None)
+    if found is None and install:
+        found = unpack(engine)
+    if found is None:
+        raise EngineUnavailable("no docker compose here; install its plugin")
+    return [str(found)]
+
+
+def unpack(engine: Engine) -> Path:
+    """Debian's package of its coming release, without installing it: bookworm's is version 1."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="stretto-compose-") as name:
+        folder = Path(name)
+        (folder / "sources").write_text(f"deb [signed-by={KEYRING}] {MIRROR} sid main\n")
+        (folder / "lists" / "partial").mkdir(parents=True)
+        options = {
+            "Dir::Etc::SourceList": folder / "sources",
+            "Dir::Etc::SourceParts": "/dev/null",
+            "Dir::State::Lists": folder / "lists",
+            "Dir::Cache": folder,
+            "APT::Sandbox::User": "root",
+        }
+        apt = ["apt-get", "-qq", *(f"-o{option}={value}" for option, value in options.items())]
+        run(engine, *apt, "update")
+        run(engine, *apt, "download", PACKAGE, folder=folder)
+        [package] = folder.glob(f"{PACKAGE}_*.deb")
+        run(engine, "dpkg", "-x", str(package), str(CACHE))
+    return next(CACHE.glob(f"**/cli-plugins/{PACKAGE}"))
+
+
+class Project:
+    """One installation by the compose file, under a name of its own."""
+
+    def __init__(self, engine: Engine, name: str, settings: Mapping[str, str], install: bool = False) -> None:
+        self.engine = engine
+        self.name = name
+        self._command = [*command(engine, install), "--file", str(FILE), "--project-name", name]
+        self._environment = {**engine.environment, **settings}
+
+    def __call__(self, *arguments: str, limit_s: float = 120.0) -> str:
+        """What a command of Compose prints. Raises EngineUnavailable with the end of what it says."""
+        done = subprocess.run(
+            [*self._command, *arguments],
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=limit_s,
+        )
+        if done.returncode != 0:
+            raise EngineUnavailable(f"compose {' '.join(arguments)}: {(done.stdout + done.stderr)[-3000:]}")
+        return done.stdout
+
+    def containers(self) -> list[dict[str, Any]]:
+        """Of its services, those that have ended included."""
+        lines = self("ps", "--all", "--format", "json").splitlines()
+        return [json.loads(line) for line in lines if line.strip()]
+
+    def up(self, *arguments: str, limit_s: float = 120.0) -> None:
+        self("up", "--detach", "--wait", *arguments, limit_s=limit_s)
+
+    def down(self) -> None:
+        """With its volumes."""
+        self("--profile", "*", "down", "--volumes", "--remove-orphans", "--timeout", "15")

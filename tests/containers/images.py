@@ -1,0 +1,48 @@
+"""The images of Stretto on an engine: made by the target that users make them with, run as compose runs them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from tests.containers.bases import STAND_INS, docker, has
+from tests.containers.engine import Engine, EngineUnavailable
+
+ROOT = Path(__file__).parents[2]
+VERSION = tomllib.loads((ROOT / "libs" / "wire" / "pyproject.toml").read_text())["project"]["version"]
+SERVICES = tuple(sorted(path.parent.name for path in ROOT.glob("services/*/pyproject.toml")))
+IMAGES = (*SERVICES, "trainer", "tools")
+HARDENED = (
+    *("--read-only", "--tmpfs=/tmp", "--tmpfs=/var/lib/stretto:uid=10001,gid=10001,mode=700"),
+    *("--cap-drop=ALL", "--security-opt=no-new-privileges"),
+)
+
+
+def name_of(image: str) -> str:
+    return f"stretto/{image}:{VERSION}"
+
+
+def build(engine: Engine) -> None:
+    """Every image, from the checkout as it is. Raises EngineUnavailable with the last words of what fails."""
+    environment = {name: value for name, value in engine.environment.items() if name not in ("MAKEFLAGS", "MFLAGS")}
+    done = subprocess.run(["make", "images"], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise EngineUnavailable(f"make images fails: {(done.stdout + done.stderr)[-3000:]}")
+
+
+def missing(engine: Engine) -> list[str]:
+    return [name for name in map(name_of, IMAGES) if not has(engine, name)]
+
+
+def described(engine: Engine, kind: str, name: str) -> dict[str, Any]:
+    """What the engine says of an ``image`` or a ``container``."""
+    found: list[dict[str, Any]] = json.loads(docker(engine, kind, "inspect", name))
+    return found[0]
+
+
+def added_bytes(engine: Engine, image: str) -> int:
+    """What an image takes above its base."""
+    return described(engine, "image", name_of(image))["Size"] - described(engine, "image", STAND_INS["python"])["Size"]

@@ -1,0 +1,28 @@
+"""What tests of containers begin with: an engine that has every image, or the reason why there is none."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+
+import pytest
+
+from tests.containers import bases, images
+from tests.containers.engine import INSTALL, Engine, EngineUnavailable
+
+
+@cache
+def engine() -> Engine:
+    """The machine's, with the images of this checkout. Skips the test where it cannot be had."""
+    found = Engine()
+    allowed = os.environ.get(INSTALL) == "1"
+    try:
+        found.up(install=allowed)
+        if allowed:
+            bases.make(found)
+            images.build(found)
+    except EngineUnavailable as error:
+        pytest.skip(str(error))
+    if lacking := images.missing(found):
+        pytest.skip(f"the engine has no {lacking[0]}: run `make images`, or set {INSTALL}=1 to let the tests make them")
+    return found
