@@ -38,6 +38,10 @@ class BackendError(Exception):
     """A backend could not do what it was asked; says what, with which value, and what to do."""
 
 
+class NotInPlace(BackendError):
+    """A running pod cannot get other limits where it is: another one in its place could."""
+
+
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """A pod that is to run and does not: why, and in the place's own words."""
@@ -138,7 +142,8 @@ class Backend(Protocol):
         ...
 
     async def resize(self, job: str, pod: str, cpu_cores: float, memory_bytes: int) -> tuple[float, int]:
-        """Change the limits of a running pod; returns those now in force (memory in use is never taken away)."""
+        """Change the limits of a running pod; returns those now in force (memory in use is never taken away). Raises
+        NotInPlace."""
         ...
 
     async def logs(self, job: str, pod: str, lines: int) -> str:

@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
-import sys
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, SecretStr
 from stretto_runtime import Settings
+from stretto_wire.kubernetes import KubernetesSpec
 
 
 class ActuatorSettings(Settings):
     """Where pods run and how patient the actuator is with them."""
 
+    installation: str = Field(
+        "stretto",
+        pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$",
+        description="name of this one among those that share a container engine or a cluster",
+    )
     backend: Literal["local", "docker", "kubernetes"] = Field("local", description="where pods run")
-    pod_nats_url: SecretStr | None = Field(None, description="with the pods' credentials; none: nats_url")
-    pod_python: str = Field(sys.executable, description="interpreter that pods run with")
+    installation: str = Field(
+        "stretto", pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", description="whose pods these are, where several are"
+    )
+    pod_image: str = Field("", description="what pods run where a place has images and the job names none")
+    pod_nats_url: SecretStr | None = Field(None, description="the bus as pods reach it; none: nats_url")
+    signing_key_file: Path | None = Field(
+        None, description="seed that vouches for pods (`python -m stretto_runtime keys` makes it); none: pods have no "
+        "credentials",
+    )
+    credentials_s: float = Field(3600.0, ge=2, le=86400, description="life of a pod's credentials; it renews them")
+    pod_python: str = Field(
+        "", description="interpreter that pods run with; empty: the actuator's own, in containers: python"
+    )
+    pod_image: str = Field("", description="of pods in containers whose job names none")
     pod_environment: str = Field(
         "",
         description="names of further variables that pods inherit, separated by commas; * stands for anything (AWS_*)",
@@ -26,7 +44,20 @@ class ActuatorSettings(Settings):
     )
     stop_grace_s: float = Field(15.0, ge=0, le=3600, description="between asking a pod to leave and ending it")
     start_timeout_s: float = Field(180.0, gt=0, description="a pod that is not ready by then is replaced")
+    room_timeout_s: float = Field(
+        300.0, gt=0, description="a pod that finds no room, or no quota, is given up after that and tried again later"
+    )
+    image_timeout_s: float = Field(600.0, gt=0, description="a job whose image cannot be had by then fails")
     evaluate_timeout_s: float = Field(600.0, gt=0, description="the job finishes without an evaluation after that")
     final_checkpoint_timeout_s: float = Field(180.0, gt=0, description="the pods wait so long for the last checkpoint")
     sweep_s: float = Field(30.0, gt=0.05, description="between looks for pods of jobs that nobody knows")
+    kubernetes: KubernetesSpec = Field(
+        KubernetesSpec(), description='of all pods, as in a job; a job\'s own goes before: {"node_selector": {...}}'
+    )
+    kubernetes_service_accounts: str = Field("", description="that a job may choose, separated by commas")
+    kubernetes_namespace: str = Field("", description="of the pods; none: the actuator's own")
+    kubernetes_config: Path | None = Field(None, description="a kubeconfig; none: the service account of this pod")
+    kubernetes_owner: str = Field("", description="a ConfigMap; with it, pods are deleted; none: they outlive us")
+    kubernetes_checkpoints_claim: str = Field("", description="claim of a volume that pods share; none: only a store")
+    kubernetes_node_lost_s: int = Field(30, ge=0, le=3600, description="pods of a node that is silent for longer go")
     poll_s: float = Field(1.0, gt=0.01, le=60, description="between looks at pods when nothing is going on")

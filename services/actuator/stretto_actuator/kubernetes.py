@@ -1,0 +1,337 @@
+"""Pods as Kubernetes pods of one namespace.
+
+What the cluster knows of them is followed by list and watch; every other memory is of this process alone and only
+spares questions: a restarted actuator finds its pods by their labels. A pod has a Secret with its files, which goes
+with it. Nothing here decides: what a pod is told stands in ``kubernetes_manifest.py``, what it says in
+``kubernetes_status.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import Awaitable, Callable, Generator
+from dataclasses import dataclass
+
+import structlog
+from stretto_kube import PODS, SECRETS, STRATEGIC, Api, Change, Kind, KubeFault, Object, Reflector
+from stretto_runtime.ending import end
+
+from . import kubernetes_status as told
+from .backend import BackendError, NotInPlace, Places, PodSpec, PodStatus, Waiting
+from .following import Following
+from .kubernetes_manifest import (
+    INSTALLATION,
+    JOB,
+    PLACES,
+    POD,
+    Installation,
+    manifest,
+    owned_by,
+    resized,
+    sayable,
+    secret,
+    with_owner,
+)
+from .settings import ActuatorSettings
+
+CONFIG_MAPS = Kind("", "v1", "configmaps", "ConfigMap")
+MANAGER = "stretto-actuator"
+PLACE_AGAIN_S = 2.0
+KILL_GRACE_S = 1
+"""0 would delete the object before its node has ended the processes"""
+RESIZE_S = 2.0
+DEFERRED_S = 60.0
+
+log = structlog.get_logger("stretto.actuator")
+
+
+def backend_of(settings: ActuatorSettings) -> KubernetesBackend:
+    """By the settings ``STRETTO_ACTUATOR_KUBERNETES…``."""
+    allowed = (name.strip() for name in settings.kubernetes_service_accounts.split(","))
+    installation = Installation(
+        name=settings.installation,
+        image=settings.pod_image,
+        defaults=settings.kubernetes,
+        service_accounts=frozenset(name for name in allowed if name),
+        checkpoints_claim=settings.kubernetes_checkpoints_claim,
+        grace_s=settings.stop_grace_s,
+        node_lost_s=settings.kubernetes_node_lost_s,
+    )
+
+    async def connect() -> Api:
+        return await Api.connect(MANAGER, settings.kubernetes_namespace, settings.kubernetes_config)
+
+    return KubernetesBackend(installation, connect, settings.kubernetes_owner)
+
+
+@dataclass(frozen=True, slots=True)
+class Unplaced:
+    """A pod that the API server would not take yet: there is no object of it."""
+
+    spec: PodSpec
+    since_s: float
+    tried_s: float
+    why: Waiting
+
+
+class KubernetesBackend:
+    """See the module. ``owner``: a ConfigMap that takes the pods along when it is deleted."""
+
+    def __init__(
+        self,
+        installation: Installation,
+        connect: Callable[[], Awaitable[Api]],
+        owner: str = "",
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._installation = installation
+        self._connect = connect
+        self._owner = owner
+        self._clock = clock
+        self._api: Api | None = None
+        self._pods: Reflector | None = None
+        self._following = Following()
+        self._watching: asyncio.Task[None] | None = None
+        self._adopted: set[str] = set()
+        self._unplaced: dict[str, Unplaced] = {}
+        self._asked: set[str] = set()
+        """pods whose end we wanted"""
+        self._gone: dict[str, PodStatus] = {}
+        """pods whose objects are gone, as they were last seen"""
+        self._forgotten: set[str] = set()
+        self._resizable = True
+
+    # the protocol ----------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        if self._watching is not None:
+            return
+        with _refusals("Kubernetes cannot be reached"):
+            api = await self._connect()
+            try:
+                pods = Reflector(api, PODS, f"{self._installation.selector},{JOB},{POD}", self._changed)
+                await pods.list()
+                if self._owner:
+                    self._installation = await self._owned(api)
+            except BaseException:
+                await api.close()
+                raise
+        self._api, self._pods = api, pods
+        self._adopted = {pod["metadata"]["uid"] for pod in pods.store.objects.values()}
+        self._watching = asyncio.create_task(pods.run(), name="watch pods")
+
+    async def close(self) -> None:
+        if self._watching is not None:
+            await end(self._watching)
+            self._watching = None
+        if self._api is not None:
+            await self._api.close()
+
+    def places(self, job: str, pod: str) -> Places:
+        return PLACES
+
+    def follow(self, job: str, changed: Callable[[], None]) -> Callable[[], None]:
+        return self._following.add(job, changed)
+
+    async def list(self, job: str | None = None) -> list[PodStatus]:
+        for name, waiting in [*self._unplaced.items()]:
+            if job == waiting.spec.job and self._clock() - waiting.tried_s >= PLACE_AGAIN_S:
+                with contextlib.suppress(BackendError):  # it was taken as right before: the next launch will tell
+                    await self._place(name, waiting.spec)
+        found = [self._status(pod) for name, pod in self._objects().items() if name not in self._forgotten]
+        found += self._gone.values()
+        found += [_pending(waiting) for waiting in self._unplaced.values()]
+        return [pod for pod in found if job in (None, pod.job)]
+
+    async def launch(self, spec: PodSpec) -> None:
+        name = self._name(spec.job, spec.pod)
+        if not any(name in known for known in (self._objects(), self._gone, self._forgotten)):
+            await self._place(name, spec)
+
+    async def stop(self, job: str, pod: str, grace_s: float) -> None:
+        await self._delete(self._name(job, pod), max(math.ceil(grace_s), KILL_GRACE_S))
+
+    async def kill(self, job: str, pod: str) -> None:
+        await self._delete(self._name(job, pod), KILL_GRACE_S)
+
+    async def resize(self, job: str, pod: str, cpu_cores: float, memory_bytes: int) -> tuple[float, int]:
+        name = self._name(job, pod)
+        found = self._objects().get(name)
+        if found is None:
+            raise BackendError(f"{job}/{pod} is not here; it cannot be resized")
+        asked = sayable(cpu_cores, memory_bytes)
+        if told.wanted(found) != asked:
+            await self._resize(name, resized(cpu_cores, memory_bytes))
+
+        def settled(pod: Object) -> bool:
+            return told.in_force(pod) == asked or told.waits_to_grow(pod)[0] != ""
+
+        found = await self._until(job, name, settled)
+        state, since_s = told.waits_to_grow(found)
+        if state == "infeasible" or (state == "deferred" and self._clock() - since_s > DEFERRED_S):
+            raise NotInPlace(f"{job}/{pod} finds no room to grow on its node: {state}")
+        in_force = told.in_force(found)
+        return (cpu_cores, memory_bytes) if in_force == asked else in_force
+
+    async def logs(self, job: str, pod: str, lines: int) -> str:
+        with _refusals(f"the log of {job}/{pod} cannot be read"):
+            return await self._reached().logs(self._name(job, pod), lines)
+
+    async def forget(self, job: str, pod: str) -> None:
+        name = self._name(job, pod)
+        found = self._objects().get(name)
+        status = self._status(found) if found is not None else self._gone.get(name)
+        if status is None or status.state != "exited":
+            return
+        with _refusals(f"{job}/{pod} cannot be cleared"):
+            # no kubelet will tell the end of a pod on a lost node
+            await self._reached().delete(PODS, name, 0 if status.reason == "node-lost" else None)
+            await self._reached().delete(SECRETS, name)
+        self._forgotten.add(name)
+        self._gone.pop(name, None)
+        self._asked.discard(name)
+
+    # starting --------------------------------------------------------------------------------------------------
+
+    async def _place(self, name: str, spec: PodSpec) -> None:
+        pod = manifest(spec, self._installation)
+        api, now_s = self._reached(), self._clock()
+        try:
+            await api.apply(SECRETS, secret(spec, self._installation), force=True)
+            made = await self._apply_once(name, pod)
+        except KubeFault as fault:
+            why = told.unplaced(fault)
+            if why is None:
+                raise BackendError(f"{spec.job}/{spec.pod} is refused by Kubernetes: {fault}") from fault
+            before = self._unplaced.get(name)
+            if before is None or before.why.reason != why.reason:
+                log.warning("no pod yet", job=spec.job, pod=spec.pod, reason=why.reason, detail=why.detail)
+            since_s = before.since_s if before is not None else now_s
+            self._unplaced[name] = Unplaced(spec, since_s, now_s, why)
+            return
+        self._unplaced.pop(name, None)
+        self._watched().written(made)
+        with contextlib.suppress(KubeFault):  # forgetting the pod removes it, too
+            await api.patch(SECRETS, name, {"metadata": {"ownerReferences": owned_by(made)}})
+
+    async def _apply_once(self, name: str, pod: Object) -> Object:
+        """The pod of this name, which another replica may have made already: a pod is never changed."""
+        try:
+            return await self._reached().apply(PODS, pod)
+        except KubeFault as fault:
+            if fault.status not in (409, 422):
+                raise
+            there = await self._reached().get(PODS, name)
+            if there is None or there["metadata"]["labels"].get(INSTALLATION) != self._installation.name:
+                raise
+            return there
+
+    async def _owned(self, api: Api) -> Installation:
+        owner = await api.get(CONFIG_MAPS, self._owner)
+        if owner is None:
+            raise BackendError(
+                f"STRETTO_ACTUATOR_KUBERNETES_OWNER={self._owner}: no such ConfigMap in namespace {api.namespace}; "
+                "name one that is deleted with the installation, or leave the variable out"
+            )
+        return with_owner(self._installation, CONFIG_MAPS.api_version, CONFIG_MAPS.name, owner)
+
+    # changing --------------------------------------------------------------------------------------------------
+
+    async def _delete(self, name: str, grace_s: int) -> None:
+        """Repeatable: the API server counts down the shortest grace that it was told."""
+        self._unplaced.pop(name, None)
+        found = self._objects().get(name)
+        if found is None or self._status(found).state == "exited":
+            return
+        told_s = found["metadata"].get("deletionGracePeriodSeconds")
+        if told_s is not None and told_s <= grace_s:
+            return
+        self._asked.add(name)
+        with _refusals(f"{name} cannot be stopped"):
+            await self._reached().delete(PODS, name, grace_s)
+
+    async def _resize(self, name: str, patch: Object) -> None:
+        if not self._resizable:
+            raise NotInPlace(f"{name}: this cluster cannot resize a running pod")
+        try:
+            found = await self._reached().patch(PODS, name, patch, STRATEGIC, "resize")
+        except KubeFault as fault:
+            if fault.status in (404, 405) and name in self._objects():
+                self._resizable = False
+                raise NotInPlace(f"{name}: this cluster cannot resize a running pod") from fault
+            if not fault.passing and fault.status != 409:  # more than a node or the namespace has, or less than allowed
+                raise NotInPlace(f"{name} cannot be resized where it is: {fault}") from fault
+            raise BackendError(f"{name} cannot be resized: {fault}") from fault
+        self._watched().written(found)
+
+    async def _until(self, job: str, name: str, enough: Callable[[Object], bool]) -> Object:
+        """The pod as it is after a resize; not waited for long: the next look will tell."""
+        heard = asyncio.Event()
+        leave = self._following.add(job, heard.set)
+        try:
+            async with asyncio.timeout(RESIZE_S):
+                while (pod := self._objects().get(name)) is not None and not enough(pod):
+                    heard.clear()
+                    await heard.wait()
+        except TimeoutError:
+            pod = self._objects().get(name)
+        finally:
+            leave()
+        if pod is None:
+            raise BackendError(f"{name} is gone; it cannot be resized")
+        return pod
+
+    # what is there ---------------------------------------------------------------------------------------------
+
+    def _changed(self, change: Change) -> None:
+        meta = change.object["metadata"]
+        name = meta["name"]
+        if change.gone:
+            if name not in self._forgotten:
+                adopted = meta["uid"] in self._adopted
+                self._gone[name] = told.vanished(change.object, name in self._asked, adopted)
+            self._adopted.discard(meta["uid"])
+        self._following.tell(meta["labels"][JOB])
+
+    def _status(self, pod: Object) -> PodStatus:
+        return told.status_of(pod, pod["metadata"]["uid"] in self._adopted)
+
+    def _objects(self) -> dict[str, Object]:
+        return self._watched().store.objects
+
+    def _name(self, job: str, pod: str) -> str:
+        return self._installation.name_of(job, pod)
+
+    def _reached(self) -> Api:
+        if self._api is None:
+            raise BackendError("Kubernetes was not reached yet: open comes first")
+        return self._api
+
+    def _watched(self) -> Reflector:
+        if self._pods is None:
+            raise BackendError("Kubernetes was not reached yet: open comes first")
+        return self._pods
+
+
+@contextlib.contextmanager
+def _refusals(what: str) -> Generator[None]:
+    try:
+        yield
+    except KubeFault as fault:
+        raise BackendError(f"{what}: {fault}") from fault
+
+
+def _pending(waiting: Unplaced) -> PodStatus:
+    spec = waiting.spec
+    return PodStatus(
+        job=spec.job,
+        pod=spec.pod,
+        state="pending",
+        cpu_cores=spec.cpu_cores,
+        memory_bytes=spec.memory_bytes,
+        waiting=waiting.why,
+        launched_at_s=waiting.since_s,
+    )

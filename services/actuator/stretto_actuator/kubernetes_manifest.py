@@ -1,0 +1,247 @@
+"""A pod of a job as Kubernetes is told of it: pure functions of what is to run and of what the installation has."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+from dataclasses import dataclass, field, replace
+
+from stretto_kube import Object
+from stretto_wire.kubernetes import KubernetesSpec, Toleration
+
+from .backend import BackendError, Places, PodSpec
+from .pods import SPEC_FILE
+
+USER = 10001
+CONTAINER = "pod"
+PLACES = Places(files="/run/stretto", scratch="/var/lib/stretto/pod", state="")
+CHECKPOINTS = "/var/lib/stretto/checkpoints"
+"""where the checkpoints service has its own store, too: the URLs that it hands out begin with it"""
+
+MANAGED_BY = "app.kubernetes.io/managed-by"
+PART_OF = "app.kubernetes.io/part-of"
+INSTALLATION, JOB, POD, ROLE = "stretto.dev/installation", "stretto.dev/job", "stretto.dev/pod", "stretto.dev/role"
+QUEUE = "kueue.x-k8s.io/queue-name"
+LOST_NODE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """What all pods of an installation have in common. ``defaults``: what a job's own wishes are put over.
+
+    ``service_accounts``: those that a job may choose. ``owner``: an object whose deletion takes the pods along.
+    """
+
+    name: str
+    image: str
+    defaults: KubernetesSpec = field(default_factory=KubernetesSpec)
+    service_accounts: frozenset[str] = frozenset()
+    checkpoints_claim: str = ""
+    grace_s: float = 30.0
+    node_lost_s: int = 30
+    owner: Object | None = None
+
+    @property
+    def selector(self) -> str:
+        """Of this installation's pods."""
+        return f"{MANAGED_BY}=stretto,{INSTALLATION}={self.name}"
+
+    def name_of(self, job: str, pod: str) -> str:
+        """A pod's name, of no other installation's in the same namespace."""
+        return f"{job}-{pod}-{hashlib.sha256(self.name.encode()).hexdigest()[:6]}"
+
+
+def wishes(spec: PodSpec, installation: Installation) -> KubernetesSpec:
+    """What the job's specification says of Kubernetes, over what the installation says.
+
+    Raises BackendError: a service account that jobs may not choose.
+    """
+    said = json.loads(spec.files[SPEC_FILE]).get("kubernetes") if SPEC_FILE in spec.files else None
+    defaults = installation.defaults
+    if said is None:
+        return defaults
+    own = KubernetesSpec.model_validate_json(json.dumps(said))
+    if own.service_account not in (None, defaults.service_account, *installation.service_accounts):
+        allowed = ", ".join(sorted(installation.service_accounts)) or "none"
+        raise BackendError(
+            f"kubernetes.service_account={own.service_account} is not one that jobs may choose here: take one of "
+            f"{allowed}, or have it added to STRETTO_ACTUATOR_KUBERNETES_SERVICE_ACCOUNTS"
+        )
+    return KubernetesSpec(
+        node_selector={**defaults.node_selector, **own.node_selector},
+        tolerations=(*defaults.tolerations, *own.tolerations),
+        priority_class=own.priority_class or defaults.priority_class,
+        image_pull_secrets=tuple(dict.fromkeys((*defaults.image_pull_secrets, *own.image_pull_secrets))),
+        service_account=own.service_account or defaults.service_account,
+        queue=own.queue or defaults.queue,
+    )
+
+
+def labels(spec: PodSpec, installation: Installation) -> dict[str, str]:
+    """By which pods and their Secrets are found."""
+    return {
+        MANAGED_BY: "stretto",
+        PART_OF: "stretto",
+        INSTALLATION: installation.name,
+        JOB: spec.job,
+        POD: spec.pod,
+        ROLE: spec.pod.partition("-")[0],
+    }
+
+
+def secret(spec: PodSpec, installation: Installation) -> Object:
+    """The pod's files."""
+    return {
+        "metadata": _metadata(spec, installation),
+        "type": "Opaque",
+        "data": {name: base64.b64encode(content).decode() for name, content in spec.files.items()},
+    }
+
+
+def manifest(spec: PodSpec, installation: Installation) -> Object:
+    """The pod. Raises BackendError: it asks for what this installation does not give."""
+    job = wishes(spec, installation)
+    metadata = _metadata(spec, installation)
+    if job.queue:
+        metadata["labels"] = {**metadata["labels"], QUEUE: job.queue}
+    pod: Object = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": math.ceil(installation.grace_s),
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [_container(spec, installation)],
+        "volumes": _volumes(metadata["name"], installation),
+        "tolerations": _tolerations(job.tolerations, installation.node_lost_s),
+    }
+    if job.node_selector:
+        pod["nodeSelector"] = dict(job.node_selector)
+    if job.priority_class:
+        pod["priorityClassName"] = job.priority_class
+    if job.service_account:
+        pod["serviceAccountName"] = job.service_account
+    if job.image_pull_secrets:
+        pod["imagePullSecrets"] = [{"name": name} for name in job.image_pull_secrets]
+    if spec.near:
+        pod["affinity"] = _near(spec)
+    return {"metadata": metadata, "spec": pod}
+
+
+def sayable(cpu_cores: float, memory_bytes: int) -> tuple[float, int]:
+    """The closest limits that Kubernetes can be told: thousandths of a core."""
+    return max(round(cpu_cores * 1000), 1) / 1000, memory_bytes
+
+
+def resources(cpu_cores: float, memory_bytes: int) -> Object:
+    """Requests are the limits: a pod gets what the plan counts on, and nobody else's."""
+    cores, size = sayable(cpu_cores, memory_bytes)
+    amounts = {"cpu": f"{cores * 1000:.0f}m", "memory": str(size)}
+    return {"requests": amounts, "limits": dict(amounts)}
+
+
+def resized(cpu_cores: float, memory_bytes: int) -> Object:
+    """What is said to ``pods/resize``."""
+    return {"spec": {"containers": [{"name": CONTAINER, "resources": resources(cpu_cores, memory_bytes)}]}}
+
+
+def owned_by(pod: Object) -> list[Object]:
+    """What makes the garbage collector remove an object with ``pod``."""
+    return [{"apiVersion": "v1", "kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}]
+
+
+def with_owner(installation: Installation, api_version: str, kind: str, owner: Object) -> Installation:
+    """The installation, whose pods go when ``owner`` does."""
+    name, uid = owner["metadata"]["name"], owner["metadata"]["uid"]
+    return replace(installation, owner={"apiVersion": api_version, "kind": kind, "name": name, "uid": uid})
+
+
+def _metadata(spec: PodSpec, installation: Installation) -> Object:
+    metadata: Object = {"name": installation.name_of(spec.job, spec.pod), "labels": labels(spec, installation)}
+    if installation.owner is not None:
+        metadata["ownerReferences"] = [installation.owner]
+    return metadata
+
+
+def _container(spec: PodSpec, installation: Installation) -> Object:
+    image = spec.image or installation.image
+    if not image:
+        raise BackendError("image: the job names none, and the installation has none; set STRETTO_ACTUATOR_POD_IMAGE")
+    mounts: list[Object] = [
+        {"name": "files", "mountPath": PLACES.files, "readOnly": True},
+        {"name": "scratch", "mountPath": PLACES.scratch},
+        {"name": "tmp", "mountPath": "/tmp"},
+    ]
+    if installation.checkpoints_claim:
+        mounts.append({"name": "checkpoints", "mountPath": CHECKPOINTS})
+    return {
+        "name": CONTAINER,
+        "image": image,
+        "command": [*spec.command],
+        "env": [
+            # others reach a pod by its address: this is the only variable that the place itself has to fill in
+            {"name": "STRETTO_POD_HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+            *({"name": name, "value": value} for name, value in sorted(spec.environment.items())),
+        ],
+        "resources": resources(spec.cpu_cores, spec.memory_bytes),
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": mounts,
+    }
+
+
+def _volumes(files: str, installation: Installation) -> list[Object]:
+    volumes: list[Object] = [
+        {"name": "files", "secret": {"secretName": files, "defaultMode": 0o440}},
+        {"name": "scratch", "emptyDir": {}},
+        {"name": "tmp", "emptyDir": {}},
+    ]
+    if installation.checkpoints_claim:
+        claim = {"claimName": installation.checkpoints_claim}
+        volumes.append({"name": "checkpoints", "persistentVolumeClaim": claim})
+    return volumes
+
+
+def _tolerations(said: tuple[Toleration, ...], node_lost_s: int) -> list[Object]:
+    """Kubernetes waits five minutes for a silent node; a job that stands still meanwhile rather has new pods."""
+    result = [_toleration(each) for each in dict.fromkeys(said)]
+    spoken_of = {each.key for each in said if each.effect in (None, "NoExecute")}
+    for key in LOST_NODE:
+        if key not in spoken_of and None not in spoken_of:
+            lost = {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": node_lost_s}
+            result.append(lost)
+    return result
+
+
+def _toleration(said: Toleration) -> Object:
+    result: Object = {"operator": said.operator}
+    if said.key is not None:
+        result["key"] = said.key
+    if said.operator == "Equal":
+        result["value"] = said.value
+    if said.effect is not None:
+        result["effect"] = said.effect
+    if said.seconds is not None:
+        result["tolerationSeconds"] = said.seconds
+    return result
+
+
+def _near(spec: PodSpec) -> Object:
+    beside = {
+        "labelSelector": {"matchLabels": {JOB: spec.job, POD: spec.near}},
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    preferred = [{"weight": 100, "podAffinityTerm": beside}]
+    return {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}

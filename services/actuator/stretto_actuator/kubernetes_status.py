@@ -1,0 +1,169 @@
+"""What a Kubernetes pod says about itself, in the terms of the backend: a pure function of the object."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Literal
+
+from stretto_kube import KubeFault, Object, parse_quantity
+
+from .backend import ExitReason, PodStatus, Waiting
+from .kubernetes_manifest import CONTAINER, JOB, POD
+
+LIMITS = ("kubelet",)
+SIGNALLED = 128
+
+_DISRUPTED: dict[str, ExitReason] = {
+    "PreemptionByScheduler": "preempted",
+    "DeletionByTaintManager": "node-lost",
+    "DeletionByPodGC": "node-lost",
+    "EvictionByEvictionAPI": "evicted",
+    "TerminationByKubelet": "evicted",
+}
+"""by the condition DisruptionTarget"""
+_REFUSED_BY_NODE = ("OutOf", "Unexpected", "NodeAffinity", "NodeName", "NodePorts", "Taint", "InvalidNodeInfo")
+_DIED: dict[str, ExitReason] = {
+    "Evicted": "evicted",
+    "Preempting": "preempted",
+    "NodeLost": "node-lost",
+    "NodeShutdown": "node-lost",
+    "Shutdown": "node-lost",
+    "Terminated": "node-lost",
+}
+"""by the pod's own reason"""
+_NO_IMAGE = (
+    "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable",
+    "ImageInspectError", "SignatureValidationFailed",
+)  # fmt: skip
+
+
+def status_of(pod: Object, adopted: bool = False) -> PodStatus:
+    """The pod as the actuator knows pods."""
+    meta, container = pod["metadata"], _container(pod)
+    cpu_cores, memory_bytes = in_force(pod)
+    state = container.get("state") or {}
+    base = PodStatus(
+        job=meta["labels"][JOB],
+        pod=meta["labels"][POD],
+        state="running",
+        cpu_cores=cpu_cores,
+        memory_bytes=memory_bytes,
+        limits=LIMITS,
+        launched_at_s=_epoch_s((state.get("running") or {}).get("startedAt") or meta["creationTimestamp"]),
+        adopted=adopted,
+    )
+    terminated = state.get("terminated")
+    disrupted = disruption(pod)
+    if terminated is not None or _status(pod).get("phase") in ("Succeeded", "Failed") or disrupted == "node-lost":
+        return _exited(base, pod, terminated or {}, disrupted)
+    waiting = _waiting(pod, state.get("waiting") or {})
+    return replace(base, state="pending", waiting=waiting) if waiting is not None else base
+
+
+def vanished(pod: Object, asked: bool, adopted: bool = False) -> PodStatus:
+    """A pod whose object is gone, as last seen; ``asked``: we wanted its end."""
+    last = status_of(pod, adopted)
+    if last.state == "exited":
+        return last
+    reason: ExitReason = disruption(pod) or ("killed" if asked else "vanished")
+    return replace(last, state="exited", waiting=None, reason=reason, detail="its object was deleted")
+
+
+def disruption(pod: Object) -> ExitReason | None:
+    """What Kubernetes itself ends the pod for; None: nothing."""
+    condition = _condition(pod, "DisruptionTarget")
+    if condition is not None and condition.get("status") == "True":
+        return _DISRUPTED.get(str(condition.get("reason")), "evicted")
+    reason = str(_status(pod).get("reason") or "")
+    if reason.startswith(_REFUSED_BY_NODE):  # the scheduler chose it, the node had changed its mind
+        return "evicted"
+    return _DIED.get(reason)
+
+
+def wanted(pod: Object) -> tuple[float, int]:
+    """CPU cores and bytes that the pod's specification names."""
+    return _limits(_ours(pod["spec"]["containers"]))
+
+
+def in_force(pod: Object) -> tuple[float, int]:
+    """CPU cores and bytes that the node gives; where it does not tell, what was asked for."""
+    return _limits(_ours(pod["spec"]["containers"]), _container(pod))
+
+
+def waits_to_grow(pod: Object) -> tuple[Literal["", "deferred", "infeasible"], float]:
+    """Whether its node has no room for a resize, now or ever, and since when (seconds since the epoch)."""
+    pending = _condition(pod, "PodResizePending")
+    if pending is None or pending.get("status") != "True":
+        return "", 0.0
+    since_s = _epoch_s(pending["lastTransitionTime"]) if pending.get("lastTransitionTime") else 0.0
+    return "infeasible" if pending.get("reason") == "Infeasible" else "deferred", since_s
+
+
+def unplaced(fault: KubeFault) -> Waiting | None:
+    """Why a pod could not be made now and may be later; None: it never will be, as it was asked for."""
+    if fault.status == 403 and "exceeded quota" in fault.message:
+        return Waiting("quota", fault.message)
+    return Waiting("starting", str(fault)) if fault.passing else None
+
+
+def _exited(base: PodStatus, pod: Object, terminated: Object, disrupted: ExitReason | None) -> PodStatus:
+    unseen = terminated.get("reason") == "ContainerStatusUnknown"  # the kubelet found it gone
+    code = None if unseen or "exitCode" not in terminated else int(terminated["exitCode"])
+    reason: ExitReason
+    if terminated.get("reason") == "OOMKilled":
+        reason = "oom-killed"
+    elif disrupted is not None:
+        reason = disrupted
+    elif code is None:
+        reason = "vanished"
+    elif code == 0:
+        reason = "completed"
+    else:
+        reason = "killed" if code > SIGNALLED else "failed"
+    said = terminated.get("message") or _status(pod).get("message") or ""
+    detail = "" if reason == "completed" else str(said).strip()
+    return replace(base, state="exited", exit_code=code, reason=reason, detail=detail)
+
+
+def _waiting(pod: Object, waiting: Object) -> Waiting | None:
+    """None: its container runs."""
+    reason, message = str(waiting.get("reason") or ""), str(waiting.get("message") or "")
+    if reason in _NO_IMAGE:
+        return Waiting("image-pull", f"{reason}: {message}")
+    scheduled = _condition(pod, "PodScheduled") or {}
+    if scheduled.get("status") == "False":
+        detail = str(scheduled.get("message") or scheduled.get("reason") or "")
+        return Waiting("quota" if scheduled.get("reason") == "SchedulingGated" else "no-room", detail)
+    if _status(pod).get("phase", "Pending") == "Pending" or waiting:
+        return Waiting("starting", ": ".join(part for part in (reason, message) if part))
+    return None
+
+
+def _status(pod: Object) -> Object:
+    return pod.get("status") or {}
+
+
+def _limits(*said: Object) -> tuple[float, int]:
+    """Of what was said last."""
+    limits: Object = {}
+    for each in said:
+        limits |= (each.get("resources") or {}).get("limits") or {}
+    return float(parse_quantity(limits.get("cpu", 0))), int(parse_quantity(limits.get("memory", 0)))
+
+
+def _container(pod: Object) -> Object:
+    return _ours(_status(pod).get("containerStatuses") or [])
+
+
+def _ours(containers: list[Object]) -> Object:
+    """Clusters add containers of their own to pods."""
+    return next((each for each in containers if each["name"] == CONTAINER), {})
+
+
+def _condition(pod: Object, kind: str) -> Object | None:
+    return next((each for each in _status(pod).get("conditions") or [] if each.get("type") == kind), None)
+
+
+def _epoch_s(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
