@@ -1,7 +1,8 @@
 """A real Docker engine for the tests: Debian's dockerd, started by hand and detached, its log in a file.
 
-With a folder, it is one of its own beside any other: state, socket and log lie in that folder, and it has no default
-bridge (networks that are made have theirs).
+With a folder, it is one of its own beside any other: state, socket and log lie in that folder, and its networks in a
+network namespace. Two engines in one namespace take away each other's bridge and rules. Nothing outside is reached
+from it: images come by ``docker save`` and ``load``.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class Engine:
             return ["dockerd", "--log-level=warn"]
         places = {"data-root": "data", "exec-root": "exec", "pidfile": "docker.pid"}
         return [
-            *("dockerd", "--log-level=warn", "--bridge=none", f"--host=unix://{self.socket}"),
+            *("unshare", "--net", "dockerd", "--log-level=warn", f"--host=unix://{self.socket}"),
             *(f"--{option}={self.folder / name}" for option, name in places.items()),
         ]
 
