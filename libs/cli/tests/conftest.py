@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from stretto_cli import embedded
 from stretto_cli.main import app
 from stretto_runtime import Client
 from typer.testing import CliRunner
+
+sys.path.insert(0, str(Path(__file__).parent))  # the helpers beside the tests: importlib mode leaves them off the path
 
 
 @dataclass
@@ -29,8 +32,7 @@ class Installed:
 
     def publish(self, *messages: Any) -> None:
         async def publish() -> None:
-            url, password = self.installation.operator()
-            client = await Client.connect(url, "operator", password)
+            client = await Client.connect(*self.installation.operator())
             for message in messages:
                 await client.publish(message)
             await client.close()

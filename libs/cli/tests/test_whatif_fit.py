@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refusing import assert_refused
 from stretto_cli.main import app
 from typer.testing import CliRunner
 
@@ -170,9 +171,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("text", "options", "said"), WRONG, ids=[said for _, _, said in WRONG])
 def test_what_is_wrong_is_said_in_one_line(text: str, options: tuple[str, ...], said: str) -> None:
-    result = whatif(text, "-o", "json", *options)
-    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1), result.output
-    assert said in result.stderr
+    assert_refused(whatif(text, "-o", "json", *options), said)
 
 
 @pytest.mark.parametrize("content", ["", "workers,ps\n"])
@@ -180,6 +179,4 @@ def test_nothing_to_predict_is_refused_in_one_line(content: str, tmp_path: Path)
     others = tmp_path / "others.csv"
     others.write_text(content)
     refused = whatif("workers,step_time_s\n1,2\n2,3\n", "--predict", str(others), "-o", "json")
-    assert (refused.exit_code, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
-    assert "--predict" in refused.stderr
-    assert "one row at least below the header" in refused.stderr
+    assert_refused(refused, "--predict", "one row at least below the header")

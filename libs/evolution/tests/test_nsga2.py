@@ -19,14 +19,7 @@ def problem() -> CandidateProblem:
     ]
     limits = JobLimits(Plan(1, 1, 0.5, 0.5, GIB, GIB), Plan(32, 8, 8.0, 8.0, GIB, GIB))
     room = Resources(96.0, 400 * GIB)
-    return CandidateProblem(
-        model=fit(measurements),
-        batch_size=512,
-        grid=grid_within(limits, room),
-        prices=Prices(),
-        room=room,
-        seed=7,
-    )
+    return CandidateProblem(fit(measurements), 512, grid_within(limits, room), Prices(), room=room, seed=7)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
@@ -30,6 +31,23 @@ class Durations:
         if not values_s:
             return Durations(0.0, 0.0)
         return Durations(float(np.mean(values_s)), float(np.percentile(values_s, 90)))
+
+
+class Job(Protocol):
+    """One that has left, from its submission to its end."""
+
+    @property
+    def submit_s(self) -> float: ...
+
+    @property
+    def end_s(self) -> float: ...
+
+
+def span_of(jobs: Sequence[Job]) -> tuple[float, float]:
+    """From the first submission to the last end; of no jobs from 0 to 0."""
+    if not jobs:
+        return 0.0, 0.0
+    return min(job.submit_s for job in jobs), max(job.end_s for job in jobs)
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""The planner's translation, its plug-ins, and NSGA-II beside the exact front."""
+"""The planner's translation, its plug-ins, and what odd input does to it."""
 
 from __future__ import annotations
 
@@ -93,26 +93,10 @@ def test_a_zero_worker_plan_or_an_odd_model_is_no_crash() -> None:
     assert action.fact.plan.workers == 1
 
 
-@pytest.fixture(scope="module")
-def problem() -> CandidateProblem:
-    measurements = [
-        Measurement(Configuration(w, p, 1.0, 1.0, 512), 0.02 + 0.006 * w / p + 0.001 * w)
-        for w in (1, 2, 4, 8)
-        for p in (1, 2, 4)
-    ]
+def test_candidates_survive_the_wire_well_enough_to_be_sent_on() -> None:
+    model = fit([Measurement(Configuration(w, 1, 1.0, 1.0, 64), 0.02 + 0.01 * w) for w in (1, 2, 4)])
     limits = JobLimits(Plan(1, 1, 0.5, 0.5, GIB, GIB), Plan(32, 8, 8.0, 8.0, GIB, GIB))
-    room = Resources(96.0, 400 * GIB)
-    return CandidateProblem(
-        model=fit(measurements),
-        batch_size=512,
-        grid=grid_within(limits, room),
-        prices=Prices(),
-        room=room,
-        seed=7,
-    )
-
-
-def test_candidates_survive_the_wire_well_enough_to_be_sent_on(problem: CandidateProblem) -> None:
+    problem = CandidateProblem(model, 64, grid_within(limits, Resources(96.0, 400 * GIB)), Prices())
     front = weigh(problem, exact_front(problem), Comparison(PLAN, 1000.0, 1e9, Overheads()))[:64]
     fact = jobs.CandidatesComputed("a", 3, PLAN, 1000.0, "exact", 10, tuple(front))
     message = handlers.to_message("a", fact)

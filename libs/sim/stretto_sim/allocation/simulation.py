@@ -17,7 +17,7 @@ from stretto_core.types import InvalidValue
 
 from stretto_sim.allocation.policies import Policy
 from stretto_sim.allocation.trace import Fate, Settings, TraceJob, fates
-from stretto_sim.measures import HORIZON_YEARS, YEAR_S, Durations, Level, Progress
+from stretto_sim.measures import HORIZON_YEARS, YEAR_S, Durations, Level, Progress, span_of
 
 FLOOR = 0.05
 """share of its believed demand that a job has at least left: one that outlives its ETA is not over at once"""
@@ -71,9 +71,7 @@ class Outcome:
     @property
     def span_s(self) -> tuple[float, float]:
         """From the first submission to the last end."""
-        if not self.jobs:
-            return 0.0, 0.0
-        return min(job.submit_s for job in self.jobs), max(job.end_s for job in self.jobs)
+        return span_of(self.jobs)
 
     @property
     def utilisation(self) -> float:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from stretto_sim.cluster.trace import Settings
-from stretto_sim.measures import Durations, Level
+from stretto_sim.measures import Durations, Level, span_of
 
 COMPLETED = "completed"
 CAUSES = ("out of memory", "pod failure", "scheduling", "own fault")
@@ -111,9 +111,7 @@ class Outcome:
     @property
     def span_s(self) -> tuple[float, float]:
         """From the first submission to the last end."""
-        if not self.jobs:
-            return 0.0, 0.0
-        return min(job.submit_s for job in self.jobs), max(job.end_s for job in self.jobs)
+        return span_of(self.jobs)
 
     @property
     def allocated(self) -> tuple[float, float]:

@@ -31,7 +31,7 @@ from stretto_core.types import InvalidValue
 
 from stretto_sim.data_workers.policies import Need, Policy
 from stretto_sim.data_workers.trace import Cluster, TraceJob
-from stretto_sim.measures import Durations, Level, Progress
+from stretto_sim.measures import Durations, Level, Progress, span_of
 
 NEARLY = 1e-9
 """share of a run time that rounding may leave"""
@@ -88,9 +88,7 @@ class Outcome:
     @property
     def span_s(self) -> tuple[float, float]:
         """From the first submission to the last end."""
-        if not self.jobs:
-            return 0.0, 0.0
-        return min(job.submit_s for job in self.jobs), max(job.end_s for job in self.jobs)
+        return span_of(self.jobs)
 
     @property
     def gpu_utilisation(self) -> float:
