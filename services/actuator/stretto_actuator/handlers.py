@@ -97,6 +97,8 @@ _EVENTS: dict[type, Callable[[Any], Any]] = {
     wire.ShardAbandoned: lambda m: core.ShardAbandoned(m.shard.length - m.shard.offset, m.reason),
     wire.GetServers: lambda m: core.ServersAsked(m.pod),
     seen.PodReady: _ready,
+    seen.PodWaits: lambda m: core.PodPending(m.pod, m.reason, m.detail),
+    seen.PodGivenUp: lambda m: core.PodGivenUp(m.pod),
     seen.PodGone: _gone,
     seen.PodLimited: lambda m: core.PodResized(m.pod, m.cpu_cores, m.memory_bytes),
     seen.ServersClaimed: lambda m: core.BucketsClaimed(m.pods),
@@ -132,6 +134,7 @@ def _without(fact: Any, *names: str) -> dict[str, Any]:
 
 _FACTS: dict[type, Callable[[str, Any], Any]] = {
     core.PodStarted: lambda job, f: wire.PodStarted(job=job, **_without(f, "adopted")),
+    core.PodPending: lambda job, f: wire.PodPending(job=job, **asdict(f)),
     core.PodExited: lambda job, f: wire.PodExited(job=job, **asdict(f)),
     core.PodResized: lambda job, f: wire.PodResized(job=job, **asdict(f)),
     core.PlanApplied: lambda job, f: wire.PlanApplied(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
+from stretto_core.actuation.state import WaitReason
 from stretto_wire import AppliedBooks
 from stretto_wire.base import Bytes, Cores, Count, Message, Name, PodId, Record, Seconds, Text
+
+from .backend import ExitReason
 
 
 class PodReady(Message):
@@ -21,11 +24,25 @@ class PodReady(Message):
     adopted: bool
 
 
+class PodWaits(Message):
+    """A pod cannot run yet."""
+
+    pod: PodId
+    reason: WaitReason
+    detail: Text = ""
+
+
+class PodGivenUp(Message):
+    """A pod has waited too long for room."""
+
+    pod: PodId
+
+
 class PodGone(Message):
     """A pod has exited, or is not where it was."""
 
     pod: PodId
-    reason: Literal["completed", "failed", "killed", "oom-killed", "vanished"]
+    reason: ExitReason
     exit_code: Annotated[int, Field(ge=-255, le=255)] | None
     detail: Text = ""
 
@@ -92,6 +109,8 @@ class BooksTaken(Message):
 
 OBSERVATIONS = (
     PodReady,
+    PodWaits,
+    PodGivenUp,
     PodGone,
     PodLimited,
     ServersClaimed,

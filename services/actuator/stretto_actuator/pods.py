@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
@@ -13,15 +14,14 @@ from .backend import Places, PodSpec
 from .settings import ActuatorSettings
 
 SPEC_FILE = "job.json"
-INHERITED = (
-    *("PATH", "HOME", "LANG", "LC_*", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PYTHON*", "VIRTUAL_ENV"),
-    *("*_NUM_THREADS", "TF_*", "CUDA_*"),
-)
+OF_THE_MACHINE = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "PYTHON*", "VIRTUAL_ENV")
+HARMLESS = ("LANG", "LC_*", "TZ", "*_NUM_THREADS", "TF_*", "CUDA_*")
 
 
-def inherited(environment: Mapping[str, str], more: str) -> dict[str, str]:
-    """What pods get of the actuator's own environment; ``more``: further names, ``*`` stands for anything."""
-    names = (*INHERITED, *(name.strip() for name in more.split(",") if name.strip()))
+def inherited(environment: Mapping[str, str], more: str, here: bool = True) -> dict[str, str]:
+    """What pods get of the actuator's own environment; ``more``: further names, ``*`` stands for anything. ``here``:
+    they run on the actuator's own files, not on those of an image."""
+    names = (*(OF_THE_MACHINE if here else ()), *HARMLESS, *(name.strip() for name in more.split(",") if name.strip()))
     return {
         name: value
         for name, value in environment.items()
@@ -33,7 +33,8 @@ def pod_spec(pod: Pod, state: ActuatorState, settings: ActuatorSettings, places:
     """Command, environment, files. Of our own environment only what is known to be harmless: the rest may hold
     credentials."""
     spec = json.loads(state.spec)
-    environment = inherited(os.environ, settings.pod_environment)
+    here = settings.backend == "local"
+    environment = inherited(os.environ, settings.pod_environment, here)
     environment |= spec["environment"]
     if model_path := spec["model"]["path"]:
         paths = [model_path, environment.get("PYTHONPATH", "")]
@@ -54,12 +55,16 @@ def pod_spec(pod: Pod, state: ActuatorState, settings: ActuatorSettings, places:
         "PYTHONUNBUFFERED": "1",
     }
     module = "stretto.ps" if pod.role == "ps" else "stretto.worker"
+    python = settings.pod_python or (sys.executable if here else "python")
+    servers = state.listed()
     return PodSpec(
         job=state.job,
         pod=pod.name,
-        command=(settings.pod_python, "-m", module),
+        command=(python, "-m", module),
         environment=environment,
         cpu_cores=max(pod.cpu_cores, settings.start_cpu_cores),
         memory_bytes=pod.memory_bytes,
         files={SPEC_FILE: state.spec.encode()},
+        image=spec.get("image") or settings.pod_image,
+        near=servers[0].name if pod.role == "worker" and servers else "",
     )

@@ -55,6 +55,8 @@ class Reconciler:
         """what each worker was last told to train under: plan version, cores"""
         self._last_fault = ""
         self._mover = Mover(job, edge)
+        self._waited_at_s: dict[str, float] = {}
+        """when each pod was last seen waiting"""
         self._closing = Closing(job, edge, settings)
 
     def follow(self, state: ActuatorState) -> None:
@@ -182,10 +184,35 @@ class Reconciler:
         return lost and bool(steps.stop)
 
     async def _greet(self, pods: dict[str, PodStatus]) -> bool:
-        """Ask pods that start whether they are ready."""
-        starting = [pod for pod in self.state.pods.values() if pod.phase == "starting" and pod.name in pods]
-        await asyncio.gather(*(self._greet_one(pod, pods[pod.name]) for pod in starting))
-        return bool(starting)
+        """Ask pods that start whether they are ready, and tell why others wait; whether any will be ready soon."""
+        starting = [(pod, pods[pod.name]) for pod in self.state.pods.values() if _starts(pod) and pod.name in pods]
+        await asyncio.gather(
+            *(
+                self._await(pod, status) if status.state == "pending" else self._greet_one(pod, status)
+                for pod, status in starting
+            )
+        )
+        return any(status.state == "running" for _, status in starting)
+
+    async def _await(self, pod: Pod, status: PodStatus) -> None:
+        """The time that a pod has to start does not run while it waits for something."""
+        now, waiting = self._edge.now(), status.waiting
+        if waiting is None or waiting.reason == "starting":
+            since_s = max(status.launched_at_s, self._waited_at_s.get(pod.name, 0.0))
+            if now - since_s > self._settings.start_timeout_s:
+                log.warning("does not begin; replaced", job=self.job, pod=pod.name, after_s=now - since_s)
+                await self._backend.kill(self.job, pod.name)
+            return
+        self._waited_at_s[pod.name] = now
+        detail = waiting.detail[:2000]
+        if pod.waiting != waiting.reason:
+            log.info("waits", job=self.job, pod=pod.name, reason=waiting.reason, detail=detail)
+            await self._observe(seen.PodWaits(job=self.job, pod=pod.name, reason=waiting.reason, detail=detail))
+        elif waiting.reason == "image-pull" and now - pod.waiting_since_s > self._settings.image_timeout_s:
+            gone = {"pod": pod.name, "reason": "image-pull", "exit_code": None, "detail": detail}
+            await self._observe(seen.PodGone(job=self.job, **gone))
+        elif waiting.reason != "image-pull" and now - pod.waiting_since_s > self._settings.room_timeout_s:
+            await self._observe(seen.PodGivenUp(job=self.job, pod=pod.name))
 
     async def _greet_one(self, pod: Pod, status: PodStatus) -> None:
         took_s = max(self._edge.now() - status.launched_at_s, 0.0)
@@ -266,3 +293,7 @@ class Reconciler:
 def _gone(job: str, pod: PodStatus) -> seen.PodGone:
     reason = pod.reason or "vanished"
     return seen.PodGone(job=job, pod=pod.pod, reason=reason, exit_code=pod.exit_code, detail=pod.detail[-2000:])
+
+
+def _starts(pod: Pod) -> bool:
+    return pod.phase == "starting"

@@ -13,11 +13,6 @@ from stretto_wire.kubernetes import KubernetesSpec
 class ActuatorSettings(Settings):
     """Where pods run and how patient the actuator is with them."""
 
-    installation: str = Field(
-        "stretto",
-        pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$",
-        description="name of this one among those that share a container engine or a cluster",
-    )
     backend: Literal["local", "docker", "kubernetes"] = Field("local", description="where pods run")
     installation: str = Field(
         "stretto", pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", description="whose pods these are, where several are"
@@ -32,7 +27,6 @@ class ActuatorSettings(Settings):
     pod_python: str = Field(
         "", description="interpreter that pods run with; empty: the actuator's own, in containers: python"
     )
-    pod_image: str = Field("", description="of pods in containers whose job names none")
     pod_environment: str = Field(
         "",
         description="names of further variables that pods inherit, separated by commas; * stands for anything (AWS_*)",

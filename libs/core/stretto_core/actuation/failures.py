@@ -13,6 +13,8 @@ CRASHES_MAX, CRASHES_PER_WORKER = 20, 4
 """so many crashes and oom-kills of workers in a row (the larger bound), while none lives ``ENDURING_S``, end the job"""
 CRASHES = (132, 134, 135, 136, 139)
 """exit codes after SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV"""
+BLAMELESS = ("evicted", "preempted", "node-lost")
+"""reasons for which neither the job nor its pods can do anything: they are counted against nothing"""
 OOM_FACTOR = 1.5
 """memory of the next workers beside that of the one that was killed for its memory"""
 
@@ -20,8 +22,13 @@ OOM_FACTOR = 1.5
 def count(state: ActuatorState, pod: Pod, event: PodExited, now: float) -> str | None:
     """Count the death of ``pod``, which nobody asked for; the reason why the job ends with it, if it does.
 
-    A stable pod that dies is replaced at once; one that keeps dying, less and less often; at last not at all.
+    A stable pod that dies is replaced at once; one that keeps dying, less and less often; at last not at all. An image
+    that pods of the job have run with is out of reach, not wrong: it is tried again like anything else.
     """
+    if event.reason in BLAMELESS:
+        return None
+    if event.reason == "image-pull" and not state.applied_version:
+        return f"the image of {pod.name} cannot be had: {event.detail}"
     stable = pod.started_at_s is not None and now - pod.started_at_s >= STABLE_S
     failures = 1 if stable else state.failures_in_row[pod.role] + 1
     state.failures_in_row[pod.role] = failures

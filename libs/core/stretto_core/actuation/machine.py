@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from stretto_core.actuation import failures, hot
+from stretto_core.actuation import failures, hot, room
 from stretto_core.actuation import state as s
 from stretto_core.actuation.books import close_books
 from stretto_core.actuation.state import ActuatorState, Pod, Role
@@ -23,8 +23,8 @@ PREFIX: dict[Role, str] = {"worker": "worker", "ps": "ps"}
 class ActuatorMachine:
     """See the package. Names are never used again: numbers only grow, also across recoveries."""
 
-    version = 6
-    migrate = staticmethod(as_it_was)  # until version 5 nobody waited for a hot server's successor
+    version = 7
+    migrate = staticmethod(as_it_was)  # until version 6 no pod had to wait for room
 
     def __init__(self, state: ActuatorState | None = None) -> None:
         self.state = state if state is not None else ActuatorState()
@@ -176,7 +176,7 @@ class ActuatorMachine:
         else:
             self._server_died(pod, event, now)
 
-    def fill(self, role: Role, now: float, cause: Any) -> None:
+    def fill(self, role: Role, now: float, cause: Any, wait_s: float = 0.0) -> None:
         """As many pods of ``role`` as the plan wants: take back leaving ones, name new ones, stop the newest."""
         st = self.state
         pods = st.of_role(role)
@@ -189,7 +189,7 @@ class ActuatorMachine:
                 missing -= 1
                 self.relayout("plan")
             for _ in range(missing):
-                self.name_pod(role, now, cause)
+                self.name_pod(role, now, cause, wait_s)
         if st.phase == "completing":
             return
         for pod in pods[len(pods) + missing :] if missing < 0 else []:
@@ -214,13 +214,14 @@ class ActuatorMachine:
             return plan.worker_cpu_cores, max(plan.worker_memory_bytes, self.state.worker_memory_least_bytes)
         return plan.ps_cpu_cores, plan.ps_memory_bytes
 
-    def name_pod(self, role: Role, now: float, cause: Any) -> None:
-        """Another pod is wanted."""
+    def name_pod(self, role: Role, now: float, cause: Any, wait_s: float = 0.0) -> None:
+        """Another pod is wanted, in ``wait_s`` at the earliest."""
         st = self.state
         number = st.next_number[role]
         st.next_number[role] = number + 1
         in_row = st.failures_in_row[role] if cause == "relaunch" else 0
-        wait_s = min(2.0 ** (in_row - 2), BACKOFF_MAX_S) if in_row > 1 else 0.0
+        if in_row > 1:
+            wait_s = max(wait_s, min(2.0 ** (in_row - 2), BACKOFF_MAX_S))
         cpu_cores, memory_bytes = self._size(role)
         pod = Pod(
             name=f"{PREFIX[role]}-{number}",
@@ -293,7 +294,8 @@ class ActuatorMachine:
 
     def _recover(self, pod: Pod, event: s.PodExited, now: float) -> None:
         st = self.state
-        st.recoveries += 1
+        if event.reason not in failures.BLAMELESS:
+            st.recoveries += 1
         if st.recoveries > RECOVERIES:
             self._fail(f"{pod.name} was lost ({event.reason}), the {st.recoveries}. loss of parameters; giving up")
             return
@@ -381,6 +383,8 @@ class ActuatorMachine:
         s.BooksTaken: _closed,
         s.JobCancelled: _cancelled,
         s.PodStarted: _started,
+        s.PodPending: room.pending,
+        s.PodGivenUp: room.given_up,
         s.PodResized: _resized,
         s.PodExited: _exited,
         s.BucketsClaimed: _claimed,

@@ -12,7 +12,19 @@ from stretto_core.ledger.audit import Applied, Counted
 from stretto_core.types import Plan
 
 Role = Literal["worker", "ps"]
-ExitReason = Literal["completed", "stopped", "failed", "killed", "oom-killed", "vanished"]
+ExitReason = Literal[
+    "completed",
+    "stopped",
+    "failed",
+    "killed",
+    "oom-killed",
+    "evicted",
+    "preempted",
+    "node-lost",
+    "image-pull",
+    "vanished",
+]
+WaitReason = Literal["no-room", "quota", "image-pull"]
 MigrationCause = Literal["plan", "hot-ps", "memory", "repair"]
 
 USER_ERROR = 3
@@ -149,6 +161,23 @@ class PodStarted:
     role: Role = "worker"
     plan_version: int = 0
     cause: Literal["plan", "relaunch", "adopted"] = "plan"
+
+
+@dataclass(frozen=True, slots=True)
+class PodPending:
+    """A pod that was launched cannot run yet. Told once for each reason; the machine fills in the role."""
+
+    pod: str
+    reason: WaitReason
+    detail: str = ""
+    role: Role = "worker"
+
+
+@dataclass(frozen=True, slots=True)
+class PodGivenUp:
+    """Observed: a pod has waited too long for room."""
+
+    pod: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +324,9 @@ class Pod:
     wanted_at_s: float
     not_before_s: float = 0.0
     phase: Literal["starting", "running", "stopping"] = "starting"
+    waiting: WaitReason | None = None
+    """why it could not run when that was last told, since when"""
+    waiting_since_s: float = 0.0
     leaving: bool = False
     """a parameter server whose parameters are moving away"""
     retired: bool = False

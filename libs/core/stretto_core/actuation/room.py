@@ -1,0 +1,38 @@
+"""What is done about pods that cannot run yet: they are told of, so that the arbiter may plan anew, and given up in the
+end, so that nobody queues for ever. Room that is missing is nobody's fault: it is counted against nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Protocol
+
+from stretto_core.actuation.state import ActuatorState, PodGivenUp, PodPending, Role
+
+AGAIN_S = 60.0
+"""after that another pod is tried, unless there is another plan by then"""
+
+
+class Hands(Protocol):
+    """What of the actuator's machine is needed here."""
+
+    state: ActuatorState
+
+    def fill(self, role: Role, now: float, cause: Any, wait_s: float = 0.0) -> None: ...
+    def tell(self, fact: Any) -> None: ...
+
+
+def pending(machine: Hands, event: PodPending, now: float) -> None:
+    """Tell the reason, unless it is the one that was told last."""
+    pod = machine.state.pods.get(event.pod)
+    if pod is not None and pod.phase == "starting" and pod.waiting != event.reason:
+        pod.waiting, pod.waiting_since_s = event.reason, now
+        machine.tell(replace(event, role=pod.role))
+
+
+def given_up(machine: Hands, event: PodGivenUp, now: float) -> None:
+    """End it; its place in the plan is for one that is tried later."""
+    pod = machine.state.pods.get(event.pod)
+    if pod is not None and pod.phase == "starting":
+        pod.phase = "stopping"
+        machine.fill(pod.role, now, pod.cause, AGAIN_S)
