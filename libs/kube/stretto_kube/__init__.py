@@ -1,9 +1,24 @@
 """Objects of a Kubernetes namespace: applied, followed through lost watches, and one writer by a Lease."""
 
-from .api import PODS, SECRETS, Api, Kind, Object
+from kubernetes.utils.quantity import parse_quantity
+
+from .api import PODS, SECRETS, STRATEGIC, Api, Kind, Object
 from .faults import KubeFault
 from .lease import Election
 from .reflector import Reflector
 from .store import Change, Store
 
-__all__ = ["PODS", "SECRETS", "Api", "Change", "Election", "Kind", "KubeFault", "Object", "Reflector", "Store"]
+__all__ = [
+    "PODS",
+    "SECRETS",
+    "STRATEGIC",
+    "Api",
+    "Change",
+    "Election",
+    "Kind",
+    "KubeFault",
+    "Object",
+    "Reflector",
+    "Store",
+    "parse_quantity",
+]

@@ -1,0 +1,78 @@
+"""What the API server would refuse: the official schemas of its own kinds, the structural schema of ours."""
+
+from __future__ import annotations
+
+import copy
+from functools import cache
+from typing import Any
+
+import jsonschema
+from kubernetes_validate import utils as official
+from referencing import Registry, Resource
+
+from .merging import Object
+
+VERSION = "1.36"
+
+
+class Invalid(Exception):
+    """Says which field is wrong."""
+
+
+def check(one: Object) -> None:
+    """Against the official schema of its kind, strictly. Raises Invalid."""
+    _raise_first(_official(one["kind"].lower(), one["apiVersion"].replace("/", "-").replace(".k8s.io", "")), one)
+
+
+@cache
+def _official(kind: str, api_version: str) -> Any:
+    exact = next(each for each in reversed(official.all_versions()) if each.startswith(VERSION))
+    folder = f"kubernetes-json-schema/v{exact}-local-strict"
+    schema = official.schema_contents(f"{folder}/{kind}-{api_version}.json", exact)
+    definitions = Resource.from_contents(official.schema_contents(f"{folder}/_definitions.json", exact))
+    registry = definitions @ (Resource.from_contents(schema) @ Registry())
+    return jsonschema.Draft202012Validator(schema, registry=registry)
+
+
+def check_custom(schema: Object, one: Object) -> Object:
+    """Against the schema of a custom resource; returns it without unknown fields. Raises Invalid."""
+    pruned = prune(schema, one)
+    _raise_first(jsonschema.Draft4Validator(_plain(schema)), pruned)
+    return pruned
+
+
+def prune(schema: Object, value: Any) -> Any:
+    """As the server does: what the schema does not know is dropped."""
+    if schema.get("x-kubernetes-preserve-unknown-fields"):
+        return copy.deepcopy(value)
+    if isinstance(value, list):
+        return [prune(schema.get("items", {}), each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    known = schema.get("properties")
+    if known is None:
+        more = schema.get("additionalProperties")
+        return {key: prune(more, each) for key, each in value.items()} if isinstance(more, dict) else {}
+    return {key: prune(known[key], each) for key, each in value.items() if key in known}
+
+
+def _plain(schema: Any) -> Any:
+    """OpenAPI's ``nullable`` and Kubernetes' int-or-string as JSON Schema."""
+    if isinstance(schema, list):
+        return [_plain(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    result = {key: _plain(value) for key, value in schema.items() if not key.startswith("x-")}
+    if schema.get("x-kubernetes-int-or-string"):
+        return {"anyOf": [{"type": "integer"}, {"type": "string"}]}
+    if schema.get("nullable") is True and isinstance(schema.get("type"), str):
+        result["type"] = [schema["type"], "null"]
+        if "enum" in result:
+            result["enum"] = [*result["enum"], None]
+    return result
+
+
+def _raise_first(validator: Any, one: Object) -> None:
+    error = jsonschema.exceptions.best_match(validator.iter_errors(one))
+    if error is not None:
+        raise Invalid(f"{'.'.join(str(part) for part in error.absolute_path)}: {error.message}")
