@@ -28,6 +28,7 @@ EXIT_OK = 0
 EXIT_PLATFORM = 1
 EXIT_USER = 3
 
+LOOPBACK = "127.0.0.1"
 REPORT_EVERY_S = 1.0
 
 log = logging.getLogger("stretto.pod")
@@ -48,6 +49,8 @@ class PodSettings:
     state_folder: Path | None
     pod_folder: Path | None
     traceparent: str
+    host: str = LOOPBACK
+    """where other pods reach this one"""
 
     @property
     def index(self) -> int:
@@ -99,6 +102,7 @@ def settings_of(environment: Mapping[str, str], role: str) -> PodSettings:
         state_folder=Path(state) if state else None,
         pod_folder=Path(own) if own else None,
         traceparent=environment.get("TRACEPARENT", ""),
+        host=environment.get("STRETTO_POD_HOST") or LOOPBACK,
     )
 
 

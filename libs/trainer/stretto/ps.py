@@ -71,7 +71,7 @@ class Agent:
         self._layout: Layout = layout
         # fixed for its life, while its cores may grow in place: what binds is the limit from outside
         threads = max(2, min(os.cpu_count() or 2, 4 * settings.threads))
-        self._server: ParameterServer = ParameterServer(settings.index, layout, threads=threads)
+        self._server: ParameterServer = ParameterServer(settings.index, layout, f"{settings.host}:0", threads)
         self._control: Control = self._server.control
         self._exports = Exports(self._job, settings.pod, self._control, settings.redis_url, settings.pod_folder)
         self._move = Move(self._server)

@@ -120,8 +120,10 @@ def test_a_worker_that_is_asked_to_leave_gives_its_rest_back(make: Any):
 
 def test_buckets_move_to_a_new_server_while_a_worker_trains(make: Any):
     cluster = make(8 * SAMPLES)
+    cluster.ps_environment = {"STRETTO_POD_HOST": "localhost"}
     cluster.start_ps(0)
     cluster.start_ps(1, claim=False)
+    assert [address.partition(":")[0] for address in cluster.servers.values()] == ["localhost"] * 2
     cluster.launch("worker-0")
     wait_for(lambda: len(cluster.done) >= 3, 40)
     moves = tuple(requests.BucketMove(bucket=b, source=0) for b in range(32, 64))
