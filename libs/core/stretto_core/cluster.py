@@ -21,6 +21,8 @@ class ArbiterSettings:
     an evaluation may take. A stopped one's stands for ``stop_grace_s``, the time that pods get to leave.
     A job that went back to a plan it had before does so again only after ``return_again_s``: noise swings no job.
     A round decides on ``decisions_most`` jobs, each with its reasons: whatever happens meanwhile waits for all of them.
+    ``beside``: the slower algorithm that studies rounds of a gap above ``study_gap``, none if empty; those that it may
+    serve better wait ``patience_s`` for it, and it is given up after ``study_timeout_s`` (``arbiter.studies``).
     """
 
     capacity: Resources
@@ -35,6 +37,10 @@ class ArbiterSettings:
     stop_grace_s: float = 20.0
     shrink_after_s: float = 60.0
     decisions_most: int = 100
+    beside: str = ""
+    study_gap: float = 0.001
+    patience_s: float = 1.0
+    study_timeout_s: float = 60.0
 
 
 @dataclass(slots=True)
@@ -124,11 +130,23 @@ class JobState:
         return any(same_shape(plan, earlier) for earlier in self.had)
 
 
+@dataclass(frozen=True, slots=True)
+class Study:
+    """What ``algorithm`` was asked: a choice over ``jobs``, under the plans of these versions, within that ``room``."""
+
+    number: int
+    algorithm: str
+    begun_s: float
+    jobs: dict[str, int]
+    room: dict[str, float]
+
+
 @dataclass(slots=True)
 class ArbiterState:
     """All jobs that hold or want capacity, by name; ``samples_done`` of each, which changes oftenest, apart.
 
     ``deferred``: since when a job waits whose plan was chosen in a round that had more than it could decide on.
+    ``study``: the one that is not answered yet; ``studies`` were begun in all.
     """
 
     jobs: dict[str, JobState] = field(default_factory=dict[str, JobState])
@@ -136,6 +154,8 @@ class ArbiterState:
     last_round_s: float = 0.0
     samples_done: dict[str, int] = field(default_factory=dict[str, int])
     deferred: dict[str, float] = field(default_factory=dict[str, float])
+    study: Study | None = None
+    studies: int = 0
 
     def claimed(self) -> Resources:
         """What all jobs hold."""

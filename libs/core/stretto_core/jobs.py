@@ -149,6 +149,37 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True)
+class Studied:
+    """A slower algorithm's look at a round, beside it.
+
+    ``value``: what a choice with its answer reaches at present, ``instead_of``: what the round's own does; ``gap``:
+    what it proved of what it was asked. None where there is no answer.
+    """
+
+    algorithm: str
+    outcome: Literal["begun", "adopted", "dropped"]
+    reason: str
+    value: float | None = None
+    instead_of: float | None = None
+    gap: float | None = None
+    took_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StudyDone:
+    """The answer to a study: the plans that it gives to jobs; to the others of its jobs it gives none.
+
+    ``gap``: proven, as a share of the bound; None: nothing is. ``fault``: why there is no answer.
+    """
+
+    number: int
+    plans: dict[str, Plan]
+    gap: float | None
+    took_s: float
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Round:
     """The choice over all jobs that a plan comes from: what it reaches of its objective, and the most that any could.
 
@@ -161,6 +192,7 @@ class Round:
     value: float
     bound: float
     term: float
+    study: Studied | None = None
 
     @property
     def gap(self) -> float:

@@ -4,44 +4,18 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import replace
 
 import pytest
-from closed_loop import plan, profile
+from arbiter_world import offer, started
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stretto_core.algorithms import SELECT
-from stretto_core.arbiter import ArbiterMachine
-from stretto_core.candidates import Candidate
 from stretto_core.cluster import ArbiterSettings
-from stretto_core.jobs import CandidatesComputed, JobEnded, JobSubmitted, PlanApplied, PlanDecided, PlanProposed
+from stretto_core.jobs import JobEnded, PlanApplied
 from stretto_core.machine import Tick
 from stretto_core.selection import Objective, Selection
 from stretto_core.types import GIB, Resources
 
 PLENTY = Resources(1e4, 10**5 * GIB)
-
-
-def started(limits: ArbiterSettings, jobs: int, algorithm: str = "hull") -> ArbiterMachine:
-    """So many jobs under one worker and one PS each."""
-    machine = ArbiterMachine(None, limits, SELECT.named(algorithm), algorithm)
-    for number in range(jobs):
-        job = f"job-{number}"
-        machine.handle(JobSubmitted(job, profile(10**7)), 0.0)
-        machine.handle(PlanProposed(job, "warm-start", plan(), 0.1, ("r",)), 0.0)
-        machine.handle(PlanApplied(job, 1, plan(), 2.0), 0.0)
-    return machine
-
-
-def offer(machine: ArbiterMachine, job: str, now: float, *rows: tuple[int, float]) -> list[PlanDecided]:
-    """Candidates of so many workers, with the gain of each over the plan in force."""
-    state = machine.state.jobs[job]
-    assert state.plan is not None
-    found = tuple(
-        Candidate(replace(state.plan, workers=w), 1000 + g, 999 + g, 1001 + g, 0.1 * w, 5.0, g) for w, g in rows
-    )
-    event = CandidatesComputed(job, state.version, state.plan, 1000.0, "x", 9, found)
-    return [action.fact for action in machine.handle(event, now)]
 
 
 @settings(max_examples=40, deadline=None)

@@ -2,14 +2,15 @@
 
 1 memory that is about to run out, 2 jobs that wait to start, 3 measurements and users' wishes, 4 the round: one choice
 over all jobs with candidates (DLRover-RM Eq. 11-14), 5 memory that can be given back. No job is decided on while its
-last decision is being applied, but for memory (``JobState.may_get_memory``).
+last decision is being applied, but for memory (``JobState.may_get_memory``). What a slower algorithm makes of a round
+comes later, as an event (``studies``).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from stretto_core.arbiter import admission, memory, rounds
+from stretto_core.arbiter import admission, memory, rounds, studies
 from stretto_core.arbiter.desk import Answer, Desk
 from stretto_core.arbiter.register import holds_s
 from stretto_core.cluster import ArbiterSettings, ArbiterState, JobState
@@ -24,6 +25,7 @@ from stretto_core.jobs import (
     ReplacementAsked,
     ReplacementDecided,
     ReplacementEnded,
+    StudyDone,
 )
 from stretto_core.machine import Action, Emit
 from stretto_core.selection import SelectionAlgorithm
@@ -34,7 +36,7 @@ from stretto_core.types import Resources
 class ArbiterMachine:
     """Decides plans; one for the whole cluster."""
 
-    version = 5
+    version = 6
     parted = "jobs"
 
     def __init__(
@@ -51,7 +53,7 @@ class ArbiterMachine:
 
     @staticmethod
     def migrate(state: dict[str, Any], from_version: int) -> dict[str, Any]:
-        """Until version 3 each job held what it had trained; version 4 remembered what 5 does, but who is deferred."""
+        """Until version 3 each job held what it had trained. Version 4 did not remember who is deferred, 5 no study."""
         if from_version > 3:
             return state
         done = {name: job.pop("samples_done", 0) for name, job in state["jobs"].items()}
@@ -61,7 +63,13 @@ class ArbiterMachine:
         """Take in an event of any job, or a Tick, then run the cycle."""
         answers = self._hear(event, now)
         self._expire(now)
-        return [Emit(fact) for fact in (*answers, *self._cycle(now))]
+        awaited = self.state.study.number if self.state.study else None
+        done = event if isinstance(event, StudyDone) and event.number == awaited else None
+        return [Emit(fact) for fact in (*answers, *self._cycle(now, done))]
+
+    def task(self) -> studies.Task | None:
+        """What the study that is waited for has to choose from: for who solves it, beside whatever happens here."""
+        return studies.task(self._desk)
 
     @property
     def ticking(self) -> bool:
@@ -77,11 +85,11 @@ class ArbiterMachine:
         """What nobody holds; negative where the capacity was lowered below the claims."""
         return self._desk.free()
 
-    def _cycle(self, now: float) -> list[Answer]:
+    def _cycle(self, now: float, done: StudyDone | None) -> list[Answer]:
         desk = self._desk
         facts = [*memory.grow(desk, now), *admission.start_waiting(desk, now), *admission.measure(desk, now)]
-        if now - self.state.last_round_s >= self.settings.round_s:
-            facts += rounds.choose(desk, self.select, now)
+        if done is not None or rounds.due(desk, now):
+            facts += rounds.choose(desk, self.select, now, done)
         return [*facts, *memory.shrink(desk, now)]
 
     # ---- what is heard ----------------------------------------------------------------------------------------
@@ -160,7 +168,8 @@ class ArbiterMachine:
         self._desk.register.touch(job.job)
 
     def _expire(self, now: float) -> None:
-        """Nobody waits for ever for an actuator that says nothing."""
+        """Nobody waits for ever for an actuator that says nothing, nor for a study."""
+        studies.expire(self._desk, now)
         for job in self._desk.register.ripe(now):
             if job.leaving_s is not None and now - job.leaving_s > holds_s(job, self.settings):
                 self._forget(job)
