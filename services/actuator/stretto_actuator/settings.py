@@ -15,7 +15,7 @@ class ActuatorSettings(Settings):
 
     backend: Literal["local", "docker", "kubernetes"] = Field("local", description="where pods run")
     installation: str = Field(
-        "stretto", pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", description="whose pods these are, where several are"
+        "stretto", pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", description="whose pods these are"
     )
     pod_image: str = Field("", description="what pods run where a place has images and the job names none")
     pod_nats_url: SecretStr | None = Field(None, description="the bus as pods reach it; none: nats_url")

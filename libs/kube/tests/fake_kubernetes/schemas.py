@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from functools import cache
 from typing import Any
 
@@ -21,6 +22,9 @@ class Invalid(Exception):
 
 def check(one: Object) -> None:
     """Against the official schema of its kind, strictly. Raises Invalid."""
+    name = one["metadata"]["name"]
+    if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", name):
+        raise Invalid(f"metadata.name: {name!r} is no lowercase RFC 1123 subdomain")
     _raise_first(_official(one["kind"].lower(), one["apiVersion"].replace("/", "-").replace(".k8s.io", "")), one)
 
 

@@ -1,0 +1,161 @@
+"""Whatever a job says, its pod is one that every supported Kubernetes takes, and without privileges."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import kubernetes_validate
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from stretto_actuator.backend import BackendError, PodSpec
+from stretto_actuator.kubernetes_manifest import PLACES, Installation, manifest, sayable, secret
+from stretto_actuator.kubernetes_status import in_force, status_of, vanished
+from stretto_wire.kubernetes import KubernetesSpec
+
+VERSIONS = ("1.29", "1.33", "1.36")
+names = st.from_regex(r"[a-z]([a-z0-9-]{0,8}[a-z0-9])?", fullmatch=True)
+tolerations = st.one_of(
+    st.fixed_dictionaries({"key": names, "value": names}, optional={"effect": st.just("NoSchedule")}),
+    st.fixed_dictionaries({"operator": st.just("Exists")}, optional={"key": names}),
+    st.fixed_dictionaries({"key": names, "effect": st.just("NoExecute"), "seconds": st.integers(0, 60)}),
+)
+specs = st.fixed_dictionaries(
+    {},
+    optional={
+        "node_selector": st.dictionaries(names, names, max_size=2),
+        "tolerations": st.lists(tolerations, max_size=2),
+        "priority_class": names,
+        "image_pull_secrets": st.lists(names, max_size=2),
+        "queue": names,
+    },
+)
+
+
+def pod(kubernetes: Any = None, **more: Any) -> PodSpec:
+    job = {"name": "ads", "kubernetes": kubernetes}
+    given: dict[str, Any] = {"cpu_cores": 1.0, "memory_bytes": 2**28, "files": {"job.json": json.dumps(job).encode()}}
+    return PodSpec(job="ads", pod="worker-3", command=("python",), environment={"A": "b"}, **(given | more))
+
+
+def made(spec: PodSpec, installation: Installation) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Pod", **manifest(spec, installation)}
+
+
+@given(specs, specs, st.sampled_from(["", "ps-0"]), st.sampled_from(VERSIONS), st.booleans())
+def test_every_pod_is_valid_and_without_privileges(
+    job: dict[str, Any], defaults: dict[str, Any], near: str, version: str, claim: bool
+) -> None:
+    installation = Installation(
+        name="prod",
+        image="trainer:1",
+        defaults=KubernetesSpec.model_validate(defaults),
+        checkpoints_claim="checkpoints" if claim else "",
+    )
+    one = made(pod(job, near=near), installation)
+    kubernetes_validate.validate(one, version, strict=True)
+    kubernetes_validate.validate(
+        {"apiVersion": "v1", "kind": "Secret", **secret(pod(job), installation)}, version, strict=True
+    )
+    (container,) = one["spec"]["containers"]
+    assert one["spec"]["automountServiceAccountToken"] is False
+    assert one["spec"]["securityContext"]["runAsNonRoot"] is True
+    assert one["spec"]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert container["resources"]["requests"] == container["resources"]["limits"]
+    assert not any("hostPath" in volume for volume in one["spec"]["volumes"])
+    assert one["spec"]["priorityClassName" if "priority_class" in job else "restartPolicy"]
+
+
+@given(st.floats(0.01, 1024), st.integers(2**20, 2**46))
+def test_limits_come_back_as_they_can_be_said(cpu_cores: float, memory_bytes: int) -> None:
+    one = made(pod(cpu_cores=cpu_cores, memory_bytes=memory_bytes), Installation("prod", "trainer:1"))
+    assert in_force(one) == sayable(cpu_cores, memory_bytes)
+    assert sayable(*sayable(cpu_cores, memory_bytes)) == sayable(cpu_cores, memory_bytes)
+
+
+class TestWishes:
+    def test_a_job_goes_before_the_installation(self) -> None:
+        defaults = KubernetesSpec(node_selector={"pool": "cpu", "zone": "a"}, priority_class="low", queue="all")
+        one = manifest(
+            pod(
+                {"node_selector": {"zone": "b"}, "priority_class": "high", "image_pull_secrets": ["mine"]},
+                image="own:1",
+            ),
+            Installation("prod", "trainer:1", defaults),
+        )
+        assert one["spec"]["nodeSelector"] == {"pool": "cpu", "zone": "b"}
+        assert one["spec"]["priorityClassName"] == "high"
+        assert one["spec"]["imagePullSecrets"] == [{"name": "mine"}]
+        assert one["spec"]["containers"][0]["image"] == "own:1"
+        assert one["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "all"
+
+    def test_a_service_account_has_to_be_allowed(self) -> None:
+        job = pod({"service_account": "reads-everything"})
+        with pytest.raises(BackendError, match=r"kubernetes\.service_account=reads-everything .* one of none"):
+            manifest(job, Installation("prod", "trainer:1"))
+        allowed = Installation("prod", "trainer:1", service_accounts=frozenset({"reads-everything"}))
+        assert manifest(job, allowed)["spec"]["serviceAccountName"] == "reads-everything"
+
+    def test_a_taint_of_lost_nodes_that_the_job_speaks_of_is_left_to_it(self) -> None:
+        said = {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "seconds": 900}
+        one = manifest(pod({"tolerations": [said]}), Installation("prod", "trainer:1", node_lost_s=7))
+        seconds = {each["key"]: each["tolerationSeconds"] for each in one["spec"]["tolerations"]}
+        assert seconds == {"node.kubernetes.io/unreachable": 900, "node.kubernetes.io/not-ready": 7}
+
+    def test_names_of_two_installations_differ(self) -> None:
+        assert Installation("a", "").name_of("j", "ps-0") != Installation("b", "").name_of("j", "ps-0")
+
+    def test_files_are_found_where_they_are_laid(self) -> None:
+        one = manifest(pod(), Installation("prod", "trainer:1"))
+        mounts = {each["mountPath"] for each in one["spec"]["containers"][0]["volumeMounts"]}
+        assert {PLACES.files, PLACES.scratch} <= mounts
+
+
+def told(**status: Any) -> dict[str, Any]:
+    one = manifest(pod(), Installation("prod", "trainer:1"))
+    one["metadata"] |= {"uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    return {**one, "status": status}
+
+
+def ended(**terminated: Any) -> list[dict[str, Any]]:
+    return [{"name": "proxy", "state": {"running": {}}}, {"name": "pod", "state": {"terminated": terminated}}]
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "exit_code"),
+    [
+        ({"phase": "Failed", "reason": "Evicted", "message": "The node was low on memory"}, "evicted", None),
+        ({"phase": "Failed", "reason": "Preempting"}, "preempted", None),
+        ({"phase": "Failed", "reason": "OutOfcpu"}, "evicted", None),
+        ({"phase": "Failed", "reason": "Terminated", "containerStatuses": ended(exitCode=143)}, "node-lost", 143),
+        ({"phase": "Running", "reason": "NodeLost"}, "node-lost", None),
+        ({"phase": "Running", "containerStatuses": ended(exitCode=0)}, "completed", 0),
+        ({"phase": "Failed", "containerStatuses": ended(exitCode=137, reason="OOMKilled")}, "oom-killed", 137),
+        (
+            {"phase": "Failed", "containerStatuses": ended(exitCode=137, reason="ContainerStatusUnknown")},
+            "vanished",
+            None,
+        ),
+    ],
+)
+def test_every_end_is_told_apart(status: dict[str, Any], reason: str, exit_code: int | None) -> None:
+    seen = status_of(told(**status))
+    assert (seen.state, seen.reason, seen.exit_code) == ("exited", reason, exit_code)
+
+
+def test_a_gate_is_a_quota() -> None:
+    gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "waits for Kueue"}
+    seen = status_of(told(phase="Pending", conditions=[gated]))
+    assert seen.waiting is not None
+    assert (seen.waiting.reason, seen.waiting.detail) == ("quota", "waits for Kueue")
+
+
+def test_a_pod_that_we_ended_before_it_began_was_killed() -> None:
+    assert vanished(told(phase="Pending"), asked=True).reason == "killed"
+    assert vanished(told(phase="Pending"), asked=False).reason == "vanished"
