@@ -43,6 +43,7 @@ from stretto_cli.commands.cluster import start_detached
 from stretto_cli.errors import CliError, NotRunning
 from stretto_cli.figures import sparkline
 from stretto_runtime import Client
+from stretto_runtime.server import keys_of
 
 RESULTS = Path(__file__).parents[2] / "bench-results" / "experiments.json"
 ENTRIES = {"wide_deep": "WideDeep", "xdeepfm": "XDeepFM", "dcn": "DCN"}
@@ -268,8 +269,8 @@ async def measure(result: Result, limit_s: float, heal_at: float | None) -> None
         folder = Path(name)
         try:
             where = start_detached(embedded.Plan(folder, cpu_cores=16.0, settings=settings))
-            password = embedded.credentials(folder / "nats")["operator"]
-            client = await Client.connect(where["nats_url"], "operator", password, "experiments")
+            login = keys_of(folder / "nats").login()
+            client = await Client.connect(where["nats_url"], login, "experiments")
             try:
                 with Gateway(*locate(folder, None, None)) as gateway:
                     await Run(folder, result, gateway, client, heal_at).go(limit_s)

@@ -56,11 +56,11 @@ class Scene:
             self.told.append((time.monotonic(), event.message))
 
     async def start(self) -> None:
-        pods = self.server.url.replace("nats://", f"nats://operator:{self.server.passwords['operator']}@")
+        assert self.server.keys is not None
         told = {
             "NATS_URL": self.server.url,
             "STATE_FOLDER": self.folder,
-            "ACTUATOR_POD_NATS_URL": pods,
+            "ACTUATOR_SIGNING_KEY_FILE": self.server.keys.signing_file,
             "DISPATCHER_LEASE_TIMEOUT_S": LEASE_TIMEOUT_S,
         }
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("STRETTO_")}

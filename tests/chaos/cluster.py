@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from stretto_runtime import BusFault, Client
+from stretto_runtime.login import Login
+from stretto_runtime.permissions import OPERATOR
 from stretto_runtime.provision import server_config
-from stretto_runtime.server import binary, credentials, free_port
+from stretto_runtime.server import binary, free_port, keys_of
 
 SIZE = 3
 READY_S = 40.0
@@ -61,7 +63,7 @@ class Cluster:
     def __init__(self, folder: Path, sync_interval: str = "", network: Network | None = None) -> None:
         self.folder = folder / "cluster"
         self.folder.mkdir(parents=True)
-        self.passwords = credentials(self.folder)
+        self.keys = keys_of(self.folder)
         self.sync_interval = sync_interval
         self.nodes: list[Node] = []
         for number in range(SIZE):
@@ -73,7 +75,7 @@ class Cluster:
         for node in self.nodes:
             routes = [node.route, *(other.route for other in self.nodes if other is not node)]
             text = server_config(
-                str(node.store), node.port, self.passwords, node.host, sync_interval, node.name, routes
+                str(node.store), node.port, self.keys.trust, node.host, sync_interval, node.name, routes
             )
             (node.folder / "nats.conf").write_text(text)
 
@@ -81,9 +83,12 @@ class Cluster:
     def url(self) -> str:
         return ",".join(node.url for node in self.nodes)
 
+    def login(self, user: str = OPERATOR) -> Login:
+        return self.keys.login(user)
+
     def environment(self, user: str) -> dict[str, str]:
         """What a process of ``user`` needs to connect."""
-        return {"STRETTO_NATS_URL": self.url, "STRETTO_NATS_USER": user, "STRETTO_NATS_PASSWORD": self.passwords[user]}
+        return {"STRETTO_NATS_URL": self.url, "STRETTO_NATS_CREDENTIALS": str(self.keys.credentials(user))}
 
     def start(self) -> None:
         for node in self.nodes:

@@ -12,6 +12,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from stretto_wire.inboxes import inbox_of
+
 SOURCE = Path(__file__).parent / "node_subscriber"
 PROTO = Path(__file__).parents[2] / "proto"
 _FILES = ("package.json", "package-lock.json", "subscriber.mjs")
@@ -71,15 +73,17 @@ def _npm_ci(folder: Path) -> None:
         raise RuntimeError(f"npm ci failed: {told}")
 
 
-def validate_run(nats_url: str, until_sequence: int | None = None, idle_s: float = 2.0) -> dict[str, Any]:
-    """Read and validate every event that the server keeps; ``nats_url`` may carry credentials.
+def validate_run(
+    nats_url: str, credentials: Path, until_sequence: int | None = None, idle_s: float = 2.0
+) -> dict[str, Any]:
+    """Read and validate every event that the server keeps, as the operator whose ``credentials`` these are.
 
     Returns ``{events, types: {ce-type: count}, invalid: [{sequence, subject, reason}], invalid_total,
     last_sequence}``. Raises SubscriberUnavailable without Node, RuntimeError when the stream cannot be read.
     """
     folder = install()
     command = ["node", str(folder / "subscriber.mjs"), "--server", nats_url, "--proto", str(PROTO)]
-    command += ["--idle-s", str(idle_s)]
+    command += ["--credentials", str(credentials), "--inbox", inbox_of("operator"), "--idle-s", str(idle_s)]
     if until_sequence is not None:
         command += ["--until-sequence", str(until_sequence)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from urllib.parse import quote
 
 import pytest
 import stretto_wire as wire
@@ -35,26 +34,25 @@ async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
 
 
 @pytest.fixture
-def nats_url(server: EmbeddedServer) -> str:
-    assert server.passwords is not None
-    return server.url.replace("nats://", f"nats://operator:{quote(server.passwords['operator'], safe='')}@")
+def bus(server: EmbeddedServer) -> tuple[str, Path]:
+    assert server.keys is not None
+    return server.url, server.keys.credentials("operator")
 
 
 @pytest.fixture
 async def client(server: EmbeddedServer) -> AsyncIterator[Client]:
     """Writes as the system does, into the streams that it provisions."""
-    assert server.passwords is not None
-    client = await Client.connect(server.url, "operator", server.passwords["operator"], name="contract")
+    client = await Client.connect(server.url, server.login(), name="contract")
     await provision(client.bus)
     yield client
     await client.close()
 
 
-async def test_every_event_is_received_and_valid(nats_url: str, client: Client) -> None:
+async def test_every_event_is_received_and_valid(bus: tuple[str, Path], client: Client) -> None:
     for number, channel in enumerate(EVENTS):
         await client.publish(EXAMPLES[channel.message])
         await _store(client, f"tel.v1.ps.ps-0.job-{number}", b"no event", {})
-    summary = validate_run(nats_url, idle_s=0.5)
+    summary = validate_run(*bus, idle_s=0.5)
     assert summary["invalid"] == []
     assert summary["types"] == {channel.type_name: 1 for channel in EVENTS}
     assert summary["events"] == len(EVENTS)
@@ -64,14 +62,14 @@ async def _store(client: Client, subject: str, data: bytes, headers: dict[str, s
     await client.bus.store_surely(subject, data, {"Nats-Msg-Id": f"{subject}:{data!r}", **headers}, 10)
 
 
-async def test_reading_ends_at_a_sequence(nats_url: str, client: Client) -> None:
+async def test_reading_ends_at_a_sequence(bus: tuple[str, Path], client: Client) -> None:
     for number in range(5):
         await client.publish(EXAMPLES[wire.JobProgressed], f"dispatcher:{number}:0")
-    summary = validate_run(nats_url, until_sequence=3, idle_s=30)
+    summary = validate_run(*bus, until_sequence=3, idle_s=30)
     assert (summary["events"], summary["last_sequence"]) == (3, 3)
 
 
-async def test_what_is_invalid_is_reported_with_its_reason(nats_url: str, client: Client) -> None:
+async def test_what_is_invalid_is_reported_with_its_reason(bus: tuple[str, Path], client: Client) -> None:
     message = EXAMPLES[wire.StragglerDetected]
     subject = wire.subject_of(message)
     body = json.loads(wire.encode(message))
@@ -96,7 +94,7 @@ async def test_what_is_invalid_is_reported_with_its_reason(nats_url: str, client
     await _store(client, subject, wire.encode(message), {**headers, "Nats-Msg-Id": "z"})
     reasons = [*(reason for *_, reason in bad), "the body is not JSON", "ce-id is not the Nats-Msg-Id"]
 
-    summary = validate_run(nats_url, idle_s=0.5)
+    summary = validate_run(*bus, idle_s=0.5)
     assert summary["events"] == len(reasons) + 1
     assert summary["invalid_total"] == len(reasons)
     for number, (found, reason) in enumerate(zip(summary["invalid"], reasons, strict=True)):
@@ -105,6 +103,6 @@ async def test_what_is_invalid_is_reported_with_its_reason(nats_url: str, client
         assert found["subject"].endswith(subject)
 
 
-def test_a_server_without_the_stream_is_an_error(nats_url: str) -> None:
+def test_a_server_without_the_stream_is_an_error(bus: tuple[str, Path]) -> None:
     with pytest.raises(RuntimeError, match="cannot read STRETTO"):
-        validate_run(nats_url, idle_s=0.5)
+        validate_run(*bus, idle_s=0.5)

@@ -6,7 +6,7 @@ import importlib
 
 import pytest
 from stretto_runtime import Service
-from stretto_runtime.provision import SERVICES
+from stretto_runtime.permissions import SERVICES
 from stretto_wire.registry import CHANNELS
 
 NAMES = [name for name in SERVICES if name != "gateway"]  # reads every event, for its subscribers
@@ -31,4 +31,6 @@ def test_the_registry_names_a_service_where_it_reads_and_only_there(name: str) -
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_service_answers_the_requests_of_the_registry(name: str) -> None:
-    assert {c.message for c in CHANNELS if c.kind == "rpc" and c.service == name} == set(service_of(name).rpcs)
+    service = service_of(name)
+    answered = {*service.rpcs, *service.queries}
+    assert {c.message for c in CHANNELS if c.kind == "rpc" and c.service == name} == answered

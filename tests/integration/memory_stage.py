@@ -80,20 +80,24 @@ class MemoryStage:
     async def __aenter__(self) -> MemoryStage:
         self.server = EmbeddedServer(self.folder / "nats")
         await self.server.start()
-        assert self.server.passwords is not None
-        self.client = await Client.connect(self.server.url, "operator", self.server.passwords["operator"])
+        self.client = await Client.connect(self.server.url, self.server.login())
         await provision(self.client.bus)
         python = self.folder / "growing-python"
         python.write_text(f"#!/bin/sh\nexec {sys.executable} {POD}\n")
         python.chmod(0o755)
-        pods = self.server.url.replace("nats://", f"nats://operator:{self.server.passwords['operator']}@")
+        assert self.server.keys is not None
         lead_s = self.lead_s
         self._start(Profiler, ProfilerSettings, window_s=WINDOW_S)
         watch = {"lead_s": lead_s, "move_lead_s": 2 * lead_s, "repeat_s": 1.0, "shrink_patience_s": 2 * lead_s}
         self._start(Oom, OomSettings, table_slots=self.table_slots, **watch)
         cluster = {"cpu_cores": 1000.0, "memory_bytes": 1024 * GIB}
         self._start(Arbiter, ArbiterSettings, shrink_after_s=2 * lead_s, **cluster)
-        start = {"pod_nats_url": pods, "pod_python": str(python), "poll_s": 0.1, "stop_grace_s": 1.0}
+        start = {
+            "signing_key_file": self.server.keys.signing_file,
+            "pod_python": str(python),
+            "poll_s": 0.1,
+            "stop_grace_s": 1.0,
+        }
         self._start(Actuator, ActuatorSettings, **start)
         self._following = asyncio.create_task(self._follow())
         return self
@@ -101,7 +105,7 @@ class MemoryStage:
     def _start(self, service: type, settings_type: type, **settings: Any) -> None:
         own = settings_type(
             nats_url=self.server.url,
-            nats_password=self.server.passwords[service.name],
+            nats_credentials=self.server.login(service.name).credentials,
             state_folder=self.folder / "state",
             **settings,
         )

@@ -50,10 +50,9 @@ class Chain:
         self.world: asyncio.Task[None] | None = None
 
     def start(self, service: type, settings_type: type, **settings: Any) -> None:
-        assert self.server.passwords is not None
         own = settings_type(
             nats_url=self.server.url,
-            nats_password=self.server.passwords[service.name],
+            nats_credentials=self.server.login(service.name).credentials,
             state_folder=self.folder,
             **settings,
         )
@@ -134,8 +133,7 @@ def window(version: int, now: values.Plan, rate: float, samples: int) -> events.
 async def chain(tmp_path: Path) -> AsyncIterator[Chain]:
     server = EmbeddedServer(tmp_path / "nats")
     await server.start()
-    assert server.passwords is not None
-    client = await Client.connect(server.url, "operator", server.passwords["operator"])
+    client = await Client.connect(server.url, server.login())
     await provision(client.bus)
     started = Chain(server, client, tmp_path)
     started.start_all()

@@ -43,12 +43,11 @@ class House:
             self.events.append(event.message)
 
     def start(self) -> None:
-        assert self.server.passwords is not None
         python = self.folder / "fake-python"
-        python.write_text(f"#!/bin/sh\nexec {sys.executable} {FAKE_POD}\n")
+        everything = self.server.login().credentials  # a pod that plays several
+        python.write_text(f"#!/bin/sh\nSTRETTO_NATS_CREDENTIALS={everything} exec {sys.executable} {FAKE_POD}\n")
         python.chmod(0o755)
-        pods = self.server.url.replace("nats://", f"nats://operator:{self.server.passwords['operator']}@")
-        more = {"actuator": {"pod_nats_url": pods, "pod_python": str(python), "poll_s": 0.3}}
+        more = {"actuator": {"pod_python": str(python), "poll_s": 0.3}}
         for service, settings in (
             (Actuator, ActuatorSettings),
             (Checkpoints, CheckpointsSettings),
@@ -56,7 +55,7 @@ class House:
         ):
             options = {
                 "nats_url": self.server.url,
-                "nats_password": self.server.passwords[service.name],
+                "nats_credentials": self.server.login(service.name).credentials,
                 "state_folder": self.folder,
                 **more.get(service.name, {}),
             }
@@ -77,8 +76,7 @@ class House:
 async def house(tmp_path: Path) -> AsyncIterator[House]:
     server = EmbeddedServer(tmp_path / "nats")
     await server.start()
-    assert server.passwords is not None
-    client = await Client.connect(server.url, "operator", server.passwords["operator"])
+    client = await Client.connect(server.url, server.login())
     await provision(client.bus)
     made = House(server, client, tmp_path)
     made.start()

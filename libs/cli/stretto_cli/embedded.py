@@ -27,8 +27,11 @@ from typing import Any
 from stretto_core.algorithms import REINSTALL
 from stretto_runtime import Client, RuntimeFault, SettingsFault, provision
 from stretto_runtime.birth import Birth
-from stretto_runtime.provision import SERVICES, server_config
-from stretto_runtime.server import binary, credentials, free_port, write_private
+from stretto_runtime.keys import Keys, write_private
+from stretto_runtime.login import Login
+from stretto_runtime.permissions import SERVICES
+from stretto_runtime.provision import server_config
+from stretto_runtime.server import binary, free_port, keys_of, store_of
 from stretto_runtime.settings import StreamsSettings
 
 from . import figures, redis_server
@@ -76,6 +79,7 @@ class Installation:
         self._state = "starting"
         self._began_s = time.time()
         self._lock: Any = None
+        self._keys: Keys
         self._nats_url = ""
         self._redis_url = ""
         self._memory: Path | None = None
@@ -92,16 +96,16 @@ class Installation:
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         self._cut_logs()
         self._memory = claim_memory(self.folder)
-        passwords = credentials(self.folder / "nats")
+        self._keys = keys_of(self.folder / "nats")
         nats_port, redis_port = free_port(), free_port()
         self._nats_url = f"nats://127.0.0.1:{nats_port}"
-        await self._start("nats", self._nats(nats_port, passwords))
+        await self._start("nats", self._nats(nats_port))
         await self._start("redis", self._redis(redis_port))
         # services wait for the streams, and importing is what takes their time: all at once
         for name in SERVICES:
-            await self._start(name, self._service(name, passwords))
+            await self._start(name, self._service(name))
         progress("nats-server, redis-server, eight services and the gateway started")
-        await self._provision(passwords["operator"])
+        await self._provision()
         async for name, ready_s in self._waiting(SERVICES):
             progress(f"{name} ready after {ready_s:.1f} s")
         self.ready_s = time.monotonic() - began
@@ -137,16 +141,17 @@ class Installation:
         file = self.folder / "gateway.token"
         return f"http://{found['host']}:{found['port']}", file.read_text().strip() if file.is_file() else ""
 
-    def operator(self) -> tuple[str, str]:
-        """URL and password of the bus for the user ``operator``."""
-        return self._nats_url, credentials(self.folder / "nats")["operator"]
+    def operator(self) -> tuple[str, Login]:
+        """URL of the bus, and how the operator connects."""
+        return self._nats_url, keys_of(self.folder / "nats").login()
 
     # what runs -------------------------------------------------------------------------------------------------
 
-    def _nats(self, port: int, passwords: dict[str, str]) -> Command:
-        config = self.folder / "nats" / "nats.conf"
-        store, sync = str(self.folder / "nats" / "jetstream"), self._streams.sync_interval
-        write_private(config, server_config(store, port, passwords, sync_interval=sync))
+    def _nats(self, port: int) -> Command:
+        folder, sync = self.folder / "nats", self._streams.sync_interval
+        config = folder / "nats.conf"
+        store = str(store_of(folder, self._keys))
+        write_private(config, server_config(store, port, self._keys.trust, sync_interval=sync))
         return self._command("nats", [binary(), "-c", str(config)], self._plain())
 
     def _redis(self, port: int) -> Command:
@@ -156,7 +161,7 @@ class Installation:
         write_private(config, redis_server.config(config.parent, port, password))
         return self._command("redis", [redis_server.binary(), str(config)], self._plain())
 
-    def _service(self, name: str, passwords: dict[str, str]) -> Command:
+    def _service(self, name: str) -> Command:
         # numeric libraries start a thread per core in processes that only ever need one; pods inherit the actuator's
         quiet = {} if name == "actuator" else {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         environment = {
@@ -166,14 +171,13 @@ class Installation:
             "STRETTO_ACTUATOR_REDIS_URL": self._redis_url,
             "STRETTO_CHECKPOINTS_REDIS_URL": self._redis_url,
             **({"STRETTO_CHECKPOINTS_MEMORY_FOLDER": str(self._memory)} if self._memory else {}),
-            "STRETTO_ACTUATOR_POD_NATS_URL": self._nats_url.replace("//", f"//pod:{passwords['pod']}@"),
+            "STRETTO_ACTUATOR_SIGNING_KEY_FILE": str(self._keys.signing_file),
             "STRETTO_GATEWAY_PORT": str(self._gateway_port),
             **self._capacity(),
             **self.plan.settings,
             "STRETTO_STATE_FOLDER": str(self.folder),
             "STRETTO_NATS_URL": self._nats_url,
-            "STRETTO_NATS_USER": name,
-            "STRETTO_NATS_PASSWORD": passwords[name],
+            "STRETTO_NATS_CREDENTIALS": str(self._keys.credentials(name)),
         }
         with contextlib.suppress(FileNotFoundError):
             (self.folder / "run" / f"{name}.json").unlink()  # of an earlier run: it would be taken for this one's
@@ -203,10 +207,10 @@ class Installation:
 
     # readiness -------------------------------------------------------------------------------------------------
 
-    async def _provision(self, password: str) -> None:
+    async def _provision(self) -> None:
         try:
             async with asyncio.timeout(READY_S):
-                client = await Client.connect(self._nats_url, "operator", password, "up")
+                client = await Client.connect(self._nats_url, self._keys.login(), "up")
         except TimeoutError:
             nats = self.children["nats"]
             raise CliError(f"nats did not answer at {self._nats_url} within {READY_S:.0f} s; {nats.command.log} ends "

@@ -15,9 +15,9 @@ from rich.markup import escape
 from rich.text import Text
 from stretto_runtime import BusFault, Client, EmbeddedServer, RuntimeFault, Service, SettingsFault
 from stretto_runtime.faults import Refusal
-from stretto_runtime.provision import SERVICES
+from stretto_runtime.permissions import SERVICES
 from stretto_runtime.replay import Decision, Replayed, replay
-from stretto_runtime.server import credentials
+from stretto_runtime.server import keys_of
 from stretto_runtime.telemetry import configure_logs
 
 from . import figures
@@ -112,7 +112,7 @@ async def _stream(folder: Path) -> AsyncGenerator[Client]:
                 await server.start()
             except RuntimeFault as fault:
                 raise CliError(str(fault)) from fault
-        client = await Client.connect(url, "operator", credentials(folder / "nats")["operator"], "replay")
+        client = await Client.connect(url, keys_of(folder / "nats").login(), "replay")
         try:
             yield client
         finally:

@@ -157,7 +157,7 @@ def test_a_killed_bus_comes_back_with_everything_that_was_stored(installed: Inst
 
 
 def test_secrets_are_readable_by_the_owner_only(installed: Installed) -> None:
-    for name in ("gateway.token", "nats/credentials.json", "nats/nats.conf", "redis/redis.conf"):
+    for name in ("gateway.token", "nats/keys/operator/bus.creds", "nats/nats.conf", "redis/redis.conf"):
         assert stat.S_IMODE((installed.folder / name).stat().st_mode) == 0o600, name
 
 

@@ -1,30 +1,91 @@
-"""``python -m stretto_runtime``: make the streams, and bring those that are there to the present configuration.
+"""``python -m stretto_runtime``: what an installation on servers of one's own needs before its services start.
 
-For a server or a cluster of one's own; harmless to repeat. ``STRETTO_NATS_URL``, ``_USER`` (operator) and ``_PASSWORD``
-say where, ``STRETTO_STREAMS_REPLICAS``, ``_SYNC_INTERVAL`` and ``_MAX_BYTES`` how.
+Without a command, ``provision``: make the streams, and bring those that are there to the present configuration.
+``STRETTO_NATS_URL`` and ``_CREDENTIALS`` (the operator's) say where, ``STRETTO_STREAMS_REPLICAS``, ``_SYNC_INTERVAL``,
+``_MAX_BYTES`` and ``_EXTERNAL_CREDENTIALS`` how. ``keys``: make everybody's keys. Both are harmless to repeat.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
 
 from stretto_runtime.bus import Bus
 from stretto_runtime.faults import RuntimeFault
-from stretto_runtime.provision import provision
+from stretto_runtime.keys import EXTERNAL, Keys
+from stretto_runtime.login import Login
+from stretto_runtime.permissions import OPERATOR
+from stretto_runtime.provision import external_stream, make_stream, provision
 from stretto_runtime.settings import StreamsSettings
+
+PURPOSE = "What an installation on servers of one's own needs before its services start."
+LEGEND = {
+    "root": "vouches for all others: keep it where nothing runs; `keys` needs it again",
+    "server": "nats-server: `include` trust.conf in its configuration",
+    "actuator": "the service; pods.seed: STRETTO_ACTUATOR_SIGNING_KEY_FILE",
+    "operator": "who makes the streams; may do everything on the bus",
+    "external-keeper": "who makes the streams, as STRETTO_STREAMS_EXTERNAL_CREDENTIALS: events for those outside",
+}
+"""what belongs where, of folders that are not simply a service's"""
 
 
 async def make(settings: StreamsSettings) -> None:
     """Raises BusFault: the server refused."""
-    bus = await Bus.connect(settings.nats_url, settings.nats_user or "operator", settings.nats_password, "provision")
+    bus = await Bus.connect(settings.nats_url, settings.login(OPERATOR), "provision")
     try:
         await provision(bus, settings.replicas, settings.max_bytes, settings.sync_interval)
     finally:
         await bus.close()
+    if settings.external_credentials is not None:
+        keeper = await Bus.connect(
+            settings.nats_url, Login(credentials=settings.external_credentials, ca=settings.nats_ca), "provision"
+        )
+        try:
+            await make_stream(keeper, external_stream(settings.replicas, settings.max_bytes))
+        finally:
+            await keeper.close()
+
+
+def make_keys(folder: Path, external: Sequence[str], hosts: Sequence[str]) -> list[str]:
+    """What was made, a line each; ``hosts``: names and addresses that the server's certificate is for, if any."""
+    keys = Keys(folder, time.time(), external, hosts)
+    lines: list[str] = []
+    for path in keys.made:
+        owner = path.parent.name
+        meaning = LEGEND.get(owner, f"{'a tool outside' if owner in external else 'the service'}, nobody else")
+        lines.append(f"{path.relative_to(folder)}  ({meaning})")
+    return lines
+
+
+def parser() -> argparse.ArgumentParser:
+    main = argparse.ArgumentParser(prog="python -m stretto_runtime", description=PURPOSE)
+    commands = main.add_subparsers(dest="command")
+    commands.add_parser("provision", help="make the streams; the environment says where and how (STRETTO_NATS_*, "
+                        "STRETTO_STREAMS_*)")  # fmt: skip
+    keys = commands.add_parser("keys", help="make the keys of an installation: of the server, services, tools outside")
+    keys.add_argument("folder", type=Path, help="holds a folder for each who is to get some; what is there stays")
+    keys.add_argument("--external", action="append", metavar="NAME", default=[],
+                      help="of a tool outside, which may read events; repeatable (default: external)")  # fmt: skip
+    keys.add_argument("--tls", action="append", metavar="HOST", default=[], help="also an authority of one's own and a "
+                      "certificate of the server, for this name or address; repeatable")  # fmt: skip
+    return main
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    given = parser().parse_args(arguments)
+    try:
+        if given.command == "keys":
+            lines = make_keys(given.folder, given.external or [EXTERNAL], given.tls)
+            sys.stdout.write("".join(f"{line}\n" for line in lines or [f"{given.folder} is complete"]))
+        else:
+            asyncio.run(make(StreamsSettings.read()))
+    except (RuntimeFault, OSError) as fault:
+        raise SystemExit(f"{given.command or 'provision'}: {fault}") from None
 
 
 if __name__ == "__main__":
-    try:
-        asyncio.run(make(StreamsSettings.read()))
-    except RuntimeFault as fault:
-        raise SystemExit(f"provision: {fault}") from None
+    main()

@@ -19,19 +19,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import nats.errors
 import structlog
 from nats.aio.msg import Msg
-from pydantic import SecretStr
 from pydantic_core import from_json
+from stretto_wire.inboxes import inbox_of
 
-from stretto_runtime.connection import Connection, Sent, direct
+from stretto_runtime.connection import Connection, Sent, direct, final
 from stretto_runtime.faults import BusFault, Fenced, NobodyListens
+from stretto_runtime.login import Login
+from stretto_runtime.permissions import STATE as STATE
+from stretto_runtime.permissions import STATE_PREFIX as STATE_PREFIX
 
 if TYPE_CHECKING:
     from stretto_runtime.log import Tail
 
 EVENTS = "STRETTO"
 DEAD_LETTERS = "DLQ"
-STATE = "KV_STATE"
-STATE_PREFIX = "$KV.STATE."
 
 PIPELINED = 0
 WRONG_LAST_SEQUENCE = 10071
@@ -80,7 +81,7 @@ class Awaited(NamedTuple):
 
 
 class Bus:
-    """A connection under one user, with an inbox of its own below ``_INBOX.<user>``."""
+    """A connection under one user, with an inbox of its own below the user's."""
 
     def __init__(self, connection: Connection, user: str | None, inbox: str) -> None:
         self.connection = connection
@@ -101,27 +102,27 @@ class Bus:
         """when the first and the last request were sent that JetStream did not do, if it has done none since"""
         self._moving: asyncio.Task[None] | None = None
         self._refused = asyncio.Event()
-        """the server does not know our credentials"""
+        """the server does not believe us, or we do not believe it"""
 
     @classmethod
-    async def connect(
-        cls, url: str, user: str | None = None, password: SecretStr | str | None = None, name: str = "stretto"
-    ) -> Bus:
+    async def connect(cls, url: str, login: Login | None = None, name: str = "stretto") -> Bus:
         """Connect, waiting for the server as long as it takes.
 
         Raises:
-            BusFault: the server refused the credentials.
+            BusFault: the server refused who we say we are, or is not who it says.
+            IdentityFault: a file of ``login`` cannot be used.
         """
-        bus = cls(Connection(), user, f"_INBOX.{user or name}.{uuid.uuid4().hex[:12]}")
+        login = login or Login()
+        user = login.name()
+        prefix = inbox_of(user or name)
+        bus = cls(Connection(), user, f"{prefix}.{uuid.uuid4().hex[:12]}")
         servers = url.split(",")
-        secret = password.get_secret_value() if isinstance(password, SecretStr) else password
         refused = asyncio.create_task(bus._refused.wait())
         connecting = asyncio.ensure_future(
             bus.connection.connect(
                 servers=random.sample(servers, len(servers)),
                 dont_randomize=True,  # of ours, so that ``move`` can choose
-                user=user if secret else None,
-                password=secret if secret else None,
+                **login.options(),
                 name=name,
                 error_cb=bus._failed,
                 disconnected_cb=bus._interrupted,
@@ -131,16 +132,16 @@ class Bus:
                 connect_timeout=2,
                 pending_size=0,
                 ping_interval=PING_S,
-                inbox_prefix=f"_INBOX.{user or name}".encode(),
+                inbox_prefix=prefix.encode(),
             )
         )
         try:
             await asyncio.wait([connecting, refused], return_when=asyncio.FIRST_COMPLETED)
             if not connecting.done():  # it would try for ever
-                raise BusFault(f"{url} refuses the credentials of {user!r}; check STRETTO_NATS_USER and _PASSWORD")
+                raise BusFault(f"cannot connect to {url} as {login}: {bus.last_error}; check STRETTO_NATS_*")
             connecting.result()
         except nats.errors.Error as error:
-            raise BusFault(f"cannot connect to {url} as {user!r}: {error}; check STRETTO_NATS_*") from error
+            raise BusFault(f"cannot connect to {url} as {login}: {error}; check STRETTO_NATS_*") from error
         finally:
             connecting.cancel()
             refused.cancel()
@@ -152,7 +153,7 @@ class Bus:
         text = f"{type(error).__name__}: {error}"
         if violation := DENIED.search(text):
             self._deny(violation[1], f"{self._user!r} may not publish to {violation[1]}")
-        if "authorization violation" in text.lower():
+        if final(error):
             self._refused.set()
         if text != self.last_error:
             log.warning("bus error", error=text)

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import SecretStr
 from stretto_wire.base import Message
 from stretto_wire.errors import WireError
 from stretto_wire.registry import channel_of, encode, parse, partition_of, subject_of
@@ -17,6 +16,8 @@ from stretto_wire.registry import channel_of, encode, parse, partition_of, subje
 from stretto_runtime.bus import DEAD_LETTERS, EVENTS, Bus
 from stretto_runtime.handling import event_headers
 from stretto_runtime.log import Tail, read
+from stretto_runtime.login import Login
+from stretto_runtime.permissions import OPERATOR
 from stretto_runtime.rpc import Caller
 from stretto_runtime.snapshots import document_of
 from stretto_runtime.telemetry import Tracing
@@ -46,19 +47,19 @@ class Client:
     async def connect(
         cls,
         url: str,
-        user: str = "operator",
-        password: SecretStr | str | None = None,
+        login: Login | None = None,
         name: str = "",
         state_folder: Path | None = None,
     ) -> Client:
-        """Connect as ``user``. With ``state_folder``, what this client publishes and asks becomes spans.
+        """Connect as who ``login`` says. With ``state_folder``, what this client publishes and asks becomes spans.
 
         Raises:
-            BusFault: no server, or the credentials were refused.
+            BusFault: server and client do not believe each other.
+            IdentityFault: a file of ``login`` cannot be used.
         """
-        name = name or user
+        name = name or (login and login.name()) or OPERATOR
         tracing = Tracing(name, state_folder, 32 << 20, 200.0) if state_folder is not None else None
-        return cls(await Bus.connect(url, user, password, name), name, tracing)
+        return cls(await Bus.connect(url, login, name), name, tracing)
 
     async def close(self) -> None:
         await self.bus.close()

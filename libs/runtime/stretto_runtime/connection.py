@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -23,6 +24,7 @@ FLUSH_S = 10
 CROWDED_BYTES = 8 << 20
 """so much may wait here for a server that takes it slowly"""
 PERMISSIONS = "permissions violation"
+UNKNOWN = "authorization violation"
 
 Sent = Mapping[str, Any] | str | None
 """Headers by name, or as ``lines_of`` makes them: who sends many alike makes what they share once."""
@@ -36,6 +38,18 @@ def direct(handler: Callable[[Msg], None]) -> Callable[[Msg], Awaitable[None]]:
 
     called.handler = handler  # type: ignore[attr-defined]
     return called
+
+
+class NotEncrypted(Error):
+    """The server, or who stands between, offers no TLS to who has asked for it."""
+
+    def __str__(self) -> str:
+        return "nats: the server offers no TLS"
+
+
+def final(error: Exception) -> bool:
+    """Whether connecting again would end in the same way: one side does not believe who the other one is."""
+    return isinstance(error, (ssl.SSLCertVerificationError, NotEncrypted)) or UNKNOWN in str(error).lower()
 
 
 class Connection(Client):
@@ -93,6 +107,13 @@ class Connection(Client):
         if writer is not None:
             writer.transport.abort()
         await super()._attempt_reconnect()
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        """The original takes a server's word for it that there is no need of TLS."""
+        wanted = "tls" in self.options or any(server.uri.scheme == "tls" for server in self._server_pool)
+        if initial_connection and wanted and not info.get("tls_required"):
+            raise NotEncrypted
+        await super()._process_info(info, initial_connection)
 
     async def _process_err(self, err_msg: str) -> None:
         """What the server says before it hangs up; the original then closes for ever."""

@@ -11,6 +11,10 @@ class SettingsFault(RuntimeFault):
     """A variable of the environment is unknown or its value is refused."""
 
 
+class IdentityFault(RuntimeFault):
+    """A key, a token or a file of credentials cannot be what it is taken for; never tells what is secret of it."""
+
+
 class Refusal(RuntimeFault):
     """What another version of a machine left cannot be continued by this one: nothing was changed or published."""
 

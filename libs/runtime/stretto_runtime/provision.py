@@ -1,37 +1,25 @@
-"""Streams, bucket and credentials, from the registry of the wire. Services only bind to what this has made."""
+"""Streams and bucket, and the server's configuration. Services only bind to what this has made."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from stretto_wire.registry import (
-    CHANNELS,
-    DEAD_LETTERS,
-    EVENTS_KEPT_S,
-    MAX_MESSAGE_BYTES,
-    PARTITIONS,
-    STREAM,
-    Channel,
-)
+from stretto_wire.registry import DEAD_LETTERS, EVENTS_KEPT_S, MAX_MESSAGE_BYTES, PARTITIONS, STREAM
 
-from stretto_runtime.bus import STATE, STATE_PREFIX, Bus
+from stretto_runtime.bus import Bus
+from stretto_runtime.certificates import Certificate
 from stretto_runtime.faults import BusFault
+from stretto_runtime.permissions import EXTERNAL_STREAM, RPC_MAPPING, STATE, STATE_PREFIX
 from stretto_runtime.writer import SYNC_METADATA
 
 NOT_FOUND = 10059
 DUPLICATE_WINDOW_S = 120
-SERVICES = ("profiler", "fitter", "planner", "arbiter", "dispatcher", "checkpoints", "oom", "actuator", "gateway")
-USERS = (*SERVICES, "operator", "pod", "reader")
-"""``operator``: the command, may do everything. ``pod``: training pods. ``reader``: external, reads ``evt.>`` only."""
-
-RPC_MAPPING = {
-    "rpc.v1.*.*.*": (
-        f"rpc.v1.{{{{wildcard(1)}}}}.{{{{wildcard(2)}}}}.{{{{partition({PARTITIONS},3)}}}}.{{{{wildcard(3)}}}}"
-    )
-}
-"""Puts the partition into requests, so that they find the owner and callers know nothing of partitions."""
+EXTERNAL_API = "JS.STRETTO"
+"""what the account EXTERNAL sees of the JetStream API of the account STRETTO begins so"""
+EXTERNAL_DELIVERY = "deliver.external"
+"""below it, events come from one account to the other"""
 
 
 def streams(replicas: int = 1, max_bytes: int = 8 << 30, sync_interval: str = "") -> list[dict[str, Any]]:
@@ -90,6 +78,31 @@ def streams(replicas: int = 1, max_bytes: int = 8 << 30, sync_interval: str = ""
     ]
 
 
+def external_stream(replicas: int = 1, max_bytes: int = 8 << 30) -> dict[str, Any]:
+    """Events for those outside: a mirror, which nobody can write to, without partitions in its subjects."""
+    transform = {
+        "src": "*.evt.v1.*.*.*",
+        "dest": "evt.v1.{{wildcard(2)}}.{{wildcard(3)}}.{{wildcard(4)}}",
+    }
+    return {
+        "name": EXTERNAL_STREAM,
+        "description": "events, in the order and under the sequences of the stream " + STREAM,
+        "storage": "file",
+        "num_replicas": replicas,
+        "mirror": {
+            "name": STREAM,
+            "external": {"api": EXTERNAL_API, "deliver": EXTERNAL_DELIVERY},
+            "subject_transforms": [transform],
+        },
+        "discard": "old",
+        "max_bytes": max_bytes,
+        "max_age": EVENTS_KEPT_S * 10**9,
+        "allow_msg_ttl": True,
+        "deny_delete": True,
+        "deny_purge": True,
+    }
+
+
 async def provision(bus: Bus, replicas: int = 1, max_bytes: int = 8 << 30, sync_interval: str = "") -> None:
     """Create what is missing and bring the rest to the present configuration; harmless to repeat.
 
@@ -99,72 +112,36 @@ async def provision(bus: Bus, replicas: int = 1, max_bytes: int = 8 << 30, sync_
         BusFault: the server refused, for instance a change that would need a new stream.
     """
     for config in streams(replicas, max_bytes, sync_interval):
-        name = config["name"]
-        try:
-            await bus.ask(f"STREAM.INFO.{name}")
-        except BusFault as fault:
-            if fault.code != NOT_FOUND:
-                raise
-            await bus.ask(f"STREAM.CREATE.{name}", config, timeout_s=20)
-        else:
-            await bus.ask(f"STREAM.UPDATE.{name}", config, timeout_s=20)
+        await make_stream(bus, config)
 
 
-def permissions(user: str) -> dict[str, Any]:
-    """What ``user`` may publish and subscribe to."""
-    inbox = f"_INBOX.{user}.>"
-    if user == "operator":
-        return {"publish": ">", "subscribe": ">"}
-    if user == "reader":
-        return {"publish": {"deny": ">"}, "subscribe": ["evt.>", inbox]}
-    if user == "pod":
-        roles = ("worker", "ps")
-        heard = [channel.pattern for channel in CHANNELS if channel.kind == "evt" and _read_by(channel, *roles)]
-        return {
-            "publish": ["tel.v1.>", *_asked_by(*roles), "_INBOX.>"],
-            "subscribe": ["pod.v1.>", *heard, inbox],
-        }
-    own = [f"evt.v1.{user}.>", f"journal.{user}.*", f"fence.{user}.*", "dlq.>", f"{STATE_PREFIX}*.{user}.>"]
-    reading = [
-        f"$JS.API.CONSUMER.{verb}.{stream}.>"
-        for verb in ("CREATE", "DELETE", "MSG.NEXT")
-        for stream in (STREAM, STATE, DEAD_LETTERS)
-    ]
-    reading.append(f"$JS.API.STREAM.INFO.{STREAM}")
-    return {
-        "publish": [*own, *_asked_by(user), *reading, "$JS.FC.>", "_INBOX.>"],
-        "subscribe": [f"rpc.v1.{user}.>", inbox],
-    }
-
-
-def _read_by(channel: Channel, *names: str) -> bool:
-    return any(name in channel.readers for name in names)
-
-
-def _asked_by(*names: str) -> list[str]:
-    """Requests that ``names`` may make, as written and as mapped by the server."""
-    subjects: list[str] = []
-    for channel in CHANNELS:
-        if channel.kind in ("rpc", "pod") and _read_by(channel, *names):
-            subjects.append(channel.pattern)
-            if channel.kind == "rpc":
-                subjects.append(f"{channel.pattern}.*")
-    return subjects
+async def make_stream(bus: Bus, config: dict[str, Any]) -> None:
+    """Create the stream, or bring it to this configuration. Raises BusFault: the server refused."""
+    name = config["name"]
+    try:
+        await bus.ask(f"STREAM.INFO.{name}")
+    except BusFault as fault:
+        if fault.code != NOT_FOUND:
+            raise
+        await bus.ask(f"STREAM.CREATE.{name}", config, timeout_s=20)
+    else:
+        await bus.ask(f"STREAM.UPDATE.{name}", config, timeout_s=20)
 
 
 def server_config(
     store_folder: str,
     port: int,
-    passwords: Mapping[str, str] | None = None,
+    trust: str = "",
     host: str = "127.0.0.1",
     sync_interval: str = "",
     name: str = "stretto",
     cluster: Sequence[str] = (),
+    certificate: Certificate | None = None,
     extra: Sequence[str] = (),
 ) -> str:
     """The text of a nats-server configuration file.
 
-    ``passwords``: user -> password, with the permissions of each; None: nobody needs credentials (tests).
+    ``trust``: whom the server believes, as ``Keys.trust`` writes it; empty: everybody may do everything (tests).
     ``cluster``: ``host:port`` of every server's cluster port, this one's first; each has a ``name`` of its own.
     ``sync_interval``: ``"always"`` survives power loss on one replica; every write then waits for the disk.
     """
@@ -179,16 +156,13 @@ def server_config(
         f"  max_file_store: {1 << 50}",
         *([f"  sync_interval: {sync_interval}"] if sync_interval else []),
         "}",
-        f"mappings: {json.dumps(RPC_MAPPING)}",
+        trust or f"mappings: {json.dumps(RPC_MAPPING)}",
         *extra,
     ]
     if cluster:
         routes = [f"nats://{address}" for address in cluster[1:]]
         lines.append(f'cluster {{ name: "stretto", listen: {json.dumps(cluster[0])}, routes: {json.dumps(routes)} }}')
-    if passwords is not None:
-        users = [
-            {"user": user, "password": password, "permissions": permissions(user)}
-            for user, password in passwords.items()
-        ]
-        lines.append(f"authorization: {json.dumps({'users': users})}")
+    if certificate is not None:
+        files = json.dumps({"cert_file": str(certificate.file), "key_file": str(certificate.key_file), "timeout": 5})
+        lines.append(f"tls: {files}")
     return "\n".join(lines) + "\n"

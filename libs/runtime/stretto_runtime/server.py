@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import os
-import secrets
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+from stretto_runtime.certificates import Certificate
 from stretto_runtime.faults import RuntimeFault
-from stretto_runtime.provision import USERS, server_config
+from stretto_runtime.keys import Keys, write_private
+from stretto_runtime.login import Login
+from stretto_runtime.permissions import OPERATOR
+from stretto_runtime.provision import server_config
 
 READY_S = 10.0
 
@@ -28,22 +31,31 @@ def free_port(host: str = "127.0.0.1") -> int:
         return int(probe.getsockname()[1])
 
 
-def credentials(folder: Path) -> dict[str, str]:
-    """user -> password; made once and kept in ``<folder>/credentials.json``, readable by the owner only."""
-    path = folder / "credentials.json"
-    known: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
-    missing = [user for user in USERS if user not in known]
-    if missing:
-        folder.mkdir(parents=True, exist_ok=True)
-        known |= {user: secrets.token_urlsafe(24) for user in missing}
-        write_private(path, json.dumps(known, indent=1))
-    return known
+def keys_of(folder: Path) -> Keys:
+    """Of the server whose folder it is: made once, and completed by a later version."""
+    return Keys(folder / "keys", time.time())
 
 
-def write_private(path: Path, text: str) -> None:
-    """Readable by the owner only, from its first byte on."""
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(text)
+def store_of(folder: Path, keys: Keys | None) -> Path:
+    """Where the server of ``folder`` keeps its streams.
+
+    An earlier version kept them without accounts, under passwords: then they become the account's.
+
+    Raises:
+        RuntimeFault: an earlier version has run again since.
+    """
+    store = folder / "jetstream"
+    if keys is not None:
+        former, present = (store / "jetstream" / name for name in ("$G", keys.account))
+        if (former / "streams").exists() and present.exists():
+            raise RuntimeFault(
+                f"{former} and {present}: streams from before and after an upgrade, as an earlier version has run here "
+                "again; remove those that are not to go on"
+            )
+        if former.exists():
+            former.rename(present)
+        (folder / "credentials.json").unlink(missing_ok=True)
+    return store
 
 
 def tied(argv: Sequence[str], number: signal.Signals) -> list[str]:
@@ -67,30 +79,43 @@ def _setpriv() -> str | None:
 class EmbeddedServer:
     """One nats-server process in ``folder``, for as long as the thread lives that started it.
 
-    ``secured``: users and permissions; else open (tests).
+    ``secured``: who connects needs credentials, which are made in ``<folder>/keys``; else everybody may do everything
+    (tests). ``certificate``: it speaks TLS only.
     """
 
-    def __init__(self, folder: Path, port: int = 0, secured: bool = True, sync_interval: str = "") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        port: int = 0,
+        secured: bool = True,
+        sync_interval: str = "",
+        certificate: Certificate | None = None,
+    ) -> None:
         self.folder = folder
         self.port = port or free_port()
-        self.passwords = credentials(folder) if secured else None
+        self.keys = keys_of(folder) if secured else None
         self._sync_interval = sync_interval
+        self._certificate = certificate
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
-        return f"nats://127.0.0.1:{self.port}"
+        return f"{'nats' if self._certificate is None else 'tls'}://127.0.0.1:{self.port}"
 
     @property
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
 
+    def login(self, user: str = OPERATOR) -> Login:
+        """How ``user`` connects."""
+        found = self.keys.login(user) if self.keys is not None else Login(user)
+        return replace(found, ca=self._certificate.ca if self._certificate is not None else None)
+
     def environment(self, user: str) -> dict[str, str]:
         """What a process of ``user`` needs to connect."""
-        found = {"STRETTO_NATS_URL": self.url}
-        if self.passwords is not None:
-            found |= {"STRETTO_NATS_USER": user, "STRETTO_NATS_PASSWORD": self.passwords[user]}
-        return found
+        login = self.login(user)
+        files = {"STRETTO_NATS_CREDENTIALS": login.credentials, "STRETTO_NATS_CA": login.ca}
+        return {"STRETTO_NATS_URL": self.url, **{name: str(file) for name, file in files.items() if file is not None}}
 
     async def start(self) -> None:
         """Start and wait until it accepts connections.
@@ -114,7 +139,11 @@ class EmbeddedServer:
         self.folder.mkdir(parents=True, exist_ok=True)
         config = self.folder / "nats.conf"
         text = server_config(
-            str(self.folder / "jetstream"), self.port, self.passwords, sync_interval=self._sync_interval
+            str(store_of(self.folder, self.keys)),
+            self.port,
+            self.keys.trust if self.keys is not None else "",
+            sync_interval=self._sync_interval,
+            certificate=self._certificate,
         )
         write_private(config, text)
         with (self.folder / "nats.log").open("ab") as log:

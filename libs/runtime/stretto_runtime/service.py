@@ -47,6 +47,8 @@ class Service:
     settings_type: ClassVar[type[Settings]] = Settings
     inputs: ClassVar[tuple[Input, ...]] = ()
     rpcs: ClassVar[tuple[type[Message], ...]] = ()
+    queries: ClassVar[tuple[type[Message], ...]] = ()
+    """requests that decide nothing: answered at once by ``answer``, neither journalled nor remembered"""
     observations: ClassVar[tuple[type[Message], ...]] = ()
     """message types that only ``observe`` uses and that have no channel of their own"""
     tick_s: float | None = None
@@ -79,6 +81,10 @@ class Service:
         """The settings that decisions depend on, in JSON: recorded in the stream, where everybody can read them."""
         own = type(self.settings).model_fields.keys() - Settings.model_fields.keys()
         return self.settings.model_dump(mode="json", include=own)
+
+    def answer(self, query: Any, machine: Any) -> Message:
+        """To a query about the machine of its job (None: nothing is known of it). A WireError is a refusal."""
+        raise NotImplementedError
 
     async def settled(self, key: str, machine: Any) -> None:
         """The machine of ``key`` has changed (live), or was just taken over: make the world follow its state."""
@@ -165,8 +171,7 @@ class Runner:
         tracing = Tracing(service.name, settings.state_folder, settings.spans_bytes, settings.spans_per_s)
         health = Health(service.name, settings.state_folder, self.report, self.metrics.text)
         self.port = await health.start(settings.health_host, settings.health_port)
-        user = settings.nats_user or service.name
-        connecting = Bus.connect(settings.nats_url, user, settings.nats_password, service.name)
+        connecting = Bus.connect(settings.nats_url, settings.login(service.name), service.name)
         self._bus = await self._unless_stopped(connecting)
         if self._bus is None:
             await health.stop()

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 from nats.aio.msg import Msg
+from stretto_wire.base import Message
 from stretto_wire.errors import WireError
 from stretto_wire.refusals import ERROR_HEADER
-from stretto_wire.registry import parse
+from stretto_wire.registry import encode, parse
 
 from stretto_runtime.bus import EVENTS
 from stretto_runtime.catchup import LongTail, open_tail
@@ -127,7 +128,7 @@ class Session:
 
     async def _go_live(self) -> None:
         service, number = self._service, self._partition.number
-        if service.rpcs:
+        if service.rpcs or service.queries:
             subject = f"rpc.v1.{service.name}.*.{number}.*"
             self._subscription = await self._shell.bus.subscribe(subject, self._requested)
             await self._shell.bus.flush()  # who sees us ready must find us
@@ -161,6 +162,9 @@ class Session:
         except WireError as error:
             self._answer(msg.reply, "invalid", refusal("invalid", str(error), error.field, error.value, error.remedy))
             return
+        if type(message) in self._service.queries:
+            self._inform(msg.reply, message)
+            return
         headers = msg.headers or {}
         request_id = headers.get("request-id") or getattr(message, "request_id", "") or msg.reply
         waiting, asked = self._handling.waiting, (message.job, request_id)
@@ -176,6 +180,17 @@ class Session:
                 waiting[asked] = Asked(subject, msg.data, message, [msg.reply])
             else:
                 self._answer(msg.reply, "busy", refusal("busy", "too many requests wait", remedy="ask again later"))
+
+    def _inform(self, reply: str, query: Message) -> None:
+        slot = self._machines.slots.get(query.job)
+        try:
+            code, body = "", encode(self._service.answer(query, slot.machine if slot is not None else None))
+        except WireError as error:
+            code, body = "refused", refusal("refused", str(error), error.field, error.value, error.remedy)
+        except Exception as error:
+            log.exception("a query was not answered", job=query.job, query=type(query).__name__)
+            code, body = "internal", refusal("internal", type(error).__name__, remedy="see the service's log")
+        self._answer(reply, code, body)
 
     def _answer(self, reply: str, code: str, body: bytes) -> None:
         with contextlib.suppress(BusFault):  # the caller asks again

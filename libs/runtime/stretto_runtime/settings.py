@@ -19,7 +19,8 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from stretto_wire.findings import findings_of
 
 from stretto_runtime.faults import SettingsFault
-from stretto_runtime.provision import SERVICES
+from stretto_runtime.login import Login
+from stretto_runtime.permissions import SERVICES
 
 PREFIX = "STRETTO_"
 COMPONENTS = frozenset((*SERVICES, "streams", "cli", "trainer", "pod", "job", "demo"))
@@ -32,7 +33,11 @@ class Settings(BaseSettings):
 
     nats_url: str = Field("nats://127.0.0.1:4222", description="server, or several separated by commas")
     nats_user: str | None = Field(None, description="default: the name of the service, if there is a password")
-    nats_password: SecretStr | None = Field(None, description="none: connect without credentials")
+    nats_password: SecretStr | None = Field(None, description="of the user, on a bus that knows passwords")
+    nats_credentials: Path | None = Field(None, description="file of credentials (JWT and nkey), instead of a password")
+    nats_ca: Path | None = Field(
+        None, description="certificates of who vouches for a tls:// server; none: the system's"
+    )
     state_folder: Path = Field(Path(".stretto"), description="local spans, ports of the health endpoints")
     log_level: str = Field("info", pattern="^(debug|info|warning|error)$")
     health_host: str = "127.0.0.1"
@@ -90,6 +95,10 @@ class Settings(BaseSettings):
                 "correct the variable or unset it to get the default"
             ) from None
 
+    def login(self, user: str) -> Login:
+        """As whom to connect: ``user``, unless the settings say otherwise."""
+        return Login(self.nats_user or user, self.nats_password, self.nats_credentials, self.nats_ca)
+
     @classmethod
     def _names(cls, component: str) -> dict[str, str]:
         names: dict[str, str] = {}
@@ -108,6 +117,9 @@ class StreamsSettings(Settings):
         "", pattern=r"^(always|[1-9][0-9]*(ms|s|m))?$", description="between syncs of a server's disk; empty: its own"
     )
     max_bytes: int = Field(8 << 30, ge=1 << 20, description="bound of the event stream, on each server")
+    external_credentials: Path | None = Field(
+        None, description="of the account EXTERNAL's keeper: keep events for those outside, too; none: only live"
+    )
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None) -> Self:

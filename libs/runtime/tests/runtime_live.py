@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from stretto_runtime import Client, EmbeddedServer, Runner, Service
+from stretto_runtime.login import Login
 
 HERE = Path(__file__).parent
 ASK = """
@@ -29,17 +30,16 @@ except urllib.error.HTTPError as refused:
 class Server(Protocol):
     """One server or several."""
 
-    passwords: dict[str, str] | None
-
     @property
     def url(self) -> str: ...
+
+    def login(self, user: str = ...) -> Login: ...
 
     def environment(self, user: str) -> dict[str, str]: ...
 
 
 async def connect(server: Server, user: str = "operator", **options: object) -> Client:
-    assert server.passwords is not None
-    return await Client.connect(server.url, user, server.passwords[user], **options)  # type: ignore[arg-type]
+    return await Client.connect(server.url, server.login(user), **options)  # type: ignore[arg-type]
 
 
 class Replicas:
@@ -102,9 +102,8 @@ async def until_ready(runner: Runner, timeout_s: float = 30) -> None:
 
 
 def settings_of(service: type[Service], server: EmbeddedServer, folder: Path, **more: Any) -> Any:
-    assert server.passwords is not None
     return service.settings_type(
-        nats_url=server.url, nats_password=server.passwords[service.name], state_folder=folder, **more
+        nats_url=server.url, nats_credentials=server.login(service.name).credentials, state_folder=folder, **more
     )
 
 

@@ -112,16 +112,12 @@ async def test_an_entry_that_came_back_without_its_expiry_is_no_member_for_long(
 
 async def test_a_service_can_use_only_its_own_subjects(server: EmbeddedServer, client: Client) -> None:
     planner = await connect(server, "planner")
-    reader = await connect(server, "reader")
     foreign = ("evt.v1.arbiter.plan-decided.a", "journal.arbiter.0", "fence.arbiter.0", "$KV.STATE.owner.arbiter.0")
     for subject in foreign:
         with pytest.raises(BusFault, match="'planner' may not publish"):
             await (await planner.bus.post(subject, b"{}", {}, timeout_s=5))
-    with pytest.raises(BusFault):
-        await (await reader.bus.post("evt.v1.planner.plan-proposed.a", b"{}", {}, timeout_s=5))
     assert await planner.bus.store("evt.v1.planner.plan-proposed.a", b"{}") > 0
     await planner.close()
-    await reader.close()
 
 
 async def test_an_entry_that_names_who_does_not_serve_it_is_given_back(

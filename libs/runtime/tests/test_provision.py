@@ -17,8 +17,7 @@ from stretto_runtime.writer import SYNCED_BATCH_FROM, learn_streams
 async def test_a_server_takes_streams_whose_bounds_are_most_of_what_the_disk_has_left(tmp_path: Path) -> None:
     server = EmbeddedServer(tmp_path)
     await server.start()
-    assert server.passwords is not None
-    client = await Client.connect(server.url, "operator", server.passwords["operator"])
+    client = await Client.connect(server.url, server.login())
     try:
         await provision(client.bus, max_bytes=shutil.disk_usage(tmp_path).free * 9 // 10)
     finally:
@@ -31,8 +30,7 @@ async def test_the_environment_says_how_the_streams_are_made(server: EmbeddedSer
     environment |= {"STRETTO_STREAMS_SYNC_INTERVAL": "always", "STRETTO_STREAMS_MAX_BYTES": str(1 << 28)}
     made = await asyncio.create_subprocess_exec(sys.executable, "-m", "stretto_runtime", env=environment)
     assert await made.wait() == 0
-    assert server.passwords is not None
-    client = await Client.connect(server.url, "operator", server.passwords["operator"])
+    client = await Client.connect(server.url, server.login())
     await learn_streams(client.bus)
     assert client.bus.batch_from == SYNCED_BATCH_FROM
     assert (await client.bus.ask("STREAM.INFO.STRETTO"))["config"]["max_bytes"] == 1 << 28

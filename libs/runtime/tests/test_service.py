@@ -335,9 +335,8 @@ async def test_facts_of_single_shards_live_a_day_and_others_as_long_as_the_strea
 
 async def test_a_service_may_start_before_its_server_and_be_stopped_before_it_comes(tmp_path: Path) -> None:
     late = EmbeddedServer(tmp_path / "nats")
-    assert late.passwords is not None
     settings = Counting.settings_type(
-        nats_url=late.url, nats_password=late.passwords["dispatcher"], state_folder=tmp_path
+        nats_url=late.url, nats_credentials=late.login("dispatcher").credentials, state_folder=tmp_path
     )
     impatient = Runner(Counting(settings))
     task = asyncio.create_task(impatient.run())
@@ -359,9 +358,9 @@ async def test_a_service_may_start_before_its_server_and_be_stopped_before_it_co
     late.kill()
 
 
-async def test_wrong_credentials_are_told(server: EmbeddedServer) -> None:
+async def test_wrong_credentials_are_told(server: EmbeddedServer, tmp_path: Path) -> None:
     with pytest.raises(BusFault, match="check STRETTO_NATS"):
-        await Client.connect(server.url, "planner", "wrong")
+        await Client.connect(server.url, EmbeddedServer(tmp_path / "another").login("planner"))
 
 
 async def test_the_state_of_a_thousand_jobs_is_saved_and_taken_over(

@@ -127,11 +127,13 @@ async def test_a_version_that_cannot_continue_takes_nothing_and_says_so(
 @asynccontextmanager
 async def started(kind: type[Counting], server: EmbeddedServer, folder: Path) -> AsyncIterator[Runner]:
     """Not waiting until it is ready."""
-    assert server.passwords is not None
     runner = Runner(
         kind(
             kind.settings_type(
-                nats_url=server.url, nats_password=server.passwords[kind.name], state_folder=folder, lease_s=1
+                nats_url=server.url,
+                nats_credentials=server.login(kind.name).credentials,
+                state_folder=folder,
+                lease_s=1,
             )
         )
     )

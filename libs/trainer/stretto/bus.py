@@ -7,26 +7,29 @@ the last reply of each lane, and a lane has one request in flight. Nobody listen
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 import nats
 import nats.errors
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 from stretto_wire import registry
 from stretto_wire.base import Message
 from stretto_wire.cloudevents import headers_of
 from stretto_wire.errors import WireError
+from stretto_wire.inboxes import inbox_of_pod
 from stretto_wire.refusals import ERROR_HEADER, Refusal, Refused
+from stretto_wire.requests import RenewCredentials, RenewCredentialsReply
 
 from .errors import BusError, CallRefused, StrettoError
+from .identity import Connection, Identity
 from .tracing import Tracing
 
 M = TypeVar("M", bound=Message)
@@ -35,6 +38,9 @@ Handler = Callable[[Any], Message]
 _ATTEMPT_S = 1.0
 _NO_OWNER_S = 0.05
 _BUSY = "busy"
+_RENEWED_AFTER, _RENEWED_AGAIN = 0.5, 0.05
+"""of the life of credentials"""
+_QUIET_WITHIN_S = 5.0
 
 log = logging.getLogger("stretto.bus")
 
@@ -42,28 +48,33 @@ log = logging.getLogger("stretto.bus")
 class Bus:
     """``job`` and ``pod`` say whose connection it is. Methods may be called from any thread but the bus's own."""
 
-    def __init__(self, url: str, job: str, pod: str, tracing: Tracing) -> None:
+    def __init__(self, url: str, job: str, pod: str, tracing: Tracing, identity: Identity | None = None) -> None:
         self.job, self.pod = job, pod
         self._url = url
+        self._identity = identity or Identity()
         self._tracing = tracing
-        self._client = Client()
+        self._client = Connection()
         self._loop = asyncio.new_event_loop()
         self._workers = ThreadPoolExecutor(4, thread_name_prefix="pod-request")
         self._life = f"{pod}-{uuid.uuid4().hex[:8]}"
         self._lanes: dict[str, threading.Lock] = {}
         self._serial = 0
         self._told = 0
+        self._talks = 0
+        """requests and answers on their way"""
+        self._last_error = ""
         threading.Thread(target=self._loop.run_forever, name="bus", daemon=True).start()
 
     def connect(self, timeout_s: float = 30.0) -> None:
         """Connect, waiting for the server; later breaks are mended for ever. Raises BusError."""
         self._run(self._connect(), timeout_s)
+        self._spawn(self._stay_known())
 
     async def _connect(self) -> None:
         async def failed(error: Exception) -> None:
-            log.warning("bus: %s: %s", type(error).__name__, error)
+            self._last_error = f"{type(error).__name__}: {error}"
+            log.warning("bus: %s", self._last_error)
 
-        user = urlsplit(self._url.split(",")[0]).username
         await self._client.connect(
             servers=self._url.split(","),
             name=f"{self.job}/{self.pod}",
@@ -72,9 +83,37 @@ class Bus:
             reconnect_time_wait=cast("int", 0.2),
             connect_timeout=2,
             ping_interval=20,
-            # credentials may only receive replies below their own inbox
-            inbox_prefix=f"_INBOX.{user}".encode() if user else b"_INBOX",
+            inbox_prefix=inbox_of_pod(self.job, self.pod).encode(),
+            **self._identity.options(),
         )
+
+    async def _stay_known(self) -> None:
+        """Have the credentials prolonged long before they end: the server hangs up on who holds ended ones."""
+        identity = self._identity
+        life_s = identity.ends_s - identity.began_s
+        while identity.ends_s < float("inf"):
+            await asyncio.sleep(max(identity.began_s + life_s * _RENEWED_AFTER - time.time(), life_s * _RENEWED_AGAIN))
+            request = RenewCredentials(job=self.job, pod=self.pod, token=identity.token)
+            try:
+                message = await self._ask(request, {}, life_s * _RENEWED_AGAIN)
+                if message.headers and ERROR_HEADER in message.headers:
+                    raise CallRefused(_reason(message.data, "actuator renew-credentials"))
+                reply = registry.decode(RenewCredentialsReply, message.data)
+                if reply.answer != "ok":
+                    raise CallRefused("the actuator does not know this pod any more")
+                identity.prolong(reply.token)
+                await self._come_back()
+            except (StrettoError, WireError, nats.errors.Error, ValueError, TimeoutError) as error:
+                left_s = identity.ends_s - time.time()
+                log.warning("credentials not prolonged yet, they last for %.0f s: %s", left_s, error)
+
+    async def _come_back(self) -> None:
+        """Connect anew at a moment when nobody waits: what is on its way would have to be asked again."""
+        deadline = self._loop.time() + _QUIET_WITHIN_S
+        while self._talks and self._loop.time() < deadline:
+            await asyncio.sleep(0.005)
+        await self._client.flush(1)
+        await self._client.force_reconnect()
 
     def _run(self, work: Coroutine[Any, Any, Any], timeout_s: float) -> Any:
         future: Future[Any] = asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -82,7 +121,10 @@ class Bus:
             return future.result(timeout_s)
         except TimeoutError as error:
             future.cancel()
-            raise BusError(f"the bus at {_without_password(self._url)} did not answer for {timeout_s:.0f} s") from error
+            said = f" ({self._last_error})" if self._last_error else ""
+            raise BusError(
+                f"the bus at {_without_password(self._url)} did not answer for {timeout_s:.0f} s{said}"
+            ) from error
         except (nats.errors.Error, OSError) as error:
             raise BusError(f"{_without_password(self._url)}: {type(error).__name__}: {error}") from error
 
@@ -116,7 +158,8 @@ class Bus:
         reason = "nobody owns the job at the moment"
         while (left := deadline - time.monotonic()) > 0:
             try:
-                message = await self._client.request(subject, data, min(_ATTEMPT_S, left), headers=headers)
+                with self._talking():
+                    message = await self._client.request(subject, data, min(_ATTEMPT_S, left), headers=headers)
                 if message.headers is None or message.headers.get(ERROR_HEADER) != _BUSY:
                     return message
                 reason = "the service has too many requests waiting"
@@ -126,6 +169,14 @@ class Bus:
                 reason = type(error).__name__
             await asyncio.sleep(_NO_OWNER_S)
         raise BusError(f"{subject}: no answer for {timeout_s:.0f} s ({reason})")
+
+    @contextlib.contextmanager
+    def _talking(self) -> Generator[None]:
+        self._talks += 1
+        try:
+            yield
+        finally:
+            self._talks -= 1
 
     def tell(self, message: Message) -> None:
         """Publish telemetry; one that gets lost on the way is not worth a wait."""
@@ -147,13 +198,17 @@ class Bus:
         name = registry.channel_of(request).name
 
         async def arrived(message: Msg) -> None:
-            self._loop.create_task(self._answer(request, handler, message))
+            self._loop.create_task(self._answer_one(request, handler, message))
 
         self._run(self._subscribe(f"pod.v1.{name}.{self.pod}.{self.job}", arrived), 10.0)
 
     async def _subscribe(self, subject: str, callback: Callable[[Msg], Coroutine[Any, Any, None]]) -> None:
         await self._client.subscribe(subject, cb=callback)
         await self._client.flush()
+
+    async def _answer_one(self, request: type[Message], handler: Handler, message: Msg) -> None:
+        with self._talking():
+            await self._answer(request, handler, message)
 
     async def _answer(self, request: type[Message], handler: Handler, message: Msg) -> None:
         headers: dict[str, str] | None = None

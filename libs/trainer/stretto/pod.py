@@ -22,6 +22,7 @@ from stretto_wire.spec import JobSpec
 
 from .bus import Bus
 from .errors import CallRefused, DataError, ModelRefused, PodError
+from .identity import Identity
 from .tracing import Tracing
 
 EXIT_OK = 0
@@ -41,6 +42,8 @@ class PodSettings:
     job: str
     pod: str
     nats_url: str
+    nats_credentials: Path | None
+    nats_ca: Path | None
     spec: JobSpec
     plan_version: int
     cpu_cores: float
@@ -72,6 +75,9 @@ def settings_of(environment: Mapping[str, str], role: str) -> PodSettings:
             raise PodError(f"STRETTO_{name} is not set; pods are started by the actuator, which sets it")
         return value
 
+    def file(name: str) -> Path | None:
+        return Path(value) if (value := environment.get(f"STRETTO_{name}")) else None
+
     def number(name: str, default: str) -> float:
         text = environment.get(f"STRETTO_{name}") or default
         try:
@@ -94,6 +100,8 @@ def settings_of(environment: Mapping[str, str], role: str) -> PodSettings:
         job=need("JOB"),
         pod=pod,
         nats_url=need("NATS_URL"),
+        nats_credentials=file("NATS_CREDENTIALS"),
+        nats_ca=file("NATS_CA"),
         spec=spec,
         plan_version=int(number("PLAN_VERSION", "0")),
         cpu_cores=number("CPU_CORES", str(os.cpu_count() or 1)),
@@ -143,7 +151,8 @@ class Pod:
         self.leaving = threading.Event()
         self.usage = Usage()
         self.tracing = Tracing(settings.job, settings.pod, settings.state_folder, settings.traceparent)
-        self.bus = Bus(settings.nats_url, settings.job, settings.pod, self.tracing)
+        identity = Identity(settings.nats_credentials, settings.nats_ca)
+        self.bus = Bus(settings.nats_url, settings.job, settings.pod, self.tracing, identity)
         self._ready = False
         self._address = ""
         self._detail = "importing TensorFlow"

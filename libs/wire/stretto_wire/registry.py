@@ -136,6 +136,7 @@ CHANNELS: tuple[Channel, ...] = (
     Channel("rpc", "dispatcher", "audit-ledger", r.AuditLedger, ("gateway", "cli"), r.AuditLedgerReply),
     Channel("rpc", "actuator", "get-servers", r.GetServers,
             ("worker", "ps", "cli", "gateway", "actuator"), r.GetServersReply),
+    Channel("rpc", "actuator", "renew-credentials", r.RenewCredentials, ("worker", "ps"), r.RenewCredentialsReply),
     Channel("rpc", "checkpoints", "save-checkpoint", r.SaveCheckpoint, ("gateway", "cli"), r.SaveCheckpointReply),
     Channel("pod", "pod", "ping", r.PodPing, ("actuator",), r.PodPingReply),
     Channel("pod", "ps", "take-buckets", r.TakeBuckets, ("actuator",), r.TakeBucketsReply),

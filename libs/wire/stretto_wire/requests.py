@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from .base import Bytes, Count, Message, Name, PodId, Rate, Record, RequestId, Seconds, Text
 from .books import AppliedBooks, LedgerBooks
@@ -128,6 +128,20 @@ class GetServersReply(Message):
     version: Count = 0
     plan_version: Count = 0
     servers: Annotated[tuple[ParameterServer, ...], Field(max_length=1000)] = ()
+
+
+class RenewCredentials(Message):
+    """A pod shows the token of its credentials and gets it back with a later end; its key it keeps to itself."""
+
+    pod: PodId
+    token: Annotated[str, StringConstraints(min_length=1, max_length=8192)]
+
+
+class RenewCredentialsReply(Message):
+    """``unknown``: there is no such pod any more."""
+
+    answer: Literal["ok", "unknown"]
+    token: Annotated[str, StringConstraints(max_length=8192)] = ""
 
 
 # checkpoints -----------------------------------------------------------------------------------------------------

@@ -11,9 +11,11 @@ from fnmatch import fnmatchcase
 from stretto_core.actuation import ActuatorState, Pod
 
 from .backend import Places, PodSpec
+from .credentials import CA_FILE, CREDENTIALS_FILE
 from .settings import ActuatorSettings
 
 SPEC_FILE = "job.json"
+IDENTITY = {CREDENTIALS_FILE: "STRETTO_NATS_CREDENTIALS", CA_FILE: "STRETTO_NATS_CA"}
 OF_THE_MACHINE = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "PYTHON*", "VIRTUAL_ENV")
 HARMLESS = ("LANG", "LC_*", "TZ", "*_NUM_THREADS", "TF_*", "CUDA_*")
 
@@ -29,7 +31,14 @@ def inherited(environment: Mapping[str, str], more: str, here: bool = True) -> d
     }
 
 
-def pod_spec(pod: Pod, state: ActuatorState, settings: ActuatorSettings, places: Places, trace: str) -> PodSpec:
+def pod_spec(
+    pod: Pod,
+    state: ActuatorState,
+    settings: ActuatorSettings,
+    places: Places,
+    trace: str,
+    identity: Mapping[str, bytes],
+) -> PodSpec:
     """Command, environment, files. Of our own environment only what is known to be harmless: the rest may hold
     credentials."""
     spec = json.loads(state.spec)
@@ -51,6 +60,7 @@ def pod_spec(pod: Pod, state: ActuatorState, settings: ActuatorSettings, places:
         "STRETTO_POD_FOLDER": places.scratch,
         "STRETTO_REDIS_URL": settings.redis_url,
         "STRETTO_STATE_FOLDER": places.state,
+        **{variable: f"{places.files}/{name}" for name, variable in IDENTITY.items() if name in identity},
         "TRACEPARENT": trace,
         "PYTHONUNBUFFERED": "1",
     }
@@ -64,7 +74,7 @@ def pod_spec(pod: Pod, state: ActuatorState, settings: ActuatorSettings, places:
         environment=environment,
         cpu_cores=max(pod.cpu_cores, settings.start_cpu_cores),
         memory_bytes=pod.memory_bytes,
-        files={SPEC_FILE: state.spec.encode()},
+        files={SPEC_FILE: state.spec.encode(), **identity},
         image=spec.get("image") or settings.pod_image,
         near=servers[0].name if pod.role == "worker" and servers else "",
     )

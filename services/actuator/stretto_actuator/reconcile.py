@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import stretto_wire as wire
@@ -35,6 +36,7 @@ class Edge(Protocol):
 
     async def observe(self, key: str, message: wire.Message, trace: str = "") -> None: ...
     async def call_pod(self, pod: str, request: wire.Message, timeout_s: float = 5.0, trace: str = "") -> Any: ...
+    def identity(self, job: str, pod: str) -> Mapping[str, bytes]: ...
     def now(self) -> float: ...
     def trace_of(self, key: str) -> str: ...
 
@@ -165,7 +167,8 @@ class Reconciler:
     async def _launch_one(self, pod: Pod) -> None:
         places = self._backend.places(self.job, pod.name)
         try:
-            spec = pod_spec(pod, self.state, self._settings, places, self._edge.trace_of(self.job))
+            identity = self._edge.identity(self.job, pod.name)
+            spec = pod_spec(pod, self.state, self._settings, places, self._edge.trace_of(self.job), identity)
             await self._backend.launch(spec)
         except BackendError as error:
             await self._observe(

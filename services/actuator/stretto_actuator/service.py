@@ -16,6 +16,7 @@ from stretto_runtime.ending import end
 
 from . import handlers
 from .backend import Backend, BackendError
+from .credentials import Issuer
 from .observations import OBSERVATIONS
 from .reconcile import Reconciler
 from .settings import ActuatorSettings
@@ -61,6 +62,7 @@ class Actuator(Service):
         Input(wire.CheckpointFailed),
     )
     rpcs = (wire.GetServers,)
+    queries = (wire.RenewCredentials,)
     observations = OBSERVATIONS
     tick_s = 5.0
     state_types: ClassVar[dict[str, type]] = {"job": ActuatorState}
@@ -68,6 +70,7 @@ class Actuator(Service):
     def __init__(self, settings: ActuatorSettings, backend: Backend | None = None) -> None:
         super().__init__(settings)
         self._backend = backend or backend_of(settings)
+        self._issuer = Issuer(settings)
         self._reconcilers: dict[str, tuple[Reconciler, asyncio.Task[None]]] = {}
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -91,6 +94,13 @@ class Actuator(Service):
 
     def to_message(self, key: str, fact: Any) -> Any:
         return handlers.to_message(key, fact)
+
+    def answer(self, query: Any, machine: ActuatorMachine | None) -> wire.RenewCredentialsReply:
+        return self._issuer.renew(query, machine, self.now())
+
+    def identity(self, job: str, pod: str) -> dict[str, bytes]:
+        """Files that a new pod presents itself to the bus with."""
+        return self._issuer.files(job, pod, self.now())
 
     def deciding(self) -> dict[str, Any]:
         return {}  # all of them are the reconciler's

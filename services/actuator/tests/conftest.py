@@ -63,17 +63,15 @@ class Stage:
                 self.events.append(event.message)
 
     async def start(self, **settings: Any) -> None:
-        assert self.server.passwords is not None
-        pods = self.server.url.replace("nats://", f"nats://operator:{self.server.passwords['operator']}@")
-        python = self.folder / "fake-python"
-        python.write_text(f"#!/bin/sh\nexec {sys.executable} {FAKE}\n")
+        python = self.folder / "fake-python"  # plays several pods, and the operator's credentials with them
+        everything = self.server.login().credentials
+        python.write_text(f"#!/bin/sh\nSTRETTO_NATS_CREDENTIALS={everything} exec {sys.executable} {FAKE}\n")
         python.chmod(0o755)
         self._stop = asyncio.Event()
         options = {
             "nats_url": self.server.url,
-            "nats_password": self.server.passwords["actuator"],
+            "nats_credentials": self.server.login("actuator").credentials,
             "state_folder": self.folder,
-            "pod_nats_url": pods,
             "pod_python": str(python),
             "lease_s": 1.0,
             "poll_s": 0.3,
@@ -121,8 +119,7 @@ class Stage:
 async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
     server = EmbeddedServer(tmp_path / "nats")
     await server.start()
-    assert server.passwords is not None
-    client = await Client.connect(server.url, "operator", server.passwords["operator"])
+    client = await Client.connect(server.url, server.login())
     await provision(client.bus)
     made = Stage(server, client, tmp_path / "state")
     made.folder.mkdir(exist_ok=True)

@@ -133,7 +133,9 @@ class FakePod:
 async def main() -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    connection = await nats.connect(os.environ["STRETTO_NATS_URL"])
+    connection = await nats.connect(
+        os.environ["STRETTO_NATS_URL"], user_credentials=os.environ.get("STRETTO_NATS_CREDENTIALS")
+    )
     handlers = FakePod(connection).handlers()
 
     async def answer(msg: Any) -> None:

@@ -31,7 +31,14 @@ def test_pods_inherit_what_is_harmless_and_what_is_named() -> None:
 def test_pod_finds_its_specification_where_the_backend_lays_it() -> None:
     state = ActuatorState(job="j", spec=JobSpec.parse(JOB).model_dump_json())
     pod = Pod("ps-0", "ps", 0, 1.0, 2**28, 1, "plan", 0.0)
-    spec = pod_spec(pod, state, ActuatorSettings(), Places("/run/stretto", "/scratch", ""), "")
-    assert spec.files == {"job.json": state.spec.encode()}
-    told = {name: spec.environment[f"STRETTO_{name}"] for name in ("JOB_SPEC", "POD_FOLDER", "STATE_FOLDER")}
-    assert told == {"JOB_SPEC": "/run/stretto/job.json", "POD_FOLDER": "/scratch", "STATE_FOLDER": ""}
+    places, identity = Places("/run/stretto", "/scratch", ""), {"bus.creds": b"c"}
+    spec = pod_spec(pod, state, ActuatorSettings(), places, "", identity)
+    assert spec.files == {"job.json": state.spec.encode(), **identity}
+    names = ("JOB_SPEC", "POD_FOLDER", "STATE_FOLDER", "NATS_CREDENTIALS")
+    assert {name: spec.environment[f"STRETTO_{name}"] for name in names} == {
+        "JOB_SPEC": "/run/stretto/job.json",
+        "POD_FOLDER": "/scratch",
+        "STATE_FOLDER": "",
+        "NATS_CREDENTIALS": "/run/stretto/bus.creds",
+    }
+    assert "STRETTO_NATS_CA" not in spec.environment

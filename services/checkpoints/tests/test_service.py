@@ -50,10 +50,9 @@ class Stage:
         await self.start()
 
     async def start(self) -> None:
-        assert self.server.passwords is not None
         told = {
             "NATS_URL": self.server.url,
-            "NATS_PASSWORD": self.server.passwords["checkpoints"],
+            "NATS_CREDENTIALS": str(self.server.login("checkpoints").credentials),
             "STATE_FOLDER": self.folder,
             "LEASE_S": self.lease_s,
             "CHECKPOINTS_POLL_S": 0.05,
@@ -136,8 +135,7 @@ class Stage:
 async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
     server = EmbeddedServer(tmp_path / "nats")
     await server.start()
-    assert server.passwords is not None
-    client = await Client.connect(server.url, "operator", server.passwords["operator"])
+    client = await Client.connect(server.url, server.login())
     await provision(client.bus)
     made = Stage(server, client, tmp_path / "state")
     await made.open()

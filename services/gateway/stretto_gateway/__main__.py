@@ -71,7 +71,7 @@ async def serve(settings: GatewaySettings, token: str) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     tracing = Tracing(NAME, settings.state_folder, settings.spans_bytes, settings.spans_per_s)
-    bus = await Bus.connect(settings.nats_url, settings.nats_user or NAME, settings.nats_password, NAME)
+    bus = await Bus.connect(settings.nats_url, settings.login(NAME), NAME)
     gateway = Gateway(StreamBus(bus, tracing), settings, token, time.time)
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

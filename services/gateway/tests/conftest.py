@@ -39,8 +39,7 @@ class Running:
         )
 
     async def operator(self) -> Client:
-        assert self.server.passwords is not None
-        return await Client.connect(self.server.url, "operator", self.server.passwords["operator"])
+        return await Client.connect(self.server.url, self.server.login())
 
     def restart(self) -> None:
         """End the gateway and start another on the same stream."""
@@ -75,8 +74,7 @@ def installed(folder: Path) -> Iterator[Running]:
 
     async def prepare() -> None:
         await server.start()
-        assert server.passwords is not None
-        client = await Client.connect(server.url, "operator", server.passwords["operator"])
+        client = await Client.connect(server.url, server.login())
         await provision(client.bus)
         await client.close()
 

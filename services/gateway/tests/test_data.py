@@ -137,9 +137,8 @@ def test_a_word_is_taken_also_when_the_stream_keeps_the_last_one_no_more(gateway
     name = document["name"]
 
     async def age() -> None:
-        assert gateway.server.passwords is not None
         operator = await nats.connect(
-            gateway.server.url, user="operator", password=gateway.server.passwords["operator"]
+            gateway.server.url, user_credentials=str(gateway.server.login().credentials)
         )
         assert await operator.jetstream().purge_stream("STRETTO", subject=f"*.evt.v1.gateway.data-arrived.{name}")
         await operator.close()

@@ -24,8 +24,7 @@ GIB = 1 << 30
 async def test_a_flood_of_telemetry_stays_in_the_stream_and_nothing_of_it_is_lost(tmp_path: Path) -> None:
     server = EmbeddedServer(tmp_path / "nats")
     await server.start()
-    assert server.passwords is not None
-    client = await Client.connect(server.url, "operator", server.passwords["operator"])
+    client = await Client.connect(server.url, server.login())
     await provision(client.bus)
     profiler = start({**server.environment("profiler"), "STRETTO_STATE_FOLDER": str(tmp_path)})
     try:

@@ -9,7 +9,7 @@ import { join } from "node:path";
 import { parseArgs } from "node:util";
 
 import { jetstream } from "@nats-io/jetstream";
-import { connect } from "@nats-io/transport-node";
+import { connect, credsAuthenticator } from "@nats-io/transport-node";
 import Ajv2020 from "ajv/dist/2020.js";
 import addFormats from "ajv-formats";
 
@@ -18,6 +18,8 @@ const INVALID_SHOWN = 100;
 const { values: options } = parseArgs({
   options: {
     server: { type: "string" },
+    credentials: { type: "string" },
+    inbox: { type: "string" },
     proto: { type: "string" },
     stream: { type: "string", default: "STRETTO" },
     "until-sequence": { type: "string" },
@@ -100,10 +102,11 @@ async function read(connection, check) {
 
 async function main() {
   const address = new URL(options.server);
+  const credentials = options.credentials;
   const connection = await connect({
     servers: address.host,
-    user: address.username ? decodeURIComponent(address.username) : undefined,
-    pass: address.password ? decodeURIComponent(address.password) : undefined,
+    authenticator: credentials ? credsAuthenticator(readFileSync(credentials)) : undefined,
+    inboxPrefix: options.inbox,
     name: "node-subscriber",
   });
   try {

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stretto_runtime import Client
-from stretto_runtime.server import credentials
+from stretto_runtime.server import keys_of
 from stretto_runtime.telemetry import configure_logs
 
 from .. import embedded
@@ -125,9 +125,8 @@ class _Runs:
         self.story.chapter(f"{name}, {what}")
         self.place.mark(name)
         folder = self.place.folder
-        password = credentials(folder / "nats")["operator"]
         nats_url = embedded.read_state(folder)["nats_url"]
-        client = await Client.connect(nats_url, "operator", password, "chaos")
+        client = await Client.connect(nats_url, keys_of(folder / "nats").login(), "chaos")
         try:
             world = World(folder, Record(name), client, self.place.memory, shared=self.wish.folder is not None)
             await self._ready(world)

@@ -146,7 +146,7 @@ def _where(state: dict[str, Any]) -> str:
     return (
         f"ready after {figures.seconds(state['ready_s'])}\n"
         f"  gateway  {state['gateway_url']}  (token in {state['token_file']}; addresses at /openapi.json)\n"
-        f"  bus      {state['nats_url']}  (credentials in {state['folder']}/nats/credentials.json)\n"
+        f"  bus      {state['nats_url']}  (credentials in {state['folder']}/nats/keys)\n"
         f"  state    {state['folder']}  (logs, spans, pods, checkpoints)"
     )
 

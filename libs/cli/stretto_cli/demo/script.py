@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 from stretto_runtime import Client
-from stretto_runtime.server import credentials
+from stretto_runtime.server import keys_of
 
 from .. import embedded, figures, render
 from ..client import Event, Gateway, locate
@@ -177,7 +177,7 @@ def _listen(folder: Path, job: str) -> queue.Queue[Event | BaseException]:
 
 
 async def _seed(folder: Path, nats_url: str) -> None:
-    client = await Client.connect(nats_url, "operator", credentials(folder / "nats")["operator"], "demo")
+    client = await Client.connect(nats_url, keys_of(folder / "nats").login(), "demo")
     try:
         for past in course.past_jobs():
             await client.publish(past, f"demo:history:{past.job}")

@@ -1,0 +1,240 @@
+"""The keys of one installation: a folder for each who is to have some, made once, completed when there are more.
+
+``root/`` vouches for everybody else and belongs on no machine that runs anything. ``server/`` is public but for the
+key of its certificate. Every other folder has its owner's name and goes to nobody else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from stretto_wire.registry import STREAM
+
+from stretto_runtime import certificates
+from stretto_runtime.certificates import Certificate
+from stretto_runtime.faults import IdentityFault
+from stretto_runtime.identity import (
+    ACCOUNT_KEY,
+    OPERATOR_KEY,
+    UNLIMITED,
+    USER_KEY,
+    Claims,
+    Key,
+    claims_of,
+    credentials,
+    parts_of,
+    pod_scope,
+    user_claims,
+)
+from stretto_runtime.login import Login
+from stretto_runtime.permissions import OPERATOR, RPC_MAPPING, USERS, Rights, external_rights, keeper_rights, rights_of
+from stretto_runtime.provision import EXTERNAL_API, EXTERNAL_DELIVERY
+
+ROOT = "root"
+SERVER = "server"
+ACTUATOR = "actuator"
+EXTERNAL = "external"
+KEEPER = "external-keeper"
+"""makes the stream of events in the account EXTERNAL"""
+RESERVED = frozenset((*USERS, ROOT, SERVER, KEEPER))
+
+CREDENTIALS_FILE = "bus.creds"
+SIGNING_FILE = "pods.seed"
+TRUST_FILE = "trust.conf"
+CA_FILE = "ca.crt"
+
+_NO_LIMITS = UNLIMITED | {"imports": -1, "exports": -1, "wildcards": True, "conn": -1, "leaf": -1}
+_STORING = {"mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1, "max_ack_pending": -1}
+_EXTERNAL_LIMITS = {"conn": 64, "subs": 4096, "payload": 64 << 10, "leaf": 0}
+_EXTERNAL_STORING = {
+    "mem_storage": 64 << 20,
+    "disk_storage": -1,
+    "streams": 1,
+    "consumer": 256,
+    "max_ack_pending": 4096,
+}
+"""Of those outside. Only the keeper makes streams, and gives them their bound."""
+
+_CONSUME = f"CONSUMER.CREATE.{STREAM}.*.*.evt.v1.>"
+"""Names its one filter, and the server refuses a request that says another: events can be read so, nothing else."""
+
+
+def write_private(path: Path, text: str) -> None:
+    """Readable by the owner only, from its first byte on; whole or not at all."""
+    draft = path.with_name(f".{path.name}.new")
+    draft.unlink(missing_ok=True)
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+    draft.replace(path)
+
+
+class Keys:
+    """``folder`` with everything in it that ``USERS`` and ``external`` need; ``made`` lists what was not there.
+
+    ``hosts``: names and addresses of the server, if it is to have a certificate of an authority of our own.
+
+    What is there stays: only tokens whose rights have changed since are signed anew, for the same keys.
+
+    Raises:
+        IdentityFault: a file there is not what its name says, or a name cannot be one.
+    """
+
+    def __init__(
+        self, folder: Path, now: float, external: Sequence[str] = (EXTERNAL,), hosts: Sequence[str] = ()
+    ) -> None:
+        self.folder = folder
+        self.made: list[Path] = []
+        self._now = now
+        operator = self._key(folder / ROOT / "operator.seed", OPERATOR_KEY)
+        system, stretto, outside = (self._account(name) for name in ("system", "stretto", "external"))
+        signing = self._key(self.signing_file, ACCOUNT_KEY)
+        self.account = stretto.public
+        """the account of the installation's own"""
+        for user in USERS:
+            self._user(stretto, user, rights_of(user))
+        for name in external:
+            self._user(outside, _external_name(name), external_rights(name))
+        self._user(outside, KEEPER, keeper_rights(KEEPER))
+        accounts = {
+            system.public: ("SYSTEM", _NO_LIMITS, {}),
+            stretto.public: ("STRETTO", _NO_LIMITS | _STORING, _own(signing.public)),
+            outside.public: ("EXTERNAL", _NO_LIMITS | _EXTERNAL_LIMITS | _EXTERNAL_STORING, _external(stretto.public)),
+        }
+        self.trust = self._trust(operator, system.public, accounts)
+        """what the server's configuration says of whom it believes"""
+        if hosts:
+            self._certify(hosts, (SERVER, *USERS, KEEPER, *external))
+
+    @property
+    def signing_file(self) -> Path:
+        """The seed that the actuator mints pods' credentials with; account's scope binds it to what pods may do."""
+        return self.folder / ACTUATOR / SIGNING_FILE
+
+    @property
+    def certificate(self) -> Certificate:
+        """Of the server."""
+        return Certificate(*(self.folder / SERVER / name for name in ("server.crt", "server.key", CA_FILE)))
+
+    def credentials(self, user: str) -> Path:
+        return self.folder / user / CREDENTIALS_FILE
+
+    def login(self, user: str = OPERATOR) -> Login:
+        ca = self.folder / user / CA_FILE
+        return Login(user, credentials=self.credentials(user), ca=ca if ca.exists() else None)
+
+    def _account(self, name: str) -> Key:
+        return self._key(self.folder / ROOT / f"{name}.seed", ACCOUNT_KEY)
+
+    def _key(self, path: Path, kind: int) -> Key:
+        if path.exists():
+            try:
+                return Key(path.read_text().strip())
+            except IdentityFault as fault:
+                raise IdentityFault(f"{path}: {fault}") from None
+        key = Key.new(kind)
+        self._write(path, key.seed + "\n")
+        return key
+
+    def _user(self, account: Key, name: str, rights: Rights) -> None:
+        path = self.credentials(name)
+        wanted, key, token = user_claims(rights), None, ""
+        if path.exists():
+            try:
+                token, key = parts_of(path.read_text())
+            except IdentityFault as fault:
+                raise IdentityFault(f"{path}: {fault}") from None
+        key = key or Key.new(USER_KEY)
+        signed = self._signed(account, key.public, name, wanted, token)
+        if signed != token:
+            self._write(path, credentials(signed, key))
+
+    def _signed(self, issuer: Key, subject: str, name: str, nats: Claims, known: str) -> str:
+        """``known``, if it says just that."""
+        if known:
+            said = {part: value for part, value in claims_of(known).items() if part not in ("iat", "jti")}
+            if said == {"iss": issuer.public, "name": name, "sub": subject, "nats": nats} and issuer.has_signed(known):
+                return known
+        return issuer.sign(subject, name, nats, self._now)
+
+    def _trust(self, operator: Key, system: str, accounts: dict[str, tuple[str, Claims, Claims]]) -> str:
+        path = self.folder / SERVER / TRUST_FILE
+        known = path.read_text() if path.exists() else ""
+        tokens = {claims_of(token)["sub"]: token for token in known.split('"') if token.startswith("eyJ")}
+        claims: Claims = {"type": "operator", "version": 2, "system_account": system}
+        root = self._signed(operator, operator.public, "stretto", claims, tokens.get(operator.public, ""))
+        preload: dict[str, str] = {}
+        for public, (name, limits, more) in accounts.items():
+            claims = {"type": "account", "version": 2, "limits": limits, **more}
+            preload[public] = self._signed(operator, public, name, claims, tokens.get(public, ""))
+        text = "\n".join(
+            [
+                f"operator: {json.dumps(root)}",
+                f"system_account: {system}",
+                "resolver: MEMORY",
+                f"resolver_preload: {json.dumps(preload, indent=1)}",
+                "",
+            ]
+        )
+        if text != known:
+            self._write(path, text)
+        return text
+
+    def _certify(self, hosts: Sequence[str], owners: Sequence[str]) -> None:
+        """Everybody gets the authority's certificate; the server's own is made anew when it is for other hosts."""
+        root, files = self.folder / ROOT, self.certificate
+        if not (root / CA_FILE).exists():
+            authority = certificates.authority(self._now)
+            self._write(root / "ca.key", authority.key)
+            self._write(root / CA_FILE, authority.certificate)
+        ca = (root / CA_FILE).read_text()
+        for owner in owners:
+            if not (copy := self.folder / owner / CA_FILE).exists() or copy.read_text() != ca:
+                self._write(copy, ca)
+        known = files.file.read_text() if files.file.exists() else ""
+        if not known or not certificates.covers(known, hosts, self._now):
+            made = certificates.issue(certificates.Pair(ca, (root / "ca.key").read_text()), hosts, self._now)
+            self._write(files.key_file, made.key)
+            self._write(files.file, made.certificate)
+
+    def _write(self, path: Path, text: str) -> None:
+        for folder in (self.folder, path.parent):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_private(path, text)
+        self.made.append(path)
+
+
+def _external_name(name: str) -> str:
+    token = name.replace("-", "").replace("_", "")
+    if name in RESERVED or not (token.isascii() and token.isalnum()):
+        raise IdentityFault(
+            f"--external {name!r}: not a name for a tool outside; letters, digits, - and _, and none of "
+            f"{', '.join(sorted(RESERVED))}"
+        )
+    return name
+
+
+def _own(signing_key: str) -> dict[str, Any]:
+    """Of the account STRETTO: who may sign for pods, how requests find their partition, what those outside get."""
+    mappings = {source: [{"subject": to, "weight": 100}] for source, to in RPC_MAPPING.items()}
+    exports = [
+        {"name": "events", "subject": "evt.v1.>", "type": "stream"},
+        {"name": "kept-events", "subject": f"{EXTERNAL_DELIVERY}.>", "type": "stream"},
+        {"name": "consume-events", "subject": f"$JS.API.{_CONSUME}", "type": "service"},
+        {"name": "flow-control", "subject": f"$JS.FC.{STREAM}.>", "type": "service"},
+    ]
+    return {"signing_keys": [pod_scope(signing_key)], "mappings": mappings, "exports": exports}
+
+
+def _external(account: str) -> dict[str, Any]:
+    imports = [
+        {"name": "events", "subject": "evt.v1.>", "type": "stream"},
+        {"name": "kept-events", "subject": f"{EXTERNAL_DELIVERY}.>", "type": "stream"},
+        {"name": "consume-events", "subject": f"$JS.API.{_CONSUME}", "type": "service"}
+        | {"local_subject": f"{EXTERNAL_API}.{_CONSUME}"},
+        {"name": "flow-control", "subject": f"$JS.FC.{STREAM}.>", "type": "service"},
+    ]
+    return {"imports": [{**each, "account": account} for each in imports]}

@@ -1,0 +1,71 @@
+"""What a pod is to present to the bus: credentials of its own, for a while, which it can have prolonged."""
+
+from __future__ import annotations
+
+import stretto_wire as wire
+from stretto_core.actuation import ActuatorMachine
+from stretto_runtime import SettingsFault
+from stretto_runtime.faults import IdentityFault
+from stretto_runtime.identity import Key, claims_of, mint, parts_of, renew
+from stretto_wire.errors import WireError
+
+from .settings import ActuatorSettings
+
+CREDENTIALS_FILE = "bus.creds"
+CA_FILE = "ca.crt"
+
+
+class Issuer:
+    """Vouches for pods with the key that the account has bound to what pods may do.
+
+    Raises:
+        SettingsFault: a file that the settings name cannot be used.
+    """
+
+    def __init__(self, settings: ActuatorSettings) -> None:
+        self._life_s = settings.credentials_s
+        self._files: dict[str, bytes] = {}
+        self._key: Key | None = None
+        self._account = ""
+        try:
+            if settings.nats_ca is not None:
+                self._files[CA_FILE] = settings.nats_ca.read_bytes()
+            if settings.signing_key_file is not None:
+                self._key = Key(settings.signing_key_file.read_text().strip())
+                self._account = _account_of(settings)
+        except (OSError, IdentityFault) as error:
+            raise SettingsFault(
+                f"STRETTO_ACTUATOR_SIGNING_KEY_FILE={settings.signing_key_file}, "
+                f"STRETTO_NATS_CREDENTIALS={settings.nats_credentials}, STRETTO_NATS_CA={settings.nats_ca}: {error}"
+            ) from None
+
+    def files(self, job: str, pod: str, now: float) -> dict[str, bytes]:
+        """Those of a pod that is about to start."""
+        if self._key is None:
+            return self._files
+        minted = mint(self._key, self._account, job, pod, now, self._life_s)
+        return {**self._files, CREDENTIALS_FILE: minted.encode()}
+
+    def renew(
+        self, asked: wire.RenewCredentials, machine: ActuatorMachine | None, now: float
+    ) -> wire.RenewCredentialsReply:
+        """Raises WireError: the token is not of this pod, or of nobody that this key vouches for."""
+        if machine is None or asked.pod not in machine.state.pods:
+            return wire.RenewCredentialsReply(job=asked.job, answer="unknown")
+        if self._key is None:
+            raise WireError(
+                "token", "(a token)", "none: the actuator was started without STRETTO_ACTUATOR_SIGNING_KEY_FILE"
+            )
+        try:
+            token = renew(self._key, asked.token, asked.job, asked.pod, now, self._life_s)
+        except IdentityFault as fault:
+            raise WireError("token", "(a token)", f"the pod's own, while it is valid: {fault}") from None
+        return wire.RenewCredentialsReply(job=asked.job, answer="ok", token=token)
+
+
+def _account_of(settings: ActuatorSettings) -> str:
+    """Who vouches for the actuator also bound the key of the pods."""
+    if settings.nats_credentials is None:
+        raise IdentityFault("pods get credentials only where the actuator has some itself")
+    token, _ = parts_of(settings.nats_credentials.read_text())
+    return str(claims_of(token)["iss"])
