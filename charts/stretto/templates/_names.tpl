@@ -1,0 +1,107 @@
+{{- define "stretto.fullname" -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- $whole := contains $name .Release.Name | ternary .Release.Name (printf "%s-%s" .Release.Name $name) -}}
+{{- default $whole .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- end }}
+
+{{/* Labels that find the pods of a component: (dict "root" $ "component" "planner") */}}
+{{- define "stretto.selector" -}}
+app.kubernetes.io/name: {{ default .root.Chart.Name .root.Values.nameOverride }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end }}
+
+{{- define "stretto.labels" -}}
+{{ include "stretto.selector" . }}
+app.kubernetes.io/part-of: stretto
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
+{{- end }}
+
+{{/* Labels that the actuator gives to the training pods of this release */}}
+{{- define "stretto.trainer.selector" -}}
+app.kubernetes.io/managed-by: stretto
+stretto.dev/installation: {{ .Release.Name }}
+{{- end }}
+
+{{- define "stretto.trainer.namespace" -}}
+{{ default .Release.Namespace .Values.trainer.namespace }}
+{{- end }}
+
+{{/* The values of a service over the defaults: (dict "root" $ "name" "planner"), as YAML */}}
+{{- define "stretto.service" -}}
+{{ mergeOverwrite (deepCopy .root.Values.defaults) (deepCopy (index .root.Values.services .name)) | toYaml }}
+{{- end }}
+
+{{/* An image: (dict "root" $ "name" "planner" "image" (dict "repository" ... "tag" ... "digest" ...)) */}}
+{{- define "stretto.image" -}}
+{{- $global := .root.Values.image -}}
+{{- $repository := default (printf "%s/%s" $global.repository .name) .image.repository -}}
+{{- $tag := .image.tag | default $global.tag | default .root.Chart.AppVersion -}}
+{{- if eq $tag "latest" }}{{ fail "image.tag: latest says nothing about what runs; name a version" }}{{ end -}}
+{{- with $global.registry }}{{ . }}/{{ end }}{{ $repository }}{{ with .image.digest }}@{{ . }}{{ else }}:{{ $tag }}{{ end }}
+{{- end }}
+
+{{- define "stretto.gateway.scheme" -}}
+{{ empty .Values.gateway.tls.secret | ternary "HTTP" "HTTPS" }}
+{{- end }}
+
+{{- define "stretto.pullSecrets" -}}
+{{- with .Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Whom jobs' pods belong to: deleted with the release, it takes them along */}}
+{{- define "stretto.owner" -}}
+{{ include "stretto.fullname" . }}-pods
+{{- end }}
+
+{{- define "stretto.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{- define "stretto.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
+{{/* What must be said, and was not: the first one ends the rendering */}}
+{{- define "stretto.check" -}}
+{{- $enabled := dict -}}
+{{- range $name, $_ := .Values.services -}}
+{{- $service := include "stretto.service" (dict "root" $ "name" $name) | fromYaml -}}
+{{- $_ := set $enabled $name $service.enabled -}}
+{{- if and $service.enabled $service.autoscaling.enabled (ne $name "gateway") (not $.Values.monitoring.prometheus.url) -}}
+{{- fail (printf "monitoring.prometheus.url: give Prometheus' address, or leave services.%s.autoscaling off: KEDA asks Prometheus for the backlog" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- if not .Values.nats.url }}{{ fail "nats.url: say where NATS is, such as nats://nats:4222" }}{{ end -}}
+{{- if and (or $enabled.checkpoints $enabled.actuator) (not .Values.store.url) (not .Values.store.claim) -}}
+{{- fail "store: say where checkpoints are kept: store.url, such as s3://bucket/stretto, or store.claim" -}}
+{{- end -}}
+{{- if and .Values.store.url .Values.store.claim -}}
+{{- fail "store: checkpoints are kept in one place; give store.url or store.claim, not both" -}}
+{{- end -}}
+{{- if and (or $enabled.planner $enabled.arbiter) (not (and .Values.cluster.cpuCores .Values.cluster.memoryGiB)) -}}
+{{- fail "cluster.cpuCores and cluster.memoryGiB: say what training jobs may have together, such as 64 and 256" -}}
+{{- end -}}
+{{- $gateway := .Values.gateway -}}
+{{- if and $enabled.gateway (not (or $gateway.token.secret $gateway.tokens.secret $gateway.oidc.issuer)) -}}
+{{- fail "gateway: say whom it lets in: gateway.token.secret, gateway.tokens.secret or gateway.oidc.issuer" -}}
+{{- end -}}
+{{- if and .Values.provision.external (not .Values.nats.credentials.secretPrefix) -}}
+{{- fail "provision.external: tools outside need an account of their own: make keys and give nats.credentials.secretPrefix" -}}
+{{- end -}}
+{{- end }}

@@ -1,0 +1,45 @@
+{{/* Egress to peers at TCP ports, no peers meaning anywhere: (dict "to" list "ports" list) */}}
+{{- define "stretto.egress" -}}
+- ports:
+    {{- range .ports }}
+    - {protocol: TCP, port: {{ int . }}}
+    {{- end }}
+  {{- with .to }}
+  to:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end }}
+
+{{/* Ports of the addresses in a text: (dict "text" "nats://a:4222,nats://b" "default" 4222), as a YAML list */}}
+{{- define "stretto.ports" -}}
+{{- $default := .default -}}
+{{- $ports := list -}}
+{{- range splitList "," .text -}}
+{{- $ports = append $ports (regexFind ":[0-9]+(/|$)" . | trimPrefix ":" | trimSuffix "/" | default $default | int) -}}
+{{- end -}}
+{{ uniq $ports | toJson }}
+{{- end }}
+
+{{/* What services and training pods need alike: names, the bus, and the collector of spans */}}
+{{- define "stretto.egress.common" -}}
+{{- $policy := .Values.networkPolicy -}}
+- ports:
+    - {protocol: UDP, port: 53}
+    - {protocol: TCP, port: 53}
+  {{- with $policy.dns }}
+  to:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{ include "stretto.egress" (dict "to" $policy.nats "ports" (include "stretto.ports" (dict "text" .Values.nats.url "default" 4222) | fromJsonArray)) }}
+{{- with .Values.tracing.endpoint }}
+{{ include "stretto.egress" (dict "to" $policy.tracing "ports" (include "stretto.ports" (dict "text" . "default" 4318) | fromJsonArray)) }}
+{{- end }}
+{{- end }}
+
+{{- define "stretto.egress.redis" -}}
+{{ include "stretto.egress" (dict "to" .Values.networkPolicy.redis "ports" (list .Values.networkPolicy.redisPort)) }}
+{{- end }}
+
+{{- define "stretto.egress.store" -}}
+{{ include "stretto.egress" (dict "to" .Values.networkPolicy.store "ports" .Values.networkPolicy.storePorts) }}
+{{- end }}

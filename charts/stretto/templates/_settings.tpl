@@ -1,0 +1,169 @@
+{{/* A scalar as the text of a variable: numbers of a values file are floats, and 15000000 would become 1.5e+07 */}}
+{{- define "stretto.text" -}}
+{{- if and (kindIs "float64" .) (eq (float64 (int64 .)) .) }}{{ int64 . }}{{ else }}{{ . }}{{ end -}}
+{{- end }}
+
+{{/* How to reach the bus, for a service or a Job: (dict "root" $), as YAML: name -> text */}}
+{{- define "stretto.settings.bus" -}}
+STRETTO_NATS_URL: {{ .root.Values.nats.url | quote }}
+{{- if .root.Values.nats.credentials.secretPrefix }}
+STRETTO_NATS_CREDENTIALS: /run/stretto/bus.creds
+{{- end }}
+{{- if .root.Values.nats.ca.secret }}
+STRETTO_NATS_CA: /run/stretto/ca.crt
+{{- end }}
+STRETTO_LOG_LEVEL: {{ .root.Values.logLevel }}
+STRETTO_STATE_FOLDER: /var/lib/stretto
+{{- end }}
+
+{{/* The settings of a service: (dict "root" $ "name" "planner"), as YAML: name -> text or valueFrom */}}
+{{- define "stretto.settings" -}}
+{{- $values := .root.Values -}}
+{{ include "stretto.settings.bus" . }}
+STRETTO_HEALTH_HOST: 0.0.0.0
+STRETTO_HEALTH_PORT: "8080"
+{{- with $values.tracing.endpoint }}
+OTEL_EXPORTER_OTLP_ENDPOINT: {{ . | quote }}
+{{- end }}
+{{- if has .name (list "planner" "arbiter") }}
+STRETTO_{{ upper .name }}_CPU_CORES: {{ include "stretto.text" $values.cluster.cpuCores | quote }}
+STRETTO_{{ upper .name }}_MEMORY_BYTES: {{ mulf (default 0 $values.cluster.memoryGiB) 1073741824 | int64 | quote }}
+{{- end }}
+{{- if and $values.redis.secret (has .name (list "checkpoints" "actuator")) }}
+STRETTO_{{ upper .name }}_REDIS_URL:
+  secretKeyRef: {name: {{ $values.redis.secret }}, key: {{ $values.redis.key }}}
+{{- end }}
+{{- if and (eq .name "checkpoints") $values.store.url }}
+STRETTO_CHECKPOINTS_STORE_URL: {{ $values.store.url | quote }}
+{{- end }}
+{{- if eq .name "actuator" }}
+{{ include "stretto.settings.actuator" .root }}
+{{- end }}
+{{- if eq .name "gateway" }}
+{{ include "stretto.settings.gateway" .root }}
+{{- end }}
+{{- end }}
+
+{{- define "stretto.settings.actuator" -}}
+{{- $trainer := .Values.trainer -}}
+{{- $pods := dict
+      "service_account" (printf "%s-trainer" (include "stretto.fullname" .))
+      "node_selector" $trainer.nodeSelector
+      "tolerations" $trainer.tolerations
+      "image_pull_secrets" .Values.image.pullSecrets -}}
+{{- with $trainer.priorityClassName }}{{ $_ := set $pods "priority_class" . }}{{ end -}}
+{{- with $trainer.queue }}{{ $_ := set $pods "queue" . }}{{ end -}}
+STRETTO_ACTUATOR_BACKEND: kubernetes
+STRETTO_ACTUATOR_INSTALLATION: {{ .Release.Name | quote }}
+STRETTO_ACTUATOR_POD_IMAGE: {{ include "stretto.image" (dict "root" . "name" "trainer" "image" $trainer.image) | quote }}
+STRETTO_ACTUATOR_POD_ENVIRONMENT: {{ $trainer.environment | quote }}
+# a pod asks for what its plan says from the start: more would need room that the plan does not count on
+STRETTO_ACTUATOR_START_CPU_CORES: "0"
+STRETTO_ACTUATOR_KUBERNETES: {{ toJson $pods | quote }}
+STRETTO_ACTUATOR_KUBERNETES_NAMESPACE: {{ include "stretto.trainer.namespace" . }}
+STRETTO_ACTUATOR_KUBERNETES_OWNER: {{ include "stretto.owner" . }}
+{{- with $trainer.serviceAccounts }}
+STRETTO_ACTUATOR_KUBERNETES_SERVICE_ACCOUNTS: {{ join "," . | quote }}
+{{- end }}
+{{- with .Values.store.claim }}
+STRETTO_ACTUATOR_KUBERNETES_CHECKPOINTS_CLAIM: {{ . }}
+{{- end }}
+{{- with .Values.nats.podUrl }}
+STRETTO_ACTUATOR_POD_NATS_URL: {{ . | quote }}
+{{- end }}
+{{- if .Values.nats.credentials.secretPrefix }}
+STRETTO_ACTUATOR_SIGNING_KEY_FILE: /run/stretto/pods.seed
+{{- end }}
+{{- end }}
+
+{{- define "stretto.settings.gateway" -}}
+{{- $gateway := .Values.gateway -}}
+STRETTO_GATEWAY_HOST: 0.0.0.0
+STRETTO_GATEWAY_PORT: "8000"
+{{- if $gateway.token.secret }}
+STRETTO_GATEWAY_TOKEN_FILE: /run/stretto/token
+{{- end }}
+{{- if $gateway.tokens.secret }}
+STRETTO_GATEWAY_TOKENS_FILE: /run/stretto/tokens.json
+{{- end }}
+{{- with $gateway.oidc }}
+{{- if .issuer }}
+STRETTO_GATEWAY_OIDC_ISSUER: {{ .issuer | quote }}
+STRETTO_GATEWAY_OIDC_AUDIENCE: {{ .audience | quote }}
+STRETTO_GATEWAY_OIDC_ROLE_CLAIM: {{ .roleClaim | quote }}
+STRETTO_GATEWAY_OIDC_ROLES: {{ toJson .roles | quote }}
+{{- end }}
+{{- end }}
+{{- if $gateway.tls.secret }}
+STRETTO_GATEWAY_TLS_CERTIFICATE: /run/stretto/tls.crt
+STRETTO_GATEWAY_TLS_KEY: /run/stretto/tls.key
+{{- end }}
+{{- if $gateway.trainingJobs }}
+STRETTO_GATEWAY_TRAININGJOBS: "true"
+STRETTO_GATEWAY_TRAININGJOBS_NAMESPACE: {{ include "stretto.trainer.namespace" . }}
+{{- end }}
+{{- end }}
+
+{{/* A map of settings as the `env` of a container */}}
+{{- define "stretto.env" -}}
+{{- range $name, $value := . }}
+- name: {{ $name }}
+  {{- if kindIs "map" $value }}
+  valueFrom:
+    {{- toYaml $value | nindent 4 }}
+  {{- else }}
+  value: {{ include "stretto.text" $value | quote }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Sources of the files below /run/stretto: (dict "root" $ "name" "planner"); nothing where none are needed */}}
+{{- define "stretto.files" -}}
+{{- $values := .root.Values -}}
+{{- with $values.nats.credentials.secretPrefix }}
+- secret:
+    name: {{ . }}-{{ $.name }}
+    items:
+      - {key: bus.creds, path: bus.creds}
+      {{- if eq $.name "actuator" }}
+      - {key: pods.seed, path: pods.seed}
+      {{- end }}
+{{- if and (eq $.name "operator") $values.provision.external }}
+- secret:
+    name: {{ . }}-external-keeper
+    items:
+      - {key: bus.creds, path: external.creds}
+{{- end }}
+{{- end }}
+{{- with $values.nats.ca.secret }}
+- secret:
+    name: {{ . }}
+    items:
+      - {key: {{ $values.nats.ca.key }}, path: ca.crt}
+{{- end }}
+{{- if eq .name "gateway" }}
+{{- with $values.gateway.token }}
+{{- if .secret }}
+- secret:
+    name: {{ .secret }}
+    items:
+      - {key: {{ .key }}, path: token}
+{{- end }}
+{{- end }}
+{{- with $values.gateway.tokens }}
+{{- if .secret }}
+- secret:
+    name: {{ .secret }}
+    items:
+      - {key: {{ .key }}, path: tokens.json}
+{{- end }}
+{{- end }}
+{{- with $values.gateway.tls.secret }}
+- secret:
+    name: {{ . }}
+    items:
+      - {key: tls.crt, path: tls.crt}
+      - {key: tls.key, path: tls.key}
+{{- end }}
+{{- end }}
+{{- end }}

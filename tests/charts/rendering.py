@@ -1,0 +1,136 @@
+"""The chart as Helm renders it: values in, Kubernetes objects out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from helm_python import Chart
+
+CHART = Path(__file__).parents[2] / "charts" / "stretto"
+RELEASE, NAMESPACE = "demo", "training"
+NEEDED: dict[str, Any] = {
+    "store": {"url": "s3://bucket/stretto"},
+    "cluster": {"cpuCores": 64, "memoryGiB": 256},
+    "gateway": {"token": {"secret": "gateway"}},
+}
+"""What has no default that could be right."""
+
+EVERYTHING: dict[str, Any] = {
+    "image": {"registry": "registry.example.com", "pullSecrets": ["pull"]},
+    "nats": {
+        "url": "tls://nats-0.example.com:4223,tls://nats-1.example.com",
+        "podUrl": "tls://nats.example.com:4224",
+        "credentials": {"secretPrefix": "bus"},
+        "ca": {"secret": "bus-ca"},
+    },
+    "redis": {"secret": "redis"},
+    "store": {"url": "", "secret": "store", "claim": "store"},
+    "provision": {"external": True},
+    "tracing": {"endpoint": "http://otel-collector:4318"},
+    "trainer": {
+        "namespace": "jobs",
+        "priorityClassName": "low",
+        "queue": "training",
+        "nodeSelector": {"pool": "training"},
+        "tolerations": [{"key": "training", "operator": "Exists"}],
+        "serviceAccounts": ["reader"],
+    },
+    "services": {
+        "forwarder": {"enabled": True},
+        "gateway": {"autoscaling": {"enabled": True}},
+        "planner": {"autoscaling": {"enabled": True}},
+    },
+    "gateway": {
+        "tokens": {"secret": "gateway-tokens"},
+        "oidc": {"issuer": "https://id.example.com", "audience": "stretto", "roles": {"ml": "submitter"}},
+        "trainingJobs": True,
+        "tls": {"secret": "gateway-tls"},
+        "ingress": {"enabled": True, "host": "stretto.example.com", "tlsSecret": "ingress-tls"},
+    },
+    "monitoring": {
+        "serviceMonitor": {"enabled": True},
+        "dashboards": {"enabled": True},
+        "prometheus": {"url": "http://prometheus:9090"},
+    },
+}
+"""Every switch on."""
+
+Values = Mapping[str, Any]
+Object = dict[str, Any]
+
+
+def merged(base: Values, over: Values) -> dict[str, Any]:
+    """As Helm merges values: maps by key, everything else replaced."""
+    return {
+        **base,
+        **{
+            key: merged(base[key], value)
+            if isinstance(value, Mapping) and isinstance(base.get(key), Mapping)
+            else value
+            for key, value in over.items()
+        },
+    }
+
+
+@cache
+def chart() -> Chart:
+    return Chart.load(CHART)
+
+
+@cache
+def defaults() -> dict[str, Any]:
+    return yaml.safe_load((CHART / "values.yaml").read_text())
+
+
+def rendered(values: Values) -> list[Object]:
+    """Every object, also of hooks, for the values over what is needed; not to be changed."""
+    return _rendered(json.dumps(merged(NEEDED, values), sort_keys=True))
+
+
+@cache
+def _rendered(values: str) -> list[Object]:
+    texts = chart().render(json.loads(values), name=RELEASE, namespace=NAMESPACE)
+    return [
+        found
+        for path, text in texts.items()
+        if not path.endswith("NOTES.txt")
+        for found in yaml.load_all(text, yaml.CSafeLoader)
+        if found
+    ]
+
+
+def of_kind(objects: list[Object], *kinds: str) -> list[Object]:
+    return [each for each in objects if each["kind"] in kinds]
+
+
+def name_of(each: Object) -> str:
+    return f"{each['kind']}/{each['metadata']['name']}"
+
+
+def component(each: Object) -> str:
+    return each["metadata"]["labels"]["app.kubernetes.io/component"]
+
+
+def pod_of(each: Object) -> Object:
+    """The pod, or the template of it, of whatever has one."""
+    return each if each["kind"] == "Pod" else each["spec"]["template"]
+
+
+def with_pods(objects: list[Object]) -> list[Object]:
+    return of_kind(objects, "Deployment", "Job", "Pod")
+
+
+def containers(objects: list[Object]) -> Iterator[tuple[str, Object]]:
+    for each in with_pods(objects):
+        spec = pod_of(each)["spec"]
+        for container in [*spec.get("initContainers", []), *spec["containers"]]:
+            yield name_of(each), container
+
+
+def selects(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
+    return selector.items() <= labels.items()
