@@ -135,8 +135,13 @@ class Routes:
             observed=entry["kind"] == "observation",
             request_id=entry.get("id", ""),
         )
-        source = f"{stored.seq}.{index}"
+        source = f"{stored.seq}.{index}.{CLUSTER}" if key == CLUSTER else f"{stored.seq}.{index}"
         return Arrival(entry["kind"], key, source, subject, entry.get("d", "").encode(), meta, entry.get("tp", ""))
+
+
+def of_cluster(source: str) -> bool:
+    """Whether it was the cluster's machine that handled what has this ``source``."""
+    return source.rpartition(".")[2] == CLUSTER
 
 
 def request_entry(key: str, request_id: str, subject: str, data: bytes, trace: str) -> dict[str, Any]:

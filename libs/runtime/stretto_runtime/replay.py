@@ -26,7 +26,7 @@ from stretto_runtime.bus import EVENTS, STATE, STATE_PREFIX, Bus
 from stretto_runtime.eras import Era, era_at, eras
 from stretto_runtime.faults import RuntimeFault
 from stretto_runtime.handling import Handling
-from stretto_runtime.inputs import Arrival, Routes
+from stretto_runtime.inputs import Arrival, Routes, of_cluster
 from stretto_runtime.log import Fence, Stored, read, scan
 from stretto_runtime.machines import CLUSTER, Machines
 from stretto_runtime.ownership import Ownership
@@ -294,8 +294,10 @@ class _Again:
             name = stored.headers.get("Nats-Msg-Id", "")
             if not name.startswith(mine) or not _source(name).partition(".")[0].isdigit():
                 continue  # published by hand: nobody's decision
-            by_cluster = _source(name).partition(".")[2] == CLUSTER
-            if by_cluster == (self._key == CLUSTER) and int(_source(name).partition(".")[0]) <= self._end:
+            if (
+                of_cluster(_source(name)) == (self._key == CLUSTER)
+                and int(_source(name).partition(".")[0]) <= self._end
+            ):
                 found[name] = (stored, stored.subject.partition(".")[2], stored.data)
         return found
 

@@ -21,7 +21,7 @@ from stretto_runtime.bus import EVENTS, STATE, STATE_PREFIX, Bus
 from stretto_runtime.eras import Era, era_at, eras, fence_subject
 from stretto_runtime.faults import Refusal
 from stretto_runtime.handling import Handling
-from stretto_runtime.inputs import CLUSTER_PARTITION
+from stretto_runtime.inputs import CLUSTER_PARTITION, of_cluster
 from stretto_runtime.log import Fence, Stored, read, scan
 from stretto_runtime.machines import CLUSTER, Machines
 from stretto_runtime.shell import Shell
@@ -99,11 +99,11 @@ async def _unfinished(bus: Bus, service: str, number: int, loaded: Loaded, fence
     """What was published of inputs that no document contains."""
     found: dict[str, Stored] = {}
     async for stored in _outputs(bus, service, number, loaded.cursor.out_seq + 1, fence.seq, False):
-        seq, _, rest = stored.headers["Nats-Msg-Id"].split(":")[1].partition(".")
+        source = stored.headers["Nats-Msg-Id"].split(":")[1]
         # what the cluster's machine publishes is stored in the partitions of the jobs that it is about
-        owner = CLUSTER_PARTITION if rest == CLUSTER else int(stored.subject.partition(".")[0])
-        document = loaded.documents.get(CLUSTER if rest == CLUSTER else stored.subject.rpartition(".")[2])
-        if owner == number and int(seq) > max(loaded.cursor.seq, document.seq if document else 0):
+        owner = CLUSTER_PARTITION if of_cluster(source) else int(stored.subject.partition(".")[0])
+        document = loaded.documents.get(CLUSTER if of_cluster(source) else stored.subject.rpartition(".")[2])
+        if owner == number and int(source.partition(".")[0]) > max(loaded.cursor.seq, document.seq if document else 0):
             found[stored.headers["Nats-Msg-Id"]] = stored
     return found
 

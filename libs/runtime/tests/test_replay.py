@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runtime_counting import Add, Counter, Counting, CountingSettings, add
+from runtime_counting import Add, Counter, Counting, CountingSettings, CountState, add
 from runtime_live import published, running
 from stretto_core.machine import Action, Tick
-from stretto_runtime import Client, EmbeddedServer, RuntimeFault
+from stretto_runtime import Client, EmbeddedServer, Input, RuntimeFault
 from stretto_runtime.eras import eras
+from stretto_runtime.machines import CLUSTER
 from stretto_runtime.replay import replay
 from stretto_wire import events, requests, spec
 from stretto_wire.registry import partition_of
@@ -73,6 +74,29 @@ async def test_every_decision_is_reproduced_byte_by_byte_under_the_settings_of_i
     assert done.unseen == []
     recorded = await eras(client.bus, "dispatcher", partition_of(JOB))
     assert [era.settings["factor"] for era in recorded if era.settings] == [2, 10]
+
+
+class Overseen(Counting):
+    """One count for all jobs."""
+
+    inputs = (Input(events.JobCancelled, scope="cluster"),)
+    rpcs = ()
+    observations = (events.JobCancelled,)
+    state_types = {"cluster": CountState}  # noqa: RUF012
+
+
+async def test_what_an_edge_of_the_cluster_saw_is_replayed_with_the_rest(
+    server: EmbeddedServer, client: Client, tmp_path: Path
+) -> None:
+    await client.publish(submission(JOB))
+    async with running(Overseen, server, tmp_path) as runner:
+        await client.publish(add("job-b", 1))
+        await runner.observe(CLUSTER, add(JOB, 2), "")
+        await client.publish(add(JOB, 4))
+        await published(client, "dispatcher", 3)
+    done = await replay(client.bus, present(tmp_path, Overseen), JOB)
+    assert [decision.verdict for decision in done.decisions] == ["same"] * 2
+    assert {json.loads(decision.now or b"")["samples_done"] for decision in done.decisions} == {2, 3}
 
 
 async def test_other_code_is_told_where_it_decides_otherwise(
