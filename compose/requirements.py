@@ -1,8 +1,8 @@
 """What an image needs, from the pyproject.toml of its distribution and of those of Stretto that it rests on.
 
 ``python compose/requirements.py own planner`` prints their folders; ``shared planner`` the packages of other makers
-that the runtime of every service needs too, ``rest planner`` the others. A service's image has every extra of that
-service: which of its backends runs is a setting.
+that the runtime of every service needs too, ``rest planner`` the others. An image has every extra of its distribution
+(which of its backends runs is a setting) but ``embedded``: what the command starts as processes has images of its own.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 PREFIX = "stretto-"
 REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(\[(?P<extras>[^]]*)\])?")
 EVERY = "*"
+ELSEWHERE = "embedded"
 
 Projects = dict[str, tuple[Path, dict[str, Any]]]
 
@@ -36,7 +37,7 @@ def closure(known: Projects, service: str) -> tuple[set[Path], set[str]]:
     folders: set[Path] = set()
     others: set[str] = set()
     seen: set[tuple[str, str]] = set()
-    left = {(wanted, ""), (wanted, EVERY if known[wanted][0].parent.name == "services" else "")}
+    left = {(wanted, ""), (wanted, EVERY)}
     while left:
         seen.add(asked := left.pop())
         folder, project = known[asked[0]]
@@ -53,11 +54,11 @@ def closure(known: Projects, service: str) -> tuple[set[Path], set[str]]:
 
 
 def required(project: dict[str, Any], extra: str) -> Iterator[str]:
-    """Of a distribution itself (empty), of one extra of it, or of EVERY one."""
+    """Of a distribution itself (empty), of one extra of it, or of EVERY one that belongs into its image."""
     if not extra:
         yield from project.get("dependencies", [])
     for name, group in project.get("optional-dependencies", {}).items():
-        if extra in (name, EVERY):
+        if name == extra or (extra == EVERY and name != ELSEWHERE):
             yield from group
 
 
