@@ -65,11 +65,13 @@ SELECT = Kind("select", "exact")
 ALLOCATE = Kind("allocate", "certified")
 PLACE = Kind("place", "exact")
 MEMORY = Kind("memory", "growth")
+OOM = Kind("oom", "growth")
+DETECT = Kind("detect", "cusum")
 SIMULATE_ALLOCATION = Kind("simulate allocation", "certified")
 SIMULATE_DATA_WORKERS = Kind("simulate data-workers", "srtf")
 SIMULATE_CLUSTER = Kind("simulate cluster", "stretto")
 
 KINDS = (
-    ALLOCATE, PLACE, SELECT, PARETO, FIT, MEMORY,
+    ALLOCATE, PLACE, SELECT, PARETO, FIT, MEMORY, OOM, DETECT,
     SIMULATE_ALLOCATION, SIMULATE_DATA_WORKERS, SIMULATE_CLUSTER,
 )  # fmt: skip

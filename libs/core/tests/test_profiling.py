@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
+from stretto_core.algorithms import DETECT
 from stretto_core.profiling import facts as p
 from stretto_core.profiling.books import ProfilerState
 from stretto_core.profiling.machine import ProfilerMachine
-from stretto_core.profiling.peers import _median_of_others
+from stretto_core.profiling.peers import Detector, _median_of_others, cusum, threshold
 from stretto_core.types import GIB, Plan
 
 BATCH = 100
@@ -27,8 +28,8 @@ def plan(workers: int, ps: int) -> Plan:
 class Job:
     """A machine fed once a second by workers and servers of given speeds."""
 
-    def __init__(self, workers: int = 3, ps: int = 2) -> None:
-        self.machine = ProfilerMachine()
+    def __init__(self, workers: int = 3, ps: int = 2, detector: Detector = cusum) -> None:
+        self.machine = ProfilerMachine(detector=detector)
         self.now = 1000.0
         self.facts: list[Any] = []
         self.step_time_s = {f"worker-{i}": 0.05 for i in range(workers)}
@@ -238,6 +239,23 @@ def test_load_alone_makes_no_server_hot_but_a_slow_one_is_found_in_the_same_nois
                 job.steps["worker-0"] += 20
             assert [found.pod for found in job.told(p.HotPsDetected)] == (["ps-1"] if slowed > 1 else [])
             assert slowed == 1 or since <= 90
+
+
+def test_a_threshold_alone_finds_the_slow_one_and_takes_load_for_heat() -> None:
+    slow = Job(detector=threshold)
+    slow.update_time_s["ps-1"] = 0.03
+    slow.seconds(20)
+    assert [found.pod for found in slow.told(p.HotPsDetected)] == ["ps-1"]
+    for name in ("threshold", "cusum"):
+        loaded = Job(detector=DETECT.named(name))
+        for late in (False, False, True, True, False, False):  # one of three updates waits for the processor
+            loaded.now += 5
+            for pod in loaded.update_time_s:
+                waits = late and pod == "ps-1"
+                loaded.tell(loaded.server(pod, updates=3, update_time_s=0.0187 if waits else 0.002))
+            loaded.tell(loaded.worker("worker-0"))
+            loaded.steps["worker-0"] += 20
+        assert bool(loaded.told(p.HotPsDetected)) == (name == "threshold")
 
 
 def test_a_relieved_server_is_cleared_and_the_longer_it_takes_the_more_often_it_was_hot() -> None:

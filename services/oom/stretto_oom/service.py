@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from stretto_core.algorithms import OOM
 from stretto_core.memory import OomMachine, WatchState
 from stretto_runtime import Input, Meta, Service
+from stretto_runtime.planning import algorithm
 from stretto_wire import events
 from stretto_wire.base import Message
 
@@ -33,8 +35,12 @@ class Oom(Service):
     )
     state_types: ClassVar[dict[str, type]] = {"job": WatchState}
 
+    def __init__(self, settings: OomSettings) -> None:
+        super().__init__(settings)
+        self._law = algorithm(OOM, settings.algorithm, "STRETTO_OOM_ALGORITHM")
+
     def machine(self, key: str, state: WatchState | None) -> OomMachine:
-        return OomMachine(state, self.settings.watch())
+        return OomMachine(state, self.settings.watch(), self._law)
 
     def to_event(self, message: Message, meta: Meta) -> Any:
         return handlers.to_event(message, self.settings.table_slots)

@@ -12,6 +12,7 @@ from stretto_runtime import Settings
 class OomSettings(Settings):
     """Read from ``STRETTO_OOM_<FIELD>``, or from ``STRETTO_<FIELD>`` as every service's settings are."""
 
+    algorithm: str = Field("growth", description="as `stretto whatif algorithms` lists them for `oom`")
     lead_s: float = Field(30.0, gt=0, le=86400, description="time that getting memory takes, with room")
     move_lead_s: float = Field(60.0, gt=0, le=86400, description="time that moving buckets to other servers takes")
     repeat_s: float = Field(30.0, ge=1, le=3600, description="a forecast that says nothing new comes so often")

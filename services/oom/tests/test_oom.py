@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
 from pydantic import TypeAdapter
 from stretto_core import memory
 from stretto_oom import handlers
 from stretto_oom.service import Oom
 from stretto_oom.settings import OomSettings
-from stretto_runtime import Client, EmbeddedServer, provision, serve
+from stretto_runtime import Client, EmbeddedServer, SettingsFault, provision, serve
 from stretto_runtime.machines import Machines
 from stretto_runtime.snapshots import Document
 from stretto_wire import events, values
@@ -107,6 +108,13 @@ async def test_memory_is_asked_for_before_it_runs_out(tmp_path: Path) -> None:
     assert abs(asked.ps[0].oom_at_samples / full_at - 1) < 0.25
     need = 600 * MIB + 13_000 * 60_000
     assert 900 * MIB < asked.recommended_ps_memory_bytes <= 1.15 * need
+
+
+def test_the_law_of_growth_is_chosen_by_name_and_an_unknown_one_refused() -> None:
+    assert Oom(OomSettings()).machine("a", None).law is memory.fit_growth
+    assert Oom(OomSettings(algorithm="linear")).machine("a", None).law is memory.fit_line
+    with pytest.raises(SettingsFault, match=r"STRETTO_OOM_ALGORITHM='oracle'.*installed for oom are growth, linear"):
+        Oom(OomSettings(algorithm="oracle"))
 
 
 def test_every_routed_message_is_translated() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import stretto_wire as wire
+from stretto_core.algorithms import DETECT
 from stretto_core.profiling.books import ProfilerState
 from stretto_core.profiling.machine import ProfilerMachine
 from stretto_runtime import Input, Meta, Service
+from stretto_runtime.planning import algorithm
 
 from . import handlers
 from .settings import ProfilerSettings
@@ -37,8 +39,12 @@ class Profiler(Service):
     )
     state_types: ClassVar[dict[str, type]] = {"job": ProfilerState}
 
+    def __init__(self, settings: ProfilerSettings) -> None:
+        super().__init__(settings)
+        self._detector = algorithm(DETECT, settings.algorithm, "STRETTO_PROFILER_ALGORITHM")
+
     def machine(self, key: str, state: Any) -> ProfilerMachine:
-        return ProfilerMachine(state, self.settings.rules)
+        return ProfilerMachine(state, self.settings.rules, self._detector)
 
     def to_event(self, message: Any, meta: Meta) -> Any:
         return handlers.to_event(message)

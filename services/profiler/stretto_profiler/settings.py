@@ -10,6 +10,7 @@ from stretto_runtime import Settings
 class ProfilerSettings(Settings):
     """Windows and thresholds. Constant for the life of an installation: replay uses them again."""
 
+    algorithm: str = Field("cusum", description="as `stretto whatif algorithms` lists them for `detect`")
     window_s: float = Field(5.0, ge=0.5, le=600, description="of a profile")
     clock_skew_s: float = Field(30.0, gt=0, description="reports further from the server's time are refused")
     straggler_slowdown: float = Field(2.0, gt=1, description="step time over the peers' median that makes a straggler")

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 import stretto_wire as wire
+from stretto_core.profiling.peers import cusum, threshold
 from stretto_profiler.service import Profiler
 from stretto_profiler.settings import ProfilerSettings
-from stretto_runtime import Client, EmbeddedServer, provision, serve
+from stretto_runtime import Client, EmbeddedServer, SettingsFault, provision, serve
 
 GIB = 2**30
 PLAN = wire.Plan(workers=1, ps=1, worker_cpu_cores=1.0, ps_cpu_cores=1.0, worker_memory_bytes=GIB, ps_memory_bytes=GIB)
@@ -98,3 +99,10 @@ async def test_profiles_and_dead_letters(tmp_path: Path) -> None:
     await running
     await client.close()
     server.kill()
+
+
+def test_the_detector_is_chosen_by_name_and_an_unknown_one_refused() -> None:
+    assert Profiler(ProfilerSettings()).machine("a", None).detector is cusum
+    assert Profiler(ProfilerSettings(algorithm="threshold")).machine("a", None).detector is threshold
+    with pytest.raises(SettingsFault, match=r"STRETTO_PROFILER_ALGORITHM='oracle'.*for detect are cusum, threshold"):
+        Profiler(ProfilerSettings(algorithm="oracle"))

@@ -1,7 +1,8 @@
 """Where the memory of parameter servers is going, and what they need (DLRover-RM section 5.3)."""
 
 from stretto_core.memory.forecast import MemoryForecast, ServerForecast, forecast
-from stretto_core.memory.growth import Growth, GrowthPoint, Interval, add_point, fit_growth
+from stretto_core.memory.growth import Growth, GrowthLaw, GrowthPoint, Interval, add_point, fit_growth
+from stretto_core.memory.line import fit_line
 from stretto_core.memory.machine import (
     LimitChanged,
     LimitDecided,
@@ -21,6 +22,7 @@ from stretto_core.memory.usage import RowCost, ServerUsage, bytes_at, fit_row_co
 
 __all__ = [
     "Growth",
+    "GrowthLaw",
     "GrowthPoint",
     "Interval",
     "LimitChanged",
@@ -43,6 +45,7 @@ __all__ = [
     "add_point",
     "bytes_at",
     "fit_growth",
+    "fit_line",
     "fit_row_cost",
     "forecast",
     "share_of_growth",

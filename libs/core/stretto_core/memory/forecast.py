@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import accumulate
 
-from stretto_core.memory.growth import Growth, Interval
+from stretto_core.memory.growth import Course, Interval
 from stretto_core.memory.usage import RowCost, ServerUsage, bytes_at, share_of_growth
 
 HORIZONS = 24
@@ -67,7 +67,7 @@ class MemoryForecast:
 
 def forecast(
     servers: dict[str, ServerUsage],
-    growth: Growth,
+    growth: Course,
     cost: RowCost,
     samples_end: int,
     samples_per_s: float,

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,6 +95,34 @@ class GrowthPoint:
 
     samples: int
     categories: int
+
+
+class Course(Protocol):
+    """Where the categories of a job are going, from the last point on."""
+
+    @property
+    def samples(self) -> int: ...
+
+    @property
+    def categories(self) -> int: ...
+
+    def at(self, samples: float) -> Interval:
+        """Categories after ``samples`` in total; today's for a past count."""
+        ...
+
+    def course(self, samples: Sequence[float]) -> list[Interval]:
+        """The same for each of ``samples``."""
+        ...
+
+    def as_lately(self, foretold: Interval, span: float) -> Interval:
+        """``foretold`` of a near moment, with room for what came in any ``span`` samples of late."""
+        ...
+
+
+class GrowthLaw(Protocol):
+    """Algorithms of the kind ``oom``: the growth after the last of the points, None if they say too little."""
+
+    def __call__(self, points: list[GrowthPoint]) -> Course | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +250,7 @@ def fit_growth(points: list[GrowthPoint]) -> Growth | None:
         alike,
         width=float(seen.steps.mean()),
         rate=seen.mean,
-        lately=_lately(points),
+        lately=lately(points),
     )
 
 
@@ -313,7 +342,8 @@ def _missed(seen: _Rates, path: Floats) -> Floats:
     return np.log((seen.new.sum() / seen.mean + one) / (foretold.sum(1) + one))
 
 
-def _lately(points: list[GrowthPoint]) -> tuple[Floats, Floats]:
+def lately(points: list[GrowthPoint]) -> tuple[Floats, Floats]:
+    """Samples and categories of the newest points, which never fall."""
     newest = points[-LATELY_POINTS:]
     categories = np.array([point.categories for point in newest], float)
     return np.array([point.samples for point in newest], float), np.maximum.accumulate(categories)

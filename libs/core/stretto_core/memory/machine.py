@@ -7,7 +7,7 @@ from typing import Any
 
 from stretto_core.machine import Action, CoreError, Emit, as_it_was
 from stretto_core.memory.forecast import Lead, MemoryForecast, ServerForecast, forecast
-from stretto_core.memory.growth import GrowthPoint, add_point, fit_growth
+from stretto_core.memory.growth import GrowthLaw, GrowthPoint, add_point, fit_growth
 from stretto_core.memory.usage import RowCost, ServerUsage, fit_row_cost, remembered
 
 GIB = 1024**3
@@ -172,9 +172,12 @@ class OomMachine:
     version: int = 4
     migrate = staticmethod(as_it_was)  # until version 3 growth was extrapolated by its exponent
 
-    def __init__(self, state: WatchState | None = None, settings: WatchSettings | None = None) -> None:
+    def __init__(
+        self, state: WatchState | None = None, settings: WatchSettings | None = None, law: GrowthLaw = fit_growth
+    ) -> None:
         self.state: WatchState = state or WatchState()
         self.settings = settings or WatchSettings()
+        self.law = law
 
     def handle(self, event: Any, now: float) -> list[Action]:
         """Advance by one event; an :class:`OomForecast` when there is something new to say."""
@@ -248,7 +251,7 @@ class OomMachine:
         if st.samples_done > st.killed_at_samples:
             st.killed_bytes = 0
         add_point(st.points, st.samples_done, sum(measured.rows for measured in event.servers))
-        growth = fit_growth(st.points)
+        growth = self.law(st.points)
         if growth is None:
             return []
         servers = list(st.servers.values())

@@ -15,7 +15,8 @@ import numpy as np
 
 from stretto_core.machine import CoreError
 from stretto_core.memory.forecast import SAFETY, Lead, forecast
-from stretto_core.memory.growth import Floats, Growth, GrowthPoint, Interval, add_point, fit_growth
+from stretto_core.memory.growth import Course, Floats, GrowthLaw, GrowthPoint, Interval, add_point, fit_growth
+from stretto_core.memory.line import fit_line
 from stretto_core.memory.usage import LOAD_MAX, MEASURING_SD, RowCost, ServerUsage
 
 NAME = "ps"
@@ -111,7 +112,7 @@ def growth(problem: SeriesProblem) -> SeriesForecast:
     of one that leads there.
     """
     last = problem.points[-1]
-    grown, server = _seen(problem)
+    grown, server = _seen(problem, fit_growth)
     rate = _samples_per_s(problem.points)
     end = last.samples + problem.samples_left
     cost = _row_cost(problem.points)
@@ -141,11 +142,10 @@ def linear(problem: SeriesProblem) -> SeriesForecast:
 
     For comparison. It knows no error: the interval is the forecast, and so is what is recommended.
     """
-    grown, server = _seen(problem)
-    last, samples, categories = problem.points[-1], *grown.lately
-    slope = (
-        float(categories[-1] - categories[0]) / float(samples[-1] - samples[0]) * _plain_cost(problem.points)[0].bytes
-    )
+    grown, server = _seen(problem, fit_line)
+    last = problem.points[-1]
+    new = grown.at(last.samples + problem.samples_left).mean - grown.categories
+    slope = new / max(problem.samples_left, 1) * _plain_cost(problem.points)[0].bytes
     at_end = server.used_bytes + slope * problem.samples_left
     over = next((point for point in problem.points if point.used_bytes >= problem.capacity_bytes), None)
     if over is not None:
@@ -164,7 +164,7 @@ def _grows(server: ServerUsage, cost: RowCost, categories: float) -> bool:
     return cost.bytes * more > MEASURING_SD * server.used_bytes
 
 
-def _reached(problem: SeriesProblem, grown: Growth, most: float) -> float:
+def _reached(problem: SeriesProblem, grown: Course, most: float) -> float:
     """Samples after which the capacity is reached on the way from the last row to ``most`` at the end.
 
     The way is the expected one, stretched: memory is taken as linear in the categories there.
@@ -176,13 +176,13 @@ def _reached(problem: SeriesProblem, grown: Growth, most: float) -> float:
     return float(np.interp(new, [one.mean - grown.categories for one in grown.course(grid.tolist())], grid))
 
 
-def _seen(problem: SeriesProblem) -> tuple[Growth, ServerUsage]:
+def _seen(problem: SeriesProblem, law: GrowthLaw) -> tuple[Course, ServerUsage]:
     """The series as the forecast knows it, since it last went back to a checkpoint."""
     points, server = list[GrowthPoint](), ServerUsage()
     for point in problem.points:
         add_point(points, point.samples, point.categories)
         server.add(point.categories, point.used_bytes, problem.capacity_bytes, TABLES)
-    grown = fit_growth(points)
+    grown = law(points)
     if grown is None:
         raise SeriesError(f"samples_trained goes back in the last row; give {POINTS_LEAST} rows or more after it")
     return grown, server

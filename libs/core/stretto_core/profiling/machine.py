@@ -42,7 +42,7 @@ from stretto_core.profiling.facts import (
     WorkerProfile,
     WorkerReported,
 )
-from stretto_core.profiling.peers import judge_servers, judge_workers
+from stretto_core.profiling.peers import Detector, Window, cusum
 from stretto_core.types import Plan
 
 GONE_KEPT = 1000
@@ -60,9 +60,12 @@ class ProfilerMachine:
     version = 4
     migrate = staticmethod(as_it_was)  # until version 3 one slow update in each of two windows was enough to be hot
 
-    def __init__(self, state: ProfilerState | None = None, rules: ProfilingRules | None = None) -> None:
+    def __init__(
+        self, state: ProfilerState | None = None, rules: ProfilingRules | None = None, detector: Detector = cusum
+    ) -> None:
         self.state = state if state is not None else ProfilerState()
         self.rules = rules or ProfilingRules()
+        self.detector = detector
         self._out: list[Action] = []
 
     def handle(self, event: Any, now: float) -> list[Action]:
@@ -258,9 +261,8 @@ class ProfilerMachine:
         workers = [worker_profile(pod, book) for pod, book in active]
         servers = [ps_profile(pod, book) for pod, book in self._reporting("ps")]
         window_s = now - st.window_began_s
-        told: list[Any] = [*judge_workers(workers, st.pods, st.batch_size, self.rules)]
-        if not st.migrating:
-            told += judge_servers(servers, st.pods, window_s, self.rules, now)
+        seen = Window(workers, [] if st.migrating else servers, st.batch_size, window_s)
+        told = list(self.detector(seen, st.pods, self.rules, now))
         settled = (
             st.plan_version == st.decided_version
             and not st.migrating

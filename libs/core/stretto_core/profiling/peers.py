@@ -11,6 +11,7 @@ to wait: each looks hot now and then. So what speaks against a server is summed 
     S <- max(0, S + n / (n + 20) (log2(own / peers') - log2(factor))),    n: updates of a peer in the window,
 
 and it is hot from S = 4 on: after two windows at 30 times its peers', after many at little more than the factor.
+``threshold``, for comparison, does without that sum.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterator
+from dataclasses import dataclass
 from statistics import median
+from typing import Protocol
 
 from stretto_core.profiling.books import PodBook
 from stretto_core.profiling.facts import (
@@ -40,6 +43,40 @@ LIGHTER = 0.9
 """a server with fewer buckets than this times its peers' has given some away"""
 FORGET = 0.2
 """weight of the last window in what is usual for a server without peers"""
+
+
+Judgement = StragglerDetected | StragglerCleared | HotPsDetected | HotPsCleared
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What a window of ``seconds`` showed: the workers that trained, the servers unless parameters moved."""
+
+    workers: list[WorkerProfile]
+    servers: list[PsProfile]
+    batch_size: int
+    seconds: float
+
+
+class Detector(Protocol):
+    """Algorithms of the kind ``detect``: what is to be told after a window. ``books`` are those of the job's pods, in
+    which it keeps what it has to remember."""
+
+    def __call__(
+        self, seen: Window, books: dict[str, PodBook], rules: ProfilingRules, now: float
+    ) -> Iterator[Judgement]: ...
+
+
+def cusum(seen: Window, books: dict[str, PodBook], rules: ProfilingRules, now: float) -> Iterator[Judgement]:
+    """Hot is a server against which enough was summed up."""
+    yield from judge_workers(seen.workers, books, seen.batch_size, rules)
+    yield from judge_servers(seen.servers, books, seen.seconds, rules, now)
+
+
+def threshold(seen: Window, books: dict[str, PodBook], rules: ProfilingRules, now: float) -> Iterator[Judgement]:
+    """Hot is a server beyond the factor for some windows in a row, however many updates they had."""
+    yield from judge_workers(seen.workers, books, seen.batch_size, rules)
+    yield from judge_servers(seen.servers, books, seen.seconds, rules, now, least_evidence=0.0)
 
 
 def judge_workers(
@@ -78,7 +115,12 @@ def _differs(now: float, before: float, factor: float) -> bool:
 
 
 def judge_servers(
-    servers: list[PsProfile], books: dict[str, PodBook], window_s: float, rules: ProfilingRules, now: float
+    servers: list[PsProfile],
+    books: dict[str, PodBook],
+    window_s: float,
+    rules: ProfilingRules,
+    now: float,
+    least_evidence: float = EVIDENCE,
 ) -> Iterator[HotPsDetected | HotPsCleared]:
     """What is to be told after a window of ``window_s`` in which parameters did not move."""
     for server in servers:
@@ -99,7 +141,7 @@ def judge_servers(
         if len(servers) == 1 and own_s and not hot:
             usual_s = usual_s or own_s
             book.usual_update_s = usual_s + FORGET * (own_s - usual_s)
-        sure = book.evidence >= EVIDENCE if peers else book.bad_windows >= 2 * rules.patience
+        sure = book.evidence >= least_evidence if peers else book.bad_windows >= 2 * rules.patience
         if sure and book.bad_windows >= rules.patience and not paused:
             book.told, book.told_at_s, book.times_hot = True, now, book.times_hot + 1
             yield HotPsDetected(server.pod, own_s, usual_s, server.cpu_used_cores, server.cpu_limit_cores)

@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from play import Case, play
 from pydantic import TypeAdapter
+from stretto_core.algorithms import OOM
 from stretto_core.machine import Action, Emit
 from stretto_core.memory import (
     GrowthPoint,
@@ -33,6 +34,7 @@ from stretto_core.memory import (
     add_point,
     bytes_at,
     fit_growth,
+    fit_line,
 )
 
 MIB = 2**20
@@ -117,6 +119,35 @@ def test_any_history_gives_a_finite_ordered_forecast_not_below_the_stock(categor
     found = growth.at(growth.samples * (1 + ahead))
     assert all(np.isfinite([found.low, found.mean, found.high]))
     assert categories[-1] <= found.low <= found.mean <= found.high
+
+
+def test_a_line_goes_on_as_lately_whatever_slows_down() -> None:
+    points = [GrowthPoint(1000 * n, round(1e4 * n**0.5)) for n in range(1, 200)]
+    line, growth = fit_line(points), fit_growth(points)
+    assert line is not None
+    assert growth is not None
+    truth = 1e4 * 600**0.5
+    assert growth.at(600_000).mean == pytest.approx(truth, rel=0.1)
+    assert line.at(600_000).mean > 1.15 * truth
+    assert line.at(1000).mean == points[-1].categories, "what is past does not change"
+    assert fit_line(points[:2]) is None
+
+
+def test_the_watch_asks_for_what_its_law_foresees() -> None:
+    """Growth that slows down: the published line asks for more."""
+    asked = {}
+    for name in OOM.names():
+        watch = OomMachine(law=OOM.named(name))
+        watch.handle(WatchOpened(600_000, 1000.0, 1, 2**40), 0.0)
+        told = list[OomForecast]()
+        for n in range(1, 201):
+            rows = round(1e4 * n**0.5)
+            watch.handle(ProgressSeen(1000 * n, 600_000, 1000.0), float(n))
+            seen = MemoryMeasured((ServerMeasured("ps-0", 10**8 + 1000 * rows, 2**31, rows, 64),))
+            told += [action.fact for action in watch.handle(seen, float(n)) if isinstance(action, Emit)]
+        asked[name] = told[-1].servers[0].at_end_bytes
+    assert asked["growth"] == pytest.approx(10**8 + 1000 * 1e4 * 600**0.5, rel=0.05)
+    assert asked["linear"] > 1.15 * asked["growth"]
 
 
 def test_history_is_bounded_and_follows_a_restore() -> None:

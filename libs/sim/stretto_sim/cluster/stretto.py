@@ -2,7 +2,7 @@
 
 Driven are, for each job, ``PlanMachine`` (warm start, exploration, exact Pareto candidates), ``FitMachine`` (the
 throughput model) and ``OomMachine`` (growth of memory), and for the cluster ``ArbiterMachine`` (admission, rounds,
-memory, room for replacements) and ``HistoryMachine`` (past jobs). Hot servers are found by ``judge_servers`` of the
+memory, room for replacements) and ``HistoryMachine`` (past jobs). Hot servers are found by the detector of the
 profiler and always replaced, while the actuator also gives them a smaller share. Not driven are the profiler's windows,
 which the simulation makes itself, the ledger (shards are as small as they have to be, see ``Policy.dynamic``), the
 actuator and the checkpoints.
@@ -22,11 +22,11 @@ from stretto_core.exploration import ExplorationLimits
 from stretto_core.fitter import FitMachine, FitterSettings
 from stretto_core.history import HistoryMachine
 from stretto_core.machine import Emit, Tick
-from stretto_core.memory import OomMachine, WatchSettings
+from stretto_core.memory import GrowthLaw, OomMachine, WatchSettings, fit_growth
 from stretto_core.planner import PlanMachine, PlannerSettings
 from stretto_core.profiling.books import PodBook
 from stretto_core.profiling.facts import HotPsDetected, ProfilingRules, PsProfile
-from stretto_core.profiling.peers import judge_servers
+from stretto_core.profiling.peers import Detector, Window, cusum
 from stretto_core.selection import SelectionAlgorithm
 from stretto_core.selection.hull import hull
 from stretto_core.types import GIB, JobProfile, Plan
@@ -58,6 +58,8 @@ class Knobs:
     cpu_step: float = 2.0
     candidates_max: int = 32
     select: SelectionAlgorithm = hull
+    law: GrowthLaw = fit_growth
+    detector: Detector = cusum
 
 
 @dataclass(slots=True)
@@ -130,7 +132,7 @@ class Services:
             profile,
             PlanMachine(None, self.planning),
             FitMachine(None, self.fitting),
-            OomMachine(None, self.watching),
+            OomMachine(None, self.watching, self.knobs.law),
         )
         low, high = job.limits.low.ps_memory_bytes, job.limits.high.ps_memory_bytes
         desk.watch.handle(memory.WatchOpened(job.samples, float(ROW_BYTES), low, high), now)
@@ -180,7 +182,8 @@ class Services:
         desk.books = {each.pod: desk.books.get(each.pod) or PodBook("ps", announced=True) for each in profiles}
         for each in event.servers:
             desk.books[f"ps-{each.number}"].sums.count = each.updates
-        for found in judge_servers(profiles, desk.books, event.seconds, self.rules, now):
+        seen = Window([], profiles, desk.job.batch_size, event.seconds)
+        for found in self.knobs.detector(seen, desk.books, self.rules, now):
             if isinstance(found, HotPsDetected) and not desk.replacing:
                 self.facts.append(jobs.ReplacementAsked(_name(event.job), found.pod))
         return any(book.bad_windows for book in desk.books.values())
