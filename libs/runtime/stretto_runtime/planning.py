@@ -1,20 +1,16 @@
-"""What planner and arbiter do alike: plans, intervals and a job's profile between wire and core, their algorithms.
+"""What planner and arbiter do alike: plans, intervals and a job's profile between wire and core.
 
-It is here because services do not import each other and core does not know the wire; only those two, and the fitter
-for its algorithm, import it, so that no other service loads the models of planning.
+It is here because services do not import each other and core does not know the wire; only those two import it, so that
+no other service loads the models of planning.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
 
 from stretto_core import jobs
-from stretto_core.algorithms import AlgorithmError, Kind
 from stretto_core.types import JobLimits, JobProfile, Plan, Prices
 from stretto_wire import JobSpec, events, values
-
-from stretto_runtime.faults import SettingsFault
 
 
 def plan_of(plan: values.Plan) -> Plan:
@@ -60,11 +56,3 @@ def submitted(message: events.JobSubmitted) -> jobs.JobSubmitted:
 def applied(message: events.PlanApplied) -> jobs.PlanApplied:
     """All pods match the plan."""
     return jobs.PlanApplied(message.job, message.version, plan_of(message.plan), message.took_s)
-
-
-def algorithm(kind: Kind, name: str, variable: str) -> Any:
-    """The algorithm that a variable of the environment names. Raises SettingsFault."""
-    try:
-        return kind.named(name)
-    except AlgorithmError as error:
-        raise SettingsFault(f"{variable}={name!r}: {error}") from error

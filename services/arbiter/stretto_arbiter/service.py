@@ -8,7 +8,7 @@ from stretto_core.algorithms import SELECT
 from stretto_core.arbiter import ArbiterMachine
 from stretto_core.cluster import ArbiterState
 from stretto_runtime import Input, Meta, Service
-from stretto_runtime.planning import algorithm
+from stretto_runtime.algorithms import algorithm
 from stretto_wire import events
 from stretto_wire.base import Message
 

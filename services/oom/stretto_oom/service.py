@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from stretto_core.algorithms import OOM
 from stretto_core.memory import OomMachine, WatchState
 from stretto_runtime import Input, Meta, Service
-from stretto_runtime.planning import algorithm
+from stretto_runtime.algorithms import algorithm
 from stretto_wire import events
 from stretto_wire.base import Message
 

@@ -8,7 +8,7 @@ from stretto_core.algorithms import PARETO
 from stretto_core.history import HistoryMachine, HistoryState
 from stretto_core.planner import PlanMachine, PlanState
 from stretto_runtime import Input, Meta, Service
-from stretto_runtime.planning import algorithm
+from stretto_runtime.algorithms import algorithm
 from stretto_wire import events
 from stretto_wire.base import Message
 

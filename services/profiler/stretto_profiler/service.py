@@ -9,7 +9,7 @@ from stretto_core.algorithms import DETECT
 from stretto_core.profiling.books import ProfilerState
 from stretto_core.profiling.machine import ProfilerMachine
 from stretto_runtime import Input, Meta, Service
-from stretto_runtime.planning import algorithm
+from stretto_runtime.algorithms import algorithm
 
 from . import handlers
 from .settings import ProfilerSettings

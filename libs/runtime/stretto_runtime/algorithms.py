@@ -1,0 +1,17 @@
+"""The algorithm that a service's setting names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stretto_core.algorithms import AlgorithmError, Kind
+
+from stretto_runtime.faults import SettingsFault
+
+
+def algorithm(kind: Kind, name: str, variable: str) -> Any:
+    """The algorithm that a variable of the environment names. Raises SettingsFault."""
+    try:
+        return kind.named(name)
+    except AlgorithmError as error:
+        raise SettingsFault(f"{variable}={name!r}: {error}") from error
