@@ -89,7 +89,12 @@ def defaults() -> dict[str, Any]:
 
 def rendered(values: Values) -> list[Object]:
     """Every object, also of hooks, for the values over what is needed; not to be changed."""
-    return _rendered(json.dumps(merged(NEEDED, values), sort_keys=True))
+    return as_given(merged(NEEDED, values))
+
+
+def as_given(values: Values) -> list[Object]:
+    """The same for the values alone. Raises HelmError."""
+    return _rendered(json.dumps(values, sort_keys=True))
 
 
 @cache

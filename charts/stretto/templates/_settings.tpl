@@ -22,6 +22,9 @@ STRETTO_STATE_FOLDER: /var/lib/stretto
 {{ include "stretto.settings.bus" . }}
 STRETTO_HEALTH_HOST: 0.0.0.0
 STRETTO_HEALTH_PORT: "8080"
+# numeric libraries would start a thread per core of the node
+OMP_NUM_THREADS: "1"
+OPENBLAS_NUM_THREADS: "1"
 {{- with $values.tracing.endpoint }}
 OTEL_EXPORTER_OTLP_ENDPOINT: {{ . | quote }}
 {{- end }}

@@ -1,0 +1,89 @@
+"""The dashboards ask only for metrics and labels that the services really show."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from stretto_gateway.app import exposition
+from stretto_gateway.projection import Projection
+from stretto_gateway.service import Gateway
+from stretto_runtime.telemetry import Metrics
+
+from tests.charts.rendering import CHART, EVERYTHING, of_kind, rendered
+
+DASHBOARDS = sorted((CHART / "dashboards").glob("*.json"))
+OF_PROMETHEUS = {"instance", "namespace", "pod", "job"}
+"""labels that it adds to whatever it scrapes"""
+OF_GRAFANA = {"$service"}
+
+
+@cache
+def shown() -> dict[str, set[str]]:
+    """name -> labels, of everything at the services' and the gateway's /metrics."""
+    metrics = Metrics("oom")
+    metrics.dead_letters.labels("oom", "because").inc()
+    gateway = cast(Gateway, SimpleNamespace(ready=True, projection=Projection()))
+    found: dict[str, set[str]] = {}
+    for text in (metrics.text().decode(), exposition(gateway)):
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                found.setdefault(sample.name, set()).update(sample.labels)
+    return found
+
+
+def expressions(dashboard: dict[str, Any]) -> list[str]:
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    return asked + [each["query"]["query"] for each in dashboard["templating"]["list"] if each["type"] == "query"]
+
+
+def is_answered(expression: str) -> None:
+    names = re.findall(r"\bstretto_\w+", expression)
+    assert names, expression
+    for name in names:
+        assert name in shown(), f"{name}: nobody shows it"
+    labels = {label for name in names for label in shown()[name]} | OF_PROMETHEUS
+    for matchers in re.findall(r"\{([^}]*)\}", expression):
+        assert set(re.findall(r"(\w+)\s*[=!]", matchers)) <= labels, expression
+    for grouping in re.findall(r"\bby \(([^)]*)\)", expression):
+        assert {label.strip() for label in grouping.split(",")} <= labels, expression
+
+
+@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
+class TestADashboard:
+    def test_asks_for_what_is_shown(self, path: Any) -> None:
+        for expression in expressions(json.loads(path.read_text())):
+            is_answered(expression)
+
+    def test_has_panels_that_do_not_overlap(self, path: Any) -> None:
+        taken: set[tuple[int, int]] = set()
+        for panel in json.loads(path.read_text())["panels"]:
+            place = panel["gridPos"]
+            cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
+            assert not cells & taken, panel["title"]
+            assert place["x"] + place["w"] <= 24, panel["title"]
+            taken |= cells
+
+    def test_is_a_config_map_that_grafana_finds(self, path: Any) -> None:
+        found = [each for each in of_kind(rendered(EVERYTHING), "ConfigMap") if path.name in each["data"]]
+        assert len(found) == 1
+        assert found[0]["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert json.loads(found[0]["data"][path.name]) == json.loads(path.read_text())
+
+
+def test_every_metric_is_on_a_dashboard() -> None:
+    asked = " ".join(expression for path in DASHBOARDS for expression in expressions(json.loads(path.read_text())))
+    bookkeeping = ("_created", "_sum", "_count")
+    assert [name for name in shown() if not name.endswith(bookkeeping) and name not in asked] == []
+
+
+def test_keda_asks_for_a_backlog_that_the_service_shows() -> None:
+    (scaled,) = of_kind(rendered(EVERYTHING), "ScaledObject")
+    (trigger,) = scaled["spec"]["triggers"]
+    is_answered(trigger["metadata"]["query"])
+    assert 'service="planner"' in trigger["metadata"]["query"]

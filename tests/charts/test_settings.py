@@ -1,0 +1,150 @@
+"""What the chart tells the services is what they can be told, and arrives as it was meant."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stretto_runtime import Settings
+from stretto_runtime.settings import StreamsSettings
+
+from tests.charts.rendering import EVERYTHING, Object, component, merged, of_kind, pod_of, rendered
+
+REFERENCES: dict[str, str] = {
+    "STRETTO_CHECKPOINTS_REDIS_URL": "redis://cache",
+    "STRETTO_ACTUATOR_REDIS_URL": "redis://cache",
+}
+"""What a Secret would hold."""
+
+
+def environment(workload: Object) -> dict[str, str]:
+    (container,) = pod_of(workload)["spec"]["containers"]
+    return {each["name"]: each.get("value", REFERENCES.get(each["name"], "")) for each in container.get("env", [])}
+
+
+def workload(values: dict[str, Any], name: str) -> Object:
+    (found,) = [each for each in of_kind(rendered(values), "Deployment", "Job") if component(each) == name]
+    return found
+
+
+def told(values: dict[str, Any], name: str) -> Any:
+    """The service's settings, as its process would read them. Raises SettingsFault for what it does not know."""
+    kind = settings_type(name)
+    return kind.load(name, environment(workload(values, name)))
+
+
+def settings_type(name: str) -> type[Settings]:
+    module = importlib.import_module(f"stretto_{name}.settings")
+    (found,) = [
+        each
+        for each in vars(module).values()
+        if isinstance(each, type) and issubclass(each, Settings) and each.__module__ == module.__name__
+    ]
+    return found
+
+
+SERVICES = [component(each) for each in of_kind(rendered(EVERYTHING), "Deployment")]
+SERVICES = [name for name in SERVICES if importlib.util.find_spec(f"stretto_{name}")]
+
+
+@pytest.mark.parametrize("values", [{}, EVERYTHING], ids=["needed", "everything"])
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_knows_every_variable(name: str, values: dict[str, Any]) -> None:
+    switched_on = merged(values, {"services": {name: {"enabled": True}}})
+    settings = told(switched_on, name)
+    assert settings.state_folder == Path("/var/lib/stretto")
+    assert settings.nats_url == switched_on.get("nats", {}).get("url", "nats://nats:4222")
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_finds_its_files(name: str) -> None:
+    """Every file that is named below /run/stretto is laid there."""
+    spec = workload(EVERYTHING, name)
+    (files,) = [each["projected"] for each in pod_of(spec)["spec"]["volumes"] if each["name"] == "files"]
+    laid = {f"/run/stretto/{item['path']}" for source in files["sources"] for item in source["secret"]["items"]}
+    named = {value for value in environment(spec).values() if value.startswith("/run/stretto/")}
+    assert named == laid
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_sees_its_own_credentials_alone(name: str) -> None:
+    spec = workload(EVERYTHING, name)
+    (files,) = [each["projected"] for each in pod_of(spec)["spec"]["volumes"] if each["name"] == "files"]
+    secrets = {source["secret"]["name"] for source in files["sources"]}
+    assert {each for each in secrets if each.startswith("bus-") and each != "bus-ca"} == {f"bus-{name}"}
+
+
+class TestTheProvisionJob:
+    def test_knows_every_variable(self) -> None:
+        told = StreamsSettings.read(environment(workload(EVERYTHING, "provision")))
+        assert told.max_bytes == 8 << 30
+        assert told.external_credentials == Path("/run/stretto/external.creds")
+
+    def test_runs_before_the_services(self) -> None:
+        hook = workload({}, "provision")["metadata"]["annotations"]["helm.sh/hook"]
+        assert hook == "pre-install,pre-upgrade"
+
+
+class TestTheActuator:
+    def test_runs_pods_on_kubernetes_as_the_values_say(self) -> None:
+        settings = told(EVERYTHING, "actuator")
+        assert settings.backend == "kubernetes"
+        assert settings.installation == "demo"
+        assert settings.pod_image == "registry.example.com/stretto/trainer:0.1.0"
+        assert settings.kubernetes_namespace == "jobs"
+        assert settings.kubernetes.queue == "training"
+        assert settings.kubernetes.priority_class == "low"
+        assert settings.kubernetes.image_pull_secrets == ("pull",)
+        assert settings.kubernetes.node_selector == {"pool": "training"}
+        assert settings.kubernetes.tolerations[0].key == "training"
+        assert settings.kubernetes_checkpoints_claim == "store"
+        assert settings.kubernetes_service_accounts == "reader"
+
+    def test_names_accounts_and_owner_that_the_chart_makes(self) -> None:
+        settings = told(EVERYTHING, "actuator")
+        made = {
+            (each["kind"], each["metadata"]["namespace"], each["metadata"]["name"]) for each in rendered(EVERYTHING)
+        }
+        assert ("ServiceAccount", "jobs", settings.kubernetes.service_account) in made
+        assert ("ConfigMap", "jobs", settings.kubernetes_owner) in made
+
+
+class TestTheGateway:
+    def test_lets_in_whom_the_values_say(self) -> None:
+        settings = told(EVERYTHING, "gateway")
+        assert settings.tokens_file == Path("/run/stretto/tokens.json")
+        assert settings.oidc_issuer == "https://id.example.com"
+        assert dict(settings.oidc_roles) == {"ml": "submitter"}
+
+    def test_serves_objects_of_the_pods_namespace(self) -> None:
+        assert told(EVERYTHING, "gateway").trainingjobs_namespace == "jobs"
+
+
+class TestOwnSettings:
+    def test_go_before_the_charts(self) -> None:
+        values = {"services": {"planner": {"env": {"STRETTO_PLANNER_CPU_CORES": 7, "STRETTO_LOG_LEVEL": "debug"}}}}
+        settings = told(values, "planner")
+        assert (settings.cpu_cores, settings.log_level) == (7, "debug")
+
+    @pytest.mark.parametrize(("value", "text"), [(15000000, "15000000"), (0.5, "0.5"), (True, "true"), ("a", "a")])
+    def test_are_written_as_they_were_given(self, value: Any, text: str) -> None:
+        values = {"services": {"oom": {"env": {"ANY": value}}}}
+        assert environment(workload(values, "oom"))["ANY"] == text
+
+    def test_may_come_from_secrets(self) -> None:
+        reference = {"secretKeyRef": {"name": "here", "key": "there"}}
+        (container,) = pod_of(workload({"services": {"oom": {"env": {"ANY": reference}}}}, "oom"))["spec"]["containers"]
+        assert {"name": "ANY", "valueFrom": reference} in container["env"]
+
+
+def test_capacity_is_the_same_for_planner_and_arbiter() -> None:
+    for name in ("planner", "arbiter"):
+        settings = told({"cluster": {"cpuCores": 12.5, "memoryGiB": 0.5}}, name)
+        assert (settings.cpu_cores, settings.memory_bytes) == (12.5, 1 << 29)
+
+
+def test_no_secret_stands_in_a_manifest() -> None:
+    assert "redis://" not in json.dumps(rendered(EVERYTHING))

@@ -1,0 +1,125 @@
+"""Values: what is given is checked, what is missing is named, and every one is explained."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from helm_python import HelmError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.charts import values_table
+from tests.charts.rendering import CHART, EVERYTHING, NEEDED, as_given, chart, defaults, merged
+
+SCHEMA = json.loads((CHART / "values.schema.json").read_text())
+FREE = ("labels", "annotations", "Annotations", "env", "nodeSelector", "affinity", "roles", "requests", "limits")
+"""maps whose keys are the user's"""
+
+
+def places(values: Mapping[str, Any], at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every map of the values that only knows certain keys."""
+    yield at
+    for key, value in values.items():
+        if isinstance(value, dict) and not key.endswith(FREE):
+            yield from places(value, (*at, key))
+
+
+def with_added(values: dict[str, Any], place: tuple[str, ...], key: str, value: Any) -> dict[str, Any]:
+    changed = copy.deepcopy(values)
+    inner = changed
+    for step in place:
+        inner = inner[step]
+    inner[key] = value
+    return changed
+
+
+def refusal(values: dict[str, Any]) -> str:
+    with pytest.raises(HelmError) as caught:
+        as_given(values)
+    return str(caught.value)
+
+
+class TestTheSchema:
+    def test_takes_the_defaults(self) -> None:
+        chart().validate_schema(defaults())
+
+    def test_takes_every_switch(self) -> None:
+        chart().validate_schema(merged(defaults(), EVERYTHING))
+
+    @settings(max_examples=60, deadline=None)
+    @given(st.sampled_from(sorted(places(defaults()))), st.sampled_from(["replica", "enable", "urls", "x"]))
+    def test_refuses_what_nothing_reads_and_says_where(self, place: tuple[str, ...], key: str) -> None:
+        said = refusal(with_added(merged(defaults(), NEEDED), place, key, 1))
+        assert key in said
+        assert "/".join(place) in said
+
+    def test_knows_the_same_keys_as_the_values(self) -> None:
+        """Closed, and without a key that the values do not explain."""
+        assert unexplained(SCHEMA, defaults()) == []
+
+    @pytest.mark.parametrize(
+        ("values", "named"),
+        [
+            ({"image": {"tag": "latest"}}, "image/tag"),
+            ({"defaults": {"image": {"tag": "latest"}}}, "defaults/image/tag"),
+            ({"nats": {"url": "nats://user:password@nats:4222"}}, "nats/url"),
+            ({"services": {"planner": {"replicas": -1}}}, "services/planner/replicas"),
+            ({"services": {"planer": {}}}, "planer"),
+            ({"cluster": {"cpuCores": 0}}, "cluster/cpuCores"),
+            ({"services": {"oom": {"image": {"digest": "sha256:1"}}}}, "services/oom/image/digest"),
+            ({"networkPolicy": {"nats": [{}]}}, "networkPolicy/nats/0"),
+        ],
+    )
+    def test_refuses_what_cannot_be_right(self, values: dict[str, Any], named: str) -> None:
+        assert named in refusal(merged(NEEDED, values))
+
+
+def unexplained(schema: Mapping[str, Any], values: Any, at: str = "") -> list[str]:
+    reference = schema.get("$ref", "")
+    schema = SCHEMA["definitions"][reference.rpartition("/")[2]] if reference else schema
+    if "properties" not in schema or not isinstance(values, dict):
+        return []
+    assert schema["additionalProperties"] is False, at
+    known, shown = set(schema["properties"]) - {"global"}, set(values)
+    if at.startswith("services/"):  # explained under `defaults`
+        return []
+    wrong = [f"{at}{key}" for key in sorted(known ^ shown)]
+    return wrong + [
+        each
+        for key in sorted(known & shown)
+        for each in unexplained(schema["properties"][key], values[key], f"{at}{key}/")
+    ]
+
+
+class TestWhatIsMissing:
+    @pytest.mark.parametrize(
+        ("without", "named"),
+        [
+            ({"store": {"url": ""}}, "store.url"),
+            ({"cluster": {"cpuCores": None}}, "cluster.cpuCores"),
+            ({"cluster": {"memoryGiB": None}}, "cluster.memoryGiB"),
+            ({"gateway": {"token": {"secret": ""}}}, "gateway.token.secret"),
+            ({"services": {"oom": {"autoscaling": {"enabled": True}}}}, "monitoring.prometheus.url"),
+            ({"store": {"claim": "both"}}, "not both"),
+            ({"provision": {"external": True}}, "nats.credentials.secretPrefix"),
+        ],
+    )
+    def test_is_named(self, without: dict[str, Any], named: str) -> None:
+        assert named in refusal(merged(NEEDED, without))
+
+    def test_is_not_asked_for_where_nobody_needs_it(self) -> None:
+        off = {name: {"enabled": False} for name in ("checkpoints", "actuator", "planner", "arbiter", "gateway")}
+        assert as_given({"services": off})
+
+
+def test_every_value_is_explained() -> None:
+    assert [row.path for row in values_table.rows() if not row.text] == []
+
+
+def test_the_readme_tells_every_value() -> None:
+    readme = CHART.parent / "README.md"
+    assert values_table.filled(readme.read_text()) == readme.read_text(), "python -m tests.charts.values_table"
