@@ -21,6 +21,7 @@ from .faults import KubeFault
 
 LEASES = Kind("coordination.k8s.io", "v1", "leases", "Lease")
 HOLD_FRACTION = 2 / 3
+RELEASE_S = 2.0
 
 log = structlog.get_logger("stretto.kube")
 Step = Literal["create", "renew", "take", "wait"]
@@ -77,8 +78,9 @@ class Election:
                     await self.once()
                 await asyncio.sleep(self._duration_s / 5)
         finally:
-            with contextlib.suppress(KubeFault):
-                await self._release()
+            with contextlib.suppress(KubeFault, TimeoutError):
+                async with asyncio.timeout(RELEASE_S):
+                    await self._release()
 
     async def once(self) -> None:
         """One look, and what follows from it. Raises KubeFault."""

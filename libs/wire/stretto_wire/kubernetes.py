@@ -8,6 +8,10 @@ from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 
 from .base import Spec
 
+MANAGED_BY, PART_OF = "app.kubernetes.io/managed-by", "app.kubernetes.io/part-of"
+INSTALLATION, JOB, POD, ROLE = "stretto.dev/installation", "stretto.dev/job", "stretto.dev/pod", "stretto.dev/role"
+"""labels by which pods are found; the first two are ``stretto``"""
+
 _SUBDOMAIN = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?){0,10}"
 _LABEL = r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
 

@@ -18,15 +18,13 @@ from dataclasses import dataclass
 import structlog
 from stretto_kube import PODS, SECRETS, STRATEGIC, Api, Change, Kind, KubeFault, Object, Reflector
 from stretto_runtime.ending import end
+from stretto_wire.kubernetes import INSTALLATION, JOB, POD
 
 from . import kubernetes_status as told
 from .backend import BackendError, NotInPlace, Places, PodSpec, PodStatus, Waiting
 from .following import Following
 from .kubernetes_manifest import (
-    INSTALLATION,
-    JOB,
     PLACES,
-    POD,
     Installation,
     manifest,
     owned_by,

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 from stretto_kube import Object
-from stretto_wire.kubernetes import KubernetesSpec, Toleration
+from stretto_wire.kubernetes import INSTALLATION, JOB, MANAGED_BY, PART_OF, POD, ROLE, KubernetesSpec, Toleration
 
 from .backend import BackendError, Places, PodSpec
 from .pods import SPEC_FILE
@@ -20,9 +20,6 @@ PLACES = Places(files="/run/stretto", scratch="/var/lib/stretto/pod", state="")
 CHECKPOINTS = "/var/lib/stretto/checkpoints"
 """where the checkpoints service has its own store, too: the URLs that it hands out begin with it"""
 
-MANAGED_BY = "app.kubernetes.io/managed-by"
-PART_OF = "app.kubernetes.io/part-of"
-INSTALLATION, JOB, POD, ROLE = "stretto.dev/installation", "stretto.dev/job", "stretto.dev/pod", "stretto.dev/role"
 QUEUE = "kueue.x-k8s.io/queue-name"
 LOST_NODE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 

@@ -7,9 +7,10 @@ from datetime import datetime
 from typing import Literal
 
 from stretto_kube import KubeFault, Object, parse_quantity
+from stretto_wire.kubernetes import JOB, POD
 
 from .backend import ExitReason, PodStatus, Waiting
-from .kubernetes_manifest import CONTAINER, JOB, POD
+from .kubernetes_manifest import CONTAINER
 
 LIMITS = ("kubelet",)
 SIGNALLED = 128

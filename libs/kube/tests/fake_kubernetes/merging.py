@@ -67,9 +67,11 @@ def apply(known: Object, wanted: Object, owners: Owners, manager: str, force: bo
             raise Conflict(f'Apply failed with {len(contested)} conflict: conflict with "{other}": {named}')
     result = copy.deepcopy(known)
     mine = owners.fields.get(manager, set())
-    for path in mine - asked.keys():
-        if not any(path in theirs for other, theirs in owners.fields.items() if other != manager):
-            remove(result, path)
+    others = {path for other, theirs in owners.fields.items() if other != manager for path in theirs}
+    for path in sorted(
+        mine - asked.keys() - others, key=_names_an_item
+    ):  # an item goes when nothing but its name is left
+        remove(result, path)
     for path, value in asked.items():
         put(result, path, value)
     for theirs in owners.fields.values():
@@ -118,16 +120,26 @@ def put(value: Any, path: Path, leaf: Any) -> None:
 
 def remove(value: Any, path: Path) -> None:
     """Remove a field, if it is there."""
+    holder = value
     for step in path[:-1]:
-        if step[0] == "[]":
-            value = next((each for each in value if str(each[KEYS[step[1]]]) == step[2]), None)
-        else:
-            value = value.get(step[0])
+        holder, value = value, _into(value, step)
         if value is None:
             return
     last = path[-1]
     if last[0] == "{}":
         if last[1] in value:
             value.remove(last[1])
-    else:
+    elif not _names_an_item(path):
         value.pop(last[0], None)
+    elif len(value) == 1:
+        holder.remove(value)
+
+
+def _into(value: Any, step: Step) -> Any:
+    if step[0] == "[]":
+        return next((each for each in value if str(each[KEYS[step[1]]]) == step[2]), None)
+    return value.get(step[0])
+
+
+def _names_an_item(path: Path) -> bool:
+    return len(path) > 1 and path[-2][0] == "[]" and path[-1][0] == KEYS[path[-2][1]]

@@ -71,8 +71,6 @@ def _plain(schema: Any) -> Any:
         return {"anyOf": [{"type": "integer"}, {"type": "string"}]}
     if schema.get("nullable") is True and isinstance(schema.get("type"), str):
         result["type"] = [schema["type"], "null"]
-        if "enum" in result:
-            result["enum"] = [*result["enum"], None]
     return result
 
 

@@ -163,6 +163,8 @@ class Server:
         except Expired as expired:
             await _send(response, "ERROR", Refused(410, "Expired", str(expired)).status_object())
             return response
+        except ConnectionError:
+            return response
         except asyncio.CancelledError:
             if request.transport is not None:
                 request.transport.abort()
@@ -189,7 +191,7 @@ class Server:
     def _applied(
         self, request: web.Request, plural: str, name: str, sub: str, wanted: Object, known: Object | None
     ) -> web.Response:
-        manager, force = request.query["fieldManager"], request.query.get("force") == "true"
+        manager, force = f"{request.query['fieldManager']} {sub}".strip(), request.query.get("force") == "true"
         if known is None:
             if sub:
                 raise Refused(404, "NotFound", f'{plural} "{name}" not found')
