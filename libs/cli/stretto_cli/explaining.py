@@ -66,6 +66,8 @@ def _why(d: Json) -> RenderableType:
         grid.add_row("why" if index == 0 else "", escape(reason))
     if chosen := d.get("round"):
         grid.add_row("round", _round(chosen))
+        if study := chosen.get("study"):
+            grid.add_row("beside it", _study(study))
     if d["previous"]:
         grid.add_row("instead of", f.plan(d["previous"]))
     grid.add_row(
@@ -83,6 +85,17 @@ def _round(chosen: Json) -> str:
         f"{escape(chosen['algorithm'])} over {jobs}: {escape(chosen['objective'])} {chosen['value']:.6g}, at most "
         f"{chosen['bound']:.6g} is possible (gap {chosen['gap']:.3%}); this plan's part {chosen['term']:.4g}"
     )
+
+
+def _study(study: Json) -> str:
+    """What a slower algorithm made of that choice, and what it counted."""
+    took = "" if study["took_s"] is None else f" after {f.seconds(study['took_s'])}"
+    said = f"{study['algorithm']}, {study['outcome']}{took}: {study['reason']}"
+    if study["value"] is not None:
+        said += f"; {study['value']:.6g} in place of {study['instead_of']:.6g}"
+    if study["gap"] is not None:
+        said += f"; at most {study['gap']:.3%} are missing of what it was asked"
+    return escape(said)
 
 
 def _warm_start(w: Json) -> RenderableType:

@@ -20,7 +20,12 @@ GIB = 2**30
 WHY = "the number of workers was always 3 in 1 measured configuration: measure 2 of them before anything else"
 
 
-ROUND = w.Round(algorithm="hull", objective="gain", jobs=12, value=1990.0, bound=2000.0, gap=0.005, term=190.0)
+STUDY = w.Studied(
+    algorithm="exact", outcome="adopted", reason="2.05% better", value=1990.0, instead_of=1950.0, gap=0.0, took_s=0.25
+)
+ROUND = w.Round(
+    algorithm="hull", objective="gain", jobs=12, value=1990.0, bound=2000.0, gap=0.005, term=190.0, study=STUDY
+)
 
 
 def plan(workers: int) -> w.Plan:
@@ -145,6 +150,8 @@ def test_a_decision_of_a_round_is_told_with_algorithm_value_bound_and_gap() -> N
     told = " ".join("".join(line.strip("│") for line in lines).split())
     said = "hull over 12 jobs: gain 1990, at most 2000 is possible (gap 0.500%); this plan's part 190"
     assert told.count(said) == 1
+    beside = "exact, adopted after 250 ms: 2.05% better; 1990 in place of 1950; at most 0.000% are missing of what"
+    assert told.count(beside) == 1
 
 
 def test_the_list_of_jobs_tells_a_stalled_one_and_whole_reasons() -> None:

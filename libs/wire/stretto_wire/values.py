@@ -58,6 +58,14 @@ class Candidate(Record):
     overhead_s: Annotated[Seconds, Field(description="training time lost by changing to it")]
 
 
+class KnownModel(Record):
+    """What is remembered of a job's throughput model when the job is over; as in `fitter.model-fitted`."""
+
+    form: Literal["default", "paper"]
+    coefficients: Annotated[dict[Name, Annotated[float, Field(ge=0)]], Field(max_length=20)]
+    overlap: Annotated[float, Field(ge=1)] = 1.0
+
+
 class Match(Record):
     """A past job that resembles a new one (DLRover-RM Alg. 1)."""
 
@@ -84,6 +92,22 @@ class MeasuredConfiguration(Record):
     log_sd: Annotated[float, Field(ge=0, description="standard error of the logarithm of the step time")]
 
 
+class Studied(Record):
+    """A slower algorithm's look at a choice, beside it, and what became of that. Null where there is no answer."""
+
+    algorithm: Name
+    outcome: Annotated[
+        Literal["begun", "adopted", "dropped"], Field(description="begun: nobody waits for it who gets this plan")
+    ]
+    reason: Text
+    value: Annotated[float | None, Field(description="of the objective, what a choice with its answer reaches")] = None
+    instead_of: Annotated[float | None, Field(description="of the objective, what the choice without it reaches")] = (
+        None
+    )
+    gap: Annotated[float | None, Field(ge=0, description="proven for what it was asked; null: nothing is")] = None
+    took_s: Seconds | None = None
+
+
 class Round(Record):
     """A choice over all jobs under the cluster's capacity, and what proves how good it is."""
 
@@ -94,6 +118,7 @@ class Round(Record):
     bound: Annotated[float, Field(description="no choice exceeds it: proven")]
     gap: Annotated[float, Field(ge=0, description="(bound - value) / bound: what may be missing at most")]
     term: Annotated[float, Field(description="this plan's part of the value")]
+    study: Annotated[Studied | None, Field(description="null: none was asked for")] = None
 
 
 class Alternative(Record):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 from stretto_core import jobs
@@ -11,6 +12,8 @@ from stretto_runtime import Meta
 from stretto_runtime.planning import applied, plan_of, sent_interval, sent_plan, submitted
 from stretto_wire import events, values
 from stretto_wire.base import Message
+
+from stretto_arbiter.observations import StudyDone
 
 
 def _proposed(message: events.PlanProposed) -> jobs.PlanProposed:
@@ -55,6 +58,19 @@ def _computed(message: events.CandidatesComputed) -> jobs.CandidatesComputed:
     )
 
 
+def _studied(message: StudyDone) -> jobs.StudyDone:
+    plans = {job: plan_of(plan) for job, plan in message.plans.items()}
+    return jobs.StudyDone(message.number, plans, message.gap, message.took_s, message.fault)
+
+
+def seen(job: str, done: jobs.StudyDone) -> StudyDone:
+    """The observation of a study's answer."""
+    plans = {name: sent_plan(plan) for name, plan in done.plans.items()}
+    return StudyDone(
+        job=job, number=done.number, plans=plans, gap=done.gap, took_s=done.took_s, fault=done.fault[:2000]
+    )
+
+
 _EVENTS: dict[type[Message], Callable[[Any], Any]] = {
     events.JobSubmitted: submitted,
     events.JobCancelled: lambda m: jobs.JobEnded(m.job, "cancelled"),
@@ -69,12 +85,17 @@ _EVENTS: dict[type[Message], Callable[[Any], Any]] = {
     events.JobCompleted: lambda m: jobs.JobEnded(m.job, "completed"),
     events.JobFinished: lambda m: jobs.JobEnded(m.job, "gone"),
     events.JobFailed: lambda m: jobs.JobEnded(m.job, "failed"),
+    StudyDone: _studied,
 }
 
 
 def to_event(message: Message, meta: Meta) -> Any:
     """The machine's event of a message."""
     return _EVENTS[type(message)](message)
+
+
+def _sent_study(found: jobs.Studied) -> values.Studied:
+    return values.Studied(**{**asdict(found), "reason": found.reason[:2000]})
 
 
 def _sent_round(found: jobs.Round) -> values.Round:
@@ -86,6 +107,7 @@ def _sent_round(found: jobs.Round) -> values.Round:
         bound=found.bound,
         gap=found.gap,
         term=found.term,
+        study=_sent_study(found.study) if found.study else None,
     )
 
 

@@ -13,7 +13,9 @@ from stretto_wire import events
 from stretto_wire.base import Message
 
 from stretto_arbiter import handlers
+from stretto_arbiter.observations import OBSERVATIONS
 from stretto_arbiter.settings import ArbiterSettings
+from stretto_arbiter.studying import Studies
 
 
 class Arbiter(Service):
@@ -37,12 +39,16 @@ class Arbiter(Service):
         Input(events.JobFinished, scope="cluster"),
         Input(events.JobFailed, scope="cluster"),
     )
+    observations = OBSERVATIONS
     tick_s = 1.0
     state_types: ClassVar[dict[str, type]] = {"cluster": ArbiterState}
 
     def __init__(self, settings: ArbiterSettings) -> None:
         super().__init__(settings)
         self._algorithm = algorithm(SELECT, settings.algorithm, "STRETTO_ARBITER_ALGORITHM")
+        if settings.beside:
+            algorithm(SELECT, settings.beside, "STRETTO_ARBITER_BESIDE")
+        self._studies = Studies(self)
 
     def machine(self, key: str, state: ArbiterState | None) -> ArbiterMachine:
         return ArbiterMachine(state, self.settings.machine(), self._algorithm, self.settings.algorithm)
@@ -52,3 +58,9 @@ class Arbiter(Service):
 
     def to_message(self, key: str, fact: Any) -> Message:
         return handlers.to_message(key, fact)
+
+    async def settled(self, key: str, machine: ArbiterMachine) -> None:
+        await self._studies.follow(machine)
+
+    async def left(self, key: str) -> None:
+        await self._studies.end()

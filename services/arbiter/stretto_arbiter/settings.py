@@ -23,6 +23,10 @@ class ArbiterSettings(Settings):
     cpu_cores: float = Field(default_factory=lambda: float(os.cpu_count() or 1), gt=0, description="of the cluster")
     memory_bytes: int = Field(default_factory=machine_memory_bytes, ge=2**20, description="of the cluster")
     algorithm: str = Field("hull", description="of each round; as `stretto whatif algorithms` lists them")
+    beside: str = Field("exact", description="studies rounds that prove too little, beside them; empty: nothing does")
+    study_gap: float = Field(0.001, ge=0, le=1, description="of a round that is studied; of a study that is adopted")
+    patience_s: float = Field(1.0, ge=0, le=3600, description="for a study, of those that it may serve better")
+    study_timeout_s: float = Field(60.0, gt=0, description="a study that takes longer is given up")
     objective: Objective = Field("efficiency", description="Eq. 12's, throughput gain, or completion times")
     rho: float = Field(2.5, ge=-20, le=20, description="Eq. 14: > 0 prefers jobs that finish soon")
     gain_fraction_min: float = Field(0.10, ge=0, le=10, description="hysteresis, beyond the prediction's error")
@@ -49,4 +53,8 @@ class ArbiterSettings(Settings):
             leave_timeout_s=self.leave_timeout_s,
             stop_grace_s=self.stop_grace_s,
             shrink_after_s=self.shrink_after_s,
+            beside=self.beside,
+            study_gap=self.study_gap,
+            patience_s=self.patience_s,
+            study_timeout_s=self.study_timeout_s,
         )

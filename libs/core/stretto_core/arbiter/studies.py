@@ -36,8 +36,9 @@ class Task:
     plans: dict[str, dict[str, Plan]]
 
     def answered(self, selection: Selection, took_s: float) -> StudyDone:
-        """With a choice."""
-        chosen = {job: self.plans[job][option] for job, option in selection.chosen.items() if option is not None}
+        """With a choice; a plug-in's may name what nobody offered, and prove nothing."""
+        named = {job: self.plans.get(job, {}).get(option or "") for job, option in selection.chosen.items()}
+        chosen = {job: wanted for job, wanted in named.items() if wanted is not None}
         gap = (selection.bound - selection.value) / selection.bound if selection.bound > 0 else 0.0
         return StudyDone(self.number, chosen, max(gap, 0.0) if math.isfinite(gap) else None, took_s)
 

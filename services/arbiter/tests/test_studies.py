@@ -1,0 +1,221 @@
+"""A study that takes long, beside a live arbiter: in its own process, through a kill -9 of the owner, and replayed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from asyncio.subprocess import DEVNULL, Process
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from stretto_arbiter.service import Arbiter
+from stretto_arbiter.settings import ArbiterSettings
+from stretto_runtime import Client, EmbeddedServer, provision
+from stretto_runtime.replay import replay
+from stretto_wire import events, spec, values
+
+GIB = 2**30
+PLUG_IN = '''
+import os
+from pathlib import Path
+from stretto_core.selection import Selection
+from stretto_core.selection.exact import exact
+
+HERE = Path(__file__).parent
+
+
+def modest(problem):
+    """The first option of everybody; of the test, nobody else's."""
+    first = {each.job: each.options[0].id for each in problem.contenders}
+    return Selection(first, 0.0, float("inf"))
+
+
+def thorough(problem):
+    """Keeps the interpreter busy until it may answer."""
+    (HERE / f"asked-{os.getpid()}").touch()
+    while not (HERE / "answer").exists():
+        print("HiGHS says much on the standard output, too")
+    return exact(problem)
+'''
+SETTINGS = {
+    "algorithm": "modest",
+    "beside": "thorough",
+    "objective": "gain",
+    "cpu_cores": "8",
+    "memory_bytes": str(64 * GIB),
+    "patience_s": "600",
+    "study_timeout_s": "600",
+    "stop_grace_s": "1",
+    "settle_s": "0",
+    "lease_s": "1",
+}
+
+
+class Stage:
+    """A bus, replicas of the arbiter, and a plug-in that answers when it is told to."""
+
+    def __init__(self, server: EmbeddedServer, client: Client, folder: Path, plug_in: Path) -> None:
+        self.server, self.client, self.folder, self.plug_in = server, client, folder, plug_in
+        self.replicas: list[Process] = []
+        self.decided: list[events.PlanDecided] = []
+        self.following = asyncio.create_task(self.follow())
+
+    async def follow(self) -> None:
+        async for event in self.client.events(patterns=["evt.v1.arbiter.plan-decided.*"]):
+            assert isinstance(event.message, events.PlanDecided)
+            self.decided.append(event.message)
+
+    async def add(self) -> Process:
+        environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("STRETTO_")},
+            **{f"STRETTO_ARBITER_{name.upper()}": value for name, value in SETTINGS.items() if name != "lease_s"},
+            "STRETTO_LEASE_S": SETTINGS["lease_s"],
+            "STRETTO_NATS_URL": self.server.url,
+            "STRETTO_STATE_FOLDER": str(self.folder / f"state{len(self.replicas)}"),
+            "PYTHONPATH": str(self.plug_in),
+        }
+        command = (sys.executable, "-m", "stretto_arbiter")
+        self.replicas.append(await asyncio.create_subprocess_exec(*command, env=environment, stdout=DEVNULL))
+        return self.replicas[-1]
+
+    async def end(self) -> None:
+        self.following.cancel()
+        for replica in self.replicas:
+            if replica.returncode is None:
+                replica.kill()
+            await replica.wait()
+
+    async def until(self, condition: Callable[[], Any], timeout_s: float = 60) -> Any:
+        async with asyncio.timeout(timeout_s):
+            while not (found := condition()):
+                await asyncio.sleep(0.02)
+        return found
+
+    def asked(self) -> set[int]:
+        """The processes that were asked to be thorough."""
+        return {int(path.name.split("-")[1]) for path in self.plug_in.glob("asked-*")}
+
+    def of(self, job: str) -> list[events.PlanDecided]:
+        return [decided for decided in self.decided if decided.job == job]
+
+    async def propose(self, job: str, workers: int) -> None:
+        document: dict[str, Any] = {"name": job, "model": {"entry": "m:M"}, "dataset": {"samples": 10**9}}
+        if job == "a":
+            document["priority"] = 2.0  # gives nothing back to the others
+        else:
+            document["resources"] = {"initial": plan(workers).model_dump(), "fixed": True}
+        await self.client.publish(events.JobSubmitted(job=job, spec=spec.JobSpec.parse(document)))
+        proposed = {"kind": "initial", "plan": plan(workers), "cost_per_hour": 0.1, "reasons": ("the first",)}
+        await self.client.publish(events.PlanProposed(job=job, **proposed))
+
+    async def study(self) -> None:
+        """Job a has two cores and could have one more for 200 samples/s, or three for 1,000: that is studied."""
+        await self.propose("a", 1)
+        await self.until(lambda: self.of("a"))
+        await self.client.publish(events.PlanApplied(job="a", version=1, plan=plan(1), took_s=1.0))
+        rows = [(2, 1200.0), (4, 2000.0)]
+        computed = {
+            "plan_version": 1,
+            "plan": plan(1),
+            "throughput": 1000.0,
+            "algorithm": "exact",
+            "plans_considered": 9,
+        }
+        front = tuple(candidate(*row) for row in rows)
+        await self.client.publish(events.CandidatesComputed(job="a", candidates=front, **computed))
+        await self.until(self.asked)
+
+
+def plan(workers: int) -> values.Plan:
+    sizes = {"worker_cpu_cores": 1.0, "ps_cpu_cores": 1.0, "worker_memory_bytes": GIB, "ps_memory_bytes": GIB}
+    return values.Plan(workers=workers, ps=1, **sizes)
+
+
+def candidate(workers: int, rate: float) -> values.Candidate:
+    return values.Candidate(
+        id=f"w{workers}",
+        plan=plan(workers),
+        cost_per_hour=0.1 * workers,
+        throughput=rate,
+        throughput_interval=values.Interval(low=0.99 * rate, high=1.01 * rate),
+        gain=rate - 1000.0,
+        overhead_s=1.0,
+    )
+
+
+@pytest.fixture
+def plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Installed for whoever has its folder on the path."""
+    folder = tmp_path / "plug-in"
+    registered = folder / "patient-0.1.dist-info"
+    registered.mkdir(parents=True)
+    (folder / "patient.py").write_text(PLUG_IN)
+    (registered / "METADATA").write_text("Metadata-Version: 2.1\nName: patient\nVersion: 0.1\n")
+    (registered / "entry_points.txt").write_text(
+        "[stretto.select]\nmodest = patient:modest\nthorough = patient:thorough\n"
+    )
+    monkeypatch.syspath_prepend(str(folder))
+    return folder
+
+
+@pytest.fixture
+async def stage(tmp_path: Path, plug_in: Path) -> AsyncIterator[Stage]:
+    server = EmbeddedServer(tmp_path / "nats", secured=False)
+    await server.start()
+    client = await Client.connect(server.url, server.login(), state_folder=tmp_path)
+    await provision(client.bus)
+    started = Stage(server, client, tmp_path, plug_in)
+    yield started
+    await started.end()
+    await client.close()
+    server.kill()
+
+
+async def test_jobs_start_and_ticks_count_while_a_study_takes_long_and_its_answer_is_adopted(stage: Stage) -> None:
+    arbiter = await stage.add()
+    await stage.study()
+    await stage.propose("b", 4)
+    await stage.until(lambda: stage.of("b"))
+    await stage.propose("c", 4)  # has room when b's is free again, which only the time tells
+    await stage.client.publish(events.JobCancelled(job="b"))
+    await stage.until(lambda: stage.of("c"))
+    assert len(stage.of("a")) == 1, "it waits for the study"
+    await stage.client.publish(events.JobCancelled(job="c"))
+    await stage.propose("d", 1)
+    await stage.until(lambda: stage.of("d"))
+    (stage.plug_in / "answer").touch()
+    await stage.until(lambda: len(stage.of("a")) == 2)
+    adopted = stage.of("a")[1]
+    assert (adopted.plan.workers, adopted.algorithm) == (4, "thorough")
+    assert adopted.round is not None
+    assert adopted.round.study is not None
+    assert (adopted.round.study.outcome, adopted.round.study.value) == ("adopted", pytest.approx(2000.0))
+    (solver,) = stage.asked()
+    assert psutil.pid_exists(solver), "kept for the next"
+    arbiter.terminate()
+    assert await arbiter.wait() == 0
+    assert not psutil.pid_exists(solver)
+
+
+async def test_an_heir_asks_again_what_a_killed_owner_asked_and_all_is_replayed_byte_by_byte(stage: Stage) -> None:
+    owner = await stage.add()
+    await stage.study()
+    (solver,) = stage.asked()
+    await stage.add()
+    owner.kill()
+    await stage.until(lambda: not psutil.pid_exists(solver))
+    await stage.propose("b", 1)
+    await stage.until(lambda: len(stage.asked()) == 2 and stage.of("b"))
+    (stage.plug_in / "answer").touch()
+    await stage.until(lambda: len(stage.of("a")) == 2)
+    assert [(decided.version, decided.plan.workers) for decided in stage.of("a")] == [(1, 1), (2, 4)]
+    service = Arbiter(ArbiterSettings(state_folder=stage.folder))
+    for job, count in (("a", 2), ("b", 1)):
+        done = await replay(stage.client.bus, service, job)
+        assert [decision.verdict for decision in done.decisions] == ["same"] * count
+        assert done.unseen == []
+    assert await stage.client.dead_letters() == []
