@@ -176,7 +176,7 @@ class KubernetesBackend:
 
     async def logs(self, job: str, pod: str, lines: int) -> str:
         with _refusals(f"the log of {job}/{pod} cannot be read"):
-            return await self._reached().logs(self._name(job, pod), lines)
+            return (await self._reached().logs(self._name(job, pod), lines)).rstrip()
 
     async def forget(self, job: str, pod: str) -> None:
         name = self._name(job, pod)

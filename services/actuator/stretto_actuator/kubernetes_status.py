@@ -9,11 +9,10 @@ from typing import Literal
 from stretto_kube import KubeFault, Object, parse_quantity
 from stretto_wire.kubernetes import JOB, POD
 
-from .backend import ExitReason, PodStatus, Waiting
+from .backend import ExitReason, PodStatus, Waiting, exit_reason
 from .kubernetes_manifest import CONTAINER
 
 LIMITS = ("kubelet",)
-SIGNALLED = 128
 
 _DISRUPTED: dict[str, ExitReason] = {
     "PreemptionByScheduler": "preempted",
@@ -68,7 +67,10 @@ def vanished(pod: Object, asked: bool, adopted: bool = False) -> PodStatus:
     if last.state == "exited":
         return last
     reason: ExitReason = disruption(pod) or ("killed" if asked else "vanished")
-    return replace(last, state="exited", waiting=None, reason=reason, detail="its object was deleted")
+    detail = "its object was deleted"
+    if asked and last.waiting is not None and last.waiting.reason == "image-pull":
+        reason, detail = "image-pull", last.waiting.detail
+    return replace(last, state="exited", waiting=None, reason=reason, detail=detail)
 
 
 def disruption(pod: Object) -> ExitReason | None:
@@ -111,17 +113,8 @@ def unplaced(fault: KubeFault) -> Waiting | None:
 def _exited(base: PodStatus, pod: Object, terminated: Object, disrupted: ExitReason | None) -> PodStatus:
     unseen = terminated.get("reason") == "ContainerStatusUnknown"  # the kubelet found it gone
     code = None if unseen or "exitCode" not in terminated else int(terminated["exitCode"])
-    reason: ExitReason
-    if terminated.get("reason") == "OOMKilled":
-        reason = "oom-killed"
-    elif disrupted is not None:
-        reason = disrupted
-    elif code is None:
-        reason = "vanished"
-    elif code == 0:
-        reason = "completed"
-    else:
-        reason = "killed" if code > SIGNALLED else "failed"
+    oom_killed = terminated.get("reason") == "OOMKilled"
+    reason = disrupted if disrupted is not None and not oom_killed else exit_reason(code, oom_killed)
     said = terminated.get("message") or _status(pod).get("message") or ""
     detail = "" if reason == "completed" else str(said).strip()
     return replace(base, state="exited", exit_code=code, reason=reason, detail=detail)

@@ -7,7 +7,7 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from stretto_actuator.backend import BackendError, PodSpec
 from stretto_actuator.kubernetes_manifest import PLACES, Installation, manifest, sayable, secret
@@ -43,6 +43,7 @@ def made(spec: PodSpec, installation: Installation) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", **manifest(spec, installation)}
 
 
+@settings(max_examples=40, deadline=None)  # every look at a schema reads it anew
 @given(specs, specs, st.sampled_from(["", "ps-0"]), st.sampled_from(VERSIONS), st.booleans())
 def test_every_pod_is_valid_and_without_privileges(
     job: dict[str, Any], defaults: dict[str, Any], near: str, version: str, claim: bool

@@ -11,6 +11,7 @@ import base64
 import contextlib
 import copy
 import os
+import re
 import signal
 import time
 from dataclasses import dataclass, field
@@ -260,9 +261,8 @@ def _value(variable: Object) -> str:
 
 
 def _inside(mounts: dict[str, str], text: str) -> str:
-    for path in sorted(mounts, key=len, reverse=True):
-        text = text.replace(path, mounts[path])
-    return text
+    longest_first = sorted(mounts, key=len, reverse=True)
+    return re.sub("|".join(map(re.escape, longest_first)), lambda found: mounts[found[0]], text) if mounts else text
 
 
 def _kill(running: Running, number: signal.Signals) -> None:
