@@ -140,7 +140,7 @@ def helped(seed: int) -> dict[tuple[int, bool], float]:
         job.explore(gain_min=-1.0)
         if len(job.readings) in FEW:
             found[len(job.readings), False] = job.error(fit(job.readings))
-            found[len(job.readings), True] = job.error(fit(job.readings, similar=similar))
+            found[len(job.readings), True] = job.error(fit(job.readings, similar=similar.known))
     return found
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from stretto_core.fitting import Fitting, fit
-from stretto_core.jobs import JobEnded, MeasuredConfiguration, ModelFitted, ProfileMeasured
+from stretto_core.jobs import HistoryMatched, JobEnded, MeasuredConfiguration, ModelFitted, ProfileMeasured
 from stretto_core.machine import Action, Emit, as_it_was
-from stretto_core.throughput import COMPONENTS, Configuration, Inputs, Measurement
+from stretto_core.throughput import COMPONENTS, Configuration, Inputs, KnownModel, Measurement
 
 CONFIGURATIONS_KEPT = 32
 LEAST_LOG_SD = 0.01  # of a configuration's step time: windows share the machine's slow drifts
@@ -23,7 +23,7 @@ class FitterSettings:
 
     A model is published for each of the first ``first_windows`` windows of a configuration, then for every
     ``every_windows``-th, for the first window of a new plan, and whenever the step time moved by ``drift`` since the
-    last one.
+    last one. A similar job's model counts until more than ``few_configurations`` were measured.
     """
 
     form: str = "default"
@@ -32,6 +32,7 @@ class FitterSettings:
     first_windows: int = 5
     every_windows: int = 5
     drift: float = 0.1
+    few_configurations: int = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +55,21 @@ class ConfigurationWindows:
 
 @dataclass(slots=True)
 class FitState:
-    """Everything measured of one job, and what was last published: the step time and its plan's version."""
+    """Everything measured of one job, what was last published, the step time and its plan's version, and the model of a
+    job like this one."""
 
     measured: list[ConfigurationWindows] = field(default_factory=list[ConfigurationWindows])
     windows: int = 0
     published_step_time_s: float = 0.0
     published_version: int = 0
+    similar: KnownModel | None = None
 
 
 class FitMachine:
     """Collects settled windows per configuration and refits; one per job."""
 
-    version = 3
-    migrate = staticmethod(as_it_was)  # until version 2 paths of a step did not overlap
+    version = 4
+    migrate = staticmethod(as_it_was)  # what is kept is what was measured: every version fits all of it anew
 
     def __init__(
         self, state: FitState | None = None, settings: FitterSettings | None = None, algorithm: Fitting = fit
@@ -81,7 +84,10 @@ class FitMachine:
             self.state.measured.clear()
             self.state.windows = self.state.published_version = 0
             self.state.published_step_time_s = 0.0
+            self.state.similar = None
             return []
+        if isinstance(event, HistoryMatched) and event.model is not None and event.model.form == self.settings.form:
+            self.state.similar = event.model
         if not isinstance(event, ProfileMeasured) or not _usable(event):
             return []
         rows = self._remember(event, now)
@@ -118,7 +124,8 @@ class FitMachine:
 
     def _fit(self, event: ProfileMeasured, now: float) -> ModelFitted:
         aggregated = [aggregate(rows, now, self.settings.half_life_s) for rows in self.state.measured]
-        model = self.algorithm([measurement for measurement, _ in aggregated], self.settings.form)
+        similar = self.state.similar if len(aggregated) <= self.settings.few_configurations else None
+        model = self.algorithm([measured for measured, _ in aggregated], self.settings.form, similar=similar)
         configuration = Configuration.of(event.plan, event.batch_size)
         here = next(known for _, known in aggregated if known.configuration == configuration)
         x = Inputs.of([configuration])

@@ -18,6 +18,7 @@ from stretto_core.throughput import (
     FittedModel,
     Form,
     Inputs,
+    KnownModel,
     Measurement,
     Term,
     design_of,
@@ -65,7 +66,7 @@ def fit(
     *,
     robust: bool = True,
     component_constants: bool = True,
-    similar: FittedModel | None = None,
+    similar: KnownModel | None = None,
 ) -> FittedModel:
     """Fit by minimising the squared log error (RMSLE, DLRover-RM §4.3) under non-negative coefficients.
 
@@ -135,16 +136,25 @@ def _given(measurements: Sequence[Measurement], form: str, component_constants: 
 
 
 def rmsle(
-    measurements: Sequence[Measurement], form: str = "default", *, component_constants: bool = True
+    measurements: Sequence[Measurement],
+    form: str = "default",
+    *,
+    component_constants: bool = True,
+    similar: KnownModel | None = None,
 ) -> FittedModel:
     """The log error of all measurements alike: a hung window counts as any other. Raises :class:`FitError`."""
-    return fit(measurements, form, robust=False, component_constants=component_constants)
+    return fit(measurements, form, robust=False, component_constants=component_constants, similar=similar)
 
 
 def least_squares(
-    measurements: Sequence[Measurement], form: str = "default", *, component_constants: bool = True
+    measurements: Sequence[Measurement],
+    form: str = "default",
+    *,
+    component_constants: bool = True,
+    similar: KnownModel | None = None,
 ) -> FittedModel:
-    """NNLS on the seconds themselves (DLRover-RM §4.3 as most would read it): large step times count most.
+    """NNLS on the seconds themselves (DLRover-RM §4.3 as most would read it): large step times count most, and what a
+    ``similar`` job took counts for nothing.
 
     Raises :class:`FitError` without measurements.
     """
@@ -156,10 +166,15 @@ def least_squares(
 
 
 class Fitting(Protocol):
-    """Algorithms of the kind ``fit``."""
+    """Algorithms of the kind ``fit``; what the arguments mean, :func:`fit` says."""
 
     def __call__(
-        self, measurements: Sequence[Measurement], form: str = ..., *, component_constants: bool = ...
+        self,
+        measurements: Sequence[Measurement],
+        form: str = ...,
+        *,
+        component_constants: bool = ...,
+        similar: KnownModel | None = ...,
     ) -> FittedModel: ...
 
 
@@ -169,7 +184,7 @@ def _assemble(
     overlap: float,
     x: Inputs,
     measurements: Sequence[Measurement],
-    similar: FittedModel | None = None,
+    similar: KnownModel | None = None,
 ) -> _System:
     design = design_of(terms, x)
     step_time = np.array([row.step_time_s for row in measurements])
@@ -205,7 +220,7 @@ def _assemble(
     )
 
 
-def _shares(similar: FittedModel, terms: Sequence[Term], scale: Array, x: Inputs, step_time_s: Array) -> Array:
+def _shares(similar: KnownModel, terms: Sequence[Term], scale: Array, x: Inputs, step_time_s: Array) -> Array:
     """Of the terms in a step of the similar job, as slow as this one in the median."""
     slower = float(np.median(step_time_s / similar.step_time_s(x)))
     return np.array([similar.coefficients.get(term.name, 0.0) for term in terms]) * slower * scale

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from stretto_core.jobs import HistoryMatched, HistoryRecorded, JobSubmitted
-from stretto_core.machine import Action, Emit
+from stretto_core.machine import Action, Emit, as_it_was
 from stretto_core.warmstart import PastJob, most_similar, smoothed_plan
 
 
@@ -29,7 +29,8 @@ class HistoryState:
 class HistoryMachine:
     """The configuration database D of Algorithm 1; one for the whole cluster."""
 
-    version = 1
+    version = 2
+    migrate = staticmethod(as_it_was)  # until version 1 no past job's model was kept
 
     def __init__(self, state: HistoryState | None = None, settings: HistorySettings | None = None) -> None:
         self.state = state or HistoryState()
@@ -60,4 +61,5 @@ class HistoryMachine:
             matches=tuple(similar),
             smoothing=settings.smoothing,
             plan=smoothed_plan(similar, profile.limits),
+            model=next((job.past.model for job in reversed(similar) if job.past.model is not None), None),
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from stretto_core.candidates import Candidate
-from stretto_core.throughput import Configuration, FittedModel
+from stretto_core.throughput import Configuration, FittedModel, KnownModel
 from stretto_core.types import JobProfile, Plan, Resources, Value
 from stretto_core.warmstart import PastJob, SimilarJob
 
@@ -101,13 +101,17 @@ class HistoryRecorded:
 
 @dataclass(frozen=True, slots=True)
 class HistoryMatched:
-    """The past jobs most similar to a new one, least similar first, and their smoothed plan (None: none similar)."""
+    """The past jobs most similar to a new one, least similar first, and their smoothed plan (None: none similar).
+
+    ``model``: of the most similar one of which there is any.
+    """
 
     job: str
     metadata: dict[str, Value]
     matches: tuple[SimilarJob, ...]
     smoothing: float
     plan: Plan | None
+    model: KnownModel | None = None
 
 
 @dataclass(frozen=True, slots=True)

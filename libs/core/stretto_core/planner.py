@@ -65,7 +65,8 @@ class PlannerSettings:
 
 @dataclass(slots=True)
 class PlanState:
-    """One job as the planner knows it. ``applied_version`` 0: no plan is in force yet."""
+    """One job as the planner knows it. ``applied_version`` 0: no plan is in force yet. ``throughput`` is the last
+    settled window's, ``settled_samples`` in ``settled_s`` those of all under the plan."""
 
     job: str = ""
     profile: JobProfile | None = None
@@ -84,6 +85,8 @@ class PlanState:
     refused_at_s: float = 0.0
     samples_done: int = 0
     throughput: float = 0.0
+    settled_samples: float = 0.0
+    settled_s: float = 0.0
     ps_memory_peak_bytes: int = 0
     overheads: Overheads | None = None
     throughput_before: float = 0.0
@@ -95,8 +98,8 @@ class PlanState:
 class PlanMachine:
     """Warm start, exploration, then the Pareto front whenever it moved; one per job."""
 
-    version = 3
-    migrate = staticmethod(as_it_was)
+    version = 4
+    migrate = staticmethod(as_it_was)  # until version 3 a past job left the rate of its last window, and no model
 
     def __init__(
         self,
@@ -214,6 +217,7 @@ class PlanMachine:
         state = self.state
         before, overheads = state.plan, state.overheads or self.settings.overheads
         state.plan, state.applied_version = event.plan, event.version
+        state.settled_samples = state.settled_s = 0.0
         self._forget_refusals()
         state.decided_version = max(state.decided_version, event.version)
         if before is None:
@@ -249,6 +253,9 @@ class PlanMachine:
         state.ps_memory_peak_bytes = max(state.ps_memory_peak_bytes, event.ps_memory_used_bytes)
         if event.settled and event.throughput > 0:
             state.throughput = event.throughput
+            if event.plan_version == state.applied_version:
+                state.settled_samples += event.throughput * event.window_s
+                state.settled_s += event.window_s
 
     def _ended(self, event: JobEnded, now: float) -> list[Action]:
         """A completed job joins the history with the plan that served it."""
@@ -260,10 +267,11 @@ class PlanMachine:
             job=state.job,
             metadata=dict(profile.metadata),
             plan=state.plan,
-            throughput=state.throughput,
+            throughput=state.settled_samples / state.settled_s if state.settled_s else state.throughput,
             duration_s=max(now - state.submitted_s, 0.0),
             ps_memory_peak_bytes=state.ps_memory_peak_bytes,
             samples=state.samples_done or profile.samples,
+            model=state.model.model.known if state.model is not None else None,
         )
         return [Emit(HistoryRecorded(state.job, past))]
 

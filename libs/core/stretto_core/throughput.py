@@ -232,6 +232,28 @@ def combined(parts: Array, overlap: float) -> Array:
 
 
 @dataclass(frozen=True, slots=True)
+class KnownModel:
+    """What is remembered of a job's fitted model when the job is over."""
+
+    form: str
+    coefficients: dict[str, float]
+    overlap: float = 1.0
+
+    def step_time_s(self, x: Inputs) -> Array:
+        """Predicted T in seconds, in the shape that the inputs broadcast to."""
+        shape = np.broadcast_shapes(*(getattr(x, name).shape for name in Inputs.__slots__))
+        paths = dict[str, Array]()
+        for term in terms_named(form_named(self.form), tuple(self.coefficients)):
+            coefficient = self.coefficients[term.name]
+            if coefficient > 0:  # broadcasting the small feature arrays keeps a million-plan grid cheap
+                path = term.path if self.overlap > 1 else ""
+                paths[path] = paths.get(path, np.zeros(shape)) + coefficient * term.feature(x)
+        if len(paths) > 1:
+            return np.maximum(combined(np.stack(list(paths.values())), self.overlap), 1e-12)
+        return np.maximum(next(iter(paths.values()), np.zeros(shape)), 1e-12)
+
+
+@dataclass(frozen=True, slots=True)
 class FittedModel:
     """A fitted form: predictions with intervals, and what the measurements cannot tell.
 
@@ -251,18 +273,14 @@ class FittedModel:
     measured: tuple[Configuration, ...]
     overlap: float = 1.0
 
+    @property
+    def known(self) -> KnownModel:
+        """What a job like this one can learn from it."""
+        return KnownModel(self.form, self.coefficients, self.overlap)
+
     def step_time_s(self, x: Inputs) -> Array:
         """Predicted T in seconds, in the shape that the inputs broadcast to."""
-        shape = np.broadcast_shapes(*(getattr(x, name).shape for name in Inputs.__slots__))
-        paths = dict[str, Array]()
-        for term in terms_named(form_named(self.form), tuple(self.coefficients)):
-            coefficient = self.coefficients[term.name]
-            if coefficient > 0:  # broadcasting the small feature arrays keeps a million-plan grid cheap
-                path = term.path if self.overlap > 1 else ""
-                paths[path] = paths.get(path, np.zeros(shape)) + coefficient * term.feature(x)
-        if len(paths) > 1:
-            return np.maximum(combined(np.stack(list(paths.values())), self.overlap), 1e-12)
-        return np.maximum(next(iter(paths.values()), np.zeros(shape)), 1e-12)
+        return self.known.step_time_s(x)
 
     def log_sd(self, x: Inputs) -> Array:
         """Standard deviation of log T of each row of one-dimensional inputs: coefficients, noise-free."""

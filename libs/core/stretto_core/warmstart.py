@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stretto_core.candidates import MEMORY_STEP_BYTES
+from stretto_core.throughput import KnownModel
 from stretto_core.types import InvalidValue, JobLimits, Plan, Value
 
 
@@ -14,7 +15,7 @@ from stretto_core.types import InvalidValue, JobLimits, Plan, Value
 class PastJob:
     """A finished job: what was known of it, and the plan that served it at the end.
 
-    ``throughput`` in samples per second; ``ps_memory_peak_bytes`` the most that one PS used.
+    ``throughput`` in samples per second; ``ps_memory_peak_bytes`` the most that one PS used; ``model`` None: too short.
     """
 
     job: str
@@ -24,6 +25,7 @@ class PastJob:
     duration_s: float
     ps_memory_peak_bytes: int
     samples: int
+    model: KnownModel | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from closed_loop import MIB, Loop, plan, profile, truth
 from stretto_core.cluster import ArbiterState
@@ -24,7 +27,8 @@ from stretto_core.jobs import (
 )
 from stretto_core.machine import Emit
 from stretto_core.planner import PlanMachine, PlannerSettings
-from stretto_core.types import GIB, Resources
+from stretto_core.throughput import Configuration, Inputs
+from stretto_core.types import GIB, Plan, Resources
 from stretto_core.warmstart import PastJob
 
 BIG = Resources(64, 256 * GIB)
@@ -61,6 +65,39 @@ def test_a_job_goes_from_history_over_measurements_to_a_better_plan_and_back_int
     assert recorded[0].past.plan == decided(loop)[-1].plan
     assert "a" in loop.history.state.past
     assert loop.arbiter.state.jobs == {}, "everything is given back"
+
+
+def test_the_first_models_of_a_job_like_a_past_one_are_better_and_the_history_keeps_what_explain_tells() -> None:
+    """The other is slower, above all where its servers are the reason."""
+
+    def other(p: Plan) -> float:
+        return 1.3 * truth(p) + 0.002 * p.workers / (p.ps * p.ps_cpu_cores)
+
+    plans = [plan(w, p) for w in (1, 2, 4, 8, 12) for p in (1, 2, 4)]
+    x, real = Inputs.of([Configuration.of(p, 512) for p in plans]), np.array([other(p) for p in plans])
+
+    def errors(*, remembered: bool) -> dict[int, float]:
+        """Of the first model with so many configurations."""
+        loop = Loop(BIG)
+        loop.submit("a", profile(100_000_000, metadata={"model": "wide-deep"}))
+        loop.run(1500)
+        (past,) = (fact.past for fact in loop.facts(HistoryRecorded, "a"))
+        assert past.model == loop.facts(ModelFitted, "a")[-1].model.known
+        assert past.throughput == pytest.approx(past.plan.workers * 512 / truth(past.plan), rel=0.01)
+        if not remembered:
+            loop.tell(HistoryRecorded("a", replace(past, model=None)))
+        loop.step_time = other
+        loop.submit("b", profile(100_000_000, metadata={"model": "wide-deep"}))
+        loop.run(300)
+        found = dict[int, float]()
+        for fact in loop.facts(ModelFitted, "b"):
+            error = float(np.abs(fact.model.step_time_s(x) / real - 1).mean())
+            found.setdefault(len(fact.measured), error)
+        return found
+
+    helped, alone = errors(remembered=True), errors(remembered=False)
+    assert {1, 2} <= helped.keys() & alone.keys()
+    assert all(helped[count] < 0.15 and helped[count] < 0.7 * alone[count] for count in (1, 2))
 
 
 def test_predictions_that_led_to_a_decision_come_true_within_their_interval_mostly() -> None:

@@ -120,7 +120,7 @@ def test_a_similar_job_tells_what_few_measurements_leave_open() -> None:
     few = [Configuration(4, p, 2.0, 1.0, 512) for p in (1, 4)]
     truth = 2 * combined(paths(held_out), 1.0)
     own = fit(measured(few, 2 * combined(paths(few), 1.0)))
-    both = fit(measured(few, 2 * combined(paths(few), 1.0)), similar=similar)
+    both = fit(measured(few, 2 * combined(paths(few), 1.0)), similar=similar.known)
     x = Inputs.of(held_out)
     alone, helped = (float(np.abs(model.step_time_s(x) / truth - 1).mean()) for model in (own, both))
     assert helped < 0.05 < alone
@@ -131,7 +131,7 @@ def test_enough_measurements_overrule_a_similar_job() -> None:
     random = np.random.default_rng(5)
     rows, held_out = configurations(random, 30), configurations(random, 60)
     unlike = fit([Measurement(row, 0.1 * row.workers) for row in rows])
-    model = fit(measured(rows, combined(paths(rows), 1.0)), similar=unlike)
+    model = fit(measured(rows, combined(paths(rows), 1.0)), similar=unlike.known)
     error = np.abs(model.step_time_s(Inputs.of(held_out)) / combined(paths(held_out), 1.0) - 1)
     assert error.mean() < 0.05
 
@@ -139,4 +139,4 @@ def test_enough_measurements_overrule_a_similar_job() -> None:
 def test_a_similar_job_of_another_form_is_refused() -> None:
     rows = measured([Configuration(1, 1, 1.0, 1.0, 64)], np.array([0.1]))
     with pytest.raises(FitError, match="similar has the form 'paper'"):
-        fit(rows, similar=fit(rows, "paper"))
+        fit(rows, similar=fit(rows, "paper").known)

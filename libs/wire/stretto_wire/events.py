@@ -28,6 +28,7 @@ from .values import (
     Candidate,
     CheckpointRef,
     Interval,
+    KnownModel,
     Match,
     MeasuredConfiguration,
     Metadata,
@@ -173,6 +174,7 @@ class HistoryRecorded(Message):
     duration_s: Seconds
     ps_memory_peak_bytes: Bytes
     samples: Count
+    model: KnownModel | None = None
 
 
 class HistoryMatched(Message):
@@ -182,6 +184,7 @@ class HistoryMatched(Message):
     matches: Annotated[tuple[Match, ...], Field(max_length=20)]
     smoothing: Fraction
     plan: Plan | None
+    model: Annotated[KnownModel | None, Field(description="of the most similar one that left any")] = None
 
 
 class PlanProposed(Message):

@@ -95,7 +95,7 @@ CHANNELS: tuple[Channel, ...] = (
     _event("profiler", "hot-ps-cleared", e.HotPsCleared, "actuator"),
     _event("fitter", "model-fitted", e.ModelFitted, "planner"),
     _event("planner", "history-recorded", e.HistoryRecorded, "planner"),
-    _event("planner", "history-matched", e.HistoryMatched, "planner"),
+    _event("planner", "history-matched", e.HistoryMatched, "planner", "fitter"),
     _event("planner", "plan-proposed", e.PlanProposed, "arbiter"),
     _event("planner", "candidates-computed", e.CandidatesComputed, "arbiter"),
     _event("arbiter", "plan-decided", e.PlanDecided, "planner", "actuator", "profiler", "oom"),

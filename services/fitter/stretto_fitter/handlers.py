@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from stretto_core import jobs
+from stretto_core.throughput import KnownModel
 from stretto_core.types import Plan
 from stretto_runtime import Meta
 from stretto_wire import events, values
@@ -22,6 +23,9 @@ def to_event(message: Message, meta: Meta) -> Any:
     """The machine's event of a message."""
     if isinstance(message, events.JobCompleted | events.JobCancelled | events.JobFailed):
         return jobs.JobEnded(message.job, _OUTCOMES[type(message)])
+    if isinstance(message, events.HistoryMatched):  # of the matches only what was learned matters here
+        model = None if message.model is None else KnownModel(**message.model.model_dump())
+        return jobs.HistoryMatched(message.job, {}, (), message.smoothing, None, model)
     if not isinstance(message, events.ProfileMeasured):
         return None
     times = message.times

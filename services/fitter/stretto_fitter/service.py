@@ -22,6 +22,7 @@ class Fitter(Service):
     version = FitMachine.version
     settings_type = FitterSettings
     inputs = (
+        Input(events.HistoryMatched),
         Input(events.ProfileMeasured),
         Input(events.JobCompleted),
         Input(events.JobCancelled),

@@ -17,6 +17,7 @@ class FitterSettings(Settings):
     first_windows: int = Field(5, ge=1, description="of a configuration: each of them publishes a model …")
     every_windows: int = Field(5, ge=1, description="… then every so many …")
     drift: float = Field(0.1, gt=0, le=2, description="… and whenever log step time moved by this")
+    few_configurations: int = Field(4, ge=0, le=32, description="measured, up to which a similar job's model counts")
 
     def machine(self) -> MachineSettings:
         return MachineSettings(
@@ -26,4 +27,5 @@ class FitterSettings(Settings):
             first_windows=self.first_windows,
             every_windows=self.every_windows,
             drift=self.drift,
+            few_configurations=self.few_configurations,
         )

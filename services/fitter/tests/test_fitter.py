@@ -8,6 +8,7 @@ import pytest
 from pydantic import TypeAdapter
 from stretto_core.fitter import FitMachine, FitState
 from stretto_core.machine import Emit
+from stretto_core.throughput import Configuration, Inputs
 from stretto_fitter.service import Fitter
 from stretto_fitter.settings import FitterSettings
 from stretto_runtime import Meta, SettingsFault
@@ -81,6 +82,23 @@ def test_the_form_can_be_the_papers() -> None:
 def test_an_unknown_form_is_refused_by_name() -> None:
     with pytest.raises(SettingsFault, match="STRETTO_FITTER_FORM"):
         FitterSettings.load("fitter", {"STRETTO_FITTER_FORM": "cubic"})
+
+
+def test_the_model_of_a_similar_job_counts_while_little_is_measured_unless_its_form_is_another() -> None:
+    """It grew with the workers, of which one window says nothing."""
+    known = values.KnownModel(form="default", coefficients={"a1": 0.00004, "a4": 0.03})
+    heard = events.HistoryMatched(job="a", metadata={}, matches=(), smoothing=0.5, plan=None, model=known)
+    other = heard.model_copy(update={"model": known.model_copy(update={"form": "paper", "coefficients": {}})})
+    grows = {}
+    for name, said in (("nothing", []), ("another form", [other]), ("similar", [heard])):
+        service = Fitter(FitterSettings())
+        machine = service.machine("a", None)
+        for message in (*said, profile(0.05)):
+            told = machine.handle(service.to_event(message, META), 1000.0)
+        x = Inputs.of([Configuration(workers, 1, 1.0, 1.0, 512) for workers in (1, 8)])
+        one, eight = told[0].fact.model.step_time_s(x)
+        grows[name] = eight / one
+    assert grows["similar"] > 2 > grows["nothing"] == grows["another form"]
 
 
 def test_an_overlap_of_computing_and_communicating_reaches_the_planner() -> None:

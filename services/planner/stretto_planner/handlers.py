@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 from stretto_core import jobs
 from stretto_core.candidates import Candidate
-from stretto_core.throughput import Configuration, FittedModel
+from stretto_core.throughput import Configuration, FittedModel, KnownModel
 from stretto_core.types import Resources
 from stretto_core.warmstart import PastJob, SimilarJob
 from stretto_runtime import Meta
@@ -25,8 +26,17 @@ def _recorded(message: events.HistoryRecorded) -> jobs.HistoryRecorded:
         duration_s=message.duration_s,
         ps_memory_peak_bytes=message.ps_memory_peak_bytes,
         samples=message.samples,
+        model=_known(message.model),
     )
     return jobs.HistoryRecorded(message.job, past)
+
+
+def _known(model: values.KnownModel | None) -> KnownModel | None:
+    return None if model is None else KnownModel(**model.model_dump())
+
+
+def _sent_known(model: KnownModel | None) -> values.KnownModel | None:
+    return None if model is None else values.KnownModel(**asdict(model))
 
 
 def _matched(message: events.HistoryMatched) -> jobs.HistoryMatched:
@@ -40,7 +50,8 @@ def _matched(message: events.HistoryMatched) -> jobs.HistoryMatched:
         for match in message.matches
     )
     plan = plan_of(message.plan) if message.plan else None
-    return jobs.HistoryMatched(message.job, dict(message.metadata), matches, message.smoothing, plan)
+    metadata, model = dict(message.metadata), _known(message.model)
+    return jobs.HistoryMatched(message.job, metadata, matches, message.smoothing, plan, model)
 
 
 def _decided(message: events.PlanDecided) -> jobs.PlanDecided:
@@ -146,6 +157,7 @@ def _send_matched(fact: jobs.HistoryMatched) -> events.HistoryMatched:
         ),
         smoothing=fact.smoothing,
         plan=sent_plan(fact.plan) if fact.plan else None,
+        model=_sent_known(fact.model),
     )
 
 
@@ -159,6 +171,7 @@ def _send_recorded(fact: jobs.HistoryRecorded) -> events.HistoryRecorded:
         duration_s=past.duration_s,
         ps_memory_peak_bytes=past.ps_memory_peak_bytes,
         samples=past.samples,
+        model=_sent_known(past.model),
     )
 
 

@@ -13,7 +13,7 @@ from stretto_core.fitter import FitMachine
 from stretto_core.fitting import fit
 from stretto_core.history import HistoryMachine
 from stretto_core.planner import PlanMachine
-from stretto_core.throughput import Configuration, Measurement
+from stretto_core.throughput import Configuration, KnownModel, Measurement
 from stretto_core.types import GIB, JobLimits, Plan, Prices, Resources
 from stretto_core.warmstart import PastJob, SimilarJob
 from stretto_planner import handlers
@@ -57,13 +57,15 @@ def test_a_specification_becomes_what_the_decisions_need() -> None:
 
 
 def test_a_past_job_survives_the_wire() -> None:
-    past = PastJob("a", {"family": "dcn", "rows": 10}, PLAN, 123.0, 60.0, GIB, 1000)
+    model = KnownModel("default", {"a1": 0.02, "a2": 0.001}, 4.0)
+    past = PastJob("a", {"family": "dcn", "rows": 10}, PLAN, 123.0, 60.0, GIB, 1000, model)
     assert over_the_wire(jobs.HistoryRecorded("a", past)) == jobs.HistoryRecorded("a", past)
 
 
 def test_a_match_carries_what_its_reasons_need() -> None:
     past = PastJob("old", {}, PLAN, 123.0, 0.0, 0, 0)
-    match = jobs.HistoryMatched("a", {"family": "dcn"}, (SimilarJob(past, 0.9, {"family": 0.9}, 1.0),), 0.5, PLAN)
+    found = (SimilarJob(past, 0.9, {"family": 0.9}, 1.0),)
+    match = jobs.HistoryMatched("a", {"family": "dcn"}, found, 0.5, PLAN, KnownModel("paper", {"constant": 0.1}))
     assert over_the_wire(match) == match
 
 

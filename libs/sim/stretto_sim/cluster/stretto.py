@@ -237,6 +237,10 @@ class Services:
     def _to_planner(self, fact: Any, now: float) -> None:
         self._take(self.desks[fact.job].planner, fact, now)
 
+    def _matched(self, fact: jobs.HistoryMatched, now: float) -> None:
+        self._to_planner(fact, now)
+        self._take(self.desks[fact.job].fitter, fact, now)
+
     def _to_arbiter(self, fact: Any, now: float) -> None:
         self._take(self.arbiter, fact, now)
 
@@ -283,7 +287,7 @@ class Services:
     }
     _ROUTES: dict[type, Callable[[Services, Any, float], None]] = {  # noqa: RUF012
         jobs.JobSubmitted: _job_submitted,
-        jobs.HistoryMatched: _to_planner,
+        jobs.HistoryMatched: _matched,
         jobs.HistoryRecorded: _recorded,
         jobs.PlanProposed: _to_arbiter,
         jobs.CandidatesComputed: _to_arbiter,
