@@ -45,6 +45,8 @@ class ActuatorSettings(Settings):
     evaluate_timeout_s: float = Field(600.0, gt=0, description="the job finishes without an evaluation after that")
     final_checkpoint_timeout_s: float = Field(180.0, gt=0, description="the pods wait so long for the last checkpoint")
     sweep_s: float = Field(30.0, gt=0.05, description="between looks for pods of jobs that nobody knows")
+    docker_url: str = Field("", description="of the engine; empty: DOCKER_HOST, or the socket of this machine")
+    docker_network: str = Field("", description="of the pods; empty: <installation>-pods; made where it is missing")
     kubernetes: KubernetesSpec = Field(
         KubernetesSpec(), description='of all pods, as in a job; a job\'s own goes before: {"node_selector": {...}}'
     )

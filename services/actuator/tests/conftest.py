@@ -16,6 +16,9 @@ from stretto_actuator.service import Actuator
 from stretto_actuator.settings import ActuatorSettings
 from stretto_runtime import Client, EmbeddedServer, provision, serve
 
+sys.path.insert(0, str(Path(__file__).parent))  # importlib mode leaves the helpers beside the tests off the path
+pytest.register_assert_rewrite("backend_contract")
+
 FAKE = Path(__file__).with_name("fake_pod.py")
 MIB = 2**20
 

@@ -1,0 +1,378 @@
+"""Pods as containers of one Docker engine.
+
+The engine is the memory: containers are found by their labels. What it says of them is kept here and refreshed by its
+events; after every gap everything is asked anew. A container has two volumes of its own, for its files and for what it
+writes; they go with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import structlog
+from docker.types import LogConfig, Mount
+from stretto_runtime.ending import end
+
+from .backend import BackendError, Places, PodSpec, PodStatus, Waiting, exit_reason
+from .docker_engine import Container, Engine, ImageMissing, NameTaken, changed, limits
+from .following import Following
+from .limits import HEADROOM
+from .settings import ActuatorSettings
+
+PLACES = Places(files="/run/stretto", scratch="/var/lib/stretto/pod", state="")
+SCRATCH_VOLUME = "/var/lib/stretto"
+USER = 10001
+LIMITS = ("docker-cpu", "docker-memory")
+PROCESSES_MAX = 4096
+LOG = {"max-size": "10m", "max-file": "2"}
+DETAIL_LINES = 30
+OOM_CODE = 137
+THREADS = 16
+ASK_AGAIN_S = 2.0
+HALF_MADE_S = 60.0
+"""a container that was made and not started for so long is of an actuator that died in between"""
+PULL_AGAIN_S, PULL_AGAIN_MAX_S = 5.0, 60.0
+LOOK_S = 60.0
+"""after so long without any event everything is asked anew: a connection may be dead and not say so"""
+WATCH_AGAIN_S, WATCH_AGAIN_MAX_S = 0.2, 5.0
+
+log = structlog.get_logger("stretto.actuator")
+T = TypeVar("T")
+Key = tuple[str, str]
+"""job, pod"""
+
+
+def backend_of(settings: ActuatorSettings) -> DockerBackend:
+    """By the settings ``STRETTO_ACTUATOR_DOCKER…``."""
+    engine = Engine(settings.docker_url, settings.installation)
+    return DockerBackend(engine, settings.installation, settings.docker_network or f"{settings.installation}-pods")
+
+
+@dataclass(slots=True)
+class Stop:
+    """When a pod was first and last asked to end."""
+
+    first_s: float
+    last_s: float
+
+
+class DockerBackend:
+    """See the module."""
+
+    def __init__(self, engine: Engine, installation: str, network: str, clock: Callable[[], float] = time.time) -> None:
+        self._engine = engine
+        self._installation = installation
+        self._network = network
+        self._clock = clock
+        self._threads = ThreadPoolExecutor(THREADS, "docker")
+        self._following = Following()
+        self._containers: dict[Key, Container] = {}
+        self._details: dict[Key, str] = {}
+        self._launched: set[Key] = set()
+        """by this process: others were adopted"""
+        self._launching: dict[Key, asyncio.Lock] = {}
+        self._pulling: dict[Key, tuple[asyncio.Task[None], PodStatus]] = {}
+        """pods whose image is awaited"""
+        self._never: dict[Key, PodStatus] = {}
+        """pods that were given up before there was a container"""
+        self._forgotten: set[Key] = set()
+        self._stops: dict[Key, Stop] = {}
+        self._watching: asyncio.Task[None] | None = None
+        self._unreachable: str | None = "the engine was not asked yet"
+
+    # the protocol ----------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        if self._watching is not None:
+            return
+        await self._do(self._engine.open)
+        await self._do(self._engine.ensure_network, self._network)
+        events = await self._do(self._engine.events)
+        await self._look()
+        self._watching = asyncio.create_task(self._watch(events), name="watch containers")
+
+    async def close(self) -> None:
+        for task in [*([self._watching] if self._watching else []), *(task for task, _ in self._pulling.values())]:
+            await end(task)
+        self._watching = None
+        self._pulling.clear()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._engine.close()
+
+    def places(self, job: str, pod: str) -> Places:
+        return PLACES
+
+    def follow(self, job: str, changed: Callable[[], None]) -> Callable[[], None]:
+        return self._following.add(job, changed)
+
+    async def list(self, job: str | None = None) -> list[PodStatus]:
+        if self._unreachable is not None:
+            raise BackendError(self._unreachable)
+        found = {key: self._status(each) for key, each in self._containers.items() if each.state != "created"}
+        waiting = {key: status for key, (_, status) in self._pulling.items()}
+        known = {**self._never, **waiting, **found}
+        return [pod for key, pod in known.items() if job in (None, pod.job) and key not in self._forgotten]
+
+    async def launch(self, spec: PodSpec) -> None:
+        key = spec.job, spec.pod
+        async with self._launching.setdefault(key, asyncio.Lock()):
+            if key in self._forgotten or key in self._never or key in self._pulling:
+                return
+            try:
+                await self._place(spec)
+            except ImageMissing:
+                status = PodStatus(*key, "pending", spec.cpu_cores, spec.memory_bytes, launched_at_s=self._clock())
+                waiting = Waiting("image-pull", f"{spec.image} is being pulled")
+                pulling = asyncio.create_task(self._pull(spec), name=f"pull for {spec.job}/{spec.pod}")
+                self._pulling[key] = pulling, replace(status, waiting=waiting)
+
+    async def stop(self, job: str, pod: str, grace_s: float) -> None:
+        container = await self._running(job, pod)
+        if container is None:
+            return
+        now = self._clock()
+        asked = self._stops.setdefault((job, pod), Stop(now, now - ASK_AGAIN_S))
+        if now - asked.first_s > grace_s:
+            await self._do(self._engine.signal, container.id, signal.SIGKILL)
+        elif now - asked.last_s >= ASK_AGAIN_S:
+            asked.last_s = now
+            await self._do(self._engine.signal, container.id, signal.SIGTERM)
+
+    async def kill(self, job: str, pod: str) -> None:
+        container = await self._running(job, pod)
+        if container is not None:
+            await self._do(self._engine.signal, container.id, signal.SIGKILL)
+
+    async def resize(self, job: str, pod: str, cpu_cores: float, memory_bytes: int) -> tuple[float, int]:
+        container = self._containers.get((job, pod))
+        if container is None or container.state != "running":
+            raise BackendError(f"{job}/{pod} does not run here; it cannot be resized")
+        if memory_bytes < container.memory_bytes:
+            used = await self._do(self._engine.used_bytes, container.id)
+            memory_bytes = max(memory_bytes, int(used * HEADROOM))
+        await self._do(self._engine.limit, container.id, cpu_cores, memory_bytes)
+        await self._refresh(job, pod, container.id)
+        return cpu_cores, memory_bytes
+
+    async def logs(self, job: str, pod: str, lines: int) -> str:
+        container = self._containers.get((job, pod))
+        return await self._do(self._engine.log, container.id, lines) if container is not None else ""
+
+    async def forget(self, job: str, pod: str) -> None:
+        key = job, pod
+        container = self._containers.get(key)
+        if container is not None and container.state == "running":
+            return
+        if container is not None:
+            await self._do(self._engine.remove, container.id)
+        elif self._never.pop(key, None) is None:
+            return
+        self._forgotten.add(key)
+        for kept in (self._containers, self._details, self._stops, self._launching):
+            kept.pop(key, None)
+
+    # starting --------------------------------------------------------------------------------------------------
+
+    async def _place(self, spec: PodSpec) -> None:
+        """A container, unless there is one. Raises ImageMissing."""
+        known = self._containers.get((spec.job, spec.pod))
+        if known is not None and known.state != "created":
+            return
+        if not spec.image:
+            raise BackendError("no image to run: name one in the job (image), or in STRETTO_ACTUATOR_POD_IMAGE")
+        container = await self._do(self._make, spec)
+        if container is not None:
+            await self._keep(container)
+
+    def _make(self, spec: PodSpec) -> Container | None:
+        """None: another actuator is just making it."""
+        name = f"{spec.pod}.{spec.job}.{self._installation}"
+        try:
+            made = self._engine.create(name, spec.image, self._config(spec, name), self._host(spec))
+        except NameTaken:
+            found = self._engine.inspect(name)
+            if found is None:
+                raise BackendError(f"there is a container {name} that is none of ours; remove it") from None
+            if found.state == "created" and self._clock() - found.created_at_s > HALF_MADE_S:
+                self._engine.remove(found.id)
+            return found if found.state != "created" else None
+        try:
+            self._engine.lay(made, PLACES.files, spec.files, USER)
+            self._engine.make_folder(made, SCRATCH_VOLUME, PLACES.scratch.rpartition("/")[2], USER)
+            self._engine.start(made)
+        except BackendError:
+            self._engine.remove(made)
+            raise
+        self._launched.add((spec.job, spec.pod))
+        return self._engine.inspect(made)
+
+    def _config(self, spec: PodSpec, name: str) -> dict[str, Any]:
+        return {
+            "command": [*spec.command],
+            "entrypoint": [],
+            "environment": {**spec.environment, "STRETTO_POD_HOST": name},
+            "hostname": spec.pod,
+            "user": f"{USER}:{USER}",
+            "working_dir": PLACES.scratch,
+            "labels": self._engine.labels(spec.job, spec.pod),
+        }
+
+    def _host(self, spec: PodSpec) -> dict[str, Any]:
+        return {
+            **limits(spec.cpu_cores, spec.memory_bytes),
+            "network_mode": self._network,
+            "extra_hosts": {"host.docker.internal": "host-gateway"},
+            "mounts": [Mount(PLACES.files, None), Mount(SCRATCH_VOLUME, None)],
+            "tmpfs": {"/tmp": "rw,nosuid,nodev"},
+            "read_only": True,
+            "cap_drop": ["ALL"],
+            "security_opt": ["no-new-privileges"],
+            "pids_limit": PROCESSES_MAX,
+            "init": True,
+            "log_config": LogConfig(type=LogConfig.types.JSON, config=LOG),
+        }
+
+    async def _pull(self, spec: PodSpec) -> None:
+        """Until the image is there and the pod runs, or somebody ends this."""
+        key, pause_s = (spec.job, spec.pod), PULL_AGAIN_S
+        while True:
+            try:
+                await self._do(self._engine.pull, spec.image)
+            except BackendError as error:
+                task, status = self._pulling[key]
+                self._pulling[key] = task, replace(status, waiting=Waiting("image-pull", str(error)))
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, PULL_AGAIN_MAX_S)
+                continue
+            try:
+                await self._place(spec)
+            except ImageMissing:
+                continue
+            except BackendError as error:
+                self._give_up(key, replace(self._pulling[key][1], exit_code=126, reason="failed", detail=str(error)))
+            self._pulling.pop(key, None)
+            self._following.tell(spec.job)
+            return
+
+    def _give_up(self, key: Key, status: PodStatus) -> None:
+        self._never[key] = replace(status, state="exited", waiting=None)
+
+    async def _running(self, job: str, pod: str) -> Container | None:
+        """None: nothing runs of this pod, nor will."""
+        key = job, pod
+        if (pulling := self._pulling.pop(key, None)) is not None:
+            task, status = pulling
+            await end(task)
+            detail = status.waiting.detail if status.waiting else ""
+            self._give_up(key, replace(status, reason="image-pull", detail=detail))
+            self._following.tell(job)
+        container = self._containers.get(key)
+        return container if container is not None and container.state == "running" else None
+
+    # what is there ---------------------------------------------------------------------------------------------
+
+    def _status(self, container: Container) -> PodStatus:
+        key = container.job, container.pod
+        status = PodStatus(
+            job=container.job,
+            pod=container.pod,
+            state="running",
+            cpu_cores=container.cpu_cores,
+            memory_bytes=container.memory_bytes,
+            limits=LIMITS,
+            launched_at_s=container.started_at_s,
+            adopted=key not in self._launched,
+        )
+        if container.state == "running":
+            return status
+        code = container.exit_code
+        oom = container.oom_killed and code == OOM_CODE  # also told when only a child of it was killed
+        detail = self._details.get(key, "")
+        return replace(status, state="exited", exit_code=code, reason=exit_reason(code, oom), detail=detail)
+
+    async def _watch(self, events: Any) -> None:
+        """As long as it lasts: refresh what changes; after every gap, look at everything."""
+        pause_s = WATCH_AGAIN_S
+        while True:
+            try:
+                await self._listen(events)
+            except BackendError as error:
+                log.warning("looks at all containers anew", error=str(error))
+            while True:
+                try:
+                    events = await self._do(self._engine.events)
+                    await self._look()
+                    pause_s = WATCH_AGAIN_S
+                    break
+                except BackendError as error:
+                    self._unreachable = str(error)
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, WATCH_AGAIN_MAX_S)
+
+    async def _listen(self, events: Any) -> None:
+        """Until the stream ends; it is read in a thread of its own. Raises BackendError."""
+        told: asyncio.Queue[tuple[str, str, str] | BackendError] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+
+        def read() -> None:
+            last = BackendError("the engine tells nothing any more")
+            try:
+                for event in changed(events):
+                    loop.call_soon_threadsafe(told.put_nowait, event)
+            except BackendError as error:
+                last = error
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                loop.call_soon_threadsafe(told.put_nowait, last)
+
+        threading.Thread(target=read, name="docker events", daemon=True).start()
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(LOOK_S):
+                        event = await told.get()
+                except TimeoutError:
+                    await self._look()
+                    continue
+                if isinstance(event, BackendError):
+                    raise event
+                await self._refresh(*event)
+        finally:
+            events.close()
+
+    async def _look(self) -> None:
+        there = await self._do(self._engine.containers)
+        self._unreachable = None
+        known = {(each.job, each.pod) for each in there}
+        for key in self._containers.keys() - known:
+            del self._containers[key]
+        for container in there:
+            await self._keep(container)
+        self._following.tell_all()
+
+    async def _refresh(self, job: str, pod: str, container: str) -> None:
+        now = await self._do(self._engine.inspect, container)
+        if now is not None:
+            await self._keep(now)
+        elif (before := self._containers.get((job, pod))) is not None and before.id == container:
+            del self._containers[job, pod]
+        self._following.tell(job)
+
+    async def _keep(self, container: Container) -> None:
+        key = container.job, container.pod
+        if key in self._forgotten:
+            return
+        if container.state == "exited" and container.exit_code and key not in self._details:
+            self._details[key] = await self._do(self._engine.log, container.id, DETAIL_LINES)
+        self._containers[key] = container
+
+    async def _do(self, call: Callable[..., T], *arguments: Any) -> T:
+        """A blocking call, in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: call(*arguments))

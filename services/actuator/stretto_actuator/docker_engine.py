@@ -1,0 +1,263 @@
+"""The Docker engine's API as the backend needs it: blocking calls, containers parsed at the boundary.
+
+Whatever the engine refuses becomes a BackendError. Its clients know nothing of threads; each call stands for itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import tarfile
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+import docker
+import docker.errors
+import docker.types
+import requests
+import urllib3.exceptions
+
+from .backend import BackendError
+
+INSTALLATION, JOB, POD, ROLE = (f"stretto.dev/{name}" for name in ("installation", "job", "pod", "role"))
+MANAGED = {"app.kubernetes.io/managed-by": "stretto", "app.kubernetes.io/part-of": "stretto"}
+TIMEOUT_S = 60.0
+PERIOD_US = 100_000
+QUOTA_LEAST_US = 1_000
+NOT_FOUND, CONFLICT = 404, 409
+CHANGES = ("create", "start", "die", "oom", "update", "destroy")
+STATES: dict[str, Literal["created", "running", "exited"]] = {
+    "created": "created",
+    "running": "running",
+    "paused": "running",
+    "restarting": "running",
+    "exited": "exited",
+    "dead": "exited",
+}
+
+
+class ImageMissing(BackendError):
+    """The engine does not have the image."""
+
+
+class NameTaken(BackendError):
+    """There is a container of this name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """What the engine tells of one."""
+
+    id: str
+    job: str
+    pod: str
+    state: Literal["created", "running", "exited"]
+    created_at_s: float
+    started_at_s: float
+    cpu_cores: float
+    memory_bytes: int
+    exit_code: int
+    oom_killed: bool
+
+
+class Engine:
+    """One installation's containers. ``url``: where the engine listens; empty: as the environment says."""
+
+    def __init__(self, url: str, installation: str) -> None:
+        self._url = url
+        self._installation = installation
+        self._labels = {**MANAGED, INSTALLATION: installation}
+        self._filters = {"label": [f"{INSTALLATION}={installation}", JOB, POD]}
+        self._client: Any = None
+
+    def open(self) -> None:
+        """Reach it; again if it was reached before."""
+        with refusals("the engine cannot be reached"):
+            given = {"base_url": self._url} if self._url else docker.utils.kwargs_from_env()
+            self._client = docker.APIClient(**given, version="auto", timeout=TIMEOUT_S)
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+
+    # what is there -------------------------------------------------------------------------------------------------
+
+    def events(self) -> Any:
+        """Names of containers that change from now on: an iterator of (job, pod, id) with ``close``."""
+        filters = {**self._filters, "type": ["container"], "event": [*CHANGES]}
+        with refusals("the engine does not tell what happens"):
+            return self._client.events(decode=True, filters=filters)
+
+    def containers(self) -> list[Container]:
+        with refusals("the engine does not tell which containers there are"):
+            known = self._client.containers(all=True, filters=self._filters)
+        found = (self.inspect(each["Id"]) for each in known)
+        return [container for container in found if container is not None]
+
+    def inspect(self, container: str) -> Container | None:
+        """By id or name; None: there is none, or none of ours."""
+        with refusals(f"the engine does not tell of {container}"), _absent_is_none():
+            return self._parse(self._client.inspect_container(container))
+        return None
+
+    def _parse(self, told: dict[str, Any]) -> Container | None:
+        labels = told["Config"]["Labels"] or {}
+        state = STATES.get(told["State"]["Status"])
+        if state is None or labels.get(INSTALLATION) != self._installation or JOB not in labels or POD not in labels:
+            return None
+        limits = told["HostConfig"]
+        return Container(
+            id=told["Id"],
+            job=labels[JOB],
+            pod=labels[POD],
+            state=state,
+            created_at_s=_seconds(told["Created"]),
+            started_at_s=_seconds(told["State"]["StartedAt"]),
+            cpu_cores=limits["CpuQuota"] / (limits["CpuPeriod"] or PERIOD_US),
+            memory_bytes=limits["Memory"],
+            exit_code=told["State"]["ExitCode"],
+            oom_killed=told["State"]["OOMKilled"],
+        )
+
+    def used_bytes(self, container: str) -> int:
+        """Memory that cannot be taken away: without the page cache that the kernel gives back."""
+        with refusals(f"the engine does not tell what {container} uses"):
+            memory = self._client.stats(container, stream=False, one_shot=True)["memory_stats"]
+        told = memory.get("stats", {})
+        return max(memory.get("usage", 0) - told.get("total_inactive_file", told.get("inactive_file", 0)), 0)
+
+    def log(self, container: str, lines: int) -> str:
+        with refusals(f"the engine does not show the log of {container}"), _absent_is_none():
+            told: bytes = self._client.logs(container, tail=lines)
+            return told.decode(errors="replace").rstrip("\n")
+        return ""
+
+    # what is done --------------------------------------------------------------------------------------------------
+
+    def create(self, name: str, image: str, config: Mapping[str, Any], host: Mapping[str, Any]) -> str:
+        """A container that does not run yet; its id. Raises ImageMissing, NameTaken."""
+        with refusals(f"{name} cannot be made of {image}"):
+            made = self._client.create_host_config(**host)
+            try:
+                return str(self._client.create_container(image, name=name, host_config=made, **config)["Id"])
+            except docker.errors.ImageNotFound as error:
+                raise ImageMissing(f"{image} is not here") from error
+            except docker.errors.APIError as error:
+                if error.status_code == CONFLICT:
+                    raise NameTaken(f"{name} is there") from error
+                raise
+
+    def lay(self, container: str, folder: str, files: Mapping[str, bytes], owner: int) -> None:
+        """Files for ``owner`` alone, into a volume that the container has at ``folder``."""
+        with refusals(f"the files of {container} cannot be laid into {folder}"):
+            self._client.put_archive(container, folder, _archive(files, owner))
+
+    def make_folder(self, container: str, parent: str, name: str, owner: int) -> None:
+        """For ``owner`` alone, in a volume that the container has at ``parent``."""
+        with refusals(f"{parent}/{name} cannot be made"):
+            self._client.put_archive(container, parent, _archive({name: None}, owner))
+
+    def start(self, container: str) -> None:
+        with refusals(f"{container} cannot be started"):
+            self._client.start(container)
+
+    def signal(self, container: str, number: int) -> None:
+        """Nothing, when it does not run any more."""
+        with refusals(f"{container} cannot be signalled"), _absent_is_none(CONFLICT):
+            self._client.kill(container, number)
+
+    def limit(self, container: str, cpu_cores: float, memory_bytes: int) -> None:
+        with refusals(f"{container} cannot get {cpu_cores} cores and {memory_bytes} bytes"):
+            self._client.update_container(container, **limits(cpu_cores, memory_bytes))
+
+    def remove(self, container: str) -> None:
+        """With its volumes; whether it runs or not."""
+        with refusals(f"{container} cannot be removed"), _absent_is_none(CONFLICT):
+            self._client.remove_container(container, v=True, force=True)
+
+    def pull(self, image: str) -> None:
+        """With the credentials that the engine's client has for its registry."""
+        with refusals(f"{image} cannot be pulled"):
+            repository, tag = docker.utils.parse_repository_tag(image)
+            self._client.pull(repository, tag=tag or "latest")
+
+    def ensure_network(self, name: str) -> None:
+        """A bridge of this name, unless there is a network of this name."""
+        with refusals(f"the network {name} cannot be made"):
+            if self._client.networks(names=[f"^{name}$"]):
+                return
+            self._client.create_network(name, driver="bridge", check_duplicate=True, labels=self._labels)
+
+    def volume_folder(self, name: str) -> str:
+        """Where the engine's machine has a volume. Raises BackendError: none of this name, or not on its disk."""
+        with refusals(f"the volume {name} cannot be used"):
+            told = self._client.inspect_volume(name)
+        if told["Driver"] != "local":
+            raise BackendError(
+                f"the volume {name} is of the driver {told['Driver']}, of which no part can be mounted; use a local one"
+            )
+        return str(told["Mountpoint"])
+
+    def labels(self, job: str, pod: str) -> dict[str, str]:
+        return {**self._labels, JOB: job, POD: pod, ROLE: pod.partition("-")[0]}
+
+
+def limits(cpu_cores: float, memory_bytes: int) -> dict[str, int]:
+    """Quota and period, which can be changed live, unlike NanoCpus; no swap beyond the memory."""
+    quota = max(int(cpu_cores * PERIOD_US), QUOTA_LEAST_US)
+    return {
+        "cpu_period": PERIOD_US,
+        "cpu_quota": quota,
+        "mem_limit": memory_bytes,
+        "memswap_limit": memory_bytes,
+    }
+
+
+def changed(events: Any) -> Iterator[tuple[str, str, str]]:
+    """(job, pod, container) of each event, until the stream is cut. Raises BackendError."""
+    with refusals("the engine's events are cut off"):
+        for event in events:
+            told = event["Actor"]
+            yield told["Attributes"][JOB], told["Attributes"][POD], told["ID"]
+
+
+@contextlib.contextmanager
+def refusals(what: str) -> Generator[None]:
+    """Whatever goes wrong with the engine, as a BackendError that begins with ``what``."""
+    try:
+        yield
+    except docker.errors.APIError as error:
+        raise BackendError(f"{what}: {error.explanation or error}") from error
+    except (docker.errors.DockerException, requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
+        raise BackendError(f"{what}: {error}; see that the engine runs and that we may use it") from error
+
+
+@contextlib.contextmanager
+def _absent_is_none(*more: int) -> Generator[None]:
+    try:
+        yield
+    except docker.errors.APIError as error:
+        if error.status_code not in (NOT_FOUND, *more):
+            raise
+
+
+def _archive(entries: Mapping[str, bytes | None], owner: int) -> bytes:
+    """A tar with files and, where there is no content, folders."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for name, content in entries.items():
+            entry = tarfile.TarInfo(name)
+            entry.uid = entry.gid = owner
+            if content is None:
+                entry.type, entry.mode = tarfile.DIRTYPE, 0o700
+            else:
+                entry.size, entry.mode = len(content), 0o400
+            archive.addfile(entry, io.BytesIO(content or b""))
+    return packed.getvalue()
+
+
+def _seconds(told: str) -> float:
+    """Of a time in RFC 3339, with nanoseconds."""
+    return max(datetime.fromisoformat(told).timestamp(), 0.0)
