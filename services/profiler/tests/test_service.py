@@ -59,7 +59,11 @@ async def test_profiles_and_dead_letters(tmp_path: Path) -> None:
     client = await Client.connect(server.url, server.login())
     await provision(client.bus)
     settings = ProfilerSettings(
-        nats_url=server.url, nats_credentials=server.login("profiler").credentials, state_folder=tmp_path, lease_s=1, window_s=0.5
+        nats_url=server.url,
+        nats_credentials=server.login("profiler").credentials,
+        state_folder=tmp_path,
+        lease_s=1,
+        window_s=0.5,
     )
     stop = asyncio.Event()
     running = asyncio.create_task(serve(Profiler(settings), stop))
