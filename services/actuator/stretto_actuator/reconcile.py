@@ -55,10 +55,10 @@ class Reconciler:
         self._wake = asyncio.Event()
         self._told: dict[str, tuple[int, float]] = {}
         """what each worker was last told to train under: plan version, cores"""
-        self._last_fault = ""
-        self._mover = Mover(job, edge)
         self._waited_at_s: dict[str, float] = {}
         """when each pod was last seen waiting"""
+        self._last_fault = ""
+        self._mover = Mover(job, edge)
         self._closing = Closing(job, edge, settings)
 
     def follow(self, state: ActuatorState) -> None:
@@ -293,10 +293,10 @@ class Reconciler:
         await self._edge.observe(self.job, message)
 
 
+def _starts(pod: Pod) -> bool:
+    return pod.phase == "starting"
+
+
 def _gone(job: str, pod: PodStatus) -> seen.PodGone:
     reason = pod.reason or "vanished"
     return seen.PodGone(job=job, pod=pod.pod, reason=reason, exit_code=pod.exit_code, detail=pod.detail[-2000:])
-
-
-def _starts(pod: Pod) -> bool:
-    return pod.phase == "starting"
