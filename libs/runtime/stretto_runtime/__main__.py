@@ -24,11 +24,11 @@ from stretto_runtime.settings import StreamsSettings
 
 PURPOSE = "What an installation on servers of one's own needs before its services start."
 LEGEND = {
-    "root": "vouches for all others: keep it where nothing runs; `keys` needs it again",
-    "server": "nats-server: `include` trust.conf in its configuration",
-    "actuator": "the service; pods.seed: STRETTO_ACTUATOR_SIGNING_KEY_FILE",
-    "operator": "who makes the streams; may do everything on the bus",
-    "external-keeper": "who makes the streams, as STRETTO_STREAMS_EXTERNAL_CREDENTIALS: events for those outside",
+    "root": "vouches for all others; keep it where nothing runs, `keys` needs it again",
+    "server": "for nats-server; `include` trust.conf in its configuration",
+    "actuator": "for the service and nobody else; pods.seed is STRETTO_ACTUATOR_SIGNING_KEY_FILE",
+    "operator": "for who makes the streams; may do everything on the bus",
+    "external-keeper": "for who makes the streams: STRETTO_STREAMS_EXTERNAL_CREDENTIALS keeps events for those outside",
 }
 """what belongs where, of folders that are not simply a service's"""
 
@@ -51,13 +51,14 @@ async def make(settings: StreamsSettings) -> None:
 
 
 def make_keys(folder: Path, external: Sequence[str], hosts: Sequence[str]) -> list[str]:
-    """What was made, a line each; ``hosts``: names and addresses that the server's certificate is for, if any."""
-    keys = Keys(folder, time.time(), external, hosts)
+    """What was made for whom; ``hosts``: names and addresses that the server's certificate is for, if any."""
+    made: dict[str, list[str]] = {}
+    for path in Keys(folder, time.time(), external, hosts).made:
+        made.setdefault(path.parent.name, []).append(path.name)
     lines: list[str] = []
-    for path in keys.made:
-        owner = path.parent.name
-        meaning = LEGEND.get(owner, f"{'a tool outside' if owner in external else 'the service'}, nobody else")
-        lines.append(f"{path.relative_to(folder)}  ({meaning})")
+    for owner, names in made.items():
+        meaning = LEGEND.get(owner, f"for {'a tool outside' if owner in external else 'the service'} and nobody else")
+        lines += [f"{folder / owner}: {meaning}", f"    {', '.join(names)}"]
     return lines
 
 

@@ -45,6 +45,9 @@ class Key:
 
     def __init__(self, seed: str) -> None:
         try:
+            kind, raw = nkeys.decode_seed(bytearray(seed.encode()))
+            if nkeys.encode_seed(bytes(raw), kind).decode() != seed:  # the checksum, which decoding passes over
+                raise ValueError
             self._pair = nkeys.from_seed(bytearray(seed.encode()))
             self.public = bytes(self._pair.public_key).decode()
         except Exception:  # nkeys raises whatever it stumbles over; the text itself must not be told

@@ -34,7 +34,7 @@ class Login:
             return str(claims_of(token)["name"])
         except (OSError, ValueError, IdentityFault) as error:
             raise IdentityFault(
-                f"STRETTO_NATS_CREDENTIALS={self.credentials}: {error}; `python -m stretto_runtime keys` makes such files"
+                f"STRETTO_NATS_CREDENTIALS={self.credentials}: {error}; `python -m stretto_runtime keys` makes them"
             ) from None
 
     def options(self) -> Mapping[str, Any]:
