@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ import httpx
 from .errors import BadInput, CliError, NotRunning
 
 TIMEOUT_S = 20.0
+PATIENCE_S = 60.0
+"""with a gateway that is asked too often"""
 RECONNECT_S = 30.0
 RECONNECT_PAUSE_S = 0.5
 BAD_INPUT = frozenset({400, 404, 409, 413, 415, 422})
@@ -44,7 +47,7 @@ def locate(folder: Path, url: str | None, token: str | None) -> tuple[str, str]:
         except (OSError, ValueError):
             raise NotRunning(f"no gateway runs in {folder}: start one with `stretto up --folder {folder}`, "
                              "or name another with --url") from None  # fmt: skip
-        url = f"http://{found['host']}:{found['port']}"
+        url = f"{found.get('scheme', 'http')}://{found['host']}:{found['port']}"
     if token is None:
         file = folder / "gateway.token"
         token = file.read_text().strip() if file.is_file() else ""
@@ -54,10 +57,20 @@ def locate(folder: Path, url: str | None, token: str | None) -> tuple[str, str]:
 class Gateway:
     """A connection to ``/api/v1``. Use as a context manager."""
 
-    def __init__(self, url: str, token: str) -> None:
+    def __init__(self, url: str, token: str, authority: Path | None = None) -> None:
+        """``authority``: a file with the certificates that are trusted, instead of the system's.
+
+        Raises BadInput for a file that holds none.
+        """
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.url = url
-        self._http = httpx.Client(base_url=f"{url}/api/v1", headers=headers, timeout=TIMEOUT_S, trust_env=False)
+        try:
+            verify = ssl.create_default_context(cafile=authority) if authority else True
+        except OSError as error:
+            raise BadInput(f"STRETTO_CLI_CA={authority} cannot be used: {error.strerror or error}") from None
+        self._http = httpx.Client(
+            base_url=f"{url}/api/v1", headers=headers, timeout=TIMEOUT_S, trust_env=False, verify=verify
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -141,17 +154,26 @@ class Gateway:
 
     def _ask(self, method: str, path: str, **options: Any) -> Any:
         with self._sending():
-            try:
-                response = self._http.request(method, path, **options)
-            except httpx.ConnectError:
-                raise
-            except httpx.TransportError:
-                if method != "GET":  # only reading may be done twice without asking
-                    raise
-                response = self._http.request(method, path, **options)
+            deadline = time.monotonic() + PATIENCE_S
+            while (response := self._once(method, path, **options)).status_code == 429:
+                told = response.headers.get("Retry-After", "")
+                pause_s = float(told) if told.isdigit() else 1.0
+                if time.monotonic() + pause_s > deadline:
+                    break
+                time.sleep(pause_s)
         if response.status_code >= 400:
             raise self._problem(response)
         return response.json()
+
+    def _once(self, method: str, path: str, **options: Any) -> httpx.Response:
+        try:
+            return self._http.request(method, path, **options)
+        except httpx.ConnectError:
+            raise
+        except httpx.TransportError:
+            if method != "GET":  # only reading may be done twice without asking
+                raise
+            return self._http.request(method, path, **options)
 
     @contextmanager
     def _sending(self, lost: tuple[type[Exception], ...] = ()) -> Generator[None]:
@@ -161,6 +183,9 @@ class Gateway:
         except lost:
             raise
         except httpx.ConnectError as error:
+            if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                raise CliError(f"the certificate of {self.url} is not trusted: set STRETTO_CLI_CA to a file with that "
+                               "of who signed it") from error  # fmt: skip
             raise NotRunning(f"nothing answers at {self.url} ({error}): start it with `stretto up`") from error
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise CliError(f"{self.url}: {type(error).__name__} {error}; see `stretto status`") from error

@@ -12,7 +12,20 @@ import typer
 from rich.text import Text
 from typer.core import TyperGroup
 
-from .commands import audit, chaos, cluster, data, demonstration, jobs, replaying, simulate, tracing, watching, whatif
+from .commands import (
+    audit,
+    chaos,
+    cluster,
+    data,
+    demonstration,
+    jobs,
+    replaying,
+    simulate,
+    tokens,
+    tracing,
+    watching,
+    whatif,
+)
 from .errors import BadInput, CliError, of_system
 from .options import check_environment, complaints
 
@@ -91,6 +104,7 @@ replaying.register(app)
 demonstration.register(app)
 chaos.register(app)
 whatif.register(app)
+tokens.register(app)
 simulate.register(app)
 
 if __name__ == "__main__":

@@ -31,7 +31,12 @@ class Output(StrEnum):
 OutputOption = Annotated[
     Output, typer.Option("--output", "-o", help="table for people; json: one document, or a line each for streams")
 ]
-_FOLDER, _URL, _TOKEN = OWN_VARIABLES = ("STRETTO_STATE_FOLDER", "STRETTO_CLI_URL", "STRETTO_CLI_TOKEN")
+_FOLDER, _URL, _TOKEN, _CA = OWN_VARIABLES = (
+    "STRETTO_STATE_FOLDER",
+    "STRETTO_CLI_URL",
+    "STRETTO_CLI_TOKEN",
+    "STRETTO_CLI_CA",
+)
 FolderOption = Annotated[Path, typer.Option("--folder", envvar=_FOLDER, help="where `stretto up` keeps its state")]
 UrlOption = Annotated[
     str | None, typer.Option("--url", envvar=_URL, help="a gateway elsewhere, as in http://host:port")
@@ -76,8 +81,9 @@ def repeated(folder: Path, url: str | None) -> str:
 
 
 def connect(folder: Path, url: str | None, token: str | None) -> Gateway:
-    """The gateway that these options name."""
-    return Gateway(*locate(folder, url, token))
+    """The gateway that these options name; whose certificate is trusted stands in the environment."""
+    authority = os.environ.get(_CA)
+    return Gateway(*locate(folder, url, token), Path(authority) if authority else None)
 
 
 def answer(output: Output, value: Any, table: Callable[[], object]) -> None:

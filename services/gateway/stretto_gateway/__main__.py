@@ -9,25 +9,40 @@ import os
 import secrets
 import signal
 import socket
+import ssl
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import structlog
 import uvicorn
-from stretto_runtime import RuntimeFault
+from starlette.types import ASGIApp
+from stretto_runtime import RuntimeFault, tokens
 from stretto_runtime.bus import Bus
+from stretto_runtime.ending import end
 from stretto_runtime.faults import SettingsFault
 from stretto_runtime.health import Server
 from stretto_runtime.telemetry import Tracing, configure_logs
 
-from .app import create_app
+from .app import create_app, health_app
+from .buckets import Buckets
 from .bus import StreamBus
+from .callers import Access, TokenFile
 from .service import Gateway
 from .settings import GatewaySettings
+from .trail import Trail
 
 NAME = "gateway"
 RETRY_S = 0.3
+QUIET: dict[str, Any] = {
+    "log_config": None,
+    "access_log": False,
+    "lifespan": "off",
+    "ws": "none",
+    "date_header": False,
+    "server_header": False,
+}
 log = structlog.get_logger("stretto.gateway")
 
 
@@ -70,45 +85,90 @@ async def serve(settings: GatewaySettings, token: str) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    access = access_of(settings, token)
     tracing = Tracing(NAME, settings.state_folder, settings.spans_bytes, settings.spans_per_s)
     bus = await Bus.connect(settings.nats_url, settings.login(NAME), NAME)
-    gateway = Gateway(StreamBus(bus, tracing), settings, token, time.time)
-    listener = socket.socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((settings.host, settings.port))
-    except OSError as error:
-        raise SettingsFault(
-            f"cannot listen at {settings.host}:{settings.port}: {error.strerror}; set STRETTO_GATEWAY_HOST to an "
-            "address of this machine and STRETTO_GATEWAY_PORT to a free port, or 0 for any"
-        ) from error
-    port = int(listener.getsockname()[1])
-    config = uvicorn.Config(
-        create_app(gateway),
-        log_config=None,
-        access_log=False,
-        lifespan="off",
-        ws="none",
-        date_header=False,
-        timeout_graceful_shutdown=1,
-    )
-    server = Server(config)
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
-    following = asyncio.create_task(follow(gateway))
-    where = settings.state_folder / "run" / f"{NAME}.json"
-    write(where, {"service": NAME, "pid": os.getpid(), "host": settings.host, "port": port})
-    log.info("listening", host=settings.host, port=port, token=bool(gateway.token))
+    stream = StreamBus(bus, tracing)
+    gateway = Gateway(stream, settings, time.time)
+    listener = listening(settings.host, settings.port, "STRETTO_GATEWAY_HOST", "STRETTO_GATEWAY_PORT")
+    host, port = settings.host, int(listener.getsockname()[1])
+    audit = Trail(stream, time.monotonic)
+    app = create_app(gateway, access, audit)
+    servers = [(Server(configured(app, settings)), listener)]
+    if settings.health_port:  # beside the API's, in plain HTTP: for those who look after processes
+        where = listening(settings.health_host, settings.health_port, "STRETTO_HEALTH_HOST", "STRETTO_HEALTH_PORT")
+        servers.append((Server(uvicorn.Config(health_app(gateway), **QUIET)), where))
+    serving = [asyncio.create_task(server.serve(sockets=[socket_])) for server, socket_ in servers]
+    following = [asyncio.create_task(follow(gateway))]
+    if settings.trainingjobs:
+        from . import trainingjobs  # the client of Kubernetes takes a second to be imported
+
+        following.append(asyncio.create_task(trainingjobs.run(gateway, audit, settings)))
+    where_file = settings.state_folder / "run" / f"{NAME}.json"
+    scheme = "https" if settings.tls_certificate else "http"
+    write(where_file, {"service": NAME, "pid": os.getpid(), "scheme": scheme, "host": host, "port": port})
+    log.info("listening", scheme=scheme, host=host, port=port, token=bool(token), oidc=settings.oidc_issuer)
     stopping = asyncio.create_task(stop.wait())
-    done, _ = await asyncio.wait([serving, following, stopping], return_when=asyncio.FIRST_COMPLETED)
-    following.cancel()
-    server.stop()
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(3):
-            await serving
+    done, _ = await asyncio.wait([*serving, *following, stopping], return_when=asyncio.FIRST_COMPLETED)
+    for task in following:
+        await end(task)
+    for server, _ in servers:
+        server.stop()
+    await asyncio.wait(serving, timeout=3)
     await bus.close()
     tracing.close()
     for task in done - {stopping}:
         task.result()
+
+
+def access_of(settings: GatewaySettings, token: str) -> Access:
+    """Who may come in. Raises SettingsFault."""
+    path = settings.tokens_file or settings.state_folder / tokens.FILE
+    issuer = None
+    if settings.oidc_issuer is not None:
+        from .oidc import Issuer  # cryptography takes a while to be imported
+
+        issuer = Issuer(settings, time.monotonic)
+    rates = Buckets(settings.rate_per_s, settings.rate_burst)
+    return Access(token, TokenFile(path, time.monotonic), issuer, rates, time.monotonic)
+
+
+def listening(host: str, port: int, host_variable: str, port_variable: str) -> socket.socket:
+    """A socket that is bound. Raises SettingsFault."""
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        raise SettingsFault(
+            f"cannot listen at {host}:{port}: {error.strerror}; set {host_variable} to an address of this machine and "
+            f"{port_variable} to a free port, or 0 for any"
+        ) from error
+    return listener
+
+
+def configured(app: ASGIApp, settings: GatewaySettings) -> uvicorn.Config:
+    """How the API is served. Raises SettingsFault for a certificate that cannot be used."""
+    if (settings.tls_certificate is None) != (settings.tls_key is None):
+        raise SettingsFault("STRETTO_GATEWAY_TLS_CERTIFICATE and _TLS_KEY belong together: set both, or none")
+    config = uvicorn.Config(
+        app,
+        **QUIET,
+        timeout_graceful_shutdown=1,
+        limit_concurrency=settings.connections,
+        proxy_headers=bool(settings.proxies),
+        forwarded_allow_ips=settings.proxies,
+        ssl_certfile=settings.tls_certificate,
+        ssl_keyfile=settings.tls_key,
+    )
+    try:
+        config.load()
+    except (OSError, ssl.SSLError) as error:
+        raise SettingsFault(
+            f"STRETTO_GATEWAY_TLS_CERTIFICATE={settings.tls_certificate} and _TLS_KEY={settings.tls_key} cannot be "
+            f"used: {error.strerror or error}; give readable files in PEM, a certificate and its key"
+        ) from error
+    return config
 
 
 async def follow(gateway: Gateway) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 from collections import Counter
 from typing import Annotated, Any, get_args
 
@@ -10,14 +9,18 @@ from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Request, R
 from fastapi.responses import PlainTextResponse, StreamingResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, Field, TypeAdapter
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp
 from stretto_wire import Plan
 from stretto_wire.schemas import job_schema
 from stretto_wire.values import PARTITIONS_MAX, PS_MAX, DataPartition
 
-from . import auditing, documents, learning, problems, sse
-from .problems import Problem, ProblemBody
+from . import auditing, documents, edge, learning, problems, sse
+from .callers import Access, Caller, require, require_own
+from .problems import ProblemBody
 from .service import Gateway
 from .summaries import JobSummary, PastJob, summary
+from .trail import Trail
 from .views import Decision, JobView, Status
 
 JobName = Annotated[str, Path(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", description="the job's name")]
@@ -29,7 +32,7 @@ Follow = Annotated[bool, Query(description="false: end after the last event stor
 Names = Annotated[list[str], Query(max_length=50, description="only events of these names, as in plan-decided")]
 Credentials = Annotated[
     HTTPAuthorizationCredentials | None,
-    Depends(HTTPBearer(auto_error=False, description="the token in gateway.token of the state folder")),
+    Depends(HTTPBearer(auto_error=False, description="a token of the gateway, or a JSON Web Token of its issuer")),
 ]
 LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", max_length=100)]
 
@@ -104,7 +107,7 @@ def _json(adapter: TypeAdapter[Any], value: Any) -> Response:
     return Response(adapter.dump_json(value), media_type="application/json")
 
 
-def create_app(gateway: Gateway) -> FastAPI:
+def create_app(gateway: Gateway, access: Access, trail: Trail) -> ASGIApp:
     """The application over a running or starting gateway."""
     app = FastAPI(
         title="Stretto",
@@ -116,28 +119,48 @@ def create_app(gateway: Gateway) -> FastAPI:
     )
     problems.install(app)
     app.include_router(_health(gateway))
-    app.include_router(_api(gateway))
+    app.include_router(_api(gateway, access))
+    settings = gateway.settings
+    headers = edge.HEADERS | (edge.OVER_TLS if settings.tls_certificate else {})
+    edged = edge.Edge(app, trail, settings.body_bytes, settings.body_s, headers)
+    if not settings.cors_origins:
+        return edged
+    return CORSMiddleware(
+        edged,
+        allow_origins=settings.cors_origins,
+        allow_methods=("GET", "POST", "DELETE"),
+        allow_headers=("Authorization", "Content-Type", "Last-Event-ID", "traceparent"),
+        expose_headers=("Location", "Retry-After"),
+    )
+
+
+def health_app(gateway: Gateway) -> ASGIApp:
+    """Health and metrics alone."""
+    app = FastAPI(openapi_url=None)
+    app.include_router(_health(gateway))
     return app
 
 
-def _guard(gateway: Gateway) -> Any:
-    async def guard(credentials: Credentials) -> None:
-        expected = gateway.token
-        if not expected:
-            return
-        given = credentials.credentials if credentials else ""
-        if not hmac.compare_digest(given.encode(errors="replace"), expected.encode()):
-            raise Problem(
-                401,
-                "unauthorized",
-                "a bearer token is required" if not given else "the bearer token is not the one of this gateway",
-                field="Authorization",
-                value="absent" if not given else "Bearer …",
-                remedy="send `Authorization: Bearer <token>`; `stretto up` keeps it in gateway.token of its folder",
-                headers={"WWW-Authenticate": "Bearer"},
-            )
+def _guard(access: Access) -> Any:
+    """Who may read is let in; who wants to change something has to be more."""
+
+    async def guard(request: Request, credentials: Credentials) -> None:
+        address = request.client.host if request.client else ""
+        caller = await access.admit(credentials.credentials if credentials else None, address)
+        request.state.caller = caller
+        if request.method in edge.CHANGING:
+            require(caller, "submitter")
 
     return guard
+
+
+def _owner(gateway: Gateway) -> Any:
+    """Only who submitted a job may change it, and admins."""
+
+    async def owner(request: Request, job: JobName) -> None:
+        require_own(request.state.caller, gateway.view(job))
+
+    return owner
 
 
 def _health(gateway: Gateway) -> APIRouter:
@@ -173,10 +196,10 @@ def exposition(gateway: Gateway) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _api(gateway: Gateway) -> APIRouter:
-    router = APIRouter(prefix="/api/v1", dependencies=[Depends(_guard(gateway))], responses=ERRORS)
+def _api(gateway: Gateway, access: Access) -> APIRouter:
+    router = APIRouter(prefix="/api/v1", dependencies=[Depends(_guard(access))], responses=ERRORS)
     _add_jobs(router, gateway)
-    _add_demands(router, gateway)
+    router.include_router(_demands(gateway))
     _add_events(router, gateway)
 
     @router.get("/status", tags=["about"])
@@ -220,9 +243,9 @@ def _add_jobs(router: APIRouter, gateway: Gateway) -> None:
     async def submit(request: Request, response: Response) -> Submitted:
         """Submit a job. The same specification again is answered with 200 and the job's status, and changes nothing,
         also when that job is over; another one under the same name is 409."""
-        body = await documents.read_body(request, gateway.settings.body_bytes)
-        spec = documents.parse_job(body, request.headers.get("content-type", ""))
-        by = request.headers.get("x-stretto-user", "")[:200] or "anonymous"
+        spec = documents.parse_job(await request.body(), request.headers.get("content-type", ""))
+        request.state.job = spec.name
+        by = _submitter(request.state.caller, request.headers.get("x-stretto-user", ""))
         created, seq = await gateway.submit(spec, by, request.headers.get("traceparent", ""))
         response.status_code = 201 if created else 200
         response.headers["Location"] = f"/api/v1/jobs/{spec.name}"
@@ -243,21 +266,35 @@ def _add_jobs(router: APIRouter, gateway: Gateway) -> None:
         """Every decision: what it rests on, what it was predicted to bring, and what it brought."""
         return _json(_DECISIONS, gateway.view(job).decisions)
 
+    @router.get("/jobs/{job}/audit", tags=["jobs"])
+    async def audit(job: JobName) -> dict[str, Any]:
+        """Prove the books: what the ledger holds for done beside what every column of the parameters counted."""
+        return auditing.document(await gateway.audit(job))
 
-def _add_demands(router: APIRouter, gateway: Gateway) -> None:
-    """What is asked of a job: to end, to change, to prove its books."""
+
+def _submitter(caller: Caller, told: str) -> str:
+    """An admin may submit for another."""
+    return (told[:200] if caller.role == "admin" else "") or caller.name
+
+
+def _demands(gateway: Gateway) -> APIRouter:
+    """What is asked of a job by whom it belongs to: to end, to change."""
+    router = APIRouter(dependencies=[Depends(_owner(gateway))])
 
     @router.delete("/jobs/{job}", tags=["jobs"], status_code=202, response_model=JobSummary)
     async def cancel(
-        job: JobName, reason: Annotated[str, Query(max_length=500, description="kept with the event")] = ""
+        request: Request,
+        job: JobName,
+        reason: Annotated[str, Query(max_length=500, description="kept with the event")] = "",
     ) -> JobSummary:
         """End a job. Its pods are stopped; what it has trained stays in its last checkpoint."""
-        return summary(await gateway.cancel(job, reason))
+        return summary(await gateway.cancel(job, reason, request.state.caller.name))
 
     @router.post("/jobs/{job}/plan", tags=["jobs"], status_code=202)
-    async def scale(job: JobName, wanted: Wanted) -> Requested:
+    async def scale(request: Request, job: JobName, wanted: Wanted) -> Requested:
         """Ask for another number of workers or parameter servers. Training goes on meanwhile; parameters move live."""
-        return Requested(job=job, plan=await gateway.request(job, wanted.workers, wanted.ps))
+        by = request.state.caller.name
+        return Requested(job=job, plan=await gateway.request(job, wanted.workers, wanted.ps, by))
 
     @router.post("/jobs/{job}/data", tags=["jobs"])
     async def data(job: JobName, arrived: Arrived) -> DataAnswer:
@@ -265,15 +302,12 @@ def _add_demands(router: APIRouter, gateway: Gateway) -> None:
         known = (await gateway.add_data(job, learning.Wanted(arrived.partitions, arrived.close))).data
         return DataAnswer(job=job, growing=known.growing, samples=known.samples, partitions=len(known.partitions))
 
-    @router.get("/jobs/{job}/audit", tags=["jobs"])
-    async def audit(job: JobName) -> dict[str, Any]:
-        """Prove the books: what the ledger holds for done beside what every column of the parameters counted."""
-        return auditing.document(await gateway.audit(job))
-
     @router.post("/jobs/{job}/checkpoints", tags=["jobs"], status_code=202)
     async def checkpoint(job: JobName) -> CheckpointAnswer:
         """Take a checkpoint now."""
         return CheckpointAnswer(job=job, id=await gateway.checkpoint(job))
+
+    return router
 
 
 def _add_events(router: APIRouter, gateway: Gateway) -> None:

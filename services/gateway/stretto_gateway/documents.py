@@ -1,8 +1,7 @@
-"""A job specification out of a request body: bounded, JSON or YAML, without surprises."""
+"""A job specification out of a request body: JSON or YAML, without surprises."""
 
 from __future__ import annotations
 
-from starlette.requests import Request
 from stretto_wire import JobSpec, WireError
 from stretto_wire.jobfile import read_job
 
@@ -11,21 +10,6 @@ from .problems import Problem
 JSON_TYPES = frozenset({"application/json", "application/problem+json", "text/json"})
 YAML_TYPES = frozenset({"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml"})
 ANY_TYPES = frozenset({"", "text/plain", "application/octet-stream"})
-
-
-async def read_body(request: Request, limit_bytes: int) -> bytes:
-    """The body, read no further than the limit. Raises Problem 413."""
-    told = request.headers.get("content-length", "")
-    too_large = Problem(413, "too-large", f"the body is larger than {limit_bytes} bytes", field="(body)",
-                        value=told and f"{told} bytes", remedy=f"at most {limit_bytes} bytes")  # fmt: skip
-    if told.isdigit() and int(told[:18]) > limit_bytes:
-        raise too_large
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > limit_bytes:
-            raise too_large
-    return bytes(body)
 
 
 def parse_job(body: bytes, content_type: str) -> JobSpec:

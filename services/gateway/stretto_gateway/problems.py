@@ -103,16 +103,19 @@ class Problem(Exception):
 def install(app: FastAPI) -> None:
     """Turn every exception of ``app`` into a problem."""
 
+    def told(request: Request, found: Problem) -> Response:
+        request.state.problem = found.kind
+        return found.response(request.url.path)
+
     async def problem(request: Request, error: Exception) -> Response:
         assert isinstance(error, Problem)
-        return error.response(request.url.path)
+        return told(request, error)
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         # a location begins with where it was: path, query, header or body
         found = findings_of([{**one, "loc": one["loc"][1:] or one["loc"]} for one in error.errors()])
-        refused = Problem.of_findings(400, "bad-request", str(found[0]), found[:MOST], len(found))
-        return refused.response(request.url.path)
+        return told(request, Problem.of_findings(400, "bad-request", str(found[0]), found[:MOST], len(found)))
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -129,7 +132,7 @@ def install(app: FastAPI) -> None:
             remedy=remedy,
             headers=dict(error.headers or {}),
         )
-        return found.response(request.url.path)
+        return told(request, found)
 
     async def fault(request: Request, error: Exception) -> Response:
         log.warning("bus fault", path=request.url.path, fault=str(error))
@@ -141,12 +144,12 @@ def install(app: FastAPI) -> None:
             remedy="try again in some seconds; `stretto status` tells what is down",
             headers={"Retry-After": "2"},
         )
-        return found.response(request.url.path)
+        return told(request, found)
 
     async def crash(request: Request, error: Exception) -> Response:
         log.error("request failed", path=request.url.path, exc_info=error)
         found = Problem(500, "internal", f"{type(error).__name__}", remedy="this is a defect: its trace is in the log")
-        return found.response(request.url.path)
+        return told(request, found)
 
     app.add_exception_handler(Problem, problem)
     app.add_exception_handler(RequestValidationError, invalid)

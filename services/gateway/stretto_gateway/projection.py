@@ -31,6 +31,8 @@ class Projection:
         if seq <= self.last_seq:
             return None
         self.last_seq = seq
+        if isinstance(message, w.ChangeAudited):  # who asked is no fact of the job
+            return None
         if isinstance(message, w.HistoryRecorded):
             self._record_history(message, time_s)
             return self.jobs.get(message.job)

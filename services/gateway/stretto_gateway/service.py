@@ -68,10 +68,9 @@ class Bus(EventSource, Protocol):
 class Gateway:
     """The read model, kept up to date, and the writes of users."""
 
-    def __init__(self, bus: Bus, settings: GatewaySettings, token: str, clock: Callable[[], float]) -> None:
+    def __init__(self, bus: Bus, settings: GatewaySettings, clock: Callable[[], float]) -> None:
         self.projection = Projection()
         self.settings = settings
-        self.token = token
         self.ready = False
         self._bus = bus
         self._clock = clock
@@ -175,7 +174,7 @@ class Gateway:
         view = self.projection.jobs.get(job)
         return view.status if view is not None else "submitted"
 
-    async def cancel(self, job: str, reason: str) -> JobView:
+    async def cancel(self, job: str, reason: str, by: str) -> JobView:
         """Repeatable. Raises Problem 409 for a job that has ended by itself."""
         view = self.view(job)
         if view.status == "cancelled":
@@ -183,12 +182,12 @@ class Gateway:
         if view.status in OVER:
             raise Problem(409, "over", f"{job} has {view.status} already", field="job", value=job,
                           remedy="nothing is left to cancel")  # fmt: skip
-        message = w.JobCancelled(job=job, by="user", reason=reason)
+        message = w.JobCancelled(job=job, by=by, reason=reason)
         await self._bus.publish(message, f"gateway:{job}:cancelled", trace=self._traceparents.get(job, ""))
         await self._seen(lambda: view.status in OVER)
         return view
 
-    async def request(self, job: str, workers: int | None, ps: int | None) -> w.Plan:
+    async def request(self, job: str, workers: int | None, ps: int | None, by: str) -> w.Plan:
         """Ask for another number of pods; returns the whole plan that was asked for.
 
         Raises Problem: 409 for a job without a plan, or over; 422 beyond the limits of its specification.
@@ -205,7 +204,7 @@ class Gateway:
                 raise Problem(422, "beyond-limits", f"{name} = {count} is outside the limits of {job}", field=name,
                               value=count, remedy=f"{least} to {most}, as its resources.{name}.count says")  # fmt: skip
         plan = view.plan.model_copy(update=asked)
-        message = w.PlanRequested(job=job, plan=plan, by="user")
+        message = w.PlanRequested(job=job, plan=plan, by=by)
         id_ = f"gateway:{job}:requested:{view.last_seq}:{plan.workers}:{plan.ps}"
         await self._bus.publish(message, id_, trace=self._traceparents.get(job, ""))
         return plan
@@ -221,11 +220,11 @@ class Gateway:
             message = arrival(view, wanted)
             if message is None:
                 return view
-            last = 0 if aged_out else view.data.last_seq
+            known = view.data.last_seq  # before others are let in: what comes meanwhile is what is waited for
+            last = 0 if aged_out else known
             digest = hashlib.sha256(w.encode(message)).hexdigest()[:16]
             id_ = f"gateway:{job}:data:{last}:{digest}"
             seq = await self._bus.publish(message, id_, last, self._traceparents.get(job, ""))
-            known = view.data.last_seq
             await self._seen(lambda known=known: self.view(job).data.last_seq > known)
             if seq is not None:
                 return self.view(job)

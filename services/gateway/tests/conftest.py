@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
@@ -29,6 +29,7 @@ class Running:
     server: EmbeddedServer
     folder: Path
     process: subprocess.Popen[bytes]
+    settings: dict[str, str] = field(default_factory=dict[str, str])
 
     def http(self) -> httpx.Client:
         return httpx.Client(
@@ -46,13 +47,16 @@ class Running:
         self.process.terminate()
         self.process.wait(10)
         (self.folder / "run" / "gateway.json").unlink()
-        self.process, self.url = start_gateway(self.server, self.folder)
+        self.process, self.url = start_gateway(self.server, self.folder, self.settings)
 
 
-def start_gateway(server: EmbeddedServer, folder: Path) -> tuple[subprocess.Popen[bytes], str]:
+def start_gateway(
+    server: EmbeddedServer, folder: Path, settings: dict[str, str]
+) -> tuple[subprocess.Popen[bytes], str]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("STRETTO_")}
     environment |= server.environment("gateway")
     environment |= {"STRETTO_STATE_FOLDER": str(folder), "STRETTO_GATEWAY_CALL_TIMEOUT_S": "0.5"}
+    environment |= {"STRETTO_GATEWAY_RATE_PER_S": "0", **settings}
     with (folder / "gateway.log").open("ab") as log:
         process = subprocess.Popen([sys.executable, "-m", "stretto_gateway"], env=environment, stdout=log, stderr=log)
     deadline = time.monotonic() + START_S
@@ -60,8 +64,8 @@ def start_gateway(server: EmbeddedServer, folder: Path) -> tuple[subprocess.Pope
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError, ValueError, httpx.HTTPError):
             found = json.loads(where.read_text())
-            url = f"http://{found['host']}:{found['port']}"
-            if httpx.get(f"{url}/readyz", trust_env=False).status_code == 200:
+            url = f"{found['scheme']}://{found['host']}:{found['port']}"
+            if httpx.get(f"{url}/readyz", trust_env=False, verify=False).status_code == 200:
                 return process, url
         time.sleep(0.02)
     process.kill()
@@ -69,7 +73,7 @@ def start_gateway(server: EmbeddedServer, folder: Path) -> tuple[subprocess.Pope
 
 
 @contextlib.contextmanager
-def installed(folder: Path) -> Iterator[Running]:
+def installed(folder: Path, settings: dict[str, str] | None = None) -> Iterator[Running]:
     server = EmbeddedServer(folder / "nats")
 
     async def prepare() -> None:
@@ -79,8 +83,9 @@ def installed(folder: Path) -> Iterator[Running]:
         await client.close()
 
     asyncio.run(prepare())
-    process, url = start_gateway(server, folder)
-    running = Running(url, (folder / "gateway.token").read_text().strip(), server, folder, process)
+    settings = settings or {}
+    process, url = start_gateway(server, folder, settings)
+    running = Running(url, (folder / "gateway.token").read_text().strip(), server, folder, process, settings)
     try:
         yield running
     finally:

@@ -137,9 +137,7 @@ def test_a_word_is_taken_also_when_the_stream_keeps_the_last_one_no_more(gateway
     name = document["name"]
 
     async def age() -> None:
-        operator = await nats.connect(
-            gateway.server.url, user_credentials=str(gateway.server.login().credentials)
-        )
+        operator = await nats.connect(gateway.server.url, user_credentials=str(gateway.server.login().credentials))
         assert await operator.jetstream().purge_stream("STRETTO", subject=f"*.evt.v1.gateway.data-arrived.{name}")
         await operator.close()
 

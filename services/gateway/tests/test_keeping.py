@@ -110,6 +110,6 @@ async def test_one_kept_job_that_cannot_be_read_keeps_no_gateway_from_the_others
         async def fold(self, *_: object) -> None: ...
 
     bus: Any = Bus()
-    gateway = Gateway(bus, GatewaySettings(), "", lambda: 1000.0)
+    gateway = Gateway(bus, GatewaySettings(), lambda: 1000.0)
     await gateway.follow()
     assert list(gateway.projection.jobs) == ["good"]

@@ -1,0 +1,96 @@
+"""Give and take back tokens of the gateway."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from stretto_runtime import SettingsFault
+from stretto_runtime.tokens import FILE, Role, TokenEntry, issue, read_tokens, write_tokens
+
+from ..errors import BadInput
+from ..options import DEFAULT_FOLDER, FolderOption, Output, OutputOption, answer, console, example
+
+GROUP = typer.Typer(no_args_is_help=True)
+FileOption = Annotated[
+    Path | None, typer.Option("--file", help=f"where tokens are kept; default: {FILE} in the folder")
+]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="whom it is for: its changes are told with it")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group of commands."""
+    GROUP.command(epilog=example("stretto token create ci --role submitter --days 90"))(create)
+    GROUP.command("list", epilog=example("stretto token list -o json"))(show)
+    GROUP.command(epilog=example("stretto token revoke ci"))(revoke)
+    app.add_typer(
+        GROUP, name="token", rich_help_panel="Installation", help="Give tokens for the gateway, or take them back."
+    )
+
+
+def create(
+    name: NameArgument,
+    role: Annotated[Role, typer.Option(help="viewer: reads; submitter: also its own jobs; admin: all")] = "viewer",
+    days: Annotated[float | None, typer.Option(min=0.001, max=36500, help="until it expires; default: never")] = None,
+    file: FileOption = None,
+    output: OutputOption = Output.TABLE,
+    folder: FolderOption = DEFAULT_FOLDER,
+) -> None:
+    """Make a token and show it: this once, for only its SHA-256 is kept. The gateway knows it within a second.
+
+    For a gateway elsewhere, write a file with --file and give it to that one as STRETTO_GATEWAY_TOKENS_FILE.
+    """
+    path = file or folder / FILE
+    known = _known(path)
+    if name in [entry.name for entry in known]:
+        raise BadInput(f"{name} has a token already: `stretto token revoke {name}` takes it back")
+    now = datetime.now(UTC).replace(microsecond=0)
+    try:
+        token, entry = issue(name, role, now, None if days is None else now + timedelta(days=days))
+    except SettingsFault as fault:
+        raise BadInput(str(fault)) from None
+    write_tokens(path, (*known, entry))
+    answer(output, {"token": token, **_shown(entry)}, lambda: token)
+
+
+def show(file: FileOption = None, output: OutputOption = Output.TABLE, folder: FolderOption = DEFAULT_FOLDER) -> None:
+    """List who has a token, of which role, and until when."""
+    known = _known(file or folder / FILE)
+
+    def table() -> Table:
+        shown = Table("name", "role", "created", "expires")
+        for entry in known:
+            expires = f"{entry.expires_at:%Y-%m-%d %H:%M}" if entry.expires_at else "never"
+            shown.add_row(entry.name, entry.role, f"{entry.created_at:%Y-%m-%d %H:%M}", expires)
+        return shown
+
+    answer(output, [_shown(entry) for entry in known], table)
+
+
+def revoke(
+    name: NameArgument,
+    file: FileOption = None,
+    output: OutputOption = Output.TABLE,
+    folder: FolderOption = DEFAULT_FOLDER,
+) -> None:
+    """Take a token back. The gateway refuses it within a second; event streams that it opened go on until they end."""
+    path = file or folder / FILE
+    known = _known(path)
+    if name not in (names := [entry.name for entry in known]):
+        raise BadInput(f"nobody called {name} has a token in {path}; those are {', '.join(names) or 'none'}")
+    write_tokens(path, [entry for entry in known if entry.name != name])
+    answer(output, {"revoked": name}, lambda: console.print(f"{name} has no token any more"))
+
+
+def _known(path: Path) -> tuple[TokenEntry, ...]:
+    try:
+        return read_tokens(path)
+    except SettingsFault as fault:
+        raise BadInput(str(fault)) from None
+
+
+def _shown(entry: TokenEntry) -> dict[str, Any]:
+    return entry.model_dump(mode="json", exclude={"sha256"}, exclude_none=True)

@@ -1,0 +1,101 @@
+"""Around every answer: how much of a request is read, what a browser is told, and that changes are remembered."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .callers import Caller
+from .problems import Problem
+from .trail import Change, Trail
+
+CHANGING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+"""no answer is a page, to be framed, or to be kept by who is between"""
+OVER_TLS = {"Strict-Transport-Security": "max-age=31536000"}
+
+
+class Edge:
+    """The application inside; ``body_bytes`` and ``body_s`` bound what is read of a request."""
+
+    def __init__(self, app: ASGIApp, trail: Trail, body_bytes: int, body_s: float, headers: dict[str, str]) -> None:
+        self._app = app
+        self._trail = trail
+        self._body_bytes = body_bytes
+        self._body_s = body_s
+        self._headers = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope.setdefault("state", {})
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                if (change := _change(scope, message["status"])) is not None:
+                    await self._trail.note(change)
+                known = {name for name, _ in message["headers"]}
+                added = [(name, value) for name, value in self._headers if name not in known]
+                message = {**message, "headers": [*message["headers"], *added]}
+            await send(message)
+
+        try:
+            async with asyncio.timeout(self._body_s):
+                body = await _body(Request(scope, receive), self._body_bytes)
+        except (Problem, TimeoutError) as error:
+            problem = error if isinstance(error, Problem) else _slow(self._body_s)
+            await problem.response(scope["path"])(scope, receive, sending)
+            return
+        whole: Message | None = {"type": "http.request", "body": body, "more_body": False}
+
+        async def read() -> Message:
+            nonlocal whole
+            message, whole = whole, None
+            return message or await receive()
+
+        await self._app(scope, read, sending)
+
+
+async def _body(request: Request, limit_bytes: int) -> bytes:
+    """All of it, read no further than the limit. Raises Problem 413."""
+    told = request.headers.get("content-length", "")
+    too_large = Problem(413, "too-large", f"the body is larger than {limit_bytes} bytes", field="(body)",
+                        value=told and f"{told} bytes", remedy=f"at most {limit_bytes} bytes")  # fmt: skip
+    if told.isdigit() and int(told[:18]) > limit_bytes:
+        raise too_large
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > limit_bytes:
+            raise too_large
+    return bytes(body)
+
+
+def _slow(body_s: float) -> Problem:
+    return Problem(408, "too-slow", f"the body did not arrive within {body_s:g} s", field="(body)",
+                   remedy="send it at once", headers={"Connection": "close"})  # fmt: skip
+
+
+def _change(scope: dict[str, Any], status: int) -> Change | None:
+    """What was asked for, of a request that would change something; None of others, and of no address of ours."""
+    route, state = scope.get("route"), scope["state"]
+    if scope["method"] not in CHANGING or route is None:
+        return None
+    caller: Caller | None = state.get("caller")
+    return Change(
+        job=scope.get("path_params", {}).get("job", state.get("job", "")),
+        action=route.name,
+        status=status,
+        problem=state.get("problem", ""),
+        actor=caller.name if caller else "",
+        role=caller.role if caller else "",
+        address=scope["client"][0] if scope.get("client") else "",
+    )

@@ -1,0 +1,126 @@
+"""How the API is served: over TLS, to pages of named origins, beside a port for those who look after processes."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+import socket
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from stretto_runtime.server import free_port
+
+from .conftest import Running, installed
+from .test_rest import problem, spec
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """A certificate of 127.0.0.1 that signs itself, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "stretto test")])
+    now = datetime.datetime.now(datetime.UTC)
+    loopback = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(minutes=5))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(loopback, critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    secret = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    (folder / "tls.crt").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    (folder / "tls.key").write_bytes(secret)
+    return folder / "tls.crt", folder / "tls.key"
+
+
+def test_over_tls_to_named_origins_with_health_beside_it(tmp_path: Path) -> None:
+    crt, key = certificate(tmp_path)
+    settings = {"STRETTO_GATEWAY_TLS_CERTIFICATE": str(crt), "STRETTO_GATEWAY_TLS_KEY": str(key)}
+    settings |= {"STRETTO_HEALTH_PORT": str(free_port()), "STRETTO_GATEWAY_CORS_ORIGINS": '["https://a.example"]'}
+    with installed(tmp_path, settings) as running:
+        assert running.url.startswith("https://127.0.0.1:")
+        headers = {"Authorization": f"Bearer {running.token}", "Origin": "https://a.example"}
+        trusting = ssl.create_default_context(cafile=str(crt))
+        with httpx.Client(base_url=f"{running.url}/api/v1", headers=headers, verify=trusting, trust_env=False) as http:
+            answer = http.post("/jobs", json=spec())
+            assert answer.status_code == 201
+            assert answer.headers["access-control-allow-origin"] == "https://a.example"
+            assert "max-age" in answer.headers["strict-transport-security"]
+            preflight = {"Access-Control-Request-Method": "DELETE", "Access-Control-Request-Headers": "authorization"}
+            assert http.options("/jobs/a", headers=preflight).status_code == 200
+            other = http.get("/jobs", headers={"Origin": "https://b.example"})
+            assert "access-control-allow-origin" not in other.headers
+        with pytest.raises(httpx.TransportError):
+            httpx.get(running.url.replace("https", "http") + "/healthz", trust_env=False)
+        beside = f"http://127.0.0.1:{settings['STRETTO_HEALTH_PORT']}"
+        assert httpx.get(f"{beside}/readyz", trust_env=False).status_code == 200
+        assert "stretto_gateway_ready 1" in httpx.get(f"{beside}/metrics", trust_env=False).text
+        assert httpx.get(f"{beside}/api/v1/jobs", trust_env=False).status_code == 404
+        command = {"STRETTO_CLI_CA": str(crt), "STRETTO_STATE_FOLDER": str(running.folder)}
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("STRETTO_")}
+        asked = [str(Path(sys.executable).with_name("stretto")), "jobs", "-o", "json"]
+        done = subprocess.run(asked, env=environment | command, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert '"submitted"' in done.stdout
+        done = subprocess.run(
+            asked, env=environment | command | {"STRETTO_CLI_CA": ""}, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 1
+        assert "STRETTO_CLI_CA" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"TLS_CERTIFICATE": "/nowhere/tls.crt", "TLS_KEY": "/nowhere/tls.key"}, "cannot be used"),
+        ({"TLS_KEY": "/nowhere/tls.key"}, "belong together"),
+        ({"OIDC_ISSUER": "https://id.example"}, "OIDC_AUDIENCE"),
+        ({"TOKENS_FILE": "/dev/null"}, "/dev/null"),
+    ],
+)
+def test_settings_that_cannot_be_are_a_sentence(
+    gateway: Running, tmp_path: Path, settings: dict[str, str], words: str
+) -> None:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("STRETTO_")}
+    environment |= gateway.server.environment("gateway") | {"STRETTO_STATE_FOLDER": str(tmp_path)}
+    environment |= {f"STRETTO_GATEWAY_{name}": value for name, value in settings.items()}
+    command = [sys.executable, "-m", "stretto_gateway"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_body_that_trickles_is_not_waited_for(tmp_path: Path) -> None:
+    with installed(tmp_path, {"STRETTO_GATEWAY_BODY_S": "0.3"}) as running:
+        host, port = running.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=10) as connection:
+            head = f"POST /api/v1/jobs HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {running.token}\r\n"
+            connection.sendall((head + "Content-Length: 1000\r\n\r\n{").encode())
+            assert connection.recv(1000).startswith(b"HTTP/1.1 408 ")
+
+
+def test_who_asks_too_often_is_told_when_to_come_back(tmp_path: Path) -> None:
+    settings = {"STRETTO_GATEWAY_RATE_PER_S": "0.1", "STRETTO_GATEWAY_RATE_BURST": "2"}
+    with installed(tmp_path, settings) as running, running.http() as http:
+        answers = [http.get("/status") for _ in range(3)]
+        assert [answer.status_code for answer in answers] == [200, 200, 429]
+        assert problem(answers[2])["type"].endswith("too-many-requests")
+        assert 1 <= int(answers[2].headers["retry-after"]) <= 10
+        for open_to_all in ("healthz", "readyz", "metrics"):
+            assert httpx.get(f"{running.url}/{open_to_all}", trust_env=False).status_code == 200
