@@ -54,7 +54,8 @@ def _one_of(choices: list[Schema], definitions: Schema) -> Schema:
         chosen = structural(present[0], definitions)
         if len(choices) == 1:
             return chosen
-        return {**chosen, "nullable": True} | ({"enum": [*chosen["enum"], None]} if "enum" in chosen else {})
+        # a null in an enum is not equal to itself for a server of 1.20, which then refuses the whole definition
+        return chosen if "enum" in chosen else {**chosen, "nullable": True}
     if types == {"integer", "string"}:
         return dict(SIZE)
     return dict(ANYTHING)
