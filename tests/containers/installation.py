@@ -1,0 +1,159 @@
+"""An installation under Compose as its users have it: brought up, spoken to with the command, hurt, taken down."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+from stretto_runtime.server import free_port
+
+from tests.containers.bases import docker
+from tests.containers.compose import Project
+from tests.containers.engine import Engine, EngineUnavailable
+from tests.containers.images import SERVICES, described
+
+READY_S = 120.0
+LEFT_S = 60.0
+JOB: dict[str, Any] = {
+    "model": {
+        "entry": "stretto.examples.wide_deep:WideDeep",
+        "arguments": {"categories": 20000, "new_categories": 20000, "seed": 1},
+        "learning_rate": 0.05,
+    },
+    "dataset": {"batch_size": 256, "batches_per_shard": 8, "seed": 1},
+}
+
+
+class Unwell(Exception):
+    """The installation does not do what it was asked; says what it said."""
+
+
+class Installation:
+    """Under a name of its own, beside any other."""
+
+    def __init__(self, engine: Engine, install: bool = False, **settings: str) -> None:
+        self.engine = engine
+        self.name = f"stretto-{uuid.uuid4().hex[:8]}"
+        self.port = free_port()
+        self.healthy_s = 0.0
+        chosen = {
+            "COMPOSE_PROJECT_NAME": self.name,
+            "GATEWAY_PORT": str(self.port),
+            "DOCKER_SOCKET": str(engine.socket),
+            "DOCKER_GID": str(engine.socket.stat().st_gid),
+        }
+        self.project = Project(engine, self.name, {**chosen, **settings}, install)
+        self._token = ""
+
+    def up(self, *arguments: str) -> None:
+        began = time.monotonic()
+        self.project.up(*arguments, limit_s=READY_S)
+        self.healthy_s = time.monotonic() - began
+        self._token = self.project("exec", "-T", "gateway", "cat", "/var/lib/stretto/gateway.token").strip()
+
+    def down(self) -> None:
+        """Nothing is left of it, pods that a failed test has left included."""
+        for container in self.pods():
+            docker(self.engine, "rm", "--force", "--volumes", container)
+        self.project.down()
+
+    # asked -----------------------------------------------------------------------------------------------------------
+
+    def stretto(self, *arguments: str, given: str = "") -> str:
+        """What a command prints that reads ``given``. Raises Unwell."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("STRETTO_")}
+        environment |= {"STRETTO_CLI_URL": f"http://127.0.0.1:{self.port}", "STRETTO_CLI_TOKEN": self._token}
+        command = [str(Path(sys.executable).with_name("stretto")), *arguments]
+        done = subprocess.run(
+            command, input=given, env=environment, capture_output=True, text=True, check=False, timeout=60
+        )
+        if done.returncode != 0:
+            raise Unwell(f"stretto {' '.join(arguments)}: {(done.stdout + done.stderr)[-3000:]}")
+        return done.stdout
+
+    def submit(self, name: str, samples: int, **more: Any) -> None:
+        spec = {**JOB, "name": name, **more}
+        spec["model"] = {**JOB["model"], "arguments": {**JOB["model"]["arguments"], "samples": samples}}
+        spec["dataset"] = {**JOB["dataset"], "samples": samples}
+        self.stretto("submit", "-", given=yaml.safe_dump(spec))
+
+    def job(self, name: str) -> dict[str, Any]:
+        jobs: list[dict[str, Any]] = json.loads(self.stretto("jobs", "-o", "json"))
+        return next(job for job in jobs if job["name"] == name)
+
+    def audit(self, name: str) -> dict[str, Any]:
+        """Raises Unwell: the books do not balance."""
+        found: dict[str, Any] = json.loads(self.stretto("audit", name, "-o", "json"))
+        return found
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.stretto("events", "--job", name, "-o", "json").splitlines()]
+
+    def until(self, condition: Callable[[], bool], what: str, limit_s: float = 300.0) -> None:
+        """Raises Unwell when it does not come about."""
+        deadline = time.monotonic() + limit_s
+        while not condition():
+            if time.monotonic() > deadline:
+                raise Unwell(f"not within {limit_s:.0f} s: {what}")
+            time.sleep(0.2)
+
+    # its containers --------------------------------------------------------------------------------------------------
+
+    def containers(self, service: str) -> list[str]:
+        """Ids of the running replicas of a service."""
+        return self._found(f"com.docker.compose.project={self.name}", f"com.docker.compose.service={service}")
+
+    def pods(self, role: str = "") -> list[str]:
+        labels = [f"stretto.dev/installation={self.name}"]
+        return self._found(*labels, *([f"stretto.dev/role={role}"] if role else []))
+
+    def left(self) -> list[str]:
+        """Containers, networks and volumes that are of it."""
+        found: list[str] = []
+        for kind, every in (("container", ["--all"]), ("network", []), ("volume", [])):
+            for label in ("com.docker.compose.project", "stretto.dev/installation"):
+                filters = ["--filter", f"label={label}={self.name}"]
+                found += docker(self.engine, kind, "ls", *every, "--quiet", *filters).split()
+        return found
+
+    def _found(self, *labels: str) -> list[str]:
+        filters = [argument for label in labels for argument in ("--filter", f"label={label}")]
+        return docker(self.engine, "ps", "--quiet", "--no-trunc", *filters).split()
+
+    def crash(self, container: str) -> None:
+        """As by itself: what is killed through the engine, the engine does not start again."""
+        pid = described(self.engine, "container", container)["State"]["Pid"]
+        if pid:
+            os.kill(pid, signal.SIGKILL)
+
+    def ready(self, service: str) -> bool:
+        containers = self.containers(service)
+        health = [described(self.engine, "container", each)["State"]["Health"]["Status"] for each in containers]
+        return bool(health) and set(health) == {"healthy"}
+
+
+@contextmanager
+def installed(engine: Engine, *arguments: str, install: bool = False, **settings: str) -> Iterator[Installation]:
+    """Up, and down whatever happens. Raises EngineUnavailable, with what services say that do not come up."""
+    installation = Installation(engine, install, **settings)
+    try:
+        try:
+            installation.up(*arguments)
+        except EngineUnavailable as error:
+            raise EngineUnavailable(f"{error}\n{installation.project('logs', '--tail', '5')[-6000:]}") from None
+        yield installation
+    finally:
+        installation.down()
+
+
+EVERY_SERVICE = tuple(name for name in SERVICES if name != "forwarder")
