@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import signal
-import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import yaml
+from stretto_cli.client import Gateway
+from stretto_cli.errors import CliError
 from stretto_runtime.server import free_port
 
 from tests.containers.bases import docker
@@ -23,7 +22,8 @@ from tests.containers.engine import Engine, EngineUnavailable
 from tests.containers.images import SERVICES, described
 
 READY_S = 120.0
-LEFT_S = 60.0
+LOOK_S = 0.5
+ENDS = ("finished", "failed", "cancelled")
 JOB: dict[str, Any] = {
     "model": {
         "entry": "stretto.examples.wide_deep:WideDeep",
@@ -53,13 +53,14 @@ class Installation:
             "DOCKER_GID": str(engine.socket.stat().st_gid),
         }
         self.project = Project(engine, self.name, {**chosen, **settings}, install)
-        self._token = ""
+        self.gateway = Gateway("", "")
 
     def up(self, *arguments: str) -> None:
         began = time.monotonic()
         self.project.up(*arguments, limit_s=READY_S)
         self.healthy_s = time.monotonic() - began
-        self._token = self.project("exec", "-T", "gateway", "cat", "/var/lib/stretto/gateway.token").strip()
+        token = self.project("exec", "-T", "gateway", "cat", "/var/lib/stretto/gateway.token").strip()
+        self.gateway = Gateway(f"http://127.0.0.1:{self.port}", token)
 
     def down(self) -> None:
         """Nothing is left of it, pods that a failed test has left included."""
@@ -69,43 +70,26 @@ class Installation:
 
     # asked -----------------------------------------------------------------------------------------------------------
 
-    def stretto(self, *arguments: str, given: str = "") -> str:
-        """What a command prints that reads ``given``. Raises Unwell."""
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("STRETTO_")}
-        environment |= {"STRETTO_CLI_URL": f"http://127.0.0.1:{self.port}", "STRETTO_CLI_TOKEN": self._token}
-        command = [str(Path(sys.executable).with_name("stretto")), *arguments]
-        done = subprocess.run(
-            command, input=given, env=environment, capture_output=True, text=True, check=False, timeout=60
-        )
-        if done.returncode != 0:
-            raise Unwell(f"stretto {' '.join(arguments)}: {(done.stdout + done.stderr)[-3000:]}")
-        return done.stdout
+    def submit(self, name: str, samples: int) -> None:
+        model = {**JOB["model"], "arguments": {**JOB["model"]["arguments"], "samples": samples}}
+        spec = {"name": name, "model": model, "dataset": {**JOB["dataset"], "samples": samples}}
+        self.gateway.submit(yaml.safe_dump(spec))
 
-    def submit(self, name: str, samples: int, **more: Any) -> None:
-        spec = {**JOB, "name": name, **more}
-        spec["model"] = {**JOB["model"], "arguments": {**JOB["model"]["arguments"], "samples": samples}}
-        spec["dataset"] = {**JOB["dataset"], "samples": samples}
-        self.stretto("submit", "-", given=yaml.safe_dump(spec))
+    def status(self, job: str) -> str:
+        return str(self.gateway.job(job)["status"])
 
-    def job(self, name: str) -> dict[str, Any]:
-        jobs: list[dict[str, Any]] = json.loads(self.stretto("jobs", "-o", "json"))
-        return next(job for job in jobs if job["name"] == name)
-
-    def audit(self, name: str) -> dict[str, Any]:
-        """Raises Unwell: the books do not balance."""
-        found: dict[str, Any] = json.loads(self.stretto("audit", name, "-o", "json"))
-        return found
-
-    def events(self, name: str) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.stretto("events", "--job", name, "-o", "json").splitlines()]
+    def ended(self, job: str) -> bool:
+        return self.status(job) in ENDS
 
     def until(self, condition: Callable[[], bool], what: str, limit_s: float = 300.0) -> None:
-        """Raises Unwell when it does not come about."""
+        """A gateway that is away answers later. Raises Unwell when it does not come about."""
         deadline = time.monotonic() + limit_s
-        while not condition():
-            if time.monotonic() > deadline:
-                raise Unwell(f"not within {limit_s:.0f} s: {what}")
-            time.sleep(0.2)
+        while time.monotonic() < deadline:
+            with contextlib.suppress(CliError):
+                if condition():
+                    return
+            time.sleep(LOOK_S)
+        raise Unwell(f"not within {limit_s:.0f} s: {what}")
 
     # its containers --------------------------------------------------------------------------------------------------
 
