@@ -20,6 +20,8 @@ class World:
         self.now = 1000.0
         self.room: bool | None = True
         """what the arbiter says to one server more; None: nothing yet"""
+        self.in_place = True
+        """whether limits of running pods can change"""
         self.pods: dict[str, str] = {}
         self.launched: list[str] = []
         self.facts: list[Any] = []
@@ -69,7 +71,7 @@ class World:
         for pod in steps.stop:
             self.kill(pod.name, "completed", 0)
         for pod in steps.resize:
-            self.tell(a.PodResized(pod.name, pod.cpu_cores, pod.memory_bytes))
+            self.resize(pod)
         if steps.claim:
             self.own = {int(name.split("-")[1]): list(columns) for name, (columns, _) in steps.claim.items()}
             self.tell(a.BucketsClaimed(tuple(steps.claim)))
@@ -82,6 +84,12 @@ class World:
         return any(
             (steps.launch, steps.stop, steps.resize, steps.claim, steps.rebalance, steps.converged, steps.conclude)
         )
+
+    def resize(self, pod: a.Pod) -> None:
+        if self.in_place:
+            self.tell(a.PodResized(pod.name, pod.cpu_cores, pod.memory_bytes))
+        elif all(p.phase == "running" and not p.leaving for p in self.state.pods.values() if p.role == pod.role):
+            self.tell(a.PodFixed(pod.name))
 
     def migrate(self, wanted: a.Rebalance) -> None:
         servers = sorted({*self.own, *wanted.weights})

@@ -101,6 +101,7 @@ _EVENTS: dict[type, Callable[[Any], Any]] = {
     seen.PodGivenUp: lambda m: core.PodGivenUp(m.pod),
     seen.PodGone: _gone,
     seen.PodLimited: lambda m: core.PodResized(m.pod, m.cpu_cores, m.memory_bytes),
+    seen.PodFixed: lambda m: core.PodFixed(m.pod),
     seen.ServersClaimed: lambda m: core.BucketsClaimed(m.pods),
     seen.MoveBegun: lambda m: core.MigrationStarted(m.number, m.sources, m.destinations, m.buckets),
     seen.MoveEnded: lambda m: core.MigrationFinished(m.number, m.buckets, m.moved_bytes, m.longest_freeze_s),

@@ -55,6 +55,12 @@ class PodLimited(Message):
     memory_bytes: Bytes
 
 
+class PodFixed(Message):
+    """A running pod cannot get other limits where it is."""
+
+    pod: PodId
+
+
 class ServersClaimed(Message):
     """These parameter servers own their parts of a new model."""
 
@@ -113,6 +119,7 @@ OBSERVATIONS = (
     PodGivenUp,
     PodGone,
     PodLimited,
+    PodFixed,
     ServersClaimed,
     MoveBegun,
     MoveEnded,

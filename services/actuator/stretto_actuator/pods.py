@@ -72,7 +72,7 @@ def pod_spec(
         pod=pod.name,
         command=(python, "-m", module),
         environment=environment,
-        cpu_cores=max(pod.cpu_cores, settings.start_cpu_cores),
+        cpu_cores=max(pod.cpu_cores, settings.start_cpu_cores if settings.backend != "kubernetes" else 0.0),
         memory_bytes=pod.memory_bytes,
         files={SPEC_FILE: state.spec.encode(), **identity},
         image=spec.get("image") or settings.pod_image,

@@ -17,7 +17,7 @@ from stretto_core.actuation import ActuatorState, Pod, Steps, next_steps
 from stretto_runtime import CallRefused, CallTimeout, PartitionLost, RuntimeFault
 
 from . import observations as seen
-from .backend import Backend, BackendError, PodStatus
+from .backend import Backend, BackendError, NotInPlace, PodStatus
 from .closing import Closing
 from .migration import Mover
 from .pods import pod_spec
@@ -225,7 +225,11 @@ class Reconciler:
             reply = None
         if reply is not None and reply.ready:
             # importing its code was allowed to take more; from here on its own limits hold
-            cpu_cores, memory_bytes = await self._backend.resize(self.job, pod.name, pod.cpu_cores, pod.memory_bytes)
+            try:
+                limits = await self._backend.resize(self.job, pod.name, pod.cpu_cores, pod.memory_bytes)
+            except NotInPlace:
+                limits = status.cpu_cores, status.memory_bytes
+            cpu_cores, memory_bytes = limits
             await self._observe(
                 seen.PodReady(
                     job=self.job,
@@ -244,10 +248,22 @@ class Reconciler:
 
     async def _resize(self, pods: dict[str, PodStatus], steps: Steps) -> None:
         for pod in steps.resize:
-            cpu_cores, memory_bytes = await self._backend.resize(self.job, pod.name, pod.cpu_cores, pod.memory_bytes)
-            await self._observe(
-                seen.PodLimited(job=self.job, pod=pod.name, cpu_cores=cpu_cores, memory_bytes=memory_bytes)
-            )
+            try:
+                limits = await self._backend.resize(self.job, pod.name, pod.cpu_cores, pod.memory_bytes)
+            except NotInPlace as error:
+                await self._replace(pod, error)
+                continue
+            if limits != (pod.cpu_cores_now, pod.memory_bytes_now):
+                cpu_cores, memory_bytes = limits
+                limited = {"pod": pod.name, "cpu_cores": cpu_cores, "memory_bytes": memory_bytes}
+                await self._observe(seen.PodLimited(job=self.job, **limited))
+
+    async def _replace(self, pod: Pod, error: NotInPlace) -> None:
+        """One pod of a role after the other: the job goes on with the rest."""
+        peers = [peer for peer in self.state.pods.values() if peer.role == pod.role]
+        if all(peer.phase == "running" and not peer.leaving for peer in peers):
+            log.info("replaced, to get other limits", job=self.job, pod=pod.name, why=str(error))
+            await self._observe(seen.PodFixed(job=self.job, pod=pod.name))
 
     async def _tell_workers(self, steps: Steps) -> bool:
         """Workers label their telemetry with the plan they train under; whether all know."""

@@ -34,7 +34,7 @@ class ActuatorSettings(Settings):
     redis_url: str = Field("", description="cache of checkpoints, for the pods; empty: none")
     cgroups: bool = Field(True, description="limit pods by control groups where the system allows it")
     start_cpu_cores: float = Field(
-        2.0, ge=0, le=1024, description="at least, until a pod is ready; then its own limit holds"
+        2.0, ge=0, le=1024, description="at least, until a pod is ready; not on Kubernetes, where room is promised"
     )
     stop_grace_s: float = Field(15.0, ge=0, le=3600, description="between asking a pod to leave and ending it")
     start_timeout_s: float = Field(180.0, gt=0, description="a pod that is not ready by then is replaced")

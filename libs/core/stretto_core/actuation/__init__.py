@@ -8,6 +8,7 @@ from stretto_core.actuation.books import close_books
 from stretto_core.actuation.hot import ReplacementAsked, ReplacementDecided, ReplacementEnded
 from stretto_core.actuation.machine import ActuatorMachine
 from stretto_core.actuation.placement import UnownedColumns, claim, plan_moves
+from stretto_core.actuation.room import PodFixed
 from stretto_core.actuation.state import (
     ActuatorState,
     Book,
@@ -64,6 +65,7 @@ __all__ = [
     "PlanDecided",
     "Pod",
     "PodExited",
+    "PodFixed",
     "PodGivenUp",
     "PodPending",
     "PodResized",

@@ -385,6 +385,7 @@ class ActuatorMachine:
         s.PodStarted: _started,
         s.PodPending: room.pending,
         s.PodGivenUp: room.given_up,
+        room.PodFixed: room.fixed,
         s.PodResized: _resized,
         s.PodExited: _exited,
         s.BucketsClaimed: _claimed,

@@ -23,6 +23,7 @@ class Cluster:
     """The API server and its nodes."""
 
     def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.server = Server()
         self.storage = self.server.storage

@@ -167,7 +167,8 @@ class Kubelet:
                     (path / name).write_bytes(base64.b64decode(data))
                     (path / name).chmod(volume["secret"]["defaultMode"] & 0o700)
         mounts = pod["spec"]["containers"][0].get("volumeMounts", [])
-        return {each["mountPath"]: str(volumes[each["name"]]) for each in mounts}
+        own = (each for each in mounts if each["mountPath"] != "/tmp")  # which every process has
+        return {each["mountPath"]: str(volumes[each["name"]]) for each in own}
 
     def _end(self, pod: Object, running: Running) -> None:
         grace_s = pod["metadata"]["deletionGracePeriodSeconds"]
