@@ -103,9 +103,7 @@ class Connection(Client):
 
     async def _attempt_reconnect(self) -> None:
         """The original waits until all that was written has left, which on a dead line it does not for minutes."""
-        writer = getattr(self._transport, "_io_writer", None)
-        if writer is not None:
-            writer.transport.abort()
+        self._hang_up()
         await super()._attempt_reconnect()
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
@@ -114,6 +112,18 @@ class Connection(Client):
         if initial_connection and wanted and not info.get("tls_required"):
             raise NotEncrypted
         await super()._process_info(info, initial_connection)
+
+    async def _close(self, status: int, do_cbs: bool = True) -> None:
+        """The original waits for the end of a line whose TLS handshake it gave up, of which nobody will tell it."""
+        if self.is_connecting:
+            self._hang_up()
+            self._transport = None
+        await super()._close(status, do_cbs)
+
+    def _hang_up(self) -> None:
+        writer = getattr(self._transport, "_io_writer", None)
+        if writer is not None:
+            writer.transport.abort()
 
     async def _process_err(self, err_msg: str) -> None:
         """What the server says before it hangs up; the original then closes for ever."""

@@ -161,6 +161,39 @@ async def test_a_dead_line_with_much_unsent_on_it_is_left_at_once(client: Client
     await eventually(lambda: client.bus.reconnects == 1)
 
 
+async def test_a_server_that_is_slow_to_encrypt_is_asked_again() -> None:
+    asked = 0
+    twice = asyncio.Event()
+
+    async def greet_only(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        if asked > 1:
+            twice.set()
+        writer.write(b'INFO {"server_id": "a", "tls_required": true}\r\n')
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(greet_only, "127.0.0.1", 0) as server:
+        connection = Connection()
+        connecting = asyncio.create_task(
+            connection.connect(
+                f"tls://127.0.0.1:{server.sockets[0].getsockname()[1]}",
+                connect_timeout=0.1,  # type: ignore[arg-type] - seconds; a fraction is as good as an integer
+                reconnect_time_wait=0.01,  # type: ignore[arg-type]
+                max_reconnect_attempts=-1,
+                error_cb=_nobody_cares,
+            )
+        )
+        async with asyncio.timeout(5):
+            await twice.wait()
+        connecting.cancel()
+
+
+async def _nobody_cares(error: Exception) -> None:
+    pass
+
+
 async def send_much(client: Client) -> None:
     while True:
         await client.bus.send("probe.large", b"x" * (1 << 20))
