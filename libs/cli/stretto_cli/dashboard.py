@@ -95,12 +95,15 @@ def _pods(view: Json, width: int, rows: int | None) -> RenderableType:
     exited.sort(key=lambda pod: (pod["exit_reason"] != "stopped", pod["exited_at_s"] or 0))  # failures are kept longest
     forecast = {ps["pod"]: ps for ps in (view["forecast"] or {"ps": ()})["ps"]} if not view["books"] else {}
     made = table("pod", "cores", "memory", "rows", "speed", "", right=("cores", "memory", "rows", "speed"))
-    gone = exited[-EXITED_SHOWN:]
+    most = EXITED_SHOWN if running else rows
+    gone = exited if most is None or len(exited) <= most else exited[-(most if running else most - 1) :]
     shown = running if rows is None or len(running) + len(gone) <= rows else running[: max(1, rows - len(gone) - 1)]
     for pod in shown:
         made.add_row(*_running(pod, forecast.get(pod["pod"]), width))
     if len(shown) < len(running):
         made.add_row(f"[dim]… {len(running) - len(shown)} more[/dim]")
+    if not running and len(gone) < len(exited):
+        made.add_row(f"[dim]{len(exited) - len(gone)} before[/dim]")
     for pod in gone:
         made.add_row(f"[dim]{pod['pod']}[/dim]", "", "", "", "", f"[dim]{pod['exit_reason']}[/dim]")
     return made if made.row_count else Text("no pod runs", style="dim")

@@ -118,12 +118,16 @@ def _forecast(w: Json) -> RenderableType:
 
 def _measured(m: Json) -> RenderableType:
     times = m["times"]
-    parts = ", ".join(f"{name} {f.seconds(times[key])}" for name, key in
-                      (("T_emb", "emb_s"), ("T_grad", "grad_s"), ("T_upd", "upd_s"), ("T_sync", "sync_s")))  # fmt: skip
+    parts = {"T_emb": times["emb_s"], "T_grad": times["grad_s"], "T_upd": times["upd_s"], "T_sync": times["sync_s"]}
+    told = ", ".join(f"{name} {f.seconds(part_s)}" for name, part_s in parts.items())
+    together_s, step_s = sum(parts.values()), m["step_time_s"]
+    more = f"{f.seconds(together_s - step_s)} of it at the same time"
+    rest = f"the other {f.seconds(step_s - together_s)} is none of these"
     settled = "" if m["settled"] else " (not settled)"
     return _line(
         "measured",
-        f"plan v{m['plan_version']}: {f.rate(m['throughput'])}, step {f.seconds(m['step_time_s'])} = {parts}; "
+        f"plan v{m['plan_version']}: {f.rate(m['throughput'])}, step {f.seconds(step_s)}: {told}, "
+        f"together {f.seconds(together_s)}, {more if together_s > step_s else rest}; "
         f"{m['categories']:,} categories{settled}",
     )
 

@@ -182,6 +182,31 @@ def test_a_job_that_failed_tells_the_whole_reason_and_the_pod_that_did() -> None
     assert "being applied" not in told
 
 
+def test_a_job_that_is_over_tells_all_its_pods_as_far_as_there_is_room() -> None:
+    found = document(view(workers=4))
+    found["status"] = "finished"
+    for number, pod in enumerate(found["pods"].values()):
+        pod |= {"state": "exited", "exit_reason": "stopped", "exited_at_s": float(number)}
+    told = "\n".join(shown(dashboard.dashboard(found, 80), 80))
+    assert all(f"{pod} " in told for pod in ("ps-0", "ps-1", "worker-0", "worker-1", "worker-2", "worker-3"))
+    lines = shown(dashboard.dashboard(found, 80, 20), 80)
+    assert len(lines) < 20
+    assert any("before" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "said"), [(0.05, "20 ms of it at the same time"), (0.08, "the other 10 ms is none of these")]
+)
+def test_the_parts_of_a_step_add_up(step_s: float, said: str) -> None:
+    times = {"emb_s": 0.01, "grad_s": 0.03, "upd_s": 0.01, "sync_s": 0.02}
+    measured = {
+        "times": times, "step_time_s": step_s, "settled": True, "plan_version": 1, "throughput": 1.0, "categories": 1,
+    }  # fmt: skip
+    told = " ".join("".join(shown(explaining._measured(measured), 200)).split())
+    parts = "T_emb 10 ms, T_grad 30 ms, T_upd 10 ms, T_sync 20 ms"
+    assert f"step {1000 * step_s:.0f} ms: {parts}, together 70 ms, {said}" in told
+
+
 def test_every_event_says_something_in_a_few_words() -> None:
     events = [channel for channel in w.CHANNELS if channel.kind == "evt"]
     assert len(events) > 20

@@ -48,7 +48,8 @@ def test_the_same_seed_is_the_same_fate() -> None:
     assert without_time("1") == without_time("1") != without_time("2")
 
 
-def test_a_trace_of_no_jobs_is_one() -> None:
+def test_a_trace_of_no_jobs_is_one_to_programs_and_a_mistake_to_people() -> None:
+    assert_refused(simulated(HEADER), "one job at least")
     found = answer(HEADER)
     assert found == {
         "jobs": 0,
@@ -73,12 +74,12 @@ def test_a_trace_of_no_jobs_is_one() -> None:
         ("submit_s,max_nodes\n0,2\n", (), "demand_node_hours"),
         ("", (), "submit_s"),
         (TRACE, ("--allocator", "best"), "'best'"),
-        (TRACE, ("--nodes", "0"), "nodes is 0"),
-        (TRACE, ("--bug-rate", "0.8", "--termination-rate", "0.3"), "bug_rate 0.8"),
-        (TRACE, ("--eta-noise", "nan"), "eta_noise is nan"),
-        (TRACE, ("--scaling-delay-s", "-1"), "scaling_delay_s is -1"),
-        (TRACE, ("--scaling-delay-s", "1e300"), "scaling_delay_s is 1e+300"),
-        (TRACE, ("--seed", "-3"), "seed is -3"),
+        (TRACE, ("--nodes", "0"), "--nodes is 0"),
+        (TRACE, ("--bug-rate", "0.8", "--termination-rate", "0.3"), "--bug-rate 0.8 and --termination-rate 0.3"),
+        (TRACE, ("--eta-noise", "nan"), "--eta-noise is nan"),
+        (TRACE, ("--scaling-delay-s", "-1"), "--scaling-delay-s is -1"),
+        (TRACE, ("--scaling-delay-s", "1e300"), "--scaling-delay-s is 1e+300"),
+        (TRACE, ("--seed", "-3"), "--seed is -3"),
     ],
 )
 def test_whatever_is_wrong_is_one_line(trace: str, options: tuple[str, ...], named: str) -> None:

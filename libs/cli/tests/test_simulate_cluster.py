@@ -64,12 +64,12 @@ def test_a_job_that_says_all_takes_what_it_says() -> None:
     assert full["failures"] == {"out of memory": 1, "pod failure": 0, "scheduling": 0, "own fault": 0}
 
 
-def test_a_trace_of_no_jobs_is_one() -> None:
+def test_a_trace_of_no_jobs_is_one_to_programs_and_a_mistake_to_people() -> None:
     for header in (ARRIVALS, FULL):
+        assert_refused(simulated(header), "one job at least")
         found = answer(header)
         assert (found["jobs"], found["completion_rate"], found["mean_completion_s"]) == (0, None, None)
         assert set(found["failures"].values()) == {0}
-        assert "100.0%" not in simulated(header).stdout
 
 
 def test_no_job_that_completed_is_no_completion_time(tmp_path: Path) -> None:
@@ -93,8 +93,9 @@ def test_no_job_that_completed_is_no_completion_time(tmp_path: Path) -> None:
         (ARRIVALS + "0,1e300,1\n", (), "duration_s is 1e+300"),
         (FULL + JOB.replace("0.0003125", "1e300") + ",1,1\n", (), "samples is 1.024e+06"),
         (FULL + JOB + ",1e300,1\n", (), "embedding_gib = 1e+300"),
-        (TRACE, ("--nodes", "10000000000"), "nodes is 10000000000"),
+        (TRACE, ("--nodes", "10000000000"), "--nodes is 10000000000"),
         (ARRIVALS + "0,60\n", (), "3 values"),
+        (ARRIVALS + "0,60,0\n", (), "leave out jobs that had none"),
         ("submit_s,gpus\n0,2\n", (), "duration_s is missing"),
         ("duration_s,gpus\n60,2\n", (), "submit_s"),
         ("", (), "submit_s"),
@@ -103,11 +104,11 @@ def test_no_job_that_completed_is_no_completion_time(tmp_path: Path) -> None:
         (FULL + JOB + ",1,1.5\n", (), "growth is 1.5"),
         (FULL + JOB.replace(",4,2,4,", ",0,2,4,") + ",1,1\n", (), "line 2.workers"),
         (TRACE, ("--policy", "best"), "'best'"),
-        (TRACE, ("--nodes", "0"), "nodes is 0"),
-        (TRACE, ("--node-memory-gib", "nan"), "node_memory_bytes"),
-        (TRACE, ("--hot-rate", "1.2"), "hot_rate is 1.2"),
-        (TRACE, ("--pod-start-s", "inf"), "pod_start_s is inf"),
-        (TRACE, ("--seed", "-3"), "seed is -3"),
+        (TRACE, ("--nodes", "0"), "--nodes is 0"),
+        (TRACE, ("--node-memory-gib", "nan"), "--node-memory-gib = NaN"),
+        (TRACE, ("--hot-rate", "1.2"), "--hot-rate is 1.2"),
+        (TRACE, ("--pod-start-s", "inf"), "--pod-start-s is inf"),
+        (TRACE, ("--seed", "-3"), "--seed is -3"),
     ],
 )
 def test_whatever_is_wrong_is_one_line(trace: str, options: tuple[str, ...], named: str) -> None:

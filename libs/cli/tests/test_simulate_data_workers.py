@@ -45,7 +45,8 @@ def test_the_default_policy_shares_and_says_the_same_again() -> None:
     assert shared["mean_queue_s"] == 0
 
 
-def test_a_trace_of_no_jobs_is_one() -> None:
+def test_a_trace_of_no_jobs_is_one_to_programs_and_a_mistake_to_people() -> None:
+    assert_refused(simulated(HEADER), "one job at least")
     found = answer(HEADER)
     assert found == {
         "jobs": 0, "mean_completion_s": 0, "mean_queue_s": 0, "gpu_utilisation": 0, "cpu_utilisation": 0,

@@ -64,7 +64,7 @@ def watch(
     with connect(folder, url, token) as gateway:
         view = gateway.job(job)
         if output is Output.JSON:
-            print_json(view, lines=not once)
+            print_json(view, lines=True)
             while not once and view["status"] not in OVER:
                 time.sleep(interval_s)
                 view = gateway.job(job)

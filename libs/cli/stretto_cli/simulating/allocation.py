@@ -8,14 +8,14 @@ from typing import Annotated, Any
 
 import typer
 from stretto_core.algorithms import SIMULATE_ALLOCATION
-from stretto_core.types import InvalidValue
 from stretto_sim.allocation import Outcome, Settings, TraceJob, simulate
 
 from .. import figures as f
 from ..options import Output, OutputOption, answer
 from ..render import table
-from ..whatif.reading import BadData, Count, FileArgument, Given, NotNegative, Positive, rows
+from ..whatif.reading import Count, FileArgument, Given, NotNegative, Positive
 from ..whatif.solving import algorithm, solved
+from .given import jobs_in, named_as_options
 from .report import page_of, write
 from .watching import watched
 
@@ -51,12 +51,10 @@ def allocation(
     FILE has the columns submit_s, demand_node_hours, max_nodes. Decisions are made every 5 minutes, by
     marginal-doubling whenever a job comes or goes.
     """
-    try:
+    with named_as_options(Settings):
         settings = Settings(nodes, eta_noise, bug_rate, termination_rate, scaling_delay_s, seed)
-    except InvalidValue as error:
-        raise BadData(str(error)) from error
     policy = algorithm(SIMULATE_ALLOCATION, allocator)
-    jobs = [TraceJob(row.submit_s, row.demand_node_hours, row.max_nodes) for row in rows(file, Row)]
+    jobs = [TraceJob(row.submit_s, row.demand_node_hours, row.max_nodes) for row in jobs_in(file, Row, output)]
     with watched(f"{allocator} on {nodes} nodes") as progress:
         found, _ = solved(
             lambda trace: simulate(trace, policy, settings, clock=time.perf_counter, progress=progress), jobs
@@ -85,8 +83,8 @@ def told_of(found: Outcome) -> dict[str, Any]:
 
 
 def _shown(told: dict[str, Any]) -> object:
-    made = table("jobs", "completion", "of 90 % within", "in the queue", "utilisation", "changes per job", "decision",
-                 "at most")  # fmt: skip
+    made = table("jobs", "completion", "of 90 % within", "in the queue", "utilisation", "changes per job",
+                 "a decision takes", "the slowest")  # fmt: skip
     decide_s = told["decide_s"]
     made.add_row(
         f"{told['jobs']:,}", f.seconds(told["mean_completion_s"]), f.seconds(told["p90_completion_s"]),

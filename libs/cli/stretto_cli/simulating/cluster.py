@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from pydantic import Field
+from rich.console import Group
+from rich.text import Text
 from stretto_core.algorithms import SIMULATE_CLUSTER
 from stretto_core.types import GIB, InvalidValue, JobLimits, Plan
 from stretto_sim.cluster import Arrival, Outcome, Settings, TraceJob, jobs_of, simulate
@@ -15,10 +18,11 @@ from stretto_sim.cluster import Arrival, Outcome, Settings, TraceJob, jobs_of, s
 from .. import figures as f
 from ..options import Output, OutputOption, answer
 from ..render import table
-from ..whatif.reading import BadData, FileArgument, Given, NotNegative, refuse, rows
+from ..whatif.reading import BadData, FileArgument, Given, NotNegative, refuse
 from ..whatif.solving import algorithm, solved
 from .charts import write
 from .cluster_page import page_of
+from .given import jobs_in, named_as_options
 from .watching import watched
 
 DEFAULT = Settings()
@@ -94,17 +98,18 @@ def cluster(
     batch_size (512), per_worker_s, embedding_gib (when all is trained), growth (of it, as samples to this power) and
     model (runs of one resemble each other).
     """
-    try:
-        memory = round(node_memory_gib * GIB) if 0 < node_memory_gib < 2**40 else 0
+    if not 0 < node_memory_gib < 2**40:
+        refuse("--node-memory-gib", node_memory_gib, "GiB, more than 0")
+    if not 1 <= node_cpu < math.inf:
+        refuse("--node-cpu", node_cpu, "cores, 1 at least")
+    with named_as_options(Settings):
         settings = Settings(
-            nodes, node_cpu, memory, pod_start_s, restart_s, noise=noise,
+            nodes, node_cpu, round(node_memory_gib * GIB), pod_start_s, restart_s, noise=noise,
             pod_failures_per_day=pod_failures_per_day, straggler_rate=straggler_rate, hot_rate=hot_rate,
             bug_rate=bug_rate, seed=seed,
         )  # fmt: skip
-    except InvalidValue as error:
-        raise BadData(str(error)) from error
     chosen = algorithm(SIMULATE_CLUSTER, policy)
-    jobs = _jobs(rows(file, Row), settings)
+    jobs = _jobs(jobs_in(file, Row, output), settings)
     with watched(f"{policy} on {nodes} nodes") as progress:
         found, _ = solved(lambda trace: simulate(trace, chosen, settings, progress=progress), jobs)
     told = told_of(found)
@@ -124,7 +129,8 @@ def _arrival(row: Row, line: int) -> Arrival:
     for name, expected in (("duration_s", "a number above 0"), ("gpus", "at least 1")):
         if getattr(row, name) <= 0:
             given = getattr(row, name) if name in row.model_fields_set else ""
-            refuse(f"line {line}.{name}", given, f"{expected}; a job without samples is an arrival with both")
+            refuse(f"line {line}.{name}", given, f"{expected}: the size of the recommender is drawn from duration_s and"
+                   " gpus; leave out jobs that had none, or say samples and the other columns of a job")  # fmt: skip
     try:
         return Arrival(row.submit_s, row.duration_s, row.gpus)
     except InvalidValue as error:
@@ -185,8 +191,8 @@ def told_of(found: Outcome) -> dict[str, Any]:
 
 
 def _shown(told: dict[str, Any]) -> object:
-    made = table("jobs", "completed", "completion", "median", "of 90 % within", "in the queue", "cores used",
-                 "memory used", "cores given", "changes per job", "failed for")  # fmt: skip
+    made = table("jobs", "completed", "completion", "median", "of 90 % within", "in the queue",
+                 "cores used", "memory used", "cores given", "changes per job", "failed for")  # fmt: skip
     cpu, memory = told["cpu_utilisation"], told["memory_utilisation"]
     failed = ", ".join(f"{cause} {count}" for cause, count in told["failures"].items() if count)
     made.add_row(
@@ -195,4 +201,4 @@ def _shown(told: dict[str, Any]) -> object:
         f"{cpu['workers']:.0%} / {cpu['ps']:.0%}", f"{memory['workers']:.0%} / {memory['ps']:.0%}",
         f"{told['allocated']['cpu']:.0%}", f"{told['changes_per_job']:.1f}", failed or "nothing",
     )  # fmt: skip
-    return made
+    return Group(made, Text("used: by workers / by servers, of what they were given; given: of the cluster", "dim"))

@@ -12,11 +12,12 @@ from stretto_sim.data_workers import Outcome, TraceJob, simulate
 from .. import figures as f
 from ..options import Output, OutputOption, answer
 from ..render import table
-from ..whatif.reading import BadData, Count, FileArgument, Given, NotNegative, Positive, rows
+from ..whatif.reading import BadData, Count, FileArgument, Given, NotNegative, Positive
 from ..whatif.solving import algorithm, solved
 from .allocation import ReportOption
 from .charts import write
 from .data_workers_report import page_of
+from .given import jobs_in
 from .watching import watched
 
 
@@ -44,7 +45,7 @@ def data_workers(
     with as many as a job can use, from start to end: fixed; with as many as others leave: fair, maxtp, srtf.
     """
     chosen = algorithm(SIMULATE_DATA_WORKERS, policy)
-    jobs = [_job(row, line) for line, row in enumerate(rows(file, Row), 2)]
+    jobs = [_job(row, line) for line, row in enumerate(jobs_in(file, Row, output), 2)]
     with watched(f"{policy} on 64 GPUs") as progress:
         found, _ = solved(lambda trace: simulate(trace, chosen, progress=progress), jobs)
     told = told_of(found)

@@ -21,6 +21,15 @@ from .solving import algorithm, solved
 BudgetOption = Annotated[float | None, typer.Option(help="what the plan marked on the page may cost", min=0)]
 PLANS_MAX = 20_000_000
 """that fit into memory at once: some 100 bytes each"""
+HEADINGS = {
+    "workers": "workers",
+    "ps": "servers",
+    "worker_cpu": "cores of a worker",
+    "ps_cpu": "cores of a server",
+    "cost_per_hour": "cost an hour",
+    "throughput": "samples/s",
+}
+"""for people"""
 
 
 class Coefficients(Given):
@@ -134,7 +143,8 @@ def _point(priced: PricedPlan) -> dict[str, Any]:
 
 
 def _shown(points: list[dict[str, Any]]) -> RenderableType:
-    made = table(*points[0], right=tuple(points[0]))
+    made = table(*HEADINGS.values(), right=tuple(HEADINGS.values()))
     for point in points:
-        made.add_row(*(f"{value:.4g}" if isinstance(value, float) else str(value) for value in point.values()))
+        values = [point[name] for name in HEADINGS]
+        made.add_row(*(f"{value:.4g}" if isinstance(value, float) else str(value) for value in values))
     return made

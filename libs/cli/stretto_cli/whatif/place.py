@@ -20,12 +20,16 @@ from ..simulating.watching import watched
 from .reading import AlgorithmOption, BadData, FileArgument, Given, NotNegative, Positive, Share, document, once, refuse
 from .solving import algorithm, gap_to_lower, solved
 
+Price = Annotated[float, Field(ge=0, le=1e15)]
+Samples = Annotated[float, Field(gt=0, le=1e30)]
+"""beyond, a cost is no finite number"""
+
 
 class Type(Given):
     """A type of device; no ``limit``: any number of units."""
 
     name: Annotated[str, Field(min_length=1)]
-    price_per_hour: NotNegative
+    price_per_hour: Price
     limit: Annotated[int, Field(ge=0, le=2**53)] | None = None
 
 
@@ -47,7 +51,7 @@ class Layers(Given):
 
     profile_batch: Positive
     throughput_limit: Positive
-    samples: Positive
+    samples: Samples
     types: list[Type] = Field(min_length=1)
     layers: list[Layer] = Field(min_length=1)
 
