@@ -90,8 +90,8 @@ class Bus:
     async def _stay_known(self) -> None:
         """Have the credentials prolonged long before they end: the server hangs up on who holds ended ones."""
         identity = self._identity
-        life_s = identity.ends_s - identity.began_s
         while identity.ends_s < float("inf"):
+            life_s = identity.ends_s - identity.began_s
             await asyncio.sleep(max(identity.began_s + life_s * _RENEWED_AFTER - time.time(), life_s * _RENEWED_AGAIN))
             request = RenewCredentials(job=self.job, pod=self.pod, token=identity.token)
             try:
@@ -114,6 +114,11 @@ class Bus:
             await asyncio.sleep(0.005)
         await self._client.flush(1)
         await self._client.force_reconnect()
+
+    @property
+    def credentials_end_s(self) -> float:
+        """Until when the bus knows this pod, seconds since the epoch; without credentials for ever."""
+        return self._identity.ends_s
 
     def _run(self, work: Coroutine[Any, Any, Any], timeout_s: float) -> Any:
         future: Future[Any] = asyncio.run_coroutine_threadsafe(work, self._loop)

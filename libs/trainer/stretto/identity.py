@@ -38,8 +38,8 @@ class Identity:
                 self._text = RawCredentials(text)
                 self._learn(_TOKEN.findall(text)[0])
             except (OSError, ValueError, LookupError) as error:
-                raise PodError(f"STRETTO_NATS_CREDENTIALS = {credentials}: no credentials ({type(error).__name__}); the "
-                               "actuator writes them") from None  # fmt: skip
+                what = error.strerror if isinstance(error, OSError) else "no credentials"
+                raise PodError(f"STRETTO_NATS_CREDENTIALS = {credentials}: {what}; the actuator writes them") from None
         if ca is not None:
             try:
                 self._tls = ssl.create_default_context(cafile=ca)
@@ -63,7 +63,7 @@ class Identity:
 
 
 class Connection(Client):
-    """nats-py's client, but it comes back whatever the server said before it hung up, and only where it is encrypted."""
+    """Comes back whatever the server said before it hung up; given authorities, talks to nobody without TLS."""
 
     async def _process_err(self, err_msg: str) -> None:
         error = nats.errors.Error(f"nats: {err_msg.strip(chr(39))}")

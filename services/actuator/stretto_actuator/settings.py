@@ -23,7 +23,7 @@ class ActuatorSettings(Settings):
         None, description="seed that vouches for pods (`python -m stretto_runtime keys` makes it); none: pods have no "
         "credentials",
     )
-    credentials_s: float = Field(3600.0, ge=2, le=86400, description="life of a pod's credentials; it renews them")
+    credentials_s: float = Field(3600.0, ge=5, le=86400, description="life of a pod's credentials; it renews them")
     pod_python: str = Field(
         "", description="interpreter that pods run with; empty: the actuator's own, in containers: python"
     )

@@ -1,0 +1,210 @@
+"""A pod's credentials end; the pod does not notice, and nobody else's are any use to it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import stretto_wire as wire
+from stretto.bus import Bus
+from stretto.errors import BusError, CallRefused, PodError
+from stretto.identity import Identity
+from stretto.tracing import Tracing
+from stretto_actuator.service import Actuator
+from stretto_actuator.settings import ActuatorSettings
+from stretto_runtime import Client, EmbeddedServer, provision, serve
+from stretto_runtime.identity import Key, claims_of, mint, parts_of, renew
+
+from tests.integration.pods import end_pods
+
+POD = Path(__file__).with_name("asking_pod.py")
+JOB = "asking"
+LIFE_S = 10.0
+LIVES = 3
+
+
+class Stage:
+    """A bus, an actuator whose pods' credentials live for seconds, and what its pod wrote down."""
+
+    def __init__(self, server: EmbeddedServer, client: Client, folder: Path) -> None:
+        assert server.keys is not None
+        self.server, self.client, self.folder, self.keys = server, client, folder, server.keys
+        self.report = folder / "report.jsonl"
+        self._stop = asyncio.Event()
+        self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def key(self) -> Key:
+        return Key(self.keys.signing_file.read_text().strip())
+
+    def start(self, **settings: Any) -> None:
+        python = self.folder / "asking-python"
+        python.write_text(f"#!/bin/sh\nREPORT={self.report} exec {sys.executable} {POD}\n")
+        python.chmod(0o755)
+        options = {
+            "nats_url": self.server.url,
+            "nats_credentials": self.server.login("actuator").credentials,
+            "signing_key_file": self.keys.signing_file,
+            "state_folder": self.folder / "state",
+            "pod_python": str(python),
+            "lease_s": 1.0,
+            "poll_s": 0.3,
+            **settings,
+        }
+        self._stop = asyncio.Event()
+        self._serving = asyncio.create_task(serve(Actuator(ActuatorSettings(**options)), self._stop))
+
+    async def stop(self) -> None:
+        if self._serving is not None:
+            self._stop.set()
+            await self._serving
+            self._serving = None
+
+    async def run_job(self) -> None:
+        document = {
+            "name": JOB,
+            "model": {"entry": "m:M"},
+            "dataset": {"samples": 1000},
+            "checkpoint": {"every_s": None},
+        }
+        await self.client.publish(wire.JobSubmitted(job=JOB, spec=wire.JobSpec.parse(document)))
+        sizes = {"worker_cpu_cores": 0.5, "ps_cpu_cores": 0.5, "worker_memory_bytes": 2**28, "ps_memory_bytes": 2**28}
+        fields: dict[str, Any] = {"cost_per_hour": 0.0, "reasons": ("test",), "alternatives": (), "algorithm": "test"}
+        fields |= dict.fromkeys(("previous", "throughput", "throughput_interval", "throughput_before"))
+        fields |= {"free_cpu_cores": 0.0, "free_memory_bytes": 0, "kind": "initial"}
+        plan = wire.Plan(workers=0, ps=1, **sizes)
+        await self.client.publish(wire.PlanDecided(job=JOB, version=1, plan=plan, **fields))
+
+    def reported(self) -> list[dict[str, Any]]:
+        lines = self.report.read_text().splitlines() if self.report.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("}")]
+
+    def log(self) -> str:
+        return "\n".join(file.read_text() for file in (self.folder / "state/pods").rglob("*.log"))
+
+    async def until(self, check: Callable[[], Any], limit_s: float = 60.0) -> Any:
+        async with asyncio.timeout(limit_s):
+            while not (result := check()):
+                await asyncio.sleep(0.05)
+        return result
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    server = EmbeddedServer(tmp_path / "nats")
+    await server.start()
+    client = await Client.connect(server.url, server.login())
+    await provision(client.bus)
+    made = Stage(server, client, tmp_path)
+    yield made
+    await made.stop()
+    await end_pods(tmp_path / "state")
+    await client.close()
+    server.kill()
+
+
+async def test_a_pod_outlives_its_credentials_and_every_request_is_answered(stage: Stage) -> None:
+    stage.start(credentials_s=LIFE_S)
+    await stage.run_job()
+    await stage.until(lambda: len({line["ends_s"] for line in stage.reported()}) >= LIVES)
+    lines = stage.reported()
+    assert [line["number"].rpartition(".")[2] for line in lines] == [str(n) for n in range(1, len(lines) + 1)]
+    assert {line["answer"] for line in lines} == {"ok"}
+    assert max(line["took_s"] for line in lines) < LIFE_S / 2
+    assert "not prolonged" not in stage.log()
+    assert "authentication expired" not in stage.log()
+
+
+def bus_of(stage: Stage, name: str, life_s: float, pod: str = "ps-7") -> tuple[Bus, Identity]:
+    """A pod's own connection, in threads of its own."""
+    file = stage.folder / f"{name}.creds"
+    file.write_text(mint(stage.key, stage.keys.account, JOB, pod, time.time(), life_s))
+    identity = Identity(file)
+    return Bus(stage.server.url, JOB, pod, Tracing(JOB, pod, stage.folder, ""), identity), identity
+
+
+async def test_who_is_hung_up_on_comes_back_with_the_token_that_it_has_by_then(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server ends the connection with the token that it was opened with, whatever was signed since."""
+    bus, identity = bus_of(stage, "late", 2.0)
+    first = identity.token
+    await asyncio.to_thread(bus.connect)
+    asking = asyncio.create_task(
+        asyncio.to_thread(
+            bus.call, wire.GetServers(job=JOB, request_id="late.1", pod="ps-7"), wire.GetServersReply, 60.0
+        )
+    )
+    identity.prolong(renew(stage.key, first, JOB, "ps-7", time.time(), 60.0))
+    await stage.until(lambda: "authentication expired" in caplog.text)
+    stage.start()  # now there is somebody who answers
+    assert (await asking).answer == "unknown"
+    await asyncio.to_thread(bus.close)
+
+
+async def test_only_a_pod_that_there_is_gets_a_later_end_and_only_with_its_own_token(stage: Stage) -> None:
+    stage.start(credentials_s=60.0)
+    await stage.run_job()
+    await stage.until(stage.reported)
+    bus, identity = bus_of(stage, "own", 60.0, "ps-0")
+    await asyncio.to_thread(bus.connect)
+
+    async def ask(pod: str, token: str, job: str = JOB) -> wire.RenewCredentialsReply:
+        request = wire.RenewCredentials(job=job, pod=pod, token=token)
+        return await asyncio.to_thread(bus.call, request, wire.RenewCredentialsReply, 3.0)
+
+    [known] = {status.pod for status in await _pods(stage)}
+    own, _ = parts_of(mint(stage.key, stage.keys.account, JOB, known, time.time(), 30.0))
+    longer = (await ask(known, own)).token
+    assert claims_of(longer)["exp"] > claims_of(own)["exp"]
+    assert (await ask("ps-8", identity.token)).answer == "unknown"
+    neighbour, _ = parts_of(mint(stage.key, stage.keys.account, JOB, "worker-5", time.time(), 60.0))
+    foreign, _ = parts_of(mint(stage.key, stage.keys.account, "another", known, time.time(), 60.0))
+    ended, _ = parts_of(mint(stage.key, stage.keys.account, JOB, known, time.time() - 100, 60.0))
+    for token in (neighbour, foreign, ended, "x", "a.b.c"):
+        with pytest.raises(CallRefused, match="the pod's own"):
+            await ask(known, token)
+    with pytest.raises(BusError):  # the server does not even pass it on
+        await ask(known, own, "another")
+    await asyncio.to_thread(bus.close)
+
+
+async def _pods(stage: Stage) -> list[Any]:
+    from stretto_actuator.local import LocalBackend
+
+    return await LocalBackend(stage.folder / "state").list(JOB)
+
+
+async def test_nothing_about_credentials_stays_in_the_stream(stage: Stage) -> None:
+    stage.start(credentials_s=LIFE_S)
+    await stage.run_job()
+    await stage.until(lambda: len({line["ends_s"] for line in stage.reported()}) >= 2)
+    stored = await _everything_stored(stage.client)
+    assert len(stored) > 3
+    assert [data for data in stored if b"eyJ0" in data or b"bus.creds" in data] == []
+
+
+async def _everything_stored(client: Client) -> list[bytes]:
+    found: list[bytes] = []
+    for stream in ("STRETTO", "KV_STATE", "DLQ"):
+        state = (await client.bus.ask(f"STREAM.INFO.{stream}"))["state"]
+        for seq in range(state["first_seq"], state["last_seq"] + 1):
+            msg = await client.bus.request(f"$JS.API.DIRECT.GET.{stream}", json.dumps({"seq": seq}).encode())
+            found.append(msg.data)
+    return found
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "-----BEGIN NATS USER JWT-----\nab\n"])
+def test_credentials_that_cannot_be_used_are_a_clear_error(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "bus.creds"
+    file.write_text(text)
+    with pytest.raises(PodError, match=r"STRETTO_NATS_CREDENTIALS = .*the actuator writes them"):
+        Identity(file)
+    with pytest.raises(PodError, match=r"STRETTO_NATS_CA = .*a file of certificates"):
+        Identity(ca=file)
