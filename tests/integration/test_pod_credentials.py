@@ -20,6 +20,7 @@ from stretto_actuator.service import Actuator
 from stretto_actuator.settings import ActuatorSettings
 from stretto_runtime import Client, EmbeddedServer, provision, serve
 from stretto_runtime.identity import Key, claims_of, mint, parts_of, renew
+from stretto_runtime.keys import Keys
 
 from tests.integration.pods import end_pods
 
@@ -198,6 +199,28 @@ async def _everything_stored(client: Client) -> list[bytes]:
             msg = await client.bus.request(f"$JS.API.DIRECT.GET.{stream}", json.dumps({"seq": seq}).encode())
             found.append(msg.data)
     return found
+
+
+async def test_a_pods_line_is_encrypted_and_only_to_whom_its_authority_believes(tmp_path: Path) -> None:
+    pytest.importorskip("cryptography", reason="certificates are made by the package cryptography")
+    keys, foreign = (Keys(tmp_path / name, time.time(), hosts=("127.0.0.1",)) for name in ("nats/keys", "foreign"))
+    server = EmbeddedServer(tmp_path / "nats", certificate=keys.certificate)
+    await server.start()
+    credentials = tmp_path / "bus.creds"
+    key = Key(keys.signing_file.read_text().strip())
+    credentials.write_text(mint(key, keys.account, JOB, "ps-0", time.time(), 60.0))
+
+    def connect(ca: Path) -> None:
+        bus = Bus(server.url, JOB, "ps-0", Tracing(JOB, "ps-0", tmp_path, ""), Identity(credentials, ca))
+        try:
+            bus.connect(3.0)
+        finally:
+            bus.close()
+
+    await asyncio.to_thread(connect, keys.certificate.ca)
+    with pytest.raises(BusError, match="CERTIFICATE_VERIFY_FAILED"):
+        await asyncio.to_thread(connect, foreign.certificate.ca)
+    server.kill()
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "-----BEGIN NATS USER JWT-----\nab\n"])

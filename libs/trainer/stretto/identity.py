@@ -63,7 +63,7 @@ class Identity:
 
 
 class Connection(Client):
-    """Comes back whatever the server said before it hung up; given authorities, talks to nobody without TLS."""
+    """Comes back whatever the server said before it hung up; asked for TLS, talks to nobody without."""
 
     async def _process_err(self, err_msg: str) -> None:
         error = nats.errors.Error(f"nats: {err_msg.strip(chr(39))}")
@@ -72,6 +72,7 @@ class Connection(Client):
             await self._process_op_err(error)
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
-        if initial_connection and "tls" in self.options and not info.get("tls_required"):
+        wanted = "tls" in self.options or any(server.uri.scheme == "tls" for server in self._server_pool)
+        if initial_connection and wanted and not info.get("tls_required"):
             raise nats.errors.Error("nats: the server offers no TLS")
         await super()._process_info(info, initial_connection)
