@@ -10,10 +10,10 @@ IMAGE    := docker build -f compose/Dockerfile --build-arg VERSION=$(VERSION) \
     --build-arg REVISION=$(shell git rev-parse --short HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo chaos test bench lint proto images clean
+.PHONY: help setup demo chaos test bench lint proto images e2e-kubernetes clean
 
 help:  ## show what can be made
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
 
 setup: $(VENV)/.ready  ## create .venv with everything pinned (about two minutes the first time)
 
@@ -55,6 +55,9 @@ images:  ## build the image of every service, of the trainer and of the tools (n
 	done
 	@$(IMAGE) --build-arg SERVICE=trainer --target trainer -t stretto/trainer:$(VERSION) .
 	@$(IMAGE) --build-arg SERVICE=cli --target tools -t stretto/tools:$(VERSION) .
+
+e2e-kubernetes: setup images  ## install the chart on a real Kubernetes, and take a job through all that may happen
+	@$(BIN)/python -m tests.kubernetes trial
 
 clean:  ## remove the environment and local state
 	rm -rf $(VENV) .stretto

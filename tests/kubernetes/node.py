@@ -1,0 +1,253 @@
+"""A Kubernetes cluster of one node on this machine: the binaries of ``build.py`` on the Docker engine of the tests.
+
+Everything it has lies in one folder and ends with it: processes, containers, mounts, iptables chains.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import ssl
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Any
+
+import httpx
+from stretto_runtime import certificates
+from stretto_runtime.server import free_port
+
+from tests.containers.engine import Engine
+from tests.kubernetes import build, configuration
+from tests.kubernetes.configuration import Ports, Secrets
+
+READY_S = 120.0
+STOP_S = 5.0
+NAME = "stretto-node"
+PAUSE = "stretto.test/pause:1"
+PAUSE_RECIPE = (
+    "FROM debian:bookworm-slim\n"
+    'ENTRYPOINT ["bash", "-c", "trap \'exit 0\' TERM INT; while :; do sleep 3600 & wait $!; done"]\n'
+)
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+class NodeError(Exception):
+    """The node does not start, or refuses; says where its logs are."""
+
+
+def unmet() -> str:
+    """Why there can be no node here; empty: there can."""
+    if os.geteuid() != 0:
+        return "a kubelet needs root"
+    missing = [tool for tool in ("docker", "iptables", "mount") if shutil.which(tool) is None]
+    if missing:
+        return f"{', '.join(missing)} is missing"
+    return "" if Engine().answers() else "no Docker engine answers: python -m tests.containers up"
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    name: str
+    running: subprocess.Popen[bytes]
+    log: Path
+
+
+class Node:
+    """See the module. A context manager: ``with Node(folder) as node``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._engine = Engine()
+        self._binaries = build.binaries()
+        self._processes: list[Process] = []
+        self._ports = Ports(*(free_port() for _ in Ports._fields))
+        self._secrets = Secrets.in_folder(folder, token=secrets.token_hex(16))
+        self._network = self._bridge()
+        self.gateway = str(self._network[1])
+        """this machine as pods reach it"""
+
+    # life ------------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Node:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Until the node is ready. Raises NodeError."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._make_pause_image()
+        self._make_secrets()
+        files = configuration.write(self.folder, self._ports, self._secrets, str(self._network), NAME)
+        self._start("etcd", *configuration.etcd(self.folder, self._ports))
+        self._start("kube-apiserver", *configuration.apiserver(self._ports, self._secrets, self.gateway))
+        self.until("the API server answers", self._answers)
+        self._start("kube-controller-manager", *configuration.controller_manager(files, self._secrets))
+        self._start("kube-scheduler", *configuration.scheduler(files))
+        self._start("kube-proxy", *configuration.proxy(files))
+        self._start("kubelet", *configuration.kubelet(files, self.folder, self.gateway, NAME, PAUSE))
+        self.until("the node is ready", self.ready)
+        self.until("pods may have an account", lambda: bool(self.get("/api/v1/namespaces/default/serviceaccounts")))
+
+    def stop(self) -> None:
+        """Nothing of it stays; harmless to repeat."""
+        for process in reversed(self._processes):
+            process.running.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + STOP_S
+        for process in self._processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.running.wait(max(0.0, deadline - time.monotonic()))
+            process.running.kill()
+            process.running.wait()
+        if self._processes:
+            self._remove_containers()
+            self._unmount()
+            configuration.forget_rules()
+            for folder in sorted(CGROUPS.glob("*/kubepods/**/"), key=lambda path: -len(path.parts)):
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+        self._processes.clear()
+
+    # the API ---------------------------------------------------------------------------------------------------
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self._ports.api}"
+
+    @property
+    def kubeconfig(self) -> Path:
+        """Of somebody who may do everything."""
+        return self.folder / configuration.KUBECONFIG
+
+    def request(self, method: str, path: str, body: Any = None, **options: Any) -> httpx.Response:
+        """Whatever the answer is."""
+        trust = ssl.create_default_context(cafile=str(self._secrets.ca))
+        headers = {"Authorization": f"Bearer {self._secrets.token}", **options.pop("headers", {})}
+        content = None if body is None else json.dumps(body)
+        if content is not None:
+            headers.setdefault("Content-Type", "application/json")
+        with httpx.Client(verify=trust, timeout=30) as client:
+            return client.request(method, self.url + path, content=content, headers=headers, **options)
+
+    def get(self, path: str) -> Any:
+        """None: there is no such thing."""
+        return self._answer(self.request("GET", path))
+
+    def create(self, path: str, body: Any) -> Any:
+        return self._answer(self.request("POST", path, body))
+
+    def apply(self, path: str, body: Any) -> Any:
+        """As ``kubectl apply --server-side`` does."""
+        headers = {"Content-Type": "application/apply-patch+yaml"}
+        return self._answer(
+            self.request("PATCH", path, body, headers=headers, params={"fieldManager": "trial", "force": "true"})
+        )
+
+    def delete(self, path: str, **options: Any) -> Any:
+        return self._answer(self.request("DELETE", path, **options))
+
+    def pods(self, namespace: str, selector: str = "") -> list[dict[str, Any]]:
+        query = f"?labelSelector={selector}" if selector else ""
+        return self.get(f"/api/v1/namespaces/{namespace}/pods{query}")["items"]
+
+    def log_of(self, namespace: str, pod: str) -> str:
+        return self.request("GET", f"/api/v1/namespaces/{namespace}/pods/{pod}/log").text
+
+    def _answer(self, response: httpx.Response) -> Any:
+        if response.status_code == 404:
+            return None
+        if response.status_code >= 400:
+            raise NodeError(f"{response.request.method} {response.request.url.path}: {response.text[:1000]}")
+        return response.json()
+
+    def ready(self) -> bool:
+        node = self.get(f"/api/v1/nodes/{NAME}")
+        conditions = node["status"].get("conditions", []) if node else []
+        return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+    def until(self, what: str, true: Callable[[], Any], limit_s: float = READY_S) -> Any:
+        """What ``true`` returns once that is something. Raises NodeError after ``limit_s``, or when a process ended."""
+        deadline = time.monotonic() + limit_s
+        while True:
+            with contextlib.suppress(httpx.TransportError):
+                if found := true():
+                    return found
+            for process in self._processes:
+                if process.running.poll() is not None:
+                    raise NodeError(f"{process.name} ended while waiting until {what}: {_end_of(process.log)}")
+            if time.monotonic() > deadline:
+                raise NodeError(f"not within {limit_s:g} s: {what}; the logs are in {self.folder}")
+            time.sleep(0.2)
+
+    # parts -----------------------------------------------------------------------------------------------------
+
+    def _answers(self) -> bool:
+        return self.request("GET", "/readyz").status_code == 200
+
+    def _start(self, name: str, *arguments: str) -> None:
+        log = self.folder / f"{name}.log"
+        with log.open("ab") as file:
+            running = subprocess.Popen(
+                [str(self._binaries / name), *arguments], stdout=file, stderr=file, start_new_session=True
+            )
+        self._processes.append(Process(name, running, log))
+
+    def _make_secrets(self) -> None:
+        now = time.time()
+        authority = certificates.authority(now)
+        hosts = ["127.0.0.1", self.gateway, configuration.API_ADDRESS, "kubernetes.default.svc"]
+        server = certificates.issue(authority, hosts, now)
+        self._secrets.write(authority, server)
+
+    def _make_pause_image(self) -> None:
+        command = ["docker", "build", "-q", "-t", PAUSE, "-"]
+        done = subprocess.run(
+            command, input=PAUSE_RECIPE, env=self._engine.environment, capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            raise NodeError(f"{PAUSE}: {done.stderr.strip()[-500:]}; python -m tests.containers bases makes its base")
+
+    def _bridge(self) -> IPv4Network:
+        """Where the engine's containers are, and so the pods."""
+        subnet = self._docker("network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Subnet}}")
+        return IPv4Network(subnet)
+
+    def _remove_containers(self) -> None:
+        found = self._docker("ps", "-aq", "--filter", "label=io.kubernetes.pod.name").split()
+        if found:
+            self._docker("rm", "-f", "-v", *found)
+
+    def _docker(self, *arguments: str) -> str:
+        done = subprocess.run(
+            ["docker", *arguments], env=self._engine.environment, capture_output=True, text=True, check=False
+        )
+        return done.stdout.strip()
+
+    def _unmount(self) -> None:
+        for place in sorted(_mounted_below(self.folder), key=len, reverse=True):
+            subprocess.run(["umount", place], check=False)
+
+
+def _mounted_below(folder: Path) -> Iterator[str]:
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        place = line.split()[1].replace("\\040", " ")
+        if place.startswith(f"{folder}/"):
+            yield place
+
+
+def _end_of(log: Path) -> str:
+    return f"{log} ends with: {' | '.join(log.read_text(errors='replace').splitlines()[-3:])}"
