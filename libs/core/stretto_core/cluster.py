@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 
 from stretto_core.arbitration import larger, same_shape
 from stretto_core.jobs import CandidatesComputed, PlanKind, PlanProposed, PlanRefused
 from stretto_core.selection import Objective
-from stretto_core.types import NOTHING, JobProfile, Plan, Resources
+from stretto_core.types import NOTHING, JobProfile, Plan, Resources, total
 
 URGENCY_MAX = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class ArbiterSettings:
-    """``capacity`` of the cluster. A job is resized for throughput only when the predicted gain exceeds
+    """``capacity`` of the cluster; what a pod finds no room for is not believed to be there, for ``no_room_s`` at most:
+    then it is tried again. A job is resized for throughput only when the predicted gain exceeds
     ``gain_fraction_min`` plus one standard deviation of the prediction, and its last change is ``settle_s`` ago.
     A completed job's claim stands until its pods are gone, or ``leave_timeout_s``: above what a final checkpoint and
     an evaluation may take. A stopped one's stands for ``stop_grace_s``, the time that pods get to leave.
@@ -41,6 +41,16 @@ class ArbiterSettings:
     study_gap: float = 0.001
     patience_s: float = 1.0
     study_timeout_s: float = 60.0
+    no_room_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Unplaced:
+    """What a pod is to have and has found no room for, since when, and in the words of the place."""
+
+    amount: Resources
+    since_s: float
+    detail: str
 
 
 @dataclass(slots=True)
@@ -50,6 +60,7 @@ class JobState:
     ``plan`` is the last decided one, None until it starts; ``applying`` until its pods are there, with ``before`` still
     claimed. ``had`` are the plans that were in force. ``leaving_s``: since when it only waits for its pods to go.
     ``replacing``: the parameter server beside which another one has room, beyond the plan, to take its place.
+    ``unplaced``: by pod, those of the plan that wait for room.
     """
 
     job: str
@@ -72,6 +83,12 @@ class JobState:
     submitted_s: float = 0.0
     completed: bool = False
     replacing: str = ""
+    unplaced: dict[str, Unplaced] = field(default_factory=dict[str, Unplaced])
+
+    @property
+    def without_room(self) -> Resources:
+        """What its pods have found no room for."""
+        return total(waiting.amount for waiting in self.unplaced.values())
 
     @property
     def held(self) -> Resources:
@@ -159,5 +176,4 @@ class ArbiterState:
 
     def claimed(self) -> Resources:
         """What all jobs hold."""
-        held = [job.held for job in self.jobs.values()]
-        return Resources(math.fsum(one.cpu_cores for one in held), sum(one.memory_bytes for one in held))
+        return total(job.held for job in self.jobs.values())

@@ -275,6 +275,24 @@ class ReplacementEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class PodUnplaced:
+    """A pod of the job's plan cannot run: no node has room for it, or an account is used up, as ``detail`` says."""
+
+    job: str
+    pod: str
+    role: Literal["worker", "ps"]
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodSettled:
+    """The pod waits for no room (any more): it has started, or it will not."""
+
+    job: str
+    pod: str
+
+
+@dataclass(frozen=True, slots=True)
 class OomForecast:
     """What each PS of the job needs, to its end; ``grow`` is urgent, ``shrink`` gives memory back."""
 

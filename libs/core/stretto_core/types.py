@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Literal
 
 from stretto_core.machine import CoreError
 
@@ -43,6 +45,12 @@ class Resources:
 NOTHING = Resources(0.0, 0)
 
 
+def total(amounts: Iterable[Resources]) -> Resources:
+    """Their sum, the same in whatever order."""
+    each = tuple(amounts)
+    return Resources(math.fsum(one.cpu_cores for one in each), sum(one.memory_bytes for one in each))
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How many pods a job has and what each of them gets (DLRover-RM §4.1: w, p, lambda_w, lambda_p)."""
@@ -73,6 +81,12 @@ class Plan:
             self.workers * self.worker_cpu_cores + self.ps * self.ps_cpu_cores,
             self.workers * self.worker_memory_bytes + self.ps * self.ps_memory_bytes,
         )
+
+    def pod(self, role: Literal["worker", "ps"]) -> Resources:
+        """What one pod of the role gets."""
+        if role == "worker":
+            return Resources(self.worker_cpu_cores, self.worker_memory_bytes)
+        return Resources(self.ps_cpu_cores, self.ps_memory_bytes)
 
     def same_speed(self, other: Plan) -> bool:
         """Whether both plans are one configuration for the throughput model, which does not see memory."""

@@ -20,6 +20,8 @@ from stretto_core.jobs import (
     PlanApplied,
     PlanDecided,
     PlanProposed,
+    PodSettled,
+    PodUnplaced,
     ReplacementAsked,
     ReplacementEnded,
 )
@@ -67,6 +69,10 @@ def event_of(machine: ArbiterMachine, step: tuple[str, str, object]) -> object:
         case "compute", list() as rows:
             version = state.version if state else 0
             return CandidatesComputed(job, version, plan(), 1000.0, "x", 9, tuple(candidate(*row) for row in rows))
+        case "no-room", (number, role):
+            return PodUnplaced(job, f"{role}-{number}", role, "Insufficient cpu")
+        case "settled", (number, role):
+            return PodSettled(job, f"{role}-{number}")
         case "oom", (memory, action):
             return OomForecast(job, action, memory, "r")
         case "apply", _:
@@ -95,6 +101,7 @@ def busy_cluster(rng: random.Random, machine: ArbiterMachine, names: list[str]) 
             ("oom", job, (rng.choice([GIB // 2, GIB, 3 * GIB, 20 * GIB]), rng.choice(["grow", "shrink", "none"]))),
             ("progress", job, rng.randint(0, 10**7)),
             ("replace", job, rng.random() < 0.3),
+            (rng.choice(["no-room", "settled"]), job, (rng.randint(0, 2), rng.choice(["worker", "ps"]))),
             ("apply", job, None),
             ("end", job, rng.choice(["completed", "gone", "failed"])),
         ]

@@ -11,6 +11,7 @@ from closed_loop import MIB, plan, profile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stretto_core.arbiter import ArbiterMachine
+from stretto_core.arbitration import larger
 from stretto_core.cluster import ArbiterSettings
 from stretto_core.jobs import (
     JobEnded,
@@ -23,7 +24,7 @@ from stretto_core.jobs import (
     ReplacementEnded,
 )
 from stretto_core.machine import Tick
-from stretto_core.types import GIB, Plan, Resources
+from stretto_core.types import GIB, Plan, Resources, total
 
 CAPACITY = Resources(9.0, 20 * GIB)
 JOBS = st.sampled_from(["a", "b", "c", "d"])
@@ -43,9 +44,13 @@ forecast = st.builds(lambda job, m, a: ("oom", job, (m, a)), JOBS, MEMORY, st.sa
 apply = st.builds(lambda job: ("apply", job, None), JOBS)
 end = st.builds(lambda job, how: ("end", job, how), JOBS, st.sampled_from(["completed", "gone", "failed"]))
 progress = st.builds(lambda job, n: ("progress", job, n), JOBS, st.integers(0, 10**7))
+pods = st.builds(
+    lambda what, job, number, role: (what, job, (number, role)),
+    st.sampled_from(["no-room", "no-room", "settled"]), JOBS, st.integers(0, 2), st.sampled_from(["worker", "ps"]),
+)  # fmt: skip
 steps = st.lists(
     st.tuples(
-        st.one_of(submit, propose, compute, forecast, apply, apply, end, progress, replacement),
+        st.one_of(submit, propose, compute, forecast, apply, apply, end, progress, replacement, pods),
         st.one_of(st.sampled_from([0.0, 2.0, 20.0]), st.floats(0, 60)),
     ),
     max_size=60,
@@ -67,6 +72,7 @@ def test_capacity_versions_and_running_changes_are_respected(
         busy = {name for name, job in machine.state.jobs.items() if job.changing}
         if isinstance(event, (PlanApplied, ReplacementEnded)):
             busy.discard(event.job)
+        held = machine.state.claimed()
         for action in machine.handle(event, now):
             fact = action.fact
             assert fact.reasons
@@ -76,11 +82,13 @@ def test_capacity_versions_and_running_changes_are_respected(
             assert fact.job not in busy or fact.kind == "memory", "decided on in the middle of a change"
             assert fact.version == versions.get(fact.job, 0) + 1
             versions[fact.job] = fact.version
-            held: Plan = fact.plan
-            assert held.ps_memory_bytes >= 512 * MIB
-            assert machine.state.jobs[fact.job].plan == held
+            decided: Plan = fact.plan
+            assert decided.ps_memory_bytes >= 512 * MIB
+            assert machine.state.jobs[fact.job].plan == decided
         claimed = machine.state.claimed()
         assert claimed.fits(CAPACITY), f"{claimed} of {CAPACITY}"
+        believed = CAPACITY - total(job.without_room for job in machine.state.jobs.values())
+        assert claimed.fits(larger(believed, held)), f"{claimed} of {believed}, {held} before"
 
 
 @settings(max_examples=60, deadline=None)
@@ -105,7 +113,8 @@ def test_what_a_change_does_not_concern_is_passed_over_without_a_difference(
         afresh = ArbiterMachine(state, machine.settings)
         assert machine.handle(event, now) == afresh.handle(event, now)
         assert machine.state == afresh.state
-        assert machine.free() == capacity - machine.state.claimed()
+        without_room = total(job.without_room for job in machine.state.jobs.values())
+        assert machine.free() == capacity - without_room - machine.state.claimed()
         others = {name for name in names if before.get(name) != machine.state.jobs.get(name)}
         assert others <= machine.changed, "what is not saved is lost with its owner"
         machine.changed.clear()

@@ -58,6 +58,13 @@ def _computed(message: events.CandidatesComputed) -> jobs.CandidatesComputed:
     )
 
 
+def _pending(message: events.PodPending) -> jobs.PodUnplaced | None:
+    """An image that is on its way lacks no room; data workers are beyond the plan."""
+    if message.reason == "image-pull" or message.role == "data":
+        return None
+    return jobs.PodUnplaced(message.job, message.pod, message.role, message.detail or message.reason)
+
+
 def _studied(message: StudyDone) -> jobs.StudyDone:
     plans = {job: plan_of(plan) for job, plan in message.plans.items()}
     return jobs.StudyDone(message.number, plans, message.gap, message.took_s, message.fault)
@@ -79,6 +86,9 @@ _EVENTS: dict[type[Message], Callable[[Any], Any]] = {
     events.CandidatesComputed: _computed,
     events.OomForecast: lambda m: jobs.OomForecast(m.job, m.action, m.recommended_ps_memory_bytes, m.reason),
     events.PlanApplied: applied,
+    events.PodPending: _pending,
+    events.PodStarted: lambda m: jobs.PodSettled(m.job, m.pod),
+    events.PodExited: lambda m: jobs.PodSettled(m.job, m.pod),
     events.ReplacementAsked: lambda m: jobs.ReplacementAsked(m.job, m.pod),
     events.ReplacementEnded: lambda m: jobs.ReplacementEnded(m.job, m.pod),
     events.JobProgressed: lambda m: jobs.JobProgressed(m.job, m.samples_done, m.samples_total, m.samples_per_s),
@@ -90,7 +100,7 @@ _EVENTS: dict[type[Message], Callable[[Any], Any]] = {
 
 
 def to_event(message: Message, meta: Meta) -> Any:
-    """The machine's event of a message."""
+    """The machine's event of a message; None: it decides nothing here."""
     return _EVENTS[type(message)](message)
 
 

@@ -37,6 +37,7 @@ class ArbiterSettings(Settings):
     apply_timeout_s: float = Field(300.0, ge=10, description="an actuator silent for so long is not waited for")
     leave_timeout_s: float = Field(900.0, ge=1, description="a completed job's pods are counted for at most so long")
     stop_grace_s: float = Field(20.0, ge=0, description="a cancelled or failed job's pods are counted for so long")
+    no_room_s: float = Field(300.0, ge=0, description="what a pod found no room for is tried again after so long")
     shrink_after_s: float = Field(60.0, ge=0, description="memory is given back so long after the last change")
 
     def machine(self) -> MachineSettings:
@@ -52,6 +53,7 @@ class ArbiterSettings(Settings):
             apply_timeout_s=self.apply_timeout_s,
             leave_timeout_s=self.leave_timeout_s,
             stop_grace_s=self.stop_grace_s,
+            no_room_s=self.no_room_s,
             shrink_after_s=self.shrink_after_s,
             beside=self.beside,
             study_gap=self.study_gap,

@@ -145,6 +145,25 @@ def test_a_completed_job_gives_back_its_room_when_its_pods_are_gone() -> None:
     assert not cluster.machine.ticking
 
 
+def test_what_a_pod_finds_no_room_for_is_not_given_to_others() -> None:
+    cluster = Cluster()
+    cluster.start()
+    waits = {"job": "a", "pod": "worker-0", "role": "worker"}
+    cluster.tell(events.PodPending(**waits, reason="no-room", detail="3 Insufficient cpu."))
+    assert cluster.machine.free().cpu_cores == 5
+    cluster.tell(events.PodExited(**waits, reason="stopped", exit_code=None))
+    assert cluster.machine.free().cpu_cores == 6
+    cluster.tell(events.PodPending(**waits, reason="quota"))
+    assert cluster.machine.free().cpu_cores == 5
+    (decided,) = cluster.tell(events.PlanRequested(job="a", plan=plan(2), by="ada"))
+    assert any("no room for worker-0 of the plan before" in reason and "quota" in reason for reason in decided.reasons)
+    for nothing in (
+        {**waits, "reason": "image-pull"},
+        {"job": "a", "pod": "data-0", "role": "data", "reason": "no-room"},
+    ):
+        assert cluster.service.to_event(events.PodPending(**nothing), META) is None
+
+
 def test_what_a_user_asks_for_is_given_whatever_it_brings_and_no_measurement_takes_its_place() -> None:
     cluster = Cluster()
     cluster.start()
@@ -180,6 +199,9 @@ def test_algorithms_are_chosen_by_name_and_unknown_ones_refused() -> None:
         assert decided.round.algorithm == name
     with pytest.raises(SettingsFault, match=r"STRETTO_ARBITER_ALGORITHM='auction'.*installed.*are.*weighted-greedy"):
         Arbiter(ArbiterSettings(algorithm="auction"))
+    with pytest.raises(SettingsFault, match=r"STRETTO_ARBITER_BESIDE='auction'"):
+        Arbiter(ArbiterSettings(beside="auction"))
+    Arbiter(ArbiterSettings(beside=""))
 
 
 def test_settings_come_from_the_environment_under_the_service_s_name() -> None:
@@ -204,10 +226,14 @@ def test_the_plans_that_earlier_versions_decided_are_continued() -> None:
     cluster = Cluster()
     cluster.start()
     now = TypeAdapter(ArbiterState).dump_python(cluster.machine.state, mode="json")
-    fourth = {name: value for name, value in now.items() if name != "deferred"}
+    fifth = {name: value for name, value in now.items() if name not in ("study", "studies")}
+    fifth["jobs"] = {"a": {name: value for name, value in now["jobs"]["a"].items() if name != "unplaced"}}
+    fourth = {name: value for name, value in fifth.items() if name != "deferred"}
     third = {name: value for name, value in fourth.items() if name != "samples_done"}
-    third["jobs"] = {"a": {**now["jobs"]["a"], "samples_done": 5}}
-    for version, state, done in ((3, third, {"a": 5}), (4, {**fourth, "samples_done": {"a": 7}}, {"a": 7})):
+    third["jobs"] = {"a": {**fifth["jobs"]["a"], "samples_done": 5}}
+    seven = {"samples_done": {"a": 7}}
+    saved = ((3, third, {"a": 5}), (4, {**fourth, **seven}, {"a": 7}), (5, {**fifth, **seven}, {"a": 7}))
+    for version, state, done in saved:
         machines = Machines(Arbiter(ArbiterSettings()))
         machines.load({CLUSTER: Document(1, version, json.dumps(state).encode())})
         kept = machines.slots[CLUSTER].machine.state

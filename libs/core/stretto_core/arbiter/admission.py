@@ -26,7 +26,7 @@ def start_waiting(desk: Desk, now: float) -> list[Answer]:
 def _start(desk: Desk, job: JobState, proposal: PlanProposed, now: float) -> list[Answer]:
     """Start the job with the proposed plan, or with what of it fits."""
     free = desk.free()
-    state = f"{in_words(free)} of {in_words(desk.settings.capacity)} are free"
+    state = desk.free_in_words()
     if proposal.plan.resources.fits(free):
         return [desk.decide(job, proposal.kind, proposal.plan, [*proposal.reasons, state], now, proposal)]
     if not job.profile.fixed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stretto_core.arbiter.register import Register
+from stretto_core.arbitration import in_words
 from stretto_core.candidates import Candidate
 from stretto_core.cluster import ArbiterSettings, ArbiterState, JobState
 from stretto_core.jobs import (
@@ -18,6 +19,9 @@ from stretto_core.jobs import (
 )
 from stretto_core.types import NOTHING, Plan, Resources
 
+NAMED_MOST = 5
+"""pods of a reason"""
+
 Answer = PlanDecided | PlanRefused | ReplacementDecided
 
 
@@ -28,13 +32,25 @@ class Desk:
         self.state, self.settings, self.select_name = state, settings, select_name
         self.register = Register(state, settings)
 
+    @property
+    def capacity(self) -> Resources:
+        """What the cluster is believed to have: not what pods find no room for, whatever was said of it."""
+        return self.settings.capacity - self.register.without_room
+
     def free(self) -> Resources:
         """What nobody holds; negative where the capacity was lowered below the claims."""
-        return self.settings.capacity - self.register.held
+        return self.capacity - self.register.held
 
     def to_give(self) -> Resources:
         """What running jobs may still get: nothing while another waits to start that ever could."""
-        return NOTHING if self.register.blocking else self.free()
+        free = self.free()
+        return NOTHING if self.register.blocking else Resources(max(free.cpu_cores, 0.0), max(free.memory_bytes, 0))
+
+    def free_in_words(self) -> str:
+        """Of what there is, as far as that is believed."""
+        without_room = self.register.without_room
+        lacking = f"; for {in_words(without_room)} of it pods found no room" if without_room != NOTHING else ""
+        return f"{in_words(self.free())} of {in_words(self.settings.capacity)} are free{lacking}"
 
     def decide(
         self,
@@ -49,6 +65,7 @@ class Desk:
     ) -> PlanDecided:
         """Give the job this plan."""
         previous, before = job.plan, job.throughput or None
+        reasons = [*reasons, *_no_room_for(job)]
         job.answered(kind, plan)
         job.before, job.plan = job.before if job.applying else previous, plan
         job.version += 1
@@ -84,3 +101,12 @@ class Desk:
         job.refused = PlanRefused(job.job, kind, wanted, tuple(reasons))
         self.register.touch(job.job)
         return [job.refused]
+
+
+def _no_room_for(job: JobState) -> list[str]:
+    """What the plan before this one asks for in vain."""
+    if not job.unplaced:
+        return []
+    pods, last = sorted(job.unplaced), max(job.unplaced.values(), key=lambda waiting: waiting.since_s)
+    named = ", ".join(pods[:NAMED_MOST]) + f" and {len(pods) - NAMED_MOST} more" * (len(pods) > NAMED_MOST)
+    return [f"there is no room for {named} of the plan before ({in_words(job.without_room)}): {last.detail}"]

@@ -13,7 +13,7 @@ from typing import Any
 from stretto_core.arbiter import admission, memory, rounds, studies
 from stretto_core.arbiter.desk import Answer, Desk
 from stretto_core.arbiter.register import holds_s
-from stretto_core.cluster import ArbiterSettings, ArbiterState, JobState
+from stretto_core.cluster import ArbiterSettings, ArbiterState, JobState, Unplaced
 from stretto_core.jobs import (
     CandidatesComputed,
     JobEnded,
@@ -22,6 +22,8 @@ from stretto_core.jobs import (
     OomForecast,
     PlanApplied,
     PlanProposed,
+    PodSettled,
+    PodUnplaced,
     ReplacementAsked,
     ReplacementDecided,
     ReplacementEnded,
@@ -120,6 +122,8 @@ class ArbiterMachine:
                 answers.append(self._replace(job, event))
             case ReplacementEnded() if event.pod == job.replacing:
                 job.replacing = ""
+            case PodUnplaced() | PodSettled():
+                self._room_of(job, event, now)
             case _:
                 return []
         self._desk.register.touch(job.job)
@@ -142,9 +146,17 @@ class ArbiterMachine:
     def _applied(job: JobState, event: PlanApplied, now: float) -> None:
         if job.before is not None and job.before.ps != event.plan.ps:
             job.ps_memory_bytes = job.shrink_to_bytes = 0  # said of servers that held more, or less
-        job.applying, job.before, job.changed_s = False, None, now
+        job.applying, job.before, job.changed_s, job.unplaced = False, None, now, {}
         if not job.had_before(event.plan):
             job.had.append(event.plan)
+
+    @staticmethod
+    def _room_of(job: JobState, event: PodUnplaced | PodSettled, now: float) -> None:
+        """What a pod waits for is not there, until it waits no more."""
+        if isinstance(event, PodSettled):
+            job.unplaced.pop(event.pod, None)
+        elif job.plan is not None:
+            job.unplaced[event.pod] = Unplaced(job.plan.pod(event.role), now, event.detail)
 
     def _ended(self, job: JobState, event: JobEnded, now: float) -> None:
         """Pods hold their resources until they are gone: a completed job saves and evaluates, others are stopped."""
@@ -173,8 +185,15 @@ class ArbiterMachine:
         for job in self._desk.register.ripe(now):
             if job.leaving_s is not None and now - job.leaving_s > holds_s(job, self.settings):
                 self._forget(job)
-            elif job.applying and now - job.changed_s > self.settings.apply_timeout_s:
+                continue
+            known = len(job.unplaced)
+            job.unplaced = {
+                pod: waiting for pod, waiting in job.unplaced.items() if now - waiting.since_s < self.settings.no_room_s
+            }
+            silent = job.applying and now - job.changed_s > self.settings.apply_timeout_s
+            if silent:
                 job.applying, job.before, job.changed_s = False, None, now
+            if silent or len(job.unplaced) < known:
                 self._desk.register.touch(job.job)
             else:
                 self._desk.register.look_again(job.job)

@@ -52,9 +52,11 @@ class Prospect(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What the other jobs see of one: what it holds, what it could give back at most, whether it is in a change."""
+    """What the other jobs see of one: what it holds, what of that has no room, what it could give back at most, whether
+    it is in a change."""
 
     held: Resources
+    without_room: Resources
     spare: Resources
     changing: bool
     leaving: bool
@@ -87,7 +89,7 @@ class Register:
         """wait to start, were told so, and could in an empty cluster"""
         self.in_change = 0
         self._state, self._settings = state, settings
-        self._held = Sum()
+        self._held, self._without_room = Sum(), Sum()
         self._spare: dict[float, Sum] = {}
         self._shares: dict[str, tuple[object, Share]] = {}
         self._prospects: dict[str, Prospect] = {}
@@ -102,6 +104,11 @@ class Register:
     def held(self) -> Resources:
         """What all jobs hold."""
         return self._held.total
+
+    @property
+    def without_room(self) -> Resources:
+        """What of it has found no room: so much less is there than was said."""
+        return self._without_room.total
 
     def ordered(self, names: Iterable[str]) -> list[JobState]:
         """The weightiest first, then who came first."""
@@ -194,7 +201,7 @@ class Register:
         seen = (
             None
             if job is None or job.plan is None
-            else (job.plan, job.before, job.applying, job.leaving_s is None, job.replacing)
+            else (job.plan, job.before, job.applying, job.leaving_s is None, job.replacing, job.without_room)
         )
         if seen == (old[0] if old else None):
             return
@@ -203,12 +210,14 @@ class Register:
             del self._shares[name]
             self._count(old[1], -1)
         if job is not None and job.plan is not None:
-            share = Share(job.held, spare(job, job.plan), job.changing, job.leaving_s is not None, job.profile.weight)
+            leaving, weight = job.leaving_s is not None, job.profile.weight
+            share = Share(job.held, job.without_room, spare(job, job.plan), job.changing, leaving, weight)
             self._shares[name] = seen, share
             self._count(share, 1)
 
     def _count(self, share: Share, times: int) -> None:
         self._held.add(share.held, times)
+        self._without_room.add(share.without_room, times)
         if not share.leaving:
             self.in_change += times * share.changing
             total = self._spare.setdefault(share.weight, Sum())
@@ -234,8 +243,10 @@ class Register:
             self.untold.add(job.job)
 
     def _set_alarm(self, job: JobState) -> None:
-        """Nobody waits for ever for an actuator that says nothing."""
+        """Nobody waits for ever for an actuator that says nothing, nor for room that was missing once."""
         settings = self._settings
+        for waiting in job.unplaced.values():
+            self.wake(job.job, waiting.since_s + settings.no_room_s)
         if job.leaving_s is not None:
             self.wake(job.job, job.leaving_s + holds_s(job, settings))
         if job.applying:
