@@ -1,4 +1,4 @@
-"""The whole installation on one machine: nats-server, redis-server, eight services and the gateway as processes.
+"""The whole installation on one machine: nats-server, redis-server, the services and the gateway as processes.
 
 Everything is in one folder: ``nats/`` (streams, credentials), ``redis/``, ``run/`` (where things listen; ``up.json``
 says what runs), ``logs/``, ``spans/``, ``pods/``, ``checkpoints/``, ``gateway.token``. All of it listens on loopback;
@@ -29,7 +29,7 @@ from stretto_runtime import Client, RuntimeFault, SettingsFault, provision
 from stretto_runtime.birth import Birth
 from stretto_runtime.keys import Keys, write_private
 from stretto_runtime.login import Login
-from stretto_runtime.permissions import SERVICES
+from stretto_runtime.permissions import FORWARDER, SERVICES
 from stretto_runtime.provision import server_config
 from stretto_runtime.server import binary, free_port, keys_of, store_of
 from stretto_runtime.settings import StreamsSettings
@@ -80,9 +80,10 @@ class Installation:
         self._began_s = time.time()
         self._lock: Any = None
         self._keys: Keys
-        self._nats_url = ""
-        self._redis_url = ""
+        self._nats_url = self._redis_url = ""
         self._memory: Path | None = None
+        forwards = "STRETTO_FORWARDER_ENDPOINTS_FILE" in environ | plan.settings
+        self._services = (*SERVICES, FORWARDER) if forwards else SERVICES
         self._gateway_port = plan.gateway_port or free_port()  # fixed, so that clients find it again after a restart
 
     # up --------------------------------------------------------------------------------------------------------
@@ -102,11 +103,11 @@ class Installation:
         await self._start("nats", self._nats(nats_port))
         await self._start("redis", self._redis(redis_port))
         # services wait for the streams, and importing is what takes their time: all at once
-        for name in SERVICES:
+        for name in self._services:
             await self._start(name, self._service(name))
         progress("nats-server, redis-server, eight services and the gateway started")
         await self._provision()
-        async for name, ready_s in self._waiting(SERVICES):
+        async for name, ready_s in self._waiting(self._services):
             progress(f"{name} ready after {ready_s:.1f} s")
         self.ready_s = time.monotonic() - began
         self._state = "ready"
@@ -116,7 +117,7 @@ class Installation:
         """End everything: services before what they speak to, pods between."""
         self._state = "stopping"
         self._tell()
-        await asyncio.gather(*(self.children[name].stop(STOP_S) for name in SERVICES if name in self.children))
+        await asyncio.gather(*(self.children[n].stop(STOP_S) for n in self._services if n in self.children))
         if self._at_home() or not self.folder.exists():  # else they are another's
             await asyncio.to_thread(end_all, pods_of(self.folder), 3.0)
         for name in ("redis", "nats"):

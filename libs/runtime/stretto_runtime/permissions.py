@@ -19,7 +19,9 @@ EXTERNAL_STREAM = "EVENTS"
 SERVICES = ("profiler", "fitter", "planner", "arbiter", "dispatcher", "checkpoints", "oom", "actuator", "gateway")
 OPERATOR = "operator"
 """the command, and who makes the streams: may do everything within the account"""
-USERS = (*SERVICES, OPERATOR)
+FORWARDER = "forwarder"
+"""posts events to those outside; runs where somebody wants that"""
+USERS = (*SERVICES, FORWARDER, OPERATOR)
 POD_ROLES = ("worker", "ps")
 
 RPC_MAPPING = {
@@ -46,6 +48,8 @@ def rights_of(user: str) -> Rights:
     """Of a service, or of the operator."""
     if user == OPERATOR:
         return Rights((">",), (">",))
+    if user == FORWARDER:
+        return _forwarder_rights()
     own = [f"evt.v1.{user}.>", f"journal.{user}.*", f"fence.{user}.*", "dlq.>", f"{STATE_PREFIX}*.{user}.>"]
     reading = [
         f"$JS.API.CONSUMER.{verb}.{stream}.>"
@@ -58,6 +62,13 @@ def rights_of(user: str) -> Rights:
         publish=(*own, *_asked_by((user,)), *_inboxes_of_callers(user), *reading),
         subscribe=(f"rpc.v1.{user}.>", f"{inbox_of(user)}.>"),
     )
+
+
+def _forwarder_rights() -> Rights:
+    """Durable cursors over events, and dead letters: a cursor's pattern stands in the subject that makes it."""
+    cursors = [f"$JS.API.CONSUMER.{verb}.{STREAM}.*" for verb in ("INFO", "MSG.NEXT")]
+    cursors += [f"$JS.API.CONSUMER.CREATE.{STREAM}.*.*.evt.v1.>", f"$JS.ACK.{STREAM}.>"]
+    return Rights(("dlq.>", *cursors), (f"{inbox_of(FORWARDER)}.>",))
 
 
 def pod_rights(job: str, pod: str, partition: str) -> Rights:

@@ -7,12 +7,13 @@ component (``STRETTO_PLANNER_…`` seen by the fitter) are that component's busi
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -20,10 +21,11 @@ from stretto_wire.findings import findings_of
 
 from stretto_runtime.faults import SettingsFault
 from stretto_runtime.login import Login
-from stretto_runtime.permissions import SERVICES
+from stretto_runtime.permissions import USERS
 
 PREFIX = "STRETTO_"
-COMPONENTS = frozenset((*SERVICES, "streams", "cli", "trainer", "pod", "job", "demo"))
+TEXTS = {str, SecretStr, Path, type(None)}
+COMPONENTS = frozenset((*USERS, "streams", "cli", "trainer", "pod", "job", "demo"))
 
 
 class Settings(BaseSettings):
@@ -82,7 +84,7 @@ class Settings(BaseSettings):
                     continue
                 raise SettingsFault(_unknown(variable, names))
             text = environ[variable]
-            given[field] = json.loads(text) if text[:1] in ("[", "{") else text
+            given[field] = _value(text, cls.model_fields[field].annotation)
             used[field] = variable
         try:
             return cls(**given)
@@ -90,8 +92,9 @@ class Settings(BaseSettings):
             first = error.errors()[0]
             field = str(first["loc"][0])
             remedy = findings_of([first], cls)[0].remedy
+            value = "(a secret)" if SecretStr in _types(cls.model_fields[field].annotation) else repr(first.get("input"))
             raise SettingsFault(
-                f"{used.get(field, PREFIX + field.upper())}={first.get('input')!r} is refused: give {remedy}; "
+                f"{used.get(field, PREFIX + field.upper())}={value} is refused: give {remedy}; "
                 "correct the variable or unset it to get the default"
             ) from None
 
@@ -125,6 +128,19 @@ class StreamsSettings(Settings):
     def read(cls, environ: Mapping[str, str] | None = None) -> Self:
         """From the environment. Raises SettingsFault."""
         return cls.load("streams", environ)
+
+
+def _value(text: str, annotation: Any) -> Any:
+    """JSON, where the field holds more than a text that may begin so, too."""
+    if text[:1] not in ("[", "{") or _types(annotation) <= TEXTS:
+        return text
+    with contextlib.suppress(ValueError):  # refused as it stands, then
+        return json.loads(text)
+    return text
+
+
+def _types(annotation: Any) -> set[Any]:
+    return set(get_args(annotation)) or {annotation}
 
 
 def _concerns_another(variable: str, component: str) -> bool:

@@ -1,0 +1,1 @@
+"""Posts events to webhooks."""

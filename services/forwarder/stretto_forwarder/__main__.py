@@ -1,0 +1,5 @@
+"""``python -m stretto_forwarder``"""
+
+from stretto_forwarder.service import main
+
+main()

@@ -1,0 +1,130 @@
+"""Posting over HTTP to where it is allowed: names are resolved here, and what was checked is what is connected to."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+import ssl
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpcore
+from stretto_runtime import SettingsFault
+
+from stretto_forwarder.retrying import Outcome, retry_after_s
+from stretto_forwarder.settings import Network
+
+READ_BYTES = 1 << 16
+"""of an answer, so that its connection can be used again; nobody looks at it"""
+TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+class Forbidden(Exception):
+    """An address that may not be posted to."""
+
+
+class Guard(httpcore.AsyncNetworkBackend):
+    """Connects to public addresses, and to those of ``networks``."""
+
+    def __init__(self, networks: Sequence[Network], public: bool) -> None:
+        """``public`` false: only to ``networks``."""
+        self._networks = networks
+        self._public = public
+        self._inner = httpcore.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        """Raises Forbidden when any of the host's addresses is: one of them would be tried in the end."""
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise httpcore.ConnectError(f"{host} is not known: {error.strerror or error}") from error
+        addresses = [ipaddress.ip_address(str(entry[4][0]).partition("%")[0]) for entry in found]
+        for address in addresses:
+            if not allowed(address, self._networks, self._public):
+                lacks = "is not public" if self._public else "is in no network that may be posted to in plain HTTP"
+                raise Forbidden(
+                    f"{host} is at {address}, which {lacks}; STRETTO_FORWARDER_ALLOW_NETWORKS names networks that may "
+                    "be posted to all the same"
+                )
+        fault: Exception = httpcore.ConnectError(f"{host} has no address")
+        for address in addresses:
+            try:
+                return await self._inner.connect_tcp(str(address), port, timeout, local_address, socket_options)
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                fault = error
+        raise fault
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+def allowed(address: Address, networks: Sequence[Network], public: bool) -> bool:
+    """Whether an address may be posted to; one that leads on to an IPv4 address only if that may."""
+    if any(address in network for network in networks):
+        return True
+    inner: Address | None = None
+    if isinstance(address, ipaddress.IPv6Address):
+        inner = address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)
+        if address in TRANSLATED:
+            inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    if inner is not None:
+        return allowed(inner, networks, public)
+    return public and address.is_global and not address.is_multicast
+
+
+class Poster:
+    """Posts to one endpoint. Redirects are not followed, and no proxy of the environment is asked."""
+
+    def __init__(self, url: str, networks: Sequence[Network], ca: Path | None, timeout_s: float) -> None:
+        """Raises SettingsFault: the file of certificates cannot be used."""
+        try:
+            context = ssl.create_default_context(cafile=ca)
+        except (OSError, ssl.SSLError) as error:
+            raise SettingsFault(f"STRETTO_FORWARDER_CA={ca} cannot be used: {error}; give a file in PEM") from None
+        self._url = url
+        self._timeout_s = timeout_s
+        guard = Guard(networks, public=urlsplit(url).scheme == "https")
+        self._pool = httpcore.AsyncConnectionPool(
+            ssl_context=context, network_backend=guard, max_connections=1, keepalive_expiry=30.0
+        )
+
+    async def post(self, headers: dict[str, str], body: bytes) -> Outcome:
+        """One attempt. Never raises."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._post(headers, body)
+        except TimeoutError:
+            return Outcome(0, f"no answer within {self._timeout_s:g} s")
+        except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, OSError) as error:
+            return Outcome(0, f"{type(error).__name__}: {error}"[:500])
+        except Forbidden as error:
+            return Outcome(0, str(error))
+
+    async def _post(self, headers: dict[str, str], body: bytes) -> Outcome:
+        async with self._pool.stream("POST", self._url, headers=list(headers.items()), content=body) as answer:
+            found = {name.lower(): value for name, value in answer.headers}
+            read = 0
+            async for chunk in answer.aiter_stream():
+                read += len(chunk)
+                if read > READ_BYTES:
+                    break
+        reason = f"HTTP {answer.status}"
+        if 300 <= answer.status < 400:
+            reason += ": redirects are not followed"
+        told = found.get(b"retry-after", b"").decode("ascii", "replace")
+        return Outcome(answer.status, reason, retry_after_s(told, time.time()))
+
+    async def close(self) -> None:
+        await self._pool.aclose()

@@ -1,0 +1,246 @@
+"""The forwarder's life: one cursor and one course for each endpoint; a dead one holds no other up."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import random
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from stretto_runtime import BusFault, RuntimeFault
+from stretto_runtime.bus import EVENTS, Bus
+from stretto_runtime.durable import Durable, Held
+from stretto_runtime.health import Health
+from stretto_runtime.telemetry import Tracing, configure_logs
+
+from stretto_forwarder import handlers
+from stretto_forwarder.handlers import NotForwardable, Post
+from stretto_forwarder.posting import Poster
+from stretto_forwarder.retrying import Again, Course, Delivered, GiveUp, Outcome, Stop
+from stretto_forwarder.settings import ForwarderSettings, Target, targets_of
+
+NAME = "forwarder"
+AGAIN_S = 1.0
+LETTER_S = 30.0
+STOPPED = "stopped"
+URL = "url-sha256"
+log = structlog.get_logger("stretto.forwarder")
+
+
+class Metrics:
+    """What is counted of each endpoint."""
+
+    def __init__(self) -> None:
+        self._registry = registry = CollectorRegistry()
+        of = ["endpoint"]
+        self.delivered = Counter("stretto_forwarder_delivered", "events delivered", of, registry=registry)
+        self.failures = Counter("stretto_forwarder_failures", "attempts that failed", of, registry=registry)
+        self.letters = Counter("stretto_forwarder_dead_letters", "events given up", of, registry=registry)
+        self.pending = Gauge("stretto_forwarder_pending", "events that wait for the one at hand", of, registry=registry)
+        self.stopped = Gauge("stretto_forwarder_stopped", "1: the endpoint answered 410", of, registry=registry)
+
+    def text(self) -> bytes:
+        return generate_latest(self._registry)
+
+
+class Lane:
+    """Everything to one endpoint, in the order in which it was stored."""
+
+    def __init__(
+        self, bus: Bus, target: Target, settings: ForwarderSettings, metrics: Metrics, tracing: Tracing
+    ) -> None:
+        """Raises SettingsFault."""
+        self.name = target.endpoint.name
+        self.state = "opening"
+        self.last = ""
+        self._bus = bus
+        self._target = target
+        self._metrics = metrics
+        self._tracing = tracing
+        self._poster = Poster(target.endpoint.url, settings.allow_networks, settings.ca, settings.timeout_s)
+        self._course = Course(settings.retry_s, settings.retry_max_s, settings.give_up_s)
+        self._marks = {URL: hashlib.sha256(target.endpoint.url.encode()).hexdigest()}
+        metrics.stopped.labels(self.name).set(0)
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """For /readyz."""
+        return {"state": self.state, "last": self.last, "failing_since_s": self._course.failing_since_s}
+
+    async def run(self) -> None:
+        """Until cancelled, or until the endpoint wants nothing any more."""
+        try:
+            while self.state != STOPPED:
+                try:
+                    await self._follow()
+                except BusFault as fault:
+                    log.warning("the cursor is opened again", endpoint=self.name, fault=str(fault))
+                    self.state = "opening"
+                    await asyncio.sleep(AGAIN_S)
+        finally:
+            await self._poster.close()
+
+    async def _follow(self) -> None:
+        endpoint, cursor_name = self._target.endpoint, f"{NAME}-{self.name}"
+        known = await Durable.known(self._bus, EVENTS, cursor_name)
+        marks: Mapping[str, str] = known["config"].get("metadata", {}) if known else {}
+        if STOPPED in marks and marks.get(URL) == self._marks[URL]:
+            self._stop(marks[STOPPED])
+            return
+        cursor = await Durable.open(
+            self._bus, EVENTS, cursor_name, handlers.pattern_of(endpoint), handlers.start_of(endpoint), self._marks
+        )
+        self.state = "forwarding"
+        try:
+            while self.state != STOPPED:
+                held = await cursor.next()
+                self._metrics.pending.labels(self.name).set(held.pending)
+                await self._handle(cursor, held)
+        finally:
+            await cursor.close()
+
+    async def _handle(self, cursor: Durable, held: Held) -> None:
+        settled = False
+        try:
+            async with held.kept():
+                try:
+                    if handlers.wanted(self._target.endpoint, held.stored.subject):
+                        await self._deliver(cursor, held, handlers.post_of(held.stored))
+                except NotForwardable as error:
+                    await self._set_aside(held, "refused", str(error))
+                if self.state != STOPPED:
+                    await held.done()
+                    settled = True
+        finally:
+            if not settled:
+                await held.release()
+
+    async def _deliver(self, cursor: Durable, held: Held, post: Post) -> None:
+        """Until it is there, or given up, or the endpoint says that it is gone."""
+        while True:
+            outcome = await self._attempt(held, post)
+            self.last = outcome.reason
+            decision = self._course.decide(outcome, time.time(), random.random)
+            if isinstance(decision, Delivered):
+                self._metrics.delivered.labels(self.name).inc()
+                return
+            self._metrics.failures.labels(self.name).inc()
+            log.warning("not delivered", endpoint=self.name, seq=held.stored.seq, reason=outcome.reason,
+                        then=type(decision).__name__, wait_s=getattr(decision, "wait_s", None))  # fmt: skip
+            match decision:
+                case Again(wait_s):
+                    await asyncio.sleep(wait_s)
+                case GiveUp(reason):
+                    await self._set_aside(held, "given-up", reason)
+                    return
+                case Stop(reason):
+                    await cursor.note({**self._marks, STOPPED: reason})
+                    self._stop(reason)
+                    return
+
+    async def _attempt(self, held: Held, post: Post) -> Outcome:
+        trace = post.headers.get("traceparent", "")
+        attributes = {"stretto.job": held.stored.subject.rpartition(".")[2], "stretto.endpoint": self.name}
+        with self._tracing.sending(f"post {post.headers['ce-type']}", trace, attributes) as sent:
+            headers = handlers.signed(post, self._target.secrets, time.time())
+            return await self._poster.post(headers | ({"traceparent": sent} if sent else {}), post.body)
+
+    async def _set_aside(self, held: Held, reason: str, error: str) -> None:
+        """Into the dead letters. Raises BusFault: it is not there, and the event is not done with."""
+        stored = held.stored
+        headers = {
+            "Nats-Msg-Id": f"dlq:{NAME}:{self.name}:{stored.seq}",
+            "reason": reason,
+            "error": error[:2000],
+            "service": NAME,
+            "endpoint": self.name,
+            "seq": str(stored.seq),
+        }
+        subject = stored.subject.partition(".")[2]  # without the partition, as of every dead letter
+        await self._bus.store_surely(f"dlq.{subject}", stored.data, headers, LETTER_S)
+        self._metrics.letters.labels(self.name).inc()
+        log.error("dead letter", endpoint=self.name, subject=subject, seq=stored.seq, reason=reason, error=error[:500])
+
+    def _stop(self, reason: str) -> None:
+        self.state, self.last = STOPPED, reason
+        self._metrics.stopped.labels(self.name).set(1)
+        log.error("the endpoint wants nothing any more: another url goes on", endpoint=self.name, reason=reason)
+
+
+class Forwarder:
+    """Connects, serves health, and keeps the lanes going until it is told to stop."""
+
+    def __init__(self, settings: ForwarderSettings, targets: Sequence[Target]) -> None:
+        self._settings = settings
+        self._targets = targets
+        self._metrics = Metrics()
+        self._lanes: list[Lane] = []
+        self._bus: Bus | None = None
+
+    async def run(self, stop: asyncio.Event) -> None:
+        settings = self._settings
+        tracing = Tracing(NAME, settings.state_folder, settings.spans_bytes, settings.spans_per_s)
+        health = Health(NAME, settings.state_folder, self.report, self._metrics.text)
+        await health.start(settings.health_host, settings.health_port)
+        working = asyncio.create_task(self._work(tracing))
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
+        for task in (working, stopping):
+            task.cancel()
+        await asyncio.wait([working, stopping])
+        await health.stop()
+        if self._bus is not None:
+            await self._bus.close()
+        tracing.close()
+        if not working.cancelled():
+            working.result()
+
+    async def _work(self, tracing: Tracing) -> None:
+        self._bus = bus = await Bus.connect(self._settings.nats_url, self._settings.login(NAME), NAME)
+        self._lanes = [Lane(bus, target, self._settings, self._metrics, tracing) for target in self._targets]
+        if not self._lanes:
+            log.warning("there is nothing to do: set STRETTO_FORWARDER_ENDPOINTS_FILE")
+        async with asyncio.TaskGroup() as lanes:
+            for lane in self._lanes:
+                lanes.create_task(lane.run(), name=lane.name)
+            lanes.create_task(asyncio.Event().wait())
+
+    def report(self) -> dict[str, Any]:
+        """What /readyz tells."""
+        connected = self._bus is not None and self._bus.connected
+        opened = len(self._lanes) == len(self._targets) and all(lane.state != "opening" for lane in self._lanes)
+        return {
+            "service": NAME,
+            "pid": os.getpid(),
+            "connected": connected,
+            "ready": connected and opened,
+            "endpoints": {lane.name: lane.report for lane in self._lanes},
+        }
+
+
+async def serve(settings: ForwarderSettings, targets: Sequence[Target]) -> None:
+    """Until SIGTERM or SIGINT."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await Forwarder(settings, targets).run(stop)
+
+
+def main() -> None:
+    """Settings from the environment, then serve."""
+    try:
+        settings = ForwarderSettings.load(NAME)
+        targets = targets_of(settings)
+    except RuntimeFault as fault:
+        raise SystemExit(f"{NAME}: {fault}") from None
+    configure_logs(NAME, settings.log_level)
+    try:
+        asyncio.run(serve(settings, targets))
+    except RuntimeFault as fault:
+        raise SystemExit(f"{NAME}: {fault}") from None

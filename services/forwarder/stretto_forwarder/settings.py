@@ -1,0 +1,129 @@
+"""What the forwarder can be told: to whom it posts what, and how patient it is."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import difflib
+import ipaddress
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, SecretBytes, StringConstraints, TypeAdapter, ValidationError
+from stretto_runtime import Settings, SettingsFault
+from stretto_wire import CHANNELS
+from stretto_wire.findings import findings_of
+
+EVENTS = tuple(channel.name for channel in CHANNELS if channel.kind == "evt")
+SECRET_PREFIX = "whsec_"
+LEAST_SECRET_BYTES = 24
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class ForwarderSettings(Settings):
+    """Read from ``STRETTO_FORWARDER_<FIELD>``, or from ``STRETTO_<FIELD>`` as every service's settings are."""
+
+    endpoints_file: Path | None = Field(None, description="YAML or JSON: a list of endpoints; none: nothing to do")
+    allow_networks: tuple[Network, ...] = Field(
+        (), description='private networks that may be posted to, as in ["10.1.0.0/16"], also in plain HTTP; else none'
+    )
+    ca: Path | None = Field(None, description="certificates by which endpoints are trusted; none: the system's")
+    timeout_s: float = Field(10.0, gt=0, le=300, description="an attempt that takes longer has failed")
+    retry_s: float = Field(1.0, gt=0, le=3600, description="about the pause after a failure; doubles with each …")
+    retry_max_s: float = Field(300.0, gt=0, le=86400, description="… up to this")
+    give_up_s: float = Field(
+        3 * 86400.0, gt=0, le=30 * 86400, description="of failing only, then events go to the dead letters"
+    )
+
+
+class Endpoint(BaseModel):
+    """One entry of the file. ``events`` and ``jobs`` empty: all; a job may have ``*`` in it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$")]
+    url: Annotated[str, StringConstraints(pattern=r"^https?://[^\s@#]+$")]
+    secret_file: Path | None = None
+    secret_env: str | None = None
+    events: tuple[str, ...] = ()
+    jobs: tuple[Annotated[str, StringConstraints(pattern=r"^[a-z0-9*-]{1,63}$")], ...] = ()
+    start: Literal["now", "beginning"] | Annotated[int, Field(ge=1)] = "now"
+
+
+class Target(BaseModel):
+    """An endpoint and its secrets: the newest first, and older ones for as long as the receiver knows only those."""
+
+    model_config = ConfigDict(frozen=True)
+
+    endpoint: Endpoint
+    secrets: tuple[SecretBytes, ...]
+
+    @classmethod
+    def of(cls, endpoint: Endpoint, environ: Mapping[str, str]) -> Self:
+        """Raises SettingsFault; never with anything of a secret in it."""
+        where = f"endpoint {endpoint.name}"
+        if (endpoint.secret_file is None) == (endpoint.secret_env is None):
+            raise SettingsFault(f"{where}: give either secret_file or secret_env")
+        if endpoint.secret_file is not None:
+            try:
+                text = endpoint.secret_file.read_text()
+            except (OSError, UnicodeDecodeError) as error:
+                raise SettingsFault(f"{where}: secret_file {endpoint.secret_file} cannot be read: {error}") from None
+        else:
+            text = environ.get(endpoint.secret_env or "", "")
+        if not text.split():
+            raise SettingsFault(f"{where}: there is no secret in {endpoint.secret_file or endpoint.secret_env}")
+        return cls(endpoint=endpoint, secrets=tuple(_secret(each, where) for each in text.split()))
+
+
+_ENDPOINTS = TypeAdapter(tuple[Endpoint, ...])
+
+
+def targets_of(settings: ForwarderSettings, environ: Mapping[str, str] = os.environ) -> tuple[Target, ...]:
+    """Whom the file names. Raises SettingsFault with endpoint, field and remedy."""
+    path = settings.endpoints_file
+    if path is None:
+        return ()
+    try:
+        endpoints = _ENDPOINTS.validate_python(yaml.safe_load(path.read_text()) or ())
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsFault(f"STRETTO_FORWARDER_ENDPOINTS_FILE={path} cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        raise SettingsFault(f"{path} is not YAML: {' '.join(str(error).split())[:300]}") from None
+    except ValidationError as error:
+        found = findings_of(list(error.errors()))[0]
+        raise SettingsFault(f"{path}: {found.field} = {found.value}: give {found.remedy}") from None
+    names = [endpoint.name for endpoint in endpoints]
+    for endpoint in endpoints:
+        if names.count(endpoint.name) > 1:
+            raise SettingsFault(f"{path}: {endpoint.name} is there {names.count(endpoint.name)} times: name each apart")
+        _check(endpoint, path)
+    return tuple(Target.of(endpoint, environ) for endpoint in endpoints)
+
+
+def _check(endpoint: Endpoint, path: Path) -> None:
+    if urlsplit(endpoint.url).hostname is None:
+        raise SettingsFault(f"{path}: endpoint {endpoint.name}: url {endpoint.url} names no host")
+    for name in endpoint.events:
+        if name not in EVENTS:
+            near = difflib.get_close_matches(name, EVENTS, n=1)
+            meant = f"did you mean {near[0]}?" if near else f"known are {', '.join(EVENTS)}"
+            raise SettingsFault(f"{path}: endpoint {endpoint.name}: no event is called {name}; {meant}")
+
+
+def _secret(text: str, where: str) -> SecretBytes:
+    try:
+        secret = base64.b64decode(text.removeprefix(SECRET_PREFIX), validate=True)
+    except (binascii.Error, ValueError):
+        secret = b""
+    if not text.startswith(SECRET_PREFIX) or len(secret) < LEAST_SECRET_BYTES:
+        raise SettingsFault(
+            f"{where}: a secret is {SECRET_PREFIX} and at least {LEAST_SECRET_BYTES} bytes in base64, as in "
+            f'`echo "{SECRET_PREFIX}$(openssl rand -base64 32)"`'
+        )
+    return SecretBytes(secret)

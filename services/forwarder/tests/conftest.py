@@ -1,0 +1,144 @@
+"""A real nats-server, a real HTTP server that behaves as told, and forwarders as processes."""
+
+from __future__ import annotations
+
+import base64
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import stretto_wire as w
+import yaml
+from stretto_runtime import Client, EmbeddedServer, provision
+
+SECRET = "whsec_" + base64.b64encode(b"s" * 32).decode()
+WAIT_S = 30.0
+
+
+@dataclass
+class Request:
+    """One that came. ``status`` is how it was answered."""
+
+    path: str
+    headers: dict[str, str]
+    body: bytes
+    status: int
+
+    @property
+    def id(self) -> str:
+        return self.headers["webhook-id"]
+
+
+@dataclass
+class Receiver:
+    """``behave`` says how a request is answered: a status, and headers."""
+
+    behave: Callable[[Request], tuple[int, dict[str, str]]] = lambda _: (204, {})
+    seen: list[Request] = field(default_factory=list[Request])
+    url: str = ""
+
+    def taken(self, path: str = "/hook") -> list[Request]:
+        return [request for request in self.seen if request.status < 300 and request.path == path]
+
+
+def until(reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not reached():
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    receiver = Receiver()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            request = Request(self.path, headers, body, 0)
+            request.status, more = receiver.behave(request)
+            receiver.seen.append(request)
+            self.send_response(request.status)
+            for name, value in {"Content-Length": "0", **more}.items():
+                self.send_header(name, value)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    receiver.url = f"http://127.0.0.1:{server.server_port}"
+    yield receiver
+    server.shutdown()
+    server.server_close()
+
+
+@dataclass
+class World:
+    """A bus, and forwarders on it."""
+
+    server: EmbeddedServer
+    client: Client
+    folder: Path
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list[subprocess.Popen[bytes]])
+
+    def start(self, *endpoints: dict[str, Any], **settings: Any) -> subprocess.Popen[bytes]:
+        """A forwarder for these endpoints."""
+        path = self.folder / "endpoints.yaml"
+        path.write_text(yaml.safe_dump([{"secret_env": "HOOK", "start": "beginning", **each} for each in endpoints]))
+        given = {"endpoints_file": path, "allow_networks": '["127.0.0.0/8"]', "retry_s": 0.02, "retry_max_s": 0.2}
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("STRETTO_")}
+        environment |= self.server.environment("forwarder") | {"HOOK": SECRET}
+        environment |= {f"STRETTO_{key.upper()}": str(value) for key, value in {**given, **settings}.items()}
+        environment |= {"STRETTO_STATE_FOLDER": str(self.folder)}
+        with (self.folder / "forwarder.log").open("ab") as log:
+            command = [sys.executable, "-m", "stretto_forwarder"]
+            self.processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
+        return self.processes[-1]
+
+    async def publish(self, numbers: range, job: str = "a") -> list[str]:
+        """Progress of a job, in this order; returns the ids."""
+        ids = [f"dispatcher.{job}:{number}:0" for number in numbers]
+        for number, id_ in zip(numbers, ids, strict=True):
+            await self.client.publish(
+                w.JobProgressed(
+                    job=job, samples_done=number, samples_total=10**6, epoch=0, samples_per_s=1.0, shards_leased=1,
+                    shards_requeued_total=0,
+                ),
+                id_,
+            )  # fmt: skip
+        return [id_.replace(".", "_") for id_ in ids]
+
+    def log(self) -> str:
+        return (self.folder / "forwarder.log").read_text()
+
+    def end(self) -> None:
+        for process in self.processes:
+            process.terminate()
+        for process in self.processes:
+            process.wait(15)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    server = EmbeddedServer(tmp_path / "nats")
+    await server.start()
+    client = await Client.connect(server.url, server.login())
+    await provision(client.bus)
+    world = World(server, client, tmp_path)
+    yield world
+    world.end()
+    await client.close()
+    server.stop()

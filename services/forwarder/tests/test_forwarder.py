@@ -1,0 +1,253 @@
+"""Forwarders, killed and restarted, over a receiver that fails: nothing is lost, the order is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import hmac
+import json
+import time
+from typing import Any
+
+import stretto_wire as w
+
+from .conftest import SECRET, Receiver, Request, World, until
+
+Answer = tuple[int, dict[str, str]]
+
+
+async def reached(condition: Any) -> None:
+    await asyncio.to_thread(until, condition)
+
+
+def ids(requests: list[Request]) -> list[str]:
+    return [request.id for request in requests]
+
+
+def first_of_each(requests: list[Request]) -> list[str]:
+    return list(dict.fromkeys(ids(requests)))
+
+
+def genuine(request: Request) -> bool:
+    stamp = request.headers["webhook-timestamp"]
+    content = f"{request.id}.{stamp}.".encode() + request.body
+    mac = hmac.digest(base64.b64decode(SECRET.removeprefix("whsec_")), content, "sha256")
+    return request.headers["webhook-signature"] == f"v1,{base64.b64encode(mac).decode()}"
+
+
+async def test_events_arrive_in_order_as_signed_cloud_events(world: World, receiver: Receiver) -> None:
+    sent = await world.publish(range(20))
+    world.start({"name": "crm", "url": f"{receiver.url}/hook"})
+    await reached(lambda: len(receiver.taken()) == 20)
+    assert ids(receiver.taken()) == sent
+    for number, request in enumerate(receiver.taken()):
+        assert genuine(request)
+        assert abs(time.time() - int(request.headers["webhook-timestamp"])) < 60
+        assert json.loads(request.body)["samples_done"] == number
+        shown = {name: request.headers[name] for name in ("ce-specversion", "ce-type", "ce-subject", "content-type")}
+        assert shown == {
+            "ce-specversion": "1.0",
+            "ce-type": "stretto.dispatcher.job-progressed.v1",
+            "ce-subject": "a",
+            "content-type": "application/json",
+        }
+    sequences = [int(request.headers["ce-sequence"]) for request in receiver.taken()]
+    assert sequences == sorted(set(sequences))
+
+
+async def test_an_endpoint_hears_only_what_it_wants(world: World, receiver: Receiver) -> None:
+    await world.publish(range(3), "a")
+    await world.client.publish(w.JobCancelled(job="a", by="x"))
+    await world.client.publish(w.JobCancelled(job="ab", by="x"))
+    await world.client.publish(w.StragglerCleared(job="b", pod="worker-0"))
+    both = ["job-cancelled", "straggler-cleared"]
+    world.start(
+        {"name": "one", "url": f"{receiver.url}/one", "events": ["job-cancelled"]},
+        {"name": "two", "url": f"{receiver.url}/two", "events": both},
+        {"name": "job", "url": f"{receiver.url}/job", "jobs": ["a"]},
+        {"name": "some", "url": f"{receiver.url}/some", "jobs": ["a*"], "events": both},
+        {"name": "late", "url": f"{receiver.url}/late", "start": 5},
+    )
+    wanted = {"/one": 2, "/two": 3, "/job": 4, "/some": 2, "/late": 2}
+    await reached(lambda: {path: len(receiver.taken(path)) for path in wanted} == wanted)
+    assert {request.headers["ce-subject"] for request in receiver.taken("/some")} == {"a", "ab"}
+
+
+async def test_failures_are_tried_again_until_the_event_is_there_and_nothing_overtakes(
+    world: World, receiver: Receiver
+) -> None:
+    tries: dict[str, int] = {}
+
+    def stumbling(request: Request) -> Answer:
+        tries[request.id] = tries.get(request.id, 0) + 1
+        if tries[request.id] == 1:
+            return 503, {"Retry-After": "0"}
+        return (500, {}) if tries[request.id] == 2 else (200, {})
+
+    receiver.behave = stumbling
+    sent = await world.publish(range(10))
+    world.start({"name": "crm", "url": f"{receiver.url}/hook"})
+    await reached(lambda: len(receiver.taken()) == 10)
+    assert ids(receiver.taken()) == sent
+    assert ids(receiver.seen) == [id_ for id_ in sent for _ in range(3)]
+    assert all(genuine(request) for request in receiver.seen)
+
+
+async def test_retry_after_is_waited_for(world: World, receiver: Receiver) -> None:
+    came: list[float] = []
+
+    def busy(_: Request) -> Answer:
+        came.append(time.monotonic())
+        return (429, {"Retry-After": "1"}) if len(came) == 1 else (200, {})
+
+    receiver.behave = busy
+    await world.publish(range(1))
+    world.start({"name": "crm", "url": f"{receiver.url}/hook"})
+    await reached(lambda: len(came) == 2)
+    assert came[1] - came[0] >= 1
+
+
+async def test_an_endpoint_that_hangs_or_is_dead_holds_no_other_up(world: World, receiver: Receiver) -> None:
+    hung = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def behave(request: Request) -> Answer:
+        if request.path == "/hangs" and not hung.is_set():
+            loop.call_soon_threadsafe(hung.set)
+            time.sleep(2)  # longer than its patience
+        return 200, {}
+
+    receiver.behave = behave
+    sent = await world.publish(range(5))
+    dead = "http://127.0.0.1:1/hook"
+    world.start(
+        {"name": "hangs", "url": f"{receiver.url}/hangs"},
+        {"name": "dead", "url": dead},
+        {"name": "well", "url": f"{receiver.url}/well"},
+        timeout_s=0.5,
+    )
+    await reached(lambda: len(receiver.taken("/well")) == 5)
+    await reached(lambda: len(first_of_each(receiver.taken("/hangs"))) == 5)
+    assert first_of_each(receiver.taken("/hangs")) == sent
+
+
+async def test_killed_at_any_moment_it_loses_nothing_and_keeps_the_order(world: World, receiver: Receiver) -> None:
+    """Each process is killed while a request of its is answered; a slow one is never handed out twice at once."""
+    sent = await world.publish(range(30))
+    process = world.start({"name": "crm", "url": f"{receiver.url}/hook"})
+    kills = {5, 6, 17}
+
+    def deadly(request: Request) -> Answer:
+        number = json.loads(request.body)["samples_done"]
+        if number in kills:
+            kills.discard(number)
+            process.kill()
+            process.wait()
+        return 200, {}
+
+    receiver.behave = deadly
+    while len(first_of_each(receiver.taken())) < 30:
+        await asyncio.sleep(0.02)
+        if process.poll() is not None:
+            process = world.start({"name": "crm", "url": f"{receiver.url}/hook"})
+    assert not kills
+    assert first_of_each(receiver.taken()) == sent
+    assert ids(receiver.taken()) == [id_ for id_ in ids(receiver.taken()) if id_ in sent]
+    assert len(receiver.taken()) <= 30 + 3
+
+
+async def test_many_replicas_post_each_event_once_and_in_order(world: World, receiver: Receiver) -> None:
+    for _ in range(3):
+        world.start({"name": "crm", "url": f"{receiver.url}/hook"})
+    sent = await world.publish(range(60))
+    await reached(lambda: len(receiver.taken()) >= 60)
+    assert ids(receiver.taken()) == sent
+
+
+async def test_who_is_gone_is_left_alone_until_it_has_another_address(world: World, receiver: Receiver) -> None:
+    receiver.behave = lambda request: (410, {}) if request.path == "/old" and len(receiver.seen) >= 2 else (200, {})
+    sent = await world.publish(range(5))
+    world.start({"name": "crm", "url": f"{receiver.url}/old"})
+    await reached(lambda: "wants nothing any more" in world.log())
+    world.end()
+    world.start({"name": "crm", "url": f"{receiver.url}/old"}, {"name": "other", "url": f"{receiver.url}/other"})
+    await reached(lambda: len(receiver.taken("/other")) == 5)
+    assert ids([request for request in receiver.seen if request.path == "/old"]) == sent[:3]
+    world.end()
+    world.start({"name": "crm", "url": f"{receiver.url}/new"})
+    await reached(lambda: len(receiver.taken("/new")) == 3)
+    assert ids(receiver.taken("/new")) == sent[2:]
+
+
+async def test_what_is_given_up_is_in_the_dead_letters_and_the_rest_goes_on(world: World, receiver: Receiver) -> None:
+    poison = 3
+    receiver.behave = lambda request: (400, {}) if json.loads(request.body)["samples_done"] == poison else (200, {})
+    sent = await world.publish(range(6))
+    world.start({"name": "crm", "url": f"{receiver.url}/hook"}, give_up_s=0.3)
+    await reached(lambda: len(receiver.taken()) == 5)
+    assert ids(receiver.taken()) == [id_ for number, id_ in enumerate(sent) if number != poison]
+    (letter,) = await world.client.dead_letters()
+    told = {name: letter.headers[name] for name in ("reason", "error", "service", "endpoint")}
+    assert told == {"reason": "given-up", "error": "HTTP 400", "service": "forwarder", "endpoint": "crm"}
+    assert json.loads(letter.data)["samples_done"] == poison
+    assert letter.subject == "dlq.evt.v1.dispatcher.job-progressed.a"
+
+
+async def test_redirects_and_private_addresses_are_refused(world: World, receiver: Receiver) -> None:
+    receiver.behave = lambda request: (302, {"Location": f"{receiver.url}/elsewhere"})
+    await world.publish(range(1))
+    world.start({"name": "moved", "url": f"{receiver.url}/hook"}, give_up_s=0.1)
+    await reached(lambda: world.log().count("dead letter") == 1)
+    assert "redirects are not followed" in world.log()
+    world.end()
+    port = receiver.url.rpartition(":")[2]
+    world.start(
+        {"name": "loopback", "url": f"https://localhost:{port}/private"},
+        {"name": "mapped", "url": f"https://[::ffff:127.0.0.1]:{port}/private"},
+        {"name": "metadata", "url": "http://169.254.169.254/private"},
+        allow_networks="[]",
+        give_up_s=0.1,
+    )
+    await reached(lambda: world.log().count("dead letter") == 4)
+    found = await world.client.dead_letters()
+    assert {letter.headers["endpoint"] for letter in found} == {"moved", "loopback", "mapped", "metadata"}
+    for letter in found[1:]:
+        assert "STRETTO_FORWARDER_ALLOW_NETWORKS" in letter.headers["error"]
+    assert [request.path for request in receiver.seen if request.path != "/hook"] == []
+
+
+async def test_no_secret_is_in_logs_or_spans(world: World, receiver: Receiver) -> None:
+    receiver.behave = lambda _: (500, {})
+    await world.publish(range(2))
+    world.start({"name": "crm", "url": f"{receiver.url}/hook"}, give_up_s=0.3, log_level="debug")
+    await reached(lambda: world.log().count("dead letter") == 2)
+    world.end()
+    written = world.log() + "".join(path.read_text() for path in world.folder.glob("spans/*"))
+    assert "post stretto.dispatcher.job-progressed.v1" in written
+    for secret in (SECRET, SECRET.removeprefix("whsec_"), "s" * 32):
+        assert secret not in written
+
+
+async def test_it_may_read_nothing_but_events(world: World) -> None:
+    from stretto_runtime import BusFault
+    from stretto_runtime.bus import EVENTS, Bus
+    from stretto_runtime.durable import Durable
+
+    bus = await Bus.connect(world.server.url, world.server.login("forwarder"), "forwarder")
+    refused = []
+    for pattern in ("*.tel.>", ">", "journal.>", "*.evt.v1.gateway.job-submitted.*"):
+        with contextlib.suppress(BusFault):
+            cursor = await Durable.open(bus, EVENTS, "forwarder-x", pattern, {"deliver_policy": "all"}, {})
+            await cursor.close()
+            continue
+        refused.append(pattern)
+    for subject in ("evt.v1.gateway.job-cancelled.a", "tel.v1.ps.ps-0.a", "$KV.STATE.x.forwarder.a"):
+        with contextlib.suppress(BusFault):
+            await bus.store(subject, b"{}")
+            continue
+        refused.append(subject)
+    await bus.close()
+    assert refused == [
+        "*.tel.>", ">", "journal.>", "evt.v1.gateway.job-cancelled.a", "tel.v1.ps.ps-0.a", "$KV.STATE.x.forwarder.a"
+    ]  # fmt: skip

@@ -1,0 +1,153 @@
+"""What is decided, and what may be said: retrying, addresses, signatures, the file of endpoints."""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import SecretBytes
+from stretto_forwarder.handlers import NotForwardable, Post, post_of, signed
+from stretto_forwarder.posting import allowed
+from stretto_forwarder.retrying import Again, Course, Delivered, GiveUp, Outcome, Stop, retry_after_s
+from stretto_forwarder.settings import ForwarderSettings, targets_of
+from stretto_runtime import SettingsFault
+from stretto_runtime.log import Stored
+
+FAILED = st.sampled_from([0, 301, 400, 401, 404, 408, 429, 500, 503]).map(lambda status: Outcome(status, "no"))
+
+
+@given(outcomes=st.lists(FAILED, max_size=200), random=st.floats(0, 1, exclude_max=True), give_up_s=st.floats(1, 1e5))
+def test_who_only_fails_is_given_up_in_time_and_is_left_in_peace_between(
+    outcomes: list[Outcome], random: float, give_up_s: float
+) -> None:
+    course, now, pauses = Course(1.0, 300.0, give_up_s), 0.0, list[float]()
+    for outcome in outcomes:
+        decision = course.decide(outcome, now, lambda: random)
+        if isinstance(decision, GiveUp):
+            assert now >= give_up_s
+            break
+        assert isinstance(decision, Again)
+        pauses.append(decision.wait_s)
+        now += decision.wait_s
+    assert now <= give_up_s + 1e-6
+    for number, pause_s in enumerate(pauses[:-1]):
+        assert min(300.0, 2.0**number) / 2 <= pause_s <= 300.0
+    assert course.decide(Outcome(204, ""), now, lambda: random) == Delivered()
+    assert course.failing_since_s is None
+
+
+def test_a_dead_endpoint_costs_each_later_event_one_attempt() -> None:
+    course = Course(1.0, 300.0, 60.0)
+    assert isinstance(course.decide(Outcome(0, "no"), 0.0, lambda: 0.5), Again)
+    assert course.decide(Outcome(0, "no"), 61.0, lambda: 0.5) == GiveUp("no")
+    assert course.decide(Outcome(0, "no"), 62.0, lambda: 0.5) == GiveUp("no")
+    assert course.decide(Outcome(200, ""), 63.0, lambda: 0.5) == Delivered()
+    assert isinstance(course.decide(Outcome(0, "no"), 64.0, lambda: 0.5), Again)
+
+
+def test_what_the_receiver_asks_for_is_done() -> None:
+    course = Course(1.0, 300.0, 3600.0)
+    assert course.decide(Outcome(503, "no", 120.0), 0.0, lambda: 0.0) == Again(120.0)
+    assert course.decide(Outcome(503, "no", 1e9), 0.0, lambda: 0.0) == Again(3600.0)
+    assert course.decide(Outcome(410, "gone"), 0.0, lambda: 0.0) == Stop("gone")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("120", 120), ("", 0), ("soon", 0), ("-5", 0), ("Sun, 22 Nov 2026 10:00:30 GMT", 30),
+        ("Sun, 22 Nov 2026 09:00:00 GMT", 0), ("9" * 400, 999999999),
+    ],
+)  # fmt: skip
+def test_retry_after_is_seconds_or_a_date(text: str, seconds: float) -> None:
+    assert retry_after_s(text, 1795341600.0) == seconds
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1", "10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0", "224.0.0.1",
+        "255.255.255.255", "::1", "::", "fe80::1", "fc00::1", "ff02::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1",
+        "64:ff9b::7f00:1", "2002:7f00:1::1", "2001:db8::1",
+    ],
+)  # fmt: skip
+def test_an_address_that_is_not_public_is_not_posted_to(address: str) -> None:
+    assert not allowed(ipaddress.ip_address(address), (), public=True)
+
+
+def test_public_addresses_and_named_networks_are() -> None:
+    private = ipaddress.ip_network("10.1.0.0/16")
+    assert allowed(ipaddress.ip_address("93.184.215.14"), (), public=True)
+    assert allowed(ipaddress.ip_address("2606:2800:21f::1"), (), public=True)
+    assert allowed(ipaddress.ip_address("10.1.2.3"), (private,), public=False)
+    assert allowed(ipaddress.ip_address("::ffff:10.1.2.3"), (private,), public=True)
+    assert not allowed(ipaddress.ip_address("10.2.0.1"), (private,), public=True)
+    assert not allowed(ipaddress.ip_address("93.184.215.14"), (private,), public=False)
+
+
+def test_the_signature_is_that_of_the_standards_own_example() -> None:
+    secret = SecretBytes(base64.b64decode("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"))
+    post = Post("msg_p5jXN8AQM9LWM0D4loKWxJek", {}, b'{"test": 2432232314}')
+    headers = signed(post, (secret, SecretBytes(b"x" * 32)), 1614265330.7)
+    first, second = headers["webhook-signature"].split()
+    assert first == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+    assert second != first
+    assert headers["webhook-timestamp"] == "1614265330"
+
+
+def stored(subject: str = "3.evt.v1.arbiter.plan-decided.a", **changed: str) -> Stored:
+    headers = {"ce-specversion": "1.0", "ce-id": "a:1", "ce-source": "/s", "ce-type": "t", "Nats-Msg-Id": "a:1"}
+    return Stored(7, 0.0, subject, headers | changed, b"{}")
+
+
+@given(st.text(min_size=1, max_size=40))
+def test_a_header_is_ascii_whatever_an_attribute_holds(text: str) -> None:
+    for value in post_of(stored(**{"ce-source": text})).headers.values():
+        assert value.isascii()
+        assert value.isprintable()
+
+
+def test_what_is_no_event_is_told_so() -> None:
+    with pytest.raises(NotForwardable, match="ce-id"):
+        post_of(stored(**{"ce-id": ""}))
+    with pytest.raises(NotForwardable, match="registry"):
+        post_of(stored("3.evt.v1.arbiter.unheard-of.a"))
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"name": "A"}, "name"),
+        ({"url": "ftp://a"}, "url"),
+        ({"url": "https://user:pass@a/"}, "url"),
+        ({"events": ["plan-decide"]}, "did you mean plan-decided"),
+        ({"jobs": ["A b"]}, "jobs"),
+        ({"start": "yesterday"}, "start"),
+        ({"colour": 1}, "colour"),
+        ({"secret_env": None}, "either secret_file or secret_env"),
+        ({"secret_env": "NONE"}, "there is no secret in NONE"),
+        ({"secret_env": "SHORT"}, "at least 24 bytes"),
+        ({"secret_env": None, "secret_file": "/nowhere"}, "cannot be read"),
+    ],
+)
+def test_a_file_that_is_wrong_is_refused_in_a_sentence(tmp_path: Path, entry: dict[str, Any], words: str) -> None:
+    good = {"name": "a", "url": "https://a.example/", "secret_env": "GOOD"}
+    environ = {"GOOD": "whsec_" + base64.b64encode(b"g" * 24).decode(), "SHORT": "whsec_" + "c2hvcnQ="}
+    path = tmp_path / "endpoints.yaml"
+    path.write_text(str([{key: value for key, value in {**good, **entry}.items() if value is not None}]))
+    settings = ForwarderSettings(endpoints_file=path)
+    with pytest.raises(SettingsFault, match=words) as caught:
+        targets_of(settings, environ)
+    assert environ["GOOD"] not in str(caught.value)
+    assert "c2hvcnQ" not in str(caught.value)
+    path.write_text(str([good, good]))
+    with pytest.raises(SettingsFault, match="2 times"):
+        targets_of(settings, environ)
+    path.write_text(str([good]))
+    (target,) = targets_of(settings, environ)
+    assert "gggg" not in repr(target)
