@@ -67,7 +67,8 @@ class PodSpec:
     """A pod to run. ``command`` is an argument vector, ``environment`` is complete.
 
     ``files``: name -> content, laid into ``Places.files`` before it starts. ``image``: where the backend has images;
-    empty: its default. ``near``: a pod of the same job that it would best run beside; a wish.
+    empty: its default. ``near``: a pod of the same job that it would best run beside; a wish. ``reads``: URLs of what
+    it reads that is not its own job's, such as another one's checkpoint.
     """
 
     job: str
@@ -79,6 +80,7 @@ class PodSpec:
     files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
     image: str = ""
     near: str = ""
+    reads: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

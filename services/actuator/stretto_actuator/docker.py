@@ -23,6 +23,7 @@ from stretto_runtime.ending import end
 
 from .backend import BackendError, Places, PodSpec, PodStatus, Waiting, exit_reason
 from .docker_engine import Container, Engine, ImageMissing, NameTaken, changed, limits
+from .docker_volumes import JobFolders, volumes_of
 from .following import Following
 from .limits import HEADROOM
 from .settings import ActuatorSettings
@@ -53,7 +54,8 @@ Key = tuple[str, str]
 def backend_of(settings: ActuatorSettings) -> DockerBackend:
     """By the settings ``STRETTO_ACTUATOR_DOCKER…``."""
     engine = Engine(settings.docker_url, settings.installation)
-    return DockerBackend(engine, settings.installation, settings.docker_network or f"{settings.installation}-pods")
+    network = settings.docker_network or f"{settings.installation}-pods"
+    return DockerBackend(engine, network, JobFolders(engine, volumes_of(settings.docker_volumes), USER))
 
 
 @dataclass(slots=True)
@@ -67,10 +69,12 @@ class Stop:
 class DockerBackend:
     """See the module."""
 
-    def __init__(self, engine: Engine, installation: str, network: str, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, engine: Engine, network: str, folders: JobFolders, clock: Callable[[], float] = time.time
+    ) -> None:
         self._engine = engine
-        self._installation = installation
         self._network = network
+        self._folders = folders
         self._clock = clock
         self._threads = ThreadPoolExecutor(THREADS, "docker")
         self._following = Following()
@@ -194,7 +198,7 @@ class DockerBackend:
 
     def _make(self, spec: PodSpec) -> Container | None:
         """None: another actuator is just making it."""
-        name = f"{spec.pod}.{spec.job}.{self._installation}"
+        name = f"{spec.pod}.{spec.job}.{self._engine.installation}"
         try:
             made = self._engine.create(name, spec.image, self._config(spec, name), self._host(spec))
         except NameTaken:
@@ -230,7 +234,11 @@ class DockerBackend:
             **limits(spec.cpu_cores, spec.memory_bytes),
             "network_mode": self._network,
             "extra_hosts": {"host.docker.internal": "host-gateway"},
-            "mounts": [Mount(PLACES.files, None), Mount(SCRATCH_VOLUME, None)],
+            "mounts": [
+                Mount(PLACES.files, None),
+                Mount(SCRATCH_VOLUME, None),
+                *self._folders.mounts(spec.job, spec.reads, spec.image),
+            ],
             "tmpfs": {"/tmp": "rw,nosuid,nodev"},
             "read_only": True,
             "cap_drop": ["ALL"],
@@ -241,26 +249,27 @@ class DockerBackend:
         }
 
     async def _pull(self, spec: PodSpec) -> None:
-        """Until the image is there and the pod runs, or somebody ends this."""
+        """Until the image is there, pulled or loaded by hand, and the pod runs; or somebody ends this."""
         key, pause_s = (spec.job, spec.pod), PULL_AGAIN_S
         while True:
+            detail = ""
             try:
                 await self._do(self._engine.pull, spec.image)
             except BackendError as error:
-                task, status = self._pulling[key]
-                self._pulling[key] = task, replace(status, waiting=Waiting("image-pull", str(error)))
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, PULL_AGAIN_MAX_S)
-                continue
+                detail = str(error)
+            task, status = self._pulling[key]
             try:
                 await self._place(spec)
-            except ImageMissing:
-                continue
+                break
+            except ImageMissing as error:
+                self._pulling[key] = task, replace(status, waiting=Waiting("image-pull", detail or str(error)))
             except BackendError as error:
-                self._give_up(key, replace(self._pulling[key][1], exit_code=126, reason="failed", detail=str(error)))
-            self._pulling.pop(key, None)
-            self._following.tell(spec.job)
-            return
+                self._give_up(key, replace(status, exit_code=126, reason="failed", detail=str(error)))
+                break
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, PULL_AGAIN_MAX_S)
+        self._pulling.pop(key, None)
+        self._following.tell(spec.job)
 
     def _give_up(self, key: Key, status: PodStatus) -> None:
         self._never[key] = replace(status, state="exited", waiting=None)

@@ -18,10 +18,10 @@ import docker.errors
 import docker.types
 import requests
 import urllib3.exceptions
+from stretto_wire.kubernetes import INSTALLATION, JOB, POD, ROLE
 
 from .backend import BackendError
 
-INSTALLATION, JOB, POD, ROLE = (f"stretto.dev/{name}" for name in ("installation", "job", "pod", "role"))
 MANAGED = {"app.kubernetes.io/managed-by": "stretto", "app.kubernetes.io/part-of": "stretto"}
 TIMEOUT_S = 60.0
 PERIOD_US = 100_000
@@ -67,8 +67,9 @@ class Engine:
 
     def __init__(self, url: str, installation: str) -> None:
         self._url = url
-        self._installation = installation
-        self._labels = {**MANAGED, INSTALLATION: installation}
+        self.installation = installation
+        self.own = {**MANAGED, INSTALLATION: installation}
+        """labels of whatever is the installation's"""
         self._filters = {"label": [f"{INSTALLATION}={installation}", JOB, POD]}
         self._client: Any = None
 
@@ -105,7 +106,7 @@ class Engine:
     def _parse(self, told: dict[str, Any]) -> Container | None:
         labels = told["Config"]["Labels"] or {}
         state = STATES.get(told["State"]["Status"])
-        if state is None or labels.get(INSTALLATION) != self._installation or JOB not in labels or POD not in labels:
+        if state is None or labels.get(INSTALLATION) != self.installation or JOB not in labels or POD not in labels:
             return None
         limits = told["HostConfig"]
         return Container(
@@ -188,20 +189,21 @@ class Engine:
         with refusals(f"the network {name} cannot be made"):
             if self._client.networks(names=[f"^{name}$"]):
                 return
-            self._client.create_network(name, driver="bridge", check_duplicate=True, labels=self._labels)
+            self._client.create_network(name, driver="bridge", check_duplicate=True, labels=self.own)
 
     def volume_folder(self, name: str) -> str:
         """Where the engine's machine has a volume. Raises BackendError: none of this name, or not on its disk."""
         with refusals(f"the volume {name} cannot be used"):
             told = self._client.inspect_volume(name)
-        if told["Driver"] != "local":
+        if told["Driver"] != "local" or told["Options"]:
             raise BackendError(
-                f"the volume {name} is of the driver {told['Driver']}, of which no part can be mounted; use a local one"
+                f"the volume {name} (driver {told['Driver']}, options {told['Options']}) is no folder of the engine's "
+                "machine, of which a part could be mounted; use a plain local volume, or a folder"
             )
         return str(told["Mountpoint"])
 
     def labels(self, job: str, pod: str) -> dict[str, str]:
-        return {**self._labels, JOB: job, POD: pod, ROLE: pod.partition("-")[0]}
+        return {**self.own, JOB: job, POD: pod, ROLE: pod.partition("-")[0]}
 
 
 def limits(cpu_cores: float, memory_bytes: int) -> dict[str, int]:

@@ -76,5 +76,6 @@ def pod_spec(
         memory_bytes=pod.memory_bytes,
         files={SPEC_FILE: state.spec.encode(), **identity},
         image=spec.get("image") or settings.pod_image,
+        reads=(url,) if (url := spec["checkpoint"]["restore_from"]) else (),
         near=servers[0].name if pod.role == "worker" and servers else "",
     )

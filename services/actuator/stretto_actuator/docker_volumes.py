@@ -1,0 +1,92 @@
+"""What pods share: the store of checkpoints, in volumes of the engine. Of each, a job sees its own folder, and to read
+those that its specification names; the others are not there for it.
+
+A folder of a volume is mounted by its place on the engine's machine: engines before 26 know no other way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from urllib.parse import urlsplit
+
+from docker.types import Mount
+from stretto_runtime import SettingsFault
+
+from .backend import BackendError
+from .docker_engine import Engine, NameTaken
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """By name, or a folder of the engine's machine; ``path``: where pods find their folder in it."""
+
+    source: str
+    path: str
+
+    @property
+    def whole(self) -> Mount:
+        kind = "bind" if self.source.startswith("/") else "volume"
+        return Mount(self.path, self.source, type=kind, no_copy=kind == "volume")
+
+
+def volumes_of(setting: str) -> tuple[Volume, ...]:
+    """``name:/path`` or ``/folder:/path``, separated by commas. Raises SettingsFault."""
+    found: list[Volume] = []
+    for part in (each.strip() for each in setting.split(",") if each.strip()):
+        source, _, path = part.partition(":")
+        if not source or not path.startswith("/") or path == "/":
+            raise SettingsFault(
+                f"STRETTO_ACTUATOR_DOCKER_VOLUMES={setting!r} is refused at {part!r}: "
+                "give name:/path or /folder:/path, separated by commas"
+            )
+        found.append(Volume(source, path.rstrip("/")))
+    return tuple(found)
+
+
+class JobFolders:
+    """The folders of jobs in the volumes; blocking, as the engine is."""
+
+    def __init__(self, engine: Engine, volumes: tuple[Volume, ...], owner: int) -> None:
+        self._engine = engine
+        self._volumes = volumes
+        self._owner = owner
+        self._made: set[tuple[str, str]] = set()
+
+    def mounts(self, job: str, reads: Iterable[str], image: str) -> list[Mount]:
+        """For a pod of ``job`` that also reads what is at these URLs. Raises BackendError."""
+        result: list[Mount] = []
+        for volume in self._volumes:
+            self._make(volume, job, image)
+            place = volume.source if volume.source.startswith("/") else self._engine.volume_folder(volume.source)
+            result.append(Mount(f"{volume.path}/{job}", f"{place}/{job}", type="bind"))
+            for other in sorted({*_folders(volume.path, reads)} - {job}):
+                result.append(Mount(f"{volume.path}/{other}", f"{place}/{other}", type="bind", read_only=True))
+        return result
+
+    def _make(self, volume: Volume, job: str, image: str) -> None:
+        """By a container that is never started: only the engine can write there."""
+        if (volume.source, job) in self._made:
+            return
+        name = f"folder.{job}.{self._engine.installation}"
+        host = {"mounts": [volume.whole], "network_mode": "none"}
+        try:
+            helper = self._engine.create(name, image, {"labels": self._engine.own}, host)
+        except NameTaken:
+            self._engine.remove(name)  # of an actuator that died meanwhile, or is at it: then it tries again
+            raise BackendError(f"the folder of {job} in {volume.source} is being made") from None
+        try:
+            self._engine.make_folder(helper, volume.path, job, self._owner)
+        finally:
+            self._engine.remove(helper)
+        self._made.add((volume.source, job))
+
+
+def _folders(path: str, urls: Iterable[str]) -> Iterator[str]:
+    """The folders just below ``path`` in which these URLs lie; others lie elsewhere."""
+    for url in urls:
+        parts = urlsplit(url)
+        place = PurePosixPath(parts.path)
+        if parts.scheme in ("", "file") and ".." not in place.parts and place.is_relative_to(path):
+            yield from place.relative_to(path).parts[:1]

@@ -1,0 +1,246 @@
+"""What only containers do; and what a hostile job can reach on an engine that it shares with others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from backend_contract import DONE, JOB, SLEEP, exited, running, said, spec, status, until
+from engine_place import IMAGE, Containers, engine_client
+from stretto_actuator import docker as docker_backend
+from stretto_actuator.backend import BackendError
+from stretto_actuator.docker import backend_of
+from stretto_actuator.docker_volumes import Volume, volumes_of
+from stretto_actuator.settings import ActuatorSettings
+from stretto_runtime import SettingsFault
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Containers]:
+    made = Containers(engine_client(), tmp_path)
+    await made.start()
+    yield made
+    await made.end()
+
+
+@pytest.fixture
+def volume(place: Containers) -> Any:
+    """A volume with checkpoints of two jobs."""
+    name = f"{place.name}-checkpoints"
+    place.client.create_volume(name)
+    yield name
+    place._remove()
+    place.client.remove_volume(name)
+
+
+async def test_a_hostile_job_finds_nothing_of_another_one(place: Containers, volume: str) -> None:
+    backend = place.backend = await place.opened(docker_volumes=f"{volume}:/checkpoints")
+    keep = """
+        open("/var/lib/stretto/pod/mine", "w").write("rows")
+        open("/checkpoints/victim/1.image", "w").write("parameters")
+        print("up", flush=True); time.sleep(600)
+    """
+    secret = {"bus.creds": b"the victim's key"}
+    await backend.launch(spec(place, "ps-0", keep, job="victim", files=secret))
+
+    async def kept() -> bool:
+        return "up" in await backend.logs("victim", "ps-0", 10)
+
+    await until(kept, "the victim has something to lose")
+    hostile = """
+        def peek(path):
+            try:
+                return os.listdir(path) if os.path.isdir(path) else open(path).read()
+            except OSError as error:
+                return type(error).__name__
+        seen = {path: peek(path) for path in (
+            "/run/stretto", "/checkpoints", "/checkpoints/victim", "/var/lib/stretto", "/var/lib/stretto/pod",
+            "/proc/1/root/run/stretto", "/var/lib/docker", "/var/run/docker.sock",
+        )}
+        seen["processes"] = sum(name.isdigit() for name in os.listdir("/proc"))
+        seen["environment"] = [v for v in os.environ.values() if "victim" in v]
+        seen["identity"] = [os.getuid(), os.getgid(), os.getgroups()]
+        told = dict(line.split(":\\t") for line in open("/proc/self/status").read().splitlines() if ":\\t" in line)
+        seen["rights"] = [told["CapEff"], told["CapBnd"], told["NoNewPrivs"]]
+        try:
+            open("/usr/bin/evil", "w")
+        except OSError as error:
+            seen["root"] = os.strerror(error.errno)
+        print(json.dumps(seen))
+    """
+    await backend.launch(spec(place, "worker-0", hostile, files={"bus.creds": b"its own"}))
+    seen = json.loads((await said(place)).splitlines()[-1])
+    assert seen == {
+        "/run/stretto": ["bus.creds"],
+        "/checkpoints": [JOB],
+        "/checkpoints/victim": "FileNotFoundError",
+        "/var/lib/stretto": ["pod"],
+        "/var/lib/stretto/pod": [],
+        "/proc/1/root/run/stretto": ["bus.creds"],
+        "/var/lib/docker": "FileNotFoundError",
+        "/var/run/docker.sock": "FileNotFoundError",
+        "processes": seen["processes"],
+        "environment": [],
+        "identity": [10001, 10001, [10001]],
+        "rights": ["0" * 16, "0" * 16, "1"],
+        "root": "Read-only file system",
+    }
+    assert seen["processes"] < 4, "its own, and the one that reaps"
+
+
+async def test_a_job_reads_the_checkpoint_that_it_starts_from_and_writes_its_own(
+    place: Containers, volume: str
+) -> None:
+    backend = place.backend = await place.opened(docker_volumes=f"{volume}:/checkpoints")
+    await backend.launch(spec(place, "ps-0", "open('/checkpoints/first/m', 'w').write('7')", job="first"))
+
+    async def written() -> bool:
+        return [pod.state for pod in await backend.list("first")] == ["exited"]
+
+    await until(written, "the first job has a checkpoint")
+    script = """
+        print(open("/checkpoints/first/m").read())
+        open(f"/checkpoints/contract/m", "w").write("8")
+        open("/checkpoints/first/m", "w")
+    """
+    url = "file:///checkpoints/first/m"
+    await backend.launch(spec(place, script=script, reads=(url, "s3://bucket/x", "file:///checkpoints/../etc/passwd")))
+    assert "7" in (await said(place)).splitlines()
+    assert (await exited(place)).exit_code == 1
+    assert "Read-only file system" in (await exited(place)).detail
+
+
+async def test_pods_of_a_job_reach_each_other_by_the_name_that_they_are_told(place: Containers) -> None:
+    serve = """
+        import socket
+        with socket.create_server(("0.0.0.0", 7000)) as server:
+            print("up", os.environ["STRETTO_POD_HOST"], flush=True)
+            server.accept()[0].sendall(b"here")
+    """
+    await place.backend.launch(spec(place, "ps-0", serve))
+    await running(place, "ps-0")
+    host = (await place.backend.logs(JOB, "ps-0", 1)).split()[1]
+    ask = f"import socket; print(socket.create_connection(({host!r}, 7000), 5).recv(9))"
+    await place.backend.launch(spec(place, "worker-0", ask))
+    assert await said(place) == "b'here'"
+
+
+async def test_logs_processes_and_memory_of_a_container_are_bounded(place: Containers) -> None:
+    await place.backend.launch(spec(place))
+    told = await asyncio.to_thread(place.client.inspect_container, place.container(JOB, "worker-0"))
+    host = told["HostConfig"]
+    assert host["LogConfig"] == {"Type": "json-file", "Config": {"max-file": "2", "max-size": "10m"}}
+    assert host["PidsLimit"] == docker_backend.PROCESSES_MAX
+    assert (host["Memory"], host["MemorySwap"]) == (place.memory_bytes, place.memory_bytes)
+    assert host["RestartPolicy"]["Name"] in ("", "no")
+    assert host["NetworkMode"] == f"{place.name}-pods"
+
+
+async def test_volumes_go_with_their_container(place: Containers) -> None:
+    await place.backend.launch(spec(place, script=DONE))
+    await exited(place)
+    told = await asyncio.to_thread(place.client.inspect_container, place.container(JOB, "worker-0"))
+    mine = {mount["Name"] for mount in told["Mounts"]}
+    assert len(mine) == 2
+    await place.backend.forget(JOB, "worker-0")
+    left = {volume["Name"] for volume in place.client.volumes()["Volumes"] or []}
+    assert not mine & left
+
+
+async def test_an_image_that_comes_in_the_end_is_run(place: Containers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(docker_backend, "PULL_AGAIN_S", 0.2)
+    late = f"registry.invalid/{place.name}:1"
+    await place.backend.launch(spec(place, image=late))
+    assert (await status(place)).waiting.reason == "image-pull"
+    place.client.tag(IMAGE, f"registry.invalid/{place.name}", "1")
+    try:
+        assert (await running(place)).waiting is None
+    finally:
+        place.client.remove_image(late)
+
+
+async def test_a_container_that_was_made_and_never_started_is_made_anew(
+    place: Containers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.client.create_container(
+        IMAGE, ["true"], name=place.container(JOB, "worker-0"), labels=place.backend._engine.labels(JOB, "worker-0")
+    )
+    await place.restart()
+    assert await place.backend.list() == []
+    await place.backend.launch(spec(place))
+    assert await place.backend.list() == [], "another actuator may be just about to start it"
+    monkeypatch.setattr(docker_backend, "HALF_MADE_S", 0.0)
+
+    async def started() -> bool:
+        await place.backend.launch(spec(place))
+        return [pod.state for pod in await place.backend.list()] == ["running"]
+
+    await until(started, "it was made anew")
+
+
+async def test_a_strangers_container_of_that_name_is_left_alone(place: Containers) -> None:
+    stranger = place.client.create_container(IMAGE, ["true"], name=place.container(JOB, "worker-0"))["Id"]
+    try:
+        with pytest.raises(BackendError, match="none of ours; remove it"):
+            await place.backend.launch(spec(place))
+    finally:
+        place.client.remove_container(stranger)
+
+
+async def test_a_pod_that_the_engine_refuses_leaves_nothing(place: Containers, volume: str) -> None:
+    backend = place.backend = await place.opened(docker_volumes=f"{volume}:/checkpoints")
+    with pytest.raises(BackendError, match="/never"):
+        await backend.launch(spec(place, reads=("file:///checkpoints/never/m",)))
+    assert await backend.list() == []
+    assert place.client.containers(all=True, filters={"name": place.name}) == []
+
+
+async def test_a_command_that_is_not_in_the_image_says_so(place: Containers) -> None:
+    await place.backend.launch(spec(place, command=("/nowhere",)))
+    pod = await exited(place)
+    assert (pod.reason, pod.exit_code) == ("failed", 127)
+    assert "/nowhere" in pod.detail
+
+
+async def test_a_pod_without_an_image_is_refused(place: Containers) -> None:
+    with pytest.raises(BackendError, match="STRETTO_ACTUATOR_POD_IMAGE"):
+        await place.backend.launch(spec(place, image=""))
+
+
+async def test_an_engine_that_is_away_is_said_to_be_and_found_again(place: Containers) -> None:
+    await place.backend.launch(spec(place, script=SLEEP))
+    await running(place)
+    await place.proxy.stop()
+
+    async def away() -> bool:
+        try:
+            await place.backend.list()
+        except BackendError as error:
+            return "see that the engine runs" in str(error)
+        return False
+
+    await until(away, "the engine is away, and that is said")
+    await place.proxy.start()
+    assert (await running(place)).state == "running"
+
+
+async def test_an_engine_that_cannot_be_reached_is_named(tmp_path: Path) -> None:
+    backend = backend_of(ActuatorSettings(docker_url=f"unix://{tmp_path}/none.sock", state_folder=tmp_path))
+    with pytest.raises(BackendError, match="the engine cannot be reached"):
+        await backend.open()
+    await backend.close()
+
+
+@pytest.mark.parametrize("setting", ["name", "name:", ":/x", "name:relative", "name:/", "a:/b,c"])
+def test_volumes_that_make_no_sense_are_refused(setting: str) -> None:
+    with pytest.raises(SettingsFault, match="STRETTO_ACTUATOR_DOCKER_VOLUMES=.*name:/path"):
+        volumes_of(setting)
+
+
+def test_volumes_are_read() -> None:
+    assert volumes_of(" store:/checkpoints/, /srv/x:/y ") == (Volume("store", "/checkpoints"), Volume("/srv/x", "/y"))
+    assert volumes_of("") == ()
