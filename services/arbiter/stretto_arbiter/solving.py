@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import sys
 from queue import SimpleQueue
 from threading import Thread
@@ -27,6 +28,7 @@ SIZE_BYTES = 8
 def main() -> None:
     """Answer until the standard input ends."""
     os.nice(NICENESS)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal tells the parent, too, who ends this process
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # HiGHS tells the standard output what nobody asked
     questions = SimpleQueue[Question]()
