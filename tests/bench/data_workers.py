@@ -153,6 +153,9 @@ def _middle() -> list[Row]:
         rows.append(row(f"tuned / {policy}, {MIDDLE} jobs", value, "min", f">= {bar} ×" if bar else "", ok,
                         f"published {published} ×", tuned, tuned / value))  # fmt: skip
     srtf, maxtp = (_minutes(policy, logged, MIDDLE) for policy in ("srtf", "maxtp"))
+    blind = _minutes("srtf-by-queue", logged, MIDDLE)
+    rows.append(row(f"srtf by each job's queue / srtf that knows, {MIDDLE} jobs", blind, "min", "", None,
+                    "every job tunes itself, in intervals of 30 s", _minutes("srtf", logged, MIDDLE)))  # fmt: skip
     rows.append(row(f"maxtp / srtf, {MIDDLE} jobs", srtf, "min", "", None, "published 231 / 213", maxtp, maxtp / srtf))
     queued = {p: statistics.fmean(o.mean_queue_s for o in _played(p, logged, MIDDLE)) / 60 for p in POLICIES}
     told = ", ".join(f"{policy} {value:.0f}" for policy, value in queued.items())

@@ -17,7 +17,9 @@ from stretto_core.algorithms import SIMULATE_DATA_WORKERS
 from stretto_core.types import InvalidValue
 from stretto_sim.data_workers import Cluster, Outcome, Policy, TraceJob, simulate
 
-NAMES = SIMULATE_DATA_WORKERS.names()
+BY_QUEUE = "srtf-by-queue"
+NAMES = [name for name in SIMULATE_DATA_WORKERS.names() if name != BY_QUEUE]
+"""which know what a job needs"""
 SHARING = ("srtf", "maxtp", "fair")
 RATIOS = (4.0, 6.0, 10.0, 16.0, 24.0, 27.0, 48.0, 64.0)
 
@@ -211,3 +213,42 @@ class TestPromises:
 
 def _ends(found: Outcome, jobs: list[TraceJob]) -> dict[TraceJob, float]:
     return {job: one.end_s for job, one in zip(jobs, found.jobs, strict=True)}
+
+
+class TestByQueue:
+    """Nobody knows what a job needs: each tunes itself while it trains."""
+
+    def test_a_job_alone_is_tuned_as_in_the_paper(self) -> None:
+        """Fig. 13: nine intervals at the speed of ever larger processes, then three data workers of 8 CPUs."""
+        found = simulate([TraceJob(0.0, 3600, 1, 1.0, 27.0)], policy(BY_QUEUE))
+        assert max(found.workers[0].amounts) == 3
+        known = simulate([TraceJob(0.0, 3600, 1, 1.0, 27.0)], policy("srtf"))
+        late_s = found.jobs[0].end_s - known.jobs[0].end_s
+        alone, sizing = 30 * (1 - 8 / 27), sum(30 * (1 - cpus / 24) for cpus in range(1, 9))
+        assert late_s == pytest.approx(alone + sizing, abs=60)
+        assert found.cpus.amounts[-2] == pytest.approx(27.0), "the training worker keeps 3"
+
+    def test_one_of_modest_needs_gives_back_what_it_does_not_use(self) -> None:
+        found = simulate([TraceJob(0.0, 7200, 1, 1.0, 5.0)], policy(BY_QUEUE))
+        assert found.cpus.amounts[0] == 8.0
+        assert found.cpus.amounts[-2] <= 6.0, "whole CPUs for the training worker"
+        assert found.completion.mean_s <= 7200 * 1.05
+
+    @given(st.integers(0, 10**6), st.integers(1, 12), st.integers(1, 3), st.sampled_from([0, 300, 3000]))
+    @settings(max_examples=25, deadline=None)
+    def test_whatever_the_trace_all_jobs_end_and_no_node_gives_more_than_it_has(
+        self, seed: int, jobs: int, nodes: int, span_s: int
+    ) -> None:
+        trace = invented(seed, jobs, span_s, 300)
+        found = simulate(trace, policy(BY_QUEUE), Cluster(nodes))
+        assert len(found.jobs) == len(trace)
+        assert all(job.end_s - job.start_s >= job.ideal_s * (1 - 1e-6) for job in found.jobs)
+        assert max(found.cpus.amounts) <= 64.0 * nodes + 1e-6
+
+    @pytest.mark.parametrize("nodes", [2, 4, 6])
+    def test_it_is_worse_than_to_know_and_better_than_a_fixed_ratio(self, nodes: int) -> None:
+        """Much worse where all GPUs are taken: the containers then hold all CPUs, and none is left to begin with."""
+        trace = invented(4, 30, 3600, 3600)
+        names = ("srtf", BY_QUEUE, "hardware")
+        known, tuned, fixed = (simulate(trace, policy(name), Cluster(nodes)).completion.mean_s for name in names)
+        assert known < tuned < fixed

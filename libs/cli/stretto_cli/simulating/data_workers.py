@@ -42,7 +42,8 @@ def data_workers(
     FILE has the columns submit_s, steps, gpus, step_s_ideal, cpus_per_gpu: the seconds of a step that waits for no
     data, and the CPUs per GPU that this takes. Up to 3 of them, at most half, are the training worker's; the rest can
     be data workers on any node. Policies without data workers: tuned (all CPUs beside the GPU), hardware (8 per GPU);
-    with as many as a job can use, from start to end: fixed; with as many as others leave: fair, maxtp, srtf.
+    with as many as a job can use, from start to end: fixed; with as many as others leave: fair, maxtp, srtf. These are
+    told what each job needs; under srtf-by-queue every job finds that out by its own data queue, as a service would.
     """
     chosen = algorithm(SIMULATE_DATA_WORKERS, policy)
     jobs = [_job(row, line) for line, row in enumerate(jobs_in(file, Row, output), 2)]

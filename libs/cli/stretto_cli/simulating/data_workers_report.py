@@ -19,7 +19,8 @@ LARGEST = 5
 def page_of(found: Outcome, told: dict[str, Any], policy: str) -> str:
     """The whole file. ``told`` is the answer as a document."""
     cluster = found.cluster
-    command = f"{policy}, {cluster.nodes} nodes of {cluster.gpus} GPUs and {cluster.cpus:g} CPUs"
+    known = "each job tuned by its queue" if found.tunes else "what each job needs is known"
+    command = f"{policy}, {cluster.nodes} nodes of {cluster.gpus} GPUs and {cluster.cpus:g} CPUs; {known}"
     tiles = [
         ("jobs", f"{told['jobs']:,}"),
         ("mean completion", f.seconds(told["mean_completion_s"])),

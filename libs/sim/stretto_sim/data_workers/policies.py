@@ -26,10 +26,14 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Algorithms of the kind ``simulate data-workers``; ``ranking`` shares what is left of the CPUs, None: nobody."""
+    """Algorithms of the kind ``simulate data-workers``; ``ranking`` shares what is left of the CPUs, None: nobody.
+
+    It is told what each job needs; ``tunes``: it is not, and every job finds that out by its queue.
+    """
 
     need: Callable[[TraceJob, Cluster], Need]
     ranking: Ranking | None = None
+    tunes: bool = False
 
 
 def _tuned(job: TraceJob, cluster: Cluster) -> Need:
@@ -63,9 +67,15 @@ def _trainers(job: TraceJob, cluster: Cluster) -> Need:
     return Need(job.trainer_cpus, 0.0)
 
 
+def _container(job: TraceJob, cluster: Cluster) -> Need:
+    """GPUs, each with its part of a node's CPUs until the job's own tuning asks for less."""
+    return Need(cluster.cpus_per_gpu, 0.0)
+
+
 TUNED = Policy(_tuned)
 HARDWARE = Policy(_hardware)
 FIXED = Policy(_fixed)
 FAIR = Policy(_trainers, fair)
 MAXTP = Policy(_trainers, max_throughput)
 SRTF = Policy(_trainers, shortest_remaining)
+SRTF_BY_QUEUE = Policy(_container, shortest_remaining, tunes=True)

@@ -3,7 +3,8 @@
 Jobs start in the order of their submission: the first waits until it has what it needs, and all others behind it.
 A job's speed grows linearly with the CPUs of its data workers, wherever they are, up to the speed of its training
 workers (Fig. 9). So between two events all speeds are constant, and nothing is lost by jumping from one to the next.
-At each event, in this order: jobs end, jobs come, jobs start, and the data workers are shared out anew.
+At each event, in this order: jobs end, jobs come, jobs start, jobs that tune themselves measure, and the data workers
+are shared out anew.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from stretto_core.data_workers import DataWorkers, QueueState, SharingSettings
 from stretto_core.data_workers.facts import (
     Change,
+    JobConfigured,
     JobGone,
     JobObserved,
     JobStarted,
@@ -31,6 +33,7 @@ from stretto_core.types import InvalidValue
 
 from stretto_sim.data_workers.policies import Need, Policy
 from stretto_sim.data_workers.trace import Cluster, TraceJob
+from stretto_sim.data_workers.tuned import Tuned
 from stretto_sim.measures import Durations, Level, Progress, span_of
 
 NEARLY = 1e-9
@@ -59,9 +62,11 @@ class Done:
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a trace. Jobs are numbered by submission; levels are of what is allocated."""
+    """What came of a trace. Jobs are numbered by submission; levels are of what is allocated. ``tunes`` as in the
+    policy: nobody knew what a job needs."""
 
     cluster: Cluster
+    tunes: bool = False
     jobs: list[Done] = field(default_factory=list[Done])
     gpus: Level = field(default_factory=Level)
     cpus: Level = field(default_factory=Level)
@@ -113,6 +118,7 @@ class _Running:
     left_s: float
     share: float
     workers: dict[str, Worker] = field(default_factory=dict[str, Worker])
+    tuned: Tuned | None = None
 
     @property
     def name(self) -> str:
@@ -152,7 +158,7 @@ class _Simulation:
         self.queue = deque[tuple[int, TraceJob]]()
         self.running: dict[str, _Running] = {}
         self.done: dict[int, Done] = {}
-        self.outcome = Outcome(cluster, workers=[Level() for _ in jobs])
+        self.outcome = Outcome(cluster, policy.tunes, workers=[Level() for _ in jobs])
         self.free = {f"node-{n}": Free(cluster.gpus, cluster.cpus) for n in range(cluster.nodes)}
         self.sharing: DataWorkers | None = None
         if policy.ranking is not None:
@@ -178,7 +184,9 @@ class _Simulation:
         """When something happens next."""
         ends_in_s = min((one.ends_in_s for one in self.running.values()), default=math.inf)
         submit_s = self.coming[-1][1].submit_s if self.coming else math.inf
-        if math.isinf(moment := min(now + max(ends_in_s, 0.0), submit_s)):
+        due_s = [one.tuned.due_s for one in self.running.values() if one.tuned is not None]
+        measure_s = min((due for due in due_s if due is not None), default=math.inf)
+        if math.isinf(moment := min(now + max(ends_in_s, 0.0), submit_s, measure_s)):
             raise AssertionError(f"none of {len(self.running)} jobs goes on")
         return moment
 
@@ -203,12 +211,18 @@ class _Simulation:
             self.running[one.name] = one
             self._use(one, 1)
             if self.sharing is not None:
-                job = one.job
-                started = JobStarted(
-                    one.name, one.trainers, one.need.trainer_cpus, job.worker_cpus(self.cluster), job.steps,
-                    1 / (job.step_s_ideal * job.data_cpus), 1 / job.step_s_ideal,
-                )  # fmt: skip
-                self.sharing.handle(started, now)
+                self.sharing.handle(self._told(one, now), now)
+
+    def _told(self, one: _Running, now: float) -> JobStarted:
+        """What the core's scheduler hears of a job that starts."""
+        job = one.job
+        if self.policy.tunes:
+            one.tuned = Tuned.begun(job, one.name, one.need.trainer_cpus, now)
+            return one.tuned.started(one.trainers)
+        return JobStarted(
+            one.name, one.trainers, one.need.trainer_cpus, job.worker_cpus(self.cluster), job.steps,
+            1 / (job.step_s_ideal * job.data_cpus), 1 / job.step_s_ideal,
+        )  # fmt: skip
 
     def _placed(self, number: int, job: TraceJob, now: float) -> _Running | None:
         """The job with all that it waits for; None: it is not to be had."""
@@ -244,14 +258,41 @@ class _Simulation:
         if self.sharing is None:
             return
         for one in self.running.values():
-            ideal_per_s = 1 / one.job.step_s_ideal
-            queue = QueueState(ideal_per_s * one.data_cpus / one.job.data_cpus, ideal_per_s)
-            self.sharing.handle(JobObserved(one.name, queue, one.left_s / one.job.step_s_ideal), now)
+            if (queue := self._seen(one, now)) is not None:
+                self.sharing.handle(JobObserved(one.name, queue, one.left_s / one.job.step_s_ideal), now)
         for action in self.sharing.handle(Tick(), now):
             assert isinstance(action, Emit)
             self._do(action.fact)
         for one in self.running.values():
-            one.share = min(one.data_cpus / one.job.data_cpus, 1.0)
+            if one.tuned is None:
+                one.share = min(one.data_cpus / one.job.data_cpus, 1.0)
+            else:
+                one.tuned.stands(one.data_cpus, now)
+                one.share = one.tuned.queue(one.data_cpus).steps_per_s * one.job.step_s_ideal
+
+    def _seen(self, one: _Running, now: float) -> QueueState | None:
+        """What the core's scheduler may know of a job's queue; of one that tunes itself, what was measured."""
+        tuned, ideal_per_s = one.tuned, 1 / one.job.step_s_ideal
+        if tuned is None:
+            return QueueState(ideal_per_s * one.data_cpus / one.job.data_cpus, ideal_per_s)
+        sizing, queue = tuned.sizing, tuned.queue(one.data_cpus)
+        if tuned.due_s is not None and tuned.due_s <= now:
+            tuned.asked = tuned.measure(now) or tuned.asked
+        if tuned.asked is not None:
+            self._configure(one, tuned, tuned.asked, now)
+        return queue if tuned.measured and tuned.force[2] > 0 and not sizing else None
+
+    def _configure(self, one: _Running, tuned: Tuned, asked: JobConfigured, now: float) -> None:
+        """What the tuning asks for, once the training workers' nodes have room for it."""
+        assert self.sharing is not None
+        more = asked.trainer_cpus - tuned.trainer_cpus
+        if any(self.free[node].cpus + DUST < count * more for node, count in one.trainers.items()):
+            return
+        self._use(one, -1)
+        one.need = replace(one.need, trainer_cpus=asked.trainer_cpus)
+        self._use(one, 1)
+        tuned.trainer_cpus, tuned.asked = asked.trainer_cpus, None
+        self.sharing.handle(asked, now)
 
     def _do(self, change: Change) -> None:
         workers = self.running[change.job].workers

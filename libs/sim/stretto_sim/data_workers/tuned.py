@@ -1,0 +1,93 @@
+"""A job that knows nothing of itself: its own tuning (GoldMiner §3.4.1) hears what its data queue would show.
+
+What a job needs is the trace's secret. It begins with a container of the machine's CPUs per GPU and no data workers;
+each configuration is measured once it was in force for an interval, and what the measurement says reaches the
+cluster's scheduler (§3.4.2), which believes until then what a job did alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stretto_core.data_workers import QueueState, Tuning
+from stretto_core.data_workers.facts import JobConfigured, JobMeasured, JobStarted, ProcessSized
+from stretto_core.data_workers.tuning import TuningSettings
+from stretto_core.machine import Emit
+
+from stretto_sim.data_workers.trace import TraceJob
+
+INTERVAL_S = 30.0
+"""§5.5"""
+Force = tuple[float, int, float]
+"""CPUs of a training worker, of a data worker's process, and of all data workers together"""
+
+
+@dataclass(slots=True)
+class Tuned:
+    """``force``: what is in force, ``since_s`` when; ``asked``: what the tuning wants and the node has no room for."""
+
+    job: TraceJob
+    name: str
+    tuning: Tuning
+    trainer_cpus: float
+    since_s: float
+    process_cpus: int = 0
+    force: Force = (0.0, 0, 0.0)
+    asked: JobConfigured | None = None
+    measured: bool = False
+
+    @staticmethod
+    def begun(job: TraceJob, name: str, container_cpus: float, now: float) -> Tuned:
+        """Without data workers."""
+        tuning = Tuning(settings=TuningSettings(container_cpus=max(int(container_cpus), 1)))
+        return Tuned(job, name, tuning, container_cpus, now, force=(container_cpus, 0, 0.0))
+
+    def started(self, trainers: dict[str, int]) -> JobStarted:
+        """As its cluster's scheduler hears of it: a CPU of data workers is taken for one of the container's."""
+        alone_per_s = self.queue(0.0).steps_per_s
+        per_cpu = alone_per_s / (self.trainer_cpus * self.job.gpus)
+        return JobStarted(self.name, trainers, self.trainer_cpus, 0.0, self.job.steps, per_cpu, alone_per_s)
+
+    def queue(self, data_cpus: float) -> QueueState:
+        """With so many CPUs for data workers; in a training worker that has none, its CPUs do both."""
+        job, ideal_per_s = self.job, 1 / self.job.step_s_ideal
+        if not self.process_cpus or data_cpus <= 0:
+            rate = ideal_per_s * min(self.trainer_cpus / job.cpus_per_gpu, 1.0)
+            return QueueState(rate, rate, 1.0)
+        used = min(data_cpus, self.process_cpus * job.gpus) if self.sizing else data_cpus
+        taken = ideal_per_s * min(self.trainer_cpus / job.trainer_cpus, 1.0)
+        return QueueState(ideal_per_s * used / job.data_cpus, taken, min(job.trainer_cpus / self.trainer_cpus, 1.0))
+
+    @property
+    def sizing(self) -> bool:
+        return self.tuning.state.phase == "sizing"
+
+    def stands(self, data_cpus: float, now: float) -> None:
+        """Notes what is in force from now on."""
+        force = (self.trainer_cpus, self.process_cpus, data_cpus)
+        if force != self.force:
+            self.force, self.since_s, self.measured = force, now, False
+
+    @property
+    def due_s(self) -> float | None:
+        """When the next measurement is complete; None: another would say the same."""
+        return None if self.measured else self.since_s + INTERVAL_S
+
+    def measure(self, now: float) -> JobConfigured | None:
+        """The tuning hears of the interval; what it asks of the cluster."""
+        phase = self.tuning.state.phase
+        trainer_cpus, process_cpus, data_cpus = self.force
+        seen = JobMeasured(self.name, self.job.gpus, self.queue(data_cpus), int(trainer_cpus), process_cpus, data_cpus)
+        asked: JobConfigured | None = None
+        for action in self.tuning.handle(seen, now):
+            assert isinstance(action, Emit)
+            match action.fact:
+                case ProcessSized(_, cpus):
+                    self.process_cpus = cpus
+                case JobConfigured() as configured:
+                    asked = configured
+                    self.process_cpus = self.process_cpus if configured.worker_cpus else 0
+                case _:
+                    pass
+        self.since_s, self.measured = now, self.tuning.state.phase == phase  # the next phase asks of the same otherwise
+        return asked
