@@ -72,6 +72,13 @@ def test_a_trace_of_no_jobs_is_one_to_programs_and_a_mistake_to_people() -> None
         assert set(found["failures"].values()) == {0}
 
 
+def test_the_services_decide_by_the_algorithms_that_are_named() -> None:
+    """Memory that grows ever slower: along the line more is asked for, and a change takes time."""
+    usual, lines = (answer(FULL + JOB.replace("1024000", "40960000") + ",40,0.5\n", *options) for options in ((), ("--oom", "linear")))
+    assert usual["jobs"] == lines["jobs"] == 1
+    assert usual != lines
+
+
 def test_no_job_that_completed_is_no_completion_time(tmp_path: Path) -> None:
     """Nothing took 0 seconds: also the page says that there is nothing to say."""
     options = ("--bug-rate", "1", "--report", str(tmp_path))
@@ -104,6 +111,8 @@ def test_no_job_that_completed_is_no_completion_time(tmp_path: Path) -> None:
         (FULL + JOB + ",1,1.5\n", (), "growth is 1.5"),
         (FULL + JOB.replace(",4,2,4,", ",0,2,4,") + ",1,1\n", (), "line 2.workers"),
         (TRACE, ("--policy", "best"), "'best'"),
+        (TRACE, ("--oom", "oracle"), "'oracle'"),
+        (TRACE, ("--policy", "static", "--detect", "threshold"), "--policy stretto beside it"),
         (TRACE, ("--nodes", "0"), "--nodes is 0"),
         (TRACE, ("--node-memory-gib", "nan"), "--node-memory-gib = NaN"),
         (TRACE, ("--hot-rate", "1.2"), "--hot-rate is 1.2"),

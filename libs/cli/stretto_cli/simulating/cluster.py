@@ -11,9 +11,10 @@ import typer
 from pydantic import Field
 from rich.console import Group
 from rich.text import Text
-from stretto_core.algorithms import SIMULATE_CLUSTER
+from stretto_core.algorithms import DETECT, OOM, SIMULATE_CLUSTER
 from stretto_core.types import GIB, InvalidValue, JobLimits, Plan
-from stretto_sim.cluster import Arrival, Outcome, Settings, TraceJob, jobs_of, simulate
+from stretto_sim.cluster import Arrival, Outcome, Policy, Settings, TraceJob, jobs_of, simulate
+from stretto_sim.cluster.stretto import STRETTO, Knobs, with_knobs
 
 from .. import figures as f
 from ..options import Output, OutputOption, answer
@@ -41,6 +42,8 @@ StragglerOption = Annotated[float, typer.Option(help="share of the jobs of which
 HotOption = Annotated[float, typer.Option(help="share of the jobs of which a server turns slow; there 0.08")]
 BugOption = Annotated[float, typer.Option(help="share of the jobs that fail by their own fault; there 0.05")]
 SeedOption = Annotated[int, typer.Option(help="of what is drawn: disturbances, noise, what the trace does not say")]
+OomOption = Annotated[str, typer.Option(help="law of growth of the memory watch, with --policy stretto")]
+DetectOption = Annotated[str, typer.Option(help="detector of hot servers, with --policy stretto")]
 ReportOption = Annotated[Path | None, typer.Option(metavar="FOLDER", help="write a page with the figures there")]
 
 
@@ -75,6 +78,8 @@ class Row(Given):
 def cluster(
     file: FileArgument,
     policy: PolicyOption = SIMULATE_CLUSTER.default,
+    oom: OomOption = OOM.default,
+    detect: DetectOption = DETECT.default,
     nodes: NodesOption = DEFAULT.nodes,
     node_cpu: NodeCpuOption = DEFAULT.node_cpu_cores,
     node_memory_gib: NodeMemoryOption = DEFAULT.node_memory_bytes / GIB,
@@ -108,7 +113,7 @@ def cluster(
             pod_failures_per_day=pod_failures_per_day, straggler_rate=straggler_rate, hot_rate=hot_rate,
             bug_rate=bug_rate, seed=seed,
         )  # fmt: skip
-    chosen = algorithm(SIMULATE_CLUSTER, policy)
+    chosen = _policy(policy, oom, detect)
     jobs = _jobs(jobs_in(file, Row, output), settings)
     with watched(f"{policy} on {nodes} nodes") as progress:
         found, _ = solved(lambda trace: simulate(trace, chosen, settings, progress=progress), jobs)
@@ -116,6 +121,17 @@ def cluster(
     if report is not None:
         write(report, "cluster.html", page_of(found, told, policy))
     answer(output, told, lambda: _shown(told))
+
+
+def _policy(name: str, oom: str, detect: str) -> Policy:
+    """Of that name; only the services of ours have what the other two name."""
+    chosen = algorithm(SIMULATE_CLUSTER, name)
+    for option, value, kind in (("--oom", oom, OOM), ("--detect", detect, DETECT)):
+        if value != kind.default and chosen is not STRETTO:
+            refuse(option, value, f"--policy stretto beside it; {name} has none")
+    if chosen is not STRETTO:
+        return chosen
+    return with_knobs(Knobs(law=algorithm(OOM, oom), detector=algorithm(DETECT, detect)))
 
 
 def _jobs(given: Sequence[Row], settings: Settings) -> list[TraceJob]:
