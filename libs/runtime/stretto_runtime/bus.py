@@ -24,7 +24,7 @@ from stretto_wire.inboxes import inbox_of
 
 from stretto_runtime.connection import Connection, Sent, direct, final
 from stretto_runtime.faults import BusFault, Fenced, NobodyListens
-from stretto_runtime.login import Login
+from stretto_runtime.login import Login, shown
 from stretto_runtime.permissions import STATE as STATE
 from stretto_runtime.permissions import STATE_PREFIX as STATE_PREFIX
 
@@ -138,10 +138,10 @@ class Bus:
         try:
             await asyncio.wait([connecting, refused], return_when=asyncio.FIRST_COMPLETED)
             if not connecting.done():  # it would try for ever
-                raise BusFault(f"cannot connect to {url} as {login}: {bus.last_error}; check STRETTO_NATS_*")
+                raise BusFault(f"cannot connect to {shown(url)} as {login}: {bus.last_error}; check STRETTO_NATS_*")
             connecting.result()
         except nats.errors.Error as error:
-            raise BusFault(f"cannot connect to {url} as {login}: {error}; check STRETTO_NATS_*") from error
+            raise BusFault(f"cannot connect to {shown(url)} as {login}: {error}; check STRETTO_NATS_*") from error
         finally:
             connecting.cancel()
             refused.cancel()

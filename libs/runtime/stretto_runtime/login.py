@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +13,11 @@ from pydantic import SecretStr
 
 from stretto_runtime.faults import IdentityFault
 from stretto_runtime.identity import claims_of, parts_of
+
+
+def shown(url: str) -> str:
+    """Where ``url`` leads, without the password that it may hold."""
+    return re.sub(r"//[^/@,]*@", "//", url)
 
 
 @dataclass(frozen=True, slots=True)

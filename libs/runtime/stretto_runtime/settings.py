@@ -92,7 +92,9 @@ class Settings(BaseSettings):
             first = error.errors()[0]
             field = str(first["loc"][0])
             remedy = findings_of([first], cls)[0].remedy
-            value = "(a secret)" if SecretStr in _types(cls.model_fields[field].annotation) else repr(first.get("input"))
+            value = (
+                "(a secret)" if SecretStr in _types(cls.model_fields[field].annotation) else repr(first.get("input"))
+            )
             raise SettingsFault(
                 f"{used.get(field, PREFIX + field.upper())}={value} is refused: give {remedy}; "
                 "correct the variable or unset it to get the default"
@@ -131,7 +133,9 @@ class StreamsSettings(Settings):
 
 
 def _value(text: str, annotation: Any) -> Any:
-    """JSON, where the field holds more than a text that may begin so, too."""
+    """JSON, where the field holds more than a text that may begin so, too; an empty name of a file is none."""
+    if not text and {Path, type(None)} <= _types(annotation):
+        return None
     if text[:1] not in ("[", "{") or _types(annotation) <= TEXTS:
         return text
     with contextlib.suppress(ValueError):  # refused as it stands, then

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pydantic import Field
+from pydantic import Field, SecretStr
 from stretto_runtime import Settings, SettingsFault
 
 
@@ -29,6 +29,18 @@ def test_an_unknown_variable_is_refused_with_the_nearest_name() -> None:
 def test_a_refused_value_names_variable_value_and_reason() -> None:
     with pytest.raises(SettingsFault, match=r"STRETTO_TOP_K='0' is refused: give a whole number, at least 1; "):
         PlannerSettings.load("planner", {"STRETTO_TOP_K": "0"})
+
+
+def test_a_text_is_taken_as_it_is_and_a_secret_one_never_told() -> None:
+    class Guarded(PlannerSettings):
+        pin: SecretStr = Field(SecretStr("none"), min_length=4)
+
+    for secret in ("{canary", "[canary]", '["canary"]'):
+        assert Guarded.load("planner", {"STRETTO_PIN": secret}).pin.get_secret_value() == secret
+    with pytest.raises(SettingsFault, match=r"STRETTO_PIN=\(a secret\) is refused"):
+        Guarded.load("planner", {"STRETTO_PIN": "abc"})
+    with pytest.raises(SettingsFault, match=r"STRETTO_WEIGHTS='\[1, 2' is refused"):
+        PlannerSettings.load("planner", {"STRETTO_WEIGHTS": "[1, 2"})
 
 
 def test_variables_of_other_components_and_of_nobody_are_not_ours() -> None:
