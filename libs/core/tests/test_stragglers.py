@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 
 import numpy as np
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from ledger_desk import Desk
 from stretto_core.ledger import DataSpec, HeartbeatReceived, Shard, StragglerNamed
