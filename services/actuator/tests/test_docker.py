@@ -237,7 +237,7 @@ async def test_an_engine_that_cannot_be_reached_is_named(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("setting", ["name", "name:", ":/x", "name:relative", "name:/", "a:/b,c"])
 def test_volumes_that_make_no_sense_are_refused(setting: str) -> None:
-    with pytest.raises(SettingsFault, match="STRETTO_ACTUATOR_DOCKER_VOLUMES=.*name:/path"):
+    with pytest.raises(SettingsFault, match=r"DOCKER_VOLUMES=.*name:/path"):
         volumes_of(setting)
 
 

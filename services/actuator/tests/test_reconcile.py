@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+from stretto_actuator import handlers
+from stretto_actuator.backend import PodStatus, Waiting
 from stretto_actuator.reconcile import Reconciler
 from stretto_actuator.settings import ActuatorSettings
-from stretto_core.actuation import ActuatorState
+from stretto_core.actuation import ActuatorMachine, ActuatorState, JobSubmitted, PlanDecided
+from stretto_core.types import Plan
 
 
 class Backend:
@@ -53,3 +58,95 @@ async def test_cancelling_ends_it_at_once(tmp_path: Path) -> None:
     with contextlib.suppress(asyncio.CancelledError):
         await asyncio.wait_for(task, 1)
     assert task.cancelled()
+
+
+class WaitingRoom(Backend):
+    """One pod that waits, as it is told to."""
+
+    def __init__(self) -> None:
+        self.status = PodStatus("j", "ps-0", "pending", 1.0, 2**28)
+        self.killed: list[str] = []
+
+    async def list(self, job: str | None = None) -> list[Any]:
+        return [self.status]
+
+    async def kill(self, job: str, pod: str) -> None:
+        self.killed.append(pod)
+
+    def waits(self, reason: Any, detail: str = "") -> None:
+        self.status = replace(self.status, waiting=Waiting(reason, detail))
+
+
+class Journal(Edge):
+    """What was observed, as the machine would take it."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self.machine = ActuatorMachine()
+        self.machine.handle(JobSubmitted("j", "{}"), self.now_s)
+        self.machine.handle(PlanDecided(1, Plan(1, 1, 1.0, 1.0, 2**28, 2**28)), self.now_s)
+        self.seen: list[Any] = []
+
+    def now(self) -> float:
+        return self.now_s
+
+    async def observe(self, key: str, message: Any, trace: str = "") -> None:
+        self.seen.append(message)
+        self.machine.handle(handlers.to_event(message), self.now_s)
+
+    def names(self) -> list[str]:
+        return [type(message).__name__ for message in self.seen]
+
+
+@pytest.fixture
+def waiting(tmp_path: Path) -> tuple[WaitingRoom, Journal, Reconciler]:
+    backend, edge = WaitingRoom(), Journal()
+    settings = ActuatorSettings(state_folder=tmp_path, start_timeout_s=100, room_timeout_s=300, image_timeout_s=600)
+    given: Any = ("j", edge.machine.state, edge, backend, settings)
+    return backend, edge, Reconciler(*given)
+
+
+async def test_a_pod_waits_for_room_beyond_its_start_and_is_given_up_in_the_end(waiting: Any) -> None:
+    backend, edge, reconciler = waiting
+    backend.waits("no-room", "0/3 nodes are available")
+    for edge.now_s in (1000.0, 1001.0, 1299.0):
+        assert not await reconciler.once(), "nothing to be busy with"
+    assert (edge.names(), backend.killed) == (["PodWaits"], [])
+    assert edge.seen[0].detail == "0/3 nodes are available"
+    edge.now_s = 1301.0
+    await reconciler.once()
+    assert edge.names() == ["PodWaits", "PodGivenUp"]
+    await reconciler.once()
+    assert backend.killed == ["ps-0"]
+
+
+async def test_an_image_that_does_not_come_ends_the_job_with_its_reason(waiting: Any) -> None:
+    backend, edge, reconciler = waiting
+    backend.waits("no-room")
+    await reconciler.once()
+    edge.now_s += 290
+    backend.waits("image-pull", "shop/trainer:2: manifest unknown")
+    await reconciler.once()
+    edge.now_s += 599
+    await reconciler.once()
+    assert edge.machine.state.phase == "active", "the time for room is not the time for the image"
+    edge.now_s += 2
+    await reconciler.once()
+    assert edge.names() == ["PodWaits", "PodWaits", "PodGone"]
+    assert (edge.seen[-1].reason, edge.seen[-1].detail) == ("image-pull", "shop/trainer:2: manifest unknown")
+    assert edge.machine.state.phase == "failed"
+
+
+async def test_a_pod_that_has_room_and_does_not_begin_is_replaced_after_its_time_to_start(waiting: Any) -> None:
+    backend, edge, reconciler = waiting
+    backend.waits("no-room")
+    await reconciler.once()
+    edge.now_s += 200
+    await reconciler.once()
+    backend.waits("starting")
+    edge.now_s += 99
+    await reconciler.once()
+    assert backend.killed == []
+    edge.now_s += 2
+    await reconciler.once()
+    assert backend.killed == ["ps-0"]
