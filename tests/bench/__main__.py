@@ -31,6 +31,7 @@ MODULES = (
     *("candidates", "selection", "allocation", "placement", "data_workers", "cluster"),
     *("fits", "exploration"),
     *("trainer", "checkpoint", "worker_loss", "memory", "memory_limits", "forecasts", "stragglers"),
+    "containers",
 )
 RESULTS = Path(__file__).parents[2] / "bench-results" / "bench.json"
 

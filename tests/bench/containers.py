@@ -1,0 +1,94 @@
+"""Seconds from a decided plan to its container running, on a real Docker engine that has the image.
+
+The actuator runs in this process, over a real bus; the engine says when each container began. Without an engine, or
+without the image, there are no rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import time
+import uuid
+from datetime import datetime
+from typing import Any
+
+import docker
+import docker.errors
+import stretto_wire as wire
+from stretto_actuator.service import Actuator
+from stretto_actuator.settings import ActuatorSettings
+from stretto_runtime import Client, serve
+from stretto_wire.kubernetes import INSTALLATION
+
+from tests.bench.bus import fresh_bus
+from tests.bench.rows import Row, row_at_most
+
+IMAGE = "python:3.11-slim-bookworm"
+JOBS = 10
+BAR_S = 1.5
+GIVE_UP_S = 60.0
+MIB = 1 << 20
+
+
+def run() -> list[Row]:
+    """One row, the worst of some jobs that start one after the other."""
+    try:
+        engine: Any = docker.APIClient(**docker.utils.kwargs_from_env(), version="auto")
+        engine.inspect_image(IMAGE)
+    except docker.errors.DockerException:
+        return []
+    took_s = asyncio.run(_measure(engine))
+    note = f"worst of {len(took_s)} jobs; median {statistics.median(took_s):.2f} s; load {os.getloadavg()[0]:.1f}"
+    return [row_at_most("container runs after plan-decided", max(took_s), "s", BAR_S, note)]
+
+
+async def _measure(engine: Any) -> list[float]:
+    installation = f"bench-{uuid.uuid4().hex[:8]}"
+    ours = {"label": f"{INSTALLATION}={installation}"}
+    stop = asyncio.Event()
+    async with fresh_bus() as (client, server, folder):
+        given = {"backend": "docker", "installation": installation, "pod_image": IMAGE, "pod_python": "sleep"}
+        settings = ActuatorSettings(nats_url=server.url, state_folder=folder, **given)
+        serving = asyncio.create_task(serve(Actuator(settings), stop))
+        try:
+            return [await _start(client, engine, ours, f"job-{number}") for number in range(JOBS)]
+        finally:
+            stop.set()
+            await serving
+            for each in engine.containers(all=True, filters=ours):
+                engine.remove_container(each["Id"], v=True, force=True)
+            for each in engine.networks(filters=ours):
+                engine.remove_network(each["Id"])
+
+
+async def _start(client: Client, engine: Any, ours: dict[str, str], job: str) -> float:
+    """Of a job's first parameter server; ended at once."""
+    document = {"name": job, "model": {"entry": "m:M"}, "dataset": {"samples": 1}, "checkpoint": {"every_s": None}}
+    await client.publish(wire.JobSubmitted(job=job, spec=wire.JobSpec.parse(document)))
+    plan = wire.Plan(
+        workers=1,
+        ps=1,
+        worker_cpu_cores=0.5,
+        ps_cpu_cores=0.5,
+        worker_memory_bytes=64 * MIB,
+        ps_memory_bytes=64 * MIB,
+    )
+    told: dict[str, Any] = {"cost_per_hour": 0.0, "reasons": ("bench",), "alternatives": (), "algorithm": "bench"}
+    told |= dict.fromkeys(("previous", "throughput", "throughput_interval", "throughput_before"))
+    told |= {"free_cpu_cores": 0.0, "free_memory_bytes": 0, "kind": "initial"}
+    await asyncio.sleep(0.5)  # the submission has been handled: what is measured begins with the plan
+    decided_s = time.time()
+    await client.publish(wire.PlanDecided(job=job, version=1, plan=plan, **told))
+    name = f"ps-0.{job}.{ours['label'].partition('=')[2]}"
+    while time.time() - decided_s < GIVE_UP_S:
+        try:
+            state = (await asyncio.to_thread(engine.inspect_container, name))["State"]
+        except docker.errors.NotFound:
+            state = {"Status": "created"}
+        if state["Status"] != "created":
+            await client.publish(wire.JobCancelled(job=job))
+            return datetime.fromisoformat(state["StartedAt"]).timestamp() - decided_s
+        await asyncio.sleep(0.02)
+    raise RuntimeError(f"{name} did not start within {GIVE_UP_S:.0f} s")
