@@ -14,8 +14,8 @@ from typing import Any
 
 from stretto_wire.inboxes import inbox_of
 
-SOURCE = Path(__file__).parent / "node_subscriber"
 PROTO = Path(__file__).parents[2] / "proto"
+SOURCE = PROTO / "subscribers" / "node"
 _FILES = ("package.json", "package-lock.json", "subscriber.mjs")
 
 
@@ -83,6 +83,7 @@ def validate_run(
     """
     folder = install()
     command = ["node", str(folder / "subscriber.mjs"), "--server", nats_url, "--proto", str(PROTO)]
+    command += ["--stream", "STRETTO", "--filter", "*.evt.v1.>"]
     command += ["--credentials", str(credentials), "--inbox", inbox_of("operator"), "--idle-s", str(idle_s)]
     if until_sequence is not None:
         command += ["--until-sequence", str(until_sequence)]

@@ -17,6 +17,7 @@ from .base import Message
 from .cloudevents import example_headers, headers_schema
 from .compatibility import Baseline, Break, breaks, without_prose
 from .examples import EXAMPLES, SPEC
+from .page import page
 from .refusals import Refused
 from .registry import CHANNELS, PARTITIONS, PATTERN_OF_STREAM, STORED_AS, STREAM, Channel
 from .request_examples import REFUSAL
@@ -24,12 +25,15 @@ from .schemas import DIALECT, JOB_SCHEMA, REFUSED, job_schema, message_schema, s
 
 BASELINE = "compatibility/v1.json"
 HEADERS_SCHEMA = "headers.schema.json"
+BY_HAND = "subscribers"
+"""the one folder that is not generated"""
 
 
 def files() -> dict[str, str]:
     """Every generated file by its path below ``proto/``, the baseline included."""
     generated: dict[str, str] = {
         "README.md": _readme(),
+        "index.html": page(),
         "asyncapi.yaml": _yaml(document()),
         JOB_SCHEMA: _json(job_schema()),
         HEADERS_SCHEMA: _json({"$schema": DIALECT, "$id": HEADERS_SCHEMA, **headers_schema()}),
@@ -69,7 +73,7 @@ def baseline() -> Baseline:
 def drift(folder: Path) -> list[str]:
     """How ``folder`` differs from what the code generates, one sentence per file."""
     wanted = files()
-    present = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    present = set(_present(folder))
     found = [f"{name} is missing" for name in sorted(wanted.keys() - present)]
     found += [f"{name} is not generated from the code" for name in sorted(present - wanted.keys())]
     for name in sorted(wanted.keys() & present):
@@ -87,13 +91,19 @@ def broken(folder: Path) -> list[Break]:
 def write(folder: Path) -> None:
     """Generate ``folder``; what is no longer generated is removed."""
     wanted = files()
-    for path in sorted(folder.rglob("*"), reverse=True):
-        if path.is_file() and str(path.relative_to(folder)) not in wanted:
-            path.unlink()
+    for name in _present(folder):
+        if name not in wanted:
+            (folder / name).unlink()
     for name, text in wanted.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
+
+
+def _present(folder: Path) -> list[str]:
+    """What is there and should be generated."""
+    below = [path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()]
+    return [str(path) for path in below if path.parts[0] != BY_HAND]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -196,7 +206,8 @@ _README = """\
 
 Generated from `libs/wire` by `make proto`; `make lint` and the tests check that it is what the code says.
 
-- `asyncapi.yaml`: AsyncAPI 3.0 with every channel, operation and stream
+- `index.html`: every event and message on one page, which loads nothing; `asyncapi.yaml`: the same in AsyncAPI 3.0
+- [`subscribers/`](subscribers): three that run, in Python, in Node and by the command `nats` (not generated)
 - `schemas/`: JSON Schema 2020-12 of every message and reply
 - `{job}` is for job files, `{headers}` for the headers of events
 - `examples/`: one valid, realistic example of each; `examples/headers/` the CloudEvents headers of events
@@ -204,9 +215,13 @@ Generated from `libs/wire` by `make proto`; `make lint` and the tests check that
 
 ## Subscribe to events
 
-Events are CloudEvents 1.0 in binary mode: attributes in `ce-*` headers, the body is plain JSON. Any NATS client may
-subscribe to `evt.v1.>` from now on. An account that may use JetStream reads them from the beginning from the stream
-`{stream}` with the filter `*.evt.v1.>`: it stores `{pattern}` as `{partitioned}`, one of {partitions} by job.
+Events are CloudEvents 1.0 in binary mode: attributes in `ce-*` headers, the body is plain JSON. A tool outside has
+credentials of the account `EXTERNAL`. It may subscribe to `evt.v1.>`, live, and read the stream `EVENTS`, which keeps
+30 days: from its first event, from a sequence or from a time, and durably, by a consumer that remembers where it is. It
+may do nothing else. An event may come twice, under the same `ce-id`. [How, in three languages](subscribers).
+
+Within the installation the stream is `{stream}`, with the filter `*.evt.v1.>`: it stores `{pattern}` as
+`{partitioned}`, one of {partitions} by job; sequences are the same in both.
 Ignore fields and events that you do not know. A unit stands in the name of its field (`_s` seconds, `_bytes`,
 `_cores`, `_per_hour`).
 

@@ -1,14 +1,16 @@
-// Reads every event of Stretto from the beginning of its stream and validates headers and bodies.
+// Reads the events of Stretto, from any sequence or time, and validates headers and bodies.
 //
-// It knows nothing but the documents in proto/, as a reader in any language would. Prints one JSON summary:
+// It knows nothing but the documents in proto/, as a reader in any language would. With --print: each event as a line
+// of JSON as it comes, for ever unless --idle-s or --until-sequence end it. Prints one JSON summary at the end:
 //   {events, types: {<ce-type>: count}, invalid: [{sequence, subject, reason}], invalid_total, last_sequence}
 // Exit status: 0 every event is valid, 1 some are not, 2 the stream cannot be read.
 
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
+import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
 
-import { jetstream } from "@nats-io/jetstream";
+import { AckPolicy, DeliverPolicy, jetstream, jetstreamManager } from "@nats-io/jetstream";
 import { connect, credsAuthenticator } from "@nats-io/transport-node";
 import Ajv2020 from "ajv/dist/2020.js";
 import addFormats from "ajv-formats";
@@ -19,11 +21,17 @@ const { values: options } = parseArgs({
   options: {
     server: { type: "string" },
     credentials: { type: "string" },
-    inbox: { type: "string" },
-    proto: { type: "string" },
-    stream: { type: "string", default: "STRETTO" },
+    ca: { type: "string" },
+    inbox: { type: "string", default: "_INBOX.external" },
+    proto: { type: "string", default: fileURLToPath(new URL("../..", import.meta.url)) },
+    stream: { type: "string", default: "EVENTS" },
+    filter: { type: "string", default: "evt.v1.>" },
+    durable: { type: "string" },
+    "from-sequence": { type: "string" },
+    since: { type: "string" },
     "until-sequence": { type: "string" },
-    "idle-s": { type: "string", default: "2" },
+    "idle-s": { type: "string" },
+    print: { type: "boolean", default: false },
   },
 });
 
@@ -50,7 +58,7 @@ function fault(message, check) {
   if (!check.headers(headers)) return `headers: ${sentence(check.headers)}`;
   if (headers["ce-id"] !== headers["Nats-Msg-Id"]) return "headers: ce-id is not the Nats-Msg-Id";
 
-  const [, , , service, event, job] = message.subject.split(".");
+  const [service, event, job] = message.subject.split(".").slice(-3); // within the installation, a partition is first
   const type = headers["ce-type"];
   if (type !== `stretto.${service}.${event}.v1`) return `ce-type ${type} is not the type of the subject`;
   if ("ce-subject" in headers && headers["ce-subject"] !== job) return "ce-subject is not the job of the subject";
@@ -67,18 +75,51 @@ function fault(message, check) {
   return data.job === job ? null : `job ${data.job} is not the job of the subject`;
 }
 
+/** Where a reader begins: at a sequence, a time, or the first event that is kept. */
+function beginning() {
+  if (options["from-sequence"]) {
+    return { deliver_policy: DeliverPolicy.StartSequence, opt_start_seq: Number(options["from-sequence"]) };
+  }
+  if (options.since) {
+    return { deliver_policy: DeliverPolicy.StartTime, opt_start_time: new Date(options.since).toISOString() };
+  }
+  return { deliver_policy: DeliverPolicy.All };
+}
+
+/** A reader that the server remembers by its name goes on after what it acknowledged; others begin anew. */
+async function reader(connection) {
+  const consumers = jetstream(connection).consumers;
+  if (!options.durable) {
+    // one text, no list: a list makes a consumer without a name, which those outside may not
+    return await consumers.get(options.stream, { filter_subjects: options.filter, ...beginning() });
+  }
+  const manager = await jetstreamManager(connection, { checkAPI: false });
+  const wanted = { durable_name: options.durable, ack_policy: AckPolicy.Explicit, filter_subject: options.filter };
+  try {
+    await manager.consumers.info(options.stream, options.durable);
+  } catch {
+    await manager.consumers.add(options.stream, { ...wanted, ...beginning() });
+  }
+  return await consumers.get(options.stream, options.durable);
+}
+
+/** One line of JSON. */
+function print(message) {
+  const data = message.json();
+  const id = message.headers?.get("ce-id");
+  console.log(JSON.stringify({ sequence: message.seq, id, subject: message.subject, data }));
+}
+
 /** Reads until the sequence, or until nothing has come for a while. */
 async function read(connection, check) {
-  const consumer = await jetstream(connection).consumers.get(options.stream, {
-    filter_subjects: ["*.evt.v1.>"],
-  });
-  const messages = await consumer.consume();
+  const messages = await (await reader(connection)).consume();
   const summary = { events: 0, types: {}, invalid: [], invalid_total: 0, last_sequence: 0 };
   const until = options["until-sequence"] ? Number(options["until-sequence"]) : Infinity;
+  const idleS = options["idle-s"] ?? (options.print ? undefined : "2");
   let idle;
   const wait = () => {
     clearTimeout(idle);
-    idle = setTimeout(() => messages.stop(), 1000 * Number(options["idle-s"]));
+    if (idleS !== undefined) idle = setTimeout(() => messages.stop(), 1000 * Number(idleS));
   };
   wait();
   for await (const message of messages) {
@@ -93,7 +134,10 @@ async function read(connection, check) {
       if (summary.invalid.length < INVALID_SHOWN) {
         summary.invalid.push({ sequence: message.seq, subject: message.subject, reason });
       }
+    } else if (options.print) {
+      print(message);
     }
+    if (options.durable) await message.ackAck();
     if (message.seq >= until) break;
   }
   clearTimeout(idle);
@@ -102,9 +146,10 @@ async function read(connection, check) {
 
 async function main() {
   const address = new URL(options.server);
-  const credentials = options.credentials;
+  const { credentials, ca } = options;
   const connection = await connect({
     servers: address.host,
+    tls: address.protocol === "tls:" ? (ca ? { caFile: ca } : {}) : undefined,
     authenticator: credentials ? credsAuthenticator(readFileSync(credentials)) : undefined,
     inboxPrefix: options.inbox,
     name: "node-subscriber",
