@@ -214,6 +214,7 @@ events = st.one_of(
     st.tuples(st.just("again"), st.integers(0, 50)),
     st.tuples(st.just("hot"), st.integers(0, 11)),
     st.tuples(st.just("cool"), st.integers(0, 3)),
+    st.tuples(st.just("wait"), st.integers(0, 7)),
     st.tuples(st.just("snapshot"), st.just(0)),
 )
 
@@ -245,6 +246,11 @@ def test_every_order_of_exits_plans_duplicates_and_restarts_converges(script: li
             world.tell(a.HotPsDetected(f"ps-{value % 4}", (0.001, 0.004, 0.1)[value // 4], 0.001))
         elif kind == "cool":
             world.tell(a.HotPsCleared(f"ps-{value}", 0.001, 0.001))
+        elif kind == "wait" and (starting := [p for p in world.state.pods.values() if p.phase == "starting"]):
+            name = starting[value % len(starting)].name
+            world.tell(a.PodPending(name, "no-room"))
+            if value % 2:
+                world.tell(a.PodGivenUp(name))
         elif kind == "snapshot":
             world.machine.state = adapter.validate_json(adapter.dump_json(world.state))
     world.run()

@@ -128,11 +128,11 @@ class Actuator(Service):
             reply = await self.call(wire.GetServers(job=job, request_id=asked, pod=pod.pod), 5.0)
             if reply.answer != "unknown":
                 continue
-            if pod.state == "running":
+            if pod.state == "exited":
+                await self._backend.forget(job, pod.pod)
+            else:
                 log.warning("ending a pod of an unknown job", job=job, pod=pod.pod)
                 await self._backend.stop(job, pod.pod, self.settings.stop_grace_s)
-            else:
-                await self._backend.forget(job, pod.pod)
 
     async def settled(self, key: str, machine: ActuatorMachine) -> None:
         held = self._reconcilers.get(key)
