@@ -17,6 +17,7 @@ NEEDED: dict[str, Any] = {
     "store": {"url": "s3://bucket/stretto"},
     "cluster": {"cpuCores": 64, "memoryGiB": 256},
     "gateway": {"token": {"secret": "gateway"}},
+    "forwarder": {"endpoints": {"secret": "webhooks"}},
 }
 """What has no default that could be right."""
 
@@ -52,6 +53,7 @@ EVERYTHING: dict[str, Any] = {
         "tls": {"secret": "gateway-tls"},
         "ingress": {"enabled": True, "host": "stretto.example.com", "tlsSecret": "ingress-tls"},
     },
+    "forwarder": {"endpoints": {"secret": "webhooks"}},
     "monitoring": {
         "serviceMonitor": {"enabled": True},
         "dashboards": {"enabled": True},

@@ -89,6 +89,7 @@ def switches() -> st.SearchStrategy[dict[str, Any]]:
     needed = {
         "monitoring": {"prometheus": {"url": "http://prometheus:9090"}},
         "nats": {"credentials": {"secretPrefix": "bus"}},
+        "services": {"forwarder": {"autoscaling": {"enabled": False}}},
     }
     return st.builds(
         lambda top, by_name: merged(merged(top, {"services": by_name}), needed), booleans(defaults()), services

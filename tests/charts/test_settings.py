@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ REFERENCES: dict[str, str] = {
     "STRETTO_ACTUATOR_REDIS_URL": "redis://cache",
 }
 """What a Secret would hold."""
+WHOLE = {"forwarder": {"/run/stretto/endpoints.yaml"}}
+"""Of Secrets that are laid there with all their keys."""
 
 
 def environment(workload: Object) -> dict[str, str]:
@@ -47,7 +49,6 @@ def settings_type(name: str) -> type[Settings]:
 
 
 SERVICES = [component(each) for each in of_kind(rendered(EVERYTHING), "Deployment")]
-SERVICES = [name for name in SERVICES if importlib.util.find_spec(f"stretto_{name}")]
 
 
 @pytest.mark.parametrize("values", [{}, EVERYTHING], ids=["needed", "everything"])
@@ -64,7 +65,8 @@ def test_a_service_finds_its_files(name: str) -> None:
     """Every file that is named below /run/stretto is laid there."""
     spec = workload(EVERYTHING, name)
     (files,) = [each["projected"] for each in pod_of(spec)["spec"]["volumes"] if each["name"] == "files"]
-    laid = {f"/run/stretto/{item['path']}" for source in files["sources"] for item in source["secret"]["items"]}
+    items = [item for source in files["sources"] for item in source["secret"].get("items", [])]
+    laid = {f"/run/stretto/{item['path']}" for item in items} | WHOLE.get(name, set())
     named = {value for value in environment(spec).values() if value.startswith("/run/stretto/")}
     assert named == laid
 

@@ -19,6 +19,9 @@ SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 FREE = ("labels", "annotations", "Annotations", "env", "nodeSelector", "affinity", "roles", "requests", "limits")
 """maps whose keys are the user's"""
 
+AUTOSCALED = {"autoscaling": {"enabled": True}}
+FORWARDER = {"forwarder": {"enabled": True}}
+
 
 def places(values: Mapping[str, Any], at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """Every map of the values that only knows certain keys."""
@@ -103,9 +106,11 @@ class TestWhatIsMissing:
             ({"cluster": {"cpuCores": None}}, "cluster.cpuCores"),
             ({"cluster": {"memoryGiB": None}}, "cluster.memoryGiB"),
             ({"gateway": {"token": {"secret": ""}}}, "gateway.token.secret"),
-            ({"services": {"oom": {"autoscaling": {"enabled": True}}}}, "monitoring.prometheus.url"),
+            ({"services": {"oom": AUTOSCALED}}, "monitoring.prometheus.url"),
             ({"store": {"claim": "both"}}, "not both"),
             ({"provision": {"external": True}}, "nats.credentials.secretPrefix"),
+            ({"services": FORWARDER, "forwarder": {"endpoints": {"secret": ""}}}, "forwarder.endpoints.secret"),
+            ({"services": merged(FORWARDER, {"forwarder": AUTOSCALED})}, "services.forwarder.autoscaling"),
         ],
     )
     def test_is_named(self, without: dict[str, Any], named: str) -> None:

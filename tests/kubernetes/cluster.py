@@ -34,7 +34,11 @@ def values(version: str, small: dict[str, Any]) -> dict[str, Any]:
         "provision": {"external": True, "streamGiB": 1},
         "gateway": {"token": {"secret": "gateway"}, "trainingJobs": True},
         "defaults": {"resources": small},
-        "services": {name: {"resources": small} for name in ("fitter", "planner", "arbiter")},
+        "services": {
+            **{name: {"resources": small} for name in ("fitter", "planner", "arbiter")},
+            # to import TensorFlow with a fraction of a core takes its time
+            "actuator": {"env": {"STRETTO_ACTUATOR_START_TIMEOUT_S": 600}},
+        },
     }
 
 

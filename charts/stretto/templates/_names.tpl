@@ -101,6 +101,13 @@ capabilities:
 {{- if and $enabled.gateway (not (or $gateway.token.secret $gateway.tokens.secret $gateway.oidc.issuer)) -}}
 {{- fail "gateway: say whom it lets in: gateway.token.secret, gateway.tokens.secret or gateway.oidc.issuer" -}}
 {{- end -}}
+{{- $forwarder := include "stretto.service" (dict "root" . "name" "forwarder") | fromYaml -}}
+{{- if and $forwarder.enabled (not .Values.forwarder.endpoints.secret) -}}
+{{- fail "forwarder.endpoints.secret: name a Secret that says whom the forwarder posts to" -}}
+{{- end -}}
+{{- if and $forwarder.enabled $forwarder.autoscaling.enabled -}}
+{{- fail "services.forwarder.autoscaling: leave it off: an endpoint gets one event after the other, however many replicas there are" -}}
+{{- end -}}
 {{- if and .Values.provision.external (not .Values.nats.credentials.secretPrefix) -}}
 {{- fail "provision.external: tools outside need an account of their own: make keys and give nats.credentials.secretPrefix" -}}
 {{- end -}}

@@ -45,6 +45,9 @@ STRETTO_CHECKPOINTS_STORE_URL: {{ $values.store.url | quote }}
 {{- if eq .name "gateway" }}
 {{ include "stretto.settings.gateway" .root }}
 {{- end }}
+{{- if eq .name "forwarder" }}
+STRETTO_FORWARDER_ENDPOINTS_FILE: /run/stretto/endpoints.yaml
+{{- end }}
 {{- end }}
 
 {{- define "stretto.settings.actuator" -}}
@@ -143,6 +146,10 @@ STRETTO_GATEWAY_TRAININGJOBS_NAMESPACE: {{ include "stretto.trainer.namespace" .
     name: {{ . }}
     items:
       - {key: {{ $values.nats.ca.key }}, path: ca.crt}
+{{- end }}
+{{- if eq .name "forwarder" }}
+- secret:
+    name: {{ $values.forwarder.endpoints.secret }}
 {{- end }}
 {{- if eq .name "gateway" }}
 {{- with $values.gateway.token }}
