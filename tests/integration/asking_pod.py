@@ -31,4 +31,4 @@ def ask(pod: Pod) -> int:
     return 0
 
 
-run_pod("ps", ask)
+run_pod(os.environ["STRETTO_POD"].partition("-")[0], ask)
