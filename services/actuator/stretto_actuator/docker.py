@@ -23,6 +23,7 @@ from stretto_runtime.ending import end
 
 from .backend import BackendError, Places, PodSpec, PodStatus, Waiting, exit_reason
 from .docker_engine import Container, Engine, ImageMissing, NameTaken, changed, limits
+from .docker_networks import JobNetworks
 from .docker_volumes import JobFolders, volumes_of
 from .following import Following
 from .limits import HEADROOM
@@ -43,6 +44,7 @@ HALF_MADE_S = 60.0
 PULL_AGAIN_S, PULL_AGAIN_MAX_S = 5.0, 60.0
 LOOK_S = 60.0
 """after so long without any event everything is asked anew: a connection may be dead and not say so"""
+JOIN_S = 10.0
 WATCH_AGAIN_S, WATCH_AGAIN_MAX_S = 0.2, 5.0
 
 log = structlog.get_logger("stretto.actuator")
@@ -54,8 +56,9 @@ Key = tuple[str, str]
 def backend_of(settings: ActuatorSettings) -> DockerBackend:
     """By the settings ``STRETTO_ACTUATOR_DOCKER…``."""
     engine = Engine(settings.docker_url, settings.installation)
-    network = settings.docker_network or f"{settings.installation}-pods"
-    return DockerBackend(engine, network, JobFolders(engine, volumes_of(settings.docker_volumes), USER))
+    common = settings.docker_network or f"{settings.installation}-pods"
+    networks = JobNetworks(engine, common, settings.docker_network_per_job)
+    return DockerBackend(engine, networks, JobFolders(engine, volumes_of(settings.docker_volumes), USER))
 
 
 @dataclass(slots=True)
@@ -70,10 +73,10 @@ class DockerBackend:
     """See the module."""
 
     def __init__(
-        self, engine: Engine, network: str, folders: JobFolders, clock: Callable[[], float] = time.time
+        self, engine: Engine, networks: JobNetworks, folders: JobFolders, clock: Callable[[], float] = time.time
     ) -> None:
         self._engine = engine
-        self._network = network
+        self._networks = networks
         self._folders = folders
         self._clock = clock
         self._threads = ThreadPoolExecutor(THREADS, "docker")
@@ -89,25 +92,24 @@ class DockerBackend:
         """pods that were given up before there was a container"""
         self._forgotten: set[Key] = set()
         self._stops: dict[Key, Stop] = {}
-        self._watching: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._unreachable: str | None = "the engine was not asked yet"
 
     # the protocol ----------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        if self._watching is not None:
+        if self._tasks:
             return
         await self._do(self._engine.open)
-        await self._do(self._engine.ensure_network, self._network)
+        await self._do(self._networks.open)
         events = await self._do(self._engine.events)
         await self._look()
-        self._watching = asyncio.create_task(self._watch(events), name="watch containers")
+        self._tasks = [asyncio.create_task(work) for work in (self._watch(events), self._join())]
 
     async def close(self) -> None:
-        for task in [*([self._watching] if self._watching else []), *(task for task, _ in self._pulling.values())]:
+        for task in (*self._tasks, *(task for task, _ in self._pulling.values())):
             await end(task)
-        self._watching = None
-        self._pulling.clear()
+        self._tasks, self._pulling = [], {}
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._engine.close()
 
@@ -182,6 +184,8 @@ class DockerBackend:
         self._forgotten.add(key)
         for kept in (self._containers, self._details, self._stops, self._launching):
             kept.pop(key, None)
+        if all(other != job for other, _ in (*self._containers, *self._pulling)):
+            await self._do(self._networks.leave, job)
 
     # starting --------------------------------------------------------------------------------------------------
 
@@ -232,7 +236,7 @@ class DockerBackend:
     def _host(self, spec: PodSpec) -> dict[str, Any]:
         return {
             **limits(spec.cpu_cores, spec.memory_bytes),
-            "network_mode": self._network,
+            "network_mode": self._networks.of(spec.job),
             "extra_hosts": {"host.docker.internal": "host-gateway"},
             "mounts": [
                 Mount(PLACES.files, None),
@@ -355,6 +359,13 @@ class DockerBackend:
                 await self._refresh(*event)
         finally:
             events.close()
+
+    async def _join(self) -> None:
+        """What pods speak to may be made anew, and then stands on the common network alone."""
+        while True:
+            await asyncio.sleep(JOIN_S)
+            with contextlib.suppress(BackendError):
+                await self._do(self._networks.join)
 
     async def _look(self) -> None:
         there = await self._do(self._engine.containers)

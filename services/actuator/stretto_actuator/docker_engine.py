@@ -26,7 +26,7 @@ MANAGED = {"app.kubernetes.io/managed-by": "stretto", "app.kubernetes.io/part-of
 TIMEOUT_S = 60.0
 PERIOD_US = 100_000
 QUOTA_LEAST_US = 1_000
-NOT_FOUND, CONFLICT = 404, 409
+FORBIDDEN, NOT_FOUND, CONFLICT = 403, 404, 409
 CHANGES = ("create", "start", "die", "oom", "update", "destroy")
 STATES: dict[str, Literal["created", "running", "exited"]] = {
     "created": "created",
@@ -184,12 +184,47 @@ class Engine:
             repository, tag = docker.utils.parse_repository_tag(image)
             self._client.pull(repository, tag=tag or "latest")
 
-    def ensure_network(self, name: str) -> None:
+    # networks ------------------------------------------------------------------------------------------------------
+
+    def ensure_network(self, name: str, labels: Mapping[str, str]) -> None:
         """A bridge of this name, unless there is a network of this name."""
         with refusals(f"the network {name} cannot be made"):
-            if self._client.networks(names=[f"^{name}$"]):
-                return
-            self._client.create_network(name, driver="bridge", check_duplicate=True, labels=self.own)
+            if not self._client.networks(names=[f"^{name}$"]):
+                self._client.create_network(name, driver="bridge", check_duplicate=True, labels={**self.own, **labels})
+
+    def networks(self, labels: Mapping[str, str]) -> list[str]:
+        """Names of those with these labels."""
+        with refusals("the engine does not tell which networks there are"):
+            filters = {"label": [f"{key}={value}" for key, value in labels.items()]}
+            return [str(each["Name"]) for each in self._client.networks(filters=filters)]
+
+    def members(self, network: str) -> dict[str, dict[str, str]]:
+        """Containers that run on a network, with their labels."""
+        with refusals(f"the engine does not tell who is on {network}"):
+            known = self._client.containers(filters={"network": network})
+        return {str(each["Id"]): each["Labels"] or {} for each in known}
+
+    def names_on(self, network: str, container: str) -> list[str]:
+        """By which others find a container on a network."""
+        with refusals(f"the engine does not tell of {container}"), _absent_is_none():
+            told = self._client.inspect_container(container)
+            there = told["NetworkSettings"]["Networks"].get(network)
+            return [] if there is None else [told["Name"].lstrip("/"), *(there["Aliases"] or [])]
+        return []
+
+    def join(self, network: str, container: str, names: list[str]) -> None:
+        with refusals(f"{container} cannot join {network}"), _absent_is_none(FORBIDDEN):  # it has joined meanwhile
+            self._client.connect_container_to_network(container, network, aliases=names)
+
+    def part(self, network: str, container: str) -> None:
+        with refusals(f"{container} cannot leave {network}"), _absent_is_none():
+            self._client.disconnect_container_from_network(container, network, force=True)
+
+    def remove_network(self, name: str) -> None:
+        with refusals(f"the network {name} cannot be removed"), _absent_is_none():
+            self._client.remove_network(name)
+
+    # volumes -------------------------------------------------------------------------------------------------------
 
     def volume_folder(self, name: str) -> str:
         """Where the engine's machine has a volume. Raises BackendError: none of this name, or not on its disk."""

@@ -47,6 +47,9 @@ class ActuatorSettings(Settings):
     sweep_s: float = Field(30.0, gt=0.05, description="between looks for pods of jobs that nobody knows")
     docker_url: str = Field("", description="of the engine; empty: DOCKER_HOST, or the socket of this machine")
     docker_network: str = Field("", description="of the pods; empty: <installation>-pods; made where it is missing")
+    docker_network_per_job: bool = Field(
+        False, description="each job has a network of its own, which what stands on docker_network beside pods joins"
+    )
     docker_volumes: str = Field(
         "",
         description="of the store of checkpoints, as name:/path or /folder:/path, separated by commas; "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import textwrap
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,69 @@ async def test_pods_of_a_job_reach_each_other_by_the_name_that_they_are_told(pla
     ask = f"import socket; print(socket.create_connection(({host!r}, 7000), 5).recv(9))"
     await place.backend.launch(spec(place, "worker-0", ask))
     assert await said(place) == "b'here'"
+
+
+async def test_jobs_with_networks_of_their_own_reach_the_bus_and_not_each_other(
+    place: Containers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(docker_backend, "JOIN_S", 0.2)
+    backend = place.backend = await place.opened(docker_network_per_job=True)
+    serve = """
+        import socket
+        with socket.create_server(("0.0.0.0", 7000)) as server:
+            print(socket.gethostbyname(os.environ["STRETTO_POD_HOST"]), flush=True)
+            while True:
+                server.accept()[0].sendall(b"here")
+    """
+    program = "import os, socket\n" + textwrap.dedent(serve).replace('os.environ["STRETTO_POD_HOST"]', '"bus"')
+
+    def bus() -> str:
+        there = {f"{place.name}-pods": place.client.create_endpoint_config(aliases=["bus"])}
+        host = place.client.create_host_config(network_mode=f"{place.name}-pods")
+        made = place.client.create_container(
+            IMAGE,
+            ["python", "-c", program],
+            name=f"{place.name}-bus",
+            networking_config=place.client.create_networking_config(there),
+            host_config=host,
+            labels=place.backend._engine.own,
+        )
+        place.client.start(made)
+        return str(made["Id"])
+
+    first = bus()
+    await backend.launch(spec(place, "ps-0", serve, job="victim"))
+
+    async def address() -> str:
+        return await backend.logs("victim", "ps-0", 1)
+
+    victim = await until(address, "the victim listens")
+    script = f"""
+        import socket
+        def reach(host):
+            try:
+                return socket.create_connection((host, 7000), 2).recv(9).decode()
+            except OSError as error:
+                return "refused"
+        while reach("bus") != "here":
+            time.sleep(0.1)
+        print(reach({victim!r}), reach("ps-0.victim.{place.name}"), flush=True)
+        while reach("bus") == "here":
+            time.sleep(0.1)
+        print("gone", flush=True)
+        while reach("bus") != "here":
+            time.sleep(0.1)
+        print("back", flush=True)
+    """
+    await backend.launch(spec(place, "worker-0", script))
+    await running(place, says="refused refused")
+    place.client.remove_container(first, force=True)
+    await running(place, says="gone")
+    bus()
+    assert "back" in await said(place)
+    await backend.forget(JOB, "worker-0")
+    own = place.client.networks(filters={"label": f"stretto.dev/installation={place.name}"})
+    assert {network["Name"] for network in own} == {f"{place.name}-pods", f"{place.name}.victim"}
 
 
 async def test_logs_processes_and_memory_of_a_container_are_bounded(place: Containers) -> None:

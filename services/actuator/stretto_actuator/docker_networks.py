@@ -1,0 +1,59 @@
+"""On which network the pods of a job are: on one for all, or each job on its own, where no other job's pods reach them.
+
+What stands on the common network beside pods, such as the bus, is joined to every job's network under the names that
+it has there.
+"""
+
+from __future__ import annotations
+
+from .backend import BackendError
+from .docker_engine import POD, Engine
+
+
+class JobNetworks:
+    """Blocking, as the engine is. ``apart``: each job has a network of its own."""
+
+    def __init__(self, engine: Engine, common: str, apart: bool) -> None:
+        self._engine = engine
+        self._common = common
+        self._apart = apart
+
+    def open(self) -> None:
+        """Make the common one where it is missing. Raises BackendError."""
+        self._engine.ensure_network(self._common, {})
+
+    def of(self, job: str) -> str:
+        """The network of a job; there, and joined by what pods speak to. Raises BackendError."""
+        if not self._apart:
+            return self._common
+        name = f"{self._engine.installation}.{job}"
+        self._engine.ensure_network(name, self._mark)
+        self._join(name)
+        return name
+
+    def join(self) -> None:
+        """Whatever came to the common network meanwhile, to the networks of all jobs."""
+        if self._apart:
+            for name in self._engine.networks(self._mark):
+                self._join(name)
+
+    def leave(self, job: str) -> None:
+        """The job has no pods left."""
+        name = f"{self._engine.installation}.{job}"
+        if self._apart and name in self._engine.networks(self._mark):
+            for container in self._engine.members(name):
+                self._engine.part(name, container)
+            self._engine.remove_network(name)
+
+    @property
+    def _mark(self) -> dict[str, str]:
+        return {**self._engine.own, "stretto.dev/common-network": self._common}
+
+    def _join(self, name: str) -> None:
+        there = self._engine.members(name)
+        for container, labels in self._engine.members(self._common).items():
+            if POD not in labels and container not in there:
+                names = self._engine.names_on(self._common, container)
+                if not names:
+                    raise BackendError(f"{container} has left {self._common} meanwhile")
+                self._engine.join(name, container, names)
