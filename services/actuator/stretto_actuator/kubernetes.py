@@ -242,8 +242,11 @@ class KubernetesBackend:
         """Repeatable: the API server counts down the shortest grace that it was told."""
         self._unplaced.pop(name, None)
         found = self._objects().get(name)
-        if found is None or self._status(found).state == "exited":
+        status = self._status(found) if found is not None else None
+        if found is None or status is None or status.state == "exited":
             return
+        if status.waiting is not None and status.waiting.reason != "starting":
+            grace_s = 0  # it has no process; a kubelet may let go of it only after a minute
         told_s = found["metadata"].get("deletionGracePeriodSeconds")
         if told_s is not None and told_s <= grace_s:
             return

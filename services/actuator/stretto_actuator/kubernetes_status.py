@@ -124,7 +124,8 @@ def _waiting(pod: Object, waiting: Object) -> Waiting | None:
     """None: its container runs."""
     reason, message = str(waiting.get("reason") or ""), str(waiting.get("message") or "")
     if reason in _NO_IMAGE:
-        return Waiting("image-pull", f"{reason}: {message}")
+        image = _ours(pod["spec"]["containers"]).get("image")  # which not every engine names
+        return Waiting("image-pull", f"{image}: {reason}: {message}")
     scheduled = _condition(pod, "PodScheduled") or {}
     if scheduled.get("status") == "False":
         detail = str(scheduled.get("message") or scheduled.get("reason") or "")
