@@ -10,7 +10,7 @@ IMAGE    := docker build -f compose/Dockerfile --build-arg VERSION=$(VERSION) \
     --build-arg REVISION=$(shell git rev-parse --short HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo chaos test bench lint proto images e2e-kubernetes clean
+.PHONY: help setup demo chaos test bench lint proto sbom audit images e2e-kubernetes clean
 
 help:  ## show what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -49,6 +49,12 @@ lint: setup  ## ruff, pyright (strict on libs), import rules, drift of proto/
 proto: setup  ## generate proto/ from libs/wire
 	@$(BIN)/python -m stretto_wire.documents proto
 
+sbom: setup  ## a bill of materials (CycloneDX) of every image, and the licences, in sbom/
+	@$(BIN)/python -m tests.supply_chain sbom sbom
+
+audit: setup  ## ask for known vulnerabilities of everything pinned; 3: nobody could be asked (STRETTO_AUDIT=1 make test: too)
+	@$(BIN)/python -m tests.supply_chain audit
+
 images:  ## build the image of every service, of the trainer and of the tools (needs a Docker engine)
 	@for service in $(SERVICES); do \
 	    $(IMAGE) --build-arg SERVICE=$$service --target service -t stretto/$$service:$(VERSION) . || exit 1; \
@@ -60,4 +66,4 @@ e2e-kubernetes: setup images  ## install the chart on a real Kubernetes, and tak
 	@$(BIN)/python -m tests.kubernetes trial
 
 clean:  ## remove the environment and local state
-	rm -rf $(VENV) .stretto
+	rm -rf $(VENV) .stretto sbom

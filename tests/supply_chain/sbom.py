@@ -1,0 +1,150 @@
+"""A bill of materials of every image, in CycloneDX 1.6: what stands in it, of which version, under which licence.
+
+Of the installed metadata, from the very requirements that the image is made of (``compose/requirements.py``).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+from types import ModuleType
+
+from cyclonedx.factory.license import LicenseFactory
+from cyclonedx.model.bom import Bom
+from cyclonedx.model.component import Component, ComponentType
+from cyclonedx.output import make_outputter
+from cyclonedx.schema import OutputFormat, SchemaVersion
+from packageurl import PackageURL
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+TRAINER, TOOLS = "trainer", "cli"
+VERSION = SchemaVersion.V1_6
+CLASSIFIER = "License :: OSI Approved :: "
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """One that is installed. ``needs``: names of those that it requires."""
+
+    name: str
+    version: str
+    licence: str
+    needs: tuple[str, ...]
+
+
+def images() -> list[str]:
+    """Every image that ``make images`` makes, by its distribution."""
+    services = sorted(path.parent.name for path in ROOT.glob("services/*/pyproject.toml"))
+    return [*services, TRAINER, TOOLS]
+
+
+def packages_of(image: str) -> dict[str, Package]:
+    """Everything that an image has, by name, our own distributions included.
+
+    Raises PackageNotFoundError: something of it is not installed here.
+    """
+    requirements = _requirements()
+    known = requirements.projects(ROOT)
+    folders, others = requirements.closure(known, image)
+    own = [name for name, (folder, _) in known.items() if folder in folders]
+    found: dict[str, Package] = {}
+    left = {(canonicalize_name(name), frozenset[str]()) for name in own}
+    left |= {_asked(Requirement(each)) for each in others}
+    seen = set(left)
+    while left:
+        name, extras = left.pop()
+        needed = {_asked(each) for each in _needs(_installed(name), extras)}
+        before = found[name].needs if name in found else ()
+        needs = tuple(sorted({*before, *(each for each, _ in needed)}))
+        found[name] = Package(name, _installed(name).version, licence_of(_installed(name)), needs)
+        if name.startswith("stretto"):  # what of theirs the image has is in ``others``
+            needed = set()
+        left |= needed - seen
+        seen |= needed
+    return {name: replace(p, needs=tuple(each for each in p.needs if each in found)) for name, p in found.items()}
+
+
+def bill(image: str, packages: dict[str, Package]) -> str:
+    """The document."""
+    licences = LicenseFactory()
+    components = {
+        name: Component(
+            type=ComponentType.APPLICATION if name == f"stretto-{image}" else ComponentType.LIBRARY,
+            name=name,
+            version=package.version,
+            purl=PackageURL("pypi", name=name, version=package.version),
+            bom_ref=f"{name}=={package.version}",
+            licenses=[licences.make_from_string(package.licence)],
+        )
+        for name, package in packages.items()
+    }
+    bom = Bom(components=[part for name, part in components.items() if name != f"stretto-{image}"])
+    bom.metadata.component = components[f"stretto-{image}"]
+    for name, package in packages.items():
+        bom.register_dependency(components[name], [components[each] for each in package.needs])
+    return make_outputter(bom, OutputFormat.JSON, VERSION).output_as_string(indent=1)
+
+
+def licence_of(found: Distribution) -> str:
+    """As the package states it: an SPDX expression, else classifiers, else the first line of its text."""
+    if expression := found.metadata.get("License-Expression"):
+        return expression
+    classifiers = [each for each in found.metadata.get_all("Classifier") or [] if each.startswith(CLASSIFIER)]
+    if classifiers:
+        return " AND ".join(each.removeprefix(CLASSIFIER) for each in classifiers)
+    text = (found.metadata.get("License") or "").strip()
+    return text.splitlines()[0][:80] if text else "unknown"
+
+
+def write(folder: Path) -> dict[str, dict[str, Package]]:
+    """``<image>.cdx.json`` of every image, and ``licences.txt``; returns what stands in each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found = {image: packages_of(image) for image in images()}
+    for image, packages in found.items():
+        (folder / f"{image}.cdx.json").write_text(bill(image, packages) + "\n")
+    everything = {package.name: package for packages in found.values() for package in packages.values()}
+    (folder / "licences.txt").write_text(licences(everything.values()))
+    return found
+
+
+def licences(packages: Iterable[Package]) -> str:
+    """Each licence, and whose it is."""
+    by_licence: dict[str, list[str]] = {}
+    for package in sorted(packages, key=lambda package: package.name):
+        if not package.name.startswith("stretto"):
+            by_licence.setdefault(package.licence, []).append(f"{package.name} {package.version}")
+    return "".join(f"{licence}\n  {', '.join(names)}\n" for licence, names in sorted(by_licence.items()))
+
+
+def _requirements() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("requirements", ROOT / "compose" / "requirements.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _installed(name: str) -> Distribution:
+    try:
+        return distribution(name)
+    except PackageNotFoundError:
+        if name == "tensorflow":  # of the same makers, without what needs a GPU
+            return distribution("tensorflow-cpu")
+        raise
+
+
+def _needs(found: Distribution, extras: frozenset[str]) -> list[Requirement]:
+    wanted = [Requirement(each) for each in found.requires or []]
+    environments = [{"extra": extra} for extra in ("", *extras)]
+    return [each for each in wanted if each.marker is None or any(each.marker.evaluate(e) for e in environments)]
+
+
+def _asked(requirement: Requirement) -> tuple[str, frozenset[str]]:
+    return canonicalize_name(requirement.name), frozenset(re.sub("_", "-", extra) for extra in requirement.extras)

@@ -1,0 +1,115 @@
+"""Every image has a bill of what is in it, all of it pinned; known vulnerabilities are told, and silence is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from cyclonedx.validation.json import JsonStrictValidator
+from packaging.utils import canonicalize_name
+
+from tests.supply_chain import sbom
+from tests.supply_chain.audit import audit
+
+PINS = dict(re.findall(r"^([A-Za-z0-9._-]+)==(\S+)$", (sbom.ROOT / "constraints.txt").read_text(), re.MULTILINE))
+PINNED = {canonicalize_name(name): version for name, version in PINS.items()}
+UNSAID = {"namex"}
+"""states no licence in its metadata; its source says Apache 2.0"""
+COPYLEFT = re.compile(r"\b(?:A?GPL|Affero|SSPL|GNU General)", re.IGNORECASE)
+
+
+@pytest.mark.parametrize("image", sbom.images())
+def test_an_image_is_made_of_what_is_pinned_and_its_bill_says_so(image: str) -> None:
+    packages = sbom.packages_of(image)
+    others = {name: each.version for name, each in packages.items() if not name.startswith("stretto")}
+    unpinned = {name: version for name, version in others.items() if PINNED.get(name) != version}
+    assert unpinned == {}
+    document = json.loads(sbom.bill(image, packages))
+    assert JsonStrictValidator(sbom.VERSION).validate_str(json.dumps(document)) is None
+    assert document["metadata"]["component"]["name"] == f"stretto-{image}"
+    listed = {part["name"]: part["version"] for part in document["components"]}
+    assert others.items() <= listed.items()
+    assert {"nats-py", "pydantic", "stretto-wire"} <= listed.keys()
+    refs = {entry["ref"] for entry in document["dependencies"]}
+    assert len(refs) == len(packages)
+
+
+@pytest.mark.parametrize("image", sbom.images())
+def test_every_licence_is_known_and_none_binds_our_own_code(image: str) -> None:
+    packages = sbom.packages_of(image).values()
+    licences = {each.name: each.licence for each in packages if not each.name.startswith("stretto")}
+    assert {name for name, licence in licences.items() if licence == "unknown"} <= UNSAID
+    assert {name: licence for name, licence in licences.items() if COPYLEFT.search(licence)} == {}
+
+
+def test_bills_and_licences_are_written(tmp_path: Path) -> None:
+    sbom.write(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *(f"{image}.cdx.json" for image in sbom.images()), "licences.txt"
+    }  # fmt: skip
+    assert "fastapi" in (tmp_path / "licences.txt").read_text()
+
+
+class Vulnerabilities(ThreadingHTTPServer):
+    """Of the Open Source Vulnerabilities kind; knows one."""
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/v1/query"
+
+
+@pytest.fixture
+def service() -> Iterator[Vulnerabilities]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            ranges = [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": "2.0"}]}]
+            affected = [{"package": {"name": "leaky", "ecosystem": "PyPI"}, "ranges": ranges}]
+            known = {"id": "OSV-1", "aliases": [], "affected": affected, "summary": "leaks", "details": "leaks"}
+            body = json.dumps({"vulns": [known]} if asked["package"]["name"] == "leaky" else {}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = Vulnerabilities(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def pins(folder: Path, *lines: str) -> Path:
+    path = folder / "constraints.txt"
+    path.write_text("".join(f"{line}\n" for line in ("# a comment", *lines)))
+    return path
+
+
+def test_a_known_vulnerability_is_told_with_what_mends_it(service: Vulnerabilities, tmp_path: Path) -> None:
+    found = audit(pins(tmp_path, "leaky==1.0", "sound==1.0"), service.url)
+    assert (found.packages, found.findings) == (2, ("leaky 1.0: OSV-1, mended in 2.0",))
+    assert audit(pins(tmp_path, "sound==1.0"), service.url).findings == ()
+
+
+def test_a_service_that_does_not_answer_is_no_clean_bill(tmp_path: Path) -> None:
+    found = audit(pins(tmp_path, "sound==1.0"), "http://127.0.0.1:1/v1/query", timeout_s=2)
+    assert "cannot be asked" in found.unasked
+    assert "Connection refused" in found.unasked
+
+
+@pytest.mark.slow
+def test_nothing_that_is_pinned_is_known_to_be_vulnerable() -> None:
+    if not os.environ.get("STRETTO_AUDIT"):
+        pytest.skip("asks a service outside about every package: set STRETTO_AUDIT=1 where there is a way to it")
+    found = audit(sbom.ROOT / "constraints.txt")
+    if found.unasked:
+        pytest.skip(f"NOT AUDITED: {found.unasked}")
+    assert found.findings == ()
