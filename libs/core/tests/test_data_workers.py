@@ -249,7 +249,8 @@ class TestPromises:
                 for key, worker in job.workers.items()
             }
             assert known == running
-            again.handle(happened, 0.0)
+            if not isinstance(happened, Tick):  # of which each is another: sharing may take several
+                again.handle(happened, 0.0)
             told(again, happened)
             assert again.state == machine.state
 
