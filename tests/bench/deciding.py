@@ -21,7 +21,7 @@ import sys
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
 from pathlib import Path
@@ -84,15 +84,15 @@ def _row(count: int, decisions: Decisions) -> Row:
 
 async def _measure(count: int) -> Decisions:
     async with fresh_bus() as (client, server, folder), AsyncExitStack() as stack:
-        pids = {each: await stack.enter_async_context(_service(each, server, folder)) for each in SERVICES}
+        pids = {each: await stack.enter_async_context(serving(each, server, folder, ROOM)) for each in SERVICES}
         pids["server"] = server.pid or 0
         return await _live(client, fleet(count, WORKERS, SERVERS), pids)
 
 
 @asynccontextmanager
-async def _service(name: str, server: EmbeddedServer, folder: Path) -> AsyncIterator[int]:
-    """One replica, ready; its process id."""
-    environment = {**os.environ, **ROOM, "STRETTO_NATS_URL": server.url, "STRETTO_STATE_FOLDER": str(folder)}
+async def serving(name: str, server: EmbeddedServer, folder: Path, settings: Mapping[str, str]) -> AsyncIterator[int]:
+    """One replica under these variables, ready; its process id."""
+    environment = {**os.environ, **settings, "STRETTO_NATS_URL": server.url, "STRETTO_STATE_FOLDER": str(folder)}
     command = [sys.executable, "-m", f"stretto_{name}"]
     process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=subprocess.DEVNULL)
     try:

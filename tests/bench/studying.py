@@ -1,0 +1,202 @@
+"""Decisions among 1,000 live jobs while studies keep a processor busy beside the arbiter, and without any.
+
+Every job tells its progress every two seconds. Half of them have ten candidates under every plan that they get, as a
+planner would compute them, so that each round has to choose; what is decided is applied at once. The studies are a
+plug-in's that holds its interpreter for seconds, and any gap is worth one. The other half is asked for plans by users:
+measured is the time between two stamps of the server, of the request and of its answer, which waits behind rounds, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import statistics
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+import uvloop
+from stretto_runtime import Client
+from stretto_runtime.bus import EVENTS
+from stretto_runtime.log import scan
+from stretto_wire import events, values
+from stretto_wire.base import Message
+
+from tests.bench.bus import fresh_bus
+from tests.bench.deciding import serving
+from tests.bench.fleet import Job, Replica, cpu_s, fleet, sent, store
+from tests.bench.rows import Row, row_at_most
+
+JOBS, CANDIDATES = 1_000, 10
+BAR_MS = 250.0
+PROGRESS_S, REQUEST_S, MEASURED_S, BEAT_S = 2.0, 0.05, 30.0, 0.01
+PLUG_IN = """
+import time
+from pathlib import Path
+from stretto_core.selection.exact import exact
+
+def thorough(problem):
+    with Path(__file__).with_name("asked").open("a") as asked:
+        asked.write(f"{len(problem.contenders)}\\n")
+    until_s = time.monotonic() + 5.0
+    while time.monotonic() < until_s:
+        pass
+    return exact(problem)
+"""
+ROOM = {
+    "STRETTO_ARBITER_CPU_CORES": str(3 * JOBS),
+    "STRETTO_ARBITER_MEMORY_BYTES": str(2**50),
+    "STRETTO_ARBITER_OBJECTIVE": "gain",
+    "STRETTO_ARBITER_SETTLE_S": "2",
+    "STRETTO_ARBITER_RETURN_AGAIN_S": "0",
+    "STRETTO_ARBITER_STUDY_GAP": "0",
+}
+
+
+class Asked(NamedTuple):
+    """``studied``: jobs of each study; ``solving``: what its processes used of a core."""
+
+    latencies_s: list[float]
+    studied: list[int]
+    solving: float
+
+
+def run() -> list[Row]:
+    """One row, against the same without studies."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
+        without = loop.run(_measured({"STRETTO_ARBITER_BESIDE": ""}))
+        beside = loop.run(_measured({"STRETTO_ARBITER_BESIDE": "thorough"}))
+    if not beside.studied:
+        raise RuntimeError("no round was studied: there is nothing to measure")
+    note = (
+        f"p50 {1000 * statistics.median(beside.latencies_s):.1f} ms of {len(beside.latencies_s)}, without "
+        f"{1000 * statistics.median(without.latencies_s):.1f}; {len(beside.studied)} studies of {min(beside.studied)}-"
+        f"{max(beside.studied)} jobs, {beside.solving:.0%} of a core; load {os.getloadavg()[0]:.1f}"
+    )
+    name = f"request to decision, p99, {JOBS:,} live jobs, studies of seconds beside"
+    return [row_at_most(name, _p99_ms(beside), "ms", BAR_MS, note, _p99_ms(without))]
+
+
+def _p99_ms(asked: Asked) -> float:
+    return 1000 * sorted(asked.latencies_s)[int(0.99 * len(asked.latencies_s))]
+
+
+async def _measured(settings: Mapping[str, str]) -> Asked:
+    async with fresh_bus() as (client, server, folder):
+        plug_in = _installed(folder / "plug-in")
+        variables = {**ROOM, **settings, "PYTHONPATH": str(plug_in)}
+        async with serving("arbiter", server, folder, variables) as pid:
+            world = World(client)
+            await world.start(Replica("arbiter", pid, folder))
+            acting = asyncio.create_task(world.act())
+            try:
+                used_s, begin = _solving_s(pid), time.perf_counter()
+                first = await client.last_seq()
+                await world.live()
+                solving = (_solving_s(pid) - used_s) / (time.perf_counter() - begin)
+            finally:
+                acting.cancel()
+            asked = plug_in / "asked"
+            studied = [int(line) for line in asked.read_text().split()] if asked.exists() else []
+            return Asked(await _answered(client, first), studied, solving)
+
+
+def _installed(folder: Path) -> Path:
+    """The plug-in, for whoever has the folder on the path."""
+    registered = folder / "thorough-0.1.dist-info"
+    registered.mkdir(parents=True)
+    (folder / "thorough.py").write_text(PLUG_IN)
+    (registered / "METADATA").write_text("Metadata-Version: 2.1\nName: thorough\nVersion: 0.1\n")
+    (registered / "entry_points.txt").write_text("[stretto.select]\nthorough = thorough:thorough\n")
+    return folder
+
+
+def _solving_s(pid: int) -> float:
+    """Of the processes beside the arbiter, those included that have ended."""
+    ended = psutil.Process(pid).cpu_times()
+    return ended.children_user + ended.children_system + sum(cpu_s(each.pid) for each in psutil.Process(pid).children())
+
+
+class World:
+    """Ledgers, actuator, planner and users of all jobs."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        jobs = fleet(JOBS, 1, 1)
+        self._jobs = {job.name: job for job in jobs}
+        self._choosing, self._asking = jobs[: JOBS // 2], jobs[JOBS // 2 :]
+        self._draw = random.Random(3)
+
+    async def start(self, arbiter: Replica) -> None:
+        """Every job under its first plan."""
+        jobs = list(self._jobs.values())
+        proposed = {"kind": "initial", "cost_per_hour": 0.1, "reasons": ("the first",)}
+        await store(self._client, [job.submitted(10**9) for job in jobs])
+        await store(self._client, [events.PlanProposed(job=job.name, plan=job.plan, **proposed) for job in jobs])
+        await arbiter.until(2 * JOBS)
+        await store(self._client, [message for job in jobs for message in self._applied(job, job.plan, 1)])
+        await arbiter.until(3 * JOBS)
+        await store(self._client, [self._candidates(job) for job in self._choosing])
+
+    async def live(self) -> None:
+        """Everybody tells what is due."""
+        end, next_request, asked = time.time() + MEASURED_S, time.time(), 0
+        while (now := time.time()) < end:
+            for job in self._jobs.values():
+                if now - job.progressed_s >= PROGRESS_S:
+                    await self._send(job.progressed(now))
+            if now >= next_request:
+                next_request += REQUEST_S
+                job = self._asking[asked % len(self._asking)]
+                cores = 1.0 - 0.1 * (1 + asked // len(self._asking))
+                wanted = job.plan.model_copy(update={"worker_cpu_cores": cores})
+                await self._send(events.PlanRequested(job=job.name, plan=wanted, by="ada"))
+                asked += 1
+            await asyncio.sleep(BEAT_S)
+
+    async def act(self) -> None:
+        """Apply what is decided, and see what else would be possible then."""
+        async for event in self._client.events(patterns=["evt.v1.arbiter.plan-decided.*"]):
+            decided = event.message
+            if isinstance(decided, events.PlanDecided) and decided.version > 1:
+                job = self._jobs[decided.job]
+                messages = self._applied(job, decided.plan, decided.version)
+                await store(self._client, [*messages, self._candidates(job)] if decided.kind == "improve" else messages)
+
+    def _applied(self, job: Job, plan: values.Plan, version: int) -> list[Message]:
+        told = job.under(plan, version, time.time())
+        return [message for message in told if isinstance(message, events.PlanApplied)]
+
+    def _candidates(self, job: Job) -> events.CandidatesComputed:
+        def one(number: int) -> values.Candidate:
+            plan = job.plan.model_copy(update={"workers": self._draw.randint(2, 30), "ps": self._draw.randint(1, 6)})
+            rate = 1000 * plan.workers ** self._draw.uniform(0.5, 0.9)
+            around = values.Interval(low=0.9 * rate, high=1.1 * rate)
+            more = {"cost_per_hour": 0.05 * plan.workers, "overhead_s": 5.0, "gain": rate - 1000}
+            return values.Candidate(id=f"c{number}", plan=plan, throughput=rate, throughput_interval=around, **more)
+
+        now = {"plan_version": job.version, "plan": job.plan, "throughput": 1000.0}
+        front = tuple(one(number) for number in range(CANDIDATES))
+        return events.CandidatesComputed(job=job.name, algorithm="exact", plans_considered=99, candidates=front, **now)
+
+    async def _send(self, message: Message) -> None:
+        """Nobody waits for an acknowledgement."""
+        await self._client.bus.send(*sent(message, time.time()))
+
+
+async def _answered(client: Client, first: int) -> list[float]:
+    """From each request to the decision that its sequence is in the id of."""
+    asked: dict[int, float] = {}
+    latencies_s: list[float] = []
+    patterns = [f"*.evt.v1.*.{name}.*" for name in ("plan-requested", "plan-decided", "plan-refused")]
+    async for stored in scan(client.bus, EVENTS, patterns, first + 1, headers_only=True):
+        if stored.subject.split(".")[4] == "plan-requested":
+            asked[stored.seq] = stored.time_s
+        else:
+            cause = int(stored.headers["Nats-Msg-Id"].split(":")[1].partition(".")[0])
+            if cause in asked:
+                latencies_s.append(stored.time_s - asked.pop(cause))
+    return latencies_s
