@@ -17,7 +17,9 @@ ARCHIVE = os.environ.get("STRETTO_DEBIAN_ARCHIVE", "http://deb.debian.org/debian
 RELEASE = "bookworm"
 VERSION = "1.20.2"
 COMPONENTS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet")
-PACKAGES = ("golang-1.19-go", "golang-1.19-src", "etcd-server")
+REFLECT = "github.com/modern-go/reflect2"
+PACKAGES = ("golang-1.19-go", "golang-1.19-src", "golang-github-modern-go-reflect2-dev", "etcd-server")
+"""The source's own copy of REFLECT corrupts memory where Go is newer than 1.17: it writes maps as JSON."""
 TREE = Path("src/k8s.io/kubernetes")
 OOM_SCORES = {
     "pkg/kubelet/dockershim/docker_sandbox.go": re.compile(r"(defaultSandboxOOMAdj int = )-\d+"),
@@ -42,7 +44,7 @@ def binaries() -> Path:
     CACHE.mkdir(parents=True, exist_ok=True)
     downloads = _download()
     toolchain = _unpack(downloads)
-    _source(downloads)
+    _source(downloads, toolchain)
     folder.mkdir(exist_ok=True)
     shutil.copy2(toolchain / "usr/bin/etcd", folder / "etcd")
     _generate(toolchain)
@@ -82,7 +84,7 @@ def _unpack(downloads: Path) -> Path:
     return toolchain
 
 
-def _source(downloads: Path) -> None:
+def _source(downloads: Path, toolchain: Path) -> None:
     """Debian's source where Go of the days before modules looks for it."""
     tree = CACHE / TREE
     if tree.exists():
@@ -96,6 +98,8 @@ def _source(downloads: Path) -> None:
         if not changed:
             raise BuildError(f"{name} of Kubernetes {VERSION} has no line like {pattern.pattern}: see OOM_SCORES")
         path.write_text(text)
+    shutil.rmtree(tree / "vendor" / REFLECT)
+    shutil.copytree(toolchain / "usr/share/gocode/src" / REFLECT, tree / "vendor" / REFLECT)
 
 
 def _generate(toolchain: Path) -> None:

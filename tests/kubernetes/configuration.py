@@ -28,6 +28,14 @@ class Ports(NamedTuple):
     kubelet_health: int
 
 
+class Places(NamedTuple):
+    """Of a kubelet: its folder, the engine's socket, the control group that it may use."""
+
+    folder: Path
+    engine: Path
+    group: str
+
+
 @dataclass(frozen=True, slots=True)
 class Secrets:
     """Files of who may what; ``token``: whoever knows it may everything."""
@@ -121,12 +129,14 @@ def proxy(files: dict[str, Path]) -> list[str]:
     return [f"--config={files['proxy']}"]
 
 
-def kubelet(files: dict[str, Path], folder: Path, address: str, node: str, pause: str) -> list[str]:
+def kubelet(files: dict[str, Path], places: Places, address: str, node: str, pause: str) -> list[str]:
     return [
         f"--config={files['kubelet']}",
         f"--kubeconfig={files['kubeconfig']}",
-        f"--root-dir={folder / 'kubelet'}",
-        f"--cert-dir={folder / 'kubelet-pki'}",
+        f"--docker-endpoint=unix://{places.engine}",
+        f"--cgroup-root=/{places.group}",
+        f"--root-dir={places.folder / 'kubelet'}",
+        f"--cert-dir={places.folder / 'kubelet-pki'}",
         f"--hostname-override={node}",
         f"--node-ip={address}",
         f"--pod-infra-container-image={pause}",

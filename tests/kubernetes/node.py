@@ -6,6 +6,7 @@ Everything it has lies in one folder and ends with it: processes, containers, mo
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import secrets
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import httpx
 from stretto_runtime import certificates
@@ -43,14 +44,14 @@ class NodeError(Exception):
     """The node does not start, or refuses; says where its logs are."""
 
 
-def unmet() -> str:
+def unmet(engine: Engine) -> str:
     """Why there can be no node here; empty: there can."""
     if os.geteuid() != 0:
         return "a kubelet needs root"
     missing = [tool for tool in ("docker", "iptables", "mount") if shutil.which(tool) is None]
     if missing:
         return f"{', '.join(missing)} is missing"
-    return "" if Engine().answers() else "no Docker engine answers: python -m tests.containers up"
+    return "" if engine.answers() else f"no Docker engine answers at {engine.socket}: python -m tests.containers up"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +64,15 @@ class Process:
 class Node:
     """See the module. A context manager: ``with Node(folder) as node``."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, engine: Engine | None = None) -> None:
         self.folder = folder
-        self._engine = Engine()
+        self._engine = engine or Engine()
         self._binaries = build.binaries()
         self._processes: list[Process] = []
+        self._held: TextIO | None = None
         self._ports = Ports(*(free_port() for _ in Ports._fields))
         self._secrets = Secrets.in_folder(folder, token=secrets.token_hex(16))
+        self._group = f"{NAME}-{os.getpid()}"
         self._network = self._bridge()
         self.gateway = str(self._network[1])
         """this machine as pods reach it"""
@@ -90,8 +93,10 @@ class Node:
     def start(self) -> None:
         """Until the node is ready. Raises NodeError."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock()
         self._make_pause_image()
         self._make_secrets()
+        self._make_groups()
         files = configuration.write(self.folder, self._ports, self._secrets, str(self._network), NAME)
         self._start("etcd", *configuration.etcd(self.folder, self._ports))
         self._start("kube-apiserver", *configuration.apiserver(self._ports, self._secrets, self.gateway))
@@ -99,7 +104,8 @@ class Node:
         self._start("kube-controller-manager", *configuration.controller_manager(files, self._secrets))
         self._start("kube-scheduler", *configuration.scheduler(files))
         self._start("kube-proxy", *configuration.proxy(files))
-        self._start("kubelet", *configuration.kubelet(files, self.folder, self.gateway, NAME, PAUSE))
+        places = configuration.Places(self.folder, self._engine.socket, self._group)
+        self._start("kubelet", *configuration.kubelet(files, places, self.gateway, NAME, PAUSE))
         self.until("the node is ready", self.ready)
         self.until("pods may have an account", lambda: bool(self.get("/api/v1/namespaces/default/serviceaccounts")))
 
@@ -117,10 +123,10 @@ class Node:
             self._remove_containers()
             self._unmount()
             configuration.forget_rules()
-            for folder in sorted(CGROUPS.glob("*/kubepods/**/"), key=lambda path: -len(path.parts)):
-                with contextlib.suppress(OSError):
-                    folder.rmdir()
+            self._remove_groups()
         self._processes.clear()
+        if self._held is not None:
+            self._held.close()
 
     # the API ---------------------------------------------------------------------------------------------------
 
@@ -198,6 +204,16 @@ class Node:
     def _answers(self) -> bool:
         return self.request("GET", "/readyz").status_code == 200
 
+    def _lock(self) -> None:
+        """One node on an engine: a kubelet ends containers of pods that it does not know, and there go another's."""
+        self._held = open(f"{self._engine.socket}.node", "w")  # noqa: SIM115
+        try:
+            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise NodeError(
+                f"another node runs on the engine at {self._engine.socket}: wait for its end, or give --engine a folder"
+            ) from None
+
     def _start(self, name: str, *arguments: str) -> None:
         log = self.folder / f"{name}.log"
         with log.open("ab") as file:
@@ -225,6 +241,18 @@ class Node:
         """Where the engine's containers are, and so the pods."""
         subnet = self._docker("network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Subnet}}")
         return IPv4Network(subnet)
+
+    def _make_groups(self) -> None:
+        """A kubelet ends what it does not know in the control groups below its own."""
+        for hierarchy in CGROUPS.iterdir():
+            if hierarchy.is_dir() and not hierarchy.is_symlink():
+                Path(hierarchy, self._group).mkdir(exist_ok=True)
+
+    def _remove_groups(self) -> None:
+        found = [folder for root in CGROUPS.glob(f"*/{self._group}") for folder in (root, *root.glob("**/"))]
+        for folder in sorted(found, key=lambda path: -len(path.parts)):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
     def _remove_containers(self) -> None:
         found = self._docker("ps", "-aq", "--filter", "label=io.kubernetes.pod.name").split()

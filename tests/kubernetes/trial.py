@@ -27,7 +27,7 @@ SMALL = {"requests": {"cpu": "20m", "memory": "96Mi"}, "limits": {"cpu": "1", "m
 INSTALL_S = 300
 START_S = 400.0
 JOB_S = 1500.0
-SAMPLES = 1_000_000
+SAMPLES = 600_000
 OBJECTS = f"/apis/stretto.dev/v1alpha1/namespaces/{NAMESPACE}/trainingjobs"
 
 
