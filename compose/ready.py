@@ -19,7 +19,7 @@ def main() -> str | None:
     if where is None:
         return f"nothing listens yet: {run} is empty"
     port = json.loads(where.read_text())["port"]
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=8)
     try:
         connection.request("GET", "/readyz")
         reply = connection.getresponse()
