@@ -57,10 +57,10 @@ def unpack(engine: Engine) -> Path:
 class Project:
     """One installation by the compose file, under a name of its own."""
 
-    def __init__(self, engine: Engine, name: str, settings: Mapping[str, str], install: bool = False) -> None:
+    def __init__(self, engine: Engine, name: str, settings: Mapping[str, str]) -> None:
         self.engine = engine
         self.name = name
-        self._command = [*command(engine, install), "--file", str(FILE), "--project-name", name]
+        self._command = [*command(engine, install=False), "--file", str(FILE), "--project-name", name]
         self._environment = {**engine.environment, **settings}
 
     def __call__(self, *arguments: str, limit_s: float = 120.0) -> str:

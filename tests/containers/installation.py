@@ -41,7 +41,7 @@ class Unwell(Exception):
 class Installation:
     """Under a name of its own, beside any other."""
 
-    def __init__(self, engine: Engine, install: bool = False, **settings: str) -> None:
+    def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.name = f"stretto-{uuid.uuid4().hex[:8]}"
         self.port = free_port()
@@ -52,7 +52,7 @@ class Installation:
             "DOCKER_SOCKET": str(engine.socket),
             "DOCKER_GID": str(engine.socket.stat().st_gid),
         }
-        self.project = Project(engine, self.name, {**chosen, **settings}, install)
+        self.project = Project(engine, self.name, chosen)
         self.gateway = Gateway("", "")
 
     def up(self, *arguments: str) -> None:
@@ -77,6 +77,9 @@ class Installation:
 
     def status(self, job: str) -> str:
         return str(self.gateway.job(job)["status"])
+
+    def trained_samples(self, job: str) -> int:
+        return int(self.gateway.job(job)["progress"]["samples_done"])
 
     def ended(self, job: str) -> bool:
         return self.status(job) in ENDS
@@ -127,9 +130,9 @@ class Installation:
 
 
 @contextmanager
-def installed(engine: Engine, *arguments: str, install: bool = False, **settings: str) -> Iterator[Installation]:
+def installed(engine: Engine, *arguments: str) -> Iterator[Installation]:
     """Up, and down whatever happens. Raises EngineUnavailable, with what services say that do not come up."""
-    installation = Installation(engine, install, **settings)
+    installation = Installation(engine)
     try:
         try:
             installation.up(*arguments)

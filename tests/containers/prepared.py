@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from tests.containers import bases, images
+from tests.containers import bases, compose, images
 from tests.containers.engine import INSTALL, Engine, EngineUnavailable
 
 
@@ -25,4 +25,14 @@ def engine() -> Engine:
         pytest.skip(str(error))
     if lacking := images.missing(found):
         pytest.skip(f"the engine has no {lacking[0]}: run `make images`, or set {INSTALL}=1 to let the tests make them")
+    return found
+
+
+def engine_with_compose() -> Engine:
+    """The same, where there is Compose, too."""
+    found = engine()
+    try:
+        compose.command(found, install=os.environ.get(INSTALL) == "1")
+    except EngineUnavailable as error:
+        pytest.skip(str(error))
     return found

@@ -64,7 +64,7 @@ def rolling(engine: Engine) -> list[Row]:
     job = "rolled"
     with installed(engine, *scaled(2)) as installation:
         installation.submit(job, 10 * SAMPLES)
-        installation.until(lambda: installation.gateway.job(job)["samples_done"] > SAMPLES, "the job is under way")
+        installation.until(lambda: installation.trained_samples(job) > SAMPLES, "the job is under way")
         began_s, since_s = time.time(), completions(installation, job)[0]
         for service in EVERY_SERVICE:
             for container in installation.containers(service):

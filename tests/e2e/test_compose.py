@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.containers.engine import EngineUnavailable
 from tests.containers.installation import EVERY_SERVICE, Installation, installed
-from tests.containers.prepared import engine
+from tests.containers.prepared import engine_with_compose
 
 SAMPLES = 300_000
 JOB = "under-compose"
@@ -18,12 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 @pytest.fixture(scope="module")
 def installation() -> Iterator[Installation]:
-    place = engine()
-    try:
-        begun = installed(place)
-    except EngineUnavailable as error:  # no Compose
-        pytest.skip(str(error))
-    with begun as running:
+    with installed(engine_with_compose()) as running:
         yield running
     assert running.left() == []
 
@@ -32,7 +26,7 @@ def installation() -> Iterator[Installation]:
 def trained(installation: Installation) -> Installation:
     """A job that lost its workers and, one after another, every service."""
     installation.submit(JOB, SAMPLES)
-    installation.until(lambda: installation.gateway.job(JOB)["samples_done"] > 0, "the first samples are trained")
+    installation.until(lambda: installation.trained_samples(JOB) > 0, "the first samples are trained")
     for container in installation.pods("worker"):
         installation.crash(container)
     for service in EVERY_SERVICE:
