@@ -25,12 +25,12 @@ from pathlib import Path
 from typing import Any
 
 from stretto_core.algorithms import REINSTALL
-from stretto_runtime import Client, RuntimeFault, SettingsFault, provision
+from stretto_runtime import RuntimeFault, SettingsFault
 from stretto_runtime.birth import Birth
 from stretto_runtime.keys import Keys, write_private
 from stretto_runtime.login import Login
 from stretto_runtime.permissions import FORWARDER, SERVICES
-from stretto_runtime.provision import server_config
+from stretto_runtime.provision import make, server_config
 from stretto_runtime.server import binary, free_port, keys_of, store_of
 from stretto_runtime.settings import StreamsSettings
 
@@ -211,17 +211,13 @@ class Installation:
     async def _provision(self) -> None:
         try:
             async with asyncio.timeout(READY_S):
-                client = await Client.connect(self._nats_url, self._keys.login(), "up")
+                await make(self._nats_url, self._keys.login(), self._streams)
         except TimeoutError:
             nats = self.children["nats"]
             raise CliError(f"nats did not answer at {self._nats_url} within {READY_S:.0f} s; {nats.command.log} ends "
                            f"with:\n{nats.last_words()}") from None  # fmt: skip
-        try:
-            await provision(client.bus, self._streams.replicas, self._streams.max_bytes, self._streams.sync_interval)
         except RuntimeFault as fault:
             raise CliError(f"the bus refuses to make its streams: {fault}; see {self.folder / 'logs'}") from fault
-        finally:
-            await client.close()
 
     async def _waiting(self, names: tuple[str, ...]) -> AsyncIterator[tuple[str, float]]:
         began = time.monotonic()

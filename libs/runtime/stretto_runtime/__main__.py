@@ -14,12 +14,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from stretto_runtime.bus import Bus
 from stretto_runtime.faults import RuntimeFault
 from stretto_runtime.keys import EXTERNAL, Keys
-from stretto_runtime.login import Login
 from stretto_runtime.permissions import OPERATOR
-from stretto_runtime.provision import external_stream, make_stream, provision
+from stretto_runtime.provision import make
 from stretto_runtime.settings import StreamsSettings
 
 PURPOSE = "What an installation on servers of one's own needs before its services start."
@@ -31,23 +29,6 @@ LEGEND = {
     "external-keeper": "for who makes the streams: STRETTO_STREAMS_EXTERNAL_CREDENTIALS keeps events for those outside",
 }
 """what belongs where, of folders that are not simply a service's"""
-
-
-async def make(settings: StreamsSettings) -> None:
-    """Raises BusFault: the server refused."""
-    bus = await Bus.connect(settings.nats_url, settings.login(OPERATOR), "provision")
-    try:
-        await provision(bus, settings.replicas, settings.max_bytes, settings.sync_interval)
-    finally:
-        await bus.close()
-    if settings.external_credentials is not None:
-        keeper = await Bus.connect(
-            settings.nats_url, Login(credentials=settings.external_credentials, ca=settings.nats_ca), "provision"
-        )
-        try:
-            await make_stream(keeper, external_stream(settings.replicas, settings.max_bytes))
-        finally:
-            await keeper.close()
 
 
 def make_keys(folder: Path, external: Sequence[str], hosts: Sequence[str]) -> list[str]:
@@ -83,7 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             lines = make_keys(given.folder, given.external or [EXTERNAL], given.tls)
             sys.stdout.write("".join(f"{line}\n" for line in lines or [f"{given.folder} is complete"]))
         else:
-            asyncio.run(make(StreamsSettings.read()))
+            settings = StreamsSettings.read()
+            asyncio.run(make(settings.nats_url, settings.login(OPERATOR), settings))
     except (RuntimeFault, OSError) as fault:
         raise SystemExit(f"{given.command or 'provision'}: {fault}") from None
 

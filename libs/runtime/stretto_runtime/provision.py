@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from stretto_wire.registry import DEAD_LETTERS, EVENTS_KEPT_S, MAX_MESSAGE_BYTES, PARTITIONS, STREAM
@@ -11,7 +12,9 @@ from stretto_wire.registry import DEAD_LETTERS, EVENTS_KEPT_S, MAX_MESSAGE_BYTES
 from stretto_runtime.bus import Bus
 from stretto_runtime.certificates import Certificate
 from stretto_runtime.faults import BusFault
+from stretto_runtime.login import Login
 from stretto_runtime.permissions import EXTERNAL_STREAM, RPC_MAPPING, STATE, STATE_PREFIX
+from stretto_runtime.settings import StreamsSettings
 from stretto_runtime.writer import SYNC_METADATA
 
 NOT_FOUND = 10059
@@ -113,6 +116,26 @@ async def provision(bus: Bus, replicas: int = 1, max_bytes: int = 8 << 30, sync_
     """
     for config in streams(replicas, max_bytes, sync_interval):
         await make_stream(bus, config)
+
+
+async def make(url: str, operator: Login, settings: StreamsSettings) -> None:
+    """All that ``settings`` ask for; harmless to repeat.
+
+    Raises:
+        BusFault: the server refused.
+        IdentityFault: a file of credentials cannot be used.
+    """
+    bus = await Bus.connect(url, operator, "provision")
+    try:
+        await provision(bus, settings.replicas, settings.max_bytes, settings.sync_interval)
+    finally:
+        await bus.close()
+    if settings.external_credentials is not None:
+        keeper = await Bus.connect(url, replace(operator, credentials=settings.external_credentials), "provision")
+        try:
+            await make_stream(keeper, external_stream(settings.replicas, settings.max_bytes))
+        finally:
+            await keeper.close()
 
 
 async def make_stream(bus: Bus, config: dict[str, Any]) -> None:

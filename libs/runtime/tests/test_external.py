@@ -15,10 +15,10 @@ from nats.js.api import ConsumerConfig, DeliverPolicy
 from nats.js.errors import APIError
 from runtime_live import eventually
 from stretto_runtime import BusFault, Client, EmbeddedServer
-from stretto_runtime.__main__ import make
 from stretto_runtime.identity import USER_KEY, Key, credentials, user_claims
 from stretto_runtime.keys import KEEPER
 from stretto_runtime.permissions import Rights
+from stretto_runtime.provision import make
 from stretto_runtime.settings import StreamsSettings
 
 INBOX = b"_INBOX.external"
@@ -27,13 +27,8 @@ INBOX = b"_INBOX.external"
 @pytest.fixture
 async def published(server: EmbeddedServer, client: Client) -> list[int]:
     """Events among what those outside do not see; and their sequences."""
-    login, keeper = server.login(), server.login(KEEPER)
-    await make(
-        StreamsSettings(
-            nats_url=server.url, nats_credentials=login.credentials, external_credentials=keeper.credentials,
-            max_bytes=1 << 28,
-        )
-    )  # fmt: skip
+    settings = StreamsSettings(external_credentials=server.login(KEEPER).credentials, max_bytes=1 << 28)
+    await make(server.url, server.login(), settings)
     found: list[int] = []
     for number in range(20):
         subject = f"evt.v1.planner.plan-proposed.job-{number % 5}"
