@@ -21,6 +21,7 @@ from rich.console import Console
 from tests.bench.__main__ import table
 from tests.bench.rows import Row, row, row_at_most
 from tests.containers.bases import docker, make
+from tests.containers.compose import command
 from tests.containers.engine import Engine
 from tests.containers.images import described, missing
 from tests.containers.installation import EVERY_SERVICE, Installation, installed
@@ -140,6 +141,7 @@ def main(arguments: list[str]) -> int:
     engine = Engine()
     engine.up(install=True)
     make(engine)
+    command(engine, install=True)
     if lacking := missing(engine):
         raise SystemExit(f"the engine has no {lacking[0]}: `make images` makes it")
     rows = [each for part in ((only,) if only else PARTS) for each in PARTS[part](engine)]

