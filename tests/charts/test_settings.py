@@ -15,7 +15,6 @@ from tests.charts.rendering import EVERYTHING, Object, component, merged, of_kin
 
 REFERENCES: dict[str, str] = {
     "STRETTO_CHECKPOINTS_REDIS_URL": "redis://cache",
-    "STRETTO_ACTUATOR_REDIS_URL": "redis://cache",
 }
 """What a Secret would hold."""
 WHOLE = {"forwarder": {"/run/stretto/endpoints.yaml"}}

@@ -32,8 +32,8 @@ OTEL_EXPORTER_OTLP_ENDPOINT: {{ . | quote }}
 STRETTO_{{ upper .name }}_CPU_CORES: {{ include "stretto.text" $values.cluster.cpuCores | quote }}
 STRETTO_{{ upper .name }}_MEMORY_BYTES: {{ mulf (default 0 $values.cluster.memoryGiB) 1073741824 | int64 | quote }}
 {{- end }}
-{{- if and $values.redis.secret (has .name (list "checkpoints" "actuator")) }}
-STRETTO_{{ upper .name }}_REDIS_URL:
+{{- if and $values.redis.secret (eq .name "checkpoints") }}
+STRETTO_CHECKPOINTS_REDIS_URL:
   secretKeyRef: {name: {{ $values.redis.secret }}, key: {{ $values.redis.key }}}
 {{- end }}
 {{- if and (eq .name "checkpoints") $values.store.url }}

@@ -169,7 +169,6 @@ class Installation:
             **quiet,
             **self._plain(),
             **{key: value for key, value in self._environ.items() if key.startswith("STRETTO_")},
-            "STRETTO_ACTUATOR_REDIS_URL": self._redis_url,
             "STRETTO_CHECKPOINTS_REDIS_URL": self._redis_url,
             **({"STRETTO_CHECKPOINTS_MEMORY_FOLDER": str(self._memory)} if self._memory else {}),
             "STRETTO_ACTUATOR_SIGNING_KEY_FILE": str(self._keys.signing_file),

@@ -56,10 +56,8 @@ class Export:
 class Exports:
     """The exports of one server, one at a time. Of an image at most one bucket is in this process."""
 
-    def __init__(
-        self, job: str, pod: str, control: Control, redis_url: str = "", pod_folder: Path | None = None
-    ) -> None:
-        self._job, self._pod, self._control, self._redis_url = job, pod, control, redis_url
+    def __init__(self, job: str, pod: str, control: Control, pod_folder: Path | None = None) -> None:
+        self._job, self._pod, self._control = job, pod, control
         self._disk = pod_folder or Path(tempfile.gettempdir())
         self._lock = threading.Lock()
         self._exports: dict[str, Export] = {}
@@ -176,12 +174,12 @@ class Exports:
 
     # --- reading ------------------------------------------------------------------------------------------
 
-    def load(self, manifest_url: str, columns: Iterable[int]) -> int:
+    def load(self, manifest_url: str, columns: Iterable[int], cache_url: str = "") -> int:
         """Own ``columns`` as the checkpoint has them; bytes read. Raises CheckpointError."""
         parts = _parts(manifest_url)
         counted = [0]
         with contextlib.ExitStack() as held:
-            cache = held.enter_context(contextlib.closing(_Cache(self._redis_url)))
+            cache = held.enter_context(contextlib.closing(_Cache(cache_url)))
             images = [open_image(part, _sources(part, manifest_url, cache, held, counted)) for part in parts]
             load_image(self._control, images, columns)
         return counted[0]

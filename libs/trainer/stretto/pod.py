@@ -48,7 +48,6 @@ class PodSettings:
     plan_version: int
     cpu_cores: float
     memory_bytes: int
-    redis_url: str
     state_folder: Path | None
     pod_folder: Path | None
     traceparent: str
@@ -106,7 +105,6 @@ def settings_of(environment: Mapping[str, str], role: str) -> PodSettings:
         plan_version=int(number("PLAN_VERSION", "0")),
         cpu_cores=number("CPU_CORES", str(os.cpu_count() or 1)),
         memory_bytes=int(number("MEMORY_BYTES", str(psutil.virtual_memory().total))),
-        redis_url=environment.get("STRETTO_REDIS_URL", ""),
         state_folder=Path(state) if state else None,
         pod_folder=Path(own) if own else None,
         traceparent=environment.get("TRACEPARENT", ""),

@@ -73,7 +73,7 @@ class Agent:
         threads = max(2, min(os.cpu_count() or 2, 4 * settings.threads))
         self._server: ParameterServer = ParameterServer(settings.index, layout, f"{settings.host}:0", threads)
         self._control: Control = self._server.control
-        self._exports = Exports(self._job, settings.pod, self._control, settings.redis_url, settings.pod_folder)
+        self._exports = Exports(self._job, settings.pod, self._control, settings.pod_folder)
         self._move = Move(self._server)
         self._importing = threading.Lock()
         self._restored = ""  # the manifest that was last imported from, whether or not that went well
@@ -278,7 +278,7 @@ class Agent:
             self._control.clear()
         self._restored = url
         try:
-            size = self._exports.load(url, wanted)
+            size = self._exports.load(url, wanted, request.cache_url)
         except StrettoError as error:
             damaged = isinstance(error, ImageDamaged)
             return ImportStateReply(job=self._job, accepted=False, damaged=damaged, detail=str(error)[:2000])

@@ -48,7 +48,7 @@ class Job:
 
     def take(self, name: str, memory: str = "", cache: str = "") -> dict:
         """Complete in the store, with its manifest. What the server told of it."""
-        made = Exports("job", "ps-0", self.server.control, cache, self.folder)
+        made = Exports("job", "ps-0", self.server.control, self.folder)
         made.begin(name, cache, f"file://{self.folder}/{name}", memory)
         wait_for(lambda: made.status(name)[0] in ("stored", "failed"), 30)
         stage, part, detail = made.status(name)
@@ -63,8 +63,8 @@ class Job:
         return self.folder / name / f"{name}.ps-0.image"
 
     def read(self, server, name: str, cache: str = "") -> int:
-        reader = Exports("job", "ps-0", server.control, cache, self.folder)
-        return reader.load(f"file://{self.manifest(name)}", range(self.layout.columns))
+        reader = Exports("job", "ps-0", server.control, self.folder)
+        return reader.load(f"file://{self.manifest(name)}", range(self.layout.columns), cache)
 
     def same(self, server) -> bool:
         """Parameters, optimiser slots and books to the last bit."""

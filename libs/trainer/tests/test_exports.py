@@ -37,7 +37,7 @@ def made(tmp_path, monkeypatch):
     monkeypatch.setattr(exports, "export_image", export)
     monkeypatch.setattr(exports, "image_bytes", lambda control: 400_000)
     (tmp_path / "pod").mkdir()
-    return Exports("full", "ps-0", None, "", tmp_path / "pod")  # type: ignore[arg-type]
+    return Exports("full", "ps-0", None, tmp_path / "pod")  # type: ignore[arg-type]
 
 
 def stored(made, name):

@@ -213,7 +213,7 @@ def exported(
 
 
 def imported(
-    cluster: Cluster, reference: CheckpointRef, *servers: int, number: int = 1
+    cluster: Cluster, reference: CheckpointRef, *servers: int, number: int = 1, cache_url: str = ""
 ) -> list[requests.ImportStateReply]:
     return [
         cluster.ask(
@@ -224,6 +224,7 @@ def imported(
                 number=number,
                 buckets=tuple(range(64))[position :: len(servers)],
                 slices=tuple(range(12))[position :: len(servers)],
+                cache_url=cache_url,
             ),
         )
         for position, index in enumerate(servers)
@@ -277,7 +278,6 @@ def test_a_checkpoint_is_restored_at_another_number_of_servers(make: Any, cache:
     store = tmp_path / "store"
     store.mkdir()
     first = make(SAMPLES)
-    first.ps_environment = {"STRETTO_REDIS_URL": cache}
     first.start_ps(0, 1)
     first.launch("worker-0")
     finished(first)
@@ -309,9 +309,8 @@ def test_a_checkpoint_is_restored_at_another_number_of_servers(make: Any, cache:
     # c2: the cache alone, the store is gone; at three servers
     (store / "c2.ps-0.image").rename(tmp_path / "away")
     second = make(SAMPLES)
-    second.ps_environment = {"STRETTO_REDIS_URL": cache}
     second.start_ps(0, 1, 2, claim=False)
-    assert all(reply.accepted for reply in imported(second, again, 0, 1, 2))
+    assert all(reply.accepted for reply in imported(second, again, 0, 1, 2, cache_url=cache))
     restored = second.books(0, 1, 2)
     assert sum(b.rows for b in restored) == sum(b.rows for b in books)
     assert checksum(restored) == checksum(books)

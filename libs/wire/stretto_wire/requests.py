@@ -291,13 +291,14 @@ class ImportState(Message):
     """To a parameter server of a job that starts from a checkpoint: load and own these buckets and slices.
 
     ``number``: of the return to a checkpoint that it belongs to. One with a lower number than another that the server
-    has heard of is late, and refused.
+    has heard of is late, and refused. ``cache_url``: where images may lie nearer than in the store; empty: nowhere.
     """
 
     checkpoint: CheckpointRef
     number: Count = 0
     buckets: Annotated[tuple[Annotated[int, Field(ge=0, lt=1024)], ...], Field(max_length=1024)]
     slices: Annotated[tuple[Annotated[int, Field(ge=0, lt=1024)], ...], Field(max_length=1024)]
+    cache_url: Annotated[str, Field(max_length=1000)] = ""
 
 
 class ImportStateReply(Message):

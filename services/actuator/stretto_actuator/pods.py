@@ -58,7 +58,6 @@ def pod_spec(
         "STRETTO_CPU_CORES": f"{pod.cpu_cores:g}",
         "STRETTO_MEMORY_BYTES": str(pod.memory_bytes),
         "STRETTO_POD_FOLDER": places.scratch,
-        "STRETTO_REDIS_URL": settings.redis_url,
         "STRETTO_STATE_FOLDER": places.state,
         **{variable: f"{places.files}/{name}" for name, variable in IDENTITY.items() if name in identity},
         "TRACEPARENT": trace,

@@ -31,7 +31,6 @@ class ActuatorSettings(Settings):
         "",
         description="names of further variables that pods inherit, separated by commas; * stands for anything (AWS_*)",
     )
-    redis_url: str = Field("", description="cache of checkpoints, for the pods; empty: none")
     cgroups: bool = Field(True, description="limit pods by control groups where the system allows it")
     start_cpu_cores: float = Field(
         2.0, ge=0, le=1024, description="at least, until a pod is ready; not on Kubernetes, where room is promised"

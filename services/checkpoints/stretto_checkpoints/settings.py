@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import Field
 from stretto_runtime import Settings
 
+from .cache import Cache
 from .memory import SharedMemory
 
 
@@ -17,7 +18,8 @@ class CheckpointsSettings(Settings):
     memory_folder: Path | None = Field(
         None, description="shared memory that all pods see, too (one machine: /dev/shm); none: images pass their disk"
     )
-    redis_url: str = Field("", description="cache between machines; empty: none")
+    redis_url: str = Field("", description="cache between machines, as a user who may make users; empty: none")
+    redis_users: bool = Field(True, description="a user for each job there; false: pods know redis_url and all images")
     take_timeout_s: float = Field(120.0, gt=0, description="until all images are in memory")
     store_timeout_s: float = Field(900.0, gt=0, description="until all images are in the store")
     restore_timeout_s: float = Field(900.0, gt=0, description="until every server has its part")
@@ -30,6 +32,11 @@ class CheckpointsSettings(Settings):
     def memory(self) -> SharedMemory:
         """Where images are kept for fast restores."""
         return SharedMemory(self.memory_folder, self.state_folder)
+
+    @property
+    def cache(self) -> Cache:
+        """Where servers on other machines find the newest images."""
+        return Cache(self.redis_url, self.redis_users)
 
     @property
     def store(self) -> str:

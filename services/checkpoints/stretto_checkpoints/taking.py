@@ -61,6 +61,7 @@ class Taker:
         self._edge = edge
         self._settings = settings
         self._memory = settings.memory
+        self._cache = settings.cache
         self._wake = asyncio.Event()
         self._work: tuple[tuple[str, str], asyncio.Task[None]] | None = None
         self._removed: set[str] = set()
@@ -79,6 +80,7 @@ class Taker:
                 await self._remove_expired()
                 await asyncio.to_thread(self._memory.free, self.job, self._in_memory())
                 if self.state.ended and self._work is None and not self._wake.is_set():
+                    await asyncio.to_thread(self._cache.close_to, self.job)
                     return
                 await self._wake.wait()
         finally:
@@ -187,11 +189,12 @@ class Taker:
 
         rooms = {f"ps-{number}": reply.image_bytes for number, reply in zip(attempt.servers, owned, strict=True)}
         reserved = await _to_its_end(self._memory.reserve, self.job, attempt.id, rooms)
+        cache_url = await asyncio.to_thread(self._cache.open_to, self.job)
         requests = {
             pod: wire.ExportState(
                 job=self.job,
                 checkpoint_id=attempt.id,
-                cache_url=self._settings.redis_url,
+                cache_url=cache_url,
                 store_url=attempt.url.rpartition("/")[0],
                 memory_path=reserved.get(pod, ""),
             )
@@ -236,6 +239,7 @@ class Taker:
         await asyncio.sleep(restore.failures * self._settings.restore_pause_s)
         async with asyncio.timeout(self._settings.restore_timeout_s):
             whole = await asyncio.to_thread(manifest.read, restore.url)
+            cache_url = await asyncio.to_thread(self._cache.open_to, self.job)
             parts = claim(restore.servers)
             requests = {
                 number: wire.ImportState(
@@ -244,6 +248,7 @@ class Taker:
                     number=restore.number,
                     buckets=tuple(buckets),
                     slices=tuple(slices),
+                    cache_url=cache_url,
                 )
                 for number, (buckets, slices) in parts.items()
             }
