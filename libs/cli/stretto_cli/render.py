@@ -122,6 +122,7 @@ def _last_line(detail: str) -> str:
 _GISTS: dict[str, Any] = {
     "job-submitted": lambda d: f"{d['spec']['model']['entry']}, {d['spec']['dataset']['samples']:,} samples",
     "job-cancelled": lambda d: d["reason"],
+    "change-audited": lambda d: " ".join(filter(None, (d["actor"], d["action"], d["outcome"], d["problem"]))),
     "job-failed": lambda d: d["reason"],
     "data-arrived": lambda d: ", ".join(
         [*(f"{p['name']}: {p['samples']:,} samples" for p in d["partitions"]), *["closed"] * d["closed"]]

@@ -73,10 +73,14 @@ class Lane:
         """For /readyz."""
         return {"state": self.state, "last": self.last, "failing_since_s": self._course.failing_since_s}
 
+    @property
+    def _stopped(self) -> bool:
+        return self.state == STOPPED
+
     async def run(self) -> None:
         """Until cancelled, or until the endpoint wants nothing any more."""
         try:
-            while self.state != STOPPED:
+            while not self._stopped:
                 try:
                     await self._follow()
                 except BusFault as fault:
@@ -98,7 +102,7 @@ class Lane:
         )
         self.state = "forwarding"
         try:
-            while self.state != STOPPED:
+            while not self._stopped:
                 held = await cursor.next()
                 self._metrics.pending.labels(self.name).set(held.pending)
                 await self._handle(cursor, held)
@@ -114,7 +118,7 @@ class Lane:
                         await self._deliver(cursor, held, handlers.post_of(held.stored))
                 except NotForwardable as error:
                     await self._set_aside(held, "refused", str(error))
-                if self.state != STOPPED:
+                if not self._stopped:
                     await held.done()
                     settled = True
         finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -84,7 +83,7 @@ def _slow(body_s: float) -> Problem:
                    remedy="send it at once", headers={"Connection": "close"})  # fmt: skip
 
 
-def _change(scope: dict[str, Any], status: int) -> Change | None:
+def _change(scope: Scope, status: int) -> Change | None:
     """What was asked for, of a request that would change something; None of others, and of no address of ours."""
     route, state = scope.get("route"), scope["state"]
     if scope["method"] not in CHANGING or route is None:
