@@ -8,7 +8,7 @@ from stretto_core.actuation.books import close_books
 from stretto_core.actuation.hot import ReplacementAsked, ReplacementDecided, ReplacementEnded
 from stretto_core.actuation.machine import ActuatorMachine
 from stretto_core.actuation.placement import UnownedColumns, claim, plan_moves
-from stretto_core.actuation.room import PodFixed
+from stretto_core.actuation.room import PodFixed, PodGivenUp, PodPending
 from stretto_core.actuation.state import (
     ActuatorState,
     Book,
@@ -30,8 +30,6 @@ from stretto_core.actuation.state import (
     PlanDecided,
     Pod,
     PodExited,
-    PodGivenUp,
-    PodPending,
     PodResized,
     PodStarted,
     Replacement,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from stretto_core.actuation.state import USER_ERROR, ActuatorState, Pod, PodExited
+from typing import get_args
+
+from stretto_core.actuation.state import USER_ERROR, ActuatorState, NobodysFault, Pod, PodExited
 
 STABLE_S = 30.0
 """a pod that ran so long before it died starts the back-off of its role afresh"""
@@ -13,7 +15,7 @@ CRASHES_MAX, CRASHES_PER_WORKER = 20, 4
 """so many crashes and oom-kills of workers in a row (the larger bound), while none lives ``ENDURING_S``, end the job"""
 CRASHES = (132, 134, 135, 136, 139)
 """exit codes after SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV"""
-BLAMELESS = ("evicted", "preempted", "node-lost")
+BLAMELESS = get_args(NobodysFault)
 """reasons for which neither the job nor its pods can do anything: they are counted against nothing"""
 OOM_FACTOR = 1.5
 """memory of the next workers beside that of the one that was killed for its memory"""

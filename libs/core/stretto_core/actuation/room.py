@@ -8,10 +8,27 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from stretto_core.actuation.state import ActuatorState, PodGivenUp, PodPending, Role
+from stretto_core.actuation.state import ActuatorState, Role, WaitReason
 
 AGAIN_S = 60.0
 """after that another pod is tried, unless there is another plan by then"""
+
+
+@dataclass(frozen=True, slots=True)
+class PodPending:
+    """A pod that was launched cannot run yet. Told once for each reason; the machine fills in the role."""
+
+    pod: str
+    reason: WaitReason
+    detail: str = ""
+    role: Role = "worker"
+
+
+@dataclass(frozen=True, slots=True)
+class PodGivenUp:
+    """Observed: a pod has waited too long for room."""
+
+    pod: str
 
 
 @dataclass(frozen=True, slots=True)

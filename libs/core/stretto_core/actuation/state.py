@@ -12,18 +12,8 @@ from stretto_core.ledger.audit import Applied, Counted
 from stretto_core.types import Plan
 
 Role = Literal["worker", "ps"]
-ExitReason = Literal[
-    "completed",
-    "stopped",
-    "failed",
-    "killed",
-    "oom-killed",
-    "evicted",
-    "preempted",
-    "node-lost",
-    "image-pull",
-    "vanished",
-]
+NobodysFault = Literal["evicted", "preempted", "node-lost"]
+ExitReason = Literal["completed", "stopped", "failed", "killed", "oom-killed", "image-pull", "vanished"] | NobodysFault
 WaitReason = Literal["no-room", "quota", "image-pull"]
 MigrationCause = Literal["plan", "hot-ps", "memory", "repair"]
 
@@ -161,23 +151,6 @@ class PodStarted:
     role: Role = "worker"
     plan_version: int = 0
     cause: Literal["plan", "relaunch", "adopted"] = "plan"
-
-
-@dataclass(frozen=True, slots=True)
-class PodPending:
-    """A pod that was launched cannot run yet. Told once for each reason; the machine fills in the role."""
-
-    pod: str
-    reason: WaitReason
-    detail: str = ""
-    role: Role = "worker"
-
-
-@dataclass(frozen=True, slots=True)
-class PodGivenUp:
-    """Observed: a pod has waited too long for room."""
-
-    pod: str
 
 
 @dataclass(frozen=True, slots=True)
