@@ -33,11 +33,12 @@ def values(version: str, small: dict[str, Any]) -> dict[str, Any]:
         "cluster": {"cpuCores": 1.2, "memoryGiB": 6},
         "provision": {"external": True, "streamGiB": 1},
         "gateway": {"token": {"secret": "gateway"}, "trainingJobs": True},
-        "defaults": {"resources": small},
+        "defaults": {"resources": small, "replicas": 1},
         "services": {
             **{name: {"resources": small} for name in ("fitter", "planner", "arbiter")},
+            "gateway": {"replicas": 2},
             # to import TensorFlow with a fraction of a core takes its time
-            "actuator": {"env": {"STRETTO_ACTUATOR_START_TIMEOUT_S": 600}},
+            "actuator": {"replicas": 2, "env": {"STRETTO_ACTUATOR_START_TIMEOUT_S": 600}},
         },
     }
 

@@ -23,7 +23,7 @@ from typing import Any, TextIO
 
 import httpx
 from stretto_runtime import certificates
-from stretto_runtime.server import free_port
+from stretto_runtime.server import free_port, tied
 
 from tests.containers.engine import Engine
 from tests.kubernetes import build, configuration
@@ -217,9 +217,8 @@ class Node:
     def _start(self, name: str, *arguments: str) -> None:
         log = self.folder / f"{name}.log"
         with log.open("ab") as file:
-            running = subprocess.Popen(
-                [str(self._binaries / name), *arguments], stdout=file, stderr=file, start_new_session=True
-            )
+            command = tied([str(self._binaries / name), *arguments], signal.SIGKILL)
+            running = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
         self._processes.append(Process(name, running, log))
 
     def _make_secrets(self) -> None:

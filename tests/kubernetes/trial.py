@@ -24,8 +24,8 @@ from tests.kubernetes.node import Node, NodeError
 RELEASE = "stretto"
 SMALL = {"requests": {"cpu": "20m", "memory": "96Mi"}, "limits": {"cpu": "1", "memory": "512Mi"}}
 """The node's two cores are for pods of jobs."""
-INSTALL_S = 300
-START_S = 400.0
+INSTALL_S = 600
+START_S = 600.0
 JOB_S = 1500.0
 SAMPLES = 600_000
 OBJECTS = f"/apis/stretto.dev/v1alpha1/namespaces/{NAMESPACE}/trainingjobs"

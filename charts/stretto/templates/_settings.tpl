@@ -63,8 +63,6 @@ STRETTO_ACTUATOR_BACKEND: kubernetes
 STRETTO_ACTUATOR_INSTALLATION: {{ .Release.Name | quote }}
 STRETTO_ACTUATOR_POD_IMAGE: {{ include "stretto.image" (dict "root" . "name" "trainer" "image" $trainer.image) | quote }}
 STRETTO_ACTUATOR_POD_ENVIRONMENT: {{ $trainer.environment | quote }}
-# a pod asks for what its plan says from the start: more would need room that the plan does not count on
-STRETTO_ACTUATOR_START_CPU_CORES: "0"
 STRETTO_ACTUATOR_KUBERNETES: {{ toJson $pods | quote }}
 STRETTO_ACTUATOR_KUBERNETES_NAMESPACE: {{ include "stretto.trainer.namespace" . }}
 STRETTO_ACTUATOR_KUBERNETES_OWNER: {{ include "stretto.owner" . }}
