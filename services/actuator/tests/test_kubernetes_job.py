@@ -48,7 +48,7 @@ async def test_pods_get_the_limits_of_a_new_plan_in_place_or_by_being_replaced(
     assert cores(cluster) == {"500m"}
 
     await stage.decide(2, workers=2, ps=2, cpu=0.7)
-    await stage.applied(2)
+    await stage.until(lambda: [event for event in stage.told(wire.PlanApplied) if event.version == 2], limit_s=60)
     assert cores(cluster) == {"700m"}
     if in_place:
         assert names(cluster) == ["ps-0", "ps-1", "worker-0", "worker-1"]

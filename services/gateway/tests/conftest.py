@@ -17,7 +17,7 @@ import httpx
 import pytest
 from stretto_runtime import Client, EmbeddedServer, provision
 
-START_S = 20.0
+START_S = 60.0
 
 
 @dataclass

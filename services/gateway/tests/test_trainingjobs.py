@@ -59,7 +59,7 @@ class Stage:
 
     async def until(self, true: Callable[[], object], what: str = "") -> None:
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while not true():
                     await asyncio.sleep(0.02)
         except TimeoutError:
