@@ -117,8 +117,6 @@ def test_explain_tells_what_was_measured_fitted_considered_and_brought(installed
     shown = installed.stretto("watch", name, "--once").stdout
     for words in ("v2", "2 × worker", "171/s", "█"):
         assert words in shown, words
-    (line,) = installed.stretto("watch", name, "--once", "-o", "json").stdout.splitlines()
-    assert json.loads(line)["name"] == name
 
 
 def test_a_job_that_is_over_is_shown_once_also_where_no_terminal_is(installed: Installed, tmp_path: Path) -> None:

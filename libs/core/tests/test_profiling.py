@@ -242,8 +242,7 @@ def test_load_alone_makes_no_server_hot_but_a_slow_one_is_found_in_the_same_nois
 
 
 def test_a_threshold_alone_finds_the_slow_one_and_takes_load_for_heat() -> None:
-    slow = Job(detector=threshold)
-    slow.update_time_s["ps-1"] = 0.03
+    (slow := Job(detector=threshold)).update_time_s["ps-1"] = 0.03
     slow.seconds(20)
     assert [found.pod for found in slow.told(p.HotPsDetected)] == ["ps-1"]
     for name in ("threshold", "cusum"):
