@@ -7,7 +7,7 @@ import os
 import signal
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -63,8 +63,9 @@ class Installation:
         self.gateway = Gateway(f"http://127.0.0.1:{self.port}", token)
 
     def down(self) -> None:
-        """Nothing is left of it, pods that a failed test has left included."""
-        for container in self.pods():
+        """Nothing is left of it. The actuator goes first: it starts again what is taken from it."""
+        self.project("stop", "--timeout", "15", "actuator")
+        for container in self._found("--all", labels=[f"stretto.dev/installation={self.name}"]):
             docker(self.engine, "rm", "--force", "--volumes", container)
         self.project.down()
 
@@ -98,11 +99,12 @@ class Installation:
 
     def containers(self, service: str) -> list[str]:
         """Ids of the running replicas of a service."""
-        return self._found(f"com.docker.compose.project={self.name}", f"com.docker.compose.service={service}")
+        labels = [f"com.docker.compose.project={self.name}", f"com.docker.compose.service={service}"]
+        return self._found(labels=labels)
 
     def pods(self, role: str = "") -> list[str]:
         labels = [f"stretto.dev/installation={self.name}"]
-        return self._found(*labels, *([f"stretto.dev/role={role}"] if role else []))
+        return self._found(labels=[*labels, *([f"stretto.dev/role={role}"] if role else [])])
 
     def left(self) -> list[str]:
         """Containers, networks and volumes that are of it."""
@@ -113,9 +115,9 @@ class Installation:
                 found += docker(self.engine, kind, "ls", *every, "--quiet", *filters).split()
         return found
 
-    def _found(self, *labels: str) -> list[str]:
+    def _found(self, *options: str, labels: Sequence[str]) -> list[str]:
         filters = [argument for label in labels for argument in ("--filter", f"label={label}")]
-        return docker(self.engine, "ps", "--quiet", "--no-trunc", *filters).split()
+        return docker(self.engine, "ps", "--quiet", "--no-trunc", *options, *filters).split()
 
     def crash(self, container: str) -> None:
         """As by itself: what is killed through the engine, the engine does not start again."""
