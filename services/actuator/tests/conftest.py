@@ -45,15 +45,17 @@ class Stage:
         }
         await self.client.publish(wire.JobSubmitted(job="actuated", spec=wire.JobSpec.parse(document)))
 
-    async def decide(self, version: int, workers: int = 1, ps: int = 1, cpu: float = 0.5) -> None:
+    async def decide(
+        self, version: int, workers: int = 1, ps: int = 1, cpu: float = 0.5, memory: int = 256 * MIB
+    ) -> None:
         """The arbiter's word."""
         wanted = wire.Plan(
             workers=workers,
             ps=ps,
             worker_cpu_cores=cpu,
             ps_cpu_cores=cpu,
-            worker_memory_bytes=256 * MIB,
-            ps_memory_bytes=256 * MIB,
+            worker_memory_bytes=memory,
+            ps_memory_bytes=memory,
         )
         fields = {"cost_per_hour": 0.0, "reasons": ("test",), "alternatives": (), "algorithm": "test"}
         fields |= dict.fromkeys(("previous", "throughput", "throughput_interval", "throughput_before"))
