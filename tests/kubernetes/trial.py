@@ -54,7 +54,7 @@ class Trial:
         self._step("helm test: every service says so", self.test)
         self._step("kubectl apply: the job trains", lambda: self.apply("trial", SAMPLES))
         self._step("scaled to two workers", self.scale)
-        self._step("a worker deleted: another trains in its place", self.lose_worker)
+        self._step("a worker deleted: another runs in its place", self.lose_worker)
         self._step("an actuator deleted, then a worker: replaced all the same", self.lose_actuator)
         self._step("helm upgrade: all services replaced, the job trains on", self.upgrade)
         self._step("the job has completed", self.complete)
@@ -79,14 +79,14 @@ class Trial:
         reply = self._gateway("POST", "/jobs/trial/plan", {"workers": 2})
         if reply.status_code >= 400:
             raise NodeError(f"the gateway refuses: {reply.text}")
-        self._until("two workers train", lambda: len(self._running("worker")) == 2, START_S)
+        self._until("two workers run", lambda: len(self._running("worker")) == 2, START_S)
         self._until("the object says so", lambda: self._status("trial").get("workers") == 2)
 
     def lose_worker(self) -> None:
         before = self._running("worker")
         self._delete(before[0])
         self._until(
-            "another worker trains",
+            "another worker runs",
             lambda: len(now := self._running("worker")) == 2 and before[0] not in now,
             START_S,
         )

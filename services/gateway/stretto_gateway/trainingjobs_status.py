@@ -152,9 +152,10 @@ def _kept(one: Object, said: list[tuple[str, bool, str, str]], now_s: float) -> 
                 "type": kind,
                 "status": status,
                 "reason": reason,
-                "message": message[:MESSAGE_MAX],
                 "lastTransitionTime": since,
                 "observedGeneration": one["metadata"].get("generation", 1),
+                # an empty text becomes null where a server of 1.20 applies it, and is refused
+                **({"message": message[:MESSAGE_MAX]} if message else {}),
             }
         )
     return result
