@@ -118,9 +118,10 @@ class Trial:
 
     def books(self) -> str:
         audit = self._gateway("GET", "/jobs/trial/audit").json()
-        if not audit.get("balanced"):
+        if not audit.get("exact"):
             raise NodeError(f"the books of the job do not balance: {audit}")
-        return ", ".join(f"{key} {value}" for key, value in audit.items() if isinstance(value, (int, bool)))
+        told = ("samples_total", "samples_done", "samples_lost", "samples_repeated", "columns", "columns_exact")
+        return "exact, " + ", ".join(f"{name.replace('_', ' ')} {audit[name]}" for name in told)
 
     def _values(self) -> dict[str, Any]:
         return cluster.values(os.environ.get("STRETTO_VERSION", images.VERSION), SMALL)
