@@ -10,8 +10,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
-from urllib.parse import urlsplit
 
+import httpcore
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, SecretBytes, StringConstraints, TypeAdapter, ValidationError
 from stretto_runtime import Settings, SettingsFault
@@ -107,8 +107,16 @@ def targets_of(settings: ForwarderSettings, environ: Mapping[str, str] = os.envi
 
 
 def _check(endpoint: Endpoint, path: Path) -> None:
-    if urlsplit(endpoint.url).hostname is None:
-        raise SettingsFault(f"{path}: endpoint {endpoint.name}: url {endpoint.url} names no host")
+    try:
+        parts = httpcore.URL(endpoint.url)
+        reachable = bool(parts.host.decode().encode("idna")) and parts.port != 0
+    except (ValueError, TypeError):  # of the port, of a label, of what is not ASCII
+        reachable = False
+    if not reachable:
+        raise SettingsFault(
+            f"{path}: endpoint {endpoint.name}: url = {endpoint.url} cannot be posted to: give a host name or address, "
+            "a port from 1 to 65535 if any, and nothing but ASCII"
+        )
     for name in endpoint.events:
         if name not in EVENTS:
             near = difflib.get_close_matches(name, EVENTS, n=1)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretBytes
 from stretto_forwarder.handlers import NotForwardable, Post, post_of, signed
-from stretto_forwarder.posting import allowed
+from stretto_forwarder.posting import Poster, allowed
 from stretto_forwarder.retrying import Again, Course, Delivered, GiveUp, Outcome, Stop, retry_after_s
 from stretto_forwarder.settings import ForwarderSettings, targets_of
 from stretto_runtime import SettingsFault
@@ -61,7 +61,7 @@ def test_what_the_receiver_asks_for_is_done() -> None:
     ("text", "seconds"),
     [
         ("120", 120), ("", 0), ("soon", 0), ("-5", 0), ("Sun, 22 Nov 2026 10:00:30 GMT", 30),
-        ("Sun, 22 Nov 2026 09:00:00 GMT", 0), ("9" * 400, 999999999),
+        ("Sun, 22 Nov 2026 09:00:00 GMT", 0), ("9" * 400, 999999999), (f"Sun, 22 Nov {'9' * 20} 09:00:00 GMT", 0),
     ],
 )  # fmt: skip
 def test_retry_after_is_seconds_or_a_date(text: str, seconds: float) -> None:
@@ -88,6 +88,15 @@ def test_public_addresses_and_named_networks_are() -> None:
     assert allowed(ipaddress.ip_address("::ffff:10.1.2.3"), (private,), public=True)
     assert not allowed(ipaddress.ip_address("10.2.0.1"), (private,), public=True)
     assert not allowed(ipaddress.ip_address("93.184.215.14"), (private,), public=False)
+
+
+@pytest.mark.parametrize("url", ["https://a..b/", "https://127.0.0.1:99999/", "https://a/ä"])
+async def test_an_attempt_that_cannot_even_begin_has_failed_like_any_other(url: str) -> None:
+    poster = Poster(url, (), None, 5.0)
+    outcome = await poster.post({"content-type": "application/json"}, b"{}")
+    await poster.close()
+    assert outcome.status == 0
+    assert "Error" in outcome.reason
 
 
 def test_the_signature_is_that_of_the_standards_own_example() -> None:
@@ -125,6 +134,10 @@ def test_what_is_no_event_is_told_so() -> None:
         ({"name": "A"}, "name"),
         ({"url": "ftp://a"}, "url"),
         ({"url": "https://user:pass@a/"}, "url"),
+        ({"url": "https://a:99999/"}, "a port from 1 to 65535"),
+        ({"url": "https://a..b/"}, "cannot be posted to"),
+        ({"url": "https://?a"}, "give a host name or address"),
+        ({"url": "https://a/ä"}, "nothing but ASCII"),
         ({"events": ["plan-decide"]}, "did you mean plan-decided"),
         ({"jobs": ["A b"]}, "jobs"),
         ({"start": "yesterday"}, "start"),
