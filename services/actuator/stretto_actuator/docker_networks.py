@@ -6,6 +6,8 @@ it has there.
 
 from __future__ import annotations
 
+import threading
+
 from .backend import BackendError
 from .docker_engine import POD, Engine
 
@@ -17,6 +19,8 @@ class JobNetworks:
         self._engine = engine
         self._common = common
         self._apart = apart
+        self._changing = threading.Lock()
+        """pods of a job are started together, in threads"""
 
     def open(self) -> None:
         """Make the common one where it is missing. Raises BackendError."""
@@ -27,23 +31,28 @@ class JobNetworks:
         if not self._apart:
             return self._common
         name = f"{self._engine.installation}.{job}"
-        self._engine.ensure_network(name, self._mark)
-        self._join(name)
+        with self._changing:
+            self._engine.ensure_network(name, self._mark)
+            self._join(name)
         return name
 
     def join(self) -> None:
         """Whatever came to the common network meanwhile, to the networks of all jobs."""
         if self._apart:
-            for name in self._engine.networks(self._mark):
-                self._join(name)
+            with self._changing:
+                for name in self._engine.networks(self._mark):
+                    self._join(name)
 
     def leave(self, job: str) -> None:
         """The job has no pods left."""
+        if not self._apart:
+            return
         name = f"{self._engine.installation}.{job}"
-        if self._apart and name in self._engine.networks(self._mark):
-            for container in self._engine.members(name):
-                self._engine.part(name, container)
-            self._engine.remove_network(name)
+        with self._changing:
+            if name in self._engine.networks(self._mark):
+                for container in self._engine.members(name):
+                    self._engine.part(name, container)
+                self._engine.remove_network(name)
 
     @property
     def _mark(self) -> dict[str, str]:

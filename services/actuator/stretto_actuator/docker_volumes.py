@@ -6,6 +6,7 @@ A folder of a volume is mounted by its place on the engine's machine: engines be
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -14,7 +15,6 @@ from urllib.parse import urlsplit
 from docker.types import Mount
 from stretto_runtime import SettingsFault
 
-from .backend import BackendError
 from .docker_engine import Engine, NameTaken
 
 
@@ -53,12 +53,15 @@ class JobFolders:
         self._volumes = volumes
         self._owner = owner
         self._made: set[tuple[str, str]] = set()
+        self._making = threading.Lock()
+        """pods of a job are started together, in threads"""
 
     def mounts(self, job: str, reads: Iterable[str], image: str) -> list[Mount]:
         """For a pod of ``job`` that also reads what is at these URLs. Raises BackendError."""
         result: list[Mount] = []
         for volume in self._volumes:
-            self._make(volume, job, image)
+            with self._making:
+                self._make(volume, job, image)
             place = volume.source if volume.source.startswith("/") else self._engine.volume_folder(volume.source)
             result.append(Mount(f"{volume.path}/{job}", f"{place}/{job}", type="bind"))
             for other in sorted({*_folders(volume.path, reads)} - {job}):
@@ -74,8 +77,8 @@ class JobFolders:
         try:
             helper = self._engine.create(name, image, {"labels": self._engine.own}, host)
         except NameTaken:
-            self._engine.remove(name)  # of an actuator that died meanwhile, or is at it: then it tries again
-            raise BackendError(f"the folder of {job} in {volume.source} is being made") from None
+            self._engine.remove(name)  # of an actuator that died meanwhile
+            helper = self._engine.create(name, image, {"labels": self._engine.own}, host)
         try:
             self._engine.make_folder(helper, volume.path, job, self._owner)
         finally:

@@ -204,6 +204,14 @@ async def test_logs_processes_and_memory_of_a_container_are_bounded(place: Conta
     assert host["NetworkMode"] == f"{place.name}-pods"
 
 
+async def test_pods_that_start_at_once_share_their_jobs_folder(place: Containers, volume: str) -> None:
+    """A plan's servers are launched together, and each finds nothing made yet."""
+    backend = place.backend = await place.opened(docker_volumes=f"{volume}:/checkpoints", docker_network_per_job=True)
+    names = [f"ps-{number}" for number in range(6)]
+    await asyncio.gather(*(backend.launch(spec(place, name, SLEEP)) for name in names))
+    assert sorted(pod.pod for pod in await backend.list(JOB)) == names
+
+
 async def test_volumes_go_with_their_container(place: Containers) -> None:
     await place.backend.launch(spec(place, script=DONE))
     await exited(place)
