@@ -20,7 +20,8 @@ class ActuatorSettings(Settings):
     pod_image: str = Field("", description="what pods run where a place has images and the job names none")
     pod_nats_url: SecretStr | None = Field(None, description="the bus as pods reach it; none: nats_url")
     signing_key_file: Path | None = Field(
-        None, description="seed that vouches for pods (`python -m stretto_runtime keys` makes it); none: pods have no "
+        None,
+        description="seed that vouches for pods (`python -m stretto_runtime keys` makes it); none: pods have no "
         "credentials",
     )
     credentials_s: float = Field(3600.0, ge=5, le=86400, description="life of a pod's credentials; it renews them")
