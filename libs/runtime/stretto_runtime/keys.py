@@ -81,7 +81,7 @@ class Keys:
     What is there stays: only tokens whose rights have changed since are signed anew, for the same keys.
 
     Raises:
-        IdentityFault: a file there is not what its name says, or a name cannot be one.
+        IdentityFault: a file there is not what its name says, one of ``root/`` is missing, or a name cannot be one.
     """
 
     def __init__(
@@ -90,8 +90,8 @@ class Keys:
         self.folder = folder
         self.made: list[Path] = []
         self._now = now
-        operator = self._key(folder / ROOT / "operator.seed", OPERATOR_KEY)
-        system, stretto, outside = (self._account(name) for name in ("system", "stretto", "external"))
+        operator = self._root("operator", OPERATOR_KEY)
+        system, stretto, outside = (self._root(name, ACCOUNT_KEY) for name in ("system", "stretto", "external"))
         signing = self._key(self.signing_file, ACCOUNT_KEY)
         self.account = stretto.public
         """the account of the installation's own"""
@@ -127,8 +127,15 @@ class Keys:
         ca = self.folder / user / CA_FILE
         return Login(user, credentials=self.credentials(user), ca=ca if ca.exists() else None)
 
-    def _account(self, name: str) -> Key:
-        return self._key(self.folder / ROOT / f"{name}.seed", ACCOUNT_KEY)
+    def _root(self, name: str, kind: int) -> Key:
+        """Who vouches: another one under that name would find none of the streams, and nobody's keys would hold."""
+        path, trust = self.folder / ROOT / f"{name}.seed", self.folder / SERVER / TRUST_FILE
+        if trust.exists() and not path.exists():
+            raise IdentityFault(
+                f"{path} is missing, while {trust} says that there was one: put {ROOT}/ back from where it is kept, or "
+                f"remove {trust} to begin anew, with new keys for everybody and without the streams that are there"
+            )
+        return self._key(path, kind)
 
     def _key(self, path: Path, kind: int) -> Key:
         if path.exists():

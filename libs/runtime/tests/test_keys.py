@@ -80,6 +80,18 @@ def test_a_damaged_file_is_named_and_nothing_of_it_told(file: str, tmp_path: Pat
     assert not [word for word in secret.split() if word in str(raised.value) and len(word) > 20]
 
 
+def test_what_was_taken_away_from_here_is_asked_for_and_not_made_anew(tmp_path: Path) -> None:
+    Keys(tmp_path / "keys", 1e9)
+    (tmp_path / "keys" / "root").rename(tmp_path / "safe")
+    before = everything(tmp_path)
+    with pytest.raises(SystemExit, match=r"root/operator.seed is missing.*put root/ back"):
+        main(["keys", str(tmp_path / "keys"), "--external", "crm"])
+    assert everything(tmp_path) == before
+    (tmp_path / "safe").rename(tmp_path / "keys" / "root")
+    made = Keys(tmp_path / "keys", 2e9, ["crm"]).made
+    assert made == [tmp_path / "keys" / "crm" / "bus.creds"]
+
+
 names = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,20}[a-z0-9])?", fullmatch=True)
 pods = st.builds(lambda role, number: f"{role}-{number}", st.sampled_from(["worker", "ps"]), st.integers(0, 10**6))
 
