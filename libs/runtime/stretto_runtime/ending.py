@@ -3,7 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+async def unless(stop: asyncio.Event, reaching: Coroutine[Any, Any, T]) -> T | None:
+    """What comes of ``reaching``, which may take for ever; None: told to stop before."""
+    task, stopped = asyncio.create_task(reaching), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait([task, stopped], return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        for each in (stopped, task):
+            await end(each)
 
 
 async def end(task: asyncio.Task[Any]) -> None:

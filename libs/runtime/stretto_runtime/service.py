@@ -9,7 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Coroutine
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import structlog
 import uvloop
@@ -18,6 +18,7 @@ from stretto_wire.base import Message
 from stretto_wire.registry import PARTITIONS, encode, partition_of
 
 from stretto_runtime.bus import Bus
+from stretto_runtime.ending import unless
 from stretto_runtime.faults import BusFault, PartitionLost, Refusal, RuntimeFault
 from stretto_runtime.fullness import Fullness
 from stretto_runtime.health import Health
@@ -33,8 +34,6 @@ from stretto_runtime.telemetry import Metrics, Tracing, configure_logs
 
 RECHECK_S = 5.0
 LEAVE_S = 8.0
-
-T = TypeVar("T")
 
 log = structlog.get_logger("stretto.service")
 
@@ -172,7 +171,7 @@ class Runner:
         health = Health(service.name, settings.state_folder, self.report, self.metrics.text)
         self.port = await health.start(settings.health_host, settings.health_port)
         connecting = Bus.connect(settings.nats_url, settings.login(service.name), service.name)
-        self._bus = await self._unless_stopped(connecting)
+        self._bus = await unless(self._stop, connecting)  # the server may come later than we do, or never
         if self._bus is None:
             await health.stop()
             return
@@ -181,7 +180,7 @@ class Runner:
         self._fullness = Fullness(self._bus, self.metrics, settings.stream_look_s)
         looking = asyncio.create_task(self._fullness.run())
         try:
-            await self._unless_stopped(service.opened())
+            await unless(self._stop, service.opened())
             while not self._stop.is_set():
                 self._ownership = ownership = await self._join(self._bus)
                 if ownership is not None:
@@ -208,16 +207,6 @@ class Runner:
             log.warning("cannot know whether other replicas go on", fault=str(fault))
         except Exception as error:
             log.exception("stopped failed", error=str(error))
-
-    async def _unless_stopped(self, reaching: Coroutine[Any, Any, T]) -> T | None:
-        """The server may come later than we do, or never: then a signal must still end us."""
-        task, stopped = asyncio.create_task(reaching), asyncio.create_task(self._stop.wait())
-        await asyncio.wait([task, stopped], return_when=asyncio.FIRST_COMPLETED)
-        stopped.cancel()
-        if task.done():
-            return task.result()
-        task.cancel()
-        return None
 
     def stop(self) -> None:
         """Leave gracefully, then end ``run``."""

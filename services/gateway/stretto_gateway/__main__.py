@@ -20,7 +20,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from stretto_runtime import RuntimeFault, tokens
 from stretto_runtime.bus import Bus
-from stretto_runtime.ending import end
+from stretto_runtime.ending import end, unless
 from stretto_runtime.faults import SettingsFault
 from stretto_runtime.health import Server
 from stretto_runtime.telemetry import Tracing, configure_logs
@@ -87,7 +87,10 @@ async def serve(settings: GatewaySettings, token: str) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     access = access_of(settings, token)
     tracing = Tracing(NAME, settings.state_folder, settings.spans_bytes, settings.spans_per_s)
-    bus = await Bus.connect(settings.nats_url, settings.login(NAME), NAME)
+    bus = await unless(stop, Bus.connect(settings.nats_url, settings.login(NAME), NAME))
+    if bus is None:
+        tracing.close()
+        return
     stream = StreamBus(bus, tracing)
     gateway = Gateway(stream, settings, time.time)
     listener = listening(settings.host, settings.port, "STRETTO_GATEWAY_HOST", "STRETTO_GATEWAY_PORT")
@@ -199,7 +202,7 @@ def main() -> None:
     configure_logs(NAME, settings.log_level)
     try:
         asyncio.run(serve(settings, token))
-    except SettingsFault as fault:
+    except RuntimeFault as fault:
         raise SystemExit(f"{NAME}: {fault}") from None
 
 

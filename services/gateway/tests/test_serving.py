@@ -17,6 +17,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from stretto_runtime import EmbeddedServer
 from stretto_runtime.server import free_port
 
 from .conftest import Running, installed
@@ -104,6 +105,31 @@ def test_settings_that_cannot_be_are_a_sentence(
     assert done.returncode == 1
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def alone(folder: Path, **settings: str) -> subprocess.Popen[str]:
+    """A gateway that nobody waits for."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("STRETTO_")}
+    environment |= {"STRETTO_STATE_FOLDER": str(folder), **settings}
+    command = [sys.executable, "-m", "stretto_gateway"]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def test_a_signal_ends_a_gateway_that_still_waits_for_the_bus(tmp_path: Path) -> None:
+    with alone(tmp_path, STRETTO_NATS_URL=f"nats://127.0.0.1:{free_port()}") as process:
+        assert process.stdout is not None
+        assert any("ConnectionRefused" in line for line in process.stdout)
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+def test_who_the_bus_does_not_know_is_told_so_in_a_sentence(gateway: Running, tmp_path: Path) -> None:
+    stranger = EmbeddedServer(tmp_path / "another").login("gateway").credentials
+    with alone(tmp_path, STRETTO_NATS_URL=gateway.server.url, STRETTO_NATS_CREDENTIALS=str(stranger)) as process:
+        said, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "gateway: cannot connect to" in said
+    assert "Traceback" not in said
 
 
 def test_a_body_that_trickles_is_not_waited_for(tmp_path: Path) -> None:
