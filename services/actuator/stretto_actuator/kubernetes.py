@@ -203,6 +203,8 @@ class KubernetesBackend:
         except KubeFault as fault:
             why = told.unplaced(fault)
             if why is None:
+                with contextlib.suppress(KubeFault):  # it may be what was refused
+                    await api.delete(SECRETS, name)
                 raise BackendError(f"{spec.job}/{spec.pod} is refused by Kubernetes: {fault}") from fault
             before = self._unplaced.get(name)
             if before is None or before.why.reason != why.reason:
@@ -240,7 +242,10 @@ class KubernetesBackend:
 
     async def _delete(self, name: str, grace_s: int) -> None:
         """Repeatable: the API server counts down the shortest grace that it was told."""
-        self._unplaced.pop(name, None)
+        if name in self._unplaced:
+            with _refusals(f"{name} cannot be cleared"):  # its Secret belongs to no pod that would take it along
+                await self._reached().delete(SECRETS, name)
+            self._unplaced.pop(name, None)
         found = self._objects().get(name)
         status = self._status(found) if found is not None else None
         if found is None or status is None or status.state == "exited":

@@ -220,6 +220,7 @@ class TestWaits:
         await backend.stop("job", "worker-0", 5)
         cluster.server.quota = {}
         assert await backend.list("job") == []
+        assert cluster.storage.all("secrets") == []
 
     async def test_what_can_never_be_is_refused(self, cluster: Cluster, backend: KubernetesBackend) -> None:
         async with opened(cluster, pod_image="") as bare:
@@ -227,6 +228,10 @@ class TestWaits:
                 await bare.launch(spec())
         with pytest.raises(BackendError, match="is refused by Kubernetes"):
             await backend.launch(spec("WORKER_0"))
+        cluster.server.allowed["actuator"].discard(("patch", "pods"))
+        with pytest.raises(BackendError, match="is refused by Kubernetes"):
+            await backend.launch(spec())
+        assert cluster.storage.all("secrets") == []
 
 
 class TestResize:
