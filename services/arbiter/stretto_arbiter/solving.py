@@ -39,11 +39,11 @@ def main() -> None:
 
 def _listen(source: BinaryIO, questions: SimpleQueue[Question]) -> None:
     """Also while a problem is being solved: nobody waits for the answer any more once the parent is gone."""
-    while True:
-        try:
+    try:
+        while True:
             questions.put(pickle.load(source))
-        except EOFError:
-            os._exit(0)
+    except (EOFError, pickle.UnpicklingError):  # it may have been killed in the middle of a problem
+        os._exit(0)
 
 
 def _answer(algorithm: str, problem: SelectionProblem) -> Any:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import sys
-from asyncio.subprocess import DEVNULL, Process
+from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import psutil
 import pytest
 from stretto_arbiter.service import Arbiter
 from stretto_arbiter.settings import ArbiterSettings
+from stretto_core.selection import SelectionProblem
 from stretto_runtime import Client, EmbeddedServer, provision
 from stretto_runtime.replay import replay
 from stretto_wire import events, spec, values
@@ -219,3 +221,15 @@ async def test_an_heir_asks_again_what_a_killed_owner_asked_and_all_is_replayed_
         assert [decision.verdict for decision in done.decisions] == ["same"] * count
         assert done.unseen == []
     assert await stage.client.dead_letters() == []
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5], ids=["between two problems", "in the middle of one"])
+async def test_the_solver_ends_with_who_asks_it_whenever_that_one_dies(share: float) -> None:
+    problem = pickle.dumps(("hull", SelectionProblem((), {"cpu_cores": 1.0}, "gain", 0.0)))
+    command = (sys.executable, "-m", "stretto_arbiter.solving")
+    solver = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=DEVNULL)
+    assert solver.stdin is not None
+    solver.stdin.write(problem[: round(len(problem) * share)])
+    solver.stdin.close()
+    async with asyncio.timeout(30):
+        assert await solver.wait() == 0
