@@ -37,7 +37,7 @@ PROCESSES_MAX = 4096
 LOG = {"max-size": "10m", "max-file": "2"}
 DETAIL_LINES = 30
 OOM_CODE = 137
-THREADS = 16
+THREADS, PULLS = 16, 4
 ASK_AGAIN_S = 2.0
 HALF_MADE_S = 60.0
 """a container that was made and not started for so long is of an actuator that died in between"""
@@ -80,6 +80,7 @@ class DockerBackend:
         self._folders = folders
         self._clock = clock
         self._threads = ThreadPoolExecutor(THREADS, "docker")
+        self._pulls = ThreadPoolExecutor(PULLS, "docker pull")  # minutes each: nobody else is to wait for them
         self._following = Following()
         self._containers: dict[Key, Container] = {}
         self._details: dict[Key, str] = {}
@@ -110,7 +111,8 @@ class DockerBackend:
         for task in (*self._tasks, *(task for task, _ in self._pulling.values())):
             await end(task)
         self._tasks, self._pulling = [], {}
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._pulls):
+            threads.shutdown(wait=False, cancel_futures=True)
         self._engine.close()
 
     def places(self, job: str, pod: str) -> Places:
@@ -258,7 +260,7 @@ class DockerBackend:
         while True:
             detail = ""
             try:
-                await self._do(self._engine.pull, spec.image)
+                await asyncio.get_running_loop().run_in_executor(self._pulls, self._engine.pull, spec.image)
             except BackendError as error:
                 detail = str(error)
             task, status = self._pulling[key]

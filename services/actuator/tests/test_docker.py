@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import textwrap
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -210,6 +211,19 @@ async def test_pods_that_start_at_once_share_their_jobs_folder(place: Containers
     names = [f"ps-{number}" for number in range(6)]
     await asyncio.gather(*(backend.launch(spec(place, name, SLEEP)) for name in names))
     assert sorted(pod.pod for pod in await backend.list(JOB)) == names
+
+
+async def test_pods_that_wait_for_an_image_hold_nobody_up(place: Containers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A registry that does not answer keeps those who ask it, and no one else."""
+    backend, answered = place.backend, threading.Event()
+    monkeypatch.setattr(backend._engine, "pull", lambda image: answered.wait(60))
+    waiting = [spec(place, f"worker-{number}", image="nobody.has/it:1") for number in range(20)]
+    try:
+        await asyncio.gather(*(backend.launch(each) for each in waiting))
+        async with asyncio.timeout(20):
+            await backend.launch(spec(place, "ps-0", SLEEP))
+    finally:
+        answered.set()
 
 
 async def test_volumes_go_with_their_container(place: Containers) -> None:
