@@ -52,6 +52,7 @@ class Issuer:
         self._keys: dict[str | None, jwt.PyJWK] = {}
         self._fetched_s = self._tried_s = float("-inf")
         self._fetching = asyncio.Lock()
+        self._beside: asyncio.Task[None] | None = None
 
     async def caller(self, token: str) -> Caller:
         """Raises Problem: 401 for a token that is not good, 403 without a role, 503 while no keys can be had."""
@@ -92,8 +93,10 @@ class Issuer:
             now = self._clock()
             wanted = now - self._fetched_s > REFRESH_S or kid not in self._keys
             if wanted and now - self._tried_s > RETRY_S:
-                self._tried_s = now
-                await self._fetch()
+                failing, self._tried_s = self._tried_s > self._fetched_s, now
+                fetching = self._beside = asyncio.create_task(self._fetch())
+                if not (failing and kid in self._keys):  # nobody waits again and again for an issuer that is away
+                    await fetching
             if now - self._fetched_s > STALE_S:
                 raise Problem(503, "no-keys", f"the keys of {self.issuer} cannot be fetched", field="Authorization",
                               remedy="try again in some seconds; the gateway's log has the reason",
@@ -104,11 +107,12 @@ class Issuer:
 
     async def _fetch(self) -> None:
         try:
-            async with httpx.AsyncClient(timeout=FETCH_S, follow_redirects=False) as http:
+            async with asyncio.timeout(FETCH_S), httpx.AsyncClient(timeout=FETCH_S, follow_redirects=False) as http:
                 url = self._settings.oidc_jwks_url or await self._discovered(http)
                 found = (await http.get(url)).raise_for_status().json()["keys"]
-            keys = [jwt.PyJWK.from_dict(each) for each in found if _usable(each)]
-        except (httpx.HTTPError, httpx.InvalidURL, jwt.PyJWTError, ValueError, KeyError, TypeError) as error:
+            usable = [each for each in found if _usable(each)]
+            keys = jwt.PyJWKSet.from_dict({"keys": usable}).keys if usable else []  # passes over what it does not know
+        except (httpx.HTTPError, httpx.InvalidURL, jwt.PyJWTError, OSError, ValueError, KeyError, TypeError) as error:
             log.warning("the issuer's keys cannot be fetched", issuer=self.issuer, error=str(error) or repr(error))
             return
         self._keys = {key.key_id: key for key in keys}
@@ -132,5 +136,5 @@ def _trusted(url: str) -> bool:
     return parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in ("127.0.0.1", "::1", "localhost"))
 
 
-def _usable(key: dict[str, Any]) -> bool:
-    return key.get("kty") in KEY_TYPES and key.get("use", "sig") == "sig"
+def _usable(key: Any) -> bool:
+    return isinstance(key, dict) and key.get("kty") in KEY_TYPES and key.get("use", "sig") == "sig"

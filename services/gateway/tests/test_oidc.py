@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hmac
 import json
@@ -36,13 +37,16 @@ class Provider:
 
     def __init__(self) -> None:
         self.keys: dict[str, Any] = {}
-        self.extra: list[dict[str, Any]] = []
+        self.extra: list[Any] = []
         self.fetched = 0
         self.broken = False
+        self.awake = threading.Event()
+        self.awake.set()
         provider = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
+                provider.awake.wait(60)
                 body: dict[str, Any] = {"issuer": provider.url, "jwks_uri": f"{provider.url}/keys"}
                 if self.path == "/keys":
                     provider.fetched += 1
@@ -60,6 +64,7 @@ class Provider:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def close(self) -> None:
+        self.awake.set()
         self._server.shutdown()
         self._server.server_close()
 
@@ -178,6 +183,30 @@ async def test_an_issuer_that_is_away_is_done_without_for_a_while(provider: Prov
     await known.caller(provider.sign())
     clock.now += oidc.STALE_S
     assert (await refused(known, provider.sign())).status == 503
+
+
+async def test_an_issuer_that_hangs_is_waited_for_once_by_who_is_known(
+    provider: Provider, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = issuer(provider, clock)
+    await known.caller(provider.sign())
+    provider.awake.clear()
+    monkeypatch.setattr(oidc, "FETCH_S", 0.2)
+    clock.now += oidc.REFRESH_S + 1
+    await known.caller(provider.sign())
+    monkeypatch.setattr(oidc, "FETCH_S", 50.0)
+    clock.now += oidc.RETRY_S + 1
+    async with asyncio.timeout(20):
+        await known.caller(provider.sign())
+    provider.awake.set()
+    provider.keys["two"] = OTHER
+    clock.now += oidc.RETRY_S + 1
+    assert await known.caller(provider.sign("two")) == Caller("oidc:ada", "submitter")
+
+
+async def test_keys_of_kinds_that_nobody_here_knows_are_passed_over(provider: Provider, clock: Clock) -> None:
+    provider.extra = [{"kty": "OKP", "crv": "X25519", "kid": "x", "x": "AA"}, {"kty": "EC", "crv": "P-999"}, "text"]
+    assert (await issuer(provider, clock).caller(provider.sign())).name == "oidc:ada"
 
 
 @pytest.mark.parametrize(
