@@ -110,7 +110,7 @@ class Reconciler:
         busy |= await self._launch(pods, steps)
         busy |= await self._stop(steps)
         busy |= await self._greet(pods)
-        await self._resize(pods, steps)
+        await self._resize(steps)
         if not await self._tell_workers(steps):
             return True
         if steps.claim:
@@ -246,17 +246,27 @@ class Reconciler:
             log.warning("not ready in time; replaced", job=self.job, pod=pod.name, after_s=took_s)
             await self._backend.kill(self.job, pod.name)
 
-    async def _resize(self, pods: dict[str, PodStatus], steps: Steps) -> None:
-        for pod in steps.resize:
-            try:
-                limits = await self._backend.resize(self.job, pod.name, pod.cpu_cores, pod.memory_bytes)
-            except NotInPlace as error:
-                await self._replace(pod, error)
-                continue
-            if limits != (pod.cpu_cores_now, pod.memory_bytes_now):
+    async def _resize(self, steps: Steps) -> None:
+        """All at once: a node may take seconds for each. Raises BackendError, after what could be done was told."""
+        faults: list[BackendError] = []
+        answers = await asyncio.gather(*(self._resize_one(pod) for pod in steps.resize))
+        for pod, limits in zip(steps.resize, answers, strict=True):
+            if isinstance(limits, NotInPlace):
+                await self._replace(pod, limits)
+            elif isinstance(limits, BackendError):
+                faults.append(limits)
+            elif limits != (pod.cpu_cores_now, pod.memory_bytes_now):
                 cpu_cores, memory_bytes = limits
                 limited = {"pod": pod.name, "cpu_cores": cpu_cores, "memory_bytes": memory_bytes}
                 await self._observe(seen.PodLimited(job=self.job, **limited))
+        if faults:
+            raise faults[0]
+
+    async def _resize_one(self, pod: Pod) -> tuple[float, int] | BackendError:
+        try:
+            return await self._backend.resize(self.job, pod.name, pod.cpu_cores, pod.memory_bytes)
+        except BackendError as error:
+            return error
 
     async def _replace(self, pod: Pod, error: NotInPlace) -> None:
         """One pod of a role after the other: the job goes on with the rest."""

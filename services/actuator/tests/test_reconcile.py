@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from stretto_actuator import handlers
-from stretto_actuator.backend import PodStatus, Waiting
+from stretto_actuator.backend import BackendError, PodStatus, Waiting
 from stretto_actuator.reconcile import Reconciler
 from stretto_actuator.settings import ActuatorSettings
-from stretto_core.actuation import ActuatorMachine, ActuatorState, JobSubmitted, PlanDecided
+from stretto_core.actuation import ActuatorMachine, ActuatorState, JobSubmitted, PlanDecided, Pod
 from stretto_core.types import Plan
 
 
@@ -104,6 +104,36 @@ def waiting(tmp_path: Path) -> tuple[WaitingRoom, Journal, Reconciler]:
     settings = ActuatorSettings(state_folder=tmp_path, start_timeout_s=100, room_timeout_s=300, image_timeout_s=600)
     given: Any = ("j", edge.machine.state, edge, backend, settings)
     return backend, edge, Reconciler(*given)
+
+
+class Growing(Backend):
+    """Nodes that answer only when all pods were asked to change; one then does not do it."""
+
+    def __init__(self, pods: list[Pod]) -> None:
+        self._pods = pods
+        self._asked = asyncio.Barrier(len(pods))
+
+    async def list(self, job: str | None = None) -> list[Any]:
+        return [PodStatus("j", pod.name, "running", pod.cpu_cores_now, pod.memory_bytes_now) for pod in self._pods]
+
+    async def resize(self, job: str, pod: str, cpu_cores: float, memory_bytes: int) -> tuple[float, int]:
+        await self._asked.wait()
+        if pod == "worker-1":
+            raise BackendError("the node does not answer")
+        return cpu_cores, memory_bytes
+
+
+async def test_pods_change_their_limits_all_at_once(tmp_path: Path) -> None:
+    """A node takes seconds for each; and what one does not do, others have done."""
+    edge = Journal()
+    pods = [Pod(f"worker-{n}", "worker", n, 2.0, 2**28, 1, "plan", 0.0, phase="running") for n in range(3)]
+    edge.machine.state.pods = {pod.name: pod for pod in pods}
+    given: Any = ("j", edge.machine.state, edge, Growing(pods), ActuatorSettings(state_folder=tmp_path))
+    async with asyncio.timeout(5):
+        with pytest.raises(BackendError, match="does not answer"):
+            await Reconciler(*given).once()
+    assert [message.pod for message in edge.seen] == ["worker-0", "worker-2"]
+    assert pods[0].cpu_cores_now == 2.0
 
 
 async def test_a_pod_waits_for_room_beyond_its_start_and_is_given_up_in_the_end(waiting: Any) -> None:
