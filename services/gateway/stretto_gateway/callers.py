@@ -27,6 +27,8 @@ LOOK_S = 1.0
 """a change of the file of tokens is seen after so long"""
 REFUSALS_PER_S, REFUSALS_BURST = 0.5, 20
 """of one address without a good token"""
+ADDRESS_MOST = 100
+"""characters: what a proxy passes on as an address may be anything"""
 log = structlog.get_logger("stretto.gateway")
 
 
@@ -153,7 +155,7 @@ def network_of(address: str) -> str:
     try:
         found = ipaddress.ip_address(address)
     except ValueError:
-        return address
+        return address[:ADDRESS_MOST]
     if isinstance(found, ipaddress.IPv6Address):
         return str(found.ipv4_mapped or ipaddress.ip_network((found, 64), strict=False))
     return address

@@ -7,7 +7,7 @@ import asyncio
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .callers import Caller
+from .callers import ADDRESS_MOST, Caller
 from .problems import Problem
 from .trail import Change, Trail
 
@@ -96,5 +96,5 @@ def _change(scope: Scope, status: int) -> Change | None:
         problem=state.get("problem", ""),
         actor=caller.name if caller else "",
         role=caller.role if caller else "",
-        address=scope["client"][0] if scope.get("client") else "",
+        address=scope["client"][0][:ADDRESS_MOST] if scope.get("client") else "",
     )

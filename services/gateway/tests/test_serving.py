@@ -141,6 +141,14 @@ def test_a_body_that_trickles_is_not_waited_for(tmp_path: Path) -> None:
             assert connection.recv(1000).startswith(b"HTTP/1.1 408 ")
 
 
+def test_a_change_is_told_whatever_a_believed_proxy_passes_on_as_an_address(tmp_path: Path) -> None:
+    with installed(tmp_path, {"STRETTO_GATEWAY_PROXIES": "*"}) as running, running.http() as http:
+        document = spec()
+        assert http.post("/jobs", json=document, headers={"X-Forwarded-For": "x" * 5000}).status_code == 201
+        text = http.get("/events", params={"follow": False, "event": "change-audited"}).text
+    assert f'"job":"{document["name"]}"' in text.replace(" ", "")
+
+
 def test_who_asks_too_often_is_told_when_to_come_back(tmp_path: Path) -> None:
     settings = {"STRETTO_GATEWAY_RATE_PER_S": "0.1", "STRETTO_GATEWAY_RATE_BURST": "2"}
     with installed(tmp_path, settings) as running, running.http() as http:
