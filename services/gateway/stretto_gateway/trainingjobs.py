@@ -27,7 +27,16 @@ from .service import Gateway
 from .settings import GatewaySettings
 from .trail import Trail
 from .trainingjobs_schema import TRAINING_JOBS
-from .trainingjobs_status import FINALIZER, Refused, next_step, refusal_of, spec_of, status_of, worth_writing
+from .trainingjobs_status import (
+    FINALIZER,
+    Refused,
+    actor_of,
+    next_step,
+    refusal_of,
+    spec_of,
+    status_of,
+    worth_writing,
+)
 from .views import JobView
 
 MANAGER = "stretto-gateway"
@@ -121,7 +130,9 @@ class TrainingJobs:
         if step == "submit":
             refused = await self._submit(one)
         elif step == "cancel":
-            await self._asked(one, "cancel", lambda: self._gateway.cancel(name, "its object was deleted", _actor(one)))
+            await self._asked(
+                one, "cancel", lambda: self._gateway.cancel(name, "its object was deleted", actor_of(one))
+            )
         if (job := refused or self._view(name)) is not None:  # else the stream has not told of it yet, or no longer
             await self._tell(one, job)
 
@@ -131,7 +142,7 @@ class TrainingJobs:
         except WireError as error:
             return refusal_of(error)
         try:
-            await self._asked(one, "submit", lambda: self._gateway.submit(spec, _actor(one)))
+            await self._asked(one, "submit", lambda: self._gateway.submit(spec, actor_of(one)))
         except Problem as problem:
             if problem.kind == "name-taken":
                 return Refused("NameTaken", f"{problem.detail}; {problem.remedy}")
@@ -149,7 +160,7 @@ class TrainingJobs:
             status, problem = raised.status, raised.kind
             raise
         finally:
-            actor, job = _actor(one), one["metadata"]["name"]
+            actor, job = actor_of(one), one["metadata"]["name"]
             if not self._repeated(one, problem):
                 await self._audit.note(trail.Change(job, action, status, problem, actor, "submitter", ""))
 
@@ -183,10 +194,6 @@ class TrainingJobs:
 
     def _changed(self, change: Change) -> None:
         if change.gone:
-            self._written_s.pop(change.object["metadata"]["name"], None)
+            for kept in (self._written_s, self._faults):
+                kept.pop(change.object["metadata"]["name"], None)
         self._heard.set()
-
-
-def _actor(one: Object) -> str:
-    meta = one["metadata"]
-    return f"trainingjob/{meta['namespace']}/{meta['name']}"

@@ -44,6 +44,12 @@ def admitted(one: Object) -> bool:
     return any(each["type"] == "Admitted" and each["status"] == "True" for each in _conditions(one))
 
 
+def actor_of(one: Object) -> str:
+    """In whose name the object's job is submitted and cancelled."""
+    meta = one["metadata"]
+    return f"trainingjob/{meta['namespace']}/{meta['name']}"
+
+
 def next_step(one: Object, view: JobView | None, pods: int) -> Step:
     """``view``: of the job of that name, if there is one; ``pods``: that the cluster has of it.
 
@@ -51,10 +57,11 @@ def next_step(one: Object, view: JobView | None, pods: int) -> Step:
     """
     meta = one["metadata"]
     held = FINALIZER in (meta.get("finalizers") or [])
+    ours = admitted(one) or (view is not None and _runs_for(one, view))
     if meta.get("deletionTimestamp"):
         if not held:
             return "nothing"
-        if not admitted(one):
+        if not ours:
             return "release"
         over = view.status in OVER if view is not None else _phase(one) in ENDED  # it may be older than the stream
         if not over:
@@ -62,7 +69,7 @@ def next_step(one: Object, view: JobView | None, pods: int) -> Step:
         return "wait" if pods or (view is not None and _living(view)) else "release"
     if not held:
         return "hold"
-    return "nothing" if admitted(one) else "submit"
+    return "nothing" if ours else "submit"
 
 
 def status_of(one: Object, job: JobView | Refused, now_s: float) -> Object:
@@ -159,6 +166,11 @@ def _kept(one: Object, said: list[tuple[str, bool, str, str]], now_s: float) -> 
             }
         )
     return result
+
+
+def _runs_for(one: Object, view: JobView) -> bool:
+    """Its job was submitted, and who did it could not write that down."""
+    return view.submitted_by == actor_of(one) and view.status not in OVER
 
 
 def _living(view: JobView) -> bool:

@@ -37,18 +37,20 @@ def an_object(
     return {"metadata": meta, "spec": {**SPEC, **spec}, "status": status}
 
 
-def a_view(status: Status, running: int = 0, **more: Any) -> JobView:
-    view = JobView("ads", status, JobSpec.parse({**SPEC, "name": "ads"}), 0.0, "ada", **more)
+def a_view(status: Status, running: int = 0, by: str = "ada", **more: Any) -> JobView:
+    view = JobView("ads", status, JobSpec.parse({**SPEC, "name": "ads"}), 0.0, by, **more)
     view.pods = {f"worker-{number}": PodView(f"worker-{number}", "worker") for number in range(running)}
     return view
 
 
-@given(st.booleans(), st.booleans(), st.booleans(), st.none() | statuses, st.integers(0, 2), st.integers(0, 2))
+@given(*[st.booleans()] * 4, st.none() | statuses, st.integers(0, 2), st.integers(0, 2))
 def test_every_next_step_is_right(
-    held: bool, deleting: bool, admitted: bool, status: Status | None, running: int, pods: int
+    held: bool, deleting: bool, told: bool, own: bool, status: Status | None, running: int, pods: int
 ) -> None:
-    view = a_view(status, running) if status is not None else None
-    step = next_step(an_object(held, deleting, admitted, phase="Training"), view, pods)
+    """``told``: the object says that it was admitted; ``own``: its job was submitted for it, whatever it says."""
+    view = a_view(status, running, "trainingjob/training/ads" if own else "ada") if status is not None else None
+    step = next_step(an_object(held, deleting, told, phase="Training"), view, pods)
+    admitted = told or (own and status is not None and status not in OVER)
     if step == "cancel":
         assert admitted, "somebody else's job is not cancelled"
         assert status is not None
