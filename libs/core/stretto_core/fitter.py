@@ -86,8 +86,8 @@ class FitMachine:
             self.state.published_step_time_s = 0.0
             self.state.similar = None
             return []
-        if isinstance(event, HistoryMatched) and event.model is not None and event.model.form == self.settings.form:
-            self.state.similar = event.model
+        if isinstance(event, HistoryMatched) and (known := event.model) is not None:
+            self.state.similar = known if known.form == self.settings.form and known.understood else None
         if not isinstance(event, ProfileMeasured) or not _usable(event):
             return []
         rows = self._remember(event, now)

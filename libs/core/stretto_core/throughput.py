@@ -213,9 +213,13 @@ def terms_of(form: Form, x: Inputs, components: Sequence[str] = (), overlap: flo
 
 def terms_named(form: Form, names: Sequence[str]) -> tuple[Term, ...]:
     """Those of a fitted model."""
-    constants = [_constant(form, component, True) for component in COMPONENTS]
-    known = {term.name: term for term in (*form.terms, *constants, Term(form.constant, "", _ones))}
+    known = _terms_by_name(form)
     return tuple(known[name] for name in names)
+
+
+def _terms_by_name(form: Form) -> dict[str, Term]:
+    constants = [_constant(form, component, True) for component in COMPONENTS]
+    return {term.name: term for term in (*form.terms, *constants, Term(form.constant, "", _ones))}
 
 
 def _constant(form: Form, component: str, measured: bool) -> Term:
@@ -238,6 +242,11 @@ class KnownModel:
     form: str
     coefficients: dict[str, float]
     overlap: float = 1.0
+
+    @property
+    def understood(self) -> bool:
+        """Whether its terms are those of the form: an earlier version may have left others."""
+        return self.form in FORMS and self.coefficients.keys() <= _terms_by_name(FORMS[self.form]).keys()
 
     def step_time_s(self, x: Inputs) -> Array:
         """Predicted T in seconds, in the shape that the inputs broadcast to."""

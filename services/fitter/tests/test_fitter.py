@@ -88,9 +88,13 @@ def test_the_model_of_a_similar_job_counts_while_little_is_measured_unless_its_f
     """It grew with the workers, of which one window says nothing."""
     known = values.KnownModel(form="default", coefficients={"a1": 0.00004, "a4": 0.03})
     heard = events.HistoryMatched(job="a", metadata={}, matches=(), smoothing=0.5, plan=None, model=known)
-    other = heard.model_copy(update={"model": known.model_copy(update={"form": "paper", "coefficients": {}})})
+    other, unknown = (
+        heard.model_copy(update={"model": known.model_copy(update=changed)})
+        for changed in ({"form": "paper", "coefficients": {}}, {"coefficients": {"z9": 0.03}})
+    )
     grows = {}
-    for name, said in (("nothing", []), ("another form", [other]), ("similar", [heard])):
+    cases = (("nothing", []), ("another form", [other]), ("another version's terms", [unknown]), ("similar", [heard]))
+    for name, said in cases:
         service = Fitter(FitterSettings())
         machine = service.machine("a", None)
         for message in (*said, profile(0.05)):
@@ -98,7 +102,7 @@ def test_the_model_of_a_similar_job_counts_while_little_is_measured_unless_its_f
         x = Inputs.of([Configuration(workers, 1, 1.0, 1.0, 512) for workers in (1, 8)])
         one, eight = told[0].fact.model.step_time_s(x)
         grows[name] = eight / one
-    assert grows["similar"] > 2 > grows["nothing"] == grows["another form"]
+    assert grows["similar"] > 2 > grows["nothing"] == grows["another form"] == grows["another version's terms"]
 
 
 def test_an_overlap_of_computing_and_communicating_reaches_the_planner() -> None:
