@@ -22,7 +22,7 @@ from docker.types import LogConfig, Mount
 from stretto_runtime.ending import end
 
 from .backend import BackendError, Places, PodSpec, PodStatus, Waiting, exit_reason
-from .docker_engine import Container, Engine, ImageMissing, NameTaken, changed, limits
+from .docker_engine import Container, Engine, ImageMissing, NameTaken, changed, cut, limits
 from .docker_networks import JobNetworks
 from .docker_volumes import JobFolders, volumes_of
 from .following import Following
@@ -360,7 +360,7 @@ class DockerBackend:
                     raise event
                 await self._refresh(*event)
         finally:
-            events.close()
+            cut(events)
 
     async def _join(self) -> None:
         """What pods speak to may be made anew, and then stands on the common network alone."""

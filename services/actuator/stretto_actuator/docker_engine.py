@@ -260,6 +260,12 @@ def changed(events: Any) -> Iterator[tuple[str, str, str]]:
             yield told["Attributes"][JOB], told["Attributes"][POD], told["ID"]
 
 
+def cut(events: Any) -> None:
+    """End them. A connection that the engine has reset cannot be shut down, nor can one by SSH: it is left alone."""
+    with contextlib.suppress(docker.errors.DockerException, OSError, AttributeError):  # the last: it just ended
+        events.close()
+
+
 @contextlib.contextmanager
 def refusals(what: str) -> Generator[None]:
     """Whatever goes wrong with the engine, as a BackendError that begins with ``what``."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import textwrap
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +225,20 @@ async def test_pods_that_wait_for_an_image_hold_nobody_up(place: Containers, mon
             await backend.launch(spec(place, "ps-0", SLEEP))
     finally:
         answered.set()
+
+
+async def test_a_stream_of_events_that_cannot_be_closed_any_more_is_a_gap_like_others(place: Containers) -> None:
+    """Of an engine by TCP that has reset the connection; by SSH none can be closed."""
+
+    class Torn:
+        def __iter__(self) -> Iterator[Any]:
+            return iter(())
+
+        def close(self) -> None:
+            raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+
+    with pytest.raises(BackendError, match="tells nothing any more"):
+        await place.backend._listen(Torn())
 
 
 async def test_volumes_go_with_their_container(place: Containers) -> None:
