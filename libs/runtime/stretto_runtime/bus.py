@@ -81,7 +81,7 @@ class Awaited(NamedTuple):
 
 
 class Bus:
-    """A connection under one user, with an inbox of its own below the user's."""
+    """A connection under one user, with an inbox of its own below the user's; pods may answer below their own names."""
 
     def __init__(self, connection: Connection, user: str | None, inbox: str) -> None:
         self.connection = connection
@@ -145,7 +145,7 @@ class Bus:
         finally:
             connecting.cancel()
             refused.cancel()
-        await bus.subscribe(f"{bus.inbox}.to.*", bus._answered)
+        await bus.subscribe(f"{bus.inbox}.to.>", bus._answered)
         bus._sweeper = bus._loop.call_later(SWEEP_S, bus._sweep)
         return bus
 
@@ -237,7 +237,7 @@ class Bus:
             BusFault: not sent; ``hears`` is not told.
         """
         self._serial += 1
-        token = str(self._serial)
+        token = f"{subject.split('.', 3)[3]}.{self._serial}" if subject.startswith("pod.") else str(self._serial)
         now = self._loop.time()
         self._pending[token] = Awaited(hears, now, now + timeout_s, subject, settle or _acknowledge)
         try:
@@ -315,7 +315,7 @@ class Bus:
             raise BusFault(f"cannot send to {subject}: {error or type(error).__name__}") from error
 
     def _answered(self, msg: Msg) -> None:
-        awaited = self._pending.pop(msg.subject.rpartition(".")[2], None)
+        awaited = self._pending.pop(msg.subject[len(self.inbox) + len(".to.") :], None)
         if awaited is not None and not awaited.future.done():
             awaited.settle(awaited.future, msg)
             self._judge(awaited)

@@ -32,7 +32,6 @@ USER_KEY: int = nkeys.PREFIX_BYTE_USER
 JOB: TypeAdapter[str] = TypeAdapter(JobId)
 POD: TypeAdapter[str] = TypeAdapter(PodId)
 UNLIMITED = {"subs": -1, "data": -1, "payload": -1}
-ANSWERED_WITHIN_S = 600
 CREDENTIALS = (
     "-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n\n"
     "-----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
@@ -152,8 +151,7 @@ def _tags(job: str, pod: str) -> list[str]:
 
 
 def _permissions(rights: Rights) -> Claims:
-    found: Claims = {"pub": {"allow": list(rights.publish)}, "sub": {"allow": list(rights.subscribe)}}
-    return {**found, "resp": {"max": 1, "ttl": ANSWERED_WITHIN_S * 10**9}} if rights.answers else found
+    return {"pub": {"allow": list(rights.publish)}, "sub": {"allow": list(rights.subscribe)}}
 
 
 def _encoded(claims: Claims) -> str:

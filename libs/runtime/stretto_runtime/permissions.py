@@ -34,14 +34,10 @@ RPC_MAPPING = {
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """Subjects that a user may publish and subscribe to; everything else is refused.
-
-    ``answers``: it may also answer what it is asked, once each.
-    """
+    """Subjects that a user may publish and subscribe to; everything else is refused."""
 
     publish: tuple[str, ...]
     subscribe: tuple[str, ...]
-    answers: bool = False
 
 
 def rights_of(user: str) -> Rights:
@@ -72,16 +68,23 @@ def _forwarder_rights() -> Rights:
 
 
 def pod_rights(job: str, pod: str, partition: str) -> Rights:
-    """Of one pod: its own telemetry, requests about its own job, its own job's events, what it is asked itself."""
+    """Of one pod: its own telemetry, requests about its own job, its own job's events, what it is asked itself.
+
+    It answers where ``Bus`` awaits its answers. The server's own right to answer once would hold for whatever it hears:
+    also for an event of its job, in the place of the stream that its publisher asks for an acknowledgement.
+    """
     heard = [c.pattern for c in CHANNELS if c.kind == "evt" and _is_read_by(c, POD_ROLES)]
     return Rights(
-        publish=(f"tel.v1.*.{pod}.{job}", *_asked_by(POD_ROLES, partition, job)),
+        publish=(
+            f"tel.v1.*.{pod}.{job}",
+            f"{inbox_of('*')}.*.to.{pod}.{job}.*",
+            *_asked_by(POD_ROLES, partition, job),
+        ),
         subscribe=(
             f"pod.v1.*.{pod}.{job}",
             *(f"{p.removesuffix('*')}{job}" for p in heard),
             f"{inbox_of_pod(job, pod)}.>",
         ),
-        answers=True,
     )
 
 

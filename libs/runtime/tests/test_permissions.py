@@ -10,13 +10,14 @@ from typing import Any
 
 import nats
 import pytest
-from stretto_runtime import EmbeddedServer
+from stretto_runtime import Client, EmbeddedServer
 from stretto_runtime.connection import Connection
 from stretto_runtime.identity import Key, mint
 from stretto_runtime.keys import KEEPER
 from stretto_runtime.permissions import SERVICES, USERS
 from stretto_wire.inboxes import inbox_of, inbox_of_pod
-from stretto_wire.registry import CHANNELS, Channel, partition_of
+from stretto_wire.registry import CHANNELS, Channel, encode, partition_of
+from stretto_wire.requests import PodPing, PodPingReply
 
 JOB, ANOTHER_JOB = "job-a", "job-b"
 STREAMS = ("STRETTO", "KV_STATE", "DLQ", "EVENTS")
@@ -184,27 +185,44 @@ async def test_answers_go_to_who_asked_and_into_nobody_elses_inbox(
         assert await tried.may_publish(f"{inbox_of_pod(JOB, 'ps-9')}.x") == asked_by_pods
 
 
-async def test_a_pod_answers_what_it_is_asked_and_once(server: EmbeddedServer, tmp_path: Path) -> None:
-    async with presented(server, "ps", tmp_path) as pod, presented(server, "actuator", tmp_path) as actuator:
-        asked: list[Any] = []
-        answers: list[bytes] = []
+async def test_a_pod_answers_what_it_is_asked_and_nothing_else(server: EmbeddedServer, tmp_path: Path) -> None:
+    asking = await Client.connect(server.url, server.login("actuator"))
+    try:
+        async with presented(server, "ps", tmp_path) as pod:
+            asked: list[Any] = []
 
-        async def answer(msg: Any) -> None:
-            asked.append(msg)
-            await msg.respond(b"pong")
+            async def answer(msg: Any) -> None:
+                asked.append(msg)
+                await msg.respond(encode(PodPingReply(job=JOB, ready=True)))
 
-        async def answered(msg: Any) -> None:
-            answers.append(msg.data)
+            await pod.connection.subscribe(f"pod.v1.ping.ps-1.{JOB}", cb=answer)
+            await pod.connection.flush()
+            assert (await asking.call_pod("ps-1", PodPing(job=JOB))).ready
+            own = asked[0].reply
+            assert await pod.may_publish(own)
+            for another in (
+                own.replace("ps-1", "ps-7"),
+                own.replace(JOB, ANOTHER_JOB),
+                own.replace(f".ps-1.{JOB}", ""),
+                own.replace(f"to.ps-1.{JOB}", "to"),
+            ):
+                assert not await pod.may_publish(another), another
+    finally:
+        await asking.close()
 
-        await pod.connection.subscribe(f"pod.v1.ping.ps-1.{JOB}", cb=answer)
+
+async def test_a_pod_cannot_acknowledge_an_event_in_the_place_of_the_stream(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    """What it hears of its job has a reply subject: that of who waits for the event to be stored."""
+    async with presented(server, "worker", tmp_path) as pod, presented(server, "actuator", tmp_path) as actuator:
+        subject = f"evt.v1.actuator.servers-changed.{JOB}"
+        heard = await pod.connection.subscribe(subject)
         await pod.connection.flush()
-        inbox = f"{inbox_of('actuator')}.one"
-        await actuator.connection.subscribe(inbox, cb=answered)
-        await actuator.connection.publish(f"pod.v1.ping.ps-1.{JOB}", b"", reply=inbox)
-        while not answers:
-            await actuator.connection.flush()
-        assert answers == [b"pong"]
-        assert not await pod.may_publish(asked[0].reply)
+        await actuator.connection.publish(subject, b"{}", reply=f"{inbox_of('actuator')}.x.to.1")
+        event = await heard.next_msg(10)
+        assert event.reply == f"{inbox_of('actuator')}.x.to.1"
+        assert not await pod.may_publish(event.reply)
 
 
 async def test_nobody_comes_in_without_credentials_or_with_ended_ones(server: EmbeddedServer, tmp_path: Path) -> None:
