@@ -15,7 +15,7 @@ from stretto_runtime import CallRefused, CallTimeout, Input, Meta, Service, Sett
 from stretto_runtime.ending import end
 
 from . import handlers
-from .backend import Backend, BackendError
+from .backend import Backend, BackendError, PodStatus
 from .credentials import Issuer
 from .observations import OBSERVATIONS
 from .reconcile import Reconciler
@@ -128,11 +128,17 @@ class Actuator(Service):
             reply = await self.call(wire.GetServers(job=job, request_id=asked, pod=pod.pod), 5.0)
             if reply.answer != "unknown":
                 continue
-            if pod.state == "exited":
-                await self._backend.forget(job, pod.pod)
-            else:
-                log.warning("ending a pod of an unknown job", job=job, pod=pod.pod)
-                await self._backend.stop(job, pod.pod, self.settings.stop_grace_s)
+            try:
+                await self._end(pod)
+            except BackendError as error:  # it must not keep others alive
+                log.warning("a pod of an unknown job cannot be ended", job=job, pod=pod.pod, error=str(error))
+
+    async def _end(self, pod: PodStatus) -> None:
+        if pod.state == "exited":
+            await self._backend.forget(pod.job, pod.pod)
+        else:
+            log.warning("ending a pod of an unknown job", job=pod.job, pod=pod.pod)
+            await self._backend.stop(pod.job, pod.pod, self.settings.stop_grace_s)
 
     async def settled(self, key: str, machine: ActuatorMachine) -> None:
         held = self._reconcilers.get(key)

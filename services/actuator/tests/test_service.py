@@ -8,8 +8,10 @@ import os
 import signal
 from typing import Any
 
+import pytest
 import stretto_wire as wire
-from stretto_actuator.backend import PodSpec
+from stretto_actuator.backend import BackendError, PodSpec
+from stretto_actuator.local import LocalBackend
 
 
 async def ownership(stage: Any, job: str, pods: list[str]) -> dict[str, int]:
@@ -155,6 +157,27 @@ async def test_pods_of_unknown_jobs_are_ended(stage: Any) -> None:
         await asyncio.sleep(0.05)
     assert pods == {"actuated"}
     assert await stage.running() == ["ps-0", "worker-0"]
+
+
+async def test_a_pod_that_cannot_be_ended_keeps_no_other_alive(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = LocalBackend.stop
+
+    async def stuck(backend: LocalBackend, job: str, pod: str, grace_s: float) -> None:
+        if job == "a-stuck-one":
+            raise BackendError("the device is busy")
+        await stop(backend, job, pod, grace_s)
+
+    monkeypatch.setattr(LocalBackend, "stop", stuck)
+    for job in ("a-stuck-one", "later"):
+        environment = {"PATH": os.environ["PATH"], "STRETTO_POD": "worker-0"}
+        await stage.backend.launch(PodSpec(job, "worker-0", ("sleep", "60"), environment, 1.0, 2**28))
+    await stage.start(sweep_s=0.2)
+    try:
+        async with asyncio.timeout(20):
+            while {pod.job for pod in await stage.backend.list()} != {"a-stuck-one"}:
+                await asyncio.sleep(0.05)
+    finally:
+        await stage.backend.kill("a-stuck-one", "worker-0")
 
 
 async def test_pod_that_the_jobs_state_does_not_know_is_ended(stage: Any) -> None:
