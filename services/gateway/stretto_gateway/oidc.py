@@ -30,6 +30,8 @@ RETRY_S = 10.0
 STALE_S = 24 * 3600.0
 """keys that could not be fetched anew for so long are not believed any more"""
 FETCH_S = 5.0
+NAME_MOST = 200
+"""characters, as of every name in an event"""
 log = structlog.get_logger("stretto.gateway")
 
 
@@ -70,7 +72,12 @@ class Issuer:
             )
         except jwt.PyJWTError as error:
             raise not_let_in(f"the token is refused: {error}", "Bearer …", 'Bearer error="invalid_token"') from error
-        return Caller(f"oidc:{claims[self._settings.oidc_name_claim]}"[:200], self._role(claims))
+        claim = self._settings.oidc_name_claim
+        name = f"oidc:{claims[claim]}"
+        if len(name) > NAME_MOST:  # cut off, two of them could become one
+            told = f"the token is refused: its claim {claim} is longer than {NAME_MOST - len('oidc:')} characters"
+            raise not_let_in(told, "Bearer …", 'Bearer error="invalid_token"')
+        return Caller(name, self._role(claims))
 
     def _role(self, claims: dict[str, Any]) -> Role:
         """The highest that the claim names, as it stands there or as the settings translate it."""

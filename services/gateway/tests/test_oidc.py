@@ -185,6 +185,12 @@ async def test_an_issuer_that_is_away_is_done_without_for_a_while(provider: Prov
     assert (await refused(known, provider.sign())).status == 503
 
 
+async def test_two_long_names_are_not_taken_for_one(provider: Provider, clock: Clock) -> None:
+    known = issuer(provider, clock)
+    assert (await known.caller(provider.sign(sub="a" * 195))).name == "oidc:" + "a" * 195
+    assert "longer than 195" in (await refused(known, provider.sign(sub="a" * 195 + "b"))).detail
+
+
 async def test_an_issuer_that_hangs_is_waited_for_once_by_who_is_known(
     provider: Provider, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
