@@ -133,6 +133,15 @@ def test_an_answer_that_is_not_better_or_is_none_is_dropped_with_the_reason() ->
         assert (decided.round.study.outcome, decided.round.study.reason) == ("dropped", reason)
 
 
+@pytest.mark.parametrize("bound", [float("nan"), float("inf")])
+def test_a_bound_that_is_no_number_proves_nothing(bound: float) -> None:
+    machine, _ = held_up()
+    task = machine.task()
+    assert task is not None
+    assert task.answered(Selection({}, 1.0, bound), 0.1).gap is None
+    assert task.answered(Selection({}, 1.0, 4.0), 0.1).gap == 0.75
+
+
 def test_of_an_answer_stands_what_concerns_jobs_that_are_as_they_were() -> None:
     machine = studied(3, 6.0)
     for number in range(3):

@@ -39,8 +39,10 @@ class Task:
         """With a choice; a plug-in's may name what nobody offered, and prove nothing."""
         named = {job: self.plans.get(job, {}).get(option or "") for job, option in selection.chosen.items()}
         chosen = {job: wanted for job, wanted in named.items() if wanted is not None}
-        gap = (selection.bound - selection.value) / selection.bound if selection.bound > 0 else 0.0
-        return StudyDone(self.number, chosen, max(gap, 0.0) if math.isfinite(gap) else None, took_s)
+        bound, value = selection.bound, selection.value
+        gap = max((bound - value) / bound, 0.0) if bound > 0 else 0.0
+        proven = math.isfinite(bound) and math.isfinite(value)
+        return StudyDone(self.number, chosen, gap if proven else None, took_s)
 
     def failed(self, fault: str, took_s: float) -> StudyDone:
         """With none."""
