@@ -74,7 +74,10 @@ def test_a_trace_of_no_jobs_is_one_to_programs_and_a_mistake_to_people() -> None
 
 def test_the_services_decide_by_the_algorithms_that_are_named() -> None:
     """Memory that grows ever slower: along the line more is asked for, and a change takes time."""
-    usual, lines = (answer(FULL + JOB.replace("1024000", "40960000") + ",40,0.5\n", *options) for options in ((), ("--oom", "linear")))
+    usual, lines = (
+        answer(FULL + JOB.replace("1024000", "40960000") + ",40,0.5\n", *options)
+        for options in ((), ("--oom", "linear"))
+    )
     assert usual["jobs"] == lines["jobs"] == 1
     assert usual != lines
 

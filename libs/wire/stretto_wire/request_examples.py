@@ -56,9 +56,7 @@ OWNERS: tuple[Message, ...] = (
     r.GetServers(job=JOB, request_id="worker-1:servers:0", pod="worker-1"),
     r.GetServersReply(job=JOB, answer="ok", version=2, plan_version=1, servers=SERVERS),
     r.RenewCredentials(job=JOB, pod="worker-1", token="eyJ0eXAiOiJKV1QifQ.eyJuYW1lIjoid29ya2VyLTEifQ.c2lnbmF0dXJl"),
-    r.RenewCredentialsReply(
-        job=JOB, answer="ok", token="eyJ0eXAiOiJKV1QifQ.eyJuYW1lIjoid29ya2VyLTEifQ.bGF0ZXItZW5k"
-    ),
+    r.RenewCredentialsReply(job=JOB, answer="ok", token="eyJ0eXAiOiJKV1QifQ.eyJuYW1lIjoid29ya2VyLTEifQ.bGF0ZXItZW5k"),
     r.SaveCheckpoint(job=JOB, request_id="ada-2026-11-20T11:06:40Z"),
     r.SaveCheckpointReply(job=JOB, answer="begun", id="ctr-ranking-42-000003"),
 )
