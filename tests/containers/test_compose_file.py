@@ -47,6 +47,12 @@ def test_a_service_sees_its_own_keys_and_nobody_elses(name: str) -> None:
     assert f"keys-{name}:/keys/{name}" in EVERY["keys"]["volumes"]
 
 
+def test_what_vouches_for_everybody_is_seen_by_nobody_that_runs() -> None:
+    assert [name for name, each in EVERY.items() if any(v.startswith("keys:") for v in each.get("volumes", []))] == [
+        "keys"
+    ]
+
+
 def test_the_docker_socket_is_the_actuators_alone() -> None:
     assert [name for name, each in EVERY.items() if "docker.sock" in str(each.get("volumes"))] == ["actuator"]
 
