@@ -47,10 +47,15 @@ def next_step(lease: Object | None, seen: Seen | None, me: str, duration_s: floa
     """What a candidate called ``me`` does about a Lease that it has just read."""
     if lease is None or seen is None:
         return "create"
-    holder = lease.get("spec", {}).get("holderIdentity") or ""
+    holder = _spec(lease).get("holderIdentity") or ""
     if holder == me:
         return "renew"
     return "take" if not holder or now_s - seen.since_s >= duration_s else "wait"
+
+
+def _spec(lease: Object) -> Object:
+    """Of a Lease, which need not have one."""
+    return lease.get("spec") or {}
 
 
 class Election:
@@ -74,8 +79,12 @@ class Election:
         """Try for ever; when cancelled, give the Lease back so that another need not wait."""
         try:
             while True:
-                with contextlib.suppress(KubeFault):
+                try:
                     await self.once()
+                except KubeFault:  # whoever asks sees that nobody leads here
+                    pass
+                except Exception as error:  # this replica would never stand again, and nobody would know
+                    log.exception("cannot stand for the lease; will try again", lease=self._name, error=str(error))
                 await asyncio.sleep(self._duration_s / 5)
         finally:
             with contextlib.suppress(KubeFault, TimeoutError):
@@ -105,7 +114,7 @@ class Election:
 
     async def _write(self, lease: Object | None, step: Step) -> None:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        spec = dict(lease.get("spec") or {}) if lease is not None else {}
+        spec = dict(_spec(lease)) if lease is not None else {}
         spec |= {"holderIdentity": self._me, "leaseDurationSeconds": max(int(self._duration_s), 1), "renewTime": now}
         if step != "renew":
             spec |= {"acquireTime": now, "leaseTransitions": int(spec.get("leaseTransitions") or 0) + (step == "take")}
@@ -120,5 +129,5 @@ class Election:
             return
         self._renewed_s = None
         lease = await self._api.get(LEASES, self._name)
-        if lease is not None and lease["spec"].get("holderIdentity") == self._me:
+        if lease is not None and _spec(lease).get("holderIdentity") == self._me:
             await self._api.replace(LEASES, {**lease, "spec": {**lease["spec"], "holderIdentity": ""}})

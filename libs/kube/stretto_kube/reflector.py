@@ -55,8 +55,10 @@ class Reflector:
             except KubeFault as fault:
                 if self._failures == 0:
                     log.info("lost the watch; listing again", kind=self._kind.plural, fault=str(fault))
-                self._failures += 1
-                await asyncio.sleep(delay_s(self._failures, self._chance()))
+            except Exception as error:  # the view would stay as it is for ever, and nobody would know
+                log.exception("cannot follow; listing again", kind=self._kind.plural, error=str(error))
+            self._failures += 1
+            await asyncio.sleep(delay_s(self._failures, self._chance()))
 
     async def list(self) -> None:
         """All objects, once. Raises KubeFault."""

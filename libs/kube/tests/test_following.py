@@ -186,6 +186,30 @@ class TestElection:
             now[0] = 6.7
             assert not election.leads
 
+    async def test_who_stumbles_over_an_unforeseen_fault_stands_again(
+        self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with reaching(cluster) as api:
+            election, once, faults = Election(api, "l", "me", 0.5), Election.once, [ValueError("unforeseen")]
+
+            async def stumbling(self: Election) -> None:
+                if faults:
+                    raise faults.pop()
+                await once(self)
+
+            monkeypatch.setattr(Election, "once", stumbling)
+            task = asyncio.create_task(election.run())
+            await until(lambda: election.leads)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            assert task.cancelled()
+
+
+def test_a_lease_without_a_spec_is_nobodys() -> None:
+    lease = {"metadata": {"resourceVersion": "7"}, "spec": None}
+    assert next_step(lease, Seen("7", 0.0), "me", 10.0, 0.0) == "take"
+
 
 @given(st.text(max_size=3), st.floats(0, 100), st.floats(0, 100), st.floats(1, 60))
 def test_a_lease_of_another_is_never_taken_within_its_duration(

@@ -7,12 +7,12 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from stretto_kube import PODS, Change, Kind, KubeFault, Object, Reflector
 from watch_history import History, bookmark, histories
 
-FAULTS = ("unreachable", "expired", "ends", "dies", "repeats", "bookmarks", "behind")
+FAULTS = ("unreachable", "expired", "ends", "dies", "repeats", "bookmarks", "behind", "malformed")
 
 
 class Unreliable:
@@ -34,6 +34,8 @@ class Unreliable:
             raise KubeFault("watch", 503, "ServiceUnavailable", "")
         if fault == "expired":
             yield {"type": "ERROR", "object": {"code": 410, "reason": "Expired", "message": "too old"}}
+        if fault == "malformed":
+            yield {"type": "MODIFIED", "object": None}
         self._go_on()
         for event in self.history.events[version : self.now if fault else None]:
             yield event
@@ -55,6 +57,7 @@ class Unreliable:
 
 @settings(deadline=None)
 @given(histories(), st.lists(st.sampled_from(FAULTS), max_size=10))
+@example(History(), ["malformed", ""])
 def test_every_sequence_of_faults_is_outlived(history: History, faults: list[str]) -> None:
     told: dict[str, Any] = {}
 
