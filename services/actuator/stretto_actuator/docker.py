@@ -35,16 +35,14 @@ USER = 10001
 LIMITS = ("docker-cpu", "docker-memory")
 PROCESSES_MAX = 4096
 LOG = {"max-size": "10m", "max-file": "2"}
-DETAIL_LINES = 30
-OOM_CODE = 137
+DETAIL_LINES, OOM_CODE = 30, 137
 THREADS, PULLS = 16, 4
-ASK_AGAIN_S = 2.0
+ASK_AGAIN_S, JOIN_S = 2.0, 10.0
 HALF_MADE_S = 60.0
 """a container that was made and not started for so long is of an actuator that died in between"""
 PULL_AGAIN_S, PULL_AGAIN_MAX_S = 5.0, 60.0
 LOOK_S = 60.0
 """after so long without any event everything is asked anew: a connection may be dead and not say so"""
-JOIN_S = 10.0
 WATCH_AGAIN_S, WATCH_AGAIN_MAX_S = 0.2, 5.0
 
 log = structlog.get_logger("stretto.actuator")
@@ -315,34 +313,33 @@ class DockerBackend:
 
     async def _watch(self, events: Any) -> None:
         """As long as it lasts: refresh what changes; after every gap, look at everything."""
-        pause_s = WATCH_AGAIN_S
         while True:
             try:
                 await self._listen(events)
-            except BackendError as error:
-                log.warning("looks at all containers anew", error=str(error))
-            while True:
+            except Exception as error:  # whatever it is: nobody else looks
+                log.warning("looks at everything anew", error=str(error), exc_info=not isinstance(error, BackendError))
+            events, pause_s = None, WATCH_AGAIN_S
+            while events is None:
+                await asyncio.sleep(pause_s)
                 try:
                     events = await self._do(self._engine.events)
                     await self._look()
-                    pause_s = WATCH_AGAIN_S
-                    break
-                except BackendError as error:
-                    self._unreachable = str(error)
-                    await asyncio.sleep(pause_s)
+                except Exception as error:
+                    self._unreachable, events = str(error), None
+                    log.warning("cannot look", error=str(error), exc_info=not isinstance(error, BackendError))
                     pause_s = min(2 * pause_s, WATCH_AGAIN_MAX_S)
 
     async def _listen(self, events: Any) -> None:
         """Until the stream ends; it is read in a thread of its own. Raises BackendError."""
-        told: asyncio.Queue[tuple[str, str, str] | BackendError] = asyncio.Queue()
+        told: asyncio.Queue[tuple[str, str, str] | Exception] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
         def read() -> None:
-            last = BackendError("the engine tells nothing any more")
+            last: Exception = BackendError("the engine tells nothing any more")
             try:
                 for event in changed(events):
                     loop.call_soon_threadsafe(told.put_nowait, event)
-            except BackendError as error:
+            except Exception as error:
                 last = error
             with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
                 loop.call_soon_threadsafe(told.put_nowait, last)
@@ -356,7 +353,7 @@ class DockerBackend:
                 except TimeoutError:
                     await self._look()
                     continue
-                if isinstance(event, BackendError):
+                if isinstance(event, Exception):
                     raise event
                 await self._refresh(*event)
         finally:
@@ -366,8 +363,10 @@ class DockerBackend:
         """What pods speak to may be made anew, and then stands on the common network alone."""
         while True:
             await asyncio.sleep(JOIN_S)
-            with contextlib.suppress(BackendError):
+            try:
                 await self._do(self._networks.join)
+            except Exception as error:
+                log.warning("cannot join", error=str(error), exc_info=not isinstance(error, BackendError))
 
     async def _look(self) -> None:
         there = await self._do(self._engine.containers)

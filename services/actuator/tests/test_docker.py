@@ -241,6 +241,25 @@ async def test_a_stream_of_events_that_cannot_be_closed_any_more_is_a_gap_like_o
         await place.backend._listen(Torn())
 
 
+async def test_an_answer_of_the_engine_that_cannot_be_read_is_a_gap_like_others(
+    place: Containers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend, inspect, unread = place.backend, place.backend._engine.inspect, threading.Event()
+
+    def unreadable(container: str) -> Any:
+        if not unread.is_set():
+            unread.set()
+            raise KeyError("State")
+        return inspect(container)
+
+    await backend.launch(spec(place, script=SLEEP))
+    await running(place)
+    monkeypatch.setattr(backend._engine, "inspect", unreadable)
+    await place.slay(JOB, "worker-0")
+    assert (await exited(place)).exit_code == 137
+    assert unread.is_set()
+
+
 async def test_volumes_go_with_their_container(place: Containers) -> None:
     await place.backend.launch(spec(place, script=DONE))
     await exited(place)
