@@ -58,10 +58,12 @@ def _computed(message: events.CandidatesComputed) -> jobs.CandidatesComputed:
     )
 
 
-def _pending(message: events.PodPending) -> jobs.PodUnplaced | None:
-    """An image that is on its way lacks no room; data workers are beyond the plan."""
-    if message.reason == "image-pull" or message.role == "data":
+def _pending(message: events.PodPending) -> jobs.PodUnplaced | jobs.PodSettled | None:
+    """A pod whose image is on its way has found room; data workers are beyond the plan."""
+    if message.role == "data":
         return None
+    if message.reason == "image-pull":
+        return jobs.PodSettled(message.job, message.pod)
     return jobs.PodUnplaced(message.job, message.pod, message.role, message.detail or message.reason)
 
 

@@ -157,11 +157,19 @@ def test_what_a_pod_finds_no_room_for_is_not_given_to_others() -> None:
     assert cluster.machine.free().cpu_cores == 5
     (decided,) = cluster.tell(events.PlanRequested(job="a", plan=plan(2), by="ada"))
     assert any("no room for worker-0 of the plan before" in reason and "quota" in reason for reason in decided.reasons)
-    for nothing in (
-        {**waits, "reason": "image-pull"},
-        {"job": "a", "pod": "data-0", "role": "data", "reason": "no-room"},
-    ):
-        assert cluster.service.to_event(events.PodPending(**nothing), META) is None
+    for reason in ("no-room", "image-pull"):
+        data = events.PodPending(job="a", pod="data-0", role="data", reason=reason)
+        assert cluster.service.to_event(data, META) is None
+
+
+def test_a_pod_that_waits_for_its_image_has_found_the_room_that_it_lacked() -> None:
+    cluster = Cluster()
+    cluster.start()
+    waits = {"job": "a", "pod": "worker-0", "role": "worker"}
+    cluster.tell(events.PodPending(**waits, reason="no-room"))
+    assert cluster.machine.free().cpu_cores == 5
+    cluster.tell(events.PodPending(**waits, reason="image-pull"))
+    assert cluster.machine.free().cpu_cores == 6
 
 
 def test_what_a_user_asks_for_is_given_whatever_it_brings_and_no_measurement_takes_its_place() -> None:
