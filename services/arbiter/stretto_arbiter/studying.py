@@ -47,6 +47,9 @@ class Solver:
         except asyncio.CancelledError:
             await self.end()
             raise
+        except Exception as error:  # whatever a plug-in's answer is made of; what else the process says is unknown
+            await self.end()
+            raise Unsolved(f"the answer cannot be read: {error!r}") from error
         if not isinstance(answer, Selection):
             raise Unsolved(answer)
         return answer
@@ -102,14 +105,17 @@ class Studies:
         begun_s = loop.time()
         try:
             done = task.answered(await self._solver.solve(task), loop.time() - begun_s)
-        except Unsolved as why:
-            done = task.failed(str(why), loop.time() - begun_s)
+            message = handlers.seen(job, done)
+        except Exception as error:  # of a plug-in, whatever it may be
+            why = str(error) if isinstance(error, Unsolved) else f"the answer cannot be used: {error!r}"
+            done = task.failed(why, loop.time() - begun_s)
+            message = handlers.seen(job, done)
         told = {"number": task.number, "algorithm": task.algorithm, "jobs": len(task.plans), "took_s": done.took_s}
         if done.fault:
             log.warning("a study failed", **told, fault=done.fault)
         else:
             log.info("a study is done", **told, gap=done.gap)
         try:
-            await self._service.observe(CLUSTER, handlers.seen(job, done))
+            await self._service.observe(CLUSTER, message)
         except PartitionLost:
             log.info("a study is left to the next owner", number=task.number)

@@ -13,8 +13,11 @@ from typing import Any
 
 import psutil
 import pytest
+from stretto_arbiter.observations import StudyDone
 from stretto_arbiter.service import Arbiter
 from stretto_arbiter.settings import ArbiterSettings
+from stretto_arbiter.studying import Studies
+from stretto_core.arbiter.studies import Task
 from stretto_core.selection import SelectionProblem
 from stretto_runtime import Client, EmbeddedServer, provision
 from stretto_runtime.replay import replay
@@ -42,6 +45,19 @@ def thorough(problem):
     while not (HERE / "answer").exists():
         print("HiGHS says much on the standard output, too")
     return exact(problem)
+
+
+class Refuse:
+    def __reduce__(self):
+        return int, ("no number",)
+
+
+def unreadable(problem):
+    return Selection(Refuse(), 0.0, 0.0)
+
+
+def shapeless(problem):
+    return Selection(None, 0.0, 0.0)
 '''
 SETTINGS = {
     "algorithm": "modest",
@@ -159,6 +175,7 @@ def plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (registered / "METADATA").write_text("Metadata-Version: 2.1\nName: patient\nVersion: 0.1\n")
     (registered / "entry_points.txt").write_text(
         "[stretto.select]\nmodest = patient:modest\nthorough = patient:thorough\n"
+        "unreadable = patient:unreadable\nshapeless = patient:shapeless\n"
     )
     monkeypatch.syspath_prepend(str(folder))
     return folder
@@ -221,6 +238,29 @@ async def test_an_heir_asks_again_what_a_killed_owner_asked_and_all_is_replayed_
         assert [decision.verdict for decision in done.decisions] == ["same"] * count
         assert done.unseen == []
     assert await stage.client.dead_letters() == []
+
+
+@pytest.mark.parametrize("algorithm", ["unreadable", "shapeless"])
+async def test_an_answer_that_cannot_be_used_is_told_as_a_fault(
+    algorithm: str, plug_in: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[StudyDone] = []
+
+    class Journal(Arbiter):
+        async def observe(self, key: str, message: Any, trace: str = "") -> None:
+            told.append(message)
+
+    monkeypatch.setenv("PYTHONPATH", str(plug_in))
+    studies = Studies(Journal(ArbiterSettings()))
+    problem = SelectionProblem((), {"cpu_cores": 1.0}, "gain", 0.0)
+    try:
+        async with asyncio.timeout(30):
+            await studies._study(Task(1, algorithm, problem, {}), "a")
+    finally:
+        await studies.end()
+    (done,) = told
+    assert (done.number, done.plans) == (1, {})
+    assert "the answer cannot be" in done.fault
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5], ids=["between two problems", "in the middle of one"])
