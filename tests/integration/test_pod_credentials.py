@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import stretto_wire as wire
+from nats.aio.msg import Msg
 from stretto.bus import Bus
 from stretto.errors import BusError, CallRefused, PodError
 from stretto.identity import Identity
@@ -21,6 +22,7 @@ from stretto_actuator.settings import ActuatorSettings
 from stretto_runtime import Client, EmbeddedServer, provision, serve
 from stretto_runtime.identity import Key, claims_of, mint, parts_of, renew
 from stretto_runtime.keys import Keys
+from stretto_wire import registry
 
 from tests.integration.pods import end_pods
 
@@ -146,6 +148,26 @@ async def test_who_is_hung_up_on_comes_back_with_the_token_that_it_has_by_then(
     await stage.until(lambda: "authentication expired" in caplog.text)
     stage.start()  # now there is somebody who answers
     assert (await asking).answer == "unknown"
+    await asyncio.to_thread(bus.close)
+
+
+@pytest.mark.parametrize("nonsense", ["x", "a.W10.c", "a.b.c"])
+async def test_a_token_that_is_none_is_not_taken_and_asked_for_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, nonsense: str
+) -> None:
+    bus, identity = bus_of(stage, "odd", 2.0)
+    longer = renew(stage.key, identity.token, JOB, "ps-7", time.time(), 60.0)
+    answers = [nonsense, longer]
+
+    async def ask(request: wire.RenewCredentials, *_: Any) -> Msg:
+        assert request.token == identity.token
+        reply = wire.RenewCredentialsReply(job=JOB, answer="ok", token=answers.pop(0))
+        return Msg(bus._client, data=registry.encode(reply))
+
+    monkeypatch.setattr(bus, "_ask", ask)
+    await asyncio.to_thread(bus.connect)
+    await stage.until(lambda: identity.token == longer)
+    assert longer in identity._text.data
     await asyncio.to_thread(bus.close)
 
 

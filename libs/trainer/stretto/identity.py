@@ -53,8 +53,9 @@ class Identity:
 
     def prolong(self, token: str) -> None:
         """Present ``token`` from the next connecting on."""
-        self._text.data = self._text.data.replace(self.token, token)
+        before = self.token
         self._learn(token)
+        self._text.data = self._text.data.replace(before, token)
 
     def _learn(self, token: str) -> None:
         body = token.split(".")[1]
