@@ -190,13 +190,14 @@ class Runner:
             for _, task in self._partitions.values():
                 task.cancel()
             await asyncio.gather(*(task for _, task in self._partitions.values()), return_exceptions=True)
-            if self._ownership is not None:
-                await self._ownership.leave()
-                await self._say_stopped(self._ownership)
-            await service.closed()
-            await health.stop()
-            await self._bus.close()
-            tracing.close()
+            async with contextlib.AsyncExitStack() as closing:  # from below, each whatever another one raises
+                closing.callback(tracing.close)
+                closing.push_async_callback(self._bus.close)
+                closing.push_async_callback(health.stop)
+                closing.push_async_callback(service.closed)
+                if self._ownership is not None:
+                    await self._ownership.leave()
+                    await self._say_stopped(self._ownership)
 
     async def _say_stopped(self, ownership: Ownership) -> None:
         """Replicas that are stopped together all leave first: at least the last of them finds nobody."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from runtime_counting import Counted, Counting, CountState, add
-from runtime_live import connect, eventually, published, running, until_ready
+from runtime_live import connect, eventually, published, running, settings_of, until_ready
 from stretto_core.machine import Emit, Tick
 from stretto_runtime import (
     BusFault,
@@ -356,6 +356,24 @@ async def test_a_service_may_start_before_its_server_and_be_stopped_before_it_co
     patient.stop()
     await asyncio.wait_for(task, 20)
     late.kill()
+
+
+async def test_an_edge_that_cannot_be_closed_leaves_nothing_else_open(
+    server: EmbeddedServer, client: Client, tmp_path: Path
+) -> None:
+    class Stuck(Counting):
+        async def closed(self) -> None:
+            raise ValueError("it is stuck")
+
+    runner = Runner(Stuck(settings_of(Stuck, server, tmp_path)))
+    task = asyncio.create_task(runner.run())
+    await until_ready(runner)
+    runner.stop()
+    with pytest.raises(ValueError, match="it is stuck"):
+        await asyncio.wait_for(task, 20)
+    assert not runner.report()["connected"]
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", runner.port)
 
 
 async def test_wrong_credentials_are_told(server: EmbeddedServer, tmp_path: Path) -> None:
