@@ -182,7 +182,9 @@ class Engine:
         """With the credentials that the engine's client has for its registry."""
         with refusals(f"{image} cannot be pulled"):
             repository, tag = docker.utils.parse_repository_tag(image)
-            self._client.pull(repository, tag=tag or "latest")
+            for told in self._client.pull(repository, tag=tag or "latest", stream=True, decode=True):
+                if "error" in told:  # found out after the engine had begun to answer
+                    raise BackendError(f"{image} cannot be pulled: {told['error']}")
 
     # networks ------------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ import json
 import textwrap
 import threading
 from collections.abc import AsyncIterator, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -269,6 +270,32 @@ async def test_volumes_go_with_their_container(place: Containers) -> None:
     await place.backend.forget(JOB, "worker-0")
     left = {volume["Name"] for volume in place.client.volumes()["Volumes"] or []}
     assert not mine & left
+
+
+async def test_why_a_registry_does_not_give_an_image_is_said_though_it_has_begun_to(place: Containers) -> None:
+    """A layer that is missing, or that one may not read, is found out long after the engine has answered 200."""
+    kind = "application/vnd.docker.distribution.manifest.v2+json"
+    blob = {"mediaType": "application/octet-stream", "digest": f"sha256:{'0' * 64}", "size": 9}
+    manifest = json.dumps({"schemaVersion": 2, "mediaType": kind, "config": blob, "layers": [blob]}).encode()
+
+    class Registry(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            content = b"" if "/blobs/" in self.path else manifest
+            self.send_response(200 if content else 403)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content if self.command == "GET" else b"")
+
+        do_HEAD = do_GET
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Registry) as registry:
+        threading.Thread(target=registry.serve_forever, daemon=True).start()
+        try:
+            with pytest.raises(BackendError, match=r"cannot be pulled: .*(403|denied|forbidden)"):
+                await asyncio.to_thread(place.backend._engine.pull, f"127.0.0.1:{registry.server_port}/it:1")
+        finally:
+            registry.shutdown()
 
 
 async def test_an_image_that_comes_in_the_end_is_run(place: Containers, monkeypatch: pytest.MonkeyPatch) -> None:
