@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from stretto_cli.commands.tokens import create
 from stretto_cli.main import app
 from stretto_runtime.tokens import FILE, digest_of, read_tokens
 from typer.testing import CliRunner
@@ -33,6 +35,14 @@ def test_a_token_is_shown_once_and_can_be_taken_back(tmp_path: Path) -> None:
     assert token not in (tmp_path / FILE).read_text()
     stretto(tmp_path, "revoke", "ci")
     assert [entry.name for entry in read_tokens(tmp_path / FILE)] == ["eve"]
+
+
+def test_tokens_that_are_made_at_once_are_all_kept(tmp_path: Path) -> None:
+    names = [f"robot-{number}" for number in range(16)]
+    with ThreadPoolExecutor(len(names)) as threads:
+        for made in [threads.submit(create, name, file=tmp_path / FILE) for name in names]:
+            made.result()
+    assert sorted(entry.name for entry in read_tokens(tmp_path / FILE)) == sorted(names)
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,13 @@ A token has 256 random bits, so a plain digest of it cannot be guessed from.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import secrets
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Literal, get_args
@@ -79,6 +81,15 @@ def issue(name: str, role: Role, now: datetime, expires_at: datetime | None = No
     return token, entry
 
 
+@contextlib.contextmanager
+def changing(path: Path) -> Generator[None]:
+    """One change of the file after the other: inside, nobody else reads it in order to write it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(f".{path.name}.lock").open("w") as lock:  # the file itself is replaced
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def read_tokens(path: Path) -> tuple[TokenEntry, ...]:
     """Every entry; none where there is no file.
 
@@ -102,8 +113,7 @@ def read_tokens(path: Path) -> tuple[TokenEntry, ...]:
 
 
 def write_tokens(path: Path, entries: Sequence[TokenEntry]) -> None:
-    """Whole or not at all, readable by the owner only."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Whole or not at all, readable by the owner only; within ``changing``."""
     handle, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     with os.fdopen(handle, "wb") as file:
         file.write(_ENTRIES.dump_json(tuple(entries), indent=2, exclude_none=True) + b"\n")

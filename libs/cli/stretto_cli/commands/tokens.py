@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 from stretto_runtime import SettingsFault
-from stretto_runtime.tokens import FILE, Role, TokenEntry, issue, read_tokens, write_tokens
+from stretto_runtime.tokens import FILE, Role, TokenEntry, changing, issue, read_tokens, write_tokens
 
 from ..errors import BadInput
 from ..options import DEFAULT_FOLDER, FolderOption, Output, OutputOption, answer, console, example
@@ -44,15 +44,16 @@ def create(
     For a gateway elsewhere, write a file with --file and give it to that one as STRETTO_GATEWAY_TOKENS_FILE.
     """
     path = file or folder / FILE
-    known = _known(path)
-    if name in [entry.name for entry in known]:
-        raise BadInput(f"{name} has a token already: `stretto token revoke {name}` takes it back")
     now = datetime.now(UTC).replace(microsecond=0)
-    try:
-        token, entry = issue(name, role, now, None if days is None else now + timedelta(days=days))
-    except SettingsFault as fault:
-        raise BadInput(str(fault)) from None
-    write_tokens(path, (*known, entry))
+    with changing(path):
+        known = _known(path)
+        if name in [entry.name for entry in known]:
+            raise BadInput(f"{name} has a token already: `stretto token revoke {name}` takes it back")
+        try:
+            token, entry = issue(name, role, now, None if days is None else now + timedelta(days=days))
+        except SettingsFault as fault:
+            raise BadInput(str(fault)) from None
+        write_tokens(path, (*known, entry))
     answer(output, {"token": token, **_shown(entry)}, lambda: token)
 
 
@@ -78,10 +79,11 @@ def revoke(
 ) -> None:
     """Take a token back. The gateway refuses it within a second; event streams that it opened go on until they end."""
     path = file or folder / FILE
-    known = _known(path)
-    if name not in (names := [entry.name for entry in known]):
-        raise BadInput(f"nobody called {name} has a token in {path}; those are {', '.join(names) or 'none'}")
-    write_tokens(path, [entry for entry in known if entry.name != name])
+    with changing(path):
+        known = _known(path)
+        if name not in (names := [entry.name for entry in known]):
+            raise BadInput(f"nobody called {name} has a token in {path}; those are {', '.join(names) or 'none'}")
+        write_tokens(path, [entry for entry in known if entry.name != name])
     answer(output, {"revoked": name}, lambda: console.print(f"{name} has no token any more"))
 
 
