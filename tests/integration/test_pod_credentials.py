@@ -17,9 +17,10 @@ from stretto.bus import Bus
 from stretto.errors import BusError, CallRefused, PodError
 from stretto.identity import Identity
 from stretto.tracing import Tracing
+from stretto_actuator.credentials import Issuer
 from stretto_actuator.service import Actuator
 from stretto_actuator.settings import ActuatorSettings
-from stretto_runtime import Client, EmbeddedServer, provision, serve
+from stretto_runtime import Client, EmbeddedServer, SettingsFault, provision, serve
 from stretto_runtime.identity import Key, claims_of, mint, parts_of, renew
 from stretto_runtime.keys import Keys
 from stretto_wire import registry
@@ -253,3 +254,18 @@ def test_credentials_that_cannot_be_used_are_a_clear_error(text: str, tmp_path: 
         Identity(file)
     with pytest.raises(PodError, match=r"STRETTO_NATS_CA = .*a file of certificates"):
         Identity(ca=file)
+
+
+def test_credentials_that_may_end_before_their_pod_starts_are_refused(tmp_path: Path) -> None:
+    server = EmbeddedServer(tmp_path / "nats")
+    assert server.keys is not None
+    given = {
+        "signing_key_file": server.keys.signing_file,
+        "nats_credentials": server.login("actuator").credentials,
+        "room_timeout_s": 300,
+        "image_timeout_s": 600,
+    }
+    with pytest.raises(SettingsFault, match=r"CREDENTIALS_S=900 is refused: give more than 900, .*IMAGE_TIMEOUT_S"):
+        Issuer(ActuatorSettings(backend="docker", credentials_s=900, **given))
+    Issuer(ActuatorSettings(backend="docker", credentials_s=901, **given))
+    Issuer(ActuatorSettings(backend="local", credentials_s=60, **given))

@@ -19,7 +19,7 @@ class Issuer:
     """Vouches for pods with the key that the account has bound to what pods may do.
 
     Raises:
-        SettingsFault: a file that the settings name cannot be used.
+        SettingsFault: a file that the settings name cannot be used, or credentials may end before their pod starts.
     """
 
     def __init__(self, settings: ActuatorSettings) -> None:
@@ -33,6 +33,7 @@ class Issuer:
             if settings.signing_key_file is not None:
                 self._key = Key(settings.signing_key_file.read_text().strip())
                 self._account = _account_of(settings)
+                _check_life(settings)
         except (OSError, IdentityFault) as error:
             raise SettingsFault(
                 f"STRETTO_ACTUATOR_SIGNING_KEY_FILE={settings.signing_key_file}, "
@@ -61,6 +62,17 @@ class Issuer:
         except IdentityFault as fault:
             raise WireError("token", "(a token)", f"the pod's own, while it is valid: {fault}") from None
         return wire.RenewCredentialsReply(job=asked.job, answer="ok", token=token)
+
+
+def _check_life(settings: ActuatorSettings) -> None:
+    """A pod gets its credentials before it waits for room and image; processes wait for neither."""
+    waits_s = settings.room_timeout_s + settings.image_timeout_s
+    if settings.backend != "local" and settings.credentials_s <= waits_s:
+        raise SettingsFault(
+            f"STRETTO_ACTUATOR_CREDENTIALS_S={settings.credentials_s:g} is refused: give more than {waits_s:g}, "
+            f"STRETTO_ACTUATOR_ROOM_TIMEOUT_S and STRETTO_ACTUATOR_IMAGE_TIMEOUT_S together, or make those shorter: "
+            "the credentials of a pod that waits so long have ended when it starts"
+        )
 
 
 def _account_of(settings: ActuatorSettings) -> str:

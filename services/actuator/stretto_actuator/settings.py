@@ -24,7 +24,12 @@ class ActuatorSettings(Settings):
         description="seed that vouches for pods (`python -m stretto_runtime keys` makes it); none: pods have no "
         "credentials",
     )
-    credentials_s: float = Field(3600.0, ge=5, le=86400, description="life of a pod's credentials; it renews them")
+    credentials_s: float = Field(
+        3600.0,
+        ge=5,
+        le=86400,
+        description="life of a pod's credentials; it renews them; in containers > room_timeout_s + image_timeout_s",
+    )
     pod_python: str = Field(
         "", description="interpreter that pods run with; empty: the actuator's own, in containers: python"
     )
