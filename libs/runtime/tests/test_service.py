@@ -358,9 +358,7 @@ async def test_a_service_may_start_before_its_server_and_be_stopped_before_it_co
     late.kill()
 
 
-async def test_an_edge_that_cannot_be_closed_leaves_nothing_else_open(
-    server: EmbeddedServer, client: Client, tmp_path: Path
-) -> None:
+async def test_a_stuck_edge_leaves_nothing_else_open(server: EmbeddedServer, client: Client, tmp_path: Path) -> None:
     class Stuck(Counting):
         async def closed(self) -> None:
             raise ValueError("it is stuck")
@@ -371,7 +369,6 @@ async def test_an_edge_that_cannot_be_closed_leaves_nothing_else_open(
     runner.stop()
     with pytest.raises(ValueError, match="it is stuck"):
         await asyncio.wait_for(task, 20)
-    assert not runner.report()["connected"]
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", runner.port)
 
