@@ -115,7 +115,7 @@ def test_the_tools_are_the_command_and_the_keys(place: Engine) -> None:
     assert "stretto" in docker(place, *run, name_of("tools"), "--help")
     made = docker(place, *run, "--entrypoint", "python", name_of("tools"), "-m", "stretto_runtime", "keys",
                   "/var/lib/stretto/keys", "--tls", "nats")  # fmt: skip
-    assert "planner/bus.creds" in made
+    assert "keys/planner: for the service and nobody else\n    bus.creds, ca.crt" in made
 
 
 def test_a_misspelt_service_is_named_with_those_that_there_are(place: Engine) -> None:

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import stretto_wire as w
 from stretto_runtime import Client, EmbeddedServer
-from stretto_runtime.__main__ import make
 from stretto_runtime.keys import KEEPER
+from stretto_runtime.provision import make
 from stretto_runtime.settings import StreamsSettings
 
 from tests.contract.subscriber import PROTO, SubscriberUnavailable, install
@@ -32,8 +32,8 @@ async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
     """With streams, the one for those outside among them."""
     server = EmbeddedServer(tmp_path)
     await server.start()
-    credentials, keeper = server.login().credentials, server.login(KEEPER).credentials
-    await make(StreamsSettings(nats_url=server.url, nats_credentials=credentials, external_credentials=keeper))
+    settings = StreamsSettings(external_credentials=server.login(KEEPER).credentials)
+    await make(server.url, server.login(), settings)
     yield server
     server.stop()
 

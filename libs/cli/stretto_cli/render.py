@@ -153,6 +153,7 @@ _GISTS: dict[str, Any] = {
     "replacement-ended": lambda d: d["pod"],
     "plan-applied": lambda d: f"v{d['version']} in {f.seconds(d['took_s'])}",
     "pod-started": lambda d: f"{d['pod']} in {f.seconds(d['took_s'])} ({d['cause']})",
+    "pod-pending": lambda d: f"{d['pod']} {d['reason']} {_last_line(d['detail'])}",
     "pod-exited": lambda d: f"{d['pod']} {d['reason']} {_last_line(d['detail'])}",
     "servers-changed": lambda d: ", ".join(f"ps-{ps['index']} at {ps['address']}" for ps in d["servers"]) or "none",
     "pod-resized": lambda d: f"{d['pod']} {f.cores(d['cpu_cores'])}, {f.size(d['memory_bytes'])}",

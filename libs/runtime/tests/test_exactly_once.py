@@ -146,7 +146,7 @@ async def test_requests_are_answered_exactly_once_through_kills(
 
     async def caller(number: int) -> None:
         job = f"job-{number % 4}"
-        caller_client = await connect(server, "pod")
+        caller_client = await connect(server)
         serial = 0
         while asyncio.get_running_loop().time() < end:
             serial += 1
