@@ -12,11 +12,11 @@ from pathlib import Path
 
 from stretto_runtime.server import binary
 
+from tests.containers.archive import RELEASE, archive
 from tests.containers.engine import Engine, EngineUnavailable, install_packages
 
 RECIPES = Path(__file__).parent / "stand_ins"
 DEBIAN = "debian:bookworm-slim"
-MIRROR = "http://deb.debian.org/debian"
 CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 STAND_INS = {"python": "python:3.11-slim-bookworm", "nats": "nats:2.12-alpine", "redis": "redis:7-alpine"}
 """recipe -> the public name that it stands in for"""
@@ -46,7 +46,7 @@ def bootstrap(engine: Engine) -> None:
     if shutil.which("debootstrap") is None:
         install_packages()
     with tempfile.TemporaryDirectory(prefix="stretto-debian-") as folder:
-        run(engine, "debootstrap", "--variant=minbase", "--include=ca-certificates", "bookworm", folder, MIRROR)
+        run(engine, "debootstrap", "--variant=minbase", "--include=ca-certificates", RELEASE, folder, archive())
         shutil.rmtree(Path(folder, "var/cache/apt/archives"))
         with subprocess.Popen(["tar", "-C", folder, "-c", "."], stdout=subprocess.PIPE) as tar:
             imported = ["docker", "import", "-c", 'CMD ["bash"]', "-", DEBIAN]

@@ -12,9 +12,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from tests.containers.archive import RELEASE, archive
+
 CACHE = Path(os.environ.get("STRETTO_KUBERNETES_CACHE", Path.home() / ".cache" / "stretto-kubernetes"))
-ARCHIVE = os.environ.get("STRETTO_DEBIAN_ARCHIVE", "http://deb.debian.org/debian")
-RELEASE = "bookworm"
 VERSION = "1.20.2"
 COMPONENTS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet")
 REFLECT = "github.com/modern-go/reflect2"
@@ -60,7 +60,7 @@ def _download() -> Path:
         (folder / each).mkdir(parents=True, exist_ok=True)
     sources = folder / "debian.sources"
     sources.write_text(
-        f"Types: deb deb-src\nURIs: {ARCHIVE}\nSuites: {RELEASE}\nComponents: main\n"
+        f"Types: deb deb-src\nURIs: {archive()}\nSuites: {RELEASE}\nComponents: main\n"
         "Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\n"
     )
     options = {
