@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +73,20 @@ def write_private(path: Path, text: str) -> None:
     draft.replace(path)
 
 
+def sync(paths: Iterable[Path]) -> None:
+    """These files and what the folders list outlive a loss of power from here on."""
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
 class Keys:
     """``folder`` with everything in it that ``USERS`` and ``external`` need; ``made`` lists what was not there.
+
+    What was made is on the disk before anybody is told of it: with other keys, nobody reads the streams again.
 
     ``hosts``: names and addresses of the server, if it is to have a certificate of an authority of our own.
 
@@ -90,6 +102,7 @@ class Keys:
         self.folder = folder
         self.made: list[Path] = []
         self._now = now
+        founded = [place.parent for place in (folder, *folder.parents) if not place.exists()]
         operator = self._root("operator", OPERATOR_KEY)
         system, stretto, outside = (self._root(name, ACCOUNT_KEY) for name in ("system", "stretto", "external"))
         signing = self._key(self.signing_file, ACCOUNT_KEY)
@@ -109,6 +122,8 @@ class Keys:
         """what the server's configuration says of whom it believes"""
         if hosts:
             self._certify(hosts, (SERVER, *USERS, KEEPER, *external))
+        if self.made:
+            sync((*self.made, *{path.parent for path in self.made}, folder, *founded))
 
     @property
     def signing_file(self) -> Path:
