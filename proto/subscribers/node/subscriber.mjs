@@ -81,7 +81,9 @@ function beginning() {
     return { deliver_policy: DeliverPolicy.StartSequence, opt_start_seq: Number(options["from-sequence"]) };
   }
   if (options.since) {
-    return { deliver_policy: DeliverPolicy.StartTime, opt_start_time: new Date(options.since).toISOString() };
+    if (Number.isNaN(Date.parse(options.since))) throw new Error(`--since ${options.since}: not a time as in 2026-11-22T10:00:00Z`);
+    // the text itself: a Date knows milliseconds, the server nanoseconds
+    return { deliver_policy: DeliverPolicy.StartTime, opt_start_time: options.since };
   }
   return { deliver_policy: DeliverPolicy.All };
 }
