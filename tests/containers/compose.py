@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.containers.bases import MIRROR, run
+from tests.containers.archive import archive
+from tests.containers.bases import run
 from tests.containers.engine import Engine, EngineUnavailable
 
 FILE = Path(__file__).parents[2] / "compose" / "compose.yaml"
@@ -37,7 +38,7 @@ def unpack(engine: Engine) -> Path:
     CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="stretto-compose-") as name:
         folder = Path(name)
-        (folder / "sources").write_text(f"deb [signed-by={KEYRING}] {MIRROR} sid main\n")
+        (folder / "sources").write_text(f"deb [signed-by={KEYRING}] {archive()} sid main\n")
         (folder / "lists" / "partial").mkdir(parents=True)
         options = {
             "Dir::Etc::SourceList": folder / "sources",
