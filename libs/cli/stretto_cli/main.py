@@ -1,4 +1,6 @@
-"""The command ``stretto``. Each group of commands lives in a module of its own below :mod:`stretto_cli.commands`."""
+"""The command ``stretto``. Each group of commands lives in a module of its own below :mod:`stretto_cli.commands`,
+which is loaded when one of them is typed: numeric libraries take a second that nobody waits for who asks for a status.
+"""
 
 from __future__ import annotations
 
@@ -6,32 +8,54 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 import typer
 from rich.text import Text
 from typer.core import TyperGroup
+from typer.main import get_group
 
-from .commands import (
-    audit,
-    chaos,
-    cluster,
-    data,
-    demonstration,
-    jobs,
-    replaying,
-    simulate,
-    tokens,
-    tracing,
-    watching,
-    whatif,
-)
 from .errors import BadInput, CliError, of_system
 from .options import check_environment, complaints
+
+MODULES: dict[str, tuple[str, ...]] = {
+    "cluster": ("up", "down", "status"),
+    "jobs": ("submit", "jobs", "cancel", "checkpoint", "scale", "logs", "schema"),
+    "data": ("data",),
+    "audit": ("audit",),
+    "watching": ("watch", "explain", "events"),
+    "tracing": ("trace",),
+    "replaying": ("replay",),
+    "demonstration": ("demo",),
+    "chaos": ("chaos",),
+    "whatif": ("whatif",),
+    "tokens": ("token",),
+    "simulate": ("simulate",),
+}
+"""what each module registers, in the order of the help"""
+
+
+def registered(module: str) -> dict[str, Any]:
+    """The commands of a module, by name."""
+    alone = typer.Typer(rich_markup_mode="rich")
+    alone.callback()(stretto)  # one command alone would be no group
+    import_module(f".commands.{module}", __package__).register(alone)
+    return dict(get_group(alone).commands)
 
 
 class _Group(TyperGroup):
     """Turns errors into a sentence, or with -o json a document, on stderr, and an exit status (see ``EPILOG``)."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [name for names in MODULES.values() for name in names]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        unknown = cmd_name not in self.list_commands(ctx)  # then all are loaded, that what was meant is suggested
+        for module, names in MODULES.items():
+            if (unknown or cmd_name in names) and names[0] not in self.commands:
+                self.commands.update(registered(module))
+        return super().get_command(ctx, cmd_name)
 
     def main(self, *args: Any, **extra: Any) -> Any:
         try:
@@ -94,18 +118,12 @@ app = typer.Typer(
     help="Keep recommendation-model training jobs at the right size, cheaply, without losing a sample.",
     epilog=EPILOG,
 )
-cluster.register(app)
-jobs.register(app)
-data.register(app)
-audit.register(app)
-watching.register(app)
-tracing.register(app)
-replaying.register(app)
-demonstration.register(app)
-chaos.register(app)
-whatif.register(app)
-tokens.register(app)
-simulate.register(app)
+
+
+@app.callback()
+def stretto() -> None:
+    """What stands before any command: nothing."""
+
 
 if __name__ == "__main__":
     app()

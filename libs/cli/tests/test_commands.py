@@ -375,23 +375,6 @@ def test_the_schema_needs_no_installation() -> None:
     assert {"name", "model", "dataset"} <= set(schema["required"])
 
 
-def test_every_command_explains_itself() -> None:
-    names = [command.name or command.callback.__name__ for command in app.registered_commands]  # type: ignore[union-attr]
-    assert {"up", "down", "status", "submit", "jobs", "watch", "explain", "events", "trace", "logs", "cancel",
-            "checkpoint", "schema", "demo"} <= set(names)  # fmt: skip
-    for name in names:
-        told = CliRunner().invoke(app, [name, "--help"])
-        assert told.exit_code == 0
-        assert f"Example: stretto {name}" in told.stdout
-        assert "--output" in told.stdout
-
-
-def test_the_help_tells_the_exit_statuses() -> None:
-    told = " ".join(CliRunner().invoke(app, ["--help"]).stdout.split())
-    assert "Exit status: 0 done; 1 failed" in told
-    assert "2 what was given cannot be used" in told
-
-
 def test_status_shows_every_process(installed: Installed) -> None:
     report = json.loads(installed.stretto("status", "-o", "json").stdout)
     assert report["ready"] is True
