@@ -108,7 +108,7 @@ class PodStatus:
 
 
 class Backend(Protocol):
-    """Pods by name. Never two of one name, and never a name again once it has exited."""
+    """Pods by name. Never two of one name; as long as its job is followed, never a name again once it has exited."""
 
     async def open(self) -> None:
         """Reach the place and find the pods that are there. Raises BackendError: unreachable, or not allowed."""

@@ -18,23 +18,18 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import structlog
-from docker.types import LogConfig, Mount
 from stretto_runtime.ending import end
 
 from .backend import BackendError, Places, PodSpec, PodStatus, Waiting, exit_reason
-from .docker_engine import Container, Engine, ImageMissing, NameTaken, changed, cut, limits
+from .docker_engine import Container, Engine, ImageMissing, NameTaken, changed, cut
+from .docker_manifest import PLACES, SCRATCH_VOLUME, USER, config, host
 from .docker_networks import JobNetworks
 from .docker_volumes import JobFolders, volumes_of
 from .following import Following
 from .limits import HEADROOM
 from .settings import ActuatorSettings
 
-PLACES = Places(files="/run/stretto", scratch="/var/lib/stretto/pod", state="")
-SCRATCH_VOLUME = "/var/lib/stretto"
-USER = 10001
 LIMITS = ("docker-cpu", "docker-memory")
-PROCESSES_MAX = 4096
-LOG = {"max-size": "10m", "max-file": "2"}
 DETAIL_LINES, OOM_CODE = 30, 137
 THREADS, PULLS = 16, 4
 ASK_AGAIN_S, JOIN_S = 2.0, 10.0
@@ -79,7 +74,7 @@ class DockerBackend:
         self._clock = clock
         self._threads = ThreadPoolExecutor(THREADS, "docker")
         self._pulls = ThreadPoolExecutor(PULLS, "docker pull")  # minutes each: nobody else is to wait for them
-        self._following = Following()
+        self._following = Following(self._let_go)
         self._containers: dict[Key, Container] = {}
         self._details: dict[Key, str] = {}
         self._launched: set[Key] = set()
@@ -90,6 +85,7 @@ class DockerBackend:
         self._never: dict[Key, PodStatus] = {}
         """pods that were given up before there was a container"""
         self._forgotten: set[Key] = set()
+        """of jobs that are followed: names that are spent"""
         self._stops: dict[Key, Stop] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._unreachable: str | None = "the engine was not asked yet"
@@ -181,9 +177,9 @@ class DockerBackend:
             await self._do(self._engine.remove, container.id)
         elif self._never.pop(key, None) is None:
             return
-        self._forgotten.add(key)
-        for kept in (self._containers, self._details, self._stops, self._launching):
-            kept.pop(key, None)
+        if job in self._following:
+            self._forgotten.add(key)
+        self._drop(key)
         if all(other != job for other, _ in (*self._containers, *self._pulling)):
             await self._do(self._networks.leave, job)
 
@@ -204,7 +200,9 @@ class DockerBackend:
         """None: another actuator is just making it."""
         name = f"{spec.pod}.{spec.job}.{self._engine.installation}"
         try:
-            made = self._engine.create(name, spec.image, self._config(spec, name), self._host(spec))
+            network, folders = self._networks.of(spec.job), self._folders.mounts(spec.job, spec.reads, spec.image)
+            told = config(spec, name, self._engine.labels(spec.job, spec.pod))
+            made = self._engine.create(name, spec.image, told, host(spec, network, folders))
         except NameTaken:
             found = self._engine.inspect(name)
             if found is None:
@@ -221,36 +219,6 @@ class DockerBackend:
             raise
         self._launched.add((spec.job, spec.pod))
         return self._engine.inspect(made)
-
-    def _config(self, spec: PodSpec, name: str) -> dict[str, Any]:
-        return {
-            "command": [*spec.command],
-            "entrypoint": [],
-            "environment": {**spec.environment, "STRETTO_POD_HOST": name},
-            "hostname": spec.pod,
-            "user": f"{USER}:{USER}",
-            "working_dir": PLACES.scratch,
-            "labels": self._engine.labels(spec.job, spec.pod),
-        }
-
-    def _host(self, spec: PodSpec) -> dict[str, Any]:
-        return {
-            **limits(spec.cpu_cores, spec.memory_bytes),
-            "network_mode": self._networks.of(spec.job),
-            "extra_hosts": {"host.docker.internal": "host-gateway"},
-            "mounts": [
-                Mount(PLACES.files, None),
-                Mount(SCRATCH_VOLUME, None),
-                *self._folders.mounts(spec.job, spec.reads, spec.image),
-            ],
-            "tmpfs": {"/tmp": "rw,nosuid,nodev"},
-            "read_only": True,
-            "cap_drop": ["ALL"],
-            "security_opt": ["no-new-privileges"],
-            "pids_limit": PROCESSES_MAX,
-            "init": True,
-            "log_config": LogConfig(type=LogConfig.types.JSON, config=LOG),
-        }
 
     async def _pull(self, spec: PodSpec) -> None:
         """Until the image is there, pulled or loaded by hand, and the pod runs; or somebody ends this."""
@@ -373,7 +341,7 @@ class DockerBackend:
         self._unreachable = None
         known = {(each.job, each.pod) for each in there}
         for key in self._containers.keys() - known:
-            del self._containers[key]
+            self._drop(key)
         for container in there:
             await self._keep(container)
         self._following.tell_all()
@@ -383,8 +351,19 @@ class DockerBackend:
         if now is not None:
             await self._keep(now)
         elif (before := self._containers.get((job, pod))) is not None and before.id == container:
-            del self._containers[job, pod]
+            self._drop((job, pod))
         self._following.tell(job)
+
+    def _drop(self, key: Key) -> None:
+        """There is no container of it any more."""
+        for kept in (self._containers, self._details, self._stops):
+            kept.pop(key, None)
+        self._launched.discard(key)
+
+    def _let_go(self, job: str) -> None:
+        """Nobody here starts pods of the job any more: it has ended, or another actuator knows it now."""
+        self._forgotten = {key for key in self._forgotten if key[0] != job}
+        self._launching = {key: lock for key, lock in self._launching.items() if key[0] != job}
 
     async def _keep(self, container: Container) -> None:
         key = container.job, container.pod

@@ -6,9 +6,12 @@ from collections.abc import Callable
 
 
 class Following:
-    """What ``Backend.follow`` promises. On the event loop alone; a thread calls ``tell`` through it."""
+    """What ``Backend.follow`` promises. On the event loop alone; a thread calls ``tell`` through it.
 
-    def __init__(self) -> None:
+    ``left`` hears of jobs that nobody follows any more."""
+
+    def __init__(self, left: Callable[[str], None] = lambda job: None) -> None:
+        self._left = left
         self._of: dict[str, list[Callable[[], None]]] = {}
 
     def add(self, job: str, changed: Callable[[], None]) -> Callable[[], None]:
@@ -20,6 +23,7 @@ class Following:
             others.remove(changed)
             if not others:
                 del self._of[job]
+                self._left(job)
 
         return leave
 

@@ -91,7 +91,7 @@ class KubernetesBackend:
         self._clock = clock
         self._api: Api | None = None
         self._pods: Reflector | None = None
-        self._following = Following()
+        self._following = Following(self._let_go)
         self._watching: asyncio.Task[None] | None = None
         self._adopted: set[str] = set()
         self._unplaced: dict[str, Unplaced] = {}
@@ -99,7 +99,8 @@ class KubernetesBackend:
         """pods whose end we wanted"""
         self._gone: dict[str, PodStatus] = {}
         """pods whose objects are gone, as they were last seen"""
-        self._forgotten: set[str] = set()
+        self._forgotten: dict[str, str] = {}
+        """names that are spent, and their jobs, until these are not followed and no object is left of those"""
         self._resizable = True
 
     # the protocol ----------------------------------------------------------------------------------------------
@@ -188,7 +189,8 @@ class KubernetesBackend:
             # no kubelet will tell the end of a pod on a lost node
             await self._reached().delete(PODS, name, 0 if status.reason == "node-lost" else None)
             await self._reached().delete(SECRETS, name)
-        self._forgotten.add(name)
+        if job in self._following or name in self._objects():
+            self._forgotten[name] = job
         self._gone.pop(name, None)
         self._asked.discard(name)
 
@@ -294,13 +296,19 @@ class KubernetesBackend:
 
     def _changed(self, change: Change) -> None:
         meta = change.object["metadata"]
-        name = meta["name"]
+        name, job = meta["name"], meta["labels"][JOB]
         if change.gone:
             if name not in self._forgotten:
                 adopted = meta["uid"] in self._adopted
                 self._gone[name] = told.vanished(change.object, name in self._asked, adopted)
+            elif job not in self._following:
+                del self._forgotten[name]
             self._adopted.discard(meta["uid"])
-        self._following.tell(meta["labels"][JOB])
+        self._following.tell(job)
+
+    def _let_go(self, job: str) -> None:
+        """Nobody here starts pods of the job any more: it has ended, or another actuator knows it now."""
+        self._forgotten = {name: of for name, of in self._forgotten.items() if of != job or name in self._objects()}
 
     def _status(self, pod: Object) -> PodStatus:
         return told.status_of(pod, pod["metadata"]["uid"] in self._adopted)

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import psutil
 from stretto_runtime.birth import Birth
+from stretto_wire import EVENTS_KEPT_S
 
 from .backend import BackendError, Places, PodSpec, PodStatus, exit_reason
 from .following import Following
@@ -101,6 +102,7 @@ class LocalBackend:
         return result
 
     async def launch(self, spec: PodSpec) -> None:
+        self._records.clear(self._clock() - EVENTS_KEPT_S)  # nothing else tells of them any more
         if self._records.known(spec.job, spec.pod):
             return
         folder = self._records.of(spec.job, spec.pod)
@@ -165,7 +167,7 @@ class LocalBackend:
             if record.group.remove():
                 break
             await asyncio.sleep(DYING_WAIT_S)
-        self._records.put_away(job, pod)
+        self._records.put_away(job, pod, self._clock())
         self._asked_at_s.pop((job, pod), None)
         if (child := self._children.pop((job, pod), None)) is not None:
             child.poll()

@@ -57,7 +57,7 @@ class Records:
         return self.of(job, pod) / "files"
 
     def known(self, job: str, pod: str) -> bool:
-        """Whether a pod of this name was ever started."""
+        """Whether a pod of this name was started."""
         return any((self.of(job, pod) / name).exists() for name in ("pod.json", "pod.done.json"))
 
     def all(self, job: str | None = None) -> Iterator[Record]:
@@ -99,11 +99,20 @@ class Records:
             with os.fdopen(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, READ_ONLY), "wb") as out:
                 out.write(content)
 
-    def put_away(self, job: str, pod: str) -> None:
+    def put_away(self, job: str, pod: str, now_s: float) -> None:
         """Forget a pod; its log stays."""
         folder = self.of(job, pod)
         shutil.rmtree(self.files(job, pod), ignore_errors=True)
+        os.utime(folder / "pod.json", (now_s, now_s))
         (folder / "pod.json").rename(folder / "pod.done.json")
+
+    def clear(self, before_s: float) -> None:
+        """What is left of pods that were put away by then."""
+        for done in self.folder.glob("*/*/pod.done.json"):
+            with contextlib.suppress(OSError):  # somebody else clears it; another pod of the job is there
+                if done.stat().st_mtime < before_s:
+                    shutil.rmtree(done.parent)
+                    done.parent.parent.rmdir()
 
 
 def _private_folder(folder: Path) -> None:

@@ -47,11 +47,12 @@ class Place(Protocol):
 
     async def restart(self) -> None:
         """Another actuator: ``backend`` is closed, and a new one opened."""
-        ...
 
     async def break_watch(self) -> None:
         """Whatever tells the backend of changes is cut off; it may come back at once."""
-        ...
+
+    async def age(self) -> None:
+        """So much time passes that nothing that is over matters any more."""
 
     async def other(self) -> Backend:
         """The open backend of another installation at the same place."""
@@ -151,8 +152,8 @@ class BackendContract:
         assert (now.launched_at_s, now.pids) == (first.launched_at_s, first.pids)
         assert (await place.backend.logs(JOB, "worker-0", 100)).count("up") == 1
 
-    async def test_a_name_is_not_used_again(self, place: Place) -> None:
-        asked = spec(place, script=DONE)
+    async def test_a_name_is_not_used_again_by_its_job(self, place: Place) -> None:
+        asked, leave = spec(place, script=DONE), place.backend.follow(JOB, lambda: None)
         await place.backend.launch(asked)
         ended = await exited(place)
         await place.backend.launch(asked)
@@ -161,6 +162,14 @@ class BackendContract:
         await place.backend.forget(JOB, "worker-0")
         await place.backend.launch(asked)
         assert await place.backend.list(JOB) == []
+
+        async def begun() -> PodStatus | None:
+            await place.backend.launch(asked)
+            return await status(place)
+
+        leave()
+        await place.age()
+        assert await until(begun, "another job of the same name has its own pods")
 
     async def test_command_environment_and_files_reach_the_pod_and_nothing_else_does(self, place: Place) -> None:
         script = """

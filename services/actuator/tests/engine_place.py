@@ -118,6 +118,9 @@ class Containers:
         await asyncio.sleep(AWAY_S)
         await self.proxy.start()
 
+    async def age(self) -> None:
+        """Nothing is kept for a time."""
+
     async def other(self) -> Backend:
         self._others.append(await self.opened("-other"))
         return self._others[-1]

@@ -18,6 +18,7 @@ from engine_place import IMAGE, Containers, engine_client
 from stretto_actuator import docker as docker_backend
 from stretto_actuator.backend import BackendError
 from stretto_actuator.docker import backend_of
+from stretto_actuator.docker_manifest import PROCESSES_MAX
 from stretto_actuator.docker_volumes import Volume, volumes_of
 from stretto_actuator.settings import ActuatorSettings
 from stretto_runtime import SettingsFault
@@ -201,7 +202,7 @@ async def test_logs_processes_and_memory_of_a_container_are_bounded(place: Conta
     told = await asyncio.to_thread(place.client.inspect_container, place.container(JOB, "worker-0"))
     host = told["HostConfig"]
     assert host["LogConfig"] == {"Type": "json-file", "Config": {"max-file": "2", "max-size": "10m"}}
-    assert host["PidsLimit"] == docker_backend.PROCESSES_MAX
+    assert host["PidsLimit"] == PROCESSES_MAX
     assert (host["Memory"], host["MemorySwap"]) == (place.memory_bytes, place.memory_bytes)
     assert host["RestartPolicy"]["Name"] in ("", "no")
     assert host["NetworkMode"] == f"{place.name}-pods"

@@ -56,6 +56,9 @@ class Pods:
         await self.cluster.server.stop()
         await self.cluster.server.start()
 
+    async def age(self) -> None:
+        """Nothing is kept for a time."""
+
     async def other(self) -> Backend:
         self._others.append(await self.opened("two"))
         return self._others[-1]

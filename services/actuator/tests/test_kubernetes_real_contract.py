@@ -117,6 +117,9 @@ class RealPods:
         await self._way.stop()
         await self._way.start()
 
+    async def age(self) -> None:
+        """Nothing is kept for a time."""
+
     async def other(self) -> Backend:
         self._others.append(await self.opened(f"{self._name}-other"))
         return self._others[-1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import ClassVar
@@ -13,6 +14,7 @@ import pytest
 from backend_contract import MIB, BackendContract
 from stretto_actuator.backend import Backend, PodSpec
 from stretto_actuator.local import LocalBackend
+from stretto_wire import EVENTS_KEPT_S
 
 PERIOD_US = 100_000
 
@@ -40,6 +42,9 @@ class Processes:
 
     async def break_watch(self) -> None:
         await self.backend.close()
+
+    async def age(self) -> None:
+        self.backend._clock = lambda: time.time() + EVENTS_KEPT_S + 1
 
     async def other(self) -> Backend:
         self._others.append(LocalBackend(self._folder / "two"))

@@ -1,0 +1,47 @@
+"""What a pod is told as a container of a Docker engine: a pure function of its specification."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from docker.types import LogConfig, Mount
+
+from .backend import Places, PodSpec
+from .docker_engine import limits
+
+PLACES = Places(files="/run/stretto", scratch="/var/lib/stretto/pod", state="")
+SCRATCH_VOLUME = "/var/lib/stretto"
+USER = 10001
+PROCESSES_MAX = 4096
+LOG = {"max-size": "10m", "max-file": "2"}
+
+
+def config(spec: PodSpec, name: str, labels: Mapping[str, str]) -> dict[str, Any]:
+    """What runs in it. ``name``: the container's, by which other pods find it."""
+    return {
+        "command": [*spec.command],
+        "entrypoint": [],
+        "environment": {**spec.environment, "STRETTO_POD_HOST": name},
+        "hostname": spec.pod,
+        "user": f"{USER}:{USER}",
+        "working_dir": PLACES.scratch,
+        "labels": dict(labels),
+    }
+
+
+def host(spec: PodSpec, network: str, folders: Sequence[Mount]) -> dict[str, Any]:
+    """What it gets of the engine's machine: limits, a network, ``folders`` beside its own volumes; no rights."""
+    return {
+        **limits(spec.cpu_cores, spec.memory_bytes),
+        "network_mode": network,
+        "extra_hosts": {"host.docker.internal": "host-gateway"},
+        "mounts": [Mount(PLACES.files, None), Mount(SCRATCH_VOLUME, None), *folders],
+        "tmpfs": {"/tmp": "rw,nosuid,nodev"},
+        "read_only": True,
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges"],
+        "pids_limit": PROCESSES_MAX,
+        "init": True,
+        "log_config": LogConfig(type=LogConfig.types.JSON, config=LOG),
+    }
