@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stretto_runtime.faults import RuntimeFault
-from stretto_runtime.keys import EXTERNAL, Keys
-from stretto_runtime.permissions import OPERATOR
+from stretto_runtime.keys import EXTERNAL, SERVER, TRUST_FILE, Keys
+from stretto_runtime.permissions import OPERATOR, USERS
 from stretto_runtime.provision import make
 from stretto_runtime.settings import StreamsSettings
 
@@ -31,15 +31,30 @@ LEGEND = {
 """what belongs where, of folders that are not simply a service's"""
 
 
-def make_keys(folder: Path, external: Sequence[str], hosts: Sequence[str]) -> list[str]:
-    """What was made for whom; ``hosts``: names and addresses that the server's certificate is for, if any."""
+REVOKED = """\
+revoked: {names}. What is left to do, in this order:
+    1. give {files} to who goes on (on Kubernetes: the Secrets <prefix>-{names})
+    2. give {trust} to every nats-server (the Secret that holds it) and reload it:
+       `nats-server --signal reload`, or SIGHUP to the process; one that `stretto up` runs: `stretto down`, `stretto up`
+Until a server has reloaded, it lets the old credentials in; then it hangs up on whoever has them."""
+
+
+def make_keys(
+    folder: Path, external: Sequence[str], hosts: Sequence[str] = (), revoked: Sequence[str] = ()
+) -> list[str]:
+    """What was made for whom, and what is left to do; ``hosts``: names and addresses that the server's certificate is
+    for, if any."""
     made: dict[str, list[str]] = {}
-    for path in Keys(folder, time.time(), external, hosts).made:
+    keys = Keys(folder, time.time(), external, hosts, revoked)
+    for path in keys.made:
         made.setdefault(path.parent.name, []).append(path.name)
     lines: list[str] = []
     for owner, names in made.items():
-        meaning = LEGEND.get(owner, f"for {'a tool outside' if owner in external else 'the service'} and nobody else")
+        meaning = LEGEND.get(owner, f"for {'a tool outside' if owner not in USERS else 'the service'} and nobody else")
         lines += [f"{folder / owner}: {meaning}", f"    {', '.join(names)}"]
+    if revoked:
+        files = ", ".join(str(keys.credentials(name)) for name in revoked)
+        lines.append(REVOKED.format(names=", ".join(revoked), files=files, trust=folder / SERVER / TRUST_FILE))
     return lines
 
 
@@ -52,6 +67,9 @@ def parser() -> argparse.ArgumentParser:
     keys.add_argument("folder", type=Path, help="holds a folder for each who is to get some; what is there stays")
     keys.add_argument("--external", action="append", metavar="NAME", default=[],
                       help="of a tool outside, which may read events; repeatable (default: external)")  # fmt: skip
+    keys.add_argument("--revoke", action="append", metavar="NAME", default=[],
+                      help="of a service or a tool outside: other credentials for it, and the present ones are let in "
+                      "no more; repeatable")  # fmt: skip
     keys.add_argument("--tls", action="append", metavar="HOST", default=[], help="also an authority of one's own and a "
                       "certificate of the server, for this name or address; repeatable")  # fmt: skip
     return main
@@ -61,7 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser().parse_args(arguments)
     try:
         if given.command == "keys":
-            lines = make_keys(given.folder, given.external or [EXTERNAL], given.tls)
+            external = given.external or ([] if given.revoke else [EXTERNAL])
+            lines = make_keys(given.folder, external, given.tls, given.revoke)
             sys.stdout.write("".join(f"{line}\n" for line in lines or [f"{given.folder} is complete"]))
         else:
             settings = StreamsSettings.read()

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
 from stretto_wire.registry import STREAM
 
 from stretto_runtime import certificates
@@ -46,6 +47,8 @@ RESERVED = frozenset((*USERS, ROOT, SERVER, KEEPER))
 CREDENTIALS_FILE = "bus.creds"
 SIGNING_FILE = "pods.seed"
 TRUST_FILE = "trust.conf"
+REVOKED_FILE = "revoked.json"
+"""in ``root/``: what the server's own file says could be made anew without it"""
 CA_FILE = "ca.crt"
 
 _NO_LIMITS = UNLIMITED | {"imports": -1, "exports": -1, "wildcards": True, "conn": -1, "leaf": -1}
@@ -59,6 +62,8 @@ _EXTERNAL_STORING = {
     "max_ack_pending": 4096,
 }
 """Of those outside. Only the keeper makes streams, and gives them their bound."""
+
+_REVOKED = TypeAdapter(dict[str, dict[str, int]])
 
 _CONSUME = f"CONSUMER.CREATE.{STREAM}.*.*.evt.v1.>"
 """Names its one filter, and the server refuses a request that says another: events can be read so, nothing else."""
@@ -90,28 +95,38 @@ class Keys:
 
     ``hosts``: names and addresses of the server, if it is to have a certificate of an authority of our own.
 
-    What is there stays: only tokens whose rights have changed since are signed anew, for the same keys.
+    What is there stays: only tokens whose rights have changed since are signed anew, for the same keys. ``revoked``:
+    names that get other keys, and whose present ones no server that has read the new trust lets in.
 
     Raises:
         IdentityFault: a file there is not what its name says, one of ``root/`` is missing, or a name cannot be one.
     """
 
     def __init__(
-        self, folder: Path, now: float, external: Sequence[str] = (EXTERNAL,), hosts: Sequence[str] = ()
+        self,
+        folder: Path,
+        now: float,
+        external: Sequence[str] = (EXTERNAL,),
+        hosts: Sequence[str] = (),
+        revoked: Sequence[str] = (),
     ) -> None:
         self.folder = folder
         self.made: list[Path] = []
         self._now = now
+        self._revoking = revoked
+        external = [*dict.fromkeys((*external, *(name for name in revoked if name not in (*USERS, KEEPER))))]
+        self._check(external)
         founded = [place.parent for place in (folder, *folder.parents) if not place.exists()]
         operator = self._root("operator", OPERATOR_KEY)
         system, stretto, outside = (self._root(name, ACCOUNT_KEY) for name in ("system", "stretto", "external"))
         signing = self._key(self.signing_file, ACCOUNT_KEY)
+        self._revoked = self._read_revoked()
         self.account = stretto.public
         """the account of the installation's own"""
         for user in USERS:
             self._user(stretto, user, rights_of(user))
         for name in external:
-            self._user(outside, _external_name(name), external_rights(name))
+            self._user(outside, name, external_rights(name))
         self._user(outside, KEEPER, keeper_rights(KEEPER))
         accounts = {
             system.public: ("SYSTEM", _NO_LIMITS, {}),
@@ -142,6 +157,14 @@ class Keys:
         ca = self.folder / user / CA_FILE
         return Login(user, credentials=self.credentials(user), ca=ca if ca.exists() else None)
 
+    def _check(self, external: Sequence[str]) -> None:
+        """Before anything is made: one name that cannot be must not leave the others half done."""
+        for name in external:
+            _check_external_name(name)
+        for name in self._revoking:
+            if not (file := self.credentials(name)).exists():
+                raise IdentityFault(f"--revoke {name!r}: {file} is missing, which says what key to revoke; put it back")
+
     def _root(self, name: str, kind: int) -> Key:
         """Who vouches: another one under that name would find none of the streams, and nobody's keys would hold."""
         path, trust = self.folder / ROOT / f"{name}.seed", self.folder / SERVER / TRUST_FILE
@@ -170,10 +193,26 @@ class Keys:
                 token, key = parts_of(path.read_text())
             except IdentityFault as fault:
                 raise IdentityFault(f"{path}: {fault}") from None
+        if key is not None and name in self._revoking:
+            self._revoke(account.public, key.public)
+            token, key = "", None
         key = key or Key.new(USER_KEY)
         signed = self._signed(account, key.public, name, wanted, token)
         if signed != token:
             self._write(path, credentials(signed, key))
+
+    def _read_revoked(self) -> dict[str, dict[str, int]]:
+        """By account: the public keys of users, and when each was revoked."""
+        path = self.folder / ROOT / REVOKED_FILE
+        try:
+            return _REVOKED.validate_json(path.read_text()) if path.exists() else {}
+        except ValidationError as error:
+            raise IdentityFault(f"{path}: {error.errors()[0]['msg']}; put it back from where root/ is kept") from None
+
+    def _revoke(self, account: str, user: str) -> None:
+        """Written down before there are other keys: who is interrupted in between repeats the command."""
+        self._revoked.setdefault(account, {})[user] = int(self._now)
+        self._write(self.folder / ROOT / REVOKED_FILE, json.dumps(self._revoked, indent=1) + "\n")
 
     def _signed(self, issuer: Key, subject: str, name: str, nats: Claims, known: str) -> str:
         """``known``, if it says just that."""
@@ -195,6 +234,8 @@ class Keys:
         preload: dict[str, str] = {}
         for public, (name, limits, more) in accounts.items():
             claims = {"type": "account", "version": 2, "limits": limits, **more}
+            if revoked := self._revoked.get(public):
+                claims["revocations"] = revoked
             preload[public] = self._signed(operator, public, name, claims, tokens.get(public, ""))
         text = "\n".join(
             [
@@ -233,14 +274,13 @@ class Keys:
         self.made.append(path)
 
 
-def _external_name(name: str) -> str:
+def _check_external_name(name: str) -> None:
     token = name.replace("-", "").replace("_", "")
     if name in RESERVED or not (token.isascii() and token.isalnum()):
         raise IdentityFault(
             f"--external {name!r}: not a name for a tool outside; letters, digits, - and _, and none of "
             f"{', '.join(sorted(RESERVED))}"
         )
-    return name
 
 
 def _own(signing_key: str) -> dict[str, Any]:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import ANY
 
+import nats
+import nats.errors
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import SecretStr
+from runtime_live import eventually
 from stretto_runtime import Client, EmbeddedServer, permissions
 from stretto_runtime.__main__ import main
 from stretto_runtime.faults import IdentityFault, RuntimeFault
@@ -164,6 +170,16 @@ def started(config: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(tied([binary(), "-c", str(config)], signal.SIGKILL), stderr=subprocess.DEVNULL)
 
 
+async def listening(port: int) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            with contextlib.suppress(OSError):
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.close()
+                return
+            await asyncio.sleep(0.01)
+
+
 async def test_streams_of_an_installation_with_passwords_go_on(tmp_path: Path) -> None:
     """As the version before kept them: no accounts, and everybody's password in credentials.json."""
     port, config = free_port(), tmp_path / "nats.conf"
@@ -223,3 +239,74 @@ async def test_the_command_makes_what_a_server_and_its_streams_need(tmp_path: Pa
     await client.close()
     process.kill()
     process.wait()
+
+
+async def test_what_has_leaked_is_revoked_and_nobody_else_disturbed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys, port = tmp_path / "keys", free_port()
+    main(["keys", str(keys), "--external", "crm", "--external", "dashboard"])
+    config, url = tmp_path / "nats.conf", f"nats://127.0.0.1:{port}"
+    config.write_text(f"host: 127.0.0.1\nport: {port}\ninclude keys/server/trust.conf\n")
+    process = started(config)
+    await listening(port)
+    files = {name: keys / name / "bus.creds" for name in ("crm", "dashboard", "planner", "fitter")}
+    leaked = {name: shutil.copy(files[name], tmp_path / f"{name}.leaked") for name in ("crm", "planner")}
+    revoked = {name: parts_of(files[name].read_text())[1].public for name in leaked}
+    thieves = [await nats.connect(url, user_credentials=str(file), allow_reconnect=False) for file in leaked.values()]
+    owners = {name: await Client.connect(url, Login(credentials=file)) for name, file in files.items()}
+
+    def cut() -> set[str]:
+        return {name for name, owner in owners.items() if owner.bus.connection.stats["reconnects"]}
+
+    main(["keys", str(keys), "--revoke", "crm", "--revoke", "planner"])
+    told = capsys.readouterr().out
+    assert all(f"{files[name]}" in told for name in leaked)
+    assert "reload" in told
+    assert not cut()
+    assert all(thief.is_connected for thief in thieves), "it is the server that has to be told"
+    process.send_signal(signal.SIGHUP)
+    await eventually(lambda: all(thief.is_closed for thief in thieves))
+    await eventually(lambda: cut() == set(leaked) and all(owner.bus.connected for owner in owners.values()))
+    for file in leaked.values():
+        with pytest.raises(nats.errors.Error, match="Authorization Violation"):
+            await nats.connect(url, user_credentials=str(file), allow_reconnect=False)
+
+    before = everything(keys)
+    main(["keys", str(keys), "--external", "crm"])
+    (keys / "server/trust.conf").unlink()
+    main(["keys", str(keys), "--external", "crm"])
+    assert {name: claims_of(token)["nats"].get("revocations") for name, token in accounts(keys)} == {
+        "SYSTEM": None,
+        "STRETTO": {revoked["planner"]: ANY},
+        "EXTERNAL": {revoked["crm"]: ANY},
+    }, "also where the server's file was made anew"
+    assert everything(keys).keys() == before.keys()
+    assert cut() == set(leaked)
+    for owner in owners.values():
+        await owner.close()
+    process.kill()
+    process.wait()
+
+
+def accounts(keys: Path) -> list[tuple[str, str]]:
+    """What the server's file says of each."""
+    tokens = [part for part in (keys / "server/trust.conf").read_text().split('"') if part.startswith("eyJ")]
+    return [(claims_of(token)["name"], token) for token in tokens if claims_of(token)["nats"]["type"] == "account"]
+
+
+@pytest.mark.parametrize(("name", "told"), [("nobody", "is missing, which says what key"), ("root", "not a name")])
+def test_what_cannot_be_revoked_is_said_and_nothing_made(name: str, told: str, tmp_path: Path) -> None:
+    Keys(tmp_path, 1e9)
+    before = everything(tmp_path)
+    with pytest.raises(SystemExit, match=told):
+        main(["keys", str(tmp_path), "--revoke", name, "--revoke", "planner"])
+    assert everything(tmp_path) == before
+
+
+def test_revocations_that_cannot_be_read_are_not_taken_for_none(tmp_path: Path) -> None:
+    Keys(tmp_path, 1e9)
+    Keys(tmp_path, 2e9, revoked=["planner"])
+    (tmp_path / "root/revoked.json").write_text('{"A": ')
+    with pytest.raises(IdentityFault, match=r"root/revoked.json: .*put it back"):
+        Keys(tmp_path, 3e9)
