@@ -20,22 +20,23 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
 import uvloop
 from stretto_runtime import Client, EmbeddedServer
 from stretto_runtime.bus import EVENTS
 from stretto_runtime.log import scan
 from stretto_wire import events
-from stretto_wire.base import Message
 
 from tests.bench.bus import fresh_bus
-from tests.bench.fleet import Job, cpu_s, fleet, sent, store
+from tests.bench.fleet import Job, Pod, cpu_s, fleet, sent, store
 from tests.bench.rows import Row, row_at_most
 
 SERVICES = ("profiler", "fitter", "planner", "arbiter")
@@ -85,7 +86,7 @@ def _row(count: int, decisions: Decisions) -> Row:
 async def _measure(count: int) -> Decisions:
     async with fresh_bus() as (client, server, folder), AsyncExitStack() as stack:
         pids = {each: await stack.enter_async_context(serving(each, server, folder, ROOM)) for each in SERVICES}
-        pids["server"] = server.pid or 0
+        pids |= {"server": server.pid or 0, "world": os.getpid()}
         return await _live(client, fleet(count, WORKERS, SERVERS), pids)
 
 
@@ -122,14 +123,29 @@ async def _live(client: Client, jobs: list[Job], pids: dict[str, int]) -> Decisi
     try:
         await world.live(ARRIVAL_S)
         first = await client.last_seq()
-        before = {name: cpu_s(pid) for name, pid in pids.items()}
-        begin = time.perf_counter()
+        used = Used({name: partial(cpu_s, pid) for name, pid in pids.items()})
         await world.live(MEASURED_S)
-        took_s = time.perf_counter() - begin
-        busy = {name: (cpu_s(pid) - before[name]) / took_s for name, pid in pids.items()}
+        busy = used.shares()
     finally:
         acting.cancel()
     return await _caused(client, first, busy)
+
+
+class Used:
+    """What each of ``clocks`` uses of a core from now on, and what anything else on this machine does."""
+
+    def __init__(self, clocks: Mapping[str, Callable[[], float]]) -> None:
+        self._clocks = clocks
+        self._begin_s, self._before = time.perf_counter(), self._now()
+
+    def _now(self) -> dict[str, float]:
+        times = psutil.cpu_times()
+        used = {name: clock() for name, clock in self._clocks.items()}
+        return {**used, "others": sum(times) - times.idle - times.iowait - sum(used.values())}
+
+    def shares(self) -> dict[str, float]:
+        took_s, now = time.perf_counter() - self._begin_s, self._now()
+        return {name: (now[name] - before_s) / took_s for name, before_s in self._before.items()}
 
 
 class World:
@@ -139,7 +155,8 @@ class World:
         self._client = client
         self._jobs = {job.name: job for job in jobs}
         self._coming = list(jobs)
-        self._here: list[Job] = []
+        self._reporting: deque[tuple[Job, Pod]] = deque()
+        self._progressing: deque[Job] = deque()
         self._gap_s = ARRIVAL_S / len(jobs)
         self._applying: set[asyncio.Task[None]] = set()
 
@@ -152,18 +169,20 @@ class World:
                 job = self._coming.pop(0)
                 next_job += self._gap_s
                 await store(self._client, [job.submitted(10**12)])
-                self._here.append(job)
             await self._tell(now)
             await asyncio.sleep(BEAT_S)
 
     async def _tell(self, now: float) -> None:
-        """As pods do: nobody waits for an acknowledgement."""
-        for job in self._here:
-            due: list[Message] = [job.report(pod, now) for pod in job.pods if now - pod.told_s >= REPORT_S]
-            if job.pods and now - job.progressed_s >= PROGRESS_S:
-                due.append(job.progressed(now))
-            for message in due:
-                await self._client.bus.send(*sent(message, now))
+        """Who has told first tells next. As pods do: nobody waits for an acknowledgement."""
+        while self._reporting and now - self._reporting[0][1].told_s >= REPORT_S:
+            job, pod = self._reporting.popleft()
+            if pod in job.pods:
+                await self._client.bus.send(*sent(job.report(pod, now), now))
+                self._reporting.append((job, pod))
+        while self._progressing and now - self._progressing[0].progressed_s >= PROGRESS_S:
+            job = self._progressing.popleft()
+            await self._client.bus.send(*sent(job.progressed(now), now))
+            self._progressing.append(job)
 
     async def act(self) -> None:
         """Apply what is decided."""
@@ -175,8 +194,14 @@ class World:
 
     async def _apply(self, decided: events.PlanDecided) -> None:
         await asyncio.sleep(APPLY_S)
-        job = self._jobs[decided.job]
-        await store(self._client, job.under(decided.plan, decided.version, time.time()))
+        job, now = self._jobs[decided.job], time.time()
+        known = {pod.name for pod in job.pods}
+        told = job.under(decided.plan, decided.version, now)
+        if not known:
+            job.progressed_s = now
+            self._progressing.append(job)
+        self._reporting.extend((job, pod) for pod in job.pods if pod.name not in known)
+        await store(self._client, told)
 
 
 async def _caused(client: Client, first: int, busy: dict[str, float]) -> Decisions:

@@ -14,6 +14,7 @@ import random
 import statistics
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +27,7 @@ from stretto_wire import events, values
 from stretto_wire.base import Message
 
 from tests.bench.bus import fresh_bus
-from tests.bench.deciding import serving
+from tests.bench.deciding import Used, serving
 from tests.bench.fleet import Job, Replica, cpu_s, fleet, sent, store
 from tests.bench.rows import Row, row_at_most
 
@@ -57,11 +58,11 @@ ROOM = {
 
 
 class Asked(NamedTuple):
-    """``studied``: jobs of each study; ``solving``: what its processes used of a core."""
+    """``studied``: jobs of each study; ``busy``: what everybody used of a core, with the studies' processes."""
 
     latencies_s: list[float]
     studied: list[int]
-    solving: float
+    busy: dict[str, float]
 
 
 def run() -> list[Row]:
@@ -71,10 +72,11 @@ def run() -> list[Row]:
         beside = loop.run(_measured({"STRETTO_ARBITER_BESIDE": "thorough"}))
     if not beside.studied:
         raise RuntimeError("no round was studied: there is nothing to measure")
+    busy = " ".join(f"{name} {share:.0%}" for name, share in beside.busy.items())
     note = (
         f"p50 {1000 * statistics.median(beside.latencies_s):.1f} ms of {len(beside.latencies_s)}, without "
         f"{1000 * statistics.median(without.latencies_s):.1f}; {len(beside.studied)} studies of {min(beside.studied)}-"
-        f"{max(beside.studied)} jobs, {beside.solving:.0%} of a core; load {os.getloadavg()[0]:.1f}"
+        f"{max(beside.studied)} jobs; of a core: {busy}; load {os.getloadavg()[0]:.1f}"
     )
     name = f"request to decision, p99, {JOBS:,} live jobs, studies of seconds beside"
     return [row_at_most(name, _p99_ms(beside), "ms", BAR_MS, note, _p99_ms(without))]
@@ -93,15 +95,17 @@ async def _measured(settings: Mapping[str, str]) -> Asked:
             await world.start(Replica("arbiter", pid, folder))
             acting = asyncio.create_task(world.act())
             try:
-                used_s, begin = _solving_s(pid), time.perf_counter()
                 first = await client.last_seq()
+                pids = {"arbiter": pid, "server": server.pid or 0, "world": os.getpid()}
+                clocks = {name: partial(cpu_s, own) for name, own in pids.items()}
+                used = Used({**clocks, "studies": partial(_solving_s, pid)})
                 await world.live()
-                solving = (_solving_s(pid) - used_s) / (time.perf_counter() - begin)
+                busy = used.shares()
             finally:
                 acting.cancel()
             asked = plug_in / "asked"
             studied = [int(line) for line in asked.read_text().split()] if asked.exists() else []
-            return Asked(await _answered(client, first), studied, solving)
+            return Asked(await _answered(client, first), studied, busy)
 
 
 def _installed(folder: Path) -> Path:
