@@ -12,8 +12,10 @@ import asyncio
 import sys
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
+from stretto_runtime.certificates import RENEWED_BEFORE_DAYS
 from stretto_runtime.faults import RuntimeFault
 from stretto_runtime.keys import EXTERNAL, SERVER, TRUST_FILE, Keys
 from stretto_runtime.permissions import OPERATOR, USERS
@@ -48,10 +50,13 @@ def make_keys(
     keys = Keys(folder, time.time(), external, hosts, revoked)
     for path in keys.made:
         made.setdefault(path.parent.name, []).append(path.name)
-    lines: list[str] = []
+    lines: list[str] = [] if made else [f"{folder} is complete"]
     for owner, names in made.items():
         meaning = LEGEND.get(owner, f"for {'a tool outside' if owner not in USERS else 'the service'} and nobody else")
         lines += [f"{folder / owner}: {meaning}", f"    {', '.join(names)}"]
+    if (end_s := keys.certificate_ends_s) is not None:
+        again = f"repeat this with --tls in the {RENEWED_BEFORE_DAYS} days before, and reload nats-server"
+        lines.append(f"the server's certificate ends on {datetime.fromtimestamp(end_s, UTC):%Y-%m-%d}: {again}")
     if revoked:
         files = ", ".join(str(keys.credentials(name)) for name in revoked)
         lines.append(REVOKED.format(names=", ".join(revoked), files=files, trust=folder / SERVER / TRUST_FILE))
@@ -81,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if given.command == "keys":
             external = given.external or ([] if given.revoke else [EXTERNAL])
             lines = make_keys(given.folder, external, given.tls, given.revoke)
-            sys.stdout.write("".join(f"{line}\n" for line in lines or [f"{given.folder} is complete"]))
+            sys.stdout.write("".join(f"{line}\n" for line in lines))
         else:
             settings = StreamsSettings.read()
             asyncio.run(make(settings.nats_url, settings.login(OPERATOR), settings))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 AUTHORITY_DAYS = 3650
 SERVER_DAYS = 365
 RENEWED_BEFORE_DAYS = 30
+DAY_S = 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +49,34 @@ def issue(by: Pair, hosts: Sequence[str], now: float) -> Pair:
     return _signed(hosts[0], by, hosts, now, SERVER_DAYS)
 
 
-def covers(certificate: str, hosts: Sequence[str], now: float) -> bool:
-    """Whether it is for all of ``hosts``, and for some time to come."""
+def usable(certificate: str, by: str, hosts: Sequence[str], now: float) -> bool:
+    """Whether it is for all of ``hosts``, for some time to come, and signed by whoever has the certificate ``by``."""
+    _need()
+    from cryptography import exceptions, x509
+
+    try:
+        found, authority = (x509.load_pem_x509_certificate(text.encode()) for text in (certificate, by))
+        found.verify_directly_issued_by(authority)
+        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (ValueError, TypeError, exceptions.InvalidSignature, x509.ExtensionNotFound):
+        return False
+    return set(_alternatives(hosts)) <= set(names) and not ending(found.not_valid_after_utc.timestamp(), now)
+
+
+def end_of(certificate: str) -> float:
+    """When it ends, in seconds since the epoch. Raises IdentityFault: it is none."""
     _need()
     from cryptography import x509
 
-    found = x509.load_pem_x509_certificate(certificate.encode())
-    names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    soon = datetime.fromtimestamp(now, UTC) + timedelta(days=RENEWED_BEFORE_DAYS)
-    return set(_alternatives(hosts)) <= set(names) and found.not_valid_after_utc > soon
+    try:
+        return x509.load_pem_x509_certificate(certificate.encode()).not_valid_after_utc.timestamp()
+    except ValueError:
+        raise IdentityFault("not a certificate (PEM)") from None
+
+
+def ending(end_s: float, now: float) -> bool:
+    """Whether what ends then is to be renewed now."""
+    return end_s - now < RENEWED_BEFORE_DAYS * DAY_S
 
 
 def _signed(name: str, by: Pair | None, hosts: Sequence[str], now: float, days: int) -> Pair:

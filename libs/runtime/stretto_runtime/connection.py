@@ -77,6 +77,13 @@ class Connection(Client):
         return "cluster" in self._server_info
 
     @property
+    def certificate_ends_s(self) -> float | None:
+        """Of the one that the server showed when we connected, in seconds since the epoch; None: it did not have to."""
+        writer = getattr(self._transport, "_io_writer", None)
+        shown = writer.get_extra_info("peercert") if writer is not None else None
+        return ssl.cert_time_to_seconds(shown["notAfter"]) if shown else None
+
+    @property
     def crowded(self) -> bool:
         """Whether too much waits for the server: who can wait calls ``room`` before sending more."""
         if self._pending_data_size + self._unsent_most > CROWDED_BYTES:

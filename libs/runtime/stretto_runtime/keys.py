@@ -150,6 +150,13 @@ class Keys:
         """Of the server."""
         return Certificate(*(self.folder / SERVER / name for name in ("server.crt", "server.key", CA_FILE)))
 
+    @property
+    def certificate_ends_s(self) -> float | None:
+        """The server's, if it is of our making. Raises IdentityFault."""
+        if not (self.folder / ROOT / CA_FILE).exists():
+            return None
+        return certificates.end_of(self.certificate.file.read_text())
+
     def credentials(self, user: str) -> Path:
         return self.folder / user / CREDENTIALS_FILE
 
@@ -251,7 +258,8 @@ class Keys:
         return text
 
     def _certify(self, hosts: Sequence[str], owners: Sequence[str]) -> None:
-        """Everybody gets the authority's certificate; the server's own is made anew when it is for other hosts."""
+        """Everybody gets the authority's certificate; the server's own is made anew when it is of
+        another one, for other hosts, or ends soon."""
         root, files = self.folder / ROOT, self.certificate
         if not (root / CA_FILE).exists():
             authority = certificates.authority(self._now)
@@ -262,7 +270,7 @@ class Keys:
             if not (copy := self.folder / owner / CA_FILE).exists() or copy.read_text() != ca:
                 self._write(copy, ca)
         known = files.file.read_text() if files.file.exists() else ""
-        if not known or not certificates.covers(known, hosts, self._now):
+        if not files.key_file.exists() or not certificates.usable(known, ca, hosts, self._now):
             made = certificates.issue(certificates.Pair(ca, (root / "ca.key").read_text()), hosts, self._now)
             self._write(files.key_file, made.key)
             self._write(files.file, made.certificate)

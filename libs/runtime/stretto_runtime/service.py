@@ -20,10 +20,10 @@ from stretto_wire.registry import PARTITIONS, encode, partition_of
 from stretto_runtime.bus import Bus
 from stretto_runtime.ending import unless
 from stretto_runtime.faults import BusFault, PartitionLost, Refusal, RuntimeFault
-from stretto_runtime.fullness import Fullness
 from stretto_runtime.health import Health
 from stretto_runtime.inputs import Input, Meta, Routes, observation_entry
 from stretto_runtime.machines import CLUSTER
+from stretto_runtime.outlook import Outlook
 from stretto_runtime.ownership import Ownership
 from stretto_runtime.partition import Partition
 from stretto_runtime.rpc import Caller
@@ -160,7 +160,7 @@ class Runner:
         self._bus: Bus | None = None
         self._ownership: Ownership | None = None
         self._caller: Caller | None = None
-        self._fullness: Fullness | None = None
+        self._outlook: Outlook | None = None
         self._refusal = ""
         service.attach(self)
 
@@ -177,8 +177,8 @@ class Runner:
             return
         self._caller = Caller(self._bus)
         routes = Routes(service.name, service.inputs, service.observations)
-        self._fullness = Fullness(self._bus, self.metrics, settings.stream_look_s)
-        looking = asyncio.create_task(self._fullness.run())
+        self._outlook = Outlook(self._bus, self.metrics, settings.stream_look_s)
+        looking = asyncio.create_task(self._outlook.run())
         try:
             await unless(self._stop, service.opened())
             while not self._stop.is_set():
@@ -237,7 +237,7 @@ class Runner:
             "should_own": mine,
             "faults": faults,
             "refusal": self._refusal,
-            "warning": self._fullness.warning if self._fullness else "",
+            "warning": self._outlook.warning if self._outlook else "",
         }
 
     @property

@@ -310,7 +310,7 @@ async def test_a_stream_that_fills_is_told_before_it_is_full(
 ) -> None:
     config = (await client.bus.ask("STREAM.INFO.STRETTO"))["config"]
     async with running(Counting, server, tmp_path, stream_look_s=0.05) as runner:
-        await eventually(lambda: runner._fullness is not None and runner._fullness.fraction is not None)
+        await eventually(lambda: runner._outlook is not None and runner._outlook.fullness is not None)
         assert runner.report()["warning"] == ""
         used = (await client.bus.ask("STREAM.INFO.STRETTO"))["state"]["bytes"]
         await client.bus.ask("STREAM.UPDATE.STRETTO", {**config, "max_bytes": int(used / 0.85)})

@@ -6,16 +6,21 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 import uvloop
 from runtime_live import connect
 from stretto_runtime import BusFault, Client, EmbeddedServer, provision
+from stretto_runtime.__main__ import main
 from stretto_runtime.bus import Bus
+from stretto_runtime.certificates import end_of, usable
 from stretto_runtime.faults import IdentityFault
 from stretto_runtime.keys import Keys
 from stretto_runtime.login import Login
+from stretto_runtime.outlook import Outlook
+from stretto_runtime.telemetry import Metrics
 
 NOW = time.time()
 
@@ -118,6 +123,37 @@ def test_the_servers_certificate_is_kept_until_it_is_for_others_or_ends_soon(tmp
         assert (kept.folder / "root/ca.crt").read_text() == (kept.folder / "planner/ca.crt").read_text()
     assert texts[0] == texts[1]
     assert len(set(texts)) == 3
+
+
+def test_a_certificate_of_a_former_authority_or_without_its_key_is_made_anew(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = Keys(tmp_path, NOW, hosts=("a.example",)).certificate
+    for lost in ("root/ca.crt", "server/server.key", "server/server.crt"):
+        before = first.file.read_text()
+        (tmp_path / lost).unlink()
+        kept = Keys(tmp_path, NOW, hosts=("a.example",)).certificate
+        assert kept.file.read_text() != before
+        assert usable(kept.file.read_text(), kept.ca.read_text(), ("a.example",), NOW)
+    first.file.write_text("nonsense")
+    main(["keys", str(tmp_path), "--tls", "a.example"])
+    ends = datetime.fromtimestamp(end_of(first.file.read_text()), UTC)
+    assert f"the server's certificate ends on {ends:%Y-%m-%d}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("days", "told"), [(330, ""), (340, "the certificate that the bus showed when we connected")])
+async def test_a_certificate_that_ends_soon_is_told_before(encrypted: EmbeddedServer, days: int, told: str) -> None:
+    client = await Client.connect(encrypted.url, encrypted.login())
+    outlook = Outlook(client.bus, Metrics("planner"), clock=lambda: NOW + days * 24 * 3600)
+    assert outlook.warning.startswith(told)
+    assert bool(outlook.warning) == bool(told)
+    await client.bus.connection.force_reconnect()
+    assert bool(outlook.warning) == bool(told)
+    await client.close()
+
+
+async def test_without_tls_there_is_no_certificate_to_warn_of(client: Client) -> None:
+    assert client.bus.connection.certificate_ends_s is None
 
 
 async def test_the_operator_reaches_an_encrypted_server_by_the_environment_alone(encrypted: EmbeddedServer) -> None:
