@@ -14,10 +14,14 @@ from pydantic import SecretStr
 from stretto_runtime.faults import IdentityFault
 from stretto_runtime.identity import claims_of, parts_of
 
+_BETWEEN = re.compile(r",(?=[a-z][a-z0-9+.-]*://)", re.IGNORECASE)
+_USER = re.compile(r"^([a-z][a-z0-9+.-]*://)?.*@", re.IGNORECASE | re.DOTALL)
+
 
 def shown(url: str) -> str:
-    """Where ``url`` leads, without the password that it may hold."""
-    return re.sub(r"//[^/@,]*@", "//", url)
+    """Where ``url`` leads, or several separated by commas, without what stands before the last @ of each: the user and
+    a password, in which not everybody escapes what separates parts of a URL."""
+    return ",".join(_USER.sub(r"\1", each) for each in _BETWEEN.split(url))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from stretto_wire.findings import findings_of
 
 from stretto_runtime.faults import SettingsFault
-from stretto_runtime.login import Login
+from stretto_runtime.login import Login, shown
 from stretto_runtime.permissions import USERS
 
 PREFIX = "STRETTO_"
@@ -92,9 +92,10 @@ class Settings(BaseSettings):
             first = error.errors()[0]
             field = str(first["loc"][0])
             remedy = findings_of([first], cls)[0].remedy
-            value = (
-                "(a secret)" if SecretStr in _types(cls.model_fields[field].annotation) else repr(first.get("input"))
-            )
+            given = first.get("input")
+            value = repr(shown(given) if isinstance(given, str) else given)
+            if SecretStr in _types(cls.model_fields[field].annotation):
+                value = "(a secret)"
             raise SettingsFault(
                 f"{used.get(field, PREFIX + field.upper())}={value} is refused: give {remedy}; "
                 "correct the variable or unset it to get the default"

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import Field, SecretStr
 from stretto_runtime import Settings, SettingsFault
+from stretto_runtime.login import shown
 
 
 class PlannerSettings(Settings):
@@ -46,3 +49,22 @@ def test_a_text_is_taken_as_it_is_and_a_secret_one_never_told() -> None:
 def test_variables_of_other_components_and_of_nobody_are_not_ours() -> None:
     settings = PlannerSettings.load("planner", {"STRETTO_FITTER_WINDOW": "3", "PATH": "/bin"})
     assert settings == PlannerSettings()
+
+
+passwords = st.lists(st.sampled_from(["canary", "@", "/", ":", "#", "?", "%", ",", "//"]), min_size=1).map("".join)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["nats", "tls", "redis"]), passwords), min_size=1, max_size=3))
+def test_of_urls_only_where_they_lead_is_shown_however_a_password_is_written(servers: list[tuple[str, str]]) -> None:
+    urls = [f"{scheme}://{{}}host-{number}:4222/0" for number, (scheme, _) in enumerate(servers)]
+    whole = ",".join(url.format(f"user:{password}@") for url, (_, password) in zip(urls, servers, strict=True))
+    bare = ",".join(url.format("") for url in urls)
+    assert shown(whole) == shown(bare) == bare
+
+
+def test_a_refused_url_is_told_without_its_password() -> None:
+    class Cached(PlannerSettings):
+        cache: str = Field("", pattern="^redis://[^/]*$")
+
+    with pytest.raises(SettingsFault, match="STRETTO_CACHE='redis://host/0' is refused"):
+        Cached.load("planner", {"STRETTO_CACHE": "redis://:can/ary@x@host/0"})

@@ -11,8 +11,26 @@ import structlog
 
 ANSWER_S = 2.0
 COMMANDS = ("+get", "+set", "+unlink")
+REMEDY = (
+    "redis://USER:PASSWORD@HOST:PORT/NUMBER (or rediss://…, unix:///SOCKET) with options that redis-py knows, and in "
+    "the password %40 for @, %2F for /, %3A for :, %23 for #, %3F for ?, %25 for %"
+)
 
 log = structlog.get_logger("stretto.checkpoints")
+
+
+def checked(url: str) -> str:
+    """The URL, if a connection can be made of it; empty: none. Raises ValueError, which tells nothing of the URL."""
+    if not url:
+        return url
+    try:
+        redis.Redis.from_url(url).connection_pool.make_connection()
+        parts = urlsplit(url)
+    except (ValueError, TypeError, redis.RedisError):  # redis-py's own words may be a part of the password
+        raise ValueError(REMEDY) from None
+    if not (parts.path if parts.scheme == "unix" else parts.hostname and "@" not in parts.path):
+        raise ValueError(REMEDY)
+    return url
 
 
 class Cache:

