@@ -68,7 +68,7 @@ class FitState:
 class FitMachine:
     """Collects settled windows per configuration and refits; one per job."""
 
-    version = 4
+    version = 5
     migrate = staticmethod(as_it_was)  # what is kept is what was measured: every version fits all of it anew
 
     def __init__(

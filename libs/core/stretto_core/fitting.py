@@ -33,6 +33,8 @@ SUSPICIOUS = 0.2  # log error that no ordinary window has
 OUTLYING = 4.0  # times the usual log error
 NOISE_PRIOR_DOF, NOISE_PRIOR_SD = 4.0, 0.08
 RIDGE_NOISE_SD = 0.07  # what the ridge takes the noise of a measurement for
+FREE = 1e4  # prior standard deviation of a share that the ridge does not pull
+STRENGTHS = ((0.25, 0.25), (1.0, 0.5), (4.0, 0.25))  # times the ridge; the chance of each (about a half-Cauchy's)
 FINE, COARSE = 1e-12, 1e-6  # decrease of the objective at which the search ends; where paths overlap it is slow
 REJECTED = 0.05  # of its weight, or less, is left to a measurement that is an outlier
 COMPONENT_WEIGHT = 0.25  # of a component's row beside the row of T, which is what a plan is judged by
@@ -54,7 +56,7 @@ class _System:
     is_total: NDArray[np.bool_]
     weight: Array
     share: Array  # per row: what it weighs beside the others of its measurement
-    scale: Array  # per term: its share of the step time per unit of coefficient, for the prior
+    scale: Array  # per term: its largest (beside a similar job, mean) share of a step per unit of coefficient
     ridge: Array  # per term: prior standard deviation of that share
     spread: Array  # the same for the intervals, which a term that is not pulled widens too
     expected: Array  # per term: prior mean of that share
@@ -92,7 +94,10 @@ def fit(
     best = settled(1.0 if similar is None else similar.overlap)
     if chosen.overlaps and similar is None:
         best = _overlapping(best, settled)
-    return _posterior(chosen, *best, measurements)
+    system, theta, weight = best
+    if chosen.ridge and similar is None:
+        theta = _over_strengths(system, theta, weight)
+    return _posterior(chosen, system, theta, weight, measurements)
 
 
 def _overlapping(
@@ -116,6 +121,29 @@ def _evidence(system: _System, theta: Array) -> float:
     size = np.where(system.is_total, np.minimum(np.abs(residual), SUSPICIOUS), residual)
     loss = float((system.share * system.weight[system.owner] * size**2).sum() + (penalty**2).sum())
     return _evidence_most(system) - _evidence_scale(system) * math.log1p(loss / (NOISE_PRIOR_DOF * NOISE_PRIOR_SD**2))
+
+
+def _over_strengths(system: _System, theta: Array, weight: Array) -> Array:
+    """Mean of the coefficients that each strength of the ridge leads to, by its marginal likelihood: how far terms are
+    pulled is for the measurements to say (MacKay, Bayesian Interpolation, Neural Computation 1992)."""
+    found, evidence = list[Array](), list[float]()
+    for strength, chance in STRENGTHS:
+        stiff = replace(system, ridge=np.where(system.ridge < FREE, system.ridge / strength, FREE))
+        found.append(theta if strength == 1 else _gauss_newton(stiff, weight, theta))
+        evidence.append(math.log(chance) + _evidence(stiff, found[-1]) + _log_occam(stiff, found[-1], weight))
+    likely = np.exp(np.array(evidence) - max(evidence))
+    return likely / likely.sum() @ np.stack(found)
+
+
+def _log_occam(system: _System, theta: Array, weight: Array) -> float:
+    """Log of the part of the prior's volume that the measurements leave, in the terms that are not at zero."""
+    taken = (theta > 0) | (system.ridge >= FREE)
+    _, jacobian, _ = _residuals(system, theta)
+    scaled = (np.sqrt(system.share * weight[system.owner])[:, None] * jacobian / system.scale)[:, taken]
+    ridge = system.ridge[taken]
+    precision = (RIDGE_NOISE_SD / ridge) ** 2
+    _, posterior = np.linalg.slogdet(scaled.T @ scaled + np.diag(precision))
+    return float(np.log(precision[ridge < FREE]).sum() - posterior) / 2
 
 
 def _evidence_scale(system: _System) -> float:
@@ -198,7 +226,8 @@ def _assemble(
             owner.append(np.array(having))
     doubled = design_of(terms, replace(x, workers=2 * x.workers))  # log w is 0 where only w = 1 was measured
     scale = np.where(design.any(axis=0), design, doubled) / step_time[:, None]
-    scale = np.maximum(scale.mean(axis=0), 1e-30)
+    # a step has at most one whole of any term, jobs are alike in their usual steps
+    scale = np.maximum(scale.max(axis=0) if similar is None else scale.mean(axis=0), 1e-30)
     prior = np.full(len(terms), form.share_prior if similar is None else SIMILAR_SHARE_SD)
     if similar is None:
         prior[0] = 10.0
@@ -214,7 +243,7 @@ def _assemble(
         share=np.where(np.arange(len(stacked)) < len(measurements), 1.0, COMPONENT_WEIGHT),
         weight=np.array([row.weight for row in measurements]),
         scale=scale,
-        ridge=prior if similar is not None else np.where((np.arange(len(terms)) > 0) & form.ridge, prior, 1e4),
+        ridge=prior if similar is not None else np.where((np.arange(len(terms)) > 0) & form.ridge, prior, FREE),
         spread=prior,
         expected=np.zeros(len(terms)) if similar is None else _shares(similar, terms, scale, x, step_time),
     )

@@ -128,8 +128,8 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A model form. ``share_prior`` is the prior standard deviation of the share of the step time of every term but
-    the first; ``ridge`` says whether it also pulls the coefficients (else it only widens the intervals)."""
+    """A model form. ``share_prior`` is the prior standard deviation of the largest share of a step time of every term
+    but the first; ``ridge`` says whether it also pulls the coefficients (else it only widens the intervals)."""
 
     name: str
     terms: tuple[Term, ...]

@@ -60,7 +60,7 @@ def test_the_fastest_by_the_model_is_measured_before_it_is_committed_to() -> Non
     assert 0 < len(known) <= 3, "the model learns from what it verifies"
     best = max(among, key=lambda row: row.workers / truth[row])
     chosen = fastest(fit(rows), among, rows)
-    assert chosen.workers / truth[chosen] > 0.98 * best.workers / truth[best]
+    assert chosen.workers / truth[chosen] > 0.97 * best.workers / truth[best]
 
 
 def test_what_was_read_counts_beside_the_model() -> None:
