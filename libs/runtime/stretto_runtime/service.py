@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import gc
 import os
-import signal
 import time
 from collections.abc import Coroutine
 from typing import Any, ClassVar
@@ -26,11 +25,12 @@ from stretto_runtime.machines import CLUSTER
 from stretto_runtime.outlook import Outlook
 from stretto_runtime.ownership import Ownership
 from stretto_runtime.partition import Partition
+from stretto_runtime.program import execute
 from stretto_runtime.rpc import Caller
 from stretto_runtime.settings import Settings
 from stretto_runtime.shell import Shell
 from stretto_runtime.succession import check_snapshots
-from stretto_runtime.telemetry import Metrics, Tracing, configure_logs
+from stretto_runtime.telemetry import Metrics, Tracing
 
 RECHECK_S = 5.0
 LEAVE_S = 8.0
@@ -341,15 +341,9 @@ class Runner:
                 log.warning("not everything could be left gracefully; heirs will replay", partitions=len(late))
 
 
-async def serve(service: Service, stop: asyncio.Event | None = None) -> None:
-    """Run until SIGTERM, SIGINT or ``stop``."""
+async def serve(service: Service, stop: asyncio.Event) -> None:
+    """Run until ``stop``."""
     runner = Runner(service)
-    loop = asyncio.get_running_loop()
-    if stop is None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, runner.stop)
-        await runner.run()
-        return
     task = asyncio.create_task(runner.run())
     waiter = asyncio.create_task(stop.wait())
     try:
@@ -365,16 +359,12 @@ async def serve(service: Service, stop: asyncio.Event | None = None) -> None:
 
 
 def run(service_type: type[Service]) -> None:
-    """The ``__main__`` of a service: settings from the environment, then serve."""
-    try:
-        settings = service_type.settings_type.load(service_type.name)
-    except RuntimeFault as fault:
-        raise SystemExit(f"{service_type.name}: {fault}") from None
-    configure_logs(service_type.name, settings.log_level)
+    """The ``__main__`` of a service."""
     gc.freeze()  # what the start made lives for ever: no collection has to pause the loop to find that again
     gc.set_threshold(10_000, 10, 10)  # handling makes no cycles: to look for some every 700 objects costs two per cent
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:  # a third less CPU per request
-            loop.run(serve(service_type(settings)))
-    except RuntimeFault as fault:
-        raise SystemExit(f"{service_type.name}: {fault}") from None
+    execute(
+        service_type.name,
+        service_type.settings_type,
+        lambda settings, stop: serve(service_type(settings), stop),
+        uvloop.new_event_loop,  # a third less CPU per request
+    )

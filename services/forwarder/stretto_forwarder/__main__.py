@@ -1,5 +1,8 @@
 """``python -m stretto_forwarder``"""
 
-from stretto_forwarder.service import main
+from stretto_runtime.program import execute
 
-main()
+from stretto_forwarder.service import NAME, serve
+from stretto_forwarder.settings import ForwarderSettings
+
+execute(NAME, ForwarderSettings, serve)

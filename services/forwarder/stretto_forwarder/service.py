@@ -6,18 +6,17 @@ import asyncio
 import hashlib
 import os
 import random
-import signal
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
-from stretto_runtime import BusFault, RuntimeFault
+from stretto_runtime import BusFault
 from stretto_runtime.bus import EVENTS, Bus
 from stretto_runtime.durable import Durable, Held
 from stretto_runtime.health import Health
-from stretto_runtime.telemetry import Tracing, configure_logs
+from stretto_runtime.telemetry import Tracing
 
 from stretto_forwarder import handlers
 from stretto_forwarder.handlers import NotForwardable, Post
@@ -228,23 +227,6 @@ class Forwarder:
         }
 
 
-async def serve(settings: ForwarderSettings, targets: Sequence[Target]) -> None:
-    """Until SIGTERM or SIGINT."""
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await Forwarder(settings, targets).run(stop)
-
-
-def main() -> None:
-    """Settings from the environment, then serve."""
-    try:
-        settings = ForwarderSettings.load(NAME)
-        targets = targets_of(settings)
-    except RuntimeFault as fault:
-        raise SystemExit(f"{NAME}: {fault}") from None
-    configure_logs(NAME, settings.log_level)
-    try:
-        asyncio.run(serve(settings, targets))
-    except RuntimeFault as fault:
-        raise SystemExit(f"{NAME}: {fault}") from None
+async def serve(settings: ForwarderSettings, stop: asyncio.Event) -> None:
+    """Until ``stop``. Raises RuntimeFault."""
+    await Forwarder(settings, targets_of(settings)).run(stop)

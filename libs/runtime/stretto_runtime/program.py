@@ -1,0 +1,40 @@
+"""The ``__main__`` of whatever runs beside the bus: settings from the environment, work until a signal, a fault told in
+a sentence."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from stretto_runtime.faults import RuntimeFault
+from stretto_runtime.settings import Settings
+from stretto_runtime.telemetry import configure_logs
+
+S = TypeVar("S", bound=Settings)
+Work = Callable[[S, asyncio.Event], Coroutine[Any, Any, None]]
+"""what is done with the settings until the event is set: SIGTERM or SIGINT have come"""
+
+
+def execute(
+    name: str,
+    settings_type: type[S],
+    work: Work[S],
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+) -> None:
+    """Raises SystemExit with the fault."""
+
+    async def until_told(settings: S) -> None:
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        await work(settings, stop)
+
+    try:
+        settings = settings_type.load(name)
+        configure_logs(name, settings.log_level)
+        with asyncio.Runner(loop_factory=loop_factory) as loop:
+            loop.run(until_told(settings))
+    except RuntimeFault as fault:
+        raise SystemExit(f"{name}: {fault}") from None
