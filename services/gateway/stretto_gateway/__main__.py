@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import secrets
-import signal
 import socket
 import ssl
 import tempfile
@@ -20,10 +19,11 @@ import uvicorn
 from starlette.types import ASGIApp
 from stretto_runtime import RuntimeFault, tokens
 from stretto_runtime.bus import Bus
-from stretto_runtime.ending import end, unless
+from stretto_runtime.ending import end
 from stretto_runtime.faults import SettingsFault
 from stretto_runtime.health import Server
-from stretto_runtime.telemetry import Tracing, configure_logs
+from stretto_runtime.program import execute
+from stretto_runtime.telemetry import Tracing
 
 from .app import create_app, health_app
 from .buckets import Buckets
@@ -80,37 +80,31 @@ def read_token(path: Path) -> str:
     return token
 
 
-async def serve(settings: GatewaySettings, token: str) -> None:
-    """Until SIGTERM or SIGINT."""
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
+    """Until ``stop``. What can be wrong here is found before the bus is: it may come later than we do. Raises
+    RuntimeFault."""
+    token = token_of(settings)
     access = access_of(settings, token)
-    tracing = Tracing(NAME, settings.state_folder, settings.spans_bytes, settings.spans_per_s)
-    bus = await unless(stop, Bus.connect(settings.nats_url, settings.login(NAME), NAME))
-    if bus is None:
-        tracing.close()
-        return
-    stream = StreamBus(bus, tracing)
-    gateway = Gateway(stream, settings, time.time)
     listener = listening(settings.host, settings.port, "STRETTO_GATEWAY_HOST", "STRETTO_GATEWAY_PORT")
-    host, port = settings.host, int(listener.getsockname()[1])
+    tracing = Tracing(NAME, settings.state_folder, settings.spans_bytes, settings.spans_per_s)
+    stream = StreamBus(tracing)
+    gateway = Gateway(stream, settings, time.time)
     audit = Trail(stream, time.monotonic)
-    app = create_app(gateway, access, audit)
-    servers = [(Server(configured(app, settings)), listener)]
+    servers = [(Server(configured(create_app(gateway, access, audit), settings)), listener)]
     if settings.health_port:  # beside the API's, in plain HTTP: for those who look after processes
         where = listening(settings.health_host, settings.health_port, "STRETTO_HEALTH_HOST", "STRETTO_HEALTH_PORT")
         servers.append((Server(uvicorn.Config(health_app(gateway), **QUIET)), where))
     serving = [asyncio.create_task(server.serve(sockets=[socket_])) for server, socket_ in servers]
-    following = [asyncio.create_task(follow(gateway))]
+    following = [asyncio.create_task(follow(gateway, stream, settings))]
     if settings.trainingjobs:
         from . import trainingjobs  # the client of Kubernetes takes a second to be imported
 
         following.append(asyncio.create_task(trainingjobs.run(gateway, audit, settings)))
     where_file = settings.state_folder / "run" / f"{NAME}.json"
     scheme = "https" if settings.tls_certificate else "http"
-    write(where_file, {"service": NAME, "pid": os.getpid(), "scheme": scheme, "host": host, "port": port})
-    log.info("listening", scheme=scheme, host=host, port=port, token=bool(token), oidc=settings.oidc_issuer)
+    at = {"scheme": scheme, "host": settings.host, "port": int(listener.getsockname()[1])}
+    write(where_file, {"service": NAME, "pid": os.getpid(), **at})
+    log.info("listening", **at, token=bool(token), oidc=settings.oidc_issuer)
     stopping = asyncio.create_task(stop.wait())
     done, _ = await asyncio.wait([*serving, *following, stopping], return_when=asyncio.FIRST_COMPLETED)
     for task in following:
@@ -118,7 +112,7 @@ async def serve(settings: GatewaySettings, token: str) -> None:
     for server, _ in servers:
         server.stop()
     await asyncio.wait(serving, timeout=3)
-    await bus.close()
+    await stream.close()
     tracing.close()
     for task in done - {stopping}:
         task.result()
@@ -174,8 +168,10 @@ def configured(app: ASGIApp, settings: GatewaySettings) -> uvicorn.Config:
     return config
 
 
-async def follow(gateway: Gateway) -> None:
-    """The streams may not be there yet: somebody provisions them while we start."""
+async def follow(gateway: Gateway, stream: StreamBus, settings: GatewaySettings) -> None:
+    """The bus may not be there yet, nor its streams: somebody provisions them while we start. Raises RuntimeFault: it
+    does not let us in."""
+    stream.reached(await Bus.connect(settings.nats_url, settings.login(NAME), NAME))
     while True:
         try:
             await gateway.follow()
@@ -192,19 +188,5 @@ def write(path: Path, body: dict[str, object]) -> None:
     draft.replace(path)
 
 
-def main() -> None:
-    """Settings from the environment, then serve."""
-    try:
-        settings = GatewaySettings.load(NAME)
-        token = token_of(settings)
-    except RuntimeFault as fault:
-        raise SystemExit(f"{NAME}: {fault}") from None
-    configure_logs(NAME, settings.log_level)
-    try:
-        asyncio.run(serve(settings, token))
-    except RuntimeFault as fault:
-        raise SystemExit(f"{NAME}: {fault}") from None
-
-
 if __name__ == "__main__":
-    main()
+    execute(NAME, GatewaySettings, serve)

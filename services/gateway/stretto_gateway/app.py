@@ -172,7 +172,7 @@ def _health(gateway: Gateway) -> APIRouter:
 
     @router.get("/readyz")
     async def readyz() -> PlainTextResponse:
-        return PlainTextResponse("ready\n" if gateway.ready else "catching up\n", 200 if gateway.ready else 503)
+        return PlainTextResponse(f"{gateway.lacks or 'ready'}\n", 200 if gateway.ready else 503)
 
     @router.get("/metrics")
     async def metrics() -> PlainTextResponse:

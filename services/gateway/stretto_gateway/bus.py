@@ -25,12 +25,36 @@ log = structlog.get_logger("stretto.gateway")
 
 
 class StreamBus:
-    """One connection to the stream of all events."""
+    """One connection to the stream of all events. Before it is ``reached``, everything raises BusFault."""
 
-    def __init__(self, bus: Bus, tracing: Tracing) -> None:
-        self._bus = bus
+    def __init__(self, tracing: Tracing) -> None:
         self._tracing = tracing
-        self._caller = Caller(bus)
+        self._found: tuple[Bus, Caller] | None = None
+
+    def reached(self, bus: Bus) -> None:
+        """From here on, this is it."""
+        self._found = bus, Caller(bus)
+
+    @property
+    def there(self) -> bool:
+        return self._found is not None
+
+    async def close(self) -> None:
+        if self._found is not None:
+            await self._bus.close()
+
+    @property
+    def _bus(self) -> Bus:
+        return self._connected()[0]
+
+    @property
+    def _caller(self) -> Caller:
+        return self._connected()[1]
+
+    def _connected(self) -> tuple[Bus, Caller]:
+        if self._found is None:
+            raise BusFault("the bus is not reached yet; the gateway's log says why")
+        return self._found
 
     async def publish(self, message: w.Message, msg_id: str, last: int | None = None, trace: str = "") -> int | None:
         """Store an event; returns its sequence. With ``last``: None unless that is its subject's last one (0: of none).

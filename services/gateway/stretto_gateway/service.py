@@ -36,6 +36,11 @@ log = structlog.get_logger("stretto.gateway")
 class Bus(EventSource, Protocol):
     """What the gateway needs of the bus (:mod:`stretto_gateway.bus`)."""
 
+    @property
+    def there(self) -> bool:
+        """Whether it was reached; before, everything raises BusFault."""
+        ...
+
     async def publish(self, message: w.Message, msg_id: str, last: int | None = None, trace: str = "") -> int | None:
         """Store an event; returns its sequence. With ``last``, None unless that is the subject's last (0: of none)."""
         ...
@@ -81,9 +86,22 @@ class Gateway:
         self._keep_next_s = 0.0
 
     @property
+    def lacks(self) -> str:
+        """What it has to wait for before it is ready; empty: nothing."""
+        if self.ready:
+            return ""
+        return "still reading the stream" if self._bus.there else "the bus is not reached yet; the log says why"
+
+    @property
     def source(self) -> EventSource:
-        """Where event streams read from."""
+        """Where event streams read from. Raises Problem 503 before there is anything to read from."""
+        if not self._bus.there:
+            raise self._not_ready("")
         return self._bus
+
+    def _not_ready(self, job: str) -> Problem:
+        return Problem(503, "catching-up", f"the gateway is not ready: {self.lacks}", field="job", value=job,
+                       remedy="try again in a second", headers={"Retry-After": "1"})  # fmt: skip
 
     async def follow(self) -> None:
         """Keep the read model up to date; returns never."""
@@ -126,8 +144,7 @@ class Gateway:
         """Raises Problem 404 for a job that nobody submitted, 503 while the stream is still being read."""
         view = self.projection.jobs.get(job)
         if view is None and not self.ready:
-            raise Problem(503, "catching-up", "the gateway is still reading the stream", field="job", value=job,
-                          remedy="try again in a second", headers={"Retry-After": "1"})  # fmt: skip
+            raise self._not_ready(job)
         if view is None:
             near = difflib.get_close_matches(job, self.projection.jobs, n=1)
             meant = f"did you mean {near[0]}? " if near else ""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import ipaddress
+import json
 import os
 import socket
 import ssl
@@ -17,7 +19,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from stretto_runtime import EmbeddedServer
+from stretto_runtime import Client, EmbeddedServer, provision
 from stretto_runtime.server import free_port
 
 from .conftest import Running, installed
@@ -92,19 +94,18 @@ def test_over_tls_to_named_origins_with_health_beside_it(tmp_path: Path) -> None
         ({"TLS_KEY": "/nowhere/tls.key"}, "belong together"),
         ({"OIDC_ISSUER": "https://id.example"}, "OIDC_AUDIENCE"),
         ({"TOKENS_FILE": "/dev/null"}, "/dev/null"),
+        ({"HOST": "192.0.2.1"}, "cannot listen at 192.0.2.1"),
     ],
 )
-def test_settings_that_cannot_be_are_a_sentence(
-    gateway: Running, tmp_path: Path, settings: dict[str, str], words: str
+def test_settings_that_cannot_be_are_a_sentence_also_before_the_bus_is_there(
+    tmp_path: Path, settings: dict[str, str], words: str
 ) -> None:
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("STRETTO_")}
-    environment |= gateway.server.environment("gateway") | {"STRETTO_STATE_FOLDER": str(tmp_path)}
-    environment |= {f"STRETTO_GATEWAY_{name}": value for name, value in settings.items()}
-    command = [sys.executable, "-m", "stretto_gateway"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
+    given = {f"STRETTO_GATEWAY_{name}": value for name, value in settings.items()}
+    with alone(tmp_path, STRETTO_NATS_URL=f"nats://127.0.0.1:{free_port()}", **given) as process:
+        said, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert words in said
+    assert "Traceback" not in said
 
 
 def alone(folder: Path, **settings: str) -> subprocess.Popen[str]:
@@ -113,6 +114,36 @@ def alone(folder: Path, **settings: str) -> subprocess.Popen[str]:
     environment |= {"STRETTO_STATE_FOLDER": str(folder), **settings}
     command = [sys.executable, "-m", "stretto_gateway"]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+async def test_a_gateway_that_waits_for_the_bus_lives_says_so_and_goes_on_with_it(tmp_path: Path) -> None:
+    server = EmbeddedServer(tmp_path / "nats")
+    told = {**server.environment("gateway"), "STRETTO_GATEWAY_TOKEN": "t"}
+    with alone(tmp_path, **told) as process:
+        assert process.stdout is not None
+        assert any("ConnectionRefused" in line for line in process.stdout)
+        found = json.loads((tmp_path / "run/gateway.json").read_text())
+        url = f"http://127.0.0.1:{found['port']}"
+        async with httpx.AsyncClient(base_url=url, headers={"Authorization": "Bearer t"}, trust_env=False) as http:
+            assert (await http.get("/healthz")).status_code == 200
+            waiting = await http.get("/readyz")
+            assert (waiting.status_code, "bus" in waiting.text) == (503, True)
+            assert (await http.get("/api/v1/jobs", headers={"Authorization": ""})).status_code == 401
+            for refused in (http.post("/api/v1/jobs", json=spec()), http.get("/api/v1/events")):
+                answer = await refused
+                assert answer.status_code == 503
+                assert "bus" in problem(answer)["detail"]
+            await server.start()
+            client = await Client.connect(server.url, server.login())
+            await provision(client.bus)
+            async with asyncio.timeout(60):
+                while (await http.get("/readyz")).status_code != 200:
+                    await asyncio.sleep(0.05)
+            assert (await http.post("/api/v1/jobs", json=spec())).status_code == 201
+            await client.close()
+        process.terminate()
+        assert process.wait(30) == 0
+    server.stop()
 
 
 def test_a_signal_ends_a_gateway_that_still_waits_for_the_bus(tmp_path: Path) -> None:
