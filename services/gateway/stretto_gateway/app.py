@@ -146,8 +146,10 @@ def _guard(access: Access) -> Any:
 
     async def guard(request: Request, credentials: Credentials) -> None:
         address = request.client.host if request.client else ""
-        caller = await access.admit(credentials.credentials if credentials else None, address)
+        bearer = credentials.credentials if credentials else None
+        caller = await access.admit(bearer, address)
         request.state.caller = caller
+        request.state.allowed = lambda: access.holds(bearer)
         if request.method in edge.CHANGING:
             require(caller, "submitter")
 
@@ -311,14 +313,16 @@ def _demands(gateway: Gateway) -> APIRouter:
 
 
 def _add_events(router: APIRouter, gateway: Gateway) -> None:
-    def answer(start_seq: int, job: str | None, follow: bool, names: list[str]) -> StreamingResponse:
-        frames = sse.stream(gateway.source, start_seq, job, follow, frozenset(names), gateway.settings.keepalive_s)
+    def answer(request: Request, start_seq: int, job: str | None, follow: bool, names: list[str]) -> StreamingResponse:
+        keepalive_s, allowed = gateway.settings.keepalive_s, request.state.allowed
+        frames = sse.stream(gateway.source, start_seq, job, follow, frozenset(names), keepalive_s, allowed)
         return StreamingResponse(
             frames, media_type="text/event-stream", headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         )
 
     @router.get("/events", tags=["events"], response_class=StreamingResponse)
     async def events(
+        request: Request,
         job: JobNameFilter = None,
         after: After = None,
         follow: Follow = True,
@@ -326,10 +330,11 @@ def _add_events(router: APIRouter, gateway: Gateway) -> None:
         last_event_id: LastEventId = None,
     ) -> StreamingResponse:
         """Events of all jobs as server-sent events; the id is the stream sequence, Last-Event-ID resumes."""
-        return answer(sse.start_of(last_event_id, after), job, follow, event)
+        return answer(request, sse.start_of(last_event_id, after), job, follow, event)
 
     @router.get("/jobs/{job}/events", tags=["events"], response_class=StreamingResponse)
     async def job_events(
+        request: Request,
         job: JobName,
         after: After = None,
         follow: Follow = True,
@@ -338,4 +343,4 @@ def _add_events(router: APIRouter, gateway: Gateway) -> None:
     ) -> StreamingResponse:
         """Events of one job, from its first one on."""
         gateway.view(job)
-        return answer(sse.start_of(last_event_id, after), job, follow, event)
+        return answer(request, sse.start_of(last_event_id, after), job, follow, event)

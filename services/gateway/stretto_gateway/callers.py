@@ -104,7 +104,7 @@ class Access:
         """Raises Problem: 401, 403 or 503 for who is not let in, 429 for who asks too often."""
         network = network_of(address)
         try:
-            caller = await self._caller(bearer) if self._token else ANYBODY
+            caller = await self._caller(bearer)
         except Problem as problem:
             if problem.status == 401:  # only who is refused is slowed down: others may come by the same address
                 self._slow_down(self._refusals.take(network, self._clock()), network)
@@ -113,7 +113,18 @@ class Access:
         self._slow_down(self._rates.take(key, self._clock()), key)
         return caller
 
+    async def holds(self, bearer: str | None) -> bool:
+        """Whether who was let in with it would be now: it may have been revoked, or have expired. An issuer that cannot
+        be asked revokes nothing."""
+        try:
+            await self._caller(bearer)
+        except Problem as problem:
+            return problem.status not in (401, 403)
+        return True
+
     async def _caller(self, bearer: str | None) -> Caller:
+        if not self._token:
+            return ANYBODY
         if not bearer:
             raise not_let_in("a bearer token is required", "absent", "Bearer")
         if hmac.compare_digest(bearer.encode(errors="replace"), self._token.encode()):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from .problems import Problem
+
+ALLOWED_S = 2.0
+"""so often it is asked whether who reads still may"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +63,34 @@ def start_of(last_event_id: str | None, after: int | None) -> int:
 
 
 async def stream(
-    source: EventSource, start_seq: int, job: str | None, live: bool, names: frozenset[str], keepalive_s: float
+    source: EventSource,
+    start_seq: int,
+    job: str | None,
+    live: bool,
+    names: frozenset[str],
+    keepalive_s: float,
+    allowed: Callable[[], Awaitable[bool]],
 ) -> AsyncIterator[bytes]:
-    """Frames of the events of ``job`` (None: of all), and a comment whenever it was quiet for ``keepalive_s``."""
+    """Frames of the events of ``job`` (None: of all), and a comment whenever it was quiet for ``keepalive_s``. Ends
+    when who reads is not ``allowed`` to any more."""
     yield b"retry: 1000\n\n"
     events = source.follow(start_seq, job, live)
+    clock = asyncio.get_running_loop().time
+    said_s = looked_s = clock()
     pending: asyncio.Task[StoredEvent] | None = None
     try:
         while True:
             pending = pending or asyncio.ensure_future(anext(events))  # type: ignore[arg-type]
-            done, _ = await asyncio.wait([pending], timeout=keepalive_s)
+            done, _ = await asyncio.wait([pending], timeout=min(keepalive_s, ALLOWED_S))
+            if clock() - looked_s >= ALLOWED_S:
+                looked_s = clock()
+                if not await allowed():
+                    yield b": the token does not hold any more\n\n"
+                    return
             if not done:
-                yield b": still here\n\n"
+                if clock() - said_s >= keepalive_s:
+                    said_s = clock()
+                    yield b": still here\n\n"
                 continue
             try:
                 event = pending.result()
@@ -80,6 +99,7 @@ async def stream(
             finally:
                 pending = None
             if not names or event.name in names:
+                said_s = clock()
                 yield frame(event)
     finally:
         if pending is not None:

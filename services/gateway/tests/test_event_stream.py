@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
+import time
 import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
+import httpx
 import stretto_wire as w
+from stretto_gateway.callers import LOOK_S
+from stretto_gateway.sse import ALLOWED_S
+from stretto_runtime.tokens import FILE, issue, write_tokens
 
 from .conftest import Running
 
@@ -60,3 +68,45 @@ def test_an_event_stream_resumes_where_it_broke_and_goes_on_live(gateway: Runnin
         assert [seq for seq, _ in rest] == got[3:]
         named = parse_frames(http.get(f"/jobs/{job}/events", params={"follow": False, "event": "job-submitted"}).text)
         assert named == [everything[0]]
+
+
+def test_an_event_stream_ends_with_the_token_that_it_was_opened_with(gateway: Running) -> None:
+    file, now = gateway.folder / FILE, datetime.now(UTC)
+    made = {
+        "revoked": issue("revoked", "viewer", now),
+        "expiring": issue("expiring", "viewer", now, now + timedelta(seconds=4)),
+        "lasting": issue("lasting", "viewer", now),
+    }
+    entries = {name: entry for name, (_, entry) in made.items()}
+    write_tokens(file, (*entries.values(),))
+    ended: dict[str, float] = {}
+    opened = threading.Barrier(4, timeout=30)
+
+    def listen(name: str) -> None:
+        with httpx.Client(base_url=f"{gateway.url}/api/v1", timeout=30, trust_env=False) as http:
+            headers = {"Authorization": f"Bearer {made[name][0]}"}
+            wait_until(lambda: http.get("/status", headers=headers).status_code == 200)
+            with contextlib.suppress(httpx.TransportError), http.stream("GET", "/events", headers=headers) as response:
+                for number, _ in enumerate(response.iter_lines()):
+                    if number == 0:
+                        opened.wait()
+            ended[name] = time.monotonic()
+
+    listeners = [threading.Thread(target=listen, args=(name,), daemon=True) for name in made]
+    for listener in listeners:
+        listener.start()
+    opened.wait()
+    revoked_s = time.monotonic()
+    write_tokens(file, (entries["expiring"], entries["lasting"]))
+    wait_until(lambda: len(ended) == 2)
+    assert ended.keys() == {"revoked", "expiring"}
+    assert ended["revoked"] - revoked_s < 2 * (ALLOWED_S + LOOK_S)
+    write_tokens(file, ())
+    wait_until(lambda: len(ended) == 3)
+
+
+def wait_until(reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
