@@ -104,6 +104,7 @@ STRETTO_GATEWAY_TLS_KEY: /run/stretto/tls.key
 {{- end }}
 {{- if $gateway.trainingJobs }}
 STRETTO_GATEWAY_TRAININGJOBS: "true"
+STRETTO_GATEWAY_INSTALLATION: {{ .Release.Name | quote }}
 STRETTO_GATEWAY_TRAININGJOBS_NAMESPACE: {{ include "stretto.trainer.namespace" . }}
 {{- end }}
 {{- end }}

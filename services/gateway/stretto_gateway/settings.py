@@ -41,6 +41,11 @@ class GatewaySettings(Settings):
     call_timeout_s: float = Field(5.0, gt=0, le=60, description="patience with services asked on a user's behalf")
     keepalive_s: float = Field(15.0, gt=0, le=300, description="a comment is sent on a quiet event stream so often")
     trainingjobs: bool = Field(False, description="serve TrainingJobs of Kubernetes, too; one gateway per namespace")
+    installation: str = Field(
+        "stretto",
+        pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$",
+        description="as the actuator's: whose pods a deleted TrainingJob waits for",
+    )
     trainingjobs_namespace: str = Field("", description="of the objects; none: the gateway's own")
     trainingjobs_config: Path | None = Field(None, description="a kubeconfig; none: the service account of this pod")
     trainingjobs_s: float = Field(2.0, gt=0.01, le=60, description="between looks at objects that nobody changes")

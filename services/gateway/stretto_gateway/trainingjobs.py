@@ -19,7 +19,7 @@ from stretto_kube import PODS, Api, Change, Election, KubeFault, Object, Reflect
 from stretto_runtime import RuntimeFault
 from stretto_runtime.ending import end
 from stretto_wire import WireError
-from stretto_wire.kubernetes import JOB
+from stretto_wire.kubernetes import INSTALLATION, JOB
 
 from . import trail
 from .problems import Problem
@@ -79,6 +79,7 @@ class TrainingJobs:
         self._gateway, self._audit, self._api = gateway, audit, api
         self._clock = clock
         self._period_s = settings.trainingjobs_s
+        self._installation = settings.installation
         self._heard = asyncio.Event()
         self._objects = Reflector(api, TRAINING_JOBS, "", self._changed)
         self._election = Election(api, LEASE, f"gateway-{uuid.uuid4().hex[:12]}", settings.trainingjobs_lease_s)
@@ -187,7 +188,8 @@ class TrainingJobs:
         """Asked only where an answer is waited for."""
         if not one["metadata"].get("deletionTimestamp"):
             return 0
-        return len((await self._api.list(PODS, f"{JOB}={one['metadata']['name']}"))[0])
+        ours = f"{INSTALLATION}={self._installation},{JOB}={one['metadata']['name']}"
+        return len((await self._api.list(PODS, ours))[0])
 
     def _view(self, name: str) -> JobView | None:
         return self._gateway.shown(name) if name in self._gateway.projection.jobs else None

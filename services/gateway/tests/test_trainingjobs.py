@@ -16,6 +16,7 @@ from stretto_gateway.trainingjobs_schema import TRAINING_JOBS, definition
 from stretto_kube import Api
 from stretto_runtime import Client
 from stretto_wire.examples import EXAMPLES
+from stretto_wire.kubernetes import INSTALLATION, JOB
 
 from .conftest import Running, installed, start_gateway
 
@@ -131,13 +132,15 @@ async def test_what_is_deleted_is_cancelled_and_stays_until_its_pods_are_gone(st
     await stage.apply("views")
     await stage.until(lambda: stage.condition("views", "Admitted").get("status") == "True")
     stage.cluster.kubelet.lost.add("far")  # where nothing ends by itself
-    meta = {"name": "views-worker-0", "labels": {"stretto.dev/job": "views"}}
-    stage.cluster.storage.put("pods", {"metadata": meta, "spec": {"nodeName": "far", "containers": []}, "status": {}})
+    for installation in ("stretto", "another"):
+        meta = {"name": f"views-{installation}", "labels": {JOB: "views", INSTALLATION: installation}}
+        pod = {"metadata": meta, "spec": {"nodeName": "far", "containers": []}, "status": {}}
+        stage.cluster.storage.put("pods", pod)
     await stage.user.delete(TRAINING_JOBS, "views")
     await stage.until(lambda: stage.condition("views", "Failed").get("reason") == "Cancelled")
     assert (await stage.rest("views"))["status"] == "cancelled"
     assert stage.object("views") is not None
-    stage.cluster.storage.remove("pods", "views-worker-0")
+    stage.cluster.storage.remove("pods", "views-stretto")  # the other installation's may stay
     await stage.until(lambda: stage.object("views") is None)
 
 
