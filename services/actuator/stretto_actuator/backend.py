@@ -44,10 +44,12 @@ class NotInPlace(BackendError):
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A pod that is to run and does not: why, and in the place's own words."""
+    """A pod that is to run and does not: why, and in the place's own words. ``held``: by somebody who will let it go,
+    however long that takes (a scheduling gate)."""
 
     reason: WaitReason
     detail: str = ""
+    held: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,8 @@ class Backend(Protocol):
         ...
 
     async def launch(self, spec: PodSpec) -> None:
-        """Start a pod unless one of this name exists or existed; it may be pending for a while. Raises BackendError."""
+        """Start a pod unless one of this name exists or existed; it may be pending for a while. One that is held gets
+        the files of ``spec`` instead of those that it had. Raises BackendError."""
         ...
 
     async def stop(self, job: str, pod: str, grace_s: float) -> None:

@@ -147,7 +147,12 @@ class KubernetesBackend:
 
     async def launch(self, spec: PodSpec) -> None:
         name = self._name(spec.job, spec.pod)
-        if not any(name in known for known in (self._objects(), self._gone, self._forgotten)):
+        found = self._objects().get(name)
+        waiting = self._status(found).waiting if found is not None else None
+        if waiting is not None and waiting.held:
+            with _refusals(f"the files of {spec.job}/{spec.pod} cannot be laid"):
+                await self._reached().apply(SECRETS, secret(spec, self._installation), force=True)
+        elif not any(name in known for known in (self._objects(), self._gone, self._forgotten)):
             await self._place(name, spec)
 
     async def stop(self, job: str, pod: str, grace_s: float) -> None:

@@ -129,7 +129,8 @@ def _waiting(pod: Object, waiting: Object) -> Waiting | None:
     scheduled = _condition(pod, "PodScheduled") or {}
     if scheduled.get("status") == "False":
         detail = str(scheduled.get("message") or scheduled.get("reason") or "")
-        return Waiting("quota" if scheduled.get("reason") == "SchedulingGated" else "no-room", detail)
+        held = scheduled.get("reason") == "SchedulingGated"
+        return Waiting("quota" if held else "no-room", detail, held)
     if _status(pod).get("phase", "Pending") == "Pending" or waiting:
         return Waiting("starting", ": ".join(part for part in (reason, message) if part))
     return None

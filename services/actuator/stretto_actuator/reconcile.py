@@ -57,6 +57,8 @@ class Reconciler:
         """what each worker was last told to train under: plan version, cores"""
         self._waited_at_s: dict[str, float] = {}
         """when each pod was last seen waiting"""
+        self._laid_at_s: dict[str, float] = {}
+        """when pods that are held back got their files anew"""
         self._last_fault = ""
         self._mover = Mover(job, edge)
         self._closing = Closing(job, edge, settings)
@@ -211,6 +213,11 @@ class Reconciler:
         if pod.waiting != waiting.reason:
             log.info("waits", job=self.job, pod=pod.name, reason=waiting.reason, detail=detail)
             await self._observe(seen.PodWaits(job=self.job, pod=pod.name, reason=waiting.reason, detail=detail))
+        elif waiting.held:
+            laid_at_s = max(status.launched_at_s, self._laid_at_s.get(pod.name, 0.0))
+            if now - laid_at_s > self._settings.credentials_s / 2:  # before those end that it would begin with
+                self._laid_at_s[pod.name] = now
+                await self._launch_one(pod)
         elif waiting.reason == "image-pull" and now - pod.waiting_since_s > self._settings.image_timeout_s:
             gone = {"pod": pod.name, "reason": "image-pull", "exit_code": None, "detail": detail}
             await self._observe(seen.PodGone(job=self.job, **gone))

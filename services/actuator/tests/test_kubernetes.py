@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 from fake_kubernetes import Cluster, running_cluster
-from stretto_actuator.backend import BackendError, NotInPlace, PodSpec, PodStatus
+from stretto_actuator.backend import BackendError, NotInPlace, PodSpec, PodStatus, Waiting
 from stretto_actuator.kubernetes import KubernetesBackend, backend_of
 from stretto_actuator.kubernetes_manifest import Installation
 from stretto_actuator.settings import ActuatorSettings
@@ -331,3 +332,26 @@ class TestLives:
         with pytest.raises(BackendError, match=r'cannot be reached.*User "actuator" cannot list'):
             async with opened(cluster):
                 pass
+
+
+async def test_a_pod_that_is_held_back_gets_its_files_anew_and_no_other_does(
+    cluster: Cluster, backend: KubernetesBackend
+) -> None:
+    def laid(pod: str) -> str:
+        secret = cluster.storage.get("secrets", name_of(pod))
+        assert secret is not None
+        return base64.b64decode(secret["data"]["bus.creds"]).decode()
+
+    for pod in ("worker-0", "worker-1"):
+        await backend.launch(spec(pod, cpu_cores=1000.0, files={"bus.creds": b"first"}))
+        await until(backend, lambda status: status.waiting is not None and status.waiting.reason == "no-room", pod)
+    found = cluster.storage.get("pods", name_of())
+    assert found is not None
+    gate = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "waits for Kueue"}
+    found |= {"spec": {**found["spec"], "schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}}
+    cluster.storage.put("pods", {**found, "status": {**found["status"], "conditions": [gate]}})
+    await until(backend, lambda status: status.waiting == Waiting("quota", "waits for Kueue", held=True))
+    for pod in ("worker-0", "worker-1"):
+        await backend.launch(spec(pod, cpu_cores=1000.0, files={"bus.creds": b"second"}))
+    assert (laid("worker-0"), laid("worker-1")) == ("second", "first")
+    assert len(cluster.storage.all("pods")) == 2

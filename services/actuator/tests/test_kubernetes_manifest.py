@@ -154,7 +154,7 @@ def test_a_gate_is_a_quota() -> None:
     gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "waits for Kueue"}
     seen = status_of(told(phase="Pending", conditions=[gated]))
     assert seen.waiting is not None
-    assert (seen.waiting.reason, seen.waiting.detail) == ("quota", "waits for Kueue")
+    assert (seen.waiting.reason, seen.waiting.detail, seen.waiting.held) == ("quota", "waits for Kueue", True)
 
 
 def test_a_pod_that_we_ended_before_it_began_was_killed() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 from stretto_actuator import handlers
-from stretto_actuator.backend import BackendError, PodStatus, Waiting
+from stretto_actuator.backend import BackendError, Places, PodSpec, PodStatus, Waiting
 from stretto_actuator.reconcile import Reconciler
 from stretto_actuator.settings import ActuatorSettings
 from stretto_core.actuation import ActuatorMachine, ActuatorState, JobSubmitted, PlanDecided, Pod
@@ -60,12 +61,16 @@ async def test_cancelling_ends_it_at_once(tmp_path: Path) -> None:
     assert task.cancelled()
 
 
+SPEC = {"environment": {}, "model": {"path": ""}, "checkpoint": {"restore_from": ""}}
+
+
 class WaitingRoom(Backend):
     """One pod that waits, as it is told to."""
 
     def __init__(self) -> None:
         self.status = PodStatus("j", "ps-0", "pending", 1.0, 2**28)
         self.killed: list[str] = []
+        self.laid: list[str] = []
 
     async def list(self, job: str | None = None) -> list[Any]:
         return [self.status]
@@ -73,8 +78,14 @@ class WaitingRoom(Backend):
     async def kill(self, job: str, pod: str) -> None:
         self.killed.append(pod)
 
-    def waits(self, reason: Any, detail: str = "") -> None:
-        self.status = replace(self.status, waiting=Waiting(reason, detail))
+    def places(self, job: str, pod: str) -> Places:
+        return Places("/files", "/scratch", "")
+
+    async def launch(self, spec: PodSpec) -> None:
+        self.laid.append(spec.files["bus.creds"].decode())
+
+    def waits(self, reason: Any, detail: str = "", held: bool = False) -> None:
+        self.status = replace(self.status, waiting=Waiting(reason, detail, held))
 
 
 class Journal(Edge):
@@ -83,7 +94,7 @@ class Journal(Edge):
     def __init__(self) -> None:
         self.now_s = 1000.0
         self.machine = ActuatorMachine()
-        self.machine.handle(JobSubmitted("j", "{}"), self.now_s)
+        self.machine.handle(JobSubmitted("j", json.dumps(SPEC)), self.now_s)
         self.machine.handle(PlanDecided(1, Plan(1, 1, 1.0, 1.0, 2**28, 2**28)), self.now_s)
         self.seen: list[Any] = []
 
@@ -93,6 +104,12 @@ class Journal(Edge):
     async def observe(self, key: str, message: Any, trace: str = "") -> None:
         self.seen.append(message)
         self.machine.handle(handlers.to_event(message), self.now_s)
+
+    def identity(self, job: str, pod: str) -> dict[str, bytes]:
+        return {"bus.creds": f"of {pod} at {self.now_s:g}".encode()}
+
+    def trace_of(self, key: str) -> str:
+        return ""
 
     def names(self) -> list[str]:
         return [type(message).__name__ for message in self.seen]
@@ -148,6 +165,21 @@ async def test_a_pod_waits_for_room_beyond_its_start_and_is_given_up_in_the_end(
     assert edge.names() == ["PodWaits", "PodGivenUp"]
     await reconciler.once()
     assert backend.killed == ["ps-0"]
+
+
+async def test_a_pod_that_is_held_back_waits_for_as_long_as_it_takes_with_credentials_that_hold(waiting: Any) -> None:
+    backend, edge, reconciler = waiting
+    backend.status = replace(backend.status, launched_at_s=edge.now_s)
+    backend.waits("quota", "waits for Kueue", held=True)
+    for edge.now_s in (1000.0, 1400.0, 2799.0, 2801.0, 2802.0, 5000.0, 86_400.0):
+        assert not await reconciler.once(), "nothing to be busy with"
+    assert (edge.names(), backend.killed) == (["PodWaits"], [])
+    assert backend.laid == ["of ps-0 at 2801", "of ps-0 at 5000", "of ps-0 at 86400"]
+    backend.waits("no-room", "0/3 nodes are available")
+    await reconciler.once()
+    edge.now_s += 301
+    await reconciler.once()
+    assert edge.names() == ["PodWaits", "PodWaits", "PodGivenUp"], "let go, it waits as any other"
 
 
 async def test_an_image_that_does_not_come_ends_the_job_with_its_reason(waiting: Any) -> None:
