@@ -2,7 +2,8 @@
 
 The training workers' GPUs and CPUs are another scheduler's; what they leave of a node's CPUs is shared here. At every
 tick: data workers leave the nodes where training workers need the room; then, one worker at a time, room goes to the
-smallest rank, and where there is none, from the largest rank to the smallest; then workers move to better nodes.
+smallest rank, and where there is none, from the largest rank to the smallest; then workers move to better nodes, and
+what that leaves is handed out, until nothing changes any more.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from stretto_core.data_workers.facts import (
 )  # fmt: skip
 from stretto_core.data_workers.placing import DUST, best_node, better_node
 from stretto_core.data_workers.sharing import Ranking, Sharer, Speed, shortest_remaining
-from stretto_core.machine import Action, Emit, Tick
+from stretto_core.machine import Action, Emit, Tick, as_it_was
 
 LEAST_CPUS, PARTS = 1.0, 8
 """the smallest data worker has so many CPUs, or such a part of what its job can use, if that is less: a job that one
@@ -85,7 +86,8 @@ class SharingState:
 class DataWorkers:
     """GoldMiner's scheduler (§3.4.2). Decides at ticks; other events say what it decides on."""
 
-    version = 1
+    version = 2
+    migrate = staticmethod(as_it_was)  # until version 1 workers were exchanged for nobody's gain, too
 
     def __init__(self, state: SharingState | None = None, settings: SharingSettings | None = None) -> None:
         self.state = state or SharingState()
@@ -124,6 +126,8 @@ class DataWorkers:
 
 
 Workers = dict[tuple[str, str], Worker]
+Wanting = tuple[float, int, str]
+"""rank of its next worker, order, and name of a job"""
 
 
 def _workers(state: SharingState) -> Iterator[tuple[tuple[str, str], Worker]]:
@@ -170,12 +174,10 @@ class _Round:
         self._retire()
         for node in self.free:
             self._clear(node)
-        self._hand_out()
-        for name, job in self.jobs.items():
-            for key, worker in job.workers.items():
-                node = better_node(self.free, job.trainers, self.neighbours, worker.cpus, worker.node)
-                if node:
-                    self._move(name, key, node)
+        while True:
+            changed, moved = self._hand_out(), self._draw_near()
+            if not changed and not moved:
+                return
 
     def _retire(self) -> None:
         """Workers larger than their job's own tuning has use for, as all are where it has none; one that more than
@@ -209,22 +211,78 @@ class _Round:
             else:
                 self._stop(name, key)
 
-    def _hand_out(self) -> None:
-        """One worker at a time, until nobody lacks one or nobody who has one ranks behind."""
-        blocked = set[str]()
-        while wanting := sorted(self._wanting(blocked)):
-            rank, _, name = wanting[0]
-            cpus = self._size(name, wanting[1][0] if len(wanting) > 1 else math.inf)
-            home, least = self.jobs[name].trainers, self._least(name)
-            node = best_node(self.free, home, self.neighbours, cpus, least)
-            if node:
-                self._start(name, node, min(cpus, self.free[node]))
-            elif (other := self._dispensable(name, least, rank)) is not None:
-                self._stop(*other)
-            else:
-                blocked.add(name)
+    def _hand_out(self, exchanging: bool = True) -> bool:
+        """One worker at a time, until nobody lacks one or nobody who has one ranks behind; whether there were any.
 
-    def _wanting(self, blocked: set[str]) -> Iterator[tuple[float, int, str]]:
+        Each makes some CPUs more up to a rank, and none fewer up to any before it (``_improves_on``), so this ends.
+        """
+        changed, blocked = False, set[str]()
+        while wanting := sorted(self._wanting(blocked)):
+            if self._give(wanting) or (exchanging and self._exchange(*wanting[0])):
+                changed = True
+            else:
+                blocked.add(wanting[0][2])
+        return changed
+
+    def _give(self, wanting: list[Wanting]) -> bool:
+        """The first of those that are wanting gets a worker, if there is room."""
+        name = wanting[0][2]
+        cpus = self._size(name, wanting[1][0] if len(wanting) > 1 else math.inf)
+        node = best_node(self.free, self.jobs[name].trainers, self.neighbours, cpus, self._least(name))
+        if node:
+            self._start(name, node, min(cpus, self.free[node]))
+        return bool(node)
+
+    def _exchange(self, rank: float, _: int, name: str) -> bool:
+        """Make room for the job by a worker that ranks behind, and hand out all that it had; undone if that does not
+        improve the sharing.
+        """
+        other = self._dispensable(name, self._least(name), rank)
+        if other is None:
+            return False
+        before = {key: (dict(job.workers), job.started) for key, job in self.jobs.items()}
+        free, neighbours, had = dict(self.free), dict(self.neighbours), dict(self.cpus)
+        self._stop(*other)
+        self._hand_out(exchanging=False)
+        if self._improves_on(had):
+            return True
+        for key, (workers, started) in before.items():
+            self.jobs[key].workers, self.jobs[key].started = workers, started
+        self.free, self.neighbours, self.cpus = free, neighbours, had
+        return False
+
+    def _improves_on(self, had: dict[str, float]) -> bool:
+        """Whether, of the CPUs that have come to some jobs and gone from others, those of the smallest rank have come.
+
+        So there are more CPUs up to that rank, and no fewer up to any before it: no sharing comes back, in whatever
+        workers the CPUs are.
+        """
+        came = went = math.inf
+        for name, has in self.cpus.items():
+            if has > had[name] + DUST:
+                came = min(came, self._smallest_rank(name, had[name], has))
+            elif has < had[name] - DUST:
+                went = min(went, self._smallest_rank(name, has, had[name]))
+        return came + self.settings.gain_min * abs(came) < went
+
+    def _smallest_rank(self, name: str, low: float, high: float) -> float:
+        """Of the job's CPUs between these, counted from the first in workers of its smallest size, or nearly that."""
+        size = max(self._smallest(name), LEAST_CPUS / PARTS)
+        counted = range(math.floor((low + DUST) / size), math.ceil((high - DUST) / size))
+        return min(self.settings.ranking(self.sharers[name], n * size, (n + 1) * size) for n in counted)
+
+    def _draw_near(self) -> bool:
+        """Move workers to better nodes; whether there were any."""
+        moved = False
+        for name, job in self.jobs.items():
+            for key, worker in job.workers.items():
+                node = better_node(self.free, job.trainers, self.neighbours, worker.cpus, worker.node)
+                if node:
+                    self._move(name, key, node)
+                    moved = True
+        return moved
+
+    def _wanting(self, blocked: set[str]) -> Iterator[Wanting]:
         """Each job that lacks a worker, by the rank of the smallest one that would do."""
         for order, name in enumerate(self.jobs):
             had, cpus = self.cpus[name], self._least(name)
@@ -233,17 +291,19 @@ class _Round:
 
     def _least(self, name: str) -> float:
         """CPUs of the smallest worker that would do; 0: the job has no use for one."""
-        lacks = self._lacks(name)
-        return min(self.jobs[name].worker_cpus, lacks, LEAST_CPUS, (self.cpus[name] + lacks) / PARTS)
+        return min(self._smallest(name), self._lacks(name, self.cpus[name]))
 
-    def _lacks(self, name: str) -> float:
-        had = self.cpus[name]
+    def _smallest(self, name: str) -> float:
+        """CPUs of the smallest worker of the job, if it does not lack even less; 0: it has no use for any."""
+        return min(self.jobs[name].worker_cpus, LEAST_CPUS, self._lacks(name, 0.0) / PARTS)
+
+    def _lacks(self, name: str, had: float) -> float:
         return min(self.sharers[name].lacks(had), max(self.jobs[name].most_cpus - had, 0.0))
 
     def _size(self, name: str, next_rank: float) -> float:
         """CPUs of the job's next worker: as many as it can use, but not more than come before the next job's."""
         had, sharer = self.cpus[name], self.sharers[name]
-        most = min(self.jobs[name].worker_cpus, self._lacks(name))
+        most = min(self.jobs[name].worker_cpus, self._lacks(name, had))
         sizes = [most, *(float(cpus) for cpus in range(math.ceil(most) - 1, 0, -1))]
         enough = (cpus for cpus in sizes if self.settings.ranking(sharer, had, had + cpus) <= next_rank)
         return next(enough, self._least(name))
