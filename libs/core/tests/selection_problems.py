@@ -1,6 +1,9 @@
-"""Small selection problems for every algorithm."""
+"""Small selection problems for every algorithm, and the value that none exceeds."""
 
 from __future__ import annotations
+
+import itertools
+import math
 
 from hypothesis import strategies as st
 from stretto_core.selection import Contender, Option, SelectionProblem
@@ -31,3 +34,13 @@ def problems(draw: st.DrawFn) -> SelectionProblem:
         draw(st.sampled_from(["efficiency", "gain", "completion"])),
         draw(st.sampled_from([0.0, 2.5, -1.0])),
     )
+
+
+def brute_force(problem: SelectionProblem) -> float:
+    """The best value of all choices that fit."""
+    best = 0.0
+    for picks in itertools.product(*([None, *c.options] for c in problem.contenders)):
+        if problem.fits([option for option in picks if option is not None]):
+            pairs = zip(problem.contenders, picks, strict=True)
+            best = max(best, math.fsum(problem.value(c, o) for c, o in pairs if o is not None))
+    return best

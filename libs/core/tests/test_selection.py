@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import random
 
 import pytest
 from hypothesis import given, settings
-from selection_problems import problems
+from selection_problems import brute_force, problems
 from stretto_core.selection import Contender, Option, SelectionProblem, weighted_greedy
 from stretto_core.types import InvalidValue
-
-
-def brute_force(problem: SelectionProblem) -> float:
-    best = 0.0
-    for picks in itertools.product(*([None, *c.options] for c in problem.contenders)):
-        if problem.fits([option for option in picks if option is not None]):
-            pairs = zip(problem.contenders, picks, strict=True)
-            best = max(best, math.fsum(problem.value(c, o) for c, o in pairs if o is not None))
-    return best
 
 
 @settings(max_examples=150, deadline=None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
 from dataclasses import replace
@@ -10,7 +9,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from selection_problems import problems
+from selection_problems import brute_force, problems
 from stretto_core.algorithms import SELECT
 from stretto_core.selection import (
     Contender,
@@ -24,15 +23,6 @@ from stretto_core.selection import (
 from stretto_core.selection.exact import exact
 from stretto_core.selection.hull import hull
 from stretto_core.types import InvalidValue
-
-
-def brute_force(problem: SelectionProblem) -> float:
-    best = 0.0
-    for picks in itertools.product(*([None, *c.options] for c in problem.contenders)):
-        if problem.fits([option for option in picks if option is not None]):
-            pairs = zip(problem.contenders, picks, strict=True)
-            best = max(best, math.fsum(problem.value(c, o) for c, o in pairs if o is not None))
-    return best
 
 
 def value_of(problem: SelectionProblem, selection: Selection) -> float:
