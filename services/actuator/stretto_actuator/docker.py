@@ -198,11 +198,15 @@ class DockerBackend:
 
     def _make(self, spec: PodSpec) -> Container | None:
         """None: another actuator is just making it."""
+        with self._networks.used_by(spec.job) as network:
+            return self._make_on(network, spec)
+
+    def _make_on(self, network: str, spec: PodSpec) -> Container | None:
         name = f"{spec.pod}.{spec.job}.{self._engine.installation}"
+        told = config(spec, name, self._engine.labels(spec.job, spec.pod))
+        place = host(spec, network, self._folders.mounts(spec.job, spec.reads, spec.image))
         try:
-            network, folders = self._networks.of(spec.job), self._folders.mounts(spec.job, spec.reads, spec.image)
-            told = config(spec, name, self._engine.labels(spec.job, spec.pod))
-            made = self._engine.create(name, spec.image, told, host(spec, network, folders))
+            made = self._engine.create(name, spec.image, told, place)
         except NameTaken:
             found = self._engine.inspect(name)
             if found is None:

@@ -6,7 +6,10 @@ it has there.
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections import Counter
+from collections.abc import Generator
 
 from .backend import BackendError
 from .docker_engine import POD, Engine
@@ -21,20 +24,30 @@ class JobNetworks:
         self._apart = apart
         self._changing = threading.Lock()
         """pods of a job are started together, in threads"""
+        self._starting: Counter[str] = Counter()
+        """how many pods of a job are on their way to its network"""
 
     def open(self) -> None:
         """Make the common one where it is missing. Raises BackendError."""
         self._engine.ensure_network(self._common, {})
 
-    def of(self, job: str) -> str:
-        """The network of a job; there, and joined by what pods speak to. Raises BackendError."""
+    @contextlib.contextmanager
+    def used_by(self, job: str) -> Generator[str]:
+        """The network of a job, joined by what pods speak to; it stays while a pod is started. Raises BackendError."""
         if not self._apart:
-            return self._common
-        name = f"{self._engine.installation}.{job}"
+            yield self._common
+            return
+        name = self._of(job)
         with self._changing:
-            self._engine.ensure_network(name, self._mark)
-            self._join(name)
-        return name
+            self._starting[job] += 1
+        try:
+            with self._changing:
+                self._engine.ensure_network(name, self._mark)
+                self._join(name)
+            yield name
+        finally:
+            with self._changing:
+                self._starting[job] -= 1
 
     def join(self) -> None:
         """Whatever came to the common network meanwhile, to the networks of all jobs."""
@@ -44,15 +57,23 @@ class JobNetworks:
                     self._join(name)
 
     def leave(self, job: str) -> None:
-        """The job has no pods left."""
+        """The job has no pods left; unless one is on its way, or has come meanwhile."""
         if not self._apart:
             return
-        name = f"{self._engine.installation}.{job}"
+        name = self._of(job)
         with self._changing:
-            if name in self._engine.networks(self._mark):
-                for container in self._engine.members(name):
-                    self._engine.part(name, container)
-                self._engine.remove_network(name)
+            if self._starting[job] or name not in self._engine.networks(self._mark):
+                return
+            members = self._engine.members(name)
+            if any(POD in labels for labels in members.values()):
+                return
+            del self._starting[job]
+            for container in members:
+                self._engine.part(name, container)
+            self._engine.remove_network(name)
+
+    def _of(self, job: str) -> str:
+        return f"{self._engine.installation}.{job}"
 
     @property
     def _mark(self) -> dict[str, str]:
