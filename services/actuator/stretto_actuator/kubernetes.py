@@ -166,19 +166,16 @@ class KubernetesBackend:
         found = self._objects().get(name)
         if found is None:
             raise BackendError(f"{job}/{pod} is not here; it cannot be resized")
-        asked = sayable(cpu_cores, memory_bytes)
-        if told.wanted(found) != asked:
-            await self._resize(name, resized(cpu_cores, memory_bytes))
-
-        def settled(pod: Object) -> bool:
-            return told.in_force(pod) == asked or told.waits_to_grow(pod)[0] != ""
-
-        found = await self._until(job, name, settled)
+        found = await self._resized(job, name, found, cpu_cores, memory_bytes)
+        if told.keeps_its_memory(found):
+            _, memory_bytes = told.in_force(found)
+            found = await self._resized(job, name, found, cpu_cores, memory_bytes)
         state, since_s = told.waits_to_grow(found)
         if state == "infeasible" or (state == "deferred" and self._clock() - since_s > DEFERRED_S):
             raise NotInPlace(f"{job}/{pod} finds no room to grow on its node: {state}")
-        in_force = told.in_force(found)
-        return (cpu_cores, memory_bytes) if in_force == asked else in_force
+        cpu_asked, _ = sayable(cpu_cores, memory_bytes)
+        cpu_now, memory_now = told.in_force(found)
+        return (cpu_cores if cpu_now == cpu_asked else cpu_now), memory_now
 
     async def logs(self, job: str, pod: str, lines: int) -> str:
         with _refusals(f"the log of {job}/{pod} cannot be read"):
@@ -265,6 +262,18 @@ class KubernetesBackend:
         self._asked.add(name)
         with _refusals(f"{name} cannot be stopped"):
             await self._reached().delete(PODS, name, grace_s)
+
+    async def _resized(self, job: str, name: str, found: Object, cpu_cores: float, memory_bytes: int) -> Object:
+        """The pod once it has these limits, or its node has said why not; or as it is, after a while."""
+        asked = sayable(cpu_cores, memory_bytes)
+        if told.wanted(found) != asked:
+            await self._resize(name, resized(cpu_cores, memory_bytes))
+
+        def settled(pod: Object) -> bool:
+            decided = told.in_force(pod) == asked or told.waits_to_grow(pod)[0] != ""
+            return decided or told.keeps_its_memory(pod)
+
+        return await self._until(job, name, settled)
 
     async def _resize(self, name: str, patch: Object) -> None:
         if not self._resizable:

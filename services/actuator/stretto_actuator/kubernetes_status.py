@@ -103,6 +103,14 @@ def waits_to_grow(pod: Object) -> tuple[Literal["", "deferred", "infeasible"], f
     return "infeasible" if pending.get("reason") == "Infeasible" else "deferred", since_s
 
 
+def keeps_its_memory(pod: Object) -> bool:
+    """Whether its node has refused to take memory away that is in use, and with that the whole resize."""
+    changing = _condition(pod, "PodResizeInProgress")
+    if changing is None or changing.get("status") != "True" or changing.get("reason") != "Error":
+        return False
+    return wanted(pod)[1] < in_force(pod)[1]
+
+
 def unplaced(fault: KubeFault) -> Waiting | None:
     """Why a pod could not be made now and may be later; None: it never will be, as it was asked for."""
     if fault.status == 403 and "exceeded quota" in fault.message:

@@ -262,8 +262,8 @@ class Reconciler:
                 await self._replace(pod, limits)
             elif isinstance(limits, BackendError):
                 faults.append(limits)
-            elif limits != (pod.cpu_cores_now, pod.memory_bytes_now):
-                cpu_cores, memory_bytes = limits
+            elif limits != (pod.cpu_cores_now, pod.memory_bytes_now) or limits[1] > pod.memory_bytes:
+                cpu_cores, memory_bytes = limits  # of memory also that it is not taken away: it would be asked for ever
                 limited = {"pod": pod.name, "cpu_cores": cpu_cores, "memory_bytes": memory_bytes}
                 await self._observe(seen.PodLimited(job=self.job, **limited))
         if faults:

@@ -17,6 +17,7 @@ from fake_kubernetes import Cluster, running_cluster
 from stretto_actuator.backend import BackendError, NotInPlace, PodSpec, PodStatus, Waiting
 from stretto_actuator.kubernetes import KubernetesBackend, backend_of
 from stretto_actuator.kubernetes_manifest import Installation
+from stretto_actuator.kubernetes_status import wanted
 from stretto_actuator.settings import ActuatorSettings
 
 MIB = 1 << 20
@@ -244,15 +245,17 @@ class TestResize:
         assert (status.cpu_cores, status.memory_bytes) == (1.235, 512 * MIB)
         assert len(cluster.pods()) == 1
 
-    async def test_memory_in_use_is_not_taken(self, backend: KubernetesBackend) -> None:
+    async def test_memory_in_use_is_not_taken(self, cluster: Cluster, backend: KubernetesBackend) -> None:
         holds = "held = bytearray(100 << 20); import time; print('holds', flush=True); time.sleep(600)"
         await backend.launch(spec(command=(sys.executable, "-c", holds)))
         await until(backend, runs)
         async with asyncio.timeout(15):
             while "holds" not in await backend.logs("job", "worker-0", 5):
                 await asyncio.sleep(0.02)
-        assert await backend.resize("job", "worker-0", 1.0, 50 * MIB) == (1.0, 256 * MIB)
-        assert (await until(backend, runs)).state == "running"
+        assert await backend.resize("job", "worker-0", 1.5, 50 * MIB) == (1.5, 256 * MIB), "the cores may change"
+        pod = cluster.storage.get("pods", name_of())
+        assert pod is not None
+        assert wanted(pod) == (1.5, 256 * MIB), "nor is it taken later, when nobody reckons with it"
 
     async def test_waits_for_room_on_its_node(self, cluster: Cluster, backend: KubernetesBackend) -> None:
         cluster.kubelet.nodes["node-0"] = (3.0, 64 << 30)
@@ -260,7 +263,10 @@ class TestResize:
         await backend.launch(spec("worker-0"))
         await until(backend, runs, "ps-0")
         await until(backend, runs)
-        assert await backend.resize("job", "worker-0", 2.5, 256 * MIB) == (1.0, 256 * MIB)
+        assert await backend.resize("job", "worker-0", 1.2345678, 256 * MIB) == (1.2345678, 256 * MIB)
+        now = await backend.resize("job", "worker-0", 1.2345678, (64 << 30) - 100 * MIB)
+        assert now == (1.2345678, 256 * MIB), "no cores have changed that would have to be told"
+        assert await backend.resize("job", "worker-0", 2.5, 256 * MIB) == (1.235, 256 * MIB)
         await backend.kill("job", "ps-0")
         await until(backend, lambda status: status.cpu_cores == 2.5)
 

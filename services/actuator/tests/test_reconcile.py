@@ -15,7 +15,7 @@ from stretto_actuator import handlers
 from stretto_actuator.backend import BackendError, Places, PodSpec, PodStatus, Waiting
 from stretto_actuator.reconcile import Reconciler
 from stretto_actuator.settings import ActuatorSettings
-from stretto_core.actuation import ActuatorMachine, ActuatorState, JobSubmitted, PlanDecided, Pod
+from stretto_core.actuation import ActuatorMachine, ActuatorState, JobSubmitted, PlanDecided, Pod, next_steps
 from stretto_core.types import Plan
 
 
@@ -151,6 +151,32 @@ async def test_pods_change_their_limits_all_at_once(tmp_path: Path) -> None:
             await Reconciler(*given).once()
     assert [message.pod for message in edge.seen] == ["worker-0", "worker-2"]
     assert pods[0].cpu_cores_now == 2.0
+
+
+class Unyielding(Growing):
+    """Memory is in use: nothing of it is taken away."""
+
+    def __init__(self, pods: list[Pod]) -> None:
+        super().__init__(pods)
+        self.asked = 0
+
+    async def resize(self, job: str, pod: str, cpu_cores: float, memory_bytes: int) -> tuple[float, int]:
+        self.asked += 1
+        return cpu_cores, 2**29
+
+
+async def test_memory_that_is_not_given_back_is_not_asked_for_again(tmp_path: Path) -> None:
+    edge = Journal()
+    pods = [Pod("worker-0", "worker", 0, 1.0, 2**28, 1, "plan", 0.0, phase="running", cpu_cores_now=1.0)]
+    pods[0].memory_bytes_now = 2**29
+    edge.machine.state.pods = {pod.name: pod for pod in pods}
+    backend = Unyielding(pods)
+    given: Any = ("j", edge.machine.state, edge, backend, ActuatorSettings(state_folder=tmp_path))
+    reconciler = Reconciler(*given)
+    await reconciler.once()
+    assert edge.names() == ["PodLimited"]
+    assert (pods[0].memory_bytes, backend.asked) == (2**29, 1)
+    assert next_steps(edge.machine.state, edge.now_s).resize == ()
 
 
 async def test_a_pod_waits_for_room_beyond_its_start_and_is_given_up_in_the_end(waiting: Any) -> None:

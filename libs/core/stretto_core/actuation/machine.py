@@ -151,10 +151,10 @@ class ActuatorMachine:
         pod = self.state.pods.get(event.pod)
         if pod is None or pod.phase != "running":
             return
+        # memory in use cannot be taken away: what was possible is what is wanted until the next plan
+        pod.memory_bytes = max(pod.memory_bytes, event.memory_bytes)
         if (pod.cpu_cores_now, pod.memory_bytes_now) != (event.cpu_cores, event.memory_bytes):
             pod.cpu_cores_now, pod.memory_bytes_now = event.cpu_cores, event.memory_bytes
-            # memory in use cannot be taken away: what was possible is what is wanted until the next plan
-            pod.memory_bytes = max(pod.memory_bytes, event.memory_bytes)
             self.tell(event)
 
     def _exited(self, event: s.PodExited, now: float) -> None:
