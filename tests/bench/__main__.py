@@ -41,6 +41,7 @@ def measure(module: str) -> dict[str, Any]:
     result: dict[str, Any] = {
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "load_average_before": round(os.getloadavg()[0], 2),
+        "loop_ms": round(loop_ms(), 1),
     }
     begin = time.perf_counter()
     try:
@@ -49,6 +50,17 @@ def measure(module: str) -> dict[str, Any]:
         traceback.print_exc()
         rows = [failed(module, error)]
     return {**result, "took_s": round(time.perf_counter() - begin, 1), "rows": rows}
+
+
+def loop_ms() -> float:
+    """How fast the machine is just now: processor time of a million turns of a loop, which figures in ms go with."""
+
+    def once() -> float:
+        begin = time.process_time()
+        sum(number * number % 7 for number in range(1_000_000))
+        return time.process_time() - begin
+
+    return 1000 * min(once() for _ in range(5))
 
 
 def checked(given: Mapping[str, Any]) -> Row:
@@ -67,6 +79,9 @@ def failed(module: str, error: Exception) -> Row:
 
 def table(results: dict[str, Any]) -> Table:
     shown = Table(title="Stretto, measured", title_justify="left", header_style="bold")
+    loops = [result["loop_ms"] for result in results.values() if "loop_ms" in result]
+    if loops:
+        shown.caption = f"a million turns of a loop took {min(loops):.0f} to {max(loops):.0f} ms of processor time"
     for column in ("what", "value", "baseline", "ratio", "bar", "", "note"):
         shown.add_column(column, justify="right" if column in ("value", "baseline", "ratio") else "left")
     for result in results.values():

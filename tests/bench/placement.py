@@ -15,7 +15,7 @@ from tests.bench.claims import Claim, above, at_most, never
 from tests.bench.layers import invented, limited, public
 from tests.bench.rows import Row, row
 
-SEEDS = range(4)
+SEEDS, TIMES = range(4), 5
 SOLVES = (  # layers, types, with limits, milliseconds
     (16, 4, False, 20.0),
     (20, 64, False, 300.0),
@@ -96,15 +96,18 @@ class _Tried:
 
 
 def _solved(layers: int, types: int, with_limits: bool, bar_ms: float) -> Row:
-    """The slowest of the problems; each is solved once before, so that nothing is measured cold."""
+    """The slowest of the problems. Each is solved ``TIMES`` times and the least counts: a solve is always the same, and
+    neighbours only add to it."""
     problems = [invented(layers, types, seed) for seed in SEEDS]
     problems = [limited(problem) for problem in problems] if with_limits else problems
     took_ms, gaps, proven = list[float](), list[float](), 0
     for problem in problems:
-        exact(problem)
-        begin = time.process_time()
-        found = exact(problem)
-        took_ms.append((time.process_time() - begin) * 1e3)
+        found, tries_ms = None, list[float]()
+        for _ in range(TIMES):
+            begin = time.process_time()
+            found = exact(problem)
+            tries_ms.append((time.process_time() - begin) * 1e3)
+        took_ms.append(min(tries_ms))
         assert found is not None
         assert found.bound is not None
         gaps.append((found.cost - found.bound) / found.bound)
@@ -113,7 +116,7 @@ def _solved(layers: int, types: int, with_limits: bool, bar_ms: float) -> Row:
     wanted = "proven or with its gap" if (layers, with_limits) == (20, True) else "proven"
     ok = value <= bar_ms and (proven == len(problems) or wanted != "proven")
     note = (
-        f"processor time, the slowest of {len(problems)} (median {statistics.median(took_ms):.1f}); "
+        f"processor time, the slowest of {len(problems)}, each the least of {TIMES} (median {statistics.median(took_ms):.1f}); "
         f"{proven} proven, largest gap {max(gaps):.2%}"
     )
     name = f"place {layers} layers × {types} types" + (", with limits" if with_limits else "")
