@@ -116,8 +116,8 @@ def _solved(layers: int, types: int, with_limits: bool, bar_ms: float) -> Row:
     wanted = "proven or with its gap" if (layers, with_limits) == (20, True) else "proven"
     ok = value <= bar_ms and (proven == len(problems) or wanted != "proven")
     note = (
-        f"processor time, the slowest of {len(problems)}, each the least of {TIMES} (median {statistics.median(took_ms):.1f}); "
-        f"{proven} proven, largest gap {max(gaps):.2%}"
+        f"processor time, the slowest of {len(problems)}, each the least of {TIMES} (median "
+        f"{statistics.median(took_ms):.1f}); {proven} proven, largest gap {max(gaps):.2%}"
     )
     name = f"place {layers} layers × {types} types" + (", with limits" if with_limits else "")
     return row(name, value, "ms", f"<= {bar_ms:g} ms, {wanted}", ok, note)
