@@ -17,6 +17,7 @@ from stretto.errors import (
     StaleAttempt,
 )
 from stretto_core.ledger import Counted, fingerprint_of, prove
+from trainer_harness import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -141,9 +142,7 @@ def test_a_frozen_column_takes_nothing_until_it_thaws_and_the_others_do_not_wait
         target=lambda: results.append(parameters.push(keys, rows, dense, shard=1, attempt=1, start=0, stop=40))
     )
     pusher.start()
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline and (control.applied().samples[others] == 0).any():
-        time.sleep(0.02)
+    wait_for(lambda: (control.applied().samples[others] > 0).all())
     assert control.stats().rejected > 0  # the first push was refused as a whole, before it knew
     samples = control.applied().samples
     assert samples[column] == 0
@@ -252,22 +251,22 @@ def test_a_push_of_before_the_servers_were_replaced_is_given_up(cluster):
     generation = parameters.generation
     parameters.push(keys, rows, dense, shard=1, attempt=1, start=0, stop=10, generation=generation)
     servers.control(0).freeze()
-    refused = []
+    lost, refused = [], []
 
     def blocked():
         while not refused:
             try:
                 parameters.push(keys, rows, dense, shard=1, attempt=1, start=10, stop=20, generation=generation)
-            except ServerLost:
-                continue  # as the trainer does
+            except ServerLost as error:
+                lost.append(error)  # and on, as the trainer does
             except ServersReplaced as error:
                 refused.append(error)
 
     pusher = threading.Thread(target=blocked)
     pusher.start()
-    time.sleep(0.2)
+    wait_for(lambda: servers.control(0).stats().rejected > 0)
     servers.lose(0)
-    time.sleep(0.2)
+    wait_for(lambda: lost)
     servers.add()
     servers.place()
     pusher.join(15)

@@ -9,6 +9,7 @@ from stretto.engine import Control, Layout, Optimizer, Own, migration, plan_move
 from stretto.engine.migration import _copy
 from stretto.errors import MigrationError
 from stretto_core.ledger import fingerprint_of
+from trainer_harness import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -37,6 +38,11 @@ class Training:
                 shard += len(self.threads)
         except Exception as error:
             self.errors.append(error)
+
+    def go_on(self):
+        """Until another shard is trained, or a worker has failed."""
+        enough = len(self.trained) + 1
+        wait_for(lambda: self.errors or len(self.trained) >= enough)
 
     def finish(self):
         self.stop.set()
@@ -67,18 +73,18 @@ def settle(servers, training, shards=4):
 def test_out_and_in_while_training_loses_and_repeats_nothing(cluster, training):
     servers = cluster(LAYOUT)
     running = Training(servers, training)
-    time.sleep(0.5)
+    running.go_on()
     newcomer = servers.add()
     for parameters in running.parameters:
         parameters.connect(dict(servers.addresses))
     assert rescale(servers, [0, 1, newcomer])
     held = {s: len(columns) for s, columns in servers.columns().items()}
     assert sorted(held.values()) == [25, 25, 26]
-    time.sleep(0.3)
+    running.go_on()
     rescale(servers, [1, newcomer])  # ps-0 leaves
     assert servers.columns()[0] == []
     assert servers.control(0).raw_sizes().sum() == 0, "the source frees its rows"
-    time.sleep(0.3)
+    running.go_on()
     samples = running.finish()
     assert (servers.samples() == samples).all()
     assert sum(c.stats().rejected for c in servers.controls()) > 0, "pushes met frozen columns"
@@ -168,7 +174,7 @@ def test_a_move_waits_for_columns_that_a_checkpoint_has_frozen(cluster, training
     servers.add()
     running = Training(servers, training)
     source, held = servers.control(0), [3, 4, LAYOUT.buckets + 11]
-    time.sleep(0.3)
+    running.go_on()
     assert source.set_own(held, Own.FROZEN, Own.MINE) == 3
     thaw = threading.Timer(1.0, lambda: source.set_own(held, Own.MINE, Own.FROZEN))
     begun = time.monotonic()
@@ -206,7 +212,7 @@ def test_a_source_with_a_tenth_of_its_cpu_is_emptied_while_training_goes_on(clus
     newcomer = servers.add()
     for parameters in running.parameters:
         parameters.connect(dict(servers.addresses))
-    time.sleep(0.5)
+    running.go_on()
     hot, over = servers.processes[0].child, threading.Event()
 
     def throttle():
