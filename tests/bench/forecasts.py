@@ -8,7 +8,12 @@ counts as growing if it ends 10 % above now at least.
 
 Real: distinct ids over the samples in public click, rating and census data, in the order of the files and of time. They
 say how ids grow, not what a server holds: memory is taken as proportional to the ids, nothing else in it. So these
-errors are those of the growth itself, without the fixed part of a process that makes them smaller.
+errors are those of the growth itself, without the fixed part of a process that makes them smaller. What the model
+expects before it has seen anything is taken from the first thirds of these streams. With what the other two kinds of
+data (ratings, clicks, census) say instead, each is forecast as well: 4.75 % instead of 4.70, where a milder bend of
+-0.3 and fade of -0.1 had 5.86. A wider prior (0.5 to 1) has 4.9 to 5.3, no change of the rate in it 4.9, other numbers
+of increments 5.4 to 5.7. In the ratings ordered by time new users and films come faster later, without a sign before:
+half of all ratings' series are 13 % off or more.
 
 The baseline of an error is that of the published straight line on the same series.
 

@@ -105,7 +105,7 @@ async def test_memory_is_asked_for_before_it_runs_out(tmp_path: Path) -> None:
     assert asked.samples_done < full_at
     assert asked.ps[0].oom_at_samples is not None
     # the first windows do not show yet that growth is linear
-    assert abs(asked.ps[0].oom_at_samples / full_at - 1) < 0.25
+    assert abs(asked.ps[0].oom_at_samples / full_at - 1) < 0.3
     need = 600 * MIB + 13_000 * 60_000
     assert 900 * MIB < asked.recommended_ps_memory_bytes <= 1.15 * need
 

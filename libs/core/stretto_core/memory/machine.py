@@ -169,7 +169,7 @@ class WatchState:
 class OomMachine:
     """The memory watch of one job."""
 
-    version: int = 4
+    version: int = 5
     migrate = staticmethod(as_it_was)  # until version 3 growth was extrapolated by its exponent
 
     def __init__(

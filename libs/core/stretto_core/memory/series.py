@@ -24,8 +24,8 @@ POINTS_LEAST = 3
 CUSHION = 1.07
 """times what is expected at the end is recommended where the interval is wide"""
 
-RISK = 0.6
-"""of the way from what is expected to the upper end of its interval: about one job in six ends above"""
+RISK = 0.7
+"""of the way from what is expected to the upper end of its interval: about one job in eight ends above"""
 
 MEASURING_LEAST = 0.001
 """of memory, relative: no series is exact"""
@@ -107,7 +107,7 @@ class Forecaster(Protocol):
 def growth(problem: SeriesProblem) -> SeriesForecast:
     """Sub-linear growth of categories times what one costs, both with what is not known of them.
 
-    Running out is told of a capacity below what is recommended, and of one that about one job in six exceeds: an
+    Running out is told of a capacity below what is recommended, and of one that about one job in eight exceeds: an
     error of the forecast must not cost the job. When is told of the expected course, or, where that just stays below,
     of one that leads there.
     """
