@@ -77,8 +77,8 @@ def _row(count: int, decisions: Decisions) -> Row:
     p99_s = ordered[int(0.99 * len(ordered))]
     busy = " ".join(f"{name} {share:.0%}" for name, share in decisions.busy.items())
     note = (
-        f"p50 {1000 * statistics.median(ordered):.0f} ms of {len(ordered)} decisions; of a core: {busy}; "
-        f"load {os.getloadavg()[0]:.1f}"
+        f"p50 {1000 * statistics.median(ordered):.0f} ms of {len(ordered)} decisions; of a core: {busy}, "
+        f"together {sum(decisions.busy.values()):.0%}, of {os.cpu_count()} cores; load {os.getloadavg()[0]:.1f}"
     )
     return row_at_most(f"telemetry to plan, p99, {count} live jobs", 1000 * p99_s, "ms", 1000 * bar_s, note)
 
