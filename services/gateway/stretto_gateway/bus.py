@@ -20,7 +20,6 @@ from .sse import StoredEvent, trace_id_of
 
 PUBLISH_S = 5.0
 KEPT = f"{STATE_PREFIX}kept.gateway."
-REMOVED_AFTER = "60s"
 log = structlog.get_logger("stretto.gateway")
 
 
@@ -100,9 +99,8 @@ class StreamBus:
         return first_seq, {entry.subject.removeprefix(KEPT): entry.data for entry in stored if entry.data}
 
     async def keep(self, job: str, entry: bytes) -> None:
-        """Keep it until another is said; nothing: remove it. Raises BusFault when it is not stored in time."""
-        headers = {} if entry else {"Nats-TTL": REMOVED_AFTER}
-        await (await self._bus.post(f"{KEPT}{job}", entry, headers, PUBLISH_S))
+        """Keep it until another is said. Raises BusFault when it is not stored in time."""
+        await (await self._bus.post(f"{KEPT}{job}", entry, {}, PUBLISH_S))
 
     async def fold(
         self,

@@ -2,14 +2,15 @@
 
 One entry of the key-value bucket per job, ``kept.gateway.<job>``: the submission, the last plan that was
 decided, and the totals of data that arrived, each as it was stored, with its sequence. Any replica may write it: all
-write the same, as far as they have read. Removed a day before the last events of a job that is over age out: what the
-stream has of it then says that it is over, and without that it would be taken for one that lives.
+write the same, as far as they have read. A day before the last events of a job that is over age out, all is removed but
+that there was one: without those events it would be taken for one that lives, and its name is not given again, because
+the services know what they have decided about it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import stretto_wire as w
@@ -38,7 +39,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """``ended_at_s``: of a job that is over."""
+    """``ended_at_s``: of a job that is over; without messages, its name is all that is known."""
 
     messages: tuple[Kept, ...]
     ended_at_s: float | None = None
@@ -57,8 +58,8 @@ class Keeping:
 
     known: dict[str, dict[type[w.Message], Kept]] = field(default_factory=dict[str, Any])
     stored: dict[str, bytes] = field(default_factory=dict[str, bytes])
-    outlived: set[str] = field(default_factory=set[str])
-    """jobs that nothing else is known of"""
+    spent: dict[str, Entry] = field(default_factory=dict[str, Entry])
+    """jobs that nothing but the name is known of"""
 
     def note(self, message: w.Message, seq: int, time_s: float, traceparent: str) -> None:
         """A message was folded in."""
@@ -76,18 +77,19 @@ class Keeping:
             except ValidationError:  # of another version: its job is known again once it is written anew
                 continue
             if entry.outlived(now):
-                self.outlived.add(job)
+                self.spent[job] = replace(entry, messages=())
             else:
                 found += entry.messages
         return sorted((kept for kept in found if kept.seq < first_seq), key=lambda kept: kept.seq)
 
     def due(self, views: Iterable[JobView], now: float) -> dict[str, bytes]:
-        """job -> what the bucket lacks of it; nothing: the entry is to be removed."""
-        wanted = dict.fromkeys(self.outlived, b"")
+        """job -> what the bucket lacks of it."""
+        wanted = dict(self.spent)
         for view in views:
             entry = _entry(view, self.known[view.name])
-            wanted[view.name] = b"" if entry.outlived(now) else _ENTRY.dump_json(entry)
-        return {job: entry for job, entry in wanted.items() if self.stored.get(job, b"") != entry}
+            wanted[view.name] = replace(entry, messages=()) if entry.outlived(now) else entry
+        due = {job: _ENTRY.dump_json(entry) for job, entry in wanted.items()}
+        return {job: entry for job, entry in due.items() if self.stored.get(job) != entry}
 
 
 def _entry(view: JobView, known: dict[type[w.Message], Kept]) -> Entry:

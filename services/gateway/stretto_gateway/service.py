@@ -58,7 +58,7 @@ class Bus(EventSource, Protocol):
         ...
 
     async def keep(self, job: str, entry: bytes) -> None:
-        """Keep it; nothing: remove it."""
+        """Keep it until another is said."""
         ...
 
     async def fold(self, apply: Callable[[w.Message, int, float, str], None], caught_up: Callable[[], None],
@@ -173,6 +173,9 @@ class Gateway:
         except w.WireError as error:
             raise Problem.of_wire(error) from error
         # the server lets only the first submission of a name through, whichever replica sends it, while it has that one
+        if spec.name in self._keeping.spent and spec.name not in self.projection.jobs:
+            raise Problem(409, "name-taken", f"a job called {spec.name} was over long ago",
+                          field="name", value=spec.name, remedy=FOR_EVER)  # fmt: skip
         id_ = f"gateway:{spec.name}:submitted:{digest}"
         seq = None if spec.name in self.projection.jobs else await self._bus.publish(message, id_, 0, trace)
         if seq is not None:
@@ -299,8 +302,9 @@ _IS: dict[Status, str] = {
 }
 
 
+CHOOSE = "choose another name, as with `stretto submit --name`"
+FOR_EVER = f"{CHOOSE}: a name belongs to one job for ever, so that its history stays true"
+
+
 def _taken(view: JobView) -> str:
-    choose = "choose another name, as with `stretto submit --name`"
-    if view.status in OVER:
-        return f"{choose}: a name belongs to one job for ever, so that its history stays true"
-    return f"{choose}; `stretto cancel {view.name}` ends the old job"
+    return FOR_EVER if view.status in OVER else f"{CHOOSE}; `stretto cancel {view.name}` ends the old job"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 import stretto_wire as w
 from stretto_gateway.keeping import Keeping
+from stretto_gateway.problems import Problem
 from stretto_gateway.projection import Projection
 from stretto_gateway.service import Gateway
 from stretto_gateway.settings import GatewaySettings
@@ -89,10 +91,38 @@ def test_what_is_over_is_kept_until_a_day_before_its_end_ages_out_and_no_longer(
     keeping.stored = keeping.due(projection.jobs.values(), soon)
     assert [kept.seq for kept in keeping.aged_out(2, soon)] == [1]
     assert keeping.due(projection.jobs.values(), soon) == {}
-    assert keeping.due(projection.jobs.values(), late) == {"j": b""}
-    another = Keeping(stored=keeping.stored)
-    assert another.aged_out(9, late) == [], "without its end it would seem to live"
-    assert another.due([], late) == {"j": b""}
+    spent = keeping.due(projection.jobs.values(), late)
+    assert (b"job-submitted" in keeping.stored["j"], b"job-submitted" in spent["j"]) == (True, False)
+    for stored in (keeping.stored, spent):
+        another = Keeping(stored=stored)
+        assert another.aged_out(9, late) == [], "without its end it would seem to live"
+        assert (stored | another.due([], late), set(another.spent)) == (spent, {"j"})
+
+
+async def test_the_name_of_a_job_that_aged_out_is_not_given_again() -> None:
+    """The services know what they have decided about the old one: they would take it for that, and do nothing."""
+    projection, keeping = Projection(), Keeping()
+    for seq, message in enumerate((submitted("j"), w.JobCancelled(job="j", by="user", reason="")), start=1):
+        projection.apply(message, seq, 1000.0)
+        keeping.note(message, seq, 1000.0, "")
+    late = 1000.0 + EVENTS_KEPT_S
+    bus: Any = Emptied(keeping.due(projection.jobs.values(), late))
+    gateway = Gateway(bus, GatewaySettings(), lambda: late)
+    await gateway.follow()
+    with pytest.raises(Problem, match="a job called j was over long ago"):
+        await gateway.submit(submitted("j").spec, "somebody")
+
+
+class Emptied:
+    """A bus whose stream has nothing left."""
+
+    def __init__(self, stored: dict[str, bytes]) -> None:
+        self.stored = stored
+
+    async def kept(self) -> tuple[int, dict[str, bytes]]:
+        return 3, self.stored
+
+    async def fold(self, *_: object) -> None: ...
 
 
 async def test_one_kept_job_that_cannot_be_read_keeps_no_gateway_from_the_others() -> None:
@@ -103,13 +133,7 @@ async def test_one_kept_job_that_cannot_be_read_keeps_no_gateway_from_the_others
     stored = keeping.due(projection.jobs.values(), 1000.0)
     stored["bad"] = stored["bad"].replace(b"m:M", b"no entry")
 
-    class Bus:
-        async def kept(self) -> tuple[int, dict[str, bytes]]:
-            return 3, stored
-
-        async def fold(self, *_: object) -> None: ...
-
-    bus: Any = Bus()
+    bus: Any = Emptied(stored)
     gateway = Gateway(bus, GatewaySettings(), lambda: 1000.0)
     await gateway.follow()
     assert list(gateway.projection.jobs) == ["good"]
