@@ -165,19 +165,23 @@ class Gateway:
     async def submit(self, spec: w.JobSpec, by: str, trace: str = "") -> tuple[bool, int]:
         """Returns whether it is new, and the sequence; ``trace`` is the caller's ``traceparent``.
 
-        Raises Problem 409 when the name has another specification.
+        Raises Problem: 409 when the name has another specification, or had a job long ago; 503 while it is not known
+        what names are spent.
         """
         message = w.JobSubmitted(job=spec.name, spec=spec, submitted_by=by)
         try:
             digest = hashlib.sha256(w.encode(message)).hexdigest()[:16]
         except w.WireError as error:
             raise Problem.of_wire(error) from error
-        # the server lets only the first submission of a name through, whichever replica sends it, while it has that one
-        if spec.name in self._keeping.spent and spec.name not in self.projection.jobs:
+        known = spec.name in self.projection.jobs
+        if not known and not self.ready:
+            raise self._not_ready(spec.name)
+        if not known and spec.name in self._keeping.spent:
             raise Problem(409, "name-taken", f"a job called {spec.name} was over long ago",
                           field="name", value=spec.name, remedy=FOR_EVER)  # fmt: skip
         id_ = f"gateway:{spec.name}:submitted:{digest}"
-        seq = None if spec.name in self.projection.jobs else await self._bus.publish(message, id_, 0, trace)
+        # the server lets only the first submission of a name through, whichever replica sends it, while it has that one
+        seq = None if known else await self._bus.publish(message, id_, 0, trace)
         if seq is not None:
             await self._seen(lambda: self.projection.last_seq >= seq)
             return True, seq
