@@ -17,7 +17,7 @@ from stretto_core.actuation import ActuatorState, Pod, Steps, next_steps
 from stretto_runtime import CallRefused, CallTimeout, PartitionLost, RuntimeFault
 
 from . import observations as seen
-from .backend import Backend, BackendError, NotInPlace, PodStatus
+from .backend import Backend, BackendError, NotInPlace, PodSpec, PodStatus
 from .closing import Closing
 from .migration import Mover
 from .pods import pod_spec
@@ -167,15 +167,31 @@ class Reconciler:
         return bool(missing)
 
     async def _launch_one(self, pod: Pod) -> None:
-        places = self._backend.places(self.job, pod.name)
         try:
-            identity = self._edge.identity(self.job, pod.name)
-            spec = pod_spec(pod, self.state, self._settings, places, self._edge.trace_of(self.job), identity)
-            await self._backend.launch(spec)
+            await self._backend.launch(self._spec(pod))
         except BackendError as error:
             await self._observe(
                 seen.PodGone(job=self.job, pod=pod.name, reason="failed", exit_code=126, detail=str(error)[:2000])
             )
+
+    async def _lay_again(self, pod: Pod, status: PodStatus) -> None:
+        """The files of a pod that is held back, before the credentials end that it would begin with."""
+        now = self._edge.now()
+        laid_at_s = max(status.launched_at_s, self._laid_at_s.get(pod.name, 0.0))
+        if now - laid_at_s <= self._settings.credentials_s / 2:
+            return
+        try:
+            await self._backend.launch(self._spec(pod))
+        except BackendError as error:  # nothing has become of the pod: there is the other half of the time
+            log.warning("its files are not laid anew yet; will try again", job=self.job, pod=pod.name, error=str(error))
+        else:
+            self._laid_at_s[pod.name] = now
+
+    def _spec(self, pod: Pod) -> PodSpec:
+        """With credentials that hold from now on."""
+        places = self._backend.places(self.job, pod.name)
+        identity = self._edge.identity(self.job, pod.name)
+        return pod_spec(pod, self.state, self._settings, places, self._edge.trace_of(self.job), identity)
 
     async def _stop(self, steps: Steps) -> bool:
         """Whether it is urgent; the backend tells of their ends, or the next look does."""
@@ -214,10 +230,7 @@ class Reconciler:
             log.info("waits", job=self.job, pod=pod.name, reason=waiting.reason, detail=detail)
             await self._observe(seen.PodWaits(job=self.job, pod=pod.name, reason=waiting.reason, detail=detail))
         elif waiting.held:
-            laid_at_s = max(status.launched_at_s, self._laid_at_s.get(pod.name, 0.0))
-            if now - laid_at_s > self._settings.credentials_s / 2:  # before those end that it would begin with
-                self._laid_at_s[pod.name] = now
-                await self._launch_one(pod)
+            await self._lay_again(pod, status)
         elif waiting.reason == "image-pull" and now - pod.waiting_since_s > self._settings.image_timeout_s:
             gone = {"pod": pod.name, "reason": "image-pull", "exit_code": None, "detail": detail}
             await self._observe(seen.PodGone(job=self.job, **gone))

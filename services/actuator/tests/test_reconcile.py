@@ -71,6 +71,7 @@ class WaitingRoom(Backend):
         self.status = PodStatus("j", "ps-0", "pending", 1.0, 2**28)
         self.killed: list[str] = []
         self.laid: list[str] = []
+        self.fault: BackendError | None = None
 
     async def list(self, job: str | None = None) -> list[Any]:
         return [self.status]
@@ -82,6 +83,8 @@ class WaitingRoom(Backend):
         return Places("/files", "/scratch", "")
 
     async def launch(self, spec: PodSpec) -> None:
+        if self.fault is not None:
+            raise self.fault
         self.laid.append(spec.files["bus.creds"].decode())
 
     def waits(self, reason: Any, detail: str = "", held: bool = False) -> None:
@@ -201,6 +204,12 @@ async def test_a_pod_that_is_held_back_waits_for_as_long_as_it_takes_with_creden
         assert not await reconciler.once(), "nothing to be busy with"
     assert (edge.names(), backend.killed) == (["PodWaits"], [])
     assert backend.laid == ["of ps-0 at 2801", "of ps-0 at 5000", "of ps-0 at 86400"]
+    backend.fault, edge.now_s = BackendError("the API cannot be reached"), 90_000.0
+    await reconciler.once()
+    assert edge.names() == ["PodWaits"], "it is no failure of the pod"
+    backend.fault, edge.now_s = None, 90_002.0
+    await reconciler.once()
+    assert backend.laid[3:] == ["of ps-0 at 90002"]
     backend.waits("no-room", "0/3 nodes are available")
     await reconciler.once()
     edge.now_s += 301
