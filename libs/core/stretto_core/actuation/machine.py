@@ -23,8 +23,8 @@ PREFIX: dict[Role, str] = {"worker": "worker", "ps": "ps"}
 class ActuatorMachine:
     """See the package. Names are never used again: numbers only grow, also across recoveries."""
 
-    version = 7
-    migrate = staticmethod(as_it_was)  # until version 6 no pod had to wait for room
+    version = 8
+    migrate = staticmethod(as_it_was)  # until version 6 no pod had to wait for room, until 7 memory kept was unheard
 
     def __init__(self, state: ActuatorState | None = None) -> None:
         self.state = state if state is not None else ActuatorState()
