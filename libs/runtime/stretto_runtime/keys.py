@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +120,7 @@ class Keys:
         operator = self._root("operator", OPERATOR_KEY)
         system, stretto, outside = (self._root(name, ACCOUNT_KEY) for name in ("system", "stretto", "external"))
         signing = self._key(self.signing_file, ACCOUNT_KEY)
-        self._revoked = self._read_revoked()
+        self._revoked = self._all_revoked()
         self.account = stretto.public
         """the account of the installation's own"""
         for user in USERS:
@@ -208,18 +208,26 @@ class Keys:
         if signed != token:
             self._write(path, credentials(signed, key))
 
-    def _read_revoked(self) -> dict[str, dict[str, int]]:
-        """By account: the public keys of users, and when each was revoked."""
+    def _all_revoked(self) -> dict[str, dict[str, int]]:
+        """By account: the public keys of users, and when each was revoked. What only the server was told is written
+        down, too, where the file is lost or older than that: what was revoked is never let in again."""
         path = self.folder / ROOT / REVOKED_FILE
         try:
-            return _REVOKED.validate_json(path.read_text()) if path.exists() else {}
+            known = _REVOKED.validate_json(path.read_text()) if path.exists() else {}
         except ValidationError as error:
             raise IdentityFault(f"{path}: {error.errors()[0]['msg']}; put it back from where root/ is kept") from None
+        found = {account: dict(users) for account, users in known.items()}
+        for account, token in self._trusted().items():
+            if told := claims_of(token)["nats"].get("revocations"):
+                found[account] = told | found.get(account, {})
+        if found != known:
+            self._write(path, _json_of(found))
+        return found
 
     def _revoke(self, account: str, user: str) -> None:
         """Written down before there are other keys: who is interrupted in between repeats the command."""
         self._revoked.setdefault(account, {})[user] = int(self._now)
-        self._write(self.folder / ROOT / REVOKED_FILE, json.dumps(self._revoked, indent=1) + "\n")
+        self._write(self.folder / ROOT / REVOKED_FILE, _json_of(self._revoked))
 
     def _signed(self, issuer: Key, subject: str, name: str, nats: Claims, known: str) -> str:
         """``known``, if it says just that."""
@@ -229,13 +237,17 @@ class Keys:
                 return known
         return issuer.sign(subject, name, nats, self._now)
 
+    def _trusted(self) -> dict[str, str]:
+        """The tokens that the server's file holds, by whom they are of."""
+        path, tokens = self.folder / SERVER / TRUST_FILE, dict[str, str]()
+        for part in path.read_text().split('"') if path.exists() else ():
+            with contextlib.suppress(IdentityFault):  # public, and can be made again
+                tokens[claims_of(part)["sub"]] = part
+        return tokens
+
     def _trust(self, operator: Key, system: str, accounts: dict[str, tuple[str, Claims, Claims]]) -> str:
         path = self.folder / SERVER / TRUST_FILE
-        known = path.read_text() if path.exists() else ""
-        tokens: dict[str, str] = {}
-        for token in known.split('"'):
-            with contextlib.suppress(IdentityFault):  # public, and can be made again
-                tokens[claims_of(token)["sub"]] = token
+        known, tokens = path.read_text() if path.exists() else "", self._trusted()
         claims: Claims = {"type": "operator", "version": 2, "system_account": system}
         root = self._signed(operator, operator.public, "stretto", claims, tokens.get(operator.public, ""))
         preload: dict[str, str] = {}
@@ -280,6 +292,10 @@ class Keys:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_private(path, text)
         self.made.append(path)
+
+
+def _json_of(revoked: Mapping[str, Mapping[str, int]]) -> str:
+    return json.dumps(revoked, indent=1) + "\n"
 
 
 def _check_external_name(name: str) -> None:

@@ -304,6 +304,18 @@ def test_what_cannot_be_revoked_is_said_and_nothing_made(name: str, told: str, t
     assert everything(tmp_path) == before
 
 
+@pytest.mark.parametrize("lost", ["root/revoked.json", "server/trust.conf"])
+def test_what_was_revoked_stays_so_where_a_file_of_it_is_lost(lost: str, tmp_path: Path) -> None:
+    Keys(tmp_path, 1e9)
+    Keys(tmp_path, 2e9, revoked=["planner", "external"])
+    before = {name: (tmp_path / name).read_text() for name in ("root/revoked.json", "server/trust.conf")}
+    (tmp_path / lost).unlink()
+    Keys(tmp_path, 3e9)
+    assert json.loads((tmp_path / "root/revoked.json").read_text()) == json.loads(before["root/revoked.json"])
+    told = {name: claims_of(token)["nats"].get("revocations") for name, token in accounts(tmp_path)}
+    assert sum(len(users) for users in told.values() if users) == 2
+
+
 def test_revocations_that_cannot_be_read_are_not_taken_for_none(tmp_path: Path) -> None:
     Keys(tmp_path, 1e9)
     Keys(tmp_path, 2e9, revoked=["planner"])
