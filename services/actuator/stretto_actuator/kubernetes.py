@@ -325,7 +325,8 @@ class KubernetesBackend:
         self._forgotten = {name: of for name, of in self._forgotten.items() if of != job or name in self._objects()}
 
     def _status(self, pod: Object) -> PodStatus:
-        return told.status_of(pod, pod["metadata"]["uid"] in self._adopted)
+        meta = pod["metadata"]
+        return told.status_of(pod, meta["uid"] in self._adopted, meta["name"] in self._asked)
 
     def _objects(self) -> dict[str, Object]:
         return self._watched().store.objects

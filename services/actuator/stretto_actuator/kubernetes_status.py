@@ -38,8 +38,8 @@ _NO_IMAGE = (
 )  # fmt: skip
 
 
-def status_of(pod: Object, adopted: bool = False) -> PodStatus:
-    """The pod as the actuator knows pods."""
+def status_of(pod: Object, adopted: bool = False, asked: bool = False) -> PodStatus:
+    """The pod as the actuator knows pods; ``asked``: we wanted its end."""
     meta, container = pod["metadata"], _container(pod)
     cpu_cores, memory_bytes = in_force(pod)
     state = container.get("state") or {}
@@ -56,14 +56,16 @@ def status_of(pod: Object, adopted: bool = False) -> PodStatus:
     terminated = state.get("terminated")
     disrupted = disruption(pod)
     if terminated is not None or _status(pod).get("phase") in ("Succeeded", "Failed") or disrupted == "node-lost":
-        return _exited(base, pod, terminated or {}, disrupted)
+        ended = _exited(base, pod, terminated or {}, disrupted)
+        # a kubelet may have lost the container before it told how that ended
+        return replace(ended, reason="killed") if asked and ended.reason == "vanished" else ended
     waiting = _waiting(pod, state.get("waiting") or {})
     return replace(base, state="pending", waiting=waiting) if waiting is not None else base
 
 
 def vanished(pod: Object, asked: bool, adopted: bool = False) -> PodStatus:
     """A pod whose object is gone, as last seen; ``asked``: we wanted its end."""
-    last = status_of(pod, adopted)
+    last = status_of(pod, adopted, asked)
     if last.state == "exited":
         return last
     reason: ExitReason = disruption(pod) or ("killed" if asked else "vanished")

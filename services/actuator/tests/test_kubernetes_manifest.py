@@ -160,3 +160,8 @@ def test_a_gate_is_a_quota() -> None:
 def test_a_pod_that_we_ended_before_it_began_was_killed() -> None:
     assert vanished(told(phase="Pending"), asked=True).reason == "killed"
     assert vanished(told(phase="Pending"), asked=False).reason == "vanished"
+
+
+def test_a_pod_that_we_ended_was_killed_also_if_its_container_went_unseen() -> None:
+    assert status_of(told(phase="Failed"), asked=True).reason == "killed"
+    assert status_of(told(phase="Failed")).reason == "vanished"
