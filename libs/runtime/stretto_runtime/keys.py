@@ -115,7 +115,7 @@ class Keys:
         self._now = now
         self._revoking = revoked
         external = [*dict.fromkeys((*external, *(name for name in revoked if name not in (*USERS, KEEPER))))]
-        self._check(external)
+        self._check(external, hosts)
         founded = [place.parent for place in (folder, *folder.parents) if not place.exists()]
         operator = self._root("operator", OPERATOR_KEY)
         system, stretto, outside = (self._root(name, ACCOUNT_KEY) for name in ("system", "stretto", "external"))
@@ -152,10 +152,14 @@ class Keys:
 
     @property
     def certificate_ends_s(self) -> float | None:
-        """The server's, if it is of our making. Raises IdentityFault."""
-        if not (self.folder / ROOT / CA_FILE).exists():
+        """The server's, if it is of our making and here. Raises IdentityFault."""
+        file = self.certificate.file
+        if not (self.folder / ROOT / CA_FILE).exists() or not file.exists():
             return None
-        return certificates.end_of(self.certificate.file.read_text())
+        try:
+            return certificates.end_of(file.read_text())
+        except IdentityFault as fault:
+            raise IdentityFault(f"{file}: {fault}; `keys` with --tls makes another one") from None
 
     def credentials(self, user: str) -> Path:
         return self.folder / user / CREDENTIALS_FILE
@@ -164,13 +168,15 @@ class Keys:
         ca = self.folder / user / CA_FILE
         return Login(user, credentials=self.credentials(user), ca=ca if ca.exists() else None)
 
-    def _check(self, external: Sequence[str]) -> None:
+    def _check(self, external: Sequence[str], hosts: Sequence[str]) -> None:
         """Before anything is made: one name that cannot be must not leave the others half done."""
         for name in external:
             _check_external_name(name)
         for name in self._revoking:
             if not (file := self.credentials(name)).exists():
                 raise IdentityFault(f"--revoke {name!r}: {file} is missing, which says what key to revoke; put it back")
+        if not hosts:  # else another one is made of it
+            _ = self.certificate_ends_s
 
     def _root(self, name: str, kind: int) -> Key:
         """Who vouches: another one under that name would find none of the streams, and nobody's keys would hold."""

@@ -136,6 +136,13 @@ def test_a_certificate_of_a_former_authority_or_without_its_key_is_made_anew(
         assert kept.file.read_text() != before
         assert usable(kept.file.read_text(), kept.ca.read_text(), ("a.example",), NOW)
     first.file.write_text("nonsense")
+    before = (tmp_path / "planner/bus.creds").read_text()
+    with pytest.raises(SystemExit, match=r"server/server.crt: not a certificate \(PEM\); `keys` with --tls makes"):
+        main(["keys", str(tmp_path), "--revoke", "planner"])
+    assert (tmp_path / "planner/bus.creds").read_text() == before, "nothing is half done"
+    first.file.unlink()
+    main(["keys", str(tmp_path)])
+    assert "certificate ends" not in capsys.readouterr().out
     main(["keys", str(tmp_path), "--tls", "a.example"])
     ends = datetime.fromtimestamp(end_of(first.file.read_text()), UTC)
     assert f"the server's certificate ends on {ends:%Y-%m-%d}" in capsys.readouterr().out
