@@ -27,7 +27,7 @@ class Following:
 
         return leave
 
-    def __contains__(self, job: str) -> bool:
+    def __contains__(self, job: object) -> bool:
         return job in self._of
 
     def tell(self, job: str) -> None:

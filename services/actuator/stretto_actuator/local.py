@@ -33,6 +33,7 @@ DETAIL_BYTES = 1500
 ASK_AGAIN_S = 2.0
 LINE_BYTES_MAX = 2000
 DYING_TRIES, DYING_WAIT_S = 50, 0.02
+CLEAR_EVERY_S = 3600.0
 
 # Enter the control groups, start the pod, write down its pid and in the end its exit code. SIGTERM to the shell must
 # not end it before the pod; the trap also keeps the signal at its default for the pod itself.
@@ -69,6 +70,7 @@ class LocalBackend:
         self._asked_at_s: dict[tuple[str, str], float] = {}
         self._children: dict[tuple[str, str], subprocess.Popen[bytes]] = {}
         self._following = Following()
+        self._cleared_at_s = -math.inf
         self._watched: dict[tuple[str, str], int] = {}
         """of pods whose jobs are followed: a descriptor that tells their end"""
 
@@ -102,7 +104,7 @@ class LocalBackend:
         return result
 
     async def launch(self, spec: PodSpec) -> None:
-        self._records.clear(self._clock() - EVENTS_KEPT_S)  # nothing else tells of them any more
+        self._clear()
         if self._records.known(spec.job, spec.pod):
             return
         folder = self._records.of(spec.job, spec.pod)
@@ -173,6 +175,13 @@ class LocalBackend:
             child.poll()
 
     # starting --------------------------------------------------------------------------------------------------
+
+    def _clear(self) -> None:
+        """What is left of pods whose events have aged out, unless their job goes on: their names stay spent."""
+        now = self._clock()
+        if now - self._cleared_at_s >= CLEAR_EVERY_S:
+            self._cleared_at_s = now
+            self._records.clear(now - EVENTS_KEPT_S, self._following)
 
     def _start(self, spec: PodSpec, folder: Path, lock: int) -> None:
         group = self._cgroups.group(f"{spec.job}.{spec.pod}")

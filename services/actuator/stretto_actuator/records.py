@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -106,9 +106,11 @@ class Records:
         os.utime(folder / "pod.json", (now_s, now_s))
         (folder / "pod.json").rename(folder / "pod.done.json")
 
-    def clear(self, before_s: float) -> None:
-        """What is left of pods that were put away by then."""
+    def clear(self, before_s: float, but: Container[str]) -> None:
+        """What is left of pods that were put away by then, ``but`` of these jobs."""
         for done in self.folder.glob("*/*/pod.done.json"):
+            if done.parent.parent.name in but:
+                continue
             with contextlib.suppress(OSError):  # somebody else clears it; another pod of the job is there
                 if done.stat().st_mtime < before_s:
                     shutil.rmtree(done.parent)

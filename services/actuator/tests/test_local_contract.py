@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from backend_contract import MIB, BackendContract
+from backend_contract import DONE, JOB, MIB, BackendContract, exited, spec
 from stretto_actuator.backend import Backend, PodSpec
 from stretto_actuator.local import LocalBackend
 from stretto_wire import EVENTS_KEPT_S
@@ -34,6 +34,7 @@ class Processes:
         self._folder = folder
         self.backend = LocalBackend(folder / "one")
         self._others: list[LocalBackend] = []
+        self._aged_s = 0.0
 
     async def restart(self) -> None:
         await self.backend.close()
@@ -44,7 +45,8 @@ class Processes:
         await self.backend.close()
 
     async def age(self) -> None:
-        self.backend._clock = lambda: time.time() + EVENTS_KEPT_S + 1
+        self._aged_s += EVENTS_KEPT_S + 1
+        self.backend._clock = lambda: time.time() + self._aged_s
 
     async def other(self) -> Backend:
         self._others.append(LocalBackend(self._folder / "two"))
@@ -87,3 +89,16 @@ async def place(tmp_path: Path) -> AsyncIterator[Processes]:
 
 class TestLocal(BackendContract):
     """Of ``local.py``."""
+
+    async def test_a_name_stays_spent_for_as_long_as_its_job_goes_on(self, place: Processes) -> None:
+        asked, leave = spec(place, script=DONE), place.backend.follow(JOB, lambda: None)
+        await place.backend.launch(asked)
+        await exited(place)
+        await place.backend.forget(JOB, "worker-0")
+        await place.age()
+        await place.backend.launch(asked)
+        assert await place.backend.list(JOB) == []
+        leave()
+        await place.age()
+        await place.backend.launch(asked)
+        assert len(await place.backend.list(JOB)) == 1
