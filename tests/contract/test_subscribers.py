@@ -104,6 +104,15 @@ async def test_it_reads_from_the_first_from_a_sequence_and_from_a_time(
     assert await sequences("--since", time_between.isoformat().replace("+00:00", "Z")) == sent[5:]
 
 
+@pytest.mark.parametrize("since", ["2026-11-22", "2026-11-22T10:00:00", "2026-13-22T10:00:00Z", "Nov 22 2026"])
+async def test_a_time_that_the_server_would_not_read_is_told_with_one_that_it_does(
+    server: EmbeddedServer, since: str
+) -> None:
+    command, text = node(), "not a time with a zone as in 2026-11-22T10:00:00Z"
+    with pytest.raises(AssertionError, match=f"--since {since}: {text}"):
+        await run(server, *command, "--since", since)
+
+
 async def test_with_a_name_it_goes_on_where_it_was(
     server: EmbeddedServer, client: Client, subscriber: list[str]
 ) -> None:

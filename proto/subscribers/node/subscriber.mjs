@@ -16,6 +16,7 @@ import Ajv2020 from "ajv/dist/2020.js";
 import addFormats from "ajv-formats";
 
 const INVALID_SHOWN = 100;
+const TIME = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)$/; // what the server reads
 
 const { values: options } = parseArgs({
   options: {
@@ -81,7 +82,9 @@ function beginning() {
     return { deliver_policy: DeliverPolicy.StartSequence, opt_start_seq: Number(options["from-sequence"]) };
   }
   if (options.since) {
-    if (Number.isNaN(Date.parse(options.since))) throw new Error(`--since ${options.since}: not a time as in 2026-11-22T10:00:00Z`);
+    if (!TIME.test(options.since) || Number.isNaN(Date.parse(options.since))) {
+      throw new Error(`--since ${options.since}: not a time with a zone as in 2026-11-22T10:00:00Z (RFC 3339)`);
+    }
     // the text itself: a Date knows milliseconds, the server nanoseconds
     return { deliver_policy: DeliverPolicy.StartTime, opt_start_time: options.since };
   }
