@@ -89,7 +89,9 @@ async def main() -> None:
                 if given.until_quiet is not None:
                     return
     finally:
-        await connection.drain()
+        if connection.is_connected:
+            await connection.flush()
+        await connection.close()  # no drain(): it would wait 30 s for status messages that fetch() has thrown away
 
 
 if __name__ == "__main__":
