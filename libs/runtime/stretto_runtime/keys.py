@@ -308,7 +308,7 @@ def _check_external_name(name: str) -> None:
     token = name.replace("-", "").replace("_", "")
     if name in RESERVED or not (token.isascii() and token.isalnum()):
         raise IdentityFault(
-            f"--external {name!r}: not a name for a tool outside; letters, digits, - and _, and none of "
+            f"{name!r}: not a name for a tool outside; letters, digits, - and _, and none of "
             f"{', '.join(sorted(RESERVED))}"
         )
 
