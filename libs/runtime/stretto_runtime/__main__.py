@@ -35,7 +35,7 @@ LEGEND = {
 
 REVOKED = """\
 revoked: {names}. What is left to do, in this order:
-    1. give {files} to who goes on (on Kubernetes: the Secrets <prefix>-{names})
+    1. give {files} to who goes on (on Kubernetes: the Secret <prefix>-<name> of each)
     2. give {trust} to every nats-server (the Secret that holds it) and reload it:
        `nats-server --signal reload`, or SIGHUP to the process; one that `stretto up` runs: `stretto down`, `stretto up`
 Until a server has reloaded, it lets the old credentials in; then it hangs up on whoever has them."""
