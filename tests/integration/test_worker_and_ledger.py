@@ -88,7 +88,7 @@ async def test_a_worker_trains_what_arrives_names_what_it_cannot_read_and_evalua
     beside = await nats.connect(server.url)
     await beside.subscribe("rpc.>", cb=actuator)
 
-    pod = Pod(PodSettings(JOB, "worker-0", server.url, spec, 1, 1.0, 2**30, "", None, None, ""))
+    pod = Pod(PodSettings(JOB, "worker-0", server.url, None, None, spec, 1, 1.0, 2**30, None, None, ""))
     await asyncio.to_thread(pod.join)
     worker, ended = Worker(pod), list[int]()
     thread = threading.Thread(target=lambda: ended.append(worker.run()), daemon=True)
