@@ -132,3 +132,14 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
     await made.end()
     await client.close()
     server.kill()
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Any]:
+    """Containers of a real Docker engine; skips where there is none. Modules of other backends have their own."""
+    from engine_place import Containers, engine_client  # found since the path was made above
+
+    made = Containers(engine_client(), tmp_path)
+    await made.start()
+    yield made
+    await made.end()

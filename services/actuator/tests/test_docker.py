@@ -7,14 +7,14 @@ import errno
 import json
 import textwrap
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from backend_contract import DONE, JOB, SLEEP, exited, running, said, spec, status, until
-from engine_place import IMAGE, Containers, engine_client
+from engine_place import IMAGE, Containers
 from stretto_actuator import docker as docker_backend
 from stretto_actuator.backend import BackendError
 from stretto_actuator.docker import backend_of
@@ -22,14 +22,6 @@ from stretto_actuator.docker_manifest import PROCESSES_MAX
 from stretto_actuator.docker_volumes import Volume, volumes_of
 from stretto_actuator.settings import ActuatorSettings
 from stretto_runtime import SettingsFault
-
-
-@pytest.fixture
-async def place(tmp_path: Path) -> AsyncIterator[Containers]:
-    made = Containers(engine_client(), tmp_path)
-    await made.start()
-    yield made
-    await made.end()
 
 
 @pytest.fixture

@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
-import pytest
 from backend_contract import JOB, exited, running, spec
-from engine_place import Containers, engine_client
+from engine_place import Containers
 from stretto_actuator.docker_engine import Engine
 from stretto_actuator.docker_networks import JobNetworks
-
-
-@pytest.fixture
-async def place(tmp_path: Path) -> AsyncIterator[Containers]:
-    made = Containers(engine_client(), tmp_path)
-    await made.start()
-    yield made
-    await made.end()
 
 
 async def test_a_network_is_not_left_while_a_pod_starts_or_runs_there(place: Containers) -> None:
