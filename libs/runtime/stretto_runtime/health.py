@@ -58,7 +58,7 @@ class Health:
         async def exposition(request: Request) -> Response:
             return Response(metrics(), media_type="text/plain; version=0.0.4")
 
-        # no more than Starlette: FastAPI takes a sixth of every service's start, and 5 MB
+        # no more than Starlette: FastAPI would add to the start and the memory of every service
         self.app = Starlette(
             routes=[Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", exposition)]
         )
