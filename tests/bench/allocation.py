@@ -11,8 +11,8 @@ import statistics
 import time
 
 import numpy as np
-from stretto_core.allocation import AllocationProblem, ElasticJob
-from stretto_core.allocation.certified import certified
+from stretto_core.offline.allocation import AllocationProblem, ElasticJob
+from stretto_core.offline.allocation.certified import certified
 from stretto_sim.allocation import Policy, Settings, TraceJob, simulate
 from stretto_sim.allocation.policies import CERTIFIED, GREEDY, GREEDY_ONCE, MARGINAL_DOUBLING
 

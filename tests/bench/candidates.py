@@ -6,10 +6,10 @@ import statistics
 import time
 
 from stretto_core.algorithms import PARETO
-from stretto_core.candidates import CandidateProblem, Grid, PricedPlan, exact_front
-from stretto_core.fitting import fit
-from stretto_core.throughput import Configuration, Measurement
-from stretto_core.types import GIB, Prices
+from stretto_core.fitter.regression import fit
+from stretto_core.model.pareto import CandidateProblem, Grid, PricedPlan, exact_front
+from stretto_core.model.throughput import Configuration, Measurement
+from stretto_core.model.types import GIB, Prices
 
 from tests.bench.claims import Claim, at_least
 from tests.bench.rows import Row, row

@@ -13,9 +13,8 @@ import time
 from collections import defaultdict
 
 import numpy as np
-from stretto_core.experiments import OPTIMISTIC_GAIN_MIN, fastest, to_verify, worth_measuring
-from stretto_core.fitting import fit
-from stretto_core.throughput import (
+from stretto_core.fitter.regression import fit
+from stretto_core.model.throughput import (
     DEFAULT,
     PAPER,
     Configuration,
@@ -26,6 +25,7 @@ from stretto_core.throughput import (
     log_sensitivity,
     terms_of,
 )
+from stretto_core.offline.experiments import OPTIMISTIC_GAIN_MIN, fastest, to_verify, worth_measuring
 
 from tests.bench.claims import Claim, at_most
 from tests.bench.fits import DATA, elasticflow

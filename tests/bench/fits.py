@@ -30,8 +30,8 @@ from pathlib import Path
 
 import numpy as np
 from scipy.optimize import least_squares as direct
-from stretto_core.fitting import fit, least_squares
-from stretto_core.throughput import OPTIMUS, PAPER, Configuration, FittedModel, Inputs, Measurement, design_of
+from stretto_core.fitter.regression import fit, least_squares
+from stretto_core.model.throughput import OPTIMUS, PAPER, Configuration, FittedModel, Inputs, Measurement, design_of
 
 from tests.bench.claims import Claim, at_most
 from tests.bench.rows import Row, row

@@ -1,6 +1,6 @@
 """What the forecast of one server's memory says from the first third of its series (`stretto whatif memory`).
 
-Generated: 200 series of each kind (libs/core/tests/memory/curves.py; seeds from 0 on, those that the kind is about): a
+Generated: 200 series of each kind (libs/core/tests/oom/curves.py; seeds from 0 on, those that the kind is about): a
 third of 120 moments, of which 12 to 40 were read at random, with errors of reading of 0, 0.3, 1 and 3 % in turn. One
 server of the job is looked at. Memory goes with its rows; of the kind ``doubling``, with the slots of its hash tables.
 The capacity at which it is to be foretold that memory runs out lies 10 to 90 % of the way from now to the end; a series
@@ -36,12 +36,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from stretto_core.memory.series import Forecaster, SeriesForecast, SeriesPoint, SeriesProblem, growth, linear
+from stretto_core.oom.series import Forecaster, SeriesForecast, SeriesPoint, SeriesProblem, growth, linear
 
 from tests.bench.claims import Claim, at_least, at_most
 from tests.bench.rows import Row, row_at_most
 
-CURVES = Path(__file__).parents[2] / "libs" / "core" / "tests" / "memory"
+CURVES = Path(__file__).parents[2] / "libs" / "core" / "tests" / "oom"
 DATA = Path(__file__).parents[3] / "shared" / "data" / "ctr"
 SERIES = 200
 KINDS = ("steady", "bursty", "skewed", "surge-seen", "doubling")

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from stretto_core.placement import DeviceType, Layer, PlacementProblem, exact
+from stretto_core.offline.placement import DeviceType, Layer, PlacementProblem, exact
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 BATCH, SAMPLES = 512, 1e9

@@ -1,7 +1,7 @@
 """The memory watch on 200 generated jobs: who ran out, what was held that was not needed, how good forecasts were.
 
 50 seeds of each family of curves, each played by the real machines of watch and arbiter against an actuator that
-takes its time (libs/core/tests/memory: curves.py, play.py, which says what counts as foreseeable). Six of ten begin
+takes its time (libs/core/tests/oom: curves.py, play.py, which says what counts as foreseeable). Six of ten begin
 with too little memory, the others with one to three times the need. What a job comes to is foretold at its first third;
 where growth follows another law later, that cannot be known, and the job does not count there.
 """
@@ -24,7 +24,7 @@ CLAIMS = (
           "200 generated jobs against the real machines, six of ten with too little memory; not a production fleet",
           at_most(0.0), "out of memory where foreseeable"),
 )  # fmt: skip
-CURVES = Path(__file__).parents[2] / "libs" / "core" / "tests" / "memory"
+CURVES = Path(__file__).parents[2] / "libs" / "core" / "tests" / "oom"
 SEEDS = range(50)
 
 

@@ -2,7 +2,7 @@
 
 Two minutes; needs a memory control group that may be written.
 
-Two jobs of each family (libs/core/tests/memory/curves.py), one whose tables grow by rows and one whose hash tables
+Two jobs of each family (libs/core/tests/oom/curves.py), one whose tables grow by rows and one whose hash tables
 double, and one with a step that nobody can foresee. Their servers are processes that touch the pages, in the limits
 that the real actuator sets because the real arbiter heard the real watch (tests/integration/memory_stage.py). A window
 of telemetry is half a second, and the watch's times are shorter by as much.

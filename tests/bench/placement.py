@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from stretto_core.algorithms import PLACE
-from stretto_core.placement import Placement, PlacementProblem, exact
+from stretto_core.offline.placement import Placement, PlacementProblem, exact
 
 from tests.bench.claims import Claim, above, at_most, never
 from tests.bench.layers import invented, limited, public

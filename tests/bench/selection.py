@@ -14,11 +14,7 @@ from dataclasses import replace
 from typing import Literal, get_args
 
 from stretto_core.arbiter import ArbiterMachine
-from stretto_core.candidates import Candidate
-from stretto_core.cluster import ArbiterSettings
-from stretto_core.jobs import CandidatesComputed, JobSubmitted, PlanApplied, PlanProposed
-from stretto_core.machine import Tick
-from stretto_core.selection import (
+from stretto_core.arbiter.selection import (
     Contender,
     Objective,
     Option,
@@ -27,9 +23,13 @@ from stretto_core.selection import (
     SelectionProblem,
     weighted_greedy,
 )
-from stretto_core.selection.exact import exact
-from stretto_core.selection.hull import hull
-from stretto_core.types import GIB, JobLimits, JobProfile, Plan, Resources
+from stretto_core.arbiter.selection.exact import exact
+from stretto_core.arbiter.selection.hull import hull
+from stretto_core.arbiter.state import ArbiterSettings
+from stretto_core.jobs import CandidatesComputed, JobSubmitted, PlanApplied, PlanProposed
+from stretto_core.machine import Tick
+from stretto_core.model.pareto import Candidate
+from stretto_core.model.types import GIB, JobLimits, JobProfile, Plan, Resources
 
 from tests.bench.claims import Claim, at_least
 from tests.bench.rows import Row, row

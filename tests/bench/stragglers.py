@@ -2,8 +2,8 @@
 
 Told: 8 workers, 20 seeds, steps with log-normal noise around the same mean in windows of 5 s; one becomes 2.5, 3 or 4
 times slower after 20 of 40 windows. Cut: 3 workers and a slow one, 200 shards of 16 batches, by the real ledger; the
-slow one is named after 10 peers' steps (libs/core/tests/test_stragglers.py). The baseline of a job's time is a split of
-its data into equal parts, which is what the ledger replaces.
+slow one is named after 10 peers' steps (libs/core/tests/profiler/test_stragglers.py). The baseline of a job's time is a
+split of its data into equal parts, which is what the ledger replaces.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from stretto_core.ledger import DataSpec
-from stretto_core.profiling.facts import ProfilingRules, StragglerDetected
+from stretto_core.dispatcher import DataSpec
+from stretto_core.profiler.facts import ProfilingRules, StragglerDetected
 
 from tests.bench.claims import Claim, at_least, at_most
 from tests.bench.rows import Row, row, row_at_most

@@ -37,7 +37,7 @@ PROGRESS_S, REQUEST_S, MEASURED_S, BEAT_S = 2.0, 0.05, 30.0, 0.01
 PLUG_IN = """
 import time
 from pathlib import Path
-from stretto_core.selection.exact import exact
+from stretto_core.arbiter.selection.exact import exact
 
 def thorough(problem):
     with Path(__file__).with_name("asked").open("a") as asked:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from stretto_arbiter import handlers as arbiter
-from stretto_core.types import JobLimits, JobProfile, Plan, Prices
+from stretto_core.model.types import JobLimits, JobProfile, Plan, Prices
 from stretto_planner import handlers as planner
 from stretto_runtime import Meta
 from stretto_runtime.planning import plan_of, sent_interval, sent_plan

@@ -14,7 +14,7 @@ from typing import Any
 
 import nats
 import pytest
-from stretto_core.ledger import Applied, Counted, prove
+from stretto_core.dispatcher import Applied, Counted, prove
 from stretto_dispatcher.service import Dispatcher
 from stretto_dispatcher.settings import DispatcherSettings
 from stretto_runtime import Client, EmbeddedServer, provision, serve

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from stretto_core.candidates import Candidate
-from stretto_core.throughput import Configuration, FittedModel, KnownModel
-from stretto_core.types import JobProfile, Plan, Resources, Value
-from stretto_core.warmstart import PastJob, SimilarJob
+from stretto_core.model.pareto import Candidate
+from stretto_core.model.throughput import Configuration, FittedModel, KnownModel
+from stretto_core.model.types import JobProfile, Plan, Resources, Value
+from stretto_core.planner.warmstart import PastJob, SimilarJob
 
 PlanKind = Literal["initial", "warm-start", "measure", "improve", "memory", "rebalance", "fit-capacity", "requested"]
 Outcome = Literal["completed", "failed", "cancelled", "gone"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from stretto_core import actuation as a
-from stretto_core.types import GIB, Plan
+from stretto_core import actuator as a
+from stretto_core.model.types import GIB, Plan
 
 
 def plan(workers: int = 1, ps: int = 1, cpu: float = 1.0, memory: int = GIB) -> Plan:

@@ -9,8 +9,7 @@ from dataclasses import replace
 from closed_loop import plan, profile
 from stretto_core.algorithms import SELECT
 from stretto_core.arbiter import ArbiterMachine
-from stretto_core.candidates import Candidate
-from stretto_core.cluster import ArbiterSettings
+from stretto_core.arbiter.state import ArbiterSettings
 from stretto_core.jobs import (
     CandidatesComputed,
     JobEnded,
@@ -26,7 +25,8 @@ from stretto_core.jobs import (
     ReplacementEnded,
 )
 from stretto_core.machine import Tick
-from stretto_core.types import GIB
+from stretto_core.model.pareto import Candidate
+from stretto_core.model.types import GIB
 
 
 def started(limits: ArbiterSettings, jobs: int, algorithm: str = "hull") -> ArbiterMachine:

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stretto_core.arbiter import ArbiterMachine
-from stretto_core.cluster import ArbiterSettings
-from stretto_core.fitter import FitMachine
-from stretto_core.history import HistoryMachine
+from stretto_core.arbiter.state import ArbiterSettings
+from stretto_core.fitter.machine import FitMachine
 from stretto_core.jobs import (
     JobEnded,
     JobProgressed,
@@ -20,8 +19,9 @@ from stretto_core.jobs import (
     ProfileMeasured,
 )
 from stretto_core.machine import Emit, Tick
-from stretto_core.planner import PlanMachine, PlannerSettings
-from stretto_core.types import GIB, JobLimits, JobProfile, Plan, Resources
+from stretto_core.model.types import GIB, JobLimits, JobProfile, Plan, Resources
+from stretto_core.planner.history import HistoryMachine
+from stretto_core.planner.machine import PlanMachine, PlannerSettings
 
 MIB = 1024**2
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from stretto_core.ledger import (
+from stretto_core.dispatcher import (
     Arrival,
     DataSpec,
     HeldOut,

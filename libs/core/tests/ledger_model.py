@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from stretto_core.ledger import Arrival, DataSpec, HeldOut, LedgerSettings, NextReply, Shard, ShardLedger
+from stretto_core.dispatcher import Arrival, DataSpec, HeldOut, LedgerSettings, NextReply, Shard, ShardLedger
 
 Sample = tuple[str, int, int]
 """partition, epoch, place"""

@@ -6,7 +6,7 @@ import itertools
 import math
 
 from hypothesis import strategies as st
-from stretto_core.selection import Contender, Option, SelectionProblem
+from stretto_core.arbiter.selection import Contender, Option, SelectionProblem
 
 amount = st.sampled_from([-2.0, -0.5, 0.0, 0.3, 1.0, 2.0, 3.0, 5.0])
 

@@ -7,10 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from closed_loop import MIB, Loop, plan, profile, truth
-from stretto_core.cluster import ArbiterState
-from stretto_core.exploration import ExplorationLimits
-from stretto_core.fitter import FitMachine, FitState, FitterSettings, weighted_median
-from stretto_core.history import HistoryMachine, HistorySettings
+from stretto_core.arbiter.state import ArbiterState
+from stretto_core.fitter.machine import FitMachine, FitState, FitterSettings, weighted_median
 from stretto_core.jobs import (
     CandidatesComputed,
     HistoryMatched,
@@ -26,10 +24,12 @@ from stretto_core.jobs import (
     ProfileMeasured,
 )
 from stretto_core.machine import Emit
-from stretto_core.planner import PlanMachine, PlannerSettings
-from stretto_core.throughput import Configuration, Inputs
-from stretto_core.types import GIB, Plan, Resources
-from stretto_core.warmstart import PastJob
+from stretto_core.model.throughput import Configuration, Inputs
+from stretto_core.model.types import GIB, Plan, Resources
+from stretto_core.planner.exploration import ExplorationLimits
+from stretto_core.planner.history import HistoryMachine, HistorySettings
+from stretto_core.planner.machine import PlanMachine, PlannerSettings
+from stretto_core.planner.warmstart import PastJob
 
 BIG = Resources(64, 256 * GIB)
 
@@ -337,9 +337,9 @@ def test_a_warm_start_tells_how_many_jobs_it_follows(past: int, told: str) -> No
 
 def test_state_survives_a_snapshot() -> None:
     from pydantic import TypeAdapter
-    from stretto_core.fitter import FitState
-    from stretto_core.history import HistoryState
-    from stretto_core.planner import PlanState
+    from stretto_core.fitter.machine import FitState
+    from stretto_core.planner.history import HistoryState
+    from stretto_core.planner.machine import PlanState
 
     loop = Loop(BIG)
     loop.submit("a", profile(10**8, metadata={"model": "x", "rows": 3}))

@@ -10,7 +10,7 @@ from pymoo.operators.mutation.pm import PM
 from pymoo.operators.repair.rounding import RoundingRepair
 from pymoo.operators.sampling.rnd import IntegerRandomSampling
 from pymoo.optimize import minimize
-from stretto_core.candidates import CandidateProblem, PricedPlan, pareto_indices
+from stretto_core.model.pareto import CandidateProblem, PricedPlan, pareto_indices
 
 POPULATION = 100
 GENERATIONS = 60

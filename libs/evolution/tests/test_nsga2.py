@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from stretto_core.algorithms import PARETO
-from stretto_core.candidates import CandidateProblem, exact_front, grid_within
-from stretto_core.fitting import fit
-from stretto_core.throughput import Configuration, Measurement
-from stretto_core.types import GIB, JobLimits, Plan, Prices, Resources
+from stretto_core.fitter.regression import fit
+from stretto_core.model.pareto import CandidateProblem, exact_front, grid_within
+from stretto_core.model.throughput import Configuration, Measurement
+from stretto_core.model.types import GIB, JobLimits, Plan, Prices, Resources
 
 
 @pytest.fixture(scope="module")

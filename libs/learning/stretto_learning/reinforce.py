@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from stretto_core.placement import Learned, Placement, PlacementProblem
-from stretto_core.placement.problem import Progress, unheard
-from stretto_core.placement.trials import Trials
-from stretto_core.types import InvalidValue
+from stretto_core.model.types import InvalidValue
+from stretto_core.offline.placement import Learned, Placement, PlacementProblem
+from stretto_core.offline.placement.problem import Progress, unheard
+from stretto_core.offline.placement.trials import Trials
 
 from stretto_learning.features import Floats32, Form
 from stretto_learning.policy import Cell, Policy
@@ -22,8 +22,11 @@ PATIENCE = 25
 
 @dataclass(frozen=True, slots=True)
 class Reinforce:
-    """A :class:`~stretto_core.placement.LearningAlgorithm`: at most ``rounds`` (I) of ``plans`` (N) each; the baseline
-    follows at ``rate`` (gamma). ``curiosity`` fades over the rounds."""
+    """Learns a placement from ``rounds`` (I) of ``plans`` (N) sampled placements each.
+
+    The baseline follows at ``rate`` (gamma); ``curiosity`` fades over the rounds. Implements
+    :class:`~stretto_core.offline.placement.LearningAlgorithm`.
+    """
 
     cell: Cell
     rounds: int = 200

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from stretto_core.algorithms import PLACE
-from stretto_core.placement import DeviceType, Layer, LearningAlgorithm, PlacementProblem, exact, provision
-from stretto_core.types import InvalidValue
+from stretto_core.model.types import InvalidValue
+from stretto_core.offline.placement import DeviceType, Layer, LearningAlgorithm, PlacementProblem, exact, provision
 from stretto_learning.features import Form
 from stretto_learning.policy import Cell, Policy
 from stretto_learning.reinforce import Reinforce

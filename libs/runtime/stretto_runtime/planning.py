@@ -7,7 +7,7 @@ no other service loads the models of planning.
 from __future__ import annotations
 
 from stretto_core import jobs
-from stretto_core.types import PLAN_FIELDS, JobLimits, JobProfile, Plan, Prices
+from stretto_core.model.types import PLAN_FIELDS, JobLimits, JobProfile, Plan, Prices
 from stretto_wire import JobSpec, events, values
 
 

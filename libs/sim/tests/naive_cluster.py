@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from stretto_core.types import GIB, Plan
+from stretto_core.model.types import GIB, Plan
 from stretto_sim.cluster import Settings, TraceJob
 
 TICKS = 4

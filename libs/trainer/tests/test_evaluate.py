@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stretto.errors import DataError
 from stretto.evaluate import auc, evaluate, evaluate_part, log_loss
-from stretto_core.ledger import Evaluating, Found
+from stretto_core.dispatcher import Evaluating, Found
 
 scored = st.lists(st.tuples(st.booleans(), st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.9, 1.0])), min_size=2, max_size=60)
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import stretto_wire as wire
 import structlog
-from stretto_core.actuation import ActuatorState
+from stretto_core.actuator import ActuatorState
 from stretto_runtime import CallRefused, CallTimeout
 
 from . import observations as seen

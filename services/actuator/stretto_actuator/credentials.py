@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import stretto_wire as wire
-from stretto_core.actuation import ActuatorMachine
+from stretto_core.actuator import ActuatorMachine
 from stretto_runtime import SettingsFault
 from stretto_runtime.faults import IdentityFault
 from stretto_runtime.identity import Key, claims_of, mint, parts_of, renew

@@ -7,10 +7,10 @@ from dataclasses import asdict
 from typing import Any
 
 import stretto_wire as wire
-from stretto_core import actuation as core
-from stretto_core.checkpointing.facts import is_final, is_restore
-from stretto_core.ledger import Applied, Counted
-from stretto_core.types import Plan
+from stretto_core import actuator as core
+from stretto_core.checkpoints.facts import is_final, is_restore
+from stretto_core.dispatcher import Applied, Counted
+from stretto_core.model.types import Plan
 
 from . import observations as seen
 

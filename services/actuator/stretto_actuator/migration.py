@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import stretto_wire as wire
 import structlog
-from stretto_core.actuation import ActuatorState, Rebalance, Server, plan_moves
+from stretto_core.actuator import ActuatorState, Rebalance, Server, plan_moves
 
 from . import observations as seen
 

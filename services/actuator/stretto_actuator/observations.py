@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from pydantic import Field
-from stretto_core.actuation.state import WaitReason
+from stretto_core.actuator.state import WaitReason
 from stretto_wire import AppliedBooks
 from stretto_wire.base import Bytes, Cores, Count, Message, Name, PodId, Record, Seconds, Text
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
-from stretto_core.actuation import ActuatorState, Pod
+from stretto_core.actuator import ActuatorState, Pod
 
 from .backend import Places, PodSpec
 from .credentials import CA_FILE, CREDENTIALS_FILE

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import stretto_wire as wire
 import structlog
-from stretto_core.actuation import ActuatorState, Pod, Steps, next_steps
+from stretto_core.actuator import ActuatorState, Pod, Steps, next_steps
 from stretto_runtime import CallRefused, CallTimeout, PartitionLost, RuntimeFault
 
 from . import observations as seen

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import stretto_wire as wire
 import structlog
-from stretto_core.actuation import ActuatorMachine, ActuatorState
+from stretto_core.actuator import ActuatorMachine, ActuatorState
 from stretto_runtime import CallRefused, CallTimeout, Input, Meta, Service, SettingsFault
 from stretto_runtime.ending import end
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stretto_actuator.backend import Places
 from stretto_actuator.pods import inherited, pod_spec
 from stretto_actuator.settings import ActuatorSettings
-from stretto_core.actuation import ActuatorState, Pod
+from stretto_core.actuator import ActuatorState, Pod
 from stretto_wire import JobSpec
 
 JOB = {"name": "j", "model": {"entry": "m:M"}, "dataset": {"samples": 1000}}

@@ -15,8 +15,8 @@ from stretto_actuator import handlers
 from stretto_actuator.backend import BackendError, Places, PodSpec, PodStatus, Waiting
 from stretto_actuator.reconcile import Reconciler
 from stretto_actuator.settings import ActuatorSettings
-from stretto_core.actuation import ActuatorMachine, ActuatorState, JobSubmitted, PlanDecided, Pod, next_steps
-from stretto_core.types import Plan
+from stretto_core.actuator import ActuatorMachine, ActuatorState, JobSubmitted, PlanDecided, Pod, next_steps
+from stretto_core.model.types import Plan
 
 
 class Backend:

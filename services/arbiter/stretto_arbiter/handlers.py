@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from stretto_core import jobs
-from stretto_core.candidates import Candidate
+from stretto_core.model.pareto import Candidate
 from stretto_runtime import Meta
 from stretto_runtime.planning import applied, plan_of, sent_interval, sent_plan, submitted
 from stretto_wire import events, values

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from stretto_core.algorithms import SELECT
 from stretto_core.arbiter import ArbiterMachine
-from stretto_core.cluster import ArbiterState
+from stretto_core.arbiter.state import ArbiterState
 from stretto_runtime import Input, Meta, Service
 from stretto_runtime.algorithms import algorithm
 from stretto_wire import events

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 from pydantic import Field
-from stretto_core.cluster import ArbiterSettings as MachineSettings
-from stretto_core.selection import Objective
-from stretto_core.types import Resources
+from stretto_core.arbiter.selection import Objective
+from stretto_core.arbiter.state import ArbiterSettings as MachineSettings
+from stretto_core.model.types import Resources
 from stretto_runtime import Settings
 
 

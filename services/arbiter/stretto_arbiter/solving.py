@@ -15,7 +15,7 @@ from threading import Thread
 from typing import Any, BinaryIO
 
 from stretto_core.algorithms import SELECT
-from stretto_core.selection import SelectionProblem
+from stretto_core.arbiter.selection import SelectionProblem
 
 Question = tuple[str, SelectionProblem]
 """algorithm and problem"""

@@ -10,8 +10,8 @@ from asyncio.subprocess import PIPE, Process
 
 import structlog
 from stretto_core.arbiter import ArbiterMachine
+from stretto_core.arbiter.selection import Selection
 from stretto_core.arbiter.studies import Task
-from stretto_core.selection import Selection
 from stretto_runtime import PartitionLost, Service
 from stretto_runtime.ending import end
 from stretto_runtime.machines import CLUSTER

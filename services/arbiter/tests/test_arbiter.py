@@ -12,9 +12,9 @@ from stretto_arbiter import handlers
 from stretto_arbiter.service import Arbiter
 from stretto_arbiter.settings import ArbiterSettings
 from stretto_core import jobs
-from stretto_core.cluster import ArbiterState
+from stretto_core.arbiter.state import ArbiterState
 from stretto_core.machine import Tick
-from stretto_core.types import GIB
+from stretto_core.model.types import GIB
 from stretto_runtime import Meta, SettingsFault
 from stretto_runtime.machines import CLUSTER, Machines
 from stretto_runtime.planning import plan_of

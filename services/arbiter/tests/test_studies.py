@@ -17,8 +17,8 @@ from stretto_arbiter.observations import StudyDone
 from stretto_arbiter.service import Arbiter
 from stretto_arbiter.settings import ArbiterSettings
 from stretto_arbiter.studying import Studies
+from stretto_core.arbiter.selection import SelectionProblem
 from stretto_core.arbiter.studies import Task
-from stretto_core.selection import SelectionProblem
 from stretto_runtime import Client, EmbeddedServer, provision
 from stretto_runtime.replay import replay
 from stretto_wire import events, spec, values
@@ -27,8 +27,8 @@ GIB = 2**30
 PLUG_IN = '''
 import os
 from pathlib import Path
-from stretto_core.selection import Selection
-from stretto_core.selection.exact import exact
+from stretto_core.arbiter.selection import Selection
+from stretto_core.arbiter.selection.exact import exact
 
 HERE = Path(__file__).parent
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 import stretto_wire as wire
-from stretto_core.checkpointing import facts as core
+from stretto_core.checkpoints import facts as core
 
 from . import observations as seen
 

@@ -6,8 +6,8 @@ import asyncio
 from typing import Any, ClassVar
 
 import stretto_wire as wire
-from stretto_core.checkpointing.facts import CheckpointState
-from stretto_core.checkpointing.machine import CheckpointMachine
+from stretto_core.checkpoints.facts import CheckpointState
+from stretto_core.checkpoints.machine import CheckpointMachine
 from stretto_runtime import Input, Meta, Service
 from stretto_runtime.ending import end
 

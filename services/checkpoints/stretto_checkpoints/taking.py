@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 import stretto_wire as wire
 import structlog
-from stretto_core.actuation import claim
-from stretto_core.checkpointing.facts import Attempt, CheckpointState, Restore
+from stretto_core.actuator import claim
+from stretto_core.checkpoints.facts import Attempt, CheckpointState, Restore
 from stretto_runtime import PartitionLost, RuntimeFault
 from stretto_runtime.ending import end
 

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
-from stretto_core import ledger
+from stretto_core import dispatcher as ledger
 from stretto_runtime import Meta
 from stretto_wire import books, events, requests, values
 from stretto_wire.base import Message

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from stretto_core.ledger import LedgerState, ShardLedger
+from stretto_core.dispatcher import LedgerState, ShardLedger
 from stretto_runtime import Input, Meta, Service
 from stretto_wire import events, requests
 from stretto_wire.base import Message

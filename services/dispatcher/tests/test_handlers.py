@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from stretto_core import ledger
+from stretto_core import dispatcher as ledger
 from stretto_dispatcher import handlers
 from stretto_dispatcher.service import Dispatcher
 from stretto_wire import events

@@ -6,8 +6,8 @@ from dataclasses import asdict
 from typing import Any
 
 from stretto_core import jobs
-from stretto_core.throughput import KnownModel
-from stretto_core.types import Plan
+from stretto_core.model.throughput import KnownModel
+from stretto_core.model.types import Plan
 from stretto_runtime import Meta
 from stretto_wire import events, values
 from stretto_wire.base import Message

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from stretto_core.algorithms import FIT
-from stretto_core.fitter import FitMachine, FitState
+from stretto_core.fitter.machine import FitMachine, FitState
 from stretto_runtime import Input, Meta, Service
 from stretto_runtime.algorithms import algorithm
 from stretto_wire import events

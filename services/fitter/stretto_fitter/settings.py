@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pydantic import Field
-from stretto_core.fitter import FitterSettings as MachineSettings
+from stretto_core.fitter.machine import FitterSettings as MachineSettings
 from stretto_runtime import Settings
 
 

@@ -6,9 +6,9 @@ import json
 
 import pytest
 from pydantic import TypeAdapter
-from stretto_core.fitter import FitMachine, FitState
+from stretto_core.fitter.machine import FitMachine, FitState
 from stretto_core.machine import Emit
-from stretto_core.throughput import Configuration, Inputs
+from stretto_core.model.throughput import Configuration, Inputs
 from stretto_fitter.service import Fitter
 from stretto_fitter.settings import FitterSettings
 from stretto_runtime import Meta, SettingsFault

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Protocol
 
 import stretto_wire as w
-from stretto_core.ledger import Applied, Counted, Fault, prove
+from stretto_core.dispatcher import Applied, Counted, Fault, prove
 from stretto_runtime import CallTimeout
 
 from .problems import Problem

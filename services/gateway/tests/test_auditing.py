@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import stretto_wire as w
-from stretto_core.ledger import fingerprint_of
+from stretto_core.dispatcher import fingerprint_of
 from stretto_gateway import auditing
 from stretto_gateway.problems import Problem
 from stretto_runtime import CallTimeout

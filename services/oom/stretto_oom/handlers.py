@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from stretto_core import memory
+from stretto_core import oom as memory
 from stretto_wire import events, values
 from stretto_wire.base import Message
 from stretto_wire.spec import ModelSpec

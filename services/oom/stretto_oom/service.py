@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from stretto_core.algorithms import OOM
-from stretto_core.memory import OomMachine, WatchState
+from stretto_core.oom import OomMachine, WatchState
 from stretto_runtime import Input, Meta, Service
 from stretto_runtime.algorithms import algorithm
 from stretto_wire import events

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from pydantic import Field
-from stretto_core.memory import WatchSettings
+from stretto_core.oom import WatchSettings
 from stretto_runtime import Settings
 
 

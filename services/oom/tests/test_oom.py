@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from pydantic import TypeAdapter
-from stretto_core import memory
+from stretto_core import oom as memory
 from stretto_oom import handlers
 from stretto_oom.service import Oom
 from stretto_oom.settings import OomSettings

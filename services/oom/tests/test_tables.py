@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from stretto_core.memory import Interval, ServerUsage, bytes_at, fit_row_cost
+from stretto_core.oom import Interval, ServerUsage, bytes_at, fit_row_cost
 
 ROW_FLOATS, BUCKETS, SLOTS = 32, 64, 256
 ROW_BYTES = 8 + 4 * ROW_FLOATS

@@ -7,10 +7,10 @@ from dataclasses import asdict
 from typing import Any
 
 from stretto_core import jobs
-from stretto_core.candidates import Candidate
-from stretto_core.throughput import Configuration, FittedModel, KnownModel
-from stretto_core.types import Resources
-from stretto_core.warmstart import PastJob, SimilarJob
+from stretto_core.model.pareto import Candidate
+from stretto_core.model.throughput import Configuration, FittedModel, KnownModel
+from stretto_core.model.types import Resources
+from stretto_core.planner.warmstart import PastJob, SimilarJob
 from stretto_runtime import Meta
 from stretto_runtime.planning import applied, plan_of, sent_interval, sent_plan, submitted
 from stretto_wire import events, values

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from stretto_core.algorithms import PARETO
-from stretto_core.history import HistoryMachine, HistoryState
-from stretto_core.planner import PlanMachine, PlanState
+from stretto_core.planner.history import HistoryMachine, HistoryState
+from stretto_core.planner.machine import PlanMachine, PlanState
 from stretto_runtime import Input, Meta, Service
 from stretto_runtime.algorithms import algorithm
 from stretto_wire import events

@@ -6,11 +6,11 @@ import os
 from typing import Annotated
 
 from pydantic import Field
-from stretto_core.candidates import Overheads
-from stretto_core.exploration import ExplorationLimits
-from stretto_core.history import HistorySettings
-from stretto_core.planner import PlannerSettings as MachineSettings
-from stretto_core.types import GIB, Plan, Resources
+from stretto_core.model.pareto import Overheads
+from stretto_core.model.types import GIB, Plan, Resources
+from stretto_core.planner.exploration import ExplorationLimits
+from stretto_core.planner.history import HistorySettings
+from stretto_core.planner.machine import PlannerSettings as MachineSettings
 from stretto_runtime import Settings
 
 Positive = Annotated[float, Field(gt=0)]

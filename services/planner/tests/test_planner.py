@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 from stretto_core import jobs
-from stretto_core.candidates import CandidateProblem, Comparison, Overheads, exact_front, grid_within, weigh
-from stretto_core.fitter import FitMachine
-from stretto_core.fitting import fit
-from stretto_core.history import HistoryMachine
-from stretto_core.planner import PlanMachine
-from stretto_core.throughput import Configuration, KnownModel, Measurement
-from stretto_core.types import GIB, JobLimits, Plan, Prices, Resources
-from stretto_core.warmstart import PastJob, SimilarJob
+from stretto_core.fitter.machine import FitMachine
+from stretto_core.fitter.regression import fit
+from stretto_core.model.pareto import CandidateProblem, Comparison, Overheads, exact_front, grid_within, weigh
+from stretto_core.model.throughput import Configuration, KnownModel, Measurement
+from stretto_core.model.types import GIB, JobLimits, Plan, Prices, Resources
+from stretto_core.planner.history import HistoryMachine
+from stretto_core.planner.machine import PlanMachine
+from stretto_core.planner.warmstart import PastJob, SimilarJob
 from stretto_planner import handlers
 from stretto_planner.service import Planner
 from stretto_planner.settings import PlannerSettings

@@ -7,8 +7,8 @@ from dataclasses import fields
 from typing import Any
 
 import stretto_wire as wire
-from stretto_core.profiling import facts as core
-from stretto_core.types import Plan
+from stretto_core.model.types import Plan
+from stretto_core.profiler import facts as core
 
 
 def to_event(message: Any) -> Any:

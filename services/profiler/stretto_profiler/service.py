@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 import stretto_wire as wire
 from stretto_core.algorithms import DETECT
-from stretto_core.profiling.books import ProfilerState
-from stretto_core.profiling.machine import ProfilerMachine
+from stretto_core.profiler.books import ProfilerState
+from stretto_core.profiler.machine import ProfilerMachine
 from stretto_runtime import Input, Meta, Service
 from stretto_runtime.algorithms import algorithm
 

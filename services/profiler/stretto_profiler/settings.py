@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pydantic import Field
-from stretto_core.profiling.facts import ProfilingRules
+from stretto_core.profiler.facts import ProfilingRules
 from stretto_runtime import Settings
 
 

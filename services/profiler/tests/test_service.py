@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import stretto_wire as wire
-from stretto_core.profiling.peers import cusum, threshold
+from stretto_core.profiler.peers import cusum, threshold
 from stretto_profiler.service import Profiler
 from stretto_profiler.settings import ProfilerSettings
 from stretto_runtime import Client, EmbeddedServer, SettingsFault, provision, serve

@@ -12,7 +12,7 @@ from pydantic import Field
 from rich.console import Group
 from rich.text import Text
 from stretto_core.algorithms import DETECT, OOM, SIMULATE_CLUSTER
-from stretto_core.types import GIB, InvalidValue, JobLimits, Plan
+from stretto_core.model.types import GIB, InvalidValue, JobLimits, Plan
 from stretto_sim.cluster import Arrival, Outcome, Policy, Settings, TraceJob, jobs_of, simulate
 from stretto_sim.cluster.stretto import STRETTO, Knobs, with_knobs
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from pydantic import Field
 from rich.console import Group, RenderableType
 from stretto_core.algorithms import ALLOCATE
-from stretto_core.allocation import Allocation, AllocationProblem, ElasticJob
-from stretto_core.allocation.certified import certified
+from stretto_core.offline.allocation import Allocation, AllocationProblem, ElasticJob
+from stretto_core.offline.allocation.certified import certified
 
 from ..options import Output, OutputOption, answer
 from ..render import table

@@ -9,8 +9,17 @@ from typing import Annotated, Any
 import typer
 from rich.console import Group, RenderableType
 from stretto_core.algorithms import FIT
-from stretto_core.experiments import to_verify, worth_measuring
-from stretto_core.throughput import COMPONENTS, DEFAULT, FORMS, PAPER, Configuration, FittedModel, Inputs, Measurement
+from stretto_core.model.throughput import (
+    COMPONENTS,
+    DEFAULT,
+    FORMS,
+    PAPER,
+    Configuration,
+    FittedModel,
+    Inputs,
+    Measurement,
+)
+from stretto_core.offline.experiments import to_verify, worth_measuring
 
 from ..options import Output, OutputOption, answer
 from ..render import table

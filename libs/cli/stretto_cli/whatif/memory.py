@@ -8,7 +8,7 @@ import typer
 from pydantic import Field
 from rich.console import RenderableType
 from stretto_core.algorithms import MEMORY
-from stretto_core.memory.series import SeriesError, SeriesForecast, SeriesPoint, SeriesProblem
+from stretto_core.oom.series import SeriesError, SeriesForecast, SeriesPoint, SeriesProblem
 
 from ..options import Output, OutputOption, answer
 from .reading import AlgorithmOption, BadData, FileArgument, Given, refuse, rows

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import RenderableType
 from stretto_core.algorithms import PARETO
-from stretto_core.candidates import CandidateProblem, Grid, PricedPlan
-from stretto_core.throughput import FittedModel
-from stretto_core.types import Prices
+from stretto_core.model.pareto import CandidateProblem, Grid, PricedPlan
+from stretto_core.model.throughput import FittedModel
+from stretto_core.model.types import Prices
 
 from ..options import Output, OutputOption, answer
 from ..render import table

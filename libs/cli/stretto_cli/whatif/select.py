@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field
 from rich.console import Group, RenderableType
 from stretto_core.algorithms import SELECT
-from stretto_core.selection import Contender, Objective, Option, Selection, SelectionProblem
+from stretto_core.arbiter.selection import Contender, Objective, Option, Selection, SelectionProblem
 
 from ..options import Output, OutputOption, answer
 from ..render import table

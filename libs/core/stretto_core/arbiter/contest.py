@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 from stretto_core.arbiter.desk import Desk
 from stretto_core.arbiter.register import Prospect
-from stretto_core.arbitration import by_resource
-from stretto_core.cluster import JobState
+from stretto_core.arbiter.selection import Contender, Option, SelectionProblem
+from stretto_core.arbiter.selection.relaxation import relaxed
+from stretto_core.arbiter.selection.table import Table
+from stretto_core.arbiter.state import JobState
+from stretto_core.arbiter.worth import by_resource
 from stretto_core.jobs import Round
-from stretto_core.selection import Contender, Option, SelectionProblem
-from stretto_core.selection.relaxation import relaxed
-from stretto_core.selection.table import Table
-from stretto_core.types import Plan, Resources
+from stretto_core.model.types import Plan, Resources
 
 
 class Chosen(NamedTuple):

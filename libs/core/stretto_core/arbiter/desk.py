@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stretto_core.arbiter.register import Register
-from stretto_core.arbitration import in_words
-from stretto_core.candidates import Candidate
-from stretto_core.cluster import ArbiterSettings, ArbiterState, JobState
+from stretto_core.arbiter.state import ArbiterSettings, ArbiterState, JobState
+from stretto_core.arbiter.worth import in_words
 from stretto_core.jobs import (
     Alternative,
     PlanDecided,
@@ -17,7 +16,8 @@ from stretto_core.jobs import (
     ReplacementDecided,
     Round,
 )
-from stretto_core.types import NOTHING, Plan, Resources
+from stretto_core.model.pareto import Candidate
+from stretto_core.model.types import NOTHING, Plan, Resources
 
 NAMED_MOST = 5
 """pods of a reason"""

@@ -13,7 +13,9 @@ from typing import Any
 from stretto_core.arbiter import admission, memory, rounds, studies
 from stretto_core.arbiter.desk import Answer, Desk
 from stretto_core.arbiter.register import holds_s
-from stretto_core.cluster import ArbiterSettings, ArbiterState, JobState, Unplaced
+from stretto_core.arbiter.selection import SelectionAlgorithm
+from stretto_core.arbiter.selection.hull import hull
+from stretto_core.arbiter.state import ArbiterSettings, ArbiterState, JobState, Unplaced
 from stretto_core.jobs import (
     CandidatesComputed,
     JobEnded,
@@ -30,9 +32,7 @@ from stretto_core.jobs import (
     StudyDone,
 )
 from stretto_core.machine import Action, Emit
-from stretto_core.selection import SelectionAlgorithm
-from stretto_core.selection.hull import hull
-from stretto_core.types import Resources
+from stretto_core.model.types import Resources
 
 
 class ArbiterMachine:

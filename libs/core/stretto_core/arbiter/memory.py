@@ -6,11 +6,11 @@ import math
 from dataclasses import replace
 
 from stretto_core.arbiter.desk import Answer, Desk
-from stretto_core.arbitration import in_words, larger
-from stretto_core.candidates import MEMORY_STEP_BYTES
-from stretto_core.cluster import JobState
+from stretto_core.arbiter.state import JobState
+from stretto_core.arbiter.worth import in_words, larger
 from stretto_core.jobs import OomForecast
-from stretto_core.types import GIB, Plan
+from stretto_core.model.pareto import MEMORY_STEP_BYTES
+from stretto_core.model.types import GIB, Plan
 
 SHRINK_GAIN_MIN = 0.1
 

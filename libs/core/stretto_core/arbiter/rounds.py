@@ -8,12 +8,12 @@ from dataclasses import replace
 from stretto_core.arbiter import studies
 from stretto_core.arbiter.contest import Chosen, contest, outcome
 from stretto_core.arbiter.desk import Answer, Desk
-from stretto_core.candidates import Candidate
-from stretto_core.cluster import JobState
-from stretto_core.explanation import Choice, alternatives, why
+from stretto_core.arbiter.explanation import Choice, alternatives, why
+from stretto_core.arbiter.selection import SelectionAlgorithm, SelectionProblem
+from stretto_core.arbiter.state import JobState
 from stretto_core.jobs import StudyDone
-from stretto_core.selection import SelectionAlgorithm, SelectionProblem
-from stretto_core.types import GIB
+from stretto_core.model.pareto import Candidate
+from stretto_core.model.types import GIB
 
 ALTERNATIVES_MAX = 8
 

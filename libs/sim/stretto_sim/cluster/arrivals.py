@@ -24,8 +24,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from stretto_core.candidates import MEMORY_STEP_BYTES
-from stretto_core.types import GIB, InvalidValue, JobLimits, Plan
+from stretto_core.model.pareto import MEMORY_STEP_BYTES
+from stretto_core.model.types import GIB, InvalidValue, JobLimits, Plan
 
 from stretto_sim.cluster import truth
 from stretto_sim.cluster.trace import TraceJob

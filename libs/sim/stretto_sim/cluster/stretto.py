@@ -15,21 +15,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from stretto_core import jobs, memory
+from stretto_core import jobs
+from stretto_core import oom as memory
 from stretto_core.arbiter import ArbiterMachine
-from stretto_core.cluster import ArbiterSettings
-from stretto_core.exploration import ExplorationLimits
-from stretto_core.fitter import FitMachine, FitterSettings
-from stretto_core.history import HistoryMachine
+from stretto_core.arbiter.selection import SelectionAlgorithm
+from stretto_core.arbiter.selection.hull import hull
+from stretto_core.arbiter.state import ArbiterSettings
+from stretto_core.fitter.machine import FitMachine, FitterSettings
 from stretto_core.machine import Emit, Tick
-from stretto_core.memory import GrowthLaw, OomMachine, WatchSettings, fit_growth
-from stretto_core.planner import PlanMachine, PlannerSettings
-from stretto_core.profiling.books import PodBook
-from stretto_core.profiling.facts import HotPsDetected, ProfilingRules, PsProfile
-from stretto_core.profiling.peers import Detector, Window, cusum
-from stretto_core.selection import SelectionAlgorithm
-from stretto_core.selection.hull import hull
-from stretto_core.types import GIB, JobProfile, Plan
+from stretto_core.model.types import GIB, JobProfile, Plan
+from stretto_core.oom import GrowthLaw, OomMachine, WatchSettings, fit_growth
+from stretto_core.planner.exploration import ExplorationLimits
+from stretto_core.planner.history import HistoryMachine
+from stretto_core.planner.machine import PlanMachine, PlannerSettings
+from stretto_core.profiler.books import PodBook
+from stretto_core.profiler.facts import HotPsDetected, ProfilingRules, PsProfile
+from stretto_core.profiler.peers import Detector, Window, cusum
 
 from stretto_sim.cluster import policies as p
 from stretto_sim.cluster.live import FIRST_WINDOWS, LONGEST_WINDOW_S, WINDOW_S

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from stretto_core.types import GIB, InvalidValue, JobLimits, Plan, Resources
+from stretto_core.model.types import GIB, InvalidValue, JobLimits, Plan, Resources
 
 from stretto_sim.measures import LATEST_S
 

@@ -14,8 +14,10 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from stretto_core.data_workers import DataWorkers, QueueState, SharingSettings
-from stretto_core.data_workers.facts import (
+from stretto_core.machine import Emit, Tick
+from stretto_core.model.types import InvalidValue
+from stretto_core.offline.data_workers import DataWorkers, QueueState, SharingSettings
+from stretto_core.offline.data_workers.facts import (
     Change,
     JobConfigured,
     JobGone,
@@ -26,10 +28,8 @@ from stretto_core.data_workers.facts import (
     WorkerStarted,
     WorkerStopped,
 )  # fmt: skip
-from stretto_core.data_workers.machine import Worker
-from stretto_core.data_workers.placing import DUST, Free, best_node, pack
-from stretto_core.machine import Emit, Tick
-from stretto_core.types import InvalidValue
+from stretto_core.offline.data_workers.machine import Worker
+from stretto_core.offline.data_workers.placing import DUST, Free, best_node, pack
 
 from stretto_sim.data_workers.policies import Need, Policy
 from stretto_sim.data_workers.trace import Cluster, TraceJob

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stretto_core.data_workers import QueueState, Tuning
-from stretto_core.data_workers.facts import JobConfigured, JobMeasured, JobStarted, ProcessSized
-from stretto_core.data_workers.tuning import TuningSettings
 from stretto_core.machine import Emit
+from stretto_core.offline.data_workers import QueueState, Tuning
+from stretto_core.offline.data_workers.facts import JobConfigured, JobMeasured, JobStarted, ProcessSized
+from stretto_core.offline.data_workers.tuning import TuningSettings
 
 from stretto_sim.data_workers.trace import TraceJob
 

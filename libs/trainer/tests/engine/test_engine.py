@@ -16,7 +16,7 @@ from stretto.errors import (
     ServersReplaced,
     StaleAttempt,
 )
-from stretto_core.ledger import Counted, fingerprint_of, prove
+from stretto_core.dispatcher import Counted, fingerprint_of, prove
 from trainer_harness import wait_for
 
 pytestmark = pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 from stretto.engine import Control, Layout, Optimizer, Own, migration, plan_moves
 from stretto.engine.migration import _copy
 from stretto.errors import MigrationError
-from stretto_core.ledger import fingerprint_of
+from stretto_core.dispatcher import fingerprint_of
 from trainer_harness import wait_for
 
 pytestmark = pytest.mark.slow

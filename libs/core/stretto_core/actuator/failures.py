@@ -1,0 +1,76 @@
+"""Which deaths of pods a job outlives: they are counted by their kind, and each kind has its bound."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from stretto_core.actuator.state import USER_ERROR, ActuatorState, NobodysFault, Pod, PodExited
+
+STABLE_S = 30.0
+"""a pod that ran so long before it died starts the back-off of its role afresh"""
+PLATFORM_FAILURES = 20
+"""so many failures of one role in a row, none of them stable, end the job"""
+ENDURING_S = 600.0
+CRASHES_MAX, CRASHES_PER_WORKER = 20, 4
+"""so many crashes and oom-kills of workers in a row (the larger bound), while none lives ``ENDURING_S``, end the job"""
+CRASHES = (132, 134, 135, 136, 139)
+"""exit codes after SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV"""
+BLAMELESS = get_args(NobodysFault)
+"""reasons for which neither the job nor its pods can do anything: they are counted against nothing"""
+OOM_FACTOR = 1.5
+"""memory of the next workers beside that of the one that was killed for its memory"""
+
+
+def count(state: ActuatorState, pod: Pod, event: PodExited, now: float) -> str | None:
+    """Count the death of ``pod``, which nobody asked for; the reason why the job ends with it, if it does.
+
+    A stable pod that dies is replaced at once; one that keeps dying, less and less often; at last not at all. An image
+    that pods of the job have run with is out of reach, not wrong: it is tried again like anything else.
+    """
+    if event.reason in BLAMELESS:
+        return None
+    if event.reason == "image-pull" and not state.applied_version:
+        return f"the image of {pod.name} cannot be had: {event.detail}"
+    stable = pod.started_at_s is not None and now - pod.started_at_s >= STABLE_S
+    failures = 1 if stable else state.failures_in_row[pod.role] + 1
+    state.failures_in_row[pod.role] = failures
+    what = f"{pod.name} ended with exit code {event.exit_code} ({event.reason})"
+    why = event.detail.rpartition(f"exit {event.exit_code}: ")[2]  # a pod's last line says it (libs/trainer)
+    detail = f": {why}" if why else ""
+    if event.exit_code == USER_ERROR and pod.role == "ps":
+        return f"the model cannot be built{detail}"  # a server runs no other code of the user's: it would fail again
+    if event.exit_code == USER_ERROR:
+        state.user_failures += 1
+        if state.user_failures <= state.worker_failures_allowed:
+            return None
+        return (
+            f"{what}, an error of the user's code or data, for the {state.user_failures}. time; "
+            f"restarts.worker_failures allows {state.worker_failures_allowed}{detail}"
+        )
+    crashed = _count_crash(state, pod, event, now) if pod.role == "worker" else None
+    if failures > PLATFORM_FAILURES:
+        return f"{what}; {failures} {pod.role} pods in a row died within {STABLE_S:g} s of their start{detail}"
+    return f"{what}; {crashed}{detail}" if crashed else None
+
+
+def _count_crash(state: ActuatorState, pod: Pod, event: PodExited, now: float) -> str | None:
+    """Deaths that a worker brings on itself do not go on for ever, however long each one lives before.
+
+    After an oom-kill the next workers get more memory. An outright SIGKILL is of somebody else: a preemption.
+    """
+    oom = event.reason == "oom-killed"
+    if not oom and event.exit_code not in CRASHES:
+        return None
+    workers = [pod, *state.of_role("worker")]
+    enduring = any(w.started_at_s is not None and now - w.started_at_s >= ENDURING_S for w in workers)
+    state.crashes_in_row = 1 if enduring else state.crashes_in_row + 1
+    if oom:
+        raised = min(int(pod.memory_bytes * OOM_FACTOR), state.worker_memory_max_bytes)
+        state.worker_memory_least_bytes = max(state.worker_memory_least_bytes, raised)
+    if state.crashes_in_row <= max(CRASHES_MAX, CRASHES_PER_WORKER * (state.plan.workers if state.plan else 0)):
+        return None
+    return (
+        f"{state.crashes_in_row} workers in a row crashed or were killed for their memory, and none lived "
+        f"{ENDURING_S:g} s; the last one had {pod.memory_bytes} bytes; "
+        f"resources.workers.memory.max allows {state.worker_memory_max_bytes}"
+    )

@@ -1,0 +1,110 @@
+"""What the world still lacks: a pure function of the state, asked again after every change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stretto_core.actuator.placement import claim
+from stretto_core.actuator.state import ActuatorState, MigrationCause, Pod
+
+
+@dataclass(frozen=True, slots=True)
+class Rebalance:
+    """Buckets have to be spread over these servers by ``weights`` (number -> weight); others give theirs away."""
+
+    number: int
+    cause: MigrationCause
+    weights: dict[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Everything to do now; independent of each other unless said otherwise.
+
+    ``launch``: pods that must exist (a launch that happened is adopted). ``expect``: pods that exist already.
+    ``stop``: pods to end gracefully. ``retry_at_s``: when a launch that is held back becomes due.
+    ``claim``: pod -> (buckets, slices). ``conclude``: take the books. ``converged``: the plan's version, when nothing
+    of the state is missing any more.
+    """
+
+    launch: tuple[Pod, ...] = ()
+    expect: tuple[Pod, ...] = ()
+    stop: tuple[Pod, ...] = ()
+    resize: tuple[Pod, ...] = ()
+    claim: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict[str, tuple[list[int], list[int]]])
+    rebalance: Rebalance | None = None
+    conclude: bool = False
+    converged: int | None = None
+    retry_at_s: float | None = None
+
+
+def next_steps(state: ActuatorState, now: float) -> Steps:
+    """What to do in ``state`` at ``now`` (seconds since the epoch)."""
+    ordered = sorted(state.pods.values(), key=lambda pod: (pod.role, pod.number))
+    stop = tuple(pod for pod in ordered if pod.phase == "stopping")
+    if state.phase not in ("active", "completing"):
+        return Steps(stop=stop)
+    due = [pod for pod in ordered if pod.phase == "starting" and _may_launch(state, pod)]
+    later = [pod.not_before_s for pod in due if pod.not_before_s > now]
+    return Steps(
+        launch=tuple(pod for pod in due if pod.not_before_s <= now),
+        expect=tuple(pod for pod in ordered if pod.phase == "running"),
+        stop=stop,
+        resize=tuple(pod for pod in ordered if pod.phase == "running" and _needs_resize(pod)),
+        claim=_claim(state),
+        rebalance=_rebalance(state),
+        conclude=state.phase == "completing" and state.rebalance is None and state.layout == "ready",
+        converged=state.plan_version if converged(state) else None,
+        retry_at_s=min(later, default=None),
+    )
+
+
+def converged(state: ActuatorState) -> bool:
+    """Whether pods and parameters are as the plan of ``state`` wants them and that was not told yet."""
+    plan = state.plan
+    if plan is None or state.phase != "active" or state.applied_version >= state.plan_version:
+        return False
+    settled = all(pod.phase == "running" and not pod.leaving and not _needs_resize(pod) for pod in state.pods.values())
+    counts = (len(state.of_role("worker")), len(state.of_role("ps"))) == (plan.workers, plan.ps)
+    return settled and counts and state.layout == "ready" and state.rebalance is None
+
+
+def _needs_resize(pod: Pod) -> bool:
+    return (pod.cpu_cores_now, pod.memory_bytes_now) != (pod.cpu_cores, pod.memory_bytes)
+
+
+def _may_launch(state: ActuatorState, pod: Pod) -> bool:
+    """Parameter servers first; workers when there is something to pull. A lost worker is replaced at once, an
+    additional one joins after the parameters have moved. While parameters come from a checkpoint, workers start beside
+    their servers and wait: both take seconds to import their code, and the job stands still."""
+    if state.layout == "ready" and pod.role == "worker":
+        moved = state.rebalance is None and all(p.listed for p in state.of_role("ps"))
+        return pod.cause == "relaunch" or moved
+    if state.layout == "ready":
+        return True
+    stale = any(p.role == pod.role and p.phase == "stopping" for p in state.pods.values())
+    return not stale and (pod.role == "ps" or state.restores)
+
+
+def _claim(state: ActuatorState) -> dict[str, tuple[list[int], list[int]]]:
+    servers = state.of_role("ps")
+    if state.layout != "empty" or state.restores or not all_servers_run(state):
+        return {}
+    parts = claim([pod.number for pod in servers])
+    return {pod.name: parts[pod.number] for pod in servers}
+
+
+def all_servers_run(state: ActuatorState) -> bool:
+    """Whether the plan's parameter servers are all there."""
+    servers = state.of_role("ps")
+    return state.plan is not None and len(servers) == state.plan.ps and all(p.phase == "running" for p in servers)
+
+
+def _rebalance(state: ActuatorState) -> Rebalance | None:
+    if state.rebalance is None or state.layout != "ready":
+        return None
+    servers = state.of_role("ps")
+    if not servers or any(pod.phase != "running" or not pod.listed for pod in servers):
+        return None
+    weights = {pod.number: state.weights.get(pod.name, 1.0) for pod in servers}
+    return Rebalance(state.rebalance_number, state.rebalance, weights)

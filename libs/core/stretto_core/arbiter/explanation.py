@@ -1,0 +1,112 @@
+"""Why a plan was chosen, and why the others were not: sentences with figures for people."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stretto_core.arbiter.selection import Contender, Objective, Option, SelectionProblem
+from stretto_core.arbiter.worth import as_option, holdable, identified, in_words, required_gain
+from stretto_core.jobs import Alternative, CandidatesComputed, Round
+from stretto_core.model.pareto import Candidate
+from stretto_core.model.types import GIB, JobProfile, Resources
+
+TERMS: dict[Objective, str] = {
+    "efficiency": "gain / cost x weight (Eq. 12, rho {rho:g})",
+    "gain": "gain",
+    "completion": "seconds by which the job ends earlier",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One job's choice in a round. ``index`` is the chosen candidate's; ``free`` what the round had to give."""
+
+    computed: CandidatesComputed
+    profile: JobProfile
+    contender: Contender
+    problem: SelectionProblem
+    index: int
+    free: Resources
+    gain_fraction_min: float
+    round: Round
+
+    @property
+    def candidate(self) -> Candidate:
+        """The chosen candidate."""
+        return self.computed.candidates[self.index]
+
+    @property
+    def offered(self) -> dict[str, Option]:
+        """What took part in the round, by the candidates' indices."""
+        return {option.id: option for option in self.contender.options}
+
+
+def why(choice: Choice) -> list[str]:
+    """What was measured, what is predicted, what it costs, and by which measure it was best."""
+    computed, candidate, problem = choice.computed, choice.candidate, choice.problem
+    option = choice.offered[str(choice.index)]
+    need = required_gain(candidate, choice.gain_fraction_min)
+    term = TERMS[problem.objective].format(rho=problem.rho)
+    jobs, found = len(problem.contenders), choice.round
+    return [
+        f"measured now: {computed.throughput:.0f} samples/s with {computed.plan.describe()}",
+        f"predicted: {candidate.throughput:.0f} samples/s (90 %: {candidate.throughput_low:.0f} to"
+        f" {candidate.throughput_high:.0f}), {candidate.throughput / computed.throughput - 1:+.0%}; needed were"
+        f" {need:+.0%}: {choice.gain_fraction_min:.0%} and {candidate.relative_error:.0%} of error",
+        f"costs {option.cost:+.4f} per hour; the change wastes about {candidate.overhead_s:.0f} s, which leaves a"
+        f" gain of {candidate.gain:.0f} samples/s (Eq. 8)",
+        f"{term} = {found.term:.3g}, {_rank(choice)} of {len(choice.contender.options)} worthwhile"
+        f" plans, {jobs} job{'s' * (jobs != 1)} in the round",
+        f"{found.algorithm} reaches {found.value:.4g} in all; no choice exceeds {found.bound:.4g}: at most"
+        f" {found.gap:.3%} are missing",
+    ]
+
+
+def _rank(choice: Choice) -> str:
+    """By the term: a round may prefer a plan that leaves others more room."""
+    terms = choice.problem.values(choice.contender, choice.contender.options)
+    better = sum(term > choice.round.term for term in terms)
+    return f"number {better + 1}" if better else "the best"
+
+
+def alternatives(choice: Choice, most: int) -> list[Alternative]:
+    """The other candidates with what spoke against them: those that could have been had first, best first."""
+    here, offered = choice.computed.plan.resources, choice.offered
+    others = [
+        (i, candidate)
+        for i, candidate in enumerate(choice.computed.candidates)
+        if i != choice.index and candidate.plan != choice.computed.plan
+    ]
+    options = [
+        offered.get(str(i)) or as_option(i, candidate, choice.computed, here, choice.profile) for i, candidate in others
+    ]
+    rows: list[tuple[bool, float, Candidate]] = []
+    terms = choice.problem.values(choice.contender, options)
+    for (_, candidate), term in zip(others, terms, strict=True):
+        affordable = (candidate.plan.resources - here).fits(choice.free)
+        rows.append((not (affordable and identified(candidate)), -term, candidate))
+    rows.sort(key=lambda row: row[:2])
+    return [
+        Alternative(row.plan, row.throughput, row.cost_per_hour, -minus, why_not(choice, row))
+        for _, minus, row in rows[:most]
+    ]
+
+
+def why_not(choice: Choice, candidate: Candidate) -> str:
+    """The first of the arbiter's conditions that the candidate fails."""
+    net = candidate.gain / choice.computed.throughput
+    need = required_gain(candidate, choice.gain_fraction_min)
+    more = candidate.plan.resources - choice.computed.plan.resources
+    if not identified(candidate):
+        low, high = candidate.throughput_low, candidate.throughput_high
+        return f"not identified: between {low:.0f} and {high:.0f} samples/s; nearer plans come first"
+    limit = choice.profile.limits.high.ps_memory_bytes
+    if not holdable(candidate.plan, choice.profile.limits, choice.computed.plan):
+        return f"needs {candidate.plan.ps_memory_bytes / GIB:.2f} GiB per PS, the job's limits end at {limit / GIB:.2f}"
+    if candidate.gain <= 0:
+        return f"gains nothing once its overhead of {candidate.overhead_s:.0f} s is counted"
+    if net < need:
+        return f"predicted net gain {net:+.1%}, needed {need:+.1%}"
+    if not more.fits(choice.free):
+        return f"needs {in_words(more)} more, {in_words(choice.free)} were free"
+    return "a smaller term of the objective, or its room went to another job"

@@ -1,0 +1,80 @@
+"""What fractions of options would reach: the linear relaxation, by prices of the resources, and the bound it proves.
+
+At prices p >= 0 every job takes its option of the highest value less price; that sum plus p x room is an upper bound
+on every selection (Lagrangian). It is convex in p and piecewise linear, its least value that of the linear programme.
+Each look at it gives a tangent; the least point of all tangents is where to look next (Kelley's cutting planes): a
+linear programme of one variable more than there are resources.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import linprog
+
+from stretto_core.arbiter.selection.table import Floats, Table
+
+ROUNDS = 60
+PRECISION = 1e-9
+"""relative: a bound that could fall by no more is the least"""
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxation:
+    """A proven upper ``bound`` and its prices [resources]; ``loss`` [rows]: what the bound falls by at least if a
+    job has to take that row."""
+
+    bound: float
+    price: Floats
+    loss: Floats
+
+
+def relaxed(table: Table, precision: float = PRECISION) -> Relaxation:
+    """The least Lagrangian bound, to within that part of it or what the rounds allow; what is found holds anyway."""
+    price = np.zeros(table.amounts.shape[1])
+    best, best_price, box = np.inf, price, price
+    tangents, heights = list[Floats](), list[float]()
+    for _ in range(ROUNDS):
+        reduced = table.values - table.priced(price)
+        rows = table.best(reduced)
+        value = float((price * table.room).sum()) + float(reduced[rows].sum())
+        slope = table.room - table.amounts[rows].sum(axis=0)
+        if not tangents:  # nobody buys above the highest value per amount; nor can prices x room exceed the bound
+            box = np.minimum(_highest(table), value / table.room)
+        if value < best:
+            best, best_price = value, price
+        tangents.append(slope)
+        heights.append(value - float((slope * price).sum()))
+        if not (slope < 0).any() and not price.any():
+            break
+        price, least = _lowest(np.array(tangents), np.array(heights), box, best)
+        if best - least <= precision * best:
+            break
+    reduced = table.values - table.priced(best_price)
+    highest = reduced[table.best(reduced)]
+    return Relaxation(best, best_price, highest[table.job] - reduced)
+
+
+def _highest(table: Table) -> Floats:
+    """Value per amount, the most of any row, by resource."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        density = np.where(table.amounts > 0, np.abs(table.values[:, None]) / table.amounts, 0.0)
+    return np.minimum(density.max(axis=0, initial=0.0), 1e300)
+
+
+def _lowest(tangents: Floats, heights: Floats, box: Floats, best: float) -> tuple[Floats, float]:
+    """Prices within the box where the highest tangent is lowest, and how high it is there."""
+    unit = max(best, 1e-300)
+    scale = np.where(box > 0, box, 1.0)
+    found = linprog(
+        np.append(np.zeros(len(box)), 1.0),
+        A_ub=np.hstack([tangents * scale / unit, -np.ones((len(heights), 1))]),
+        b_ub=-heights / unit,
+        bounds=[*((0.0, 1.0 if width > 0 else 0.0) for width in box), (None, None)],
+        method="highs",
+        options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
+    )
+    if found.x is None:  # numbers too far apart for the solver: what was found holds all the same
+        return np.zeros(len(box)), best
+    return np.asarray(found.x[:-1] * scale, dtype=np.float64), float(found.x[-1]) * unit

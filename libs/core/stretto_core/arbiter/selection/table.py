@@ -1,0 +1,116 @@
+"""A selection problem as arrays: a row for every option that could be of use, and one for none of each job's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stretto_core.arbiter.selection.problem import Option, Selection, SelectionProblem
+from stretto_core.model.types import InvalidValue
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+ROOM_SLACK = 1e-9
+"""of a resource that ``SelectionProblem.fits`` forgives"""
+STRICT = 0.9e-9
+"""of it that a search may use: sums in another order differ in their last digits"""
+NO_AMOUNTS: dict[str, float] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows sorted by job and option id, so that the order in which they are given means nothing.
+
+    ``options`` [rows], None: the job keeps what it has; that is the first row of each job. ``job`` [rows] is an index
+    into ``jobs``, ``starts`` [jobs] its first row. ``amounts`` [rows, resources], ``room`` and ``strict`` [resources]
+    are divided by powers of two, so that cores and bytes weigh alike and sums of whole numbers stay exact.
+    """
+
+    problem: SelectionProblem
+    jobs: list[str]
+    options: list[Option | None]
+    job: Ints
+    starts: Ints
+    values: Floats
+    amounts: Floats
+    room: Floats
+    strict: Floats
+
+    @staticmethod
+    def of(problem: SelectionProblem) -> Table:
+        """Raises InvalidValue for a job named twice."""
+        names = [contender.job for contender in problem.contenders]
+        if len(set(names)) != len(names):
+            raise InvalidValue(f"contenders are {names!r}; name every job once")
+        contenders = sorted((c for c in problem.contenders if c.options), key=lambda contender: contender.job)
+        options, values, counts = list[Option | None](), list[float](), list[int]()
+        for contender in contenders:
+            ordered = sorted(contender.options, key=attrgetter("id"))
+            options += [None, *ordered]
+            values += [0.0, *problem.values(contender, ordered)]
+            counts.append(1 + len(ordered))
+        had = [NO_AMOUNTS if option is None else option.amounts for option in options]
+        resources = sorted(set().union(*had))
+        amounts = np.array([[each.get(name, 0.0) for each in had] for name in resources], dtype=np.float64)
+        amounts = np.ascontiguousarray(amounts.reshape(len(resources), len(options)).T)
+        free = np.array([max(problem.free.get(name, 0.0), 0.0) for name in resources])
+        largest = np.maximum(np.abs(amounts).max(axis=0, initial=0.0), free)
+        scale = np.ldexp(1.0, np.frexp(np.maximum(largest, ROOM_SLACK))[1])
+        value = np.array(values, dtype=np.float64)
+        job = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
+        starts = np.cumsum([0, *counts[:-1]], dtype=np.int64) if counts else np.zeros(0, dtype=np.int64)
+        useful = _useful(value, amounts, free, job, starts)
+        useful[starts] = True
+        rows = np.flatnonzero(useful)
+        job = job[rows]
+        return Table(
+            problem,
+            [contender.job for contender in contenders],
+            [options[row] for row in rows],
+            job,
+            np.searchsorted(job, np.arange(len(contenders))).astype(np.int64),
+            value[rows],
+            amounts[rows] / scale,
+            (free + ROOM_SLACK) / scale,
+            (free + STRICT) / scale,
+        )
+
+    def best(self, score: Floats) -> Ints:
+        """Each job's row of the highest score, the first of several [jobs]."""
+        highest = np.maximum.reduceat(score, self.starts)
+        at = np.flatnonzero(score == highest[self.job])
+        return at[np.searchsorted(at, self.starts)]
+
+    def priced(self, price: Floats) -> Floats:
+        """What the amounts of each row cost [rows]. Not a product of matrices: its last digit is another on other
+        processors, and decisions have to come out the same when they are replayed there."""
+        return np.asarray((self.amounts * price).sum(axis=1), dtype=np.float64)
+
+    def value(self, chosen: Ints) -> float:
+        """The objective, with each job's chosen row [jobs]."""
+        return float(self.values[chosen].sum())
+
+    def fits(self, chosen: Ints) -> bool:
+        """As the problem itself sees it."""
+        return self.problem.fits([option for row in chosen if (option := self.options[row]) is not None])
+
+    def selection(self, chosen: Sequence[int] | Ints, bound: float) -> Selection:
+        """In terms of the problem."""
+        ids: dict[str, str | None] = {contender.job: None for contender in self.problem.contenders}
+        for name, row in zip(self.jobs, chosen, strict=True):
+            option = self.options[row]
+            ids[name] = option.id if option is not None else None
+        value = self.value(np.asarray(chosen, dtype=np.int64)) if self.jobs else 0.0
+        return Selection(ids, value, max(bound, value))
+
+
+def _useful(values: Floats, amounts: Floats, free: Floats, job: Ints, starts: Ints) -> NDArray[np.bool_]:
+    """Not what brings nothing and gives nothing back, nor what needs more than is free and all others give back."""
+    given = np.maximum(-np.minimum.reduceat(amounts, starts), 0.0) if len(starts) else amounts
+    offered = given.sum(axis=0) - given[job] + free + ROOM_SLACK
+    return ~(amounts > offered).any(axis=1) & ((values > 0) | (amounts < 0).any(axis=1))

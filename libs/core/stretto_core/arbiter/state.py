@@ -1,0 +1,179 @@
+"""What the arbiter is told and what it knows: its settings, every job's claim and wishes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from stretto_core.arbiter.selection import Objective
+from stretto_core.arbiter.worth import larger, same_shape
+from stretto_core.jobs import CandidatesComputed, PlanKind, PlanProposed, PlanRefused
+from stretto_core.model.types import NOTHING, JobProfile, Plan, Resources, total
+
+URGENCY_MAX = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ArbiterSettings:
+    """``capacity`` of the cluster; what a pod finds no room for is not believed to be there, for ``no_room_s`` at most:
+    then it is tried again. A job is resized for throughput only when the predicted gain exceeds
+    ``gain_fraction_min`` plus one standard deviation of the prediction, and its last change is ``settle_s`` ago.
+    A completed job's claim stands until its pods are gone, or ``leave_timeout_s``: above what a final checkpoint and
+    an evaluation may take. A stopped one's stands for ``stop_grace_s``, the time that pods get to leave.
+    A job that went back to a plan it had before does so again only after ``return_again_s``: noise swings no job.
+    A round decides on ``decisions_most`` jobs, each with its reasons: whatever happens meanwhile waits for all of them.
+    ``beside``: the slower algorithm that studies rounds of a gap above ``study_gap``, none if empty; those that it may
+    serve better wait ``patience_s`` for it, and it is given up after ``study_timeout_s`` (``arbiter.studies``).
+    """
+
+    capacity: Resources
+    objective: Objective = "efficiency"
+    rho: float = 2.5
+    gain_fraction_min: float = 0.10
+    settle_s: float = 20.0
+    return_again_s: float = 900.0
+    round_s: float = 2.0
+    apply_timeout_s: float = 300.0
+    leave_timeout_s: float = 900.0
+    stop_grace_s: float = 20.0
+    shrink_after_s: float = 60.0
+    decisions_most: int = 100
+    beside: str = ""
+    study_gap: float = 0.001
+    patience_s: float = 1.0
+    study_timeout_s: float = 60.0
+    no_room_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Unplaced:
+    """What a pod is to have and has found no room for, since when, and in the words of the place."""
+
+    amount: Resources
+    since_s: float
+    detail: str
+
+
+@dataclass(slots=True)
+class JobState:
+    """One job's claim and wishes.
+
+    ``plan`` is the last decided one, None until it starts; ``applying`` until its pods are there, with ``before`` still
+    claimed. ``had`` are the plans that were in force. ``leaving_s``: since when it only waits for its pods to go.
+    ``replacing``: the parameter server beside which another one has room, beyond the plan, to take its place.
+    ``unplaced``: by pod, those of the plan that wait for room.
+    """
+
+    job: str
+    profile: JobProfile
+    order: int
+    plan: Plan | None = None
+    before: Plan | None = None
+    version: int = 0
+    applying: bool = False
+    changed_s: float = 0.0
+    leaving_s: float | None = None
+    throughput: float = 0.0
+    proposal: PlanProposed | None = None
+    refused: PlanRefused | None = None
+    candidates: CandidatesComputed | None = None
+    ps_memory_bytes: int = 0
+    shrink_to_bytes: int = 0
+    had: list[Plan] = field(default_factory=list[Plan])
+    returned_s: float | None = None
+    submitted_s: float = 0.0
+    completed: bool = False
+    replacing: str = ""
+    unplaced: dict[str, Unplaced] = field(default_factory=dict[str, Unplaced])
+
+    @property
+    def without_room(self) -> Resources:
+        """What its pods have found no room for."""
+        return total(waiting.amount for waiting in self.unplaced.values())
+
+    @property
+    def held(self) -> Resources:
+        """What its pods may hold: while a change is applied, the larger of both plans in each resource."""
+        if self.plan is None:
+            return NOTHING
+        now = self.footprint(self.plan)
+        return now if self.before is None else larger(now, self.footprint(self.before))
+
+    def footprint(self, plan: Plan) -> Resources:
+        """What the job holds under ``plan``, the server that takes another one's place included."""
+        return replace(plan, ps=plan.ps + 1).resources if self.replacing else plan.resources
+
+    @property
+    def changing(self) -> bool:
+        """Whether its pods are about to be others: nothing but memory is decided meanwhile."""
+        return self.applying or bool(self.replacing)
+
+    @property
+    def may_get_memory(self) -> bool:
+        """Also while a change is applied: one whose servers are killed as often as they start would never be. Not while
+        their number changes: the forecast was of others."""
+        same = self.plan is not None and (self.before is None or self.before.ps == self.plan.ps)
+        return self.leaving_s is None and (not self.applying or same)
+
+    def urgency(self, samples_done: int, now: float) -> float:
+        """What a deadline makes of the weight: (remaining time at the present throughput) / (time left to it).
+
+        1 without a deadline or when it will be met, at most ``URGENCY_MAX``: also when it has passed.
+        """
+        if self.profile.deadline_s is None or self.throughput <= 0:
+            return 1.0
+        needs_s = max(self.profile.samples - samples_done, 0) / self.throughput
+        left_s = self.submitted_s + self.profile.deadline_s - now
+        return min(max(needs_s / max(left_s, 1e-9), 1.0), URGENCY_MAX)
+
+    def least(self, proposal: PlanProposed) -> Resources:
+        """What the job cannot start without."""
+        return (proposal.plan if self.profile.fixed else self.profile.limits.low).resources
+
+    @property
+    def requested(self) -> bool:
+        """Whether a user's wish waits to be decided: no other takes its place."""
+        return self.proposal is not None and self.proposal.kind == "requested"
+
+    def answered(self, kind: PlanKind, plan: Plan) -> None:
+        """What was wanted of the plan before ``plan``. A user's wish waits for an answer of its own; where the memory
+        needs more servers meanwhile, it is one for no fewer."""
+        wish = self.proposal if self.requested and kind != "requested" else None
+        if wish is not None and self.plan is not None and plan.ps > self.plan.ps:
+            wish = replace(wish, plan=replace(wish.plan, ps=max(wish.plan.ps, plan.ps)))
+        self.proposal, self.refused, self.candidates = wish, None, None
+
+    def had_before(self, plan: Plan) -> bool:
+        """Whether the job ran with these counts and cores; memory makes no other plan of it."""
+        return any(same_shape(plan, earlier) for earlier in self.had)
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """What ``algorithm`` was asked: a choice over ``jobs``, under the plans of these versions, within that ``room``."""
+
+    number: int
+    algorithm: str
+    begun_s: float
+    jobs: dict[str, int]
+    room: dict[str, float]
+
+
+@dataclass(slots=True)
+class ArbiterState:
+    """All jobs that hold or want capacity, by name; ``samples_done`` of each, which changes oftenest, apart.
+
+    ``deferred``: since when a job waits whose plan was chosen in a round that had more than it could decide on.
+    ``study``: the one that is not answered yet; ``studies`` were begun in all.
+    """
+
+    jobs: dict[str, JobState] = field(default_factory=dict[str, JobState])
+    submitted: int = 0
+    last_round_s: float = 0.0
+    samples_done: dict[str, int] = field(default_factory=dict[str, int])
+    deferred: dict[str, float] = field(default_factory=dict[str, float])
+    study: Study | None = None
+    studies: int = 0
+
+    def claimed(self) -> Resources:
+        """What all jobs hold."""
+        return total(job.held for job in self.jobs.values())

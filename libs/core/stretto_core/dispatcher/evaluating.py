@@ -1,0 +1,124 @@
+"""Evaluation while training goes on: held-out samples in shards of their own, which never enter the books.
+
+Workers take them between shards that train, and report sums that add up in any order: the log loss, and how many
+positive and negative samples had a score in each of some bins. From these the area under the ROC curve is that of the
+Mann-Whitney statistic with all scores of a bin tied. Its error is at most half the share of pairs within one bin.
+
+The model goes on learning meanwhile: what is measured lies between the two numbers of samples done that are told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from stretto_core.dispatcher.book import Shard
+from stretto_core.dispatcher.source import DataSpec, LedgerError
+
+SHARDS_MAX = 256
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """Samples [start, start + samples) of ``partition``, evaluated whenever ``every`` more samples are done."""
+
+    samples: int
+    every: int
+    start: int = 0
+    partition: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("samples", "every"):
+            if getattr(self, name) < 1:
+                raise LedgerError(name, getattr(self, name), "at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """On one shard: log loss summed over its samples, and their number in each bin of the score, lowest first."""
+
+    samples: int
+    loss_sum: float
+    positives: tuple[int, ...]
+    negatives: tuple[int, ...]
+
+    def check(self, shard: Shard) -> None:
+        """LedgerError when it cannot be of this shard."""
+        counted = sum(self.positives) + sum(self.negatives)
+        if not self.samples == counted == shard.length:
+            raise LedgerError("evaluation.samples", self.samples, f"{shard.length}, in bins ({counted} are), as in it")
+
+
+@dataclass(slots=True)
+class Evaluating:
+    """One evaluation on its way: the shards that nobody holds, how many somebody does, and the sums so far."""
+
+    samples_done: int
+    waiting: list[Shard]
+    held: int = 0
+    samples: int = 0
+    loss_sum: float = 0.0
+    positives: list[int] = field(default_factory=list[int])
+    negatives: list[int] = field(default_factory=list[int])
+
+    @classmethod
+    def begin(cls, of: HeldOut, data: DataSpec, samples_done: int, first_id: int) -> Evaluating:
+        """All shards wait; their ids count from ``first_id``."""
+        batches = max(data.batches_per_shard, -(-of.samples // (SHARDS_MAX * data.batch_size)))
+        size = batches * data.batch_size
+        starts = range(of.start, of.start + of.samples, size)
+        end = of.start + of.samples
+        shards = [
+            Shard(first_id + i, 0, 0, start, min(size, end - start), partition=of.partition, held_out=True)
+            for i, start in enumerate(starts)
+        ]
+        return cls(samples_done, shards)
+
+    @property
+    def over(self) -> bool:
+        """Whether every shard has been reported, or given up."""
+        return not self.waiting and not self.held
+
+    def lease(self) -> Shard:
+        """The next shard, under a new attempt."""
+        shard = self.waiting.pop(0)
+        shard.attempt += 1
+        self.held += 1
+        return shard
+
+    def take_back(self, shard: Shard) -> None:
+        """Its holder is gone; whatever it evaluated was never told."""
+        self.held -= 1
+        shard.offset = 0
+        self.waiting.append(shard)
+
+    def add(self, found: Found) -> None:
+        """Of a shard that was held."""
+        self.held -= 1
+        self.samples += found.samples
+        self.loss_sum += found.loss_sum
+        self.positives = _sums(self.positives, found.positives)
+        self.negatives = _sums(self.negatives, found.negatives)
+
+    def give_up(self) -> None:
+        """A shard that was held cannot be read: what is told is of the others."""
+        self.held -= 1
+
+    @property
+    def loss(self) -> float:
+        """Mean log loss."""
+        return self.loss_sum / self.samples
+
+    @property
+    def auc(self) -> float:
+        """Area under the ROC curve; 0.5 when only one label occurs."""
+        below = concordant = 0
+        for positive, negative in zip(self.positives, self.negatives, strict=True):
+            concordant += positive * (2 * below + negative)  # twice the pairs, ties by half
+            below += negative
+        pairs = sum(self.positives) * below
+        return concordant / (2 * pairs) if pairs else 0.5
+
+
+def _sums(one: Sequence[int], other: Sequence[int]) -> list[int]:
+    return [a + b for a, b in zip(one, other, strict=True)] if one else list(other)

@@ -1,0 +1,243 @@
+"""Where the samples come from: partitions that may grow, and how far each has been opened.
+
+A partition is cut into blocks, and their seeded order is computed, never stored. Since no order can be drawn over
+blocks that are not known, a partition is opened extent by extent: what is known when the last extent is spent makes
+the next one, in whole blocks while more may come; a shorter block only when that is all there is. So a partition is
+some numbers, however long it grows, and one that is spent is its name and its total.
+
+Partitions of higher priority come first. Equal ones are mixed in proportion to what is left of each; without shuffle
+they follow one another as they came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+from zlib import crc32
+
+from stretto_core.dispatcher.order import BlockOrder, mixed
+from stretto_core.machine import CoreError
+
+PARTITIONS_MAX = 1000
+
+
+class LedgerError(CoreError):
+    """What contradicts the ledger's books or settings: ``field``, its ``value``, and the ``remedy``."""
+
+    unchanged = True
+
+    def __init__(self, field: str, value: object, remedy: str) -> None:
+        self.field, self.value, self.remedy = field, value, remedy
+        super().__init__(f"{field} is {value!r}; give {remedy}")
+
+
+@dataclass(frozen=True, slots=True)
+class DataSpec:
+    """One epoch of a dataset, and how it is cut and ordered. ``samples``: 0 for data that grow.
+
+    ``name``: which data these are. Numbers alone cannot tell today's data from yesterday's.
+    """
+
+    samples: int
+    batch_size: int
+    batches_per_shard: int
+    shuffle: bool = True
+    seed: int = 0
+    growing: bool = False
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("samples", "batch_size", "batches_per_shard"):
+            if getattr(self, name) < 1 and not (self.growing and name == "samples"):
+                raise LedgerError(name, getattr(self, name), "at least 1")
+
+    @property
+    def block_samples(self) -> int:
+        """Samples of every block but the last of an extent."""
+        return self.batch_size * self.batches_per_shard
+
+
+class Arrival(NamedTuple):
+    """A partition's total of samples, all it has had so far, and what it goes before."""
+
+    name: str
+    samples: int
+    priority: int = 0
+
+
+@dataclass(slots=True)
+class Range:
+    """Consecutive samples of one epoch, in the partition's own order."""
+
+    epoch: int
+    start: int
+    length: int
+    partition: str = ""
+
+
+@dataclass(slots=True)
+class Partition:
+    """``opened`` of its ``samples`` have been, in this epoch: all before the extent, ``position`` blocks of it."""
+
+    samples: int
+    priority: int = 0
+    opened: int = 0
+    begin: int = 0
+    end: int = 0
+    position: int = 0
+
+
+class Orders:
+    """The orders of the extents that are being opened. Not part of any state: computed wherever one is missing."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[tuple[int, int, int], BlockOrder]] = {}
+
+    def of(self, spec: DataSpec, epoch: int, name: str, part: Partition) -> BlockOrder:
+        """The order of the blocks of a partition's extent."""
+        key = (epoch, part.begin, part.end)
+        known = self._known.get(name)
+        if known is not None and known[0] == key:
+            return known[1]
+        blocks = -(-(part.end - part.begin) // spec.block_samples)
+        seed = spec.seed
+        if name or part.begin:
+            seed = mixed(seed, crc32(name.encode()) << 32 ^ part.begin)
+        order = BlockOrder(blocks, seed, epoch, spec.shuffle)
+        if len(self._known) > PARTITIONS_MAX:
+            self._known.clear()
+        self._known[name] = key, order
+        return order
+
+
+@dataclass(slots=True)
+class Source:
+    """All samples of a job, as far as nobody was given them. Data that grow have one epoch."""
+
+    spec: DataSpec
+    epochs: int
+    complete: bool = True
+    """nothing can come any more"""
+    samples: int = 0
+    """of all partitions"""
+    epoch: int = 0
+    opened: int = 0
+    """of all epochs"""
+    partitions: dict[str, Partition] = field(default_factory=dict[str, Partition])
+    spent: dict[str, int] = field(default_factory=dict[str, int])
+    """partitions of growing data of which every sample was opened, with their totals"""
+
+    @classmethod
+    def begin(cls, spec: DataSpec, epochs: int, arrivals: Iterable[Arrival] = ()) -> Source:
+        """Untouched. Without ``arrivals``, data that do not grow are one partition without a name."""
+        new = cls(spec, epochs, not spec.growing)
+        new.arrive(tuple(arrivals) or (() if spec.growing else (Arrival("", spec.samples),)))
+        return new
+
+    def arrive(self, arrivals: Iterable[Arrival]) -> None:
+        """Partitions have these totals now. One that is less than known says nothing new."""
+        arrivals = tuple(arrivals)
+        names = {*self.partitions, *self.spent, *(one.name for one in arrivals)}
+        if len(names) > PARTITIONS_MAX:
+            raise LedgerError("partitions", len(names), f"at most {PARTITIONS_MAX} in all; add to one that there is")
+        for name, samples, priority in arrivals:
+            part, spent = self.partitions.get(name), self.spent.get(name, 0)
+            if part is not None:
+                part.priority = priority
+                self.samples += max(0, samples - part.samples)
+                part.samples = max(samples, part.samples)
+            elif samples > spent:
+                self.spent.pop(name, None)
+                self.partitions[name] = Partition(samples, priority, spent, spent, spent)
+                self.samples += samples - spent
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        self.complete = True
+        self._turn()
+
+    def totals(self) -> dict[str, int]:
+        """Samples of each partition."""
+        return self.spent | {name: part.samples for name, part in self.partitions.items()}
+
+    @property
+    def samples_total(self) -> int:
+        """Samples of all epochs, as far as is known."""
+        return self.samples * self.epochs
+
+    def open_block(self, orders: Orders) -> Range | None:
+        """The next block. None: nothing is left, or nothing has come yet."""
+        name = self._choose() if self.epoch < self.epochs else None
+        if name is None:
+            return None
+        spec, part = self.spec, self.partitions[name]
+        size = spec.block_samples
+        if part.opened == part.end:
+            part.begin, part.end, part.position = part.end, self._extent(part, size), 0
+        start = part.begin + orders.of(spec, self.epoch, name, part).block_at(part.position) * size
+        piece = Range(self.epoch, start, min(size, part.end - start), name)
+        part.position += 1
+        part.opened += piece.length
+        self.opened += piece.length
+        if part.opened == part.samples:
+            if spec.growing:
+                self.spent[name] = part.samples
+                del self.partitions[name]
+            self._turn()
+        return piece
+
+    def _choose(self) -> str | None:
+        """The partition of the next block: among those of the highest priority, by what is left of each."""
+        found: list[tuple[str, int]] = []
+        first, total = 0, 0
+        for name, part in self.partitions.items():
+            left = part.samples - part.opened
+            if left > 0 and (not found or part.priority >= first):
+                if found and part.priority > first:
+                    found, total = [], 0
+                first = part.priority
+                found.append((name, left))
+                total += left
+        if len(found) > 1 and self.spec.shuffle:
+            drawn = mixed(self.spec.seed, self.opened) % total
+            for name, left in found:
+                drawn -= left
+                if drawn < 0:
+                    return name
+        return found[0][0] if found else None
+
+    def _extent(self, part: Partition, size: int) -> int:
+        """Where the next extent ends: while more may come, after its last whole block if there is any."""
+        whole = (part.samples - part.end) // size * size
+        return part.samples if self.complete or not whole else part.end + whole
+
+    def _turn(self) -> None:
+        """To the next epoch, when every sample of this one was opened."""
+        if not self.complete or self.epoch >= self.epochs or self.opened < self.samples * (self.epoch + 1):
+            return
+        self.epoch += 1
+        for part in self.partitions.values():
+            part.opened = part.begin = part.end = part.position = 0
+
+    def copy(self) -> Source:
+        """As it is at this moment."""
+        return replace(self, partitions={n: replace(p) for n, p in self.partitions.items()}, spent=dict(self.spent))
+
+    def same_data(self, other: Source) -> bool:
+        """Whether samples of one are those of the other: the name decides, and they must be cut and ordered alike."""
+        return self.spec == other.spec and (self.spec.growing or self.totals() == other.totals())
+
+    def resumed(self, mark: Source) -> Source:
+        """As far as ``mark`` was with the same data, and with what has come since."""
+        back = mark.copy()
+        back.epochs, back.complete = self.epochs, self.complete
+        if self.spec.growing:
+            back.epoch = 0
+            known = mark.partitions | self.partitions
+            back.arrive(
+                Arrival(name, samples, known[name].priority if name in known else 0)
+                for name, samples in self.totals().items()
+            )
+            back._turn()
+        return back

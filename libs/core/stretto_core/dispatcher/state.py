@@ -1,0 +1,203 @@
+"""What a shard ledger remembers, and its settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stretto_core.dispatcher.book import Book, Shard
+from stretto_core.dispatcher.evaluating import Evaluating, HeldOut
+from stretto_core.dispatcher.facts import NextReply
+from stretto_core.dispatcher.source import LedgerError
+
+FINISHED_MAX = 1000
+FORGET_MAX = 64
+PEER_HEARD_S = 5.0
+"""a worker that holds a shard beats once a second, one that waits asks twice"""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerSettings:
+    """Times of the ledger, in seconds.
+
+    ``deaf_after_s``: when the ledger itself heard nothing at all for longer (its service was away), that time does
+    not count as anybody's silence. ``forget_after_s``: how long after its completion the progress records of a shard
+    may be deleted; longer than any push can be under way. ``stuck_after_s``: a worker that beats but trains no sample
+    for so long, while its peers do or wait for its shard, hangs: it loses the shard too. ``shard_facts_per_s``: leases
+    and completions told one by one; a job with more of them is followed by its progress (requeued and abandoned
+    shards are always told).
+    """
+
+    lease_timeout_s: float = 30.0
+    stuck_after_s: float = 120.0
+    wait_s: float = 0.5
+    progress_every_s: float = 2.0
+    rate_memory_s: float = 10.0
+    deaf_after_s: float = 5.0
+    forget_after_s: float = 15.0
+    shard_facts_per_s: float = 50.0
+
+    def __post_init__(self) -> None:
+        if self.lease_timeout_s <= self.deaf_after_s:
+            raise LedgerError("lease_timeout_s", self.lease_timeout_s, f"more than deaf_after_s, {self.deaf_after_s}")
+
+
+@dataclass(slots=True)
+class Worker:
+    """What the ledger knows of one worker: its lease, its pace, and its last request with the reply to it.
+
+    The last completion is kept beside them: a late copy of an older request may have taken the reply's place.
+    """
+
+    heard_at_s: float
+    lease: Shard | None = None
+    moved_at_s: float = 0.0
+    """when its lease began, or was last reported further on; 0: it is of a snapshot that did not say"""
+    slowdown: float = 1.0
+    request_id: str = ""
+    reply: NextReply | None = None
+    completed_id: int = -1
+    completed_attempt: int = 0
+
+
+@dataclass(slots=True)
+class Finished:
+    """A completed shard whose progress records can be deleted some time after."""
+
+    id: int
+    at_s: float
+
+
+@dataclass(slots=True)
+class OpenMark:
+    """A checkpoint is being taken since ``at_s``: what was leased then or since, and is over."""
+
+    id: str
+    at_s: float
+    over: list[Shard] = field(default_factory=list[Shard])
+    """their ``offset``: how far each was when it ended"""
+
+
+@dataclass(slots=True)
+class LedgerState:
+    """The whole memory of one job's ledger. Its size grows with workers and partitions, not with the samples."""
+
+    book: Book | None = None
+    shard_failures_max: int = 3
+    opened_at_s: float = 0.0
+    closed: str = ""
+    """why nothing is leased any more: completed, or the reason of a cancellation or failure"""
+    workers: dict[str, Worker] = field(default_factory=dict[str, Worker])
+    exited: dict[str, float] = field(default_factory=dict[str, float])
+    """when the last pods that exited did so, oldest first"""
+    finished: list[Finished] = field(default_factory=list[Finished])
+    mark: OpenMark | None = None
+    held_out: HeldOut | None = None
+    evaluating: Evaluating | None = None
+    evaluate_at: int = 0
+    """samples done; the next evaluation begins there, or when the last one is over"""
+    requeued_total: int = 0
+    heard_at_s: float = 0.0
+    facts_left: float = 0.0
+    """of this second and the last one"""
+    facts_at_s: float = 0.0
+    progress_at_s: float = 0.0
+    progress_samples: int = 0
+    samples_per_s: float = 0.0
+
+    def is_lost(self, worker: Worker, now: float, settings: LedgerSettings) -> bool:
+        """Whether the holder of a lease is silent, or hangs: others can do what it should."""
+        if now - worker.heard_at_s > settings.lease_timeout_s:
+            return True
+        since_s = now - settings.stuck_after_s
+        peers = (peer for peer in self.workers.values() if now - peer.heard_at_s <= PEER_HEARD_S)
+        return 0 < worker.moved_at_s < since_s and any(p.lease is None or p.moved_at_s >= since_s for p in peers)
+
+    def has_faster(self, worker: Worker, now: float) -> bool:
+        """Whether a peer that was heard of just now is less slow."""
+        peers = (peer for peer in self.workers.values() if now - peer.heard_at_s <= PEER_HEARD_S)
+        return any(peer.slowdown < worker.slowdown for peer in peers)
+
+    def training(self) -> list[Shard]:
+        """Shards of the books that workers hold."""
+        return [worker.lease for worker in self.workers.values() if worker.lease and not worker.lease.held_out]
+
+    def leased(self) -> int:
+        """Shards that workers hold."""
+        return sum(worker.lease is not None for worker in self.workers.values())
+
+    def may_tell(self, now: float, facts_per_s: float) -> bool:
+        """Whether one more lease or completion is told: a token bucket of two seconds."""
+        if now > self.facts_at_s:
+            self.facts_left = min(2 * facts_per_s, self.facts_left + (now - self.facts_at_s) * facts_per_s)
+            self.facts_at_s = now
+        if self.facts_left < 1:
+            return False
+        self.facts_left -= 1
+        return True
+
+    def remember_finished(self, shard: Shard, now: float) -> None:
+        """Only of first attempts: an earlier holder of the others may still push, and needs the record to fail."""
+        if shard.attempt == 1:
+            self.finished.append(Finished(shard.id, now))
+            if len(self.finished) > FINISHED_MAX:
+                del self.finished[0]
+
+    def forgettable(self, limit_s: float) -> list[int] | None:
+        """Ids finished by then, whose records may be deleted; each is told once, and lost with the worker that was.
+
+        None while a checkpoint is taken: it may list finished shards as outstanding, and needs their records.
+        """
+        finished, ripe = self.finished, 0
+        if self.mark is not None:
+            return None
+        while ripe < len(finished) and ripe < FORGET_MAX and finished[ripe].at_s <= limit_s:
+            ripe += 1
+        if not ripe:
+            return None
+        ids = [shard.id for shard in finished[:ripe]]
+        del finished[:ripe]
+        return ids
+
+    def excuse_own_absence(self, now: float, deaf_after_s: float) -> bool:
+        """Nobody is silent while the ledger itself is deaf: without this, an outage would expire every lease.
+
+        Whether it was.
+        """
+        gap_s = now - self.heard_at_s
+        deaf = gap_s > deaf_after_s and self.heard_at_s > 0
+        if deaf:
+            for worker in self.workers.values():
+                worker.heard_at_s += gap_s
+                worker.moved_at_s += gap_s if worker.moved_at_s else 0.0  # 0 says that it is not known
+        if gap_s > 0:
+            self.heard_at_s = now
+        return deaf
+
+    def lease_of(self, name: str, shard_id: int, attempt: int) -> tuple[Shard | None, str]:
+        """The lease that a report is of, and the answer to it: ok, stale or unknown."""
+        if self.book is None or name in self.exited:
+            return None, "unknown"
+        worker = self.workers.get(name)
+        lease = worker.lease if worker else None
+        if lease is None or lease.id != shard_id or lease.attempt != attempt:
+            return None, "stale"
+        return lease, "ok"
+
+    def take_back_all(self) -> None:
+        """Nobody holds anything any more; what was being evaluated is dropped."""
+        if self.book is not None:
+            self.book.requeued += self.training()
+        for worker in self.workers.values():
+            worker.lease = None
+        self.evaluating = None
+
+    def samples_seen(self, book: Book) -> int:
+        """Samples done, with the reported offsets of what is not complete."""
+        return book.samples_done + sum(shard.offset for shard in (*self.training(), *book.requeued))
+
+    def begin_evaluation(self, book: Book, of: HeldOut) -> None:
+        """Unless one is on its way: then when the next such number of samples is done."""
+        self.evaluate_at = (book.samples_done // of.every + 1) * of.every
+        if self.evaluating is None and not self.closed:
+            self.evaluating = Evaluating.begin(of, book.data, book.samples_done, book.next_id)
+            book.next_id += len(self.evaluating.waiting)

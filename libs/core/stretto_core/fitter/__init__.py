@@ -1,0 +1,1 @@
+"""Fits the throughput model of one job to its measured windows."""

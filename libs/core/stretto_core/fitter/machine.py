@@ -1,0 +1,186 @@
+"""The machine that keeps one job's throughput model fitted to what is measured (DLRover-RM §4.3, online fitting)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from stretto_core.fitter.regression import Fitting, fit
+from stretto_core.jobs import HistoryMatched, JobEnded, MeasuredConfiguration, ModelFitted, ProfileMeasured
+from stretto_core.machine import Action, Emit, as_it_was
+from stretto_core.model.throughput import COMPONENTS, Configuration, Inputs, KnownModel, Measurement
+
+CONFIGURATIONS_KEPT = 32
+LEAST_LOG_SD = 0.01  # of a configuration's step time: windows share the machine's slow drifts
+
+
+@dataclass(frozen=True, slots=True)
+class FitterSettings:
+    """``half_life_s``: a window counts half after that time. ``windows_kept`` per configuration.
+
+    A model is published for each of the first ``first_windows`` windows of a configuration, then for every
+    ``every_windows``-th, for the first window of a new plan, and whenever the step time moved by ``drift`` since the
+    last one. A similar job's model counts until more than ``few_configurations`` were measured.
+    """
+
+    form: str = "default"
+    half_life_s: float = 900.0
+    windows_kept: int = 24
+    first_windows: int = 5
+    every_windows: int = 5
+    drift: float = 0.1
+    few_configurations: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One measured window: when it came (seconds since the epoch), its step time and components in seconds."""
+
+    at_s: float
+    step_time_s: float
+    components_s: dict[str, float]
+
+
+@dataclass(slots=True)
+class ConfigurationWindows:
+    """The windows of one configuration, oldest first; ``seen`` counts those that were dropped too."""
+
+    configuration: Configuration
+    windows: list[Window] = field(default_factory=list[Window])
+    seen: int = 0
+
+
+@dataclass(slots=True)
+class FitState:
+    """Everything measured of one job, what was last published, the step time and its plan's version, and the model of a
+    job like this one."""
+
+    measured: list[ConfigurationWindows] = field(default_factory=list[ConfigurationWindows])
+    windows: int = 0
+    published_step_time_s: float = 0.0
+    published_version: int = 0
+    similar: KnownModel | None = None
+
+
+class FitMachine:
+    """Collects settled windows per configuration and refits; one per job."""
+
+    version = 5
+    migrate = staticmethod(as_it_was)  # what is kept is what was measured: every version fits all of it anew
+
+    def __init__(
+        self, state: FitState | None = None, settings: FitterSettings | None = None, algorithm: Fitting = fit
+    ) -> None:
+        self.state = state or FitState()
+        self.settings = settings or FitterSettings()
+        self.algorithm = algorithm
+
+    def handle(self, event: object, now: float) -> list[Action]:
+        """Take in a window; emit the refitted model when it is worth telling. A job that is over is forgotten."""
+        if isinstance(event, JobEnded):
+            self.state.measured.clear()
+            self.state.windows = self.state.published_version = 0
+            self.state.published_step_time_s = 0.0
+            self.state.similar = None
+            return []
+        if isinstance(event, HistoryMatched) and (known := event.model) is not None:
+            self.state.similar = known if known.form == self.settings.form and known.understood else None
+        if not isinstance(event, ProfileMeasured) or not _usable(event):
+            return []
+        rows = self._remember(event, now)
+        if rows is None:
+            return []
+        first = rows.seen <= self.settings.first_windows or rows.seen % self.settings.every_windows == 0
+        published = self.state.published_step_time_s
+        drifted = published > 0 and abs(math.log(event.step_time_s / published)) > self.settings.drift
+        if not first and not drifted and event.plan_version == self.state.published_version:
+            return []
+        fact = self._fit(event, now)
+        self.state.published_step_time_s = fact.measured_step_time_s
+        self.state.published_version = event.plan_version
+        return [Emit(fact)]
+
+    def _remember(self, event: ProfileMeasured, now: float) -> ConfigurationWindows | None:
+        """Add the window; None when it was there already."""
+        configuration = Configuration.of(event.plan, event.batch_size)
+        window = Window(now, event.step_time_s, dict(event.components_s))
+        rows = next((r for r in self.state.measured if r.configuration == configuration), None)
+        if rows is None:
+            rows = ConfigurationWindows(configuration)
+        elif window in rows.windows:
+            return None
+        else:
+            self.state.measured.remove(rows)
+        self.state.measured.append(rows)  # the latest last, so that the oldest is what is forgotten
+        del self.state.measured[:-CONFIGURATIONS_KEPT]
+        rows.windows.append(window)
+        del rows.windows[: -self.settings.windows_kept]
+        rows.seen += 1
+        self.state.windows += 1
+        return rows
+
+    def _fit(self, event: ProfileMeasured, now: float) -> ModelFitted:
+        aggregated = [aggregate(rows, now, self.settings.half_life_s) for rows in self.state.measured]
+        similar = self.state.similar if len(aggregated) <= self.settings.few_configurations else None
+        model = self.algorithm([measured for measured, _ in aggregated], self.settings.form, similar=similar)
+        configuration = Configuration.of(event.plan, event.batch_size)
+        here = next(known for _, known in aggregated if known.configuration == configuration)
+        x = Inputs.of([configuration])
+        low, high = model.interval_s(x)
+        return ModelFitted(
+            job=event.job,
+            model=model,
+            windows=self.state.windows,
+            measured=tuple(known for _, known in aggregated),
+            plan_version=event.plan_version,
+            plan=event.plan,
+            batch_size=event.batch_size,
+            measured_step_time_s=here.step_time_s,
+            predicted_step_time_s=float(model.step_time_s(x)[0]),
+            predicted_low_s=float(low[0]),
+            predicted_high_s=float(high[0]),
+        )
+
+
+def _usable(event: ProfileMeasured) -> bool:
+    """Only a settled window with steps says anything about its plan."""
+    positive = math.isfinite(event.step_time_s) and event.step_time_s > 0
+    return event.settled and positive and event.plan.workers > 0
+
+
+def aggregate(rows: ConfigurationWindows, now: float, half_life_s: float) -> tuple[Measurement, MeasuredConfiguration]:
+    """One robust measurement of a configuration: weighted medians, later windows counting more."""
+    decay = [0.5 ** (max(now - window.at_s, 0.0) / half_life_s) for window in rows.windows]
+    times = [window.step_time_s for window in rows.windows]
+    step_time_s = weighted_median(times, decay)
+    effective = sum(decay)
+    spread = 1.4826 * weighted_median([abs(math.log(time / step_time_s)) for time in times], decay)
+    having = [(window, weight) for window, weight in zip(rows.windows, decay, strict=True) if window.components_s]
+    components = {
+        name: weighted_median([w.components_s.get(name, 0.0) for w, _ in having], [weight for _, weight in having])
+        for name in COMPONENTS
+        if any(name in window.components_s for window, _ in having)
+    }
+    weight = max(2 * effective / (effective + 1), 0.05)  # windows of one configuration share its misfit
+    # the spread of one or two windows says nothing: the noise prior of the model stands in for it
+    noise = spread if len(times) >= 4 else max(spread, 0.05)
+    log_sd = max(1.25 * noise / math.sqrt(max(effective, 0.25)), LEAST_LOG_SD)
+    return (
+        Measurement(rows.configuration, step_time_s, weight, components),
+        MeasuredConfiguration(rows.configuration, step_time_s, rows.seen, log_sd),
+    )
+
+
+def weighted_median(values: Sequence[float], weights: Sequence[float]) -> float:
+    """The value at which half of the weight is reached; the mean of two where it is reached exactly."""
+    order = np.argsort(values, kind="stable")
+    sorted_values = np.asarray(values, dtype=np.float64)[order]
+    reached = np.cumsum(np.asarray(weights, dtype=np.float64)[order])
+    half = reached[-1] / 2
+    at = int(np.searchsorted(reached, half * (1 - 1e-12)))
+    if at + 1 < len(sorted_values) and abs(float(reached[at]) - float(half)) <= 1e-12 * float(half):
+        return float((sorted_values[at] + sorted_values[at + 1]) / 2)
+    return float(sorted_values[at])

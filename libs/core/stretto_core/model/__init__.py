@@ -1,0 +1,1 @@
+"""Types that every decision shares: plans and amounts, the throughput model, Pareto fronts."""

@@ -1,0 +1,359 @@
+"""The resource-performance model of one job: which plan trains how fast, and how sure that is.
+
+Forms of the step time T (seconds), all coefficients >= 0. Symbols as in DLRover-RM Table 3: m batch size,
+w workers, p parameter servers, l_w and l_p cores of one worker and one PS.
+
+- ``paper`` (DLRover-RM Eq. 1-6): alpha_grad m/l_w + alpha_upd w/(p l_p) + alpha_sync (M/p)/(B/w)
+  + alpha_emb m D/p + constant, the constant being the sum of the four betas, which T alone cannot tell apart.
+- ``default``: a1 m/l_w + a2 + a3 w/(p l_p) + a4 w + a5 log w + a6/(p l_p) + a7 m/p, which has what Eq. 1 lacks on
+  measured data: a cost that grows with w and does not shrink with p. Where they vary, two more: a8 [n > 1] + a9 w/n
+  (n nodes: other nodes are further away, and pods of one node share its network) and a10 m/memory (what a worker's
+  memory cannot cache is read again).
+- ``optimus`` (Optimus, EuroSys'18 §3.2): theta0 m + theta1 + theta2 w/p + theta3 w + theta4 p.
+
+Systems that overlap computing, communicating and reading take less than the sum. The terms of the default form belong
+to three paths, worker (a1 and a constant), servers (a2 to a9) and input (a10), and T = (sum over paths T_path^o)^(1/o);
+the overlap o is 1, the sum, unless the measurements speak for more; T tends to the slowest path as it grows.
+
+Throughput is w m / T samples per second (Eq. 1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stretto_core.machine import CoreError
+from stretto_core.model.types import Plan
+
+Array = NDArray[np.float64]
+
+COMPONENTS = ("grad", "upd", "sync", "emb")
+OVERLAPS = (2.0, 4.0, 8.0)
+"""besides 1; what lies between predicts much the same"""
+MISFIT_PER_LOG_UNIT = 0.06  # how far measured systems leave the form, per unit of log distance (measured)
+KNOWS_NOTHING = 20.0  # widest half of an interval of a logarithm: e^20, so that its ends stay finite
+
+
+class FitError(CoreError):
+    """The measurements cannot be fitted; says which value is wrong and what to give instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """What the step time depends on. ``model_mb``, ``bandwidth_mb_s`` and ``embedding_dim`` are Eq. 4 and 5's
+    M, B and D: constants of a job, 1 where unknown (then they are part of the coefficient). So are ``nodes``, on which
+    the pods are, and ``worker_memory_gib``."""
+
+    workers: int
+    ps: int
+    worker_cpu_cores: float
+    ps_cpu_cores: float
+    batch_size: int
+    model_mb: float = 1.0
+    bandwidth_mb_s: float = 1.0
+    embedding_dim: float = 1.0
+    nodes: int = 1
+    worker_memory_gib: float = 1.0
+
+    @staticmethod
+    def of(plan: Plan, batch_size: int) -> Configuration:
+        """The part of a plan that the step time depends on."""
+        return Configuration(plan.workers, plan.ps, plan.worker_cpu_cores, plan.ps_cpu_cores, batch_size)
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """The step time of one configuration. ``weight`` grows with the windows behind it (1 = ordinary).
+
+    ``components_s``: any of T_grad, T_upd, T_sync, T_emb in seconds, by the names of ``COMPONENTS``.
+    """
+
+    configuration: Configuration
+    step_time_s: float
+    weight: float = 1.0
+    components_s: dict[str, float] = field(default_factory=dict[str, float])
+
+    def __post_init__(self) -> None:
+        values = (self.step_time_s, self.weight, *self.components_s.values())
+        if not all(math.isfinite(value) and value >= 0 for value in values) or self.step_time_s <= 0:
+            raise FitError(
+                f"step_time_s {self.step_time_s!r}, weight {self.weight!r}, components_s {self.components_s!r}: "
+                "give finite values, the step time above 0, the others at least 0"
+            )
+        if unknown := set(self.components_s) - set(COMPONENTS):
+            raise FitError(f"components_s names {sorted(unknown)}; the components are {', '.join(COMPONENTS)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Configurations as arrays that broadcast against each other, so that a grid needs no million objects."""
+
+    workers: Array
+    ps: Array
+    worker_cpu_cores: Array
+    ps_cpu_cores: Array
+    batch_size: Array
+    model_mb: Array
+    bandwidth_mb_s: Array
+    embedding_dim: Array
+    nodes: Array = field(default_factory=lambda: np.ones(()))
+    worker_memory_gib: Array = field(default_factory=lambda: np.ones(()))
+
+    @staticmethod
+    def of(configurations: Sequence[Configuration]) -> Inputs:
+        """One row per configuration."""
+
+        def column(name: str) -> Array:
+            return np.array([getattr(row, name) for row in configurations], dtype=np.float64)
+
+        return Inputs(**{name: column(name) for name in Inputs.__slots__})
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One non-negative term: its name, the component of the step it belongs to, its input, its path where paths
+    overlap. One with ``if_varies``, a field of :class:`Inputs`, is left out where that is the same everywhere."""
+
+    name: str
+    component: str
+    feature: Callable[[Inputs], Array]
+    path: str = "servers"
+    if_varies: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A model form. ``share_prior`` is the prior standard deviation of the largest share of a step time of every term
+    but the first; ``ridge`` says whether it also pulls the coefficients (else it only widens the intervals)."""
+
+    name: str
+    terms: tuple[Term, ...]
+    constant: str
+    constants_by_component: dict[str, str]
+    share_prior: float
+    ridge: bool
+    overlaps: bool = False
+
+
+def _ones(x: Inputs) -> Array:
+    return np.ones_like(x.workers * x.ps)
+
+
+PAPER = Form(
+    name="paper",
+    terms=(
+        Term("alpha_grad", "grad", lambda x: x.batch_size / x.worker_cpu_cores),  # Eq. 2
+        Term("alpha_upd", "upd", lambda x: x.workers / (x.ps * x.ps_cpu_cores)),  # Eq. 3
+        Term("alpha_sync", "sync", lambda x: x.model_mb / x.ps / (x.bandwidth_mb_s / x.workers)),  # Eq. 4
+        Term("alpha_emb", "emb", lambda x: x.batch_size * x.embedding_dim / x.ps),  # Eq. 5
+    ),
+    constant="constant",
+    constants_by_component={component: f"beta_{component}" for component in COMPONENTS},
+    share_prior=10.0,
+    ridge=False,
+)
+
+DEFAULT = Form(
+    name="default",
+    terms=(
+        Term("a1", "grad", lambda x: x.batch_size / x.worker_cpu_cores, "worker"),
+        Term("a3", "upd", lambda x: x.workers / (x.ps * x.ps_cpu_cores)),
+        Term("a4", "sync", lambda x: x.workers),
+        Term("a5", "sync", lambda x: np.log(x.workers)),
+        Term("a6", "upd", lambda x: 1.0 / (x.ps * x.ps_cpu_cores)),
+        Term("a7", "emb", lambda x: x.batch_size / x.ps),
+        Term("a8", "sync", lambda x: (x.nodes > 1).astype(np.float64), if_varies="nodes"),
+        Term("a9", "sync", lambda x: x.workers / x.nodes, if_varies="nodes"),
+        Term("a10", "", lambda x: x.batch_size / x.worker_memory_gib, "input", if_varies="worker_memory_gib"),
+    ),
+    constant="a2",
+    constants_by_component={component: f"a2_{component}" for component in COMPONENTS},
+    share_prior=0.3,
+    ridge=True,
+    overlaps=True,
+)
+
+OPTIMUS = Form(
+    name="optimus",
+    terms=(
+        Term("theta0", "grad", lambda x: x.batch_size),
+        Term("theta2", "sync", lambda x: x.workers / x.ps),
+        Term("theta3", "sync", lambda x: x.workers),
+        Term("theta4", "sync", lambda x: x.ps),
+    ),
+    constant="theta1",
+    constants_by_component={component: f"theta1_{component}" for component in COMPONENTS},
+    share_prior=10.0,
+    ridge=False,
+)
+
+FORMS = {form.name: form for form in (DEFAULT, PAPER, OPTIMUS)}
+
+
+def form_named(name: str) -> Form:
+    """The form of that name; raises :class:`FitError` for another."""
+    if name not in FORMS:
+        raise FitError(f"form is {name!r}; choose one of {', '.join(FORMS)}")
+    return FORMS[name]
+
+
+def terms_of(form: Form, x: Inputs, components: Sequence[str] = (), overlap: float = 1.0) -> tuple[Term, ...]:
+    """The form's terms that ``x`` says something of, with their constants: one; one more for each component measured by
+    itself; and, where paths overlap, one of the worker's own."""
+    varying = [term for term in form.terms if not term.if_varies or np.ptp(getattr(x, term.if_varies)) > 0]
+    own = {*components, "grad"} if overlap > 1 else {*components}
+    constants = [_constant(form, component, component in components) for component in COMPONENTS if component in own]
+    return (*varying, *constants, Term(form.constant, "", _ones))
+
+
+def terms_named(form: Form, names: Sequence[str]) -> tuple[Term, ...]:
+    """Those of a fitted model."""
+    known = _terms_by_name(form)
+    return tuple(known[name] for name in names)
+
+
+def _terms_by_name(form: Form) -> dict[str, Term]:
+    constants = [_constant(form, component, True) for component in COMPONENTS]
+    return {term.name: term for term in (*form.terms, *constants, Term(form.constant, "", _ones))}
+
+
+def _constant(form: Form, component: str, measured: bool) -> Term:
+    path = "worker" if component == "grad" else "servers"
+    return Term(form.constants_by_component[component], component if measured else "", _ones, path)
+
+
+def combined(parts: Array, overlap: float) -> Array:
+    """T of its paths (first axis): their sum for ``overlap`` 1, the slowest as it grows."""
+    if overlap == 1 or len(parts) == 1:
+        return parts.sum(axis=0)
+    slowest = np.maximum(parts.max(axis=0), 1e-300)
+    return slowest * ((parts / slowest) ** overlap).sum(axis=0) ** (1 / overlap)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownModel:
+    """What is remembered of a job's fitted model when the job is over."""
+
+    form: str
+    coefficients: dict[str, float]
+    overlap: float = 1.0
+
+    @property
+    def understood(self) -> bool:
+        """Whether its terms are those of the form: an earlier version may have left others."""
+        return self.form in FORMS and self.coefficients.keys() <= _terms_by_name(FORMS[self.form]).keys()
+
+    def step_time_s(self, x: Inputs) -> Array:
+        """Predicted T in seconds, in the shape that the inputs broadcast to."""
+        shape = np.broadcast_shapes(*(getattr(x, name).shape for name in Inputs.__slots__))
+        paths = dict[str, Array]()
+        for term in terms_named(form_named(self.form), tuple(self.coefficients)):
+            coefficient = self.coefficients[term.name]
+            if coefficient > 0:  # broadcasting the small feature arrays keeps a million-plan grid cheap
+                path = term.path if self.overlap > 1 else ""
+                paths[path] = paths.get(path, np.zeros(shape)) + coefficient * term.feature(x)
+        if len(paths) > 1:
+            return np.maximum(combined(np.stack(list(paths.values())), self.overlap), 1e-12)
+        return np.maximum(next(iter(paths.values()), np.zeros(shape)), 1e-12)
+
+
+@dataclass(frozen=True, slots=True)
+class FittedModel:
+    """A fitted form: predictions with intervals, and what the measurements cannot tell.
+
+    ``covariance`` (term x term, in the order of ``coefficients``) times ``noise_sd``² is the posterior covariance
+    over all terms, zeros included; ``dof`` its degrees of freedom. ``rmsle`` is over the fitted measurements.
+    ``unidentified`` names every coefficient on which some null vector of the design matrix is non-zero. ``overlap`` of
+    the paths is 1 where their times add up.
+    """
+
+    form: str
+    coefficients: dict[str, float]
+    covariance: tuple[tuple[float, ...], ...]
+    noise_sd: float
+    dof: float
+    rmsle: float
+    unidentified: tuple[str, ...]
+    measured: tuple[Configuration, ...]
+    overlap: float = 1.0
+
+    @property
+    def known(self) -> KnownModel:
+        """What a job like this one can learn from it."""
+        return KnownModel(self.form, self.coefficients, self.overlap)
+
+    def step_time_s(self, x: Inputs) -> Array:
+        """Predicted T in seconds, in the shape that the inputs broadcast to."""
+        return self.known.step_time_s(x)
+
+    def log_sd(self, x: Inputs) -> Array:
+        """Standard deviation of log T of each row of one-dimensional inputs: coefficients, noise-free."""
+        terms = terms_named(form_named(self.form), tuple(self.coefficients))
+        theta = np.array(list(self.coefficients.values()))
+        _, jacobian = log_sensitivity(terms, design_of(terms, x), theta, self.overlap)
+        spread = np.einsum("ij,jk,ik->i", jacobian, np.array(self.covariance), jacobian)
+        misfit = MISFIT_PER_LOG_UNIT * _log_distance(x, Inputs.of(self.measured))
+        return np.sqrt(self.noise_sd**2 * np.maximum(spread, 0.0) + misfit**2)
+
+    def interval_s(self, x: Inputs, level: float = 0.9, *, of_measurement: bool = False) -> tuple[Array, Array]:
+        """Low and high T in seconds at ``level``; ``of_measurement`` adds the noise of one measured window."""
+        sd = self.log_sd(x)
+        if of_measurement:
+            sd = np.sqrt(sd**2 + self.noise_sd**2)
+        half = np.minimum(self.quantile(level) * sd, KNOWS_NOTHING)
+        predicted = self.step_time_s(x)
+        return predicted * np.exp(-half), predicted * np.exp(half)
+
+    def quantile(self, level: float = 0.9) -> float:
+        """How many standard deviations the interval at ``level`` reaches to either side."""
+        from scipy.special import stdtrit  # imported late: it takes longer than everything else of a service's start
+
+        return float(stdtrit(self.dof, 0.5 + level / 2))
+
+    def half_width(self, configuration: Configuration, level: float = 0.9) -> float:
+        """Half of the interval in log T: 0.1 reads +-10 %. Above 0.5 the plan is not identified."""
+        low, high = self.interval_s(Inputs.of([configuration]), level)
+        return float(np.log(high[0] / low[0]) / 2)
+
+
+def throughput(step_time_s: Array, x: Inputs) -> Array:
+    """Samples per second, Eq. 1."""
+    return x.workers * x.batch_size / step_time_s
+
+
+def design_of(terms: Sequence[Term], x: Inputs) -> Array:
+    """One row per configuration, one column per term."""
+    return np.stack([np.broadcast_to(term.feature(x), x.workers.shape) for term in terms], axis=1)
+
+
+def log_sensitivity(
+    terms: Sequence[Term], design: Array, theta: Array, overlap: float, least: Array | float = 1e-12
+) -> tuple[Array, Array]:
+    """T of each row of the design, at least ``least``, and the derivatives of log T by the coefficients.
+
+    d log T / d theta_k = x_k (T_path / T)^(o - 1) / T; times theta they sum to 1, since T is of degree one in theta.
+    """
+    if overlap == 1:
+        predicted = np.maximum(design @ theta, least)
+        return predicted, design / predicted[:, None]
+    names = sorted({term.path for term in terms})
+    member = np.array([[term.path == name for term in terms] for name in names], dtype=np.float64)
+    parts = member @ (design * theta).T
+    predicted = np.maximum(combined(parts, overlap), least)
+    return predicted, design * (((parts / predicted) ** (overlap - 1)).T @ member) / predicted[:, None]
+
+
+def _log_distance(x: Inputs, measured: Inputs) -> Array:
+    """Euclidean distance to the nearest measured configuration, over the logs of w, p, l_w, l_p, m, nodes, memory."""
+    names = ("workers", "ps", "worker_cpu_cores", "ps_cpu_cores", "batch_size", "nodes", "worker_memory_gib")
+
+    def logs(rows: Inputs) -> Array:
+        return np.log(np.stack([np.broadcast_to(getattr(rows, name), rows.workers.shape) for name in names], axis=1))
+
+    here, there = logs(x), logs(measured)
+    return np.sqrt(((here[:, None, :] - there[None, :, :]) ** 2).sum(axis=2).min(axis=1))

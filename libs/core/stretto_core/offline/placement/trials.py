@@ -1,0 +1,78 @@
+"""What methods share that try one assignment after the other: what each costs, or how much it lacks; and the best."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from stretto_core.offline.placement.problem import Floats, Placement, PlacementProblem
+from stretto_core.offline.placement.provisioning import Run, provision
+
+LEAST_COST = 1e-12
+"""with a finite logarithm, for what costs nothing"""
+
+LACK_MOST = 1e100
+"""so that it has a finite logarithm, too"""
+
+
+class Trials:
+    """Every assignment of a problem that was tried, provisioned once; ``best``: the placement of least cost."""
+
+    def __init__(self, problem: PlacementProblem) -> None:
+        self.problem = problem
+        self.best: Placement | None = None
+        self._costs = dict[tuple[int, ...], float]()
+        self._lacks = dict[tuple[int, ...], float]()
+        self._worst = -math.inf
+
+    def cost(self, assignment: Sequence[int]) -> float:
+        """Of the assignment of a type to each layer, provisioned at its best; infinite if it cannot be had."""
+        key = tuple(map(int, assignment))
+        known = self._costs.get(key)
+        if known is not None:
+            return known
+        found = provision(self.problem, key)
+        cost = self._costs[key] = found.cost if found else math.inf
+        if found is not None:
+            self._worst = max(self._worst, _log(cost))
+            if self.best is None or cost < self.best.cost:
+                self.best = found
+        return cost
+
+    def lacks(self, assignment: Sequence[int]) -> float:
+        """How far it is from being had at the throughput asked for, 0 if it can be: the share of tau that serial parts
+        exceed it by, and of their limits that units do, summed over stages and types."""
+        if math.isfinite(self.cost(assignment)):
+            return 0.0
+        key = tuple(map(int, assignment))
+        if key not in self._lacks:
+            self._lacks[key] = self._lack(key)
+        return self._lacks[key]
+
+    def _lack(self, assignment: Sequence[int]) -> float:
+        run, slowest_s = Run(self.problem, assignment), self.problem.slowest_s
+        units = run.units(slowest_s)
+        slow = ~np.isfinite(units)
+        serial = np.maximum(run.serial, run.transfer_serial)[slow] / slowest_s
+        over = float(np.maximum(serial - 1, 0).sum()) + int(slow.sum())
+        for of, limit in run.limits:
+            used = float(units[of & ~slow].sum())
+            over += max(used / max(limit, 1) - (1 if limit else 0), 0.0)
+        return over if over < LACK_MOST else LACK_MOST  # also of what is no number
+
+    def losses(self, assignments: Sequence[Sequence[int]]) -> Floats:
+        """The logarithms of the costs; what cannot be had comes after all that was had so far, by what it lacks."""
+        costs = [self.cost(assignment) for assignment in assignments]
+        beyond = self._worst + 1 if math.isfinite(self._worst) else 0.0
+        return np.array(
+            [
+                _log(cost) if math.isfinite(cost) else beyond + math.log1p(self.lacks(assignment))
+                for cost, assignment in zip(costs, assignments, strict=True)
+            ]
+        )
+
+
+def _log(cost: float) -> float:
+    return math.log(max(cost, LEAST_COST))

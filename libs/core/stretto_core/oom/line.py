@@ -1,0 +1,44 @@
+"""Growth as published: new categories are proportional to the samples (DLRover-RM section 5.3). For comparison.
+
+It knows no error: every interval is its mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stretto_core.oom.growth import GrowthPoint, Interval, lately
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Growth of categories from the last point on."""
+
+    samples: int
+    categories: int
+    per_sample: float
+
+    def at(self, samples: float) -> Interval:
+        """Categories after ``samples`` in total; today's for a past count."""
+        grown = self.categories + self.per_sample * max(0.0, samples - self.samples)
+        return Interval(grown, grown, grown)
+
+    def course(self, samples: Sequence[float]) -> list[Interval]:
+        """The same for each of ``samples``."""
+        return [self.at(each) for each in samples]
+
+    def as_lately(self, foretold: Interval, span: float) -> Interval:
+        """``foretold``: a line expects no surprise."""
+        return foretold
+
+
+def fit_line(points: list[GrowthPoint]) -> Line | None:
+    """Through the first and the last of the newest ``points`` (samples strictly rising). None with fewer than three."""
+    if len(points) < 3 or points[-1].samples <= 0:
+        return None
+    samples, categories = lately(points)
+    slope = float(np.ptp(categories) / np.ptp(samples))
+    return Line(points[-1].samples, points[-1].categories, slope)

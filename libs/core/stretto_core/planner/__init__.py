@@ -1,0 +1,1 @@
+"""Proposes plans for one job: warm start, exploration, Pareto candidates."""

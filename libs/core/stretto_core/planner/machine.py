@@ -1,0 +1,396 @@
+"""The machine that proposes one job's plans: where to start, what to measure, which plans are worth having."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+from stretto_core.jobs import (
+    CandidatesComputed,
+    HistoryMatched,
+    HistoryRecorded,
+    JobEnded,
+    JobProgressed,
+    JobSubmitted,
+    MeasuredConfiguration,
+    ModelFitted,
+    PlanApplied,
+    PlanDecided,
+    PlanKind,
+    PlanProposed,
+    PlanRefused,
+    ProfileMeasured,
+)
+from stretto_core.machine import Action, Emit, as_it_was
+from stretto_core.model.pareto import (
+    CandidateAlgorithm,
+    CandidateProblem,
+    Comparison,
+    Overheads,
+    Verified,
+    exact_front,
+    grid_within,
+    thin,
+    weigh,
+    with_verified,
+)
+from stretto_core.model.throughput import Configuration, Inputs, throughput
+from stretto_core.model.types import GIB, JobProfile, Plan, Resources
+from stretto_core.planner.exploration import ExplorationLimits, next_measurement
+from stretto_core.planner.warmstart import PastJob
+
+RATES_KEPT = 256  # of one change
+REFUSED_S = 600.0  # after which a plan that there was no room for is asked for again
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerSettings:
+    """``room`` is the whole cluster: no plan beyond it is proposed. ``cold_start`` serves a job without any history.
+
+    A plan is judged after ``windows_min`` windows. A measurement is made only if, once it is done, the job still lasts
+    ``payback_factor`` times as long: a worse plan is then left again in time. ``cpu_step`` in cores.
+    """
+
+    room: Resources
+    cold_start: Plan = field(default_factory=lambda: Plan(1, 1, 1.0, 1.0, 2 * GIB, 2 * GIB))
+    windows_min: int = 3
+    window_s: float = 5.0
+    payback_factor: float = 2.0
+    cpu_step: float = 0.5
+    candidates_max: int = 64
+    republish_change: float = 0.03
+    exploration: ExplorationLimits = field(default_factory=ExplorationLimits)
+    overheads: Overheads = field(default_factory=Overheads)
+
+
+@dataclass(slots=True)
+class PlanState:
+    """One job as the planner knows it. ``applied_version`` 0: no plan is in force yet. ``throughput`` is the last
+    settled window's, ``settled_samples`` in ``settled_s`` those of all under the plan."""
+
+    job: str = ""
+    profile: JobProfile | None = None
+    submitted_s: float = 0.0
+    started: bool = False
+    ended: bool = False
+    completed: bool = False
+    plan: Plan | None = None
+    applied_version: int = 0
+    decided_version: int = 0
+    decided_previous: Plan | None = None
+    pending: bool = False
+    explored: int = 0
+    explored_enough: str = ""
+    refused: list[Plan] = field(default_factory=list[Plan])
+    refused_at_s: float = 0.0
+    samples_done: int = 0
+    throughput: float = 0.0
+    settled_samples: float = 0.0
+    settled_s: float = 0.0
+    ps_memory_peak_bytes: int = 0
+    overheads: Overheads | None = None
+    throughput_before: float = 0.0
+    rates_while_changing: list[float] = field(default_factory=list[float])
+    model: ModelFitted | None = None
+    published: CandidatesComputed | None = None
+
+
+class PlanMachine:
+    """Warm start, exploration, then the Pareto front whenever it moved; one per job."""
+
+    version = 4
+    migrate = staticmethod(as_it_was)  # until version 3 a past job left the rate of its last window, and no model
+
+    def __init__(
+        self,
+        state: PlanState | None = None,
+        settings: PlannerSettings | None = None,
+        algorithm: CandidateAlgorithm = exact_front,
+        algorithm_name: str = "exact",
+    ) -> None:
+        self.state = state or PlanState()
+        self.settings = settings or PlannerSettings(room=Resources(1e9, 2**60))
+        self.algorithm, self.algorithm_name = algorithm, algorithm_name
+
+    def handle(self, event: object, now: float) -> list[Action]:
+        """Advance by one event of this job."""
+        state = self.state
+        if isinstance(event, JobSubmitted):
+            return self._submitted(event, now)
+        if state.profile is None or not self._open_for(event):
+            return []
+        match event:
+            case HistoryMatched():
+                return self._matched(event)
+            case PlanDecided() if event.version > state.decided_version:
+                self._decided(event)
+            case PlanRefused() if event.kind == "measure":
+                state.refused.append(event.wanted)
+                state.refused_at_s, state.pending = now, False
+            case PlanApplied() if event.version > state.applied_version:
+                self._applied(event)
+            case JobProgressed():
+                self._progressed(event)
+            case ProfileMeasured():
+                self._measured(event)
+            case ModelFitted():
+                state.model = event
+                if now - state.refused_at_s >= REFUSED_S:
+                    self._forget_refusals()
+                return self._advise()
+            case JobEnded():
+                return self._ended(event, now)
+            case _:
+                pass
+        return []
+
+    def _open_for(self, event: object) -> bool:
+        """Whether the job is not over. One that had completed and goes on was taken back by a restore."""
+        if self.state.completed and isinstance(event, JobProgressed):
+            self.state.ended = self.state.completed = False
+        return not self.state.ended
+
+    # ---- start ------------------------------------------------------------------------------------------------
+
+    def _submitted(self, event: JobSubmitted, now: float) -> list[Action]:
+        state, profile = self.state, event.profile
+        if state.profile is not None:
+            return []
+        state.job, state.profile, state.submitted_s = event.job, profile, now
+        if profile.initial is None:
+            return []
+        plan = profile.limits.clamp(profile.initial)
+        reasons = ["the job's specification states this plan"]
+        if plan != profile.initial:
+            reasons.append(f"stated was {profile.initial.describe()}, which is outside the job's own limits")
+        return self._start("initial", plan, reasons)
+
+    def _matched(self, event: HistoryMatched) -> list[Action]:
+        """Propose the smoothed plan of the similar jobs, or the cold start."""
+        state, profile = self.state, self.state.profile
+        if state.started or profile is None:
+            return []
+        if event.plan is None:
+            return self._start(
+                "warm-start", self._cold_start(profile), ["no past job is similar enough: a small plan starts it"]
+            )
+        closest = event.matches[-1]
+        jobs = "1 similar past job" if len(event.matches) == 1 else f"{len(event.matches)} similar past jobs"
+        alike = sorted(closest.features.items(), key=lambda row: (-row[1], row[0]))
+        reasons = [
+            f"smoothed over {jobs} with mu = {event.smoothing:g} (Eq. 10)",
+            f"closest is {closest.past.job}: similarity {closest.similarity:.2f}, share {closest.weight:.2f}, it ran"
+            f" {closest.past.plan.describe()} at {closest.past.throughput:.0f} samples/s",
+            "alike in " + ", ".join(f"{name} {value:.2f}" for name, value in alike[:6]),
+        ]
+        return self._start("warm-start", profile.limits.clamp(event.plan), reasons)
+
+    def _cold_start(self, profile: JobProfile) -> Plan:
+        """The usual first plan, on at most half of the cluster's cores: there must be room to measure another."""
+        usual = self.settings.cold_start
+        share = min(self.settings.room.cpu_cores / 2 / usual.resources.cpu_cores, 1.0)
+        smaller = replace(
+            usual,
+            worker_cpu_cores=max(usual.worker_cpu_cores * share, 0.1),
+            ps_cpu_cores=max(usual.ps_cpu_cores * share, 0.1),
+        )
+        return profile.limits.clamp(smaller)
+
+    def _start(self, kind: PlanKind, plan: Plan, reasons: list[str]) -> list[Action]:
+        assert self.state.profile is not None
+        self.state.started = self.state.pending = True
+        cost = self.state.profile.prices.cost_per_hour(plan.resources)
+        return [Emit(PlanProposed(self.state.job, kind, plan, cost, tuple(reasons)))]
+
+    # ---- what happens to the job ------------------------------------------------------------------------------
+
+    def _decided(self, event: PlanDecided) -> None:
+        state = self.state
+        state.decided_version, state.decided_previous = event.version, event.previous
+        state.pending = False
+        state.rates_while_changing, state.throughput_before = [], state.throughput
+        if event.kind == "measure":
+            state.explored += 1
+
+    def _applied(self, event: PlanApplied) -> None:
+        """The plan is in force; its time refines what a change of its kind is expected to waste (Eq. 8)."""
+        state = self.state
+        before, overheads = state.plan, state.overheads or self.settings.overheads
+        state.plan, state.applied_version = event.plan, event.version
+        state.settled_samples = state.settled_s = 0.0
+        self._forget_refusals()
+        state.decided_version = max(state.decided_version, event.version)
+        if before is None:
+            return
+        moved, wasted_s = abs(event.plan.ps - before.ps), self._wasted_s(event.took_s)
+        if moved:
+            state.overheads = replace(overheads, ps_change_s=(overheads.ps_change_s + wasted_s / moved) / 2)
+        elif event.plan.workers != before.workers:
+            state.overheads = replace(overheads, worker_change_s=(overheads.worker_change_s + wasted_s) / 2)
+
+    def _forget_refusals(self) -> None:
+        """There may be room now for what there was none for, and so for the measurements that it ended."""
+        if self.state.refused:
+            self.state.refused, self.state.explored_enough = [], ""
+
+    def _wasted_s(self, took_s: float) -> float:
+        """What of a change's time was lost: training goes on while pods start and parameters move, only slower."""
+        state = self.state
+        if not state.rates_while_changing or state.throughput_before <= 0:
+            return took_s
+        kept = sum(state.rates_while_changing) / len(state.rates_while_changing) / state.throughput_before
+        return took_s * (1 - min(kept, 1.0))
+
+    def _progressed(self, event: JobProgressed) -> None:
+        state = self.state
+        state.samples_done = event.samples_done  # less than before after a restore
+        if state.decided_version > state.applied_version:
+            state.rates_while_changing.append(event.throughput)
+            del state.rates_while_changing[:-RATES_KEPT]
+
+    def _measured(self, event: ProfileMeasured) -> None:
+        state = self.state
+        state.ps_memory_peak_bytes = max(state.ps_memory_peak_bytes, event.ps_memory_used_bytes)
+        if event.settled and event.throughput > 0:
+            state.throughput = event.throughput
+            if event.plan_version == state.applied_version:
+                state.settled_samples += event.throughput * event.window_s
+                state.settled_s += event.window_s
+
+    def _ended(self, event: JobEnded, now: float) -> list[Action]:
+        """A completed job joins the history with the plan that served it."""
+        state, profile = self.state, self.state.profile
+        state.ended, state.completed = True, event.outcome == "completed"
+        if event.outcome != "completed" or profile is None or state.plan is None or state.throughput <= 0:
+            return []
+        past = PastJob(
+            job=state.job,
+            metadata=dict(profile.metadata),
+            plan=state.plan,
+            throughput=state.settled_samples / state.settled_s if state.settled_s else state.throughput,
+            duration_s=max(now - state.submitted_s, 0.0),
+            ps_memory_peak_bytes=state.ps_memory_peak_bytes,
+            samples=state.samples_done or profile.samples,
+            model=state.model.model.known if state.model is not None else None,
+        )
+        return [Emit(HistoryRecorded(state.job, past))]
+
+    # ---- advice -----------------------------------------------------------------------------------------------
+
+    def _advise(self) -> list[Action]:
+        """What to measure next or, when that is known well enough, the candidates."""
+        state, profile, fitted = self.state, self.state.profile, self.state.model
+        if profile is None or fitted is None or state.plan is None or profile.fixed or state.pending:
+            return []
+        if not fitted.plan_version == state.applied_version == state.decided_version:
+            return []  # a change is under way, or these figures are of an earlier plan
+        here = Configuration.of(state.plan, fitted.batch_size)
+        current = next((row for row in fitted.measured if row.configuration == here), None)
+        if current is None or current.windows < self.settings.windows_min:
+            return []
+        problem = self._problem(fitted, profile, state.plan)
+        if not state.explored_enough:
+            proposal = self._explore(problem, current, profile, state.plan)
+            if proposal is not None:
+                state.pending = True
+                return [Emit(proposal)]
+        return self._candidates(problem, current, profile, state.plan)
+
+    def _problem(self, fitted: ModelFitted, profile: JobProfile, plan: Plan) -> CandidateProblem:
+        verified = tuple(
+            Verified(
+                row.configuration,
+                row.throughput,
+                max(row.log_sd, 0.01),
+            )
+            for row in fitted.measured
+            if row.windows >= self.settings.windows_min
+        )
+        return CandidateProblem(
+            model=fitted.model,
+            batch_size=fitted.batch_size,
+            grid=grid_within(profile.limits, self.settings.room, plan, cpu_step=self.settings.cpu_step),
+            prices=profile.prices,
+            verified=verified,
+            room=self.settings.room,
+            seed=fitted.windows,
+        )
+
+    def _remaining(self, profile: JobProfile) -> int:
+        return max(profile.samples - self.state.samples_done, 0)
+
+    def _explore(
+        self, problem: CandidateProblem, current: MeasuredConfiguration, profile: JobProfile, plan: Plan
+    ) -> PlanProposed | None:
+        """The next measurement, or None with the reason kept: then exploration is over for this job."""
+        state, settings = self.state, self.settings
+        overheads = state.overheads or settings.overheads
+        remaining_s = self._remaining(profile) / current.throughput
+        choice = next_measurement(problem, plan, state.refused, state.explored, settings.room, settings.exploration)
+        if choice.plan is None:
+            state.explored_enough = choice.reasons[0]
+            return None
+        wasted_s = overheads.seconds(plan, choice.plan)
+        takes_s = wasted_s + settings.windows_min * settings.window_s
+        if remaining_s < takes_s * (1 + settings.payback_factor):
+            state.explored_enough = f"{remaining_s:.0f} s of training are left: a measurement of {takes_s:.0f} s"
+            return None
+        x = Inputs.of([Configuration.of(choice.plan, problem.batch_size)])
+        expected = float(throughput(problem.model.step_time_s(x), x)[0])
+        low_s, high_s = problem.model.interval_s(x)
+        return PlanProposed(
+            job=state.job,
+            kind="measure",
+            plan=choice.plan,
+            cost_per_hour=profile.prices.cost_per_hour(choice.plan.resources),
+            reasons=(*choice.reasons, f"measuring it takes about {takes_s:.0f} s of {remaining_s:.0f} s that are left"),
+            throughput=expected,
+            throughput_low=_bounded(expected * float(problem.model.step_time_s(x)[0] / high_s[0])),
+            throughput_high=_bounded(expected * float(problem.model.step_time_s(x)[0] / low_s[0])),
+        )
+
+    def _candidates(
+        self, problem: CandidateProblem, current: MeasuredConfiguration, profile: JobProfile, plan: Plan
+    ) -> list[Action]:
+        state = self.state
+        against = Comparison(
+            current=plan,
+            current_throughput=current.throughput,
+            remaining_samples=self._remaining(profile),
+            overheads=state.overheads or self.settings.overheads,
+        )
+        front = weigh(problem, with_verified(problem, self.algorithm(problem), plan), against)
+        measured = [row.configuration for row in problem.verified]
+        fact = CandidatesComputed(
+            job=state.job,
+            plan_version=state.applied_version,
+            plan=plan,
+            throughput=current.throughput,
+            algorithm=self.algorithm_name,
+            plans_considered=math.prod(problem.grid.shape),
+            candidates=tuple(thin(front, self.settings.candidates_max, measured)),
+        )
+        if not fact.candidates or not self._moved(fact):
+            return []
+        state.published = fact
+        return [Emit(fact)]
+
+    def _moved(self, fact: CandidatesComputed) -> bool:
+        """Whether the front differs from the published one by more than noise."""
+        before = self.state.published
+        if before is None or before.plan_version != fact.plan_version:
+            return True
+        if len(before.candidates) != len(fact.candidates):
+            return True
+        pairs = zip(before.candidates, fact.candidates, strict=True)
+        return any(
+            old.plan != new.plan
+            or abs(math.log(new.throughput / old.throughput)) > self.settings.republish_change
+            or (new.gain > 0) != (old.gain > 0)
+            for old, new in pairs
+        )
+
+
+def _bounded(value: float) -> float:
+    """An interval's end as a rate that a message may carry, however little the model knows."""
+    return min(max(value, 0.0), 1e12)

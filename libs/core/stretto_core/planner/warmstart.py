@@ -1,0 +1,113 @@
+"""Where a new job starts: the configurations of similar past jobs, smoothed (DLRover-RM Algorithm 1, Eq. 10)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from stretto_core.model.pareto import MEMORY_STEP_BYTES
+from stretto_core.model.throughput import KnownModel
+from stretto_core.model.types import InvalidValue, JobLimits, Plan, Value
+
+
+@dataclass(frozen=True, slots=True)
+class PastJob:
+    """A finished job: what was known of it, and the plan that served it at the end.
+
+    ``throughput`` in samples per second; ``ps_memory_peak_bytes`` the most that one PS used; ``model`` None: too short.
+    """
+
+    job: str
+    metadata: dict[str, Value]
+    plan: Plan
+    throughput: float
+    duration_s: float
+    ps_memory_peak_bytes: int
+    samples: int
+    model: KnownModel | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SimilarJob:
+    """A past job with its similarity in 0..1, the part of every feature in it, and its share in the smoothed plan."""
+
+    past: PastJob
+    similarity: float
+    features: dict[str, float]
+    weight: float
+
+
+def feature_similarity(one: Value, other: Value) -> float:
+    """1 for equal values, 0 for unlike ones. Positive numbers compare by their ratio, so that units do not matter."""
+    if isinstance(one, str | bool) or isinstance(other, str | bool):
+        return float(type(one) is type(other) and one == other)
+    if not math.isfinite(one) or not math.isfinite(other):
+        return 0.0
+    if one > 0 and other > 0:
+        return min(one, other) / max(one, other)
+    return 1.0 if one == other else 0.0
+
+
+def similarity(one: Mapping[str, Value], other: Mapping[str, Value]) -> tuple[float, dict[str, float]]:
+    """The mean over all features that either job states, and every feature's own; one that is missing counts 0."""
+    features = {
+        name: feature_similarity(one[name], other[name]) if name in one and name in other else 0.0
+        for name in sorted({*one, *other})
+    }
+    return (sum(features.values()) / len(features) if features else 0.0), features
+
+
+def smoothing_weights(count: int, smoothing: float) -> list[float]:
+    """The share of every configuration in Eq. 10's result, least similar first; they sum to 1."""
+    if not 0 < smoothing < 1:
+        raise InvalidValue(f"smoothing is {smoothing!r}; give a number between 0 and 1, both excluded")
+    later = [smoothing * (1 - smoothing) ** (count - 1 - i) for i in range(1, count)]
+    return [(1 - smoothing) ** (count - 1), *later] if count else []
+
+
+def most_similar(
+    metadata: Mapping[str, Value],
+    history: Iterable[PastJob],
+    *,
+    count: int = 5,
+    smoothing: float = 0.5,
+    threshold: float = 0.3,
+) -> list[SimilarJob]:
+    """The top-``count`` past jobs of at least ``threshold`` similarity, least similar first as in Algorithm 1."""
+    rated = [(past, *similarity(metadata, past.metadata)) for past in history]
+    close = sorted((row for row in rated if row[1] >= threshold), key=lambda row: (-row[1], row[0].job))[:count]
+    weights = smoothing_weights(len(close), smoothing)
+    return [
+        SimilarJob(past, value, features, weight)
+        for (past, value, features), weight in zip(reversed(close), weights, strict=True)
+    ]
+
+
+def smoothed_plan(similar: Sequence[SimilarJob], limits: JobLimits, *, cpu_step: float = 0.25) -> Plan | None:
+    """The start-up configuration A_{k-1} of Eq. 10, rounded to whole pods, ``cpu_step`` cores and 64 MiB.
+
+    Memory of a PS is never below the peak of the most similar job. None without similar jobs.
+    """
+    if not similar:
+        return None
+
+    def mean(name: str) -> float:
+        return sum(row.weight * getattr(row.past.plan, name) for row in similar)
+
+    def cores(name: str) -> float:
+        return max(round(mean(name) / cpu_step), 1) * cpu_step
+
+    def memory(name: str, least: int = 0) -> int:
+        return math.ceil(max(mean(name), least) / MEMORY_STEP_BYTES - 1e-9) * MEMORY_STEP_BYTES
+
+    return limits.clamp(
+        Plan(
+            workers=max(round(mean("workers")), 1),
+            ps=max(round(mean("ps")), 1),
+            worker_cpu_cores=cores("worker_cpu_cores"),
+            ps_cpu_cores=cores("ps_cpu_cores"),
+            worker_memory_bytes=memory("worker_memory_bytes"),
+            ps_memory_bytes=memory("ps_memory_bytes", similar[-1].past.ps_memory_peak_bytes),
+        )
+    )

@@ -1,0 +1,218 @@
+"""What the actuator does about hot parameter servers, in a simulated world."""
+
+from __future__ import annotations
+
+import pytest
+from actuation_world import World, plan, started
+from stretto_core import actuator as a
+from stretto_core.machine import Tick
+
+
+def buckets(world: World) -> dict[int, int]:
+    return {server: len(own) for server, own in world.own.items()}
+
+
+def test_hot_server_gives_away_what_was_measured_in_one_migration_and_not_again_at_once() -> None:
+    world = started(plan(ps=2))
+    world.tell(a.HotPsDetected("ps-1", 0.008, 0.002))
+    world.tell(a.HotPsDetected("ps-1", 0.008, 0.002))
+    world.run()
+    assert world.told(a.MigrationStarted)[0].cause == "hot-ps"
+    assert buckets(world) == {0: 51, 1: 13}  # a quarter as able as its peer
+    world.tell(a.HotPsDetected("ps-1", 0.008, 0.002))
+    world.run()
+    assert len(world.told(a.MigrationFinished)) == 1
+
+
+def test_server_that_is_only_busy_gives_some_buckets_away() -> None:
+    world = started(plan(ps=2))
+    world.tell(a.HotPsDetected("ps-1", 0.002, 0.002))
+    world.run()
+    assert buckets(world) == {0: 38, 1: 26}
+
+
+def test_hot_server_with_little_capacity_left_is_replaced_without_a_restart() -> None:
+    world = started(plan(workers=2, ps=2))
+    world.facts.clear()
+    world.tell(a.HotPsDetected("ps-1", 0.064, 0.0016))
+    world.tell(a.PlanDecided(2, plan(workers=2, ps=2)))  # a new plan does not take it back
+    world.run()
+    kinds = [type(fact).__name__ for fact in world.facts if not isinstance(fact, a.PlanApplied)]
+    assert kinds == ["ReplacementAsked", "PodStarted", "ServersChanged", "MigrationStarted", "MigrationFinished",
+                     "ServersChanged", "PodExited", "ReplacementEnded"]  # fmt: skip
+    assert world.told(a.MigrationStarted)[0].cause == "hot-ps"
+    assert world.told(a.PodExited)[0].pod == "ps-1"
+    assert buckets(world) == {0: 32, 2: 32}
+    assert world.running("worker") == ["worker-0", "worker-1"]
+    # the next one waits twice as long
+    world.now += 100
+    world.tell(a.HotPsDetected("ps-2", 0.064, 0.0016))
+    assert not any(pod.leaving for pod in world.state.pods.values())
+    world.now += 30
+    world.tell(a.HotPsDetected("ps-2", 0.064, 0.0016))
+    assert [pod.name for pod in world.state.pods.values() if pod.leaving] == ["ps-2"]
+
+
+def test_the_only_server_is_replaced_when_it_is_hot() -> None:
+    world = started(plan(ps=1))
+    world.tell(a.HotPsDetected("ps-0", 0.008, 0.002))
+    world.run()
+    assert world.running("ps") == ["ps-1"]
+    assert buckets(world) == {1: 64}
+
+
+@pytest.mark.parametrize("victim", ["ps-2", "ps-1", "ps-0"])
+def test_a_server_that_dies_while_a_hot_one_is_replaced(victim: str) -> None:
+    world = started(plan(ps=2))
+    world.tell(a.HotPsDetected("ps-1", 0.064, 0.0016))
+    if victim == "ps-2":
+        world.launched.append("ps-2")
+    world.kill(victim)
+    world.run()
+    servers = world.running("ps")
+    assert len(servers) == 2
+    assert "ps-1" not in servers
+    assert sum(buckets(world)[int(name[3:])] for name in servers) == 64
+
+
+def test_a_job_that_completes_while_a_hot_server_is_replaced_keeps_it_to_the_end() -> None:
+    world = started(plan(ps=2))
+    world.tell(a.HotPsDetected("ps-1", 0.064, 0.0016))
+    world.tell(a.JobCompleted())
+    world.run()
+    assert world.told(a.JobFinished)
+    assert not world.told(a.MigrationStarted)
+
+
+def test_a_server_that_keeps_pace_again_gets_its_buckets_back_step_by_step() -> None:
+    world = started(plan(ps=2))
+    world.tell(a.HotPsDetected("ps-1", 0.008, 0.002))
+    world.run()
+    held: list[int] = []
+    for _ in range(6):
+        world.tell(a.HotPsCleared("ps-1", 0.0016, 0.002))
+        world.run()
+        held.append(buckets(world)[1])
+    assert held == [17, 23, 29, 32, 32, 32]
+    assert len(world.told(a.MigrationFinished)) == 5
+    assert world.state.weights == {}
+
+
+def too_hot(world: World, pod: str = "ps-1") -> None:
+    world.tell(a.HotPsDetected(pod, 0.064, 0.0016))
+
+
+def test_without_room_no_server_is_started_and_the_hot_one_keeps_the_least_share() -> None:
+    """One beyond the plan was started unasked: what ran was more than the arbiter knew of."""
+    world = started(plan(ps=2))
+    world.room = False
+    too_hot(world)
+    world.run()
+    assert world.running("ps") == ["ps-0", "ps-1"]
+    assert buckets(world) == {0: 56, 1: 8}
+    assert not world.told(a.ReplacementEnded), "nothing was given"
+
+
+def test_the_only_server_stays_when_there_is_no_room() -> None:
+    world = started(plan(ps=1))
+    world.room = False
+    too_hot(world, "ps-0")
+    world.run()
+    assert world.running("ps") == ["ps-0"]
+    assert world.state.replacement is None
+
+
+def test_an_arbiter_that_says_nothing_is_not_waited_for_and_what_it_gives_later_is_given_back() -> None:
+    world = started(plan(ps=2))
+    world.room = None
+    too_hot(world)
+    assert world.machine.ticking
+    world.now += 61
+    world.tell(Tick())
+    assert world.tell(a.ReplacementDecided("ps-1", True)) == [a.ReplacementEnded("ps-1")]
+    world.run()
+    assert not world.machine.ticking
+    assert buckets(world) == {0: 56, 1: 8}
+
+
+def test_room_that_nobody_has_given_yet_is_not_given_back() -> None:
+    """An arbiter that was away for long would hear: asked, ended, asked again. Its first yes then started a server
+    whose room was gone, and may have been another job's, before its second answer, a no."""
+    world = started(plan(ps=2))
+    world.room = None
+    too_hot(world)
+    world.now += 61
+    world.tell(Tick())
+    assert not world.machine.ticking
+    assert not world.told(a.ReplacementEnded)
+    world.run()
+    world.now += 1000
+    too_hot(world, "ps-0")
+    assert world.tell(a.ReplacementDecided("ps-1", True)) == [a.ReplacementEnded("ps-1")]
+    assert world.machine.ticking
+
+
+def test_a_server_that_never_becomes_ready_is_given_up_and_the_next_hot_one_is_handled() -> None:
+    """All later words about hot servers of the job were ignored while it did not come."""
+    world = started(plan(ps=2))
+    too_hot(world)
+    assert world.state.pods["ps-2"].phase == "starting"
+    world.now += 181
+    world.tell(Tick())
+    assert not world.told(a.ReplacementEnded), "it is not gone yet"
+    world.run()
+    assert world.told(a.ReplacementEnded) == [a.ReplacementEnded("ps-1")]
+    assert world.running("ps") == ["ps-0", "ps-1"]
+    assert buckets(world) == {0: 56, 1: 8}
+    assert world.told(a.ServersChanged)[-1].servers == (a.Server(0, "127.0.0.1:0"), a.Server(1, "127.0.0.1:1"))
+    world.now += 1000
+    world.tell(a.HotPsDetected("ps-0", 0.004, 0.002))
+    world.run()
+    assert buckets(world)[0] < 56
+
+
+@pytest.mark.parametrize("what", ["completed", "cancelled", "lost"])
+def test_the_room_of_a_replacement_is_given_back_whatever_becomes_of_the_job(what: str) -> None:
+    world = started(plan(ps=2))
+    too_hot(world)
+    if what == "lost":
+        world.kill("ps-0")
+    else:
+        world.tell(a.JobCompleted() if what == "completed" else a.JobCancelled())
+    world.run()
+    assert world.told(a.ReplacementEnded) == [a.ReplacementEnded("ps-1")]
+    assert world.state.replacement is None
+
+
+def test_room_for_a_server_that_is_on_its_way_out_already_is_given_back() -> None:
+    world = started(plan(ps=2))
+    world.room = None
+    too_hot(world)
+    world.tell(a.PlanDecided(2, plan(ps=1)))
+    assert world.tell(a.ReplacementDecided("ps-1", True)) == [a.ReplacementEnded("ps-1")]
+    world.run()
+    assert world.running("ps") == ["ps-0"]
+
+
+def test_a_job_that_ended_before_the_arbiter_answered_hears_no_more_ticks() -> None:
+    """The arbiter says nothing of jobs that it does not know any more: the ended job was ticked for ever."""
+    world = started(plan(ps=2))
+    world.room = None
+    too_hot(world)
+    world.tell(a.JobCancelled())
+    world.run()
+    assert not world.machine.ticking
+    assert world.tell(a.ReplacementDecided("ps-1", True)) == [a.ReplacementEnded("ps-1")]
+
+
+def test_a_server_that_a_newer_plan_takes_away_goes_though_the_arbiter_never_answered() -> None:
+    """It was taken back, one server beyond the plan, which was then never reported as applied."""
+    world = started(plan(ps=2))
+    world.room = None
+    too_hot(world)
+    world.tell(a.PlanDecided(2, plan(ps=1)))
+    world.now += 61
+    world.tell(Tick())
+    world.run()
+    assert world.running("ps") == ["ps-0"]
+    assert world.told(a.PlanApplied)[-1].version == 2

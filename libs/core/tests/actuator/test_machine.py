@@ -1,0 +1,377 @@
+"""The actuator's machine against a simulated world: every order of observations ends in the plan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from actuation_world import World, plan, started
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+from stretto_core import actuator as a
+from stretto_core.actuator import failures
+from stretto_core.model.types import GIB
+
+
+def test_first_plan_starts_servers_then_claims_then_workers() -> None:
+    world = started(plan(workers=2, ps=2))
+    assert world.launched == ["ps-0", "ps-1", "worker-0", "worker-1"]
+    assert sorted(b for columns in world.own.values() for b in columns) == list(range(64))
+    kinds = [type(fact).__name__ for fact in world.facts]
+    assert kinds == ["PodStarted", "PodStarted", "ServersChanged", "PodStarted", "PodStarted", "PlanApplied"]
+    assert world.told(a.PlanApplied)[0].took_s > 0
+
+
+def test_growth_migrates_before_workers_join_and_shrink_drains_before_it_stops() -> None:
+    world = started(plan(workers=1, ps=2))
+    world.facts.clear()
+    world.tell(a.PlanDecided(2, plan(workers=2, ps=3)))
+    world.run()
+    kinds = [type(fact).__name__ for fact in world.facts]
+    assert kinds == [
+        "PodStarted",
+        "ServersChanged",
+        "MigrationStarted",
+        "MigrationFinished",
+        "PodStarted",
+        "PlanApplied",
+    ]
+    assert sorted(len(b) for b in world.own.values()) == [21, 21, 22]
+    world.facts.clear()
+    world.tell(a.PlanDecided(3, plan(workers=1, ps=1)))
+    leaving = [pod.name for pod in world.state.pods.values() if pod.leaving]
+    assert leaving == ["ps-1", "ps-2"]
+    world.run()
+    assert world.running("ps") == ["ps-0"]
+    assert len(world.own[0]) == 64
+    assert world.running("worker") == ["worker-0"]
+    stopped = [fact for fact in world.told(a.PodExited)]
+    assert {fact.reason for fact in stopped} == {"stopped"}
+    drained = world.facts.index(world.told(a.MigrationFinished)[0])
+    assert all(world.facts.index(f) > drained for f in stopped if f.role == "ps")
+
+
+def test_dead_worker_is_replaced_at_once_under_a_new_name_and_then_more_slowly() -> None:
+    world = started(plan(workers=2))
+    world.kill("worker-1")
+    assert a.next_steps(world.state, world.now).launch[0].name == "worker-2"
+    world.run()
+    assert world.running("worker") == ["worker-0", "worker-2"]
+    assert world.told(a.PodStarted)[-1].cause == "relaunch"
+    world.kill("worker-2")
+    steps = a.next_steps(world.state, world.now)
+    assert steps.launch == ()
+    assert steps.retry_at_s is not None
+    assert steps.retry_at_s > world.now
+
+
+def test_stable_pod_resets_the_back_off() -> None:
+    world = started(plan(workers=1))
+    for _ in range(5):
+        world.now += failures.STABLE_S
+        world.kill(world.running("worker")[0])
+        assert a.next_steps(world.state, world.now).launch
+        world.run()
+
+
+def test_users_error_beyond_the_limit_fails_the_job_and_clears_it() -> None:
+    world = started(plan(workers=1), a.JobSubmitted("job", worker_failures=2))
+    for _ in range(3):
+        world.kill(world.running("worker")[0], "failed", 3)
+        world.run()
+    assert [fact.reason for fact in world.told(a.JobFailed)]
+    assert "worker_failures allows 2" in world.told(a.JobFailed)[0].reason
+    assert world.pods == {}
+    assert world.state.phase == "failed"
+
+
+def test_a_model_that_no_server_can_build_fails_the_job_at_once_with_the_reason() -> None:
+    world = World(a.JobSubmitted("job", worker_failures=10))
+    world.tell(a.PlanDecided(1, plan()))
+    told = "noise\n2026 INFO job ps-0 exit 3: ModelRefused: no Nope"
+    world.tell(a.PodExited("ps-0", "failed", 3, told))
+    assert world.told(a.JobFailed)[0].reason == "the model cannot be built: ModelRefused: no Nope"
+
+
+def test_resize_in_place_then_applied() -> None:
+    world = started(plan())
+    world.tell(a.PlanDecided(2, plan(cpu=2.0, memory=2 * GIB)))
+    world.run()
+    assert {fact.pod for fact in world.told(a.PodResized)} == {"ps-0", "worker-0"}
+    assert [fact.version for fact in world.told(a.PlanApplied)] == [1, 2]
+    assert world.launched == ["ps-0", "worker-0"]
+
+
+def test_lost_server_brings_everything_back_from_a_checkpoint() -> None:
+    world = started(plan(workers=2, ps=2))
+    world.kill("ps-0")
+    lost = world.told(a.ServersChanged)[-1]
+    assert lost.servers == ()
+    assert lost.version == 2
+    while world.state.layout != "restoring":
+        world.step()
+    assert world.running("ps") == ["ps-2", "ps-3"]
+    assert world.running("worker") == ["worker-2", "worker-3"], "they start beside the servers"
+    assert [s.index for s in world.told(a.ServersChanged)[-1].servers] == [2, 3]
+    assert world.tell(a.ServersAsked())[0].version == 0, "nothing may be pulled before the restore"
+    world.run()
+    assert world.running("worker") == ["worker-2", "worker-3"]
+    assert world.tell(a.ServersAsked())[0].version == 3
+
+
+def test_lost_server_without_checkpoint_fails_clearly() -> None:
+    world = started(plan())
+    world.kill("ps-0")
+    world.tell(a.CheckpointFailed("job-000003", "a parameter server was lost while it was taken"))
+    assert not world.told(a.JobFailed)
+    world.tell(a.CheckpointFailed("job-restore-1", "the job has no checkpoint", restore=True))
+    world.run()
+    assert "no checkpoint" in world.told(a.JobFailed)[0].reason
+    assert world.pods == {}
+
+
+def test_job_from_a_checkpoint_waits_for_it() -> None:
+    world = World(a.JobSubmitted("job", restores=True))
+    world.tell(a.PlanDecided(1, plan(ps=2)))
+    while world.state.layout != "restoring":
+        world.step()
+    assert world.running("worker") == ["worker-0"]
+    assert world.tell(a.ServersAsked("worker-0"))[0].version == 0, "nothing may be pulled before the restore"
+    assert len(world.told(a.ServersChanged)) == 1
+    world.tell(a.PlanDecided(2, plan(ps=1)))
+    world.run()
+    assert world.running("ps") == ["ps-0"]
+    assert world.running("worker") == ["worker-0"]
+    assert [fact.version for fact in world.told(a.PlanApplied)] == [2]
+
+
+def test_server_that_dies_before_the_claim_is_heard_restarts_the_set() -> None:
+    world = World()
+    world.tell(a.PlanDecided(1, plan(ps=2)))
+    steps = a.next_steps(world.state, world.now)
+    for pod in steps.launch:
+        world.tell(a.PodStarted(pod.name, "127.0.0.1:1", 0.1, (), pod.cpu_cores, pod.memory_bytes))
+    world.tell(a.PodExited("ps-1", "killed", 137))
+    world.tell(a.BucketsClaimed(("ps-0", "ps-1")))
+    world.run()
+    assert world.running("ps") == ["ps-2", "ps-3"]
+    assert world.state.layout == "ready"
+
+
+def test_completion_takes_the_books_and_ends_all_pods() -> None:
+    world = started(plan(workers=2))
+    world.tell(a.JobCompleted(samples_abandoned=2))
+    world.tell(a.PlanDecided(2, plan(workers=5)))
+    world.run()
+    assert world.told(a.JobFinished)[0].samples_expected == 10
+    assert world.pods == {}
+    assert world.state.phase == "finished"
+    world.tell(a.BooksTaken((), None))
+    assert len(world.told(a.JobFinished)) == 1
+
+
+def test_evaluation_gets_a_worker_even_if_the_last_one_died() -> None:
+    world = started(plan(workers=1), a.JobSubmitted("job", evaluate=100))
+    world.tell(a.JobCompleted(samples_abandoned=2))
+    world.kill("worker-0")
+    assert a.next_steps(world.state, world.now).launch[0].name == "worker-1"
+
+
+def test_late_word_of_an_older_layout_is_ignored() -> None:
+    world = started(plan(ps=2))
+    world.tell(a.PlanDecided(2, plan(ps=1)))
+    number = world.state.rebalance_number
+    world.tell(a.PlanDecided(3, plan(ps=2)))
+    world.tell(a.MigrationFinished(number, 3, 0, 0.0))
+    assert world.state.rebalance is not None
+    assert world.running("ps") == ["ps-0", "ps-1"]
+    world.run()
+    assert world.running("ps") == ["ps-0", "ps-1"]
+
+
+def test_cancelled_job_only_stops() -> None:
+    world = started(plan(workers=2))
+    world.tell(a.JobCancelled())
+    world.run()
+    assert world.pods == {}
+    assert not world.told(a.JobFailed)
+    assert not world.told(a.JobFinished)
+
+
+def test_unknown_job_is_told_so() -> None:
+    machine = a.ActuatorMachine()
+    (answer,) = machine.handle(a.ServersAsked(), 1.0)
+    assert answer.body.known is False  # type: ignore[union-attr]
+
+
+plans = st.builds(plan, st.integers(1, 4), st.integers(1, 4), st.sampled_from([0.5, 1.0]))
+events = st.one_of(
+    st.tuples(st.just("plan"), plans),
+    st.tuples(st.just("kill"), st.integers(0, 9)),
+    st.tuples(st.just("lose"), st.integers(0, 3)),
+    st.tuples(st.just("step"), st.integers(1, 3)),
+    st.tuples(st.just("again"), st.integers(0, 50)),
+    st.tuples(st.just("hot"), st.integers(0, 11)),
+    st.tuples(st.just("cool"), st.integers(0, 3)),
+    st.tuples(st.just("wait"), st.integers(0, 7)),
+    st.tuples(st.just("snapshot"), st.just(0)),
+)
+
+
+def find_no_room(world: World, value: int) -> None:
+    """One of the pods that start, if any does; every other time it is given up."""
+    starting = [pod.name for pod in world.state.pods.values() if pod.phase == "starting"]
+    for name in starting[value % max(len(starting), 1) :][:1]:
+        world.tell(a.PodPending(name, "no-room"))
+        if value % 2:
+            world.tell(a.PodGivenUp(name))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(events, max_size=25))
+def test_every_order_of_exits_plans_duplicates_and_restarts_converges(script: list[tuple[str, Any]]) -> None:
+    world = started(plan())
+    adapter = TypeAdapter(a.ActuatorState)
+    version, heard = 1, list[Any]()
+    told, world.tell = world.tell, lambda event: (heard.append(event), told(event))[1]  # type: ignore[method-assign]
+    for kind, value in script:
+        if kind == "plan":
+            version += 1
+            world.tell(a.PlanDecided(version, value))
+        elif names := world.running({"kill": "worker", "lose": "ps"}.get(kind, "nobody")):
+            world.kill(names[value % len(names)])
+        elif kind == "step":
+            for _ in range(value):
+                world.step()
+        elif kind == "again" and heard:
+            world.tell(heard[value % len(heard)])
+        elif kind == "hot":
+            world.now += 61
+            world.tell(a.HotPsDetected(f"ps-{value % 4}", (0.001, 0.004, 0.1)[value // 4], 0.001))
+        elif kind == "cool":
+            world.tell(a.HotPsCleared(f"ps-{value}", 0.001, 0.001))
+        elif kind == "wait":
+            find_no_room(world, value)
+        elif kind == "snapshot":
+            world.machine.state = adapter.validate_json(adapter.dump_json(world.state))
+    world.run()
+    wanted = world.state.plan
+    if world.state.phase == "failed":  # the limits of failures are reached by the script
+        assert world.pods == {}
+        return
+    assert wanted is not None
+    assert world.state.plan_version == version
+    assert (len(world.running("worker")), len(world.running("ps"))) == (wanted.workers, wanted.ps)
+    assert len(set(world.launched)) == len(world.launched)
+    assert sorted(b for columns in world.own.values() for b in columns) == list(range(64)), "no bucket lost or doubled"
+    assert world.state.applied_version == version
+    started_names = [fact.pod for fact in world.told(a.PodStarted)]
+    assert len(set(started_names)) == len(started_names)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 6), st.integers(1, 6), st.randoms(use_true_random=False))
+def test_moves_are_the_fewest_and_end_balanced(before: int, after: int, random: Any) -> None:
+    first = a.claim(list(range(before)))
+    vectors = {s: [int(b in part[0]) for b in range(64)] for s, part in first.items()}
+    slices = {s: [int(c in part[1]) for c in range(12)] for s, part in first.items()}
+    for server in range(before, after):
+        vectors[server], slices[server] = [0] * 64, [0] * 12
+    rows = [random.randint(0, 1000) for _ in range(64)]
+    moves = a.plan_moves(vectors, slices, rows, {server: 1.0 for server in range(after)})
+    for first, width, own in ((0, 64, vectors), (64, 12, slices)):
+        count = {server: sum(vector) for server, vector in own.items()}
+        moved = 0
+        for destination, part in moves.items():
+            for column, source in part:
+                if first <= column < first + width:
+                    assert own[source][column - first] == 1
+                    count[source] -= 1
+                    count[destination] += 1
+                    moved += 1
+        final = [count[server] for server in range(after)]
+        assert max(final) - min(final) <= 1
+        assert sum(final) == width
+        assert moved == sum(max(sum(own[s]) - count[s], 0) for s in count)
+
+
+def test_unowned_bucket_is_named() -> None:
+    with pytest.raises(a.UnownedColumns, match=r"columns \[1\] of 2"):
+        a.plan_moves({0: [1, 0]}, {0: [1]}, [1, 1], {0: 1.0})
+
+
+def test_bucket_left_frozen_by_a_broken_move_is_taken_again_by_its_owner() -> None:
+    vectors = {0: [1, 2], 1: [0, 0]}
+    moves = a.plan_moves(vectors, {0: [1], 1: [0]}, [1, 1], {0: 1.0})
+    assert moves == {0: [(1, 0)]}
+    assert a.plan_moves({0: [1, 1]}, {0: [2]}, [1, 1], {0: 1.0}) == {0: [(2, 0)]}
+    taken_over = {0: [1, 2], 1: [0, 1]}  # and not yet released at its source
+    assert a.plan_moves(taken_over, {0: [1], 1: [0]}, [1, 1], {0: 1.0, 1: 1.0}) == {1: [(1, 0)]}
+
+
+def test_server_lost_after_the_last_shard_trains_the_rest_again_and_finishes() -> None:
+    world = started(plan(ps=2), a.JobSubmitted("job", samples_total=10, final_checkpoint=True))
+    world.tell(a.JobCompleted())
+    world.tell(a.CheckpointFlushed("job-1-final", final=True))
+    assert world.state.phase == "completing"
+    world.kill("ps-0")
+    assert (world.state.phase, world.state.final_checkpoint_due) == ("active", True)
+    world.tell(a.JobCompleted())  # said before the dispatcher heard of the loss
+    world.tell(a.CheckpointFailed("job-2-final", "a server was lost", final=True))
+    assert (world.state.phase, world.state.final_checkpoint_due) == ("active", True)
+    world.run()
+    assert world.state.layout == "ready"
+    assert world.running("worker") == ["worker-1"]
+    assert not world.told(a.JobFinished)
+    world.tell(a.JobCompleted())
+    world.run()
+    assert len(world.told(a.JobFinished)) == 1
+    assert world.pods == {}
+
+
+def test_worker_killed_for_its_memory_comes_back_with_more_up_to_the_limit() -> None:
+    world = started(plan(), a.JobSubmitted("job", worker_memory_max_bytes=2 * GIB))
+    for wanted in (3 * GIB // 2, 2 * GIB, 2 * GIB):
+        world.now += failures.STABLE_S
+        world.kill(world.running("worker")[0], "oom-killed")
+        world.run()
+        (worker,) = world.state.of_role("worker")
+        assert (worker.memory_bytes, worker.memory_bytes_now) == (wanted, wanted)
+    world.tell(a.PlanDecided(2, plan(memory=GIB)))
+    world.run()
+    assert world.state.of_role("worker")[0].memory_bytes == 2 * GIB
+    assert world.state.of_role("ps")[0].memory_bytes == GIB
+
+
+@pytest.mark.parametrize(("reason", "code"), [("oom-killed", 137), ("killed", 139)])
+def test_workers_that_keep_dying_by_themselves_end_the_job(reason: str, code: int) -> None:
+    world = started(plan(workers=2), a.JobSubmitted("job", worker_memory_max_bytes=2 * GIB))
+    for _ in range(failures.CRASHES_MAX + 1):
+        assert not world.told(a.JobFailed)
+        world.now += failures.STABLE_S + 1
+        world.kill(world.running("worker")[0], reason, code)
+        world.run()
+    (failed,) = world.told(a.JobFailed)
+    assert "resources.workers.memory.max" in failed.reason
+    assert world.pods == {}
+
+
+def test_preemptions_and_workers_that_endure_do_not_end_the_job() -> None:
+    world = started(plan(workers=1))
+    for _ in range(2 * failures.CRASHES_MAX):
+        world.now += failures.STABLE_S
+        world.kill(world.running("worker")[0])
+        world.run()
+        world.now += failures.ENDURING_S
+        world.kill(world.running("worker")[0], "killed", 139)
+        world.run()
+    assert not world.told(a.JobFailed)
+
+
+def test_pod_that_has_exited_is_told_that_it_is_unknown() -> None:
+    world = started(plan())
+    assert world.tell(a.ServersAsked("worker-0"))[0].known
+    world.kill("worker-0")
+    assert not world.tell(a.ServersAsked("worker-0"))[0].known
+    assert world.tell(a.ServersAsked("worker-1"))[0].known

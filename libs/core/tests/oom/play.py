@@ -1,0 +1,224 @@
+"""Plays a generated curve against the memory watch and the arbiter, with an actuator that takes its time.
+
+Time passes in windows of telemetry. What the arbiter decides is in force ``resize`` windows later; where its decision
+needs more servers, buckets move for ``migration`` windows, in which nothing can be measured or decided.
+
+Foreseeable. A perfect watch with the same telemetry knows what rows cost, where tables double, and the past; of the
+future it knows no more than that a server hardly gets, within the reaction time, over ``KNOWABLE_FACTOR`` times the
+most it got in any equal time of the last ``KNOWABLE_WINDOWS`` windows. Memory above what this bound leads to could be
+foreseen by nobody: a step larger than that, within the reaction time, is not a failure of the watch.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from curves import BUCKETS, Curve, Floats, split, table_slots
+from stretto_core import jobs
+from stretto_core.arbiter import ArbiterMachine
+from stretto_core.arbiter.state import ArbiterSettings
+from stretto_core.machine import Emit
+from stretto_core.model.types import GIB, JobLimits, JobProfile, Plan, Resources
+from stretto_core.oom import (
+    LimitChanged,
+    MemoryMeasured,
+    OomForecast,
+    OomMachine,
+    ProgressSeen,
+    ServerMeasured,
+    WatchOpened,
+    WatchSettings,
+)
+
+WINDOW_S = 5.0
+KNOWABLE_FACTOR = 2.0
+KNOWABLE_WINDOWS = 24
+FIRST_WINDOWS = 6
+"""what the job begins with has to last so long: nothing can be known before"""
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a job begins with and how fast its actuator is. ``share``: of the need, of the memory at the beginning."""
+
+    share: float
+    resize: int = 2
+    migration: int = 6
+    max_share: float = math.inf
+
+    @classmethod
+    def draw(cls, seed: int, tight: float = 0.6) -> Case:
+        """``tight``: share of the jobs that begin with too little; the others with too much."""
+        rng = np.random.default_rng([seed, 77])
+        little = rng.random() < tight
+        share = rng.uniform(0.1, 0.9) if little else -rng.uniform(1.0, 3.0)
+        most = float(rng.uniform(0.6, 0.9)) if little and rng.random() < 0.2 else math.inf
+        return cls(float(share), int(rng.integers(1, 4)), int(rng.integers(4, 9)), most)
+
+
+@dataclass
+class Outcome:
+    """What happened to one job. ``*_over``: recommended capacity above the true need, as a share of it.
+
+    ``end_over``: at the end. ``mean_over``: on average over the time from the first decision on, against the need to
+    the end, what was too little counting as nothing. ``worst_over``: the largest request. ``end_error`` and
+    ``covered``: of the forecast at the first third, for a job that stayed as it was.
+    """
+
+    would_oom: bool
+    oom_at: int | None = None
+    oom_foreseeable: bool = False
+    foreseeable: bool = True
+    foreseen: bool = False
+    began_over: float = 0.0
+    end_over: float = 0.0
+    mean_over: float = 0.0
+    worst_over: float = 0.0
+    decisions: int = 0
+    end_error: float = math.nan
+    covered: bool = True
+    limits: list[float] = field(default_factory=list[float])
+
+
+class Play:
+    """One job, its servers, and the machines."""
+
+    def __init__(self, curve: Curve, case: Case, settings: WatchSettings | None = None) -> None:
+        self.curve, self.case = curve, case
+        self.held = dict(enumerate(curve.split))
+        self._remember()
+        first = self.peak[:, : FIRST_WINDOWS + case.resize + 1].max()
+        need = self.need(0)
+        share = case.share
+        begin = max(first * 1.03, need * -share) if share < 0 else first * 1.03 + (need - first) * share
+        self.limit = int(begin)
+        most = int(max(self.limit, need * case.max_share)) if math.isfinite(case.max_share) else 2**44
+        total = int(curve.samples[-1])
+        self.watch = OomMachine(None, settings or WatchSettings())
+        self.watch.handle(WatchOpened(total, curve.row_bytes, 2**20, most, curve.slots), 0.0)
+        self.plan = Plan(2, curve.servers, 1.0, 1.0, GIB, self.limit)
+        low, high = Plan(1, 1, 1.0, 1.0, GIB, 2**20), Plan(8, 64, 1.0, 1.0, GIB, most)
+        self.arbiter = ArbiterMachine(None, ArbiterSettings(Resources(1e6, 2**55)))
+        profile = JobProfile(512, total, JobLimits(low, high), initial=self.plan)
+        self.arbiter.handle(jobs.JobSubmitted("job", profile), 0.0)
+        self.arbiter.handle(jobs.PlanProposed("job", "initial", self.plan, 1.0, ()), 0.0)
+        self.arbiter.handle(jobs.PlanApplied("job", 1, self.plan, 1.0), 0.0)
+        self.pending: tuple[int, jobs.PlanDecided] | None = None
+        self.outcome = Outcome(need >= self.limit, foreseeable=True, began_over=self.limit / need - 1)
+
+    def _remember(self) -> None:
+        self.used = np.array([self.curve.used_bytes(held, pod) for pod, held in self.held.items()])
+        self.peak = np.array([self.curve.peak_bytes(held, pod) for pod, held in self.held.items()])
+        self.known = np.array([self._knowable(held) for held in self.held.values()])
+
+    def _knowable(self, held: range) -> Floats:
+        """What a perfect watch would have provided for at each moment, one reaction time before [T]."""
+        curve, reaction = self.curve, 1 + self.case.resize
+        per_bucket = curve.rows[:, held]
+        rows = per_bucket.sum(1)
+        gained = np.zeros(len(rows))
+        gained[reaction:] = rows[reaction:] - rows[:-reaction]
+        bound = np.full(len(rows), np.inf)
+        for moment in range(FIRST_WINDOWS, len(rows) - reaction):
+            most = gained[max(0, moment - KNOWABLE_WINDOWS) : moment + 1].max()
+            after = per_bucket[moment] * (1 + KNOWABLE_FACTOR * most / max(rows[moment], 1))
+            units = table_slots(after, curve.slots) if curve.slots else after
+            moving = units.max() / 2 if curve.slots else 0.0
+            bytes_then = curve.base_bytes + curve.resident * curve.row_bytes * (units.sum() + moving)
+            bound[moment + reaction] = bytes_then * (1 + 0.003 * 3)
+        return bound
+
+    @property
+    def foreseeable(self) -> bool:
+        """Whether a perfect watch would have provided for every moment."""
+        return bool((self.peak <= self.known).all())
+
+    def need(self, moment: int) -> float:
+        """Of the fullest server, from ``moment`` to the end."""
+        return float(self.peak[:, moment:].max())
+
+    def run(self) -> Outcome:
+        over: list[float] = []
+        for moment in range(len(self.curve.samples)):
+            now = 1000 + WINDOW_S * moment
+            self._apply(moment, now)
+            fullest = self.peak[:, moment]
+            out = self.outcome
+            if (fullest >= self.limit).any():
+                out.oom_at = moment
+                out.oom_foreseeable = bool((fullest <= self.known[:, moment])[fullest >= self.limit].any())
+                break
+            self._measure(moment, now)
+            out.limits.append(self.limit)
+            if out.decisions:
+                over.append(max(0.0, self.limit / self.need(moment) - 1))
+        out.foreseeable = self.foreseeable
+        out.end_over = self.limit / self.need(0) - 1
+        out.mean_over = float(np.mean(over)) if over else max(0.0, out.end_over)
+        return out
+
+    def _measure(self, moment: int, now: float) -> None:
+        curve = self.curve
+        done, recent = int(curve.samples[moment]), max(0, moment - 5)
+        rate = (done - int(curve.samples[recent])) / (WINDOW_S * max(1, moment - recent)) or 1.0
+        self.watch.handle(ProgressSeen(done, int(curve.samples[-1]), rate), now)
+        self._decided(self.arbiter.handle(jobs.JobProgressed("job", done, int(curve.samples[-1]), rate), now), moment)
+        measured = tuple(
+            ServerMeasured(f"ps-{pod}", int(used), self.limit, int(curve.rows[moment, held].sum()), len(held))
+            for (pod, held), used in zip(self.held.items(), self.used[:, moment], strict=True)
+        )
+        out, third = self.outcome, len(curve.samples) // 3
+        for action in self.watch.handle(MemoryMeasured(measured, self.pending is None), now):
+            assert isinstance(action, Emit)
+            said: OomForecast = action.fact
+            out.foreseen |= said.action == "grow" or any(s.oom_at_samples is not None for s in said.servers)
+            if said.action == "grow" and len(self.held) == curve.servers:
+                out.worst_over = max(out.worst_over, said.recommended_bytes / self.need(0) - 1)
+            if moment <= third and len(self.held) == curve.servers:
+                self._judge(said)
+            heard = jobs.OomForecast("job", said.action, said.recommended_bytes, said.reason)  # type: ignore[arg-type]
+            self._decided(self.arbiter.handle(heard, now), moment)
+
+    def _judge(self, said: OomForecast) -> None:
+        largest = int(self.used[:, -1].argmax())
+        told, need = said.servers[largest], self.used[largest, -1]
+        self.outcome.end_error = told.at_end_bytes / need - 1
+        self.outcome.covered = bool(told.at_end_low_bytes <= need <= told.at_end_high_bytes)
+
+    def _decided(self, actions: list, moment: int) -> None:
+        for action in actions:
+            if isinstance(action.fact, jobs.PlanDecided):
+                wider = action.fact.plan.ps > self.plan.ps
+                self.pending = (moment + (self.case.migration if wider else self.case.resize), action.fact)
+                self.outcome.decisions += 1
+
+    def _apply(self, moment: int, now: float) -> None:
+        """Memory of running servers is resized first; buckets that move are where they belong at the end."""
+        if self.pending is None:
+            return
+        due, decided = self.pending
+        begun = due - (self.case.migration if decided.plan.ps > self.plan.ps else self.case.resize)
+        if moment >= begun + self.case.resize and decided.plan.ps_memory_bytes > self.limit:
+            self._resize(decided.plan.ps_memory_bytes, now)
+        if moment < due:
+            return
+        self.pending = None
+        if decided.plan.ps > self.plan.ps:
+            self.held = dict(enumerate(split(BUCKETS, decided.plan.ps)))
+            self._remember()
+        self.plan = decided.plan
+        used = max(self.used[:, moment].max(), 0)
+        self._resize(max(decided.plan.ps_memory_bytes, int(1.1 * used)), now)
+        self._decided(self.arbiter.handle(jobs.PlanApplied("job", decided.version, decided.plan, 1.0), now), moment)
+
+    def _resize(self, limit: int, now: float) -> None:
+        self.limit = limit
+        self.watch.handle(LimitChanged(limit), now)
+
+
+def play(curve: Curve, case: Case, settings: WatchSettings | None = None) -> Outcome:
+    """The whole job, or its way to the moment at which a server ran out of memory."""
+    return Play(curve, case, settings).run()

@@ -1,0 +1,377 @@
+"""The memory watch against generated growth (curves.py), and case by case where the truth is known."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from curves import BUCKETS, FAMILIES, Curve, generate, split
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from play import Case, play
+from pydantic import TypeAdapter
+from stretto_core.algorithms import OOM
+from stretto_core.machine import Action, Emit
+from stretto_core.oom import (
+    GrowthPoint,
+    Interval,
+    LimitChanged,
+    LimitDecided,
+    MemoryMeasured,
+    OomForecast,
+    OomMachine,
+    ProgressSeen,
+    RowCost,
+    ServerLeft,
+    ServerMeasured,
+    ServerUsage,
+    WatchClosed,
+    WatchError,
+    WatchOpened,
+    WatchSettings,
+    WatchState,
+    add_point,
+    bytes_at,
+    fit_growth,
+    fit_line,
+)
+
+MIB = 2**20
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_curve_runs_out_of_memory_and_little_is_held_that_is_not_needed(family: str) -> None:
+    """A few of the benchmark's curves (tests/bench/memory.py plays 200 of them, and others)."""
+    curves = [generate(family, seed, moments=90) for seed in range(500, 506)]
+    played = [play(curve, Case.draw(seed)) for seed, curve in enumerate(curves)]
+    assert [outcome.oom_at for outcome in played] == [None] * len(played)
+    assert all(outcome.foreseen for outcome in played if outcome.would_oom)
+    assert np.mean([outcome.end_over for outcome in played]) <= 0.2
+    assert np.mean([outcome.mean_over for outcome in played]) <= 0.25
+
+
+@pytest.mark.parametrize("family", ["steady", "skewed"])
+def test_memory_that_is_not_needed_is_given_back(family: str) -> None:
+    curves = [curve for seed in range(8) if not (curve := generate(family, seed)).changes]
+    played = [play(curve, Case(share=-3.0)) for curve in curves[:3]]
+    assert all(outcome.began_over > 1.9 and outcome.oom_at is None for outcome in played)
+    assert np.mean([outcome.end_over for outcome in played]) <= 0.15
+    assert max(outcome.end_over for outcome in played) <= 0.25
+
+
+@given(
+    gains=st.lists(st.floats(0.0, 1.0) | st.sampled_from([0.0, 0.1, 1.0]), min_size=50, max_size=80),
+    share=st.floats(0.02, 0.9),
+    resize=st.integers(1, 3),
+    slots=st.sampled_from([0, 256]),
+    servers=st.integers(1, 5),
+    scale=st.floats(1e3, 1e5),
+)
+@settings(max_examples=25, deadline=None)
+def test_whatever_grows_foreseeably_does_not_run_out(
+    gains: list[float], share: float, resize: int, slots: int, servers: int, scale: float
+) -> None:
+    """No law at all: windows in which nothing comes, or anything. An OOM is left to what nobody could foresee."""
+    rows = np.cumsum(np.array([1.0, *gains]))[:, None] * np.full(BUCKETS, scale / BUCKETS)
+    samples = 10_000 * np.arange(1, len(rows) + 1)
+    noise = np.zeros((len(rows), BUCKETS))
+    curve = Curve("any", samples, rows, 5e8, 200.0, 1.1, slots, noise, tuple(split(BUCKETS, servers)))
+    outcome = play(curve, Case(share, resize))
+    assert not outcome.oom_foreseeable
+
+
+@given(
+    exponent=st.floats(0.3, 1.0),
+    scale=st.floats(10, 1e6),
+    points=st.integers(6, 60),
+    factor=st.floats(1.0, 4.0),
+)
+@example(exponent=0.3, scale=11.0, points=7, factor=1.0000000000000002)
+@settings(max_examples=60, deadline=None)
+def test_pure_power_laws_are_continued(exponent: float, scale: float, points: int, factor: float) -> None:
+    samples = np.unique(np.linspace(1000, 100_000, points).astype(int))
+    history: list[GrowthPoint] = []
+    for count in samples:
+        add_point(history, int(count), int(scale * count**exponent))
+    growth = fit_growth(history)
+    assert growth is not None
+    end = samples[-1] * factor
+    truth = scale * end**exponent
+    found = growth.at(end)
+    assert found.low <= found.mean <= found.high
+    assert found.mean == pytest.approx(truth, rel=0.1)
+    assert found.low <= truth * 1.02
+    assert truth <= found.high * 1.02
+
+
+@given(
+    categories=st.lists(st.integers(0, 10**12), min_size=3, max_size=200),
+    ahead=st.floats(0, 1e6),
+)
+@settings(max_examples=80, deadline=None)
+def test_any_history_gives_a_finite_ordered_forecast_not_below_the_stock(categories: list[int], ahead: float) -> None:
+    points: list[GrowthPoint] = []
+    for index, count in enumerate(categories):
+        add_point(points, 1000 * (index + 1), count)
+    growth = fit_growth(points)
+    assert growth is not None
+    found = growth.at(growth.samples * (1 + ahead))
+    assert all(np.isfinite([found.low, found.mean, found.high]))
+    assert categories[-1] <= found.low <= found.mean <= found.high
+
+
+def test_a_line_goes_on_as_lately_whatever_slows_down() -> None:
+    points = [GrowthPoint(1000 * n, round(1e4 * n**0.5)) for n in range(1, 200)]
+    line, growth = fit_line(points), fit_growth(points)
+    assert line is not None
+    assert growth is not None
+    truth = 1e4 * 600**0.5
+    assert growth.at(600_000).mean == pytest.approx(truth, rel=0.1)
+    assert line.at(600_000).mean > 1.15 * truth
+    assert line.at(1000).mean == points[-1].categories, "what is past does not change"
+    assert fit_line(points[:2]) is None
+
+
+def test_the_watch_asks_for_what_its_law_foresees() -> None:
+    """Growth that slows down: the published line asks for more."""
+    asked = {}
+    for name in OOM.names():
+        watch = OomMachine(law=OOM.named(name))
+        watch.handle(WatchOpened(600_000, 1000.0, 1, 2**40), 0.0)
+        told = list[OomForecast]()
+        for n in range(1, 201):
+            rows = round(1e4 * n**0.5)
+            watch.handle(ProgressSeen(1000 * n, 600_000, 1000.0), float(n))
+            seen = MemoryMeasured((ServerMeasured("ps-0", 10**8 + 1000 * rows, 2**31, rows, 64),))
+            told += [action.fact for action in watch.handle(seen, float(n)) if isinstance(action, Emit)]
+        asked[name] = told[-1].servers[0].at_end_bytes
+    assert asked["growth"] == pytest.approx(10**8 + 1000 * 1e4 * 600**0.5, rel=0.05)
+    assert asked["linear"] > 1.15 * asked["growth"]
+
+
+def test_history_is_bounded_and_follows_a_restore() -> None:
+    points: list[GrowthPoint] = []
+    for index in range(5000):
+        add_point(points, index + 1, index)
+    assert len(points) <= 96
+    add_point(points, 100, 80)
+    assert [point.samples for point in points[-1:]] == [100]
+    assert all(first.samples < second.samples for first, second in pairwise(points))
+
+
+def test_tables_double_where_a_hash_table_would() -> None:
+    cost = RowCost(144.0, 1.0, initial_slots=256)
+    assert cost.units(64 * 100, 64) == 64 * 256
+    assert cost.units(64 * 300, 64) == 64 * 512
+    assert cost.units(64 * 0.8 * 512, 64) == pytest.approx(64 * 768, rel=0.02)  # half have doubled
+    rng = np.random.default_rng(0)
+    for rows in (500, 3300, 26_214, 100_000):
+        held = rng.poisson(rows, 64)
+        truth = sum(256 * 2 ** max(0, int(np.ceil(np.log2(h / 0.8 / 256)))) for h in held)
+        assert cost.units(64 * rows, 64) == pytest.approx(truth, rel=0.08)
+
+
+class Watch:
+    """A memory watch with a clock."""
+
+    def __init__(self, row_bytes: float = 144.0, slots: int = 0, total: int = 1_000_000, most: int = 2**40) -> None:
+        self.machine = OomMachine(None, WatchSettings(lead_s=10, shrink_patience_s=20))
+        self.now = 1000.0
+        self.machine.handle(WatchOpened(total, row_bytes, 64 * MIB, most, slots), self.now)
+        self.total = total
+
+    def measure(
+        self, samples: int, used: list[int], limit: int, rows: list[int], buckets: int = 32, settled: bool = True
+    ) -> OomForecast | None:
+        self.now += 5
+        servers = tuple(
+            ServerMeasured(f"ps-{i}", u, limit, r, buckets) for i, (u, r) in enumerate(zip(used, rows, strict=True))
+        )
+        self.machine.handle(ProgressSeen(samples, self.total, 1000.0), self.now)
+        return said(self.machine.handle(MemoryMeasured(servers, settled), self.now))
+
+
+def said(actions: list[Action]) -> OomForecast | None:
+    facts = [action.fact for action in actions if isinstance(action, Emit)]
+    return facts[-1] if facts else None
+
+
+def grow_linearly(watch: Watch, limit: int, steps: int = 20, row_bytes: int = 144) -> list[OomForecast]:
+    told = [
+        watch.measure(10_000 * k, [600 * MIB + row_bytes * 2000 * k] * 2, limit, [2000 * k] * 2)
+        for k in range(1, steps + 1)
+    ]
+    return [forecast for forecast in told if forecast]
+
+
+def test_time_and_samples_to_oom() -> None:
+    """2,000 rows of 14.4 kB each 10,000 samples: 27.5 MiB a window; 900 MiB are full after 109,000 samples."""
+    told = grow_linearly(Watch(row_bytes=14_400.0), 900 * MIB, steps=10, row_bytes=14_400)
+    for forecast in told:
+        server = forecast.servers[0]
+        # three windows do not show that growth is linear: it may be as sub-linear as is usual
+        if forecast.samples_done < 50_000:
+            assert 100_000 <= server.oom_at_samples <= 140_000
+            continue
+        assert server.oom_at_samples == pytest.approx(109_000, rel=0.06)
+        assert server.oom_in_s == pytest.approx(109 - forecast.samples_done / 1000, abs=6)
+    assert any(forecast.action == "grow" for forecast in told)
+    assert "reaches its limit of 0.88 GiB" in next(f for f in told if f.action == "grow").reason
+
+
+def test_the_next_doubling_is_foreseen_while_memory_is_flat() -> None:
+    """Between doublings memory stands still: a straight line through it sees nothing coming."""
+    watch, buckets, slots = Watch(row_bytes=4000.0, slots=256, total=300_000), 32, 256
+    cost = RowCost(4000.0, 0.0, slots)
+    forecast = None
+    for k in range(1, 15):
+        rows = 32 * 14 * k  # up to 196 of the 204 rows a bucket holds before it doubles
+        used = int(600 * MIB + 4000 * cost.units(rows, buckets))
+        forecast = watch.measure(10_000 * k, [used] * 2, 640 * MIB, [rows] * 2, buckets) or forecast
+    assert forecast is not None
+    assert forecast.action == "grow"
+    assert forecast.recommended_bytes >= 600 * MIB + 4000 * 32 * 512
+
+
+def test_it_speaks_when_there_is_news_only() -> None:
+    told = grow_linearly(Watch(), 4096 * MIB, steps=40)
+    assert 3 <= len(told) <= 10  # 200 s: the first words, then one in 30 s
+    assert {forecast.action for forecast in told} <= {"none", "shrink"}
+
+
+def test_a_worker_that_does_not_come_leaves_memory_watched() -> None:
+    """While a plan is not reached the profile is not settled, for minutes if a pod cannot be placed; tables grow on."""
+    watch = Watch(row_bytes=14_400.0)
+    told = [
+        watch.measure(10_000 * k, [600 * MIB + 14_400 * 2000 * k] * 2, 900 * MIB, [2000 * k] * 2, settled=k < 4)
+        for k in range(1, 11)
+    ]
+    assert any(forecast.action == "grow" for forecast in told[4:] if forecast)
+
+
+def test_what_rows_cost_is_not_forgotten_when_buckets_move() -> None:
+    """New servers have no history of their own: by the specification alone they would get a fifth too little."""
+    watch = Watch(row_bytes=14_400.0, total=400_000)
+    for k in range(1, 21):
+        watch.measure(10_000 * k, [600 * MIB + 18_000 * 2000 * k] * 2, 4096 * MIB, [2000 * k] * 2)
+    for k in range(21, 23):
+        rows = [1000 * k] * 4
+        watch.measure(10_000 * k, [600 * MIB + 18_000 * r for r in rows], 4096 * MIB, rows, 16)
+    cost = watch.machine.state.cost
+    assert cost is not None
+    assert cost.bytes == pytest.approx(18_000, rel=0.03)
+
+
+def test_a_doubling_holds_one_table_twice() -> None:
+    """A server of few, large tables was killed while it copied the last of them, with every byte it kept foreseen."""
+    cost, server = RowCost(MIB, 0.0, 256), ServerUsage()
+    for rows in (2 * 150, 2 * 160, 2 * 170):
+        server.add(rows, int(100 * MIB + MIB * cost.units(rows, 2)), 2**40, 2)
+    after = bytes_at(server, Interval(300.0, 300.0, 300.0), cost)
+    assert after.mean == pytest.approx(MIB * (100 + 2 * 512), rel=0.01)
+    assert after.high >= MIB * (100 + 2 * 512 + 256)
+
+
+def test_a_certain_end_is_asked_for_though_the_moment_of_the_next_doubling_is_not() -> None:
+    """A watch that stopped at the first uncertain moment asked for part of a doubling, and again, and too late."""
+    cost, told = RowCost(40_000.0, 0.0, 256), []
+    watch = Watch(row_bytes=40_000.0, slots=256, total=400_000)
+    rng, rows = np.random.default_rng(1), 0.0
+    for k in range(1, 25):
+        rows += 32 * 15 * rng.uniform(0.6, 1.4)  # about 600 a table at the end; they double at 204 and at 409
+        used = int(600 * MIB + 40_000 * cost.units(rows, 32))
+        told.append(watch.measure(10_000 * k, [used] * 2, 1300 * MIB, [int(rows)] * 2))
+    end = 600 * MIB + 40_000 * 32 * 1024
+    first = next(forecast for forecast in told if forecast and forecast.action == "grow")
+    assert first.samples_done < 220_000, "the doubling comes at about 270,000"
+    assert first.recommended_bytes == pytest.approx(end, rel=0.08)
+
+
+def test_a_move_of_buckets_starts_a_servers_series_anew() -> None:
+    watch = Watch(row_bytes=1440.0)
+    for k in range(1, 12):
+        watch.measure(10_000 * k, [600 * MIB + 1440 * 3000 * k] * 2, 4096 * MIB, [3000 * k] * 2)
+    watch.measure(115_000, [605 * MIB, 605 * MIB, 602 * MIB], 4096 * MIB, [22_000] * 3, 21, settled=False)
+    forecast = None
+    for k in range(12, 25):
+        rows = [2000 * k] * 3
+        forecast = watch.measure(10_000 * k, [600 * MIB + 1440 * r for r in rows], 4096 * MIB, rows, 21) or forecast
+    assert forecast is not None
+    assert len(forecast.servers) == 3
+    truth = 600 * MIB + 1440 * 200_000
+    assert forecast.servers[2].at_end_bytes == pytest.approx(truth, rel=0.05)
+
+
+@pytest.mark.parametrize("limit", [950 * MIB, 1000 * MIB])
+def test_the_whole_need_is_told_when_it_is_more_than_one_server_may_have(limit: int) -> None:
+    """The one who decides cannot spread the buckets over more servers when it hears the maximum only."""
+    watch = Watch(row_bytes=14_400.0, most=1000 * MIB)
+    told = grow_linearly(watch, limit, steps=12, row_bytes=14_400)
+    asked = [forecast for forecast in told if forecast.action == "grow"]
+    assert asked
+    assert max(forecast.recommended_bytes for forecast in asked) > 1000 * MIB
+    assert any("more servers have to share it" in forecast.reason for forecast in asked)
+
+
+def test_what_a_restore_undid_is_no_part_of_the_curve() -> None:
+    """The first life was of other data: with its points the second one's end would be far off."""
+    watch = Watch(row_bytes=1440.0)
+    for k in range(1, 12):
+        watch.measure(10_000 * k, [600 * MIB + 1440 * 9000 * k] * 2, 8192 * MIB, [9000 * k] * 2)
+    watch.machine.handle(ProgressSeen(5_000, watch.total, 1000.0), watch.now)
+    assert [point.samples for point in watch.machine.state.points] == []
+    for k in range(1, 12):
+        watch.measure(10_000 * k, [600 * MIB + 1440 * 900 * k] * 2, 8192 * MIB, [900 * k] * 2)
+    assert [point.samples for point in watch.machine.state.points] == [10_000 * k for k in range(1, 12)]
+
+
+def test_a_completed_job_that_goes_on_is_watched_again_and_a_failed_one_is_not() -> None:
+    for completed, spoken in ((True, True), (False, False)):
+        watch = Watch(row_bytes=14_400.0)
+        watch.machine.handle(WatchClosed(completed), watch.now)
+        assert bool(grow_linearly(watch, 900 * MIB, steps=10, row_bytes=14_400)) is spoken
+
+
+def test_a_killed_server_gets_more_than_it_was_killed_with() -> None:
+    """It came back with the same limit, or a smaller one, and was killed at the same sample again, for ever."""
+    watch = Watch(row_bytes=1440.0)
+    for k in range(1, 10):
+        watch.measure(10_000 * k, [600 * MIB + 1440 * 3000 * k] * 2, 1000 * MIB, [3000 * k] * 2)
+    (killed,) = watch.machine.handle(ServerLeft("ps-1", oom_killed=True), watch.now)
+    assert isinstance(killed, Emit)
+    assert (killed.fact.action, killed.fact.recommended_bytes) == ("grow", 1500 * MIB)
+    watch.machine.handle(LimitDecided(1536 * MIB), watch.now)
+    (again,) = watch.machine.handle(ServerLeft("ps-2", oom_killed=True), watch.now)  # before it was ever measured
+    assert isinstance(again, Emit)
+    assert again.fact.recommended_bytes == 2304 * MIB
+    for k in range(5, 9):  # back at a checkpoint, where all is well
+        told = watch.measure(10_000 * k, [600 * MIB + 1440 * 3000 * k] * 2, 1000 * MIB, [3000 * k] * 2)
+    assert told is None or told.action == "grow"
+    assert watch.machine.state.killed_bytes == 2304 * MIB
+    for k in range(9, 40):
+        watch.measure(10_000 * k, [700 * MIB + 1440 * 3000 * k] * 2, 1500 * MIB, [3000 * k] * 2)
+    assert watch.machine.state.killed_bytes == 0
+    assert watch.machine.handle(ServerLeft("ps-1"), watch.now) == []
+
+
+def test_a_snapshot_continues_and_a_closed_watch_is_silent() -> None:
+    watch = Watch(row_bytes=1440.0)
+    grow_linearly(watch, 2048 * MIB, steps=8, row_bytes=1440)
+    adapter = TypeAdapter(WatchState)
+    document = adapter.dump_json(watch.machine.state)
+    assert len(document) < 20_000
+    other = OomMachine(adapter.validate_json(document), watch.machine.settings)
+    event = MemoryMeasured((ServerMeasured("ps-0", 620 * MIB, 640 * MIB, 19_000, 32),))
+    assert other.handle(event, 1100.0) == watch.machine.handle(event, 1100.0)
+    other.handle(LimitChanged(700 * MIB, "ps-0"), 1101.0)
+    assert other.state.servers["ps-0"].limit_bytes == 700 * MIB
+    other.handle(ServerLeft("ps-0"), 1102.0)
+    assert not other.state.servers
+    other.handle(WatchClosed(), 1103.0)
+    assert other.handle(event, 1104.0) == []
+
+
+def test_settings_that_cannot_be_are_refused() -> None:
+    with pytest.raises(WatchError, match=r"shrink_gain is 1\.5; give a fraction"):
+        WatchSettings(shrink_gain=1.5)

@@ -1,0 +1,85 @@
+"""Algorithm 1: who is similar, and what their smoothed configuration is."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from stretto_core.model.types import GIB, InvalidValue, JobLimits, Plan
+from stretto_core.planner.warmstart import (
+    PastJob,
+    feature_similarity,
+    most_similar,
+    similarity,
+    smoothed_plan,
+    smoothing_weights,
+)
+
+LIMITS = JobLimits(Plan(1, 1, 0.25, 0.25, GIB // 2, GIB // 2), Plan(64, 16, 32.0, 32.0, 64 * GIB, 64 * GIB))
+
+
+def past(job: str, workers: int, metadata: dict, peak_bytes: int = 0) -> PastJob:
+    plan = Plan(workers, 2, 1.0, 0.5, 2 * GIB, 3 * GIB)
+    return PastJob(job, metadata, plan, 1000.0 * workers, 600.0, peak_bytes, 10**6)
+
+
+@given(st.integers(0, 30), st.floats(0.01, 0.99))
+def test_weights_sum_to_one_and_grow_with_similarity_after_the_first(count: int, smoothing: float) -> None:
+    weights = smoothing_weights(count, smoothing)
+    assert len(weights) == count
+    assert count == 0 or sum(weights) == pytest.approx(1.0)
+    assert weights[1:] == sorted(weights[1:])
+
+
+@given(st.lists(st.integers(1, 64), min_size=1, max_size=8), st.floats(0.05, 0.95))
+def test_weights_are_what_equation_10_iterates_to(workers: list[int], smoothing: float) -> None:
+    smoothed = float(workers[0])
+    for value in workers[1:]:
+        smoothed = smoothing * value + (1 - smoothing) * smoothed
+    weights = smoothing_weights(len(workers), smoothing)
+    assert sum(w * v for w, v in zip(weights, workers, strict=True)) == pytest.approx(smoothed)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 1.0, -1.0, 2.0])
+def test_smoothing_outside_its_domain_is_refused(smoothing: float) -> None:
+    with pytest.raises(InvalidValue, match="smoothing"):
+        smoothing_weights(3, smoothing)
+
+
+def test_features_compare_by_ratio_or_equality() -> None:
+    assert feature_similarity(100, 50) == 0.5
+    assert feature_similarity(0, 0) == 1.0
+    assert feature_similarity("dcn", "dcn") == 1.0
+    assert feature_similarity("dcn", 3) == 0.0
+    assert feature_similarity(True, 1) == 0.0
+    assert similarity({"a": 1, "b": 2}, {"a": 1})[0] == 0.5, "a missing feature counts as unlike"
+
+
+def test_the_most_similar_come_last_and_weigh_most() -> None:
+    history = [
+        past("far", 40, {"model": "xdeepfm", "rows": 10**9}),
+        past("near", 4, {"model": "wide-deep", "rows": 10**6}),
+        past("nearest", 3, {"model": "wide-deep", "rows": 2 * 10**6}),
+    ]
+    similar = most_similar({"model": "wide-deep", "rows": 2 * 10**6}, history, count=2)
+    assert [row.past.job for row in similar] == ["near", "nearest"]
+    assert similar[-1].similarity == 1.0
+    assert similar[0].features == {"model": 1.0, "rows": 0.5}
+    plan = smoothed_plan(similar, LIMITS)
+    assert plan is not None
+    assert plan.workers == 4  # 0.5 x 3 + 0.5 x 4 = 3.5
+    assert plan.ps_memory_bytes == 3 * GIB
+
+
+def test_memory_covers_the_peak_of_the_most_similar_job_and_limits_hold() -> None:
+    similar = most_similar({"m": "x"}, [past("one", 100, {"m": "x"}, peak_bytes=5 * GIB)])
+    plan = smoothed_plan(similar, LIMITS)
+    assert plan is not None
+    assert plan.ps_memory_bytes == 5 * GIB
+    assert plan.workers == 64
+
+
+def test_nothing_similar_gives_no_plan() -> None:
+    assert most_similar({"m": "x"}, [past("one", 4, {"m": "y"})]) == []
+    assert most_similar({}, [past("one", 4, {})]) == []
+    assert smoothed_plan([], LIMITS) is None
