@@ -37,12 +37,12 @@ from typing import Any
 import yaml
 from rich.console import Console
 from rich.table import Table
+from stretto_bus import Client
 from stretto_cli import embedded
 from stretto_cli.client import Gateway, locate
 from stretto_cli.commands.cluster import start_detached
 from stretto_cli.errors import CliError, NotRunning
 from stretto_cli.figures import sparkline
-from stretto_runtime import Client
 from stretto_runtime.server import keys_of
 
 RESULTS = Path(__file__).parents[2] / "bench-results" / "experiments.json"

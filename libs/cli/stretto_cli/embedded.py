@@ -24,13 +24,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from stretto_bus.faults import Fault
+from stretto_bus.login import Login
 from stretto_core.algorithms import REINSTALL
-from stretto_runtime import RuntimeFault, SettingsFault
-from stretto_runtime.birth import Birth
-from stretto_runtime.keys import Keys, write_private
-from stretto_runtime.login import Login
-from stretto_runtime.permissions import FORWARDER, SERVICES
-from stretto_runtime.provision import make, server_config
+from stretto_runtime import SettingsFault
+from stretto_runtime.access.keys import Keys, write_private
+from stretto_runtime.access.permissions import FORWARDER, SERVICES
+from stretto_runtime.access.provision import make, server_config
+from stretto_runtime.process.pid import ProcessIdentity
 from stretto_runtime.server import binary, free_port, keys_of, store_of
 from stretto_runtime.settings import StreamsSettings
 
@@ -215,7 +216,7 @@ class Installation:
             nats = self.children["nats"]
             raise CliError(f"nats did not answer at {self._nats_url} within {READY_S:.0f} s; {nats.command.log} ends "
                            f"with:\n{nats.last_words()}") from None  # fmt: skip
-        except RuntimeFault as fault:
+        except Fault as fault:
             raise CliError(f"the bus refuses to make its streams: {fault}; see {self.folder / 'logs'}") from fault
 
     async def _waiting(self, names: tuple[str, ...]) -> AsyncIterator[tuple[str, float]]:
@@ -282,7 +283,7 @@ class Installation:
         }
         body = {
             "pid": os.getpid(),
-            "birth": Birth.of(os.getpid()),
+            "birth": ProcessIdentity.of(os.getpid()),
             "state": self._state,
             "began_s": self._began_s,
             "ready_s": self.ready_s,

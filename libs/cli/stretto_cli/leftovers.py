@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from stretto_runtime.birth import Birth
+from stretto_runtime.process.pid import ProcessIdentity
 
 from .errors import CliError
 from .processes import end_all, named_in, namespace_of, pods_of, sessions_of
@@ -28,7 +28,7 @@ OWNER = "owner.json"
 
 def ourselves() -> dict[str, Any]:
     """This process, for ``is_dead`` of another."""
-    return {"pid": os.getpid(), "birth": Birth.of(os.getpid()), "namespace": _namespace()}
+    return {"pid": os.getpid(), "birth": ProcessIdentity.of(os.getpid()), "namespace": _namespace()}
 
 
 def owner_in(path: Path) -> dict[str, Any] | None:
@@ -47,7 +47,7 @@ def is_ours(path: Path) -> bool:
 
 def is_dead(owner: dict[str, Any]) -> bool:
     """Whether it is a process of this machine that is gone. One without a birth may be anybody who has its id."""
-    lives = named_in(owner) is not None if Birth.told(owner.get("birth")) else psutil.pid_exists(owner["pid"])
+    lives = named_in(owner) is not None if ProcessIdentity.told(owner.get("birth")) else psutil.pid_exists(owner["pid"])
     return owner["namespace"] == _namespace() and not lives
 
 
@@ -75,7 +75,9 @@ def left_processes(folder: Path, shared: Path = SHARED) -> list[psutil.Process]:
     owner = owner_in(_room(folder, shared) / OWNER) if is_ours(_room(folder, shared)) else None
     told = [read(folder / "run" / "up.json"), owner if owner is not None and is_dead(owner) else None]
     known = [entry for body in told if body is not None for entry in body.get("processes", {}).values()]
-    return sessions_of((entry["pid"], Birth.told(entry.get("birth"))) for entry in known if entry["pid"] is not None)
+    return sessions_of(
+        (entry["pid"], ProcessIdentity.told(entry.get("birth"))) for entry in known if entry["pid"] is not None
+    )
 
 
 def end_leftovers(folder: Path, shared: Path = SHARED) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from stretto_runtime.birth import Birth
+from stretto_runtime.process.pid import ProcessIdentity
 
 BACKOFF_FIRST_S = 0.2
 BACKOFF_MOST_S = 10.0
@@ -38,7 +38,7 @@ class Child:
     def __init__(self, command: Command, changed: Callable[[], None]) -> None:
         self.command = command
         self.pid: int | None = None
-        self.birth: Birth | None = None
+        self.birth: ProcessIdentity | None = None
         self.restarts = 0
         self.last_exit: int | None = None
         self.spawn_error: str | None = None
@@ -99,7 +99,7 @@ class Child:
                 start_new_session=True,  # Ctrl-C is for the supervisor; it ends the others in order
             )
         self.pid = self._process.pid
-        self.birth = Birth.of(self.pid)
+        self.birth = ProcessIdentity.of(self.pid)
         self._changed()
 
     async def _keep(self) -> None:
@@ -132,10 +132,10 @@ class Child:
             return delay_s
 
 
-def same_process(pid: int | None, birth: Birth | None) -> psutil.Process | None:
+def same_process(pid: int | None, birth: ProcessIdentity | None) -> psutil.Process | None:
     """The process of that id if it still is the one that was born then, and lives."""
     with contextlib.suppress(psutil.Error):
-        if pid is not None and birth is not None and Birth.of(pid) == birth:
+        if pid is not None and birth is not None and ProcessIdentity.of(pid) == birth:
             process = psutil.Process(pid)
             return process if process.status() != psutil.STATUS_ZOMBIE else None
     return None
@@ -143,7 +143,7 @@ def same_process(pid: int | None, birth: Birth | None) -> psutil.Process | None:
 
 def named_in(entry: Mapping[str, Any]) -> psutil.Process | None:
     """The living process that an entry of ``up.json`` names."""
-    return same_process(entry["pid"], Birth.told(entry.get("birth")))
+    return same_process(entry["pid"], ProcessIdentity.told(entry.get("birth")))
 
 
 def end_all(processes: Sequence[psutil.Process], grace_s: float) -> int:
@@ -163,11 +163,11 @@ def end_all(processes: Sequence[psutil.Process], grace_s: float) -> int:
 def pods_of(folder: Path) -> list[psutil.Process]:
     """Every process of every pod of an installation: the sessions that its pod files name, leader alive or not; and,
     should the files be gone, whose environment names them."""
-    leaders: list[tuple[int, Birth | None]] = []
+    leaders: list[tuple[int, ProcessIdentity | None]] = []
     for file in (folder / "pods").glob("*/*/pod.json"):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             record = json.loads(file.read_text())
-            leaders.append((int(record["pid"]), Birth.told(record["birth"])))
+            leaders.append((int(record["pid"]), ProcessIdentity.told(record["birth"])))
     found = {process.pid: process for process in sessions_of(leaders)}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
@@ -182,7 +182,7 @@ def namespace_of(pid: int | str = "self") -> str:
     return os.readlink(f"/proc/{pid}/ns/pid")
 
 
-def sessions_of(leaders: Iterable[tuple[int, Birth | None]]) -> list[psutil.Process]:
+def sessions_of(leaders: Iterable[tuple[int, ProcessIdentity | None]]) -> list[psutil.Process]:
     """Living processes of the sessions that these (pid, birth) began, and the leaders themselves."""
     began = {pid: birth for pid, birth in leaders if birth is not None}
     found: list[psutil.Process] = []
@@ -196,8 +196,8 @@ def sessions_of(leaders: Iterable[tuple[int, Birth | None]]) -> list[psutil.Proc
     return found
 
 
-def _is_of(session: int, birth: Birth, process: psutil.Process) -> bool:
-    now = Birth.of(session)
+def _is_of(session: int, birth: ProcessIdentity, process: psutil.Process) -> bool:
+    now = ProcessIdentity.of(session)
     if now is not None:  # somebody has the leader's pid: is it still the leader?
         return now == birth
-    return birth.precedes(Birth.of(process.pid))
+    return birth.precedes(ProcessIdentity.of(process.pid))

@@ -13,12 +13,14 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.text import Text
-from stretto_runtime import BusFault, Client, EmbeddedServer, RuntimeFault, Service, SettingsFault
-from stretto_runtime.faults import Refusal
-from stretto_runtime.permissions import SERVICES
+from stretto_bus import BusFault, Client
+from stretto_bus.faults import Fault
+from stretto_runtime import EmbeddedServer, Service, SettingsFault
+from stretto_runtime.access.permissions import SERVICES
+from stretto_runtime.process.faults import Refusal
+from stretto_runtime.process.telemetry import configure_logs
 from stretto_runtime.replay import Decision, Replayed, replay
 from stretto_runtime.server import keys_of
-from stretto_runtime.telemetry import configure_logs
 
 from . import figures
 from .embedded import read_state
@@ -82,7 +84,7 @@ async def decide_again(folder: Path, job: str, services: Sequence[str], settings
         raise CliError(f"the stream of {folder} cannot be read: {fault}") from fault
     except Refusal as fault:
         raise CliError(str(fault)) from fault
-    except RuntimeFault as fault:
+    except Fault as fault:
         raise BadInput(str(fault)) from fault
 
 
@@ -110,7 +112,7 @@ async def _stream(folder: Path) -> AsyncGenerator[Client]:
                 raise CliError(f"an installation is just starting or ending in {folder}; try again") from None
             try:
                 await server.start()
-            except RuntimeFault as fault:
+            except Fault as fault:
                 raise CliError(str(fault)) from fault
         client = await Client.connect(url, keys_of(folder / "nats").login(), "replay")
         try:

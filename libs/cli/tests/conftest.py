@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stretto_bus import Client
 from stretto_cli import embedded
 from stretto_cli.main import app
-from stretto_runtime import Client
 from typer.testing import CliRunner
 
 sys.path.insert(0, str(Path(__file__).parent))  # the helpers beside the tests: importlib mode leaves them off the path

@@ -17,7 +17,7 @@ import pytest
 from stretto_cli import leftovers
 from stretto_cli.chaos import place
 from stretto_cli.errors import CliError
-from stretto_runtime.birth import Birth
+from stretto_runtime.process.pid import ProcessIdentity
 
 from .conftest import Installed
 
@@ -40,7 +40,7 @@ def sleeper() -> Iterator[Started]:
 
 
 def named(process: psutil.Process) -> dict[str, Any]:
-    return {**leftovers.ourselves(), "pid": process.pid, "birth": Birth.of(process.pid)}
+    return {**leftovers.ourselves(), "pid": process.pid, "birth": ProcessIdentity.of(process.pid)}
 
 
 def dead(start: Started) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def a_run(tmp_path: Path, name: str, owner: dict[str, Any], service: psutil.Proc
     folder = tmp_path / f"{place.PREFIX}{name}"
     (folder / "run").mkdir(parents=True)
     (folder / place.MARK).write_text(json.dumps({**owner, "job": "chaos-1"}))
-    known = {"oom": {"pid": service.pid, "birth": Birth.of(service.pid)}}
+    known = {"oom": {"pid": service.pid, "birth": ProcessIdentity.of(service.pid)}}
     (folder / "run" / "up.json").write_text(json.dumps({"pid": 2**22 - 1, "birth": ["", 1], "processes": known}))
     service.suspend()
     return folder
@@ -179,7 +179,7 @@ class TestImagesInSharedMemory:
         for name in ("to-come-back", "killed", "orphans"):
             (folders[name] / "run").mkdir(parents=True)
         orphan = sleeper()  # its supervisor is gone, it trains on
-        known = {"processes": {"actuator": {"pid": orphan.pid, "birth": Birth.of(orphan.pid)}}}
+        known = {"processes": {"actuator": {"pid": orphan.pid, "birth": ProcessIdentity.of(orphan.pid)}}}
         (folders["orphans"] / "run" / "up.json").write_text(json.dumps(known))
         assert sorted(leftovers.sweep_memory(shared)) == sorted([folders["gone"], folders["killed"]])
         left = {name for name, room in rooms.items() if room.exists()}
@@ -205,7 +205,7 @@ class TestImagesInSharedMemory:
         (shared := tmp_path / "shm").mkdir()
         service, stranger = sleeper(), sleeper()
         room = self.room(shared, tmp_path / "gone")
-        named_there = {"oom": {"pid": service.pid, "birth": Birth.of(service.pid)},
+        named_there = {"oom": {"pid": service.pid, "birth": ProcessIdentity.of(service.pid)},
                        "arbiter": {"pid": stranger.pid, "birth": ["", 1]}}  # fmt: skip
         told = {**dead(sleeper), "folder": str(tmp_path / "gone"), "processes": named_there}
         leftovers.write(room / leftovers.OWNER, told)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stretto_runtime import Client
+from stretto_bus import Client
+from stretto_runtime.process.telemetry import configure_logs
 from stretto_runtime.server import keys_of
-from stretto_runtime.telemetry import configure_logs
 
 from .. import embedded
 from ..client import Gateway, locate

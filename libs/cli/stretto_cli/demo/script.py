@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from stretto_runtime import Client
+from stretto_bus import Client
 from stretto_runtime.server import keys_of
 
 from .. import embedded, figures, render
