@@ -25,7 +25,9 @@ def test_submit_says_what_a_job_that_starts_from_a_checkpoint_trains() -> None:
 
     assert "\n" not in note({"name": "clicks/1"})
     assert "trains every sample: dataset.name is not stated" in note({}, restore_from="file:///a/manifest.json")
-    assert "if the checkpoint is of dataset clicks/1" in note({"name": "clicks/1"}, restore_from="file:///a/manifest.json")
+    assert "if the checkpoint is of dataset clicks/1" in note(
+        {"name": "clicks/1"}, restore_from="file:///a/manifest.json"
+    )
 
 
 def test_the_example_jobs_are_valid() -> None:
