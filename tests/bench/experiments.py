@@ -35,12 +35,12 @@ from typing import Any
 import yaml
 from rich.console import Console
 from rich.table import Table
+from stretto_bus import Client
 from stretto_cli.client import Gateway, locate
 from stretto_cli.errors import CliError
 from stretto_cli.figures import sparkline
 from stretto_cli.installation.detached import start_detached, take_down
 from stretto_cli.installation.programs import StartOptions
-from stretto_runtime import Client
 from stretto_runtime.server import keys_of
 
 RESULTS = Path(__file__).parents[2] / "bench-results" / "experiments.json"

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import stretto_wire as w
 import yaml
+from stretto_bus import Client
 from stretto_cli.installation import supervisor
 from stretto_cli.installation.programs import StartOptions
 from stretto_cli.installation.supervisor import Installation
 from stretto_cli.main import app
-from stretto_runtime import Client
 from typer.testing import CliRunner
 
 PLAN = w.Plan(workers=1, ps=1, worker_cpu_cores=0.5, ps_cpu_cores=0.5, worker_memory_bytes=2**30, ps_memory_bytes=2**30)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 from stretto_runtime import SettingsFault
-from stretto_runtime.tokens import FILE, Role, TokenEntry, changing, issue, read_tokens, write_tokens
+from stretto_runtime.access.tokens import FILE, Role, TokenEntry, changing, issue, read_tokens, write_tokens
 
 from ..errors import BadInput
 from ..options import DEFAULT_FOLDER, FolderOption, Output, OutputOption, answer, console, example

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from stretto_runtime.birth import Birth
+from stretto_runtime.process.pid import ProcessIdentity
 
 from ..errors import CliError
 from .processes import end_all, named_in, namespace_of, pods_of, sessions_of
@@ -30,7 +30,7 @@ PODS_STOP_S = 2.0
 
 def owner_entry() -> dict[str, Any]:
     """Return the entry by which this process names itself as an owner; see ``is_dead``."""
-    return {"pid": os.getpid(), "birth": Birth.of(os.getpid()), "namespace": _namespace()}
+    return {"pid": os.getpid(), "birth": ProcessIdentity.of(os.getpid()), "namespace": _namespace()}
 
 
 def owner_in(path: Path) -> dict[str, Any] | None:
@@ -62,7 +62,9 @@ def left_processes(folder: Path, shared: Path = SHARED) -> list[psutil.Process]:
     owner = owner_in(_room(folder, shared) / OWNER) if is_ours(_room(folder, shared)) else None
     lists = [read_json(folder / "run" / "up.json"), owner if owner is not None and is_dead(owner) else None]
     entries = [entry for body in lists if body is not None for entry in body.get("processes", {}).values()]
-    return sessions_of((entry["pid"], Birth.told(entry["birth"])) for entry in entries if entry["pid"] is not None)
+    return sessions_of(
+        (entry["pid"], ProcessIdentity.told(entry["birth"])) for entry in entries if entry["pid"] is not None
+    )
 
 
 def end_leftovers(folder: Path, shared: Path = SHARED) -> int:

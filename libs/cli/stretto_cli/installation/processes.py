@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from stretto_runtime.birth import Birth
+from stretto_runtime.process.pid import ProcessIdentity
 
 BACKOFF_FIRST_S = 0.2
 BACKOFF_MOST_S = 10.0
@@ -38,7 +38,7 @@ class Child:
     def __init__(self, command: Command, changed: Callable[[], None]) -> None:
         self.command = command
         self.pid: int | None = None
-        self.birth: Birth | None = None
+        self.birth: ProcessIdentity | None = None
         self.restarts = 0
         self.last_exit: int | None = None
         self.spawn_error: str | None = None
@@ -99,7 +99,7 @@ class Child:
                 start_new_session=True,  # Ctrl-C reaches the supervisor only, which ends the others in order
             )
         self.pid = self._process.pid
-        self.birth = Birth.of(self.pid)
+        self.birth = ProcessIdentity.of(self.pid)
         self._changed()
 
     async def _keep(self) -> None:
@@ -132,10 +132,10 @@ class Child:
             return delay_s
 
 
-def same_process(pid: int | None, birth: Birth | None) -> psutil.Process | None:
+def same_process(pid: int | None, birth: ProcessIdentity | None) -> psutil.Process | None:
     """Return the living process ``pid`` if its birth is ``birth``, else None: process ids are reused."""
     with contextlib.suppress(psutil.Error):
-        if pid is not None and birth is not None and Birth.of(pid) == birth:
+        if pid is not None and birth is not None and ProcessIdentity.of(pid) == birth:
             process = psutil.Process(pid)
             return process if process.status() != psutil.STATUS_ZOMBIE else None
     return None
@@ -143,7 +143,7 @@ def same_process(pid: int | None, birth: Birth | None) -> psutil.Process | None:
 
 def named_in(entry: Mapping[str, Any]) -> psutil.Process | None:
     """Return the living process that an entry of ``up.json`` names, or None."""
-    return same_process(entry["pid"], Birth.told(entry.get("birth")))
+    return same_process(entry["pid"], ProcessIdentity.told(entry.get("birth")))
 
 
 def end_all(processes: Sequence[psutil.Process], grace_s: float) -> int:
@@ -166,11 +166,11 @@ def pods_of(folder: Path) -> list[psutil.Process]:
     Pods are found by the sessions that the pod files name, whether the session's leader lives or not, and, in case the
     files are gone, by the environment of each process.
     """
-    leaders: list[tuple[int, Birth | None]] = []
+    leaders: list[tuple[int, ProcessIdentity | None]] = []
     for file in (folder / "pods").glob("*/*/pod.json"):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             record = json.loads(file.read_text())
-            leaders.append((int(record["pid"]), Birth.told(record["birth"])))
+            leaders.append((int(record["pid"]), ProcessIdentity.told(record["birth"])))
     found = {process.pid: process for process in sessions_of(leaders)}
     pods = folder.resolve() / "pods"
     for process in psutil.process_iter():
@@ -186,7 +186,7 @@ def namespace_of(pid: int | str = "self") -> str:
     return os.readlink(f"/proc/{pid}/ns/pid")
 
 
-def sessions_of(leaders: Iterable[tuple[int, Birth | None]]) -> list[psutil.Process]:
+def sessions_of(leaders: Iterable[tuple[int, ProcessIdentity | None]]) -> list[psutil.Process]:
     """Return the living processes of the sessions that these leaders (pid, birth) began, leaders included."""
     began = {pid: birth for pid, birth in leaders if birth is not None}
     found: list[psutil.Process] = []
@@ -200,9 +200,9 @@ def sessions_of(leaders: Iterable[tuple[int, Birth | None]]) -> list[psutil.Proc
     return found
 
 
-def _is_of(session: int, birth: Birth, process: psutil.Process) -> bool:
+def _is_of(session: int, birth: ProcessIdentity, process: psutil.Process) -> bool:
     """Return whether ``process`` belongs to the session that began at ``birth``, not to a later one of the same id."""
-    now = Birth.of(session)
+    now = ProcessIdentity.of(session)
     if now is not None:  # a process has the leader's pid: is it still the leader?
         return now == birth
-    return birth.precedes(Birth.of(process.pid))
+    return birth.precedes(ProcessIdentity.of(process.pid))

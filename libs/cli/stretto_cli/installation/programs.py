@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from stretto_runtime.keys import Keys, write_private
-from stretto_runtime.provision import server_config
+from stretto_runtime.access.keys import Keys, write_private
+from stretto_runtime.access.provision import server_config
 from stretto_runtime.server import binary, free_port, store_of
 
 from . import redis_server

@@ -15,12 +15,13 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from stretto_bus.faults import Fault
+from stretto_bus.login import Login
 from stretto_core.algorithms import REINSTALL
-from stretto_runtime import RuntimeFault, SettingsFault
-from stretto_runtime.birth import Birth
-from stretto_runtime.login import Login
-from stretto_runtime.permissions import FORWARDER, SERVICES
-from stretto_runtime.provision import make
+from stretto_runtime import SettingsFault
+from stretto_runtime.access.permissions import FORWARDER, SERVICES
+from stretto_runtime.access.provision import make
+from stretto_runtime.process.pid import ProcessIdentity
 from stretto_runtime.server import keys_of
 from stretto_runtime.settings import StreamsSettings
 
@@ -142,7 +143,7 @@ class Installation:
                 f"nats did not answer at {nats_url} within {READY_S:.0f} s; {nats.command.log} ends with:\n"
                 f"{nats.last_words()}"
             ) from None
-        except RuntimeFault as fault:
+        except Fault as fault:
             raise CliError(f"the bus refuses to make its streams: {fault}; see {self.folder / 'logs'}") from fault
 
     async def _until_ready(self, names: tuple[str, ...]) -> AsyncIterator[tuple[str, float]]:
@@ -215,7 +216,7 @@ class Installation:
         }
         body = {
             "pid": os.getpid(),
-            "birth": Birth.of(os.getpid()),
+            "birth": ProcessIdentity.of(os.getpid()),
             "state": self._state,
             "began_s": self._began_s,
             "ready_s": self.ready_s,

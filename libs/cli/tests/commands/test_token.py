@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from stretto_cli.commands.token import create
 from stretto_cli.main import app
-from stretto_runtime.tokens import FILE, digest_of, read_tokens
+from stretto_runtime.access.tokens import FILE, digest_of, read_tokens
 from typer.testing import CliRunner
 
 

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from stretto_cli.installation import leftovers
 from stretto_cli.installation.state import write_json
-from stretto_runtime.birth import Birth
+from stretto_runtime.process.pid import ProcessIdentity
 
 Started = Callable[[], psutil.Process]
 
@@ -35,7 +35,7 @@ def sleeper() -> Iterator[Started]:
 
 
 def named(process: psutil.Process) -> dict[str, Any]:
-    return {**leftovers.owner_entry(), "pid": process.pid, "birth": Birth.of(process.pid)}
+    return {**leftovers.owner_entry(), "pid": process.pid, "birth": ProcessIdentity.of(process.pid)}
 
 
 def dead(start: Started) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class TestImagesInSharedMemory:
         for name in ("to-come-back", "killed", "orphans"):
             (folders[name] / "run").mkdir(parents=True)
         orphan = sleeper()  # its supervisor is gone, it trains on
-        known = {"processes": {"actuator": {"pid": orphan.pid, "birth": Birth.of(orphan.pid)}}}
+        known = {"processes": {"actuator": {"pid": orphan.pid, "birth": ProcessIdentity.of(orphan.pid)}}}
         (folders["orphans"] / "run" / "up.json").write_text(json.dumps(known))
         assert sorted(leftovers.sweep_memory(shared)) == sorted([folders["gone"], folders["killed"]])
         left = {name for name, room in rooms.items() if room.exists()}
@@ -95,7 +95,7 @@ class TestImagesInSharedMemory:
         (shared := tmp_path / "shm").mkdir()
         service, stranger = sleeper(), sleeper()
         room = self.room(shared, tmp_path / "gone")
-        named_there = {"oom": {"pid": service.pid, "birth": Birth.of(service.pid)},
+        named_there = {"oom": {"pid": service.pid, "birth": ProcessIdentity.of(service.pid)},
                        "arbiter": {"pid": stranger.pid, "birth": ["", 1]}}  # fmt: skip
         told = {**dead(sleeper), "folder": str(tmp_path / "gone"), "processes": named_there}
         write_json(room / leftovers.OWNER, told)

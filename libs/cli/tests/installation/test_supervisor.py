@@ -33,8 +33,8 @@ from stretto_cli.installation.state import read_state
 from stretto_cli.installation.supervisor import Installation
 from stretto_cli.main import app
 from stretto_core.algorithms import REINSTALL
-from stretto_runtime.birth import Birth
-from stretto_runtime.permissions import SERVICES
+from stretto_runtime.access.permissions import SERVICES
+from stretto_runtime.process.pid import ProcessIdentity
 from stretto_wire import JobFailed, StragglerCleared
 from typer.testing import CliRunner
 
@@ -192,7 +192,7 @@ def test_a_folder_has_one_installation(installed: Installed) -> None:
 def test_what_a_killed_supervisor_leaves_is_ended(tmp_path: Path) -> None:
     left = psutil.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     (tmp_path / "run").mkdir()
-    entry = {"pid": left.pid, "birth": Birth.of(left.pid)}
+    entry = {"pid": left.pid, "birth": ProcessIdentity.of(left.pid)}
     other = {"pid": os.getpid(), "birth": ["", 1]}  # a pid that somebody else has now
     up = {"pid": 2**22 - 1, "birth": ["", 1], "processes": {"x": entry, "y": other}}
     (tmp_path / "run" / "up.json").write_text(json.dumps(up))
@@ -226,7 +226,7 @@ def test_pods_are_found_by_their_files_and_ended_with_their_children(tmp_path: P
     shell = psutil.Popen(["/bin/sh", "-c", "sleep 60 & wait"], start_new_session=True)
     pod = tmp_path / "pods" / "a" / "worker-0"
     pod.mkdir(parents=True)
-    (pod / "pod.json").write_text(json.dumps({"pid": shell.pid, "birth": Birth.of(shell.pid)}))
+    (pod / "pod.json").write_text(json.dumps({"pid": shell.pid, "birth": ProcessIdentity.of(shell.pid)}))
     (tmp_path / "pods" / "a" / "worker-1").mkdir()
     (tmp_path / "pods" / "a" / "worker-1" / "pod.json").write_text("{")
     deadline = time.monotonic() + 5
@@ -241,7 +241,7 @@ def test_what_outlives_the_leader_of_its_session_is_ended_too(tmp_path: Path) ->
     shell = psutil.Popen(
         ["/bin/sh", "-c", "setsid sh -c 'sleep 60' & sleep 61 & exec sleep 62"], start_new_session=True
     )
-    leader, birth = shell.pid, Birth.of(shell.pid)
+    leader, birth = shell.pid, ProcessIdentity.of(shell.pid)
     assert birth is not None
     deadline = time.monotonic() + 5
     others: list[psutil.Process] = []
@@ -364,7 +364,7 @@ def test_the_whole_installation_comes_up_and_goes_down(tmp_path: Path) -> None:
         up = read_state(tmp_path)
         assert set(up["processes"]) == {"nats", "redis", *SERVICES}
         assert where["ready_s"] is not None
-        pids = [(entry["pid"], Birth.told(entry["birth"])) for entry in up["processes"].values()]
+        pids = [(entry["pid"], ProcessIdentity.told(entry["birth"])) for entry in up["processes"].values()]
     finally:
         os.kill(read_state(tmp_path)["pid"], signal.SIGTERM)
         deadline = time.monotonic() + 40

@@ -11,8 +11,8 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import Any
 
-from stretto_runtime import BusFault, Client
-from stretto_runtime.faults import RuntimeFault
+from stretto_bus import BusFault, Client
+from stretto_bus.faults import Fault
 from stretto_wire import PsReported, WorkerReported, channel_at
 from stretto_wire.base import Message
 
@@ -148,7 +148,7 @@ async def follow(client: Client, record: Record) -> None:
     """Read everything of the job, until its end, over every death of the bus."""
     patterns = (f"evt.v1.*.*.{record.job}", f"tel.v1.*.*.{record.job}")
     while not record.ended:
-        with contextlib.suppress(BusFault, RuntimeFault, OSError):
+        with contextlib.suppress(BusFault, Fault, OSError):
             async for event in client.events(record.last_seq + 1, patterns):
                 if event.message is not None:
                     record.take(event.seq, event.time_s, event.subject, event.message)

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
-from stretto_runtime.permissions import SERVICES
+from stretto_runtime.access.permissions import SERVICES
 
 FIRST_AT, LAST_AT = 0.06, 0.84
 """shares of the samples: before, there is hardly anything to lose; after, the job may be over before the end of it"""

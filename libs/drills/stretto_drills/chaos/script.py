@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stretto_bus import Client
 from stretto_cli.client import Gateway, locate
 from stretto_cli.errors import CliError
 from stretto_cli.installation.state import read_state
 from stretto_cli.options import print_json
-from stretto_runtime import Client
+from stretto_runtime.process.telemetry import configure_logs
 from stretto_runtime.server import keys_of
-from stretto_runtime.telemetry import configure_logs
 
 from ..story import Story, interruptible
 from . import job, place, report, timeline

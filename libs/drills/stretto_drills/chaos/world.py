@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, Self
 
 import psutil
+from stretto_bus import CallRefused, CallTimeout, Client
+from stretto_bus.faults import Fault
 from stretto_cli.errors import CliError
 from stretto_cli.installation.processes import named_in
 from stretto_cli.installation.state import read_state, readiness
-from stretto_runtime import CallRefused, CallTimeout, Client
-from stretto_runtime.faults import RuntimeFault
 from stretto_wire import GetOwnership, GetOwnershipReply
 
 from .record import Record
@@ -146,7 +146,7 @@ class World:
         """What a parameter server owns now; None if it does not say."""
         try:
             return await self.client.call_pod(pod, GetOwnership(job=self.record.job), within_s)
-        except (CallTimeout, CallRefused, RuntimeFault):
+        except (CallTimeout, CallRefused, Fault):
             return None
 
 

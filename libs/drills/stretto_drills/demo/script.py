@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from stretto_bus import Client
 from stretto_cli import figures, render
 from stretto_cli.client import Event, Gateway, locate
 from stretto_cli.errors import CliError
 from stretto_cli.installation.detached import start_detached, take_down
 from stretto_cli.installation.programs import StartOptions
-from stretto_runtime import Client
 from stretto_runtime.server import keys_of
 
 from ..story import Story, interruptible

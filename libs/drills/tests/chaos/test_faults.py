@@ -17,7 +17,7 @@ from stretto_drills.chaos.faults import FAULTS
 from stretto_drills.chaos.record import Pod, Record
 from stretto_drills.chaos.schedule import KINDS, Planned
 from stretto_drills.chaos.world import NotNow, World, until
-from stretto_runtime.birth import Birth
+from stretto_runtime.process.pid import ProcessIdentity
 
 JOB = "fired"
 
@@ -50,8 +50,8 @@ class Place:
     def service(self, name: str) -> subprocess.Popen[bytes]:
         process = self.sleeper(name)
         own = psutil.Process()
-        known = {"pid": process.pid, "birth": Birth.of(process.pid), "restarts": 0}
-        state = {"pid": own.pid, "birth": Birth.of(own.pid), "processes": {name: known}}
+        known = {"pid": process.pid, "birth": ProcessIdentity.of(process.pid), "restarts": 0}
+        state = {"pid": own.pid, "birth": ProcessIdentity.of(own.pid), "processes": {name: known}}
         (self.folder / "run").mkdir(exist_ok=True)
         (self.folder / "run" / "up.json").write_text(json.dumps(state))
         return process

@@ -18,7 +18,7 @@ from stretto_cli.errors import CliError
 from stretto_cli.installation import leftovers
 from stretto_cli.installation.state import write_json
 from stretto_drills.chaos import place
-from stretto_runtime.birth import Birth
+from stretto_runtime.process.pid import ProcessIdentity
 
 Started = Callable[[], psutil.Process]
 
@@ -39,7 +39,7 @@ def sleeper() -> Iterator[Started]:
 
 
 def named(process: psutil.Process) -> dict[str, Any]:
-    return {**leftovers.owner_entry(), "pid": process.pid, "birth": Birth.of(process.pid)}
+    return {**leftovers.owner_entry(), "pid": process.pid, "birth": ProcessIdentity.of(process.pid)}
 
 
 def dead(start: Started) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def a_run(tmp_path: Path, name: str, owner: dict[str, Any], service: psutil.Proc
     folder = tmp_path / f"{place.PREFIX}{name}"
     (folder / "run").mkdir(parents=True)
     (folder / place.MARK).write_text(json.dumps({**owner, "job": "chaos-1"}))
-    known = {"oom": {"pid": service.pid, "birth": Birth.of(service.pid)}}
+    known = {"oom": {"pid": service.pid, "birth": ProcessIdentity.of(service.pid)}}
     (folder / "run" / "up.json").write_text(json.dumps({"pid": 2**22 - 1, "birth": ["", 1], "processes": known}))
     service.suspend()
     return folder

@@ -9,12 +9,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from stretto_runtime import BusFault, Client, EmbeddedServer, RuntimeFault, Service, SettingsFault
-from stretto_runtime.faults import Refusal
-from stretto_runtime.permissions import SERVICES
+from stretto_bus import BusFault, Client
+from stretto_bus.faults import Fault
+from stretto_runtime import EmbeddedServer, Service, SettingsFault
+from stretto_runtime.access.permissions import SERVICES
+from stretto_runtime.process.faults import Refusal
+from stretto_runtime.process.telemetry import configure_logs
 from stretto_runtime.replay import Replayed, replay
 from stretto_runtime.server import keys_of
-from stretto_runtime.telemetry import configure_logs
 
 from ...errors import BadInput, CliError, NotRunning
 from ...installation.state import read_state
@@ -74,7 +76,7 @@ async def decide_again(folder: Path, job: str, services: Sequence[str], settings
         raise CliError(f"the stream of {folder} cannot be read: {fault}") from fault
     except Refusal as fault:
         raise CliError(str(fault)) from fault
-    except RuntimeFault as fault:
+    except Fault as fault:
         raise BadInput(str(fault)) from fault
 
 
@@ -102,7 +104,7 @@ async def _stream(folder: Path) -> AsyncGenerator[Client]:
                 raise CliError(f"an installation is just starting or ending in {folder}; try again") from None
             try:
                 await server.start()
-            except RuntimeFault as fault:
+            except Fault as fault:
                 raise CliError(str(fault)) from fault
         client = await Client.connect(url, keys_of(folder / "nats").login(), "replay")
         try:
