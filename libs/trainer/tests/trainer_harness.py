@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import nats
+from stretto_core.actuator import placement
 from stretto_wire import registry, requests, telemetry
 from stretto_wire.base import Message
 from stretto_wire.events import ServersChanged
@@ -163,12 +164,8 @@ class Cluster:
         for index in indices:
             self.servers[index] = self.ready(f"ps-{index}").address
         if claim:
-            for position, index in enumerate(indices):
-                claimed = requests.ClaimBuckets(
-                    job=self.job,
-                    buckets=tuple(range(64))[position :: len(indices)],
-                    slices=tuple(range(12))[position :: len(indices)],
-                )
+            for index, (buckets, slices) in placement.claim(indices).items():
+                claimed = requests.ClaimBuckets(job=self.job, buckets=tuple(buckets), slices=tuple(slices))
                 assert self.ask(f"ps-{index}", claimed).accepted
         self.announce()
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from shipped_planner import first_columns
 
 os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
 HERE = Path(__file__).parent
@@ -68,9 +69,7 @@ class Cluster:
         return index
 
     def place(self):
-        from stretto.engine import assign
-
-        for index, columns in assign(self.layout, list(self.processes)).items():
+        for index, columns in first_columns(self.layout, self.processes).items():
             self.processes[index].ask("own", columns=columns)
         return self
 
@@ -126,9 +125,7 @@ class ClusterHere(Cluster):
         return index
 
     def place(self):
-        from stretto.engine import assign
-
-        for index, columns in assign(self.layout, list(self.processes)).items():
+        for index, columns in first_columns(self.layout, self.processes).items():
             self.processes[index].own(columns)
         return self
 
