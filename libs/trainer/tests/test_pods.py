@@ -17,6 +17,7 @@ from stretto_core.actuator import placement
 from stretto_wire import requests
 from stretto_wire.values import CheckpointRef
 from trainer_harness import Cluster, free_port, spec_of, wait_for
+from warm_processes import WarmProcesses
 
 pytestmark = pytest.mark.slow
 
@@ -24,13 +25,13 @@ SAMPLES = 60_000
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Iterator[Any]:
+def make(tmp_path: Path, warm: WarmProcesses) -> Iterator[Any]:
     clusters: list[Cluster] = []
 
-    def start(samples: int, **changes: Any) -> Cluster:
+    def start(samples: int, cold: bool = False, **changes: Any) -> Cluster:
         folder = tmp_path / f"cluster{len(clusters)}"
         folder.mkdir()
-        cluster = Cluster(folder, spec_of(samples, **changes))
+        cluster = Cluster(folder, spec_of(samples, **changes), None if cold else warm)
         clusters.append(cluster)
         cluster.start()
         return cluster
@@ -63,7 +64,7 @@ def evaluated(cluster: Cluster, worker: str, samples: int) -> Any:
 
 
 def test_a_killed_worker_costs_nothing_but_time(make: Any):
-    cluster = make(SAMPLES)
+    cluster = make(SAMPLES, cold=True)  # once as the product starts pods
     cluster.start_ps(0)
     assert not cluster.ask("ps-0", requests.ClaimBuckets(job="tiny", buckets=(1,), slices=())).accepted
     cluster.launch("worker-0")

@@ -22,6 +22,7 @@ from stretto_wire.base import Message
 from stretto_wire.events import ServersChanged
 from stretto_wire.spec import JobSpec
 from stretto_wire.values import ParameterServer, Shard
+from warm_processes import WarmProcess, WarmProcesses
 
 
 def free_port() -> int:
@@ -43,9 +44,11 @@ def wait_for(condition: Any, timeout_s: float = 60.0, what: str = "") -> Any:
 class Cluster:
     """One job. The dispatcher keeps shards in a list; leases of a pod that is gone are requeued with attempt + 1."""
 
-    def __init__(self, folder: Path, spec: JobSpec) -> None:
+    def __init__(self, folder: Path, spec: JobSpec, warm: WarmProcesses | None = None) -> None:
         self.folder, self.spec, self.job = folder, spec, spec.name
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._warm = warm
+        """pods are forks of a process that has imported TensorFlow; None: each is started as the product starts it"""
+        self.processes: dict[str, subprocess.Popen[bytes] | WarmProcess] = {}
         self.logs: dict[str, Path] = {}
         self.reports: list[Any] = []
         self.requests: list[Message] = []
@@ -109,7 +112,7 @@ class Cluster:
 
     # --- pods ---------------------------------------------------------------------------------------------
 
-    def launch(self, pod: str, **extra: str) -> subprocess.Popen[bytes]:
+    def launch(self, pod: str, **extra: str) -> subprocess.Popen[bytes] | WarmProcess:
         role = pod.partition("-")[0]
         environment = {
             **os.environ,
@@ -126,9 +129,14 @@ class Cluster:
         }
         self.logs[pod] = self.folder / f"{pod}.log"
         with open(self.logs[pod], "wb") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", f"stretto.{role}"], env=environment, stdout=log, stderr=subprocess.STDOUT
-            )
+            command = ("-m", f"stretto.{role}")
+            if self._warm is None:
+                process = subprocess.Popen(
+                    [sys.executable, *command], env=environment, stdout=log, stderr=subprocess.STDOUT
+                )
+            else:
+                with open(os.devnull) as nothing:
+                    process = self._warm.start(*command, environment=environment, stdin=nothing, stdout=log, stderr=log)
         self.processes[pod] = process
         return process
 
