@@ -30,7 +30,7 @@ from typing import Any
 
 from stretto.engine.layout import Layout
 from stretto_checkpoints.memory import SharedMemory
-from stretto_cli.leftovers import claim_memory, free_memory, sweep_memory
+from stretto_cli.installation.leftovers import claim_memory, free_memory, sweep_memory
 
 from tests.bench.rows import Row, row
 from tests.bench.trainer import Process, ask_all, first_columns
