@@ -168,6 +168,40 @@ def _project(folder: Path) -> dict[str, Any]:
     return tomllib.loads(text_of(folder / "pyproject.toml"))["project"]
 
 
+def test_no_code_of_the_parameter_servers_is_run_by_tests_only() -> None:
+    """Tests must exercise what ships. A second planner of moves once stood in the engine: only tests called it, and
+    the planner that the product runs moved buckets in no test.
+
+    A public function or class of the engine must be named in its own file, or imported by another one of the trainer
+    (a list of names in ``__init__`` is no use). A public method must be named in any file of the product.
+    """
+    trees = {path: ast.parse(text_of(path)) for path in ROOT.glob("libs/trainer/stretto/**/*.py")}
+    imported = {
+        (str(node.module).rpartition(".")[2], alias.name)
+        for path, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and path.name != "__init__.py"
+        for alias in node.names
+    }
+    named = {node.attr for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    unused: list[str] = []
+    for path, tree in trees.items():
+        if path.parent.name != "engine":
+            continue
+        own = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        top = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        shipped = own | {name for module, name in imported if module in ("engine", path.stem)}
+        methods = {
+            node.name
+            for each in ast.walk(tree)
+            if isinstance(each, ast.ClassDef)
+            for node in each.body
+            if isinstance(node, ast.FunctionDef)
+        }
+        unused += [f"{path.name}: {name}" for name in sorted((top - shipped) | (methods - named)) if name[0] != "_"]
+    assert unused == [], "only tests or benches use these: delete them, or use them"
+
+
 @pytest.mark.parametrize("folder", DISTRIBUTIONS, ids=lambda path: path.name)
 def test_a_distribution_declares_what_it_imports(folder: Path) -> None:
     project = _project(folder)
