@@ -13,10 +13,9 @@ from stretto_core.offline.allocation import Allocation, AllocationProblem, Elast
 from ..options import Output, OutputOption, answer
 from ..render import table
 from . import pages
-from .reading import AlgorithmOption, Count, FileArgument, Given, NotNegative, Positive, document, once, refuse
+from .reading import AlgorithmOption, Count, FileArgument, Given, NotNegative, Positive, Whole, document, once, refuse
 from .solving import algorithm, gap_to_upper, solved
 
-Whole = Annotated[int, Field(ge=0)]
 SHOWN_JOBS = 40
 
 
