@@ -20,7 +20,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stretto_runtime import Client
+from stretto_bus import Client
 from stretto_wire import events, requests
 from stretto_wire.spec import JobSpec
 

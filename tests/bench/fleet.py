@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-from stretto_runtime import Client
-from stretto_runtime.handling import event_headers
+from stretto_bus import Client
 from stretto_wire import events, telemetry, values
 from stretto_wire.base import Message
+from stretto_wire.cloudevents import headers_of
 from stretto_wire.registry import encode, subject_of
 from stretto_wire.spec import JobSpec
 
@@ -167,7 +167,7 @@ def fleet(count: int, workers: int, ps: int) -> list[Job]:
 def sent(message: Message, now: float) -> tuple[str, bytes, dict[str, str]]:
     """Subject, data and headers as a pod sends its report."""
     message_id = f"{message.job}:{getattr(message, 'pod', '')}:{now}"
-    return subject_of(message), encode(message), event_headers(message, message_id, now, "pod", "")
+    return subject_of(message), encode(message), headers_of(message, message_id, now, "pod", "")
 
 
 async def store(client: Client, messages: list[Message]) -> None:

@@ -20,11 +20,11 @@ from typing import NamedTuple
 
 import psutil
 import uvloop
-from stretto_runtime import Client
-from stretto_runtime.bus import EVENTS
-from stretto_runtime.log import scan
+from stretto_bus import Client
+from stretto_bus.ordered_consumer import scan
 from stretto_wire import events, values
 from stretto_wire.base import Message
+from stretto_wire.registry import STREAM
 
 from tests.bench.bus import fresh_bus
 from tests.bench.deciding import Used, serving
@@ -196,7 +196,7 @@ async def _answered(client: Client, first: int) -> list[float]:
     asked: dict[int, float] = {}
     latencies_s: list[float] = []
     patterns = [f"*.evt.v1.*.{name}.*" for name in ("plan-requested", "plan-decided", "plan-refused")]
-    async for stored in scan(client.bus, EVENTS, patterns, first + 1, headers_only=True):
+    async for stored in scan(client.bus, STREAM, patterns, first + 1, headers_only=True):
         if stored.subject.split(".")[4] == "plan-requested":
             asked[stored.seq] = stored.time_s
         else:

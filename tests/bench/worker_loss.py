@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import stretto_wire as wire
-from stretto_runtime import Client, EmbeddedServer, provision
+from stretto_bus import Client
+from stretto_runtime import EmbeddedServer, provision
 
 from tests.bench.rows import Row, row
 from tests.integration.pods import end_pods

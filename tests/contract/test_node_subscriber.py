@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import stretto_wire as wire
-from stretto_runtime import Client, EmbeddedServer, provision
+from stretto_bus import Client
+from stretto_runtime import EmbeddedServer, provision
 from stretto_wire.cloudevents import headers_of
 from stretto_wire.examples import EXAMPLES, NOW_S
 

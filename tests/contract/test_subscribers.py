@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 import stretto_wire as w
-from stretto_runtime import Client, EmbeddedServer
-from stretto_runtime.keys import KEEPER
-from stretto_runtime.provision import make
+from stretto_bus import Client
+from stretto_runtime import EmbeddedServer
+from stretto_runtime.access.keys import KEEPER
+from stretto_runtime.access.provision import make
 from stretto_runtime.settings import StreamsSettings
 
 from tests.contract.subscriber import PROTO, SubscriberUnavailable, install

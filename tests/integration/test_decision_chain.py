@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 from stretto_arbiter.service import Arbiter
 from stretto_arbiter.settings import ArbiterSettings
+from stretto_bus import Client
 from stretto_fitter.service import Fitter
 from stretto_fitter.settings import FitterSettings
 from stretto_planner.service import Planner
 from stretto_planner.settings import PlannerSettings
-from stretto_runtime import Client, EmbeddedServer, Runner, provision
+from stretto_runtime import EmbeddedServer, Runner, provision
 from stretto_wire import events, spec, values
 
 GIB = 2**30

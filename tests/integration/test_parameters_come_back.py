@@ -17,11 +17,12 @@ import pytest
 import stretto_wire as wire
 from stretto_actuator.service import Actuator
 from stretto_actuator.settings import ActuatorSettings
+from stretto_bus import Client
 from stretto_checkpoints.service import Checkpoints
 from stretto_checkpoints.settings import CheckpointsSettings
 from stretto_dispatcher.service import Dispatcher
 from stretto_dispatcher.settings import DispatcherSettings
-from stretto_runtime import Client, EmbeddedServer, provision, serve
+from stretto_runtime import EmbeddedServer, provision, serve
 
 from tests.integration.pods import end_pods
 

@@ -14,10 +14,11 @@ from typing import Any
 
 import nats
 import pytest
+from stretto_bus import Client
 from stretto_core.dispatcher import Applied, Counted, prove
 from stretto_dispatcher.service import Dispatcher
 from stretto_dispatcher.settings import DispatcherSettings
-from stretto_runtime import Client, EmbeddedServer, provision, serve
+from stretto_runtime import EmbeddedServer, provision, serve
 from stretto_wire import encode, events, requests
 from stretto_wire.spec import JobSpec
 from stretto_wire.values import DataPartition, ParameterServer

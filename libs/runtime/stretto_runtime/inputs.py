@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from pydantic_core import from_json
+from stretto_bus.ordered_consumer import Stored
 from stretto_wire.base import Message
 from stretto_wire.registry import CHANNELS, Channel, channel_of, decode, parse, parse_on, partition_of
 
-from stretto_runtime.log import Stored
-from stretto_runtime.machines import CLUSTER
-
 Scope = Literal["job", "cluster"]
 Kind = Literal["message", "request", "observation", "tick"]
+CLUSTER = "_"
+"""The key of the one machine that sees the messages of every job."""
 CLUSTER_PARTITION = partition_of(CLUSTER)
 
 

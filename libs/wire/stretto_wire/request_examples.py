@@ -66,7 +66,7 @@ PODS: tuple[Message, ...] = (
     r.PodPingReply(job=JOB, ready=True, address="10.4.0.11:40101"),
     r.TakeBuckets(
         job=JOB,
-        moves=(r.BucketMove(bucket=0, source=0), r.BucketMove(bucket=33, source=1), r.BucketMove(bucket=-1, source=1)),
+        moves=(r.BucketMove(bucket=0, source=0), r.BucketMove(bucket=33, source=1), r.BucketMove(bucket=70, source=1)),
         servers=(*SERVERS, v.ParameterServer(index=2, address="10.4.0.13:40103")),
     ),
     r.TakeBucketsReply(job=JOB, accepted=True),

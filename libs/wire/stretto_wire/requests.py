@@ -176,10 +176,9 @@ class PodPingReply(Message):
 
 
 class BucketMove(Record):
-    """A column that moves: an embedding bucket, the number of buckets plus a dense slice, or -1: all dense slices of
-    the source."""
+    """A column that moves: an embedding bucket, or the number of buckets plus a dense slice."""
 
-    bucket: Annotated[int, Field(ge=-1, lt=1024)]
+    bucket: Annotated[int, Field(ge=0, lt=1024)]
     source: Annotated[int, Field(ge=0, description="index of the parameter server that owns it")]
 
 

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import stretto_wire as wire
 import structlog
+from stretto_bus import CallRefused, CallTimeout
 from stretto_core.actuator import ActuatorState
-from stretto_runtime import CallRefused, CallTimeout
 
 from . import observations as seen
 from .settings import ActuatorSettings

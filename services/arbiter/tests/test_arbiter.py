@@ -16,9 +16,10 @@ from stretto_core.arbiter.state import ArbiterState
 from stretto_core.machine import Tick
 from stretto_core.model.types import GIB
 from stretto_runtime import Meta, SettingsFault
-from stretto_runtime.machines import CLUSTER, Machines
+from stretto_runtime.inputs import CLUSTER
+from stretto_runtime.owner.machines import Machines
+from stretto_runtime.owner.snapshots import Document
 from stretto_runtime.planning import plan_of
-from stretto_runtime.snapshots import Document
 from stretto_wire import events, spec, values
 from stretto_wire.registry import decode, encode
 

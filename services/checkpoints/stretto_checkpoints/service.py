@@ -6,10 +6,10 @@ import asyncio
 from typing import Any, ClassVar
 
 import stretto_wire as wire
+from stretto_bus.tasks import end
 from stretto_core.checkpoints.facts import CheckpointState
 from stretto_core.checkpoints.machine import CheckpointMachine
 from stretto_runtime import Input, Meta, Service
-from stretto_runtime.ending import end
 
 from . import handlers
 from .observations import OBSERVATIONS
@@ -54,7 +54,7 @@ class Checkpoints(Service):
     def deciding(self) -> dict[str, Any]:
         return {"store_url": self.settings.store}  # the others are the taker's
 
-    async def settled(self, key: str, machine: CheckpointMachine) -> None:
+    async def reconcile(self, key: str, machine: CheckpointMachine) -> None:
         held = self._takers.get(key)
         if held is None or held[1].done():
             taker = Taker(key, machine.state, self, self.settings)
@@ -62,7 +62,7 @@ class Checkpoints(Service):
         else:
             held[0].follow(machine.state)
 
-    async def left(self, key: str) -> None:
+    async def released(self, key: str) -> None:
         _, task = self._takers.pop(key, (None, None))
         if task is not None:
             await end(task)

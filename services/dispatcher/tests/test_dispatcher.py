@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from stretto_bus import CallRefused, Client
 from stretto_dispatcher.service import Dispatcher
 from stretto_dispatcher.settings import DispatcherSettings
-from stretto_runtime import CallRefused, Client, EmbeddedServer, provision, serve
+from stretto_runtime import EmbeddedServer, provision, serve
 from stretto_wire import events, requests
 from stretto_wire.spec import JobSpec
 from stretto_wire.values import CheckpointRef, Shard

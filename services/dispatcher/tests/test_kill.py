@@ -15,7 +15,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from stretto_runtime import Client, EmbeddedServer, provision
+from stretto_bus import Client
+from stretto_runtime import EmbeddedServer, provision
 from stretto_wire import events, requests
 from stretto_wire.spec import JobSpec
 from stretto_wire.values import SCORE_BINS, DataPartition, PartialEvaluation, Shard

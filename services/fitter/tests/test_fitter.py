@@ -12,8 +12,8 @@ from stretto_core.model.throughput import Configuration, Inputs
 from stretto_fitter.service import Fitter
 from stretto_fitter.settings import FitterSettings
 from stretto_runtime import Meta, SettingsFault
-from stretto_runtime.machines import Machines
-from stretto_runtime.snapshots import Document
+from stretto_runtime.owner.machines import Machines
+from stretto_runtime.owner.snapshots import Document
 from stretto_wire import events, values
 from stretto_wire.registry import decode, encode
 

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Protocol
 
 import stretto_wire as w
+from stretto_bus import CallTimeout
 from stretto_core.dispatcher import Applied, Counted, Fault, prove
-from stretto_runtime import CallTimeout
 
 from .problems import Problem
 from .views import Status

@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 import stretto_wire as w
 import structlog
 from pydantic import TypeAdapter, ValidationError
-from stretto_runtime import RuntimeFault
+from stretto_bus.faults import Fault
 from stretto_wire.base import JobId
 from stretto_wire.events import NO_JOB
 
@@ -61,7 +61,7 @@ class Trail:
         message = audited(change, untold)
         try:
             await self._bus.publish(message, f"gateway:audit:{uuid.uuid4().hex}")
-        except RuntimeFault as fault:
+        except Fault as fault:
             self._untold += untold + refused
             log.error("a change is not in the audit trail", fault=str(fault), **message.model_dump())
 

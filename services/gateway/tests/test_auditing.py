@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import stretto_wire as w
+from stretto_bus import CallTimeout
 from stretto_core.dispatcher import fingerprint_of
 from stretto_gateway import auditing
 from stretto_gateway.problems import Problem
-from stretto_runtime import CallTimeout
 
 JOB = "ctr"
 DONE = {0: 80, 1: 80}

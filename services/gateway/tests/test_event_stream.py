@@ -14,7 +14,7 @@ import httpx
 import stretto_wire as w
 from stretto_gateway.callers import LOOK_S
 from stretto_gateway.sse import ALLOWED_S
-from stretto_runtime.tokens import FILE, issue, write_tokens
+from stretto_runtime.access.tokens import FILE, issue, write_tokens
 
 from .conftest import Running
 

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 from pydantic import TypeAdapter
+from stretto_bus import Client
 from stretto_core import oom as memory
 from stretto_oom import handlers
 from stretto_oom.service import Oom
 from stretto_oom.settings import OomSettings
-from stretto_runtime import Client, EmbeddedServer, SettingsFault, provision, serve
-from stretto_runtime.machines import Machines
-from stretto_runtime.snapshots import Document
+from stretto_runtime import EmbeddedServer, SettingsFault, provision, serve
+from stretto_runtime.owner.machines import Machines
+from stretto_runtime.owner.snapshots import Document
 from stretto_wire import events, values
 from stretto_wire.spec import JobSpec, ModelSpec
 
