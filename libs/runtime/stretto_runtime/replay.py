@@ -48,8 +48,6 @@ from stretto_runtime.service import Service
 FORGET_EVERY = 500
 """Inputs after which the machines' own documents replace their memory of events (a snapshot's work when serving)."""
 
-UNRECORDED = "the settings of then were not always recorded: where they are missing, the present ones are used"
-
 Verdict = Literal["same", "differs", "not decided now", "not decided then", "not replayed"]
 """``not replayed``: its inputs came before where the replay could begin."""
 
@@ -231,8 +229,6 @@ class _Again:
                 if self._under(era).deciding() != service.deciding():
                     service = self._under(era)
                     handling = self._handling(service, handling.machines.documents(handling.machines.slots))
-            if era.settings is None and UNRECORDED not in done.unseen:
-                done.unseen.append(UNRECORDED)
             fed += 1
             self._times[stored.seq] = stored.time_s
             await handling.handle(stored)

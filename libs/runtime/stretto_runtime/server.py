@@ -24,6 +24,8 @@ from stretto_runtime.access.provision import server_config
 from stretto_runtime.process.faults import RuntimeFault
 
 READY_S = 10.0
+STORE = "jetstream"
+"""the folder of the streams, in the server's folder"""
 
 
 def free_port(host: str = "127.0.0.1") -> int:
@@ -35,28 +37,6 @@ def free_port(host: str = "127.0.0.1") -> int:
 def keys_of(folder: Path) -> Keys:
     """Of the server whose folder it is: made once, and completed by a later version."""
     return Keys(folder / "keys", time.time())
-
-
-def store_of(folder: Path, keys: Keys | None) -> Path:
-    """Where the server of ``folder`` keeps its streams.
-
-    An earlier version kept them without accounts, under passwords: then they become the account's.
-
-    Raises:
-        RuntimeFault: an earlier version has run again since.
-    """
-    store = folder / "jetstream"
-    if keys is not None:
-        former, present = (store / "jetstream" / name for name in ("$G", keys.account))
-        if (former / "streams").exists() and present.exists():
-            raise RuntimeFault(
-                f"{former} and {present}: streams from before and after an upgrade, as an earlier version has run here "
-                "again; remove those that are not to go on"
-            )
-        if former.exists():
-            former.rename(present)
-        (folder / "credentials.json").unlink(missing_ok=True)
-    return store
 
 
 def tied(argv: Sequence[str], number: signal.Signals) -> list[str]:
@@ -140,7 +120,7 @@ class EmbeddedServer:
         self.folder.mkdir(parents=True, exist_ok=True)
         config = self.folder / "nats.conf"
         text = server_config(
-            str(store_of(self.folder, self.keys)),
+            str(self.folder / STORE),
             self.port,
             self.keys.trust if self.keys is not None else "",
             sync_interval=self._sync_interval,

@@ -7,15 +7,13 @@ from typing import Any, ClassVar
 from stretto_core.algorithms import PARETO
 from stretto_core.planner.history import HistoryMachine, HistoryState
 from stretto_core.planner.machine import PlanMachine, PlanState
-from stretto_runtime import Input, Meta, Service
+from stretto_runtime import CLUSTER, Input, Meta, Service
 from stretto_runtime.algorithms import algorithm
 from stretto_wire import events
 from stretto_wire.base import Message
 
 from stretto_planner import handlers
 from stretto_planner.settings import PlannerSettings
-
-CLUSTER = "_"
 
 
 class Planner(Service):

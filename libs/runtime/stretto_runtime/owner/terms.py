@@ -55,7 +55,7 @@ class Term:
     def read(cls, fence: Stored) -> Term:
         """What a fence says."""
         record: dict[str, Any] = json.loads(fence.data)
-        return cls(record.get("after", fence.seq), record.get("version"), record.get("settings"), fence.seq)
+        return cls(record.get("after", fence.seq), record["version"], record["settings"], fence.seq)
 
     def service(self, own: Service) -> Service | None:
         """``own`` under the settings of this era; None if they were not recorded, or this code cannot read them."""
