@@ -20,7 +20,7 @@ from stretto_wire import events, requests
 
 
 class Second(Counting):
-    """Hears what the first publishes."""
+    """Receiver what the first publishes."""
 
     name = "arbiter"
     inputs = (Input(events.JobProgressed),)

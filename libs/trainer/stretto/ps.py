@@ -208,7 +208,7 @@ class Agent:
         stats = self._control.stats()
         updates, seconds = stats.updates - self._last_stats[0], stats.update_seconds - self._last_stats[1]
         self._last_stats = (stats.updates, stats.update_seconds)
-        self._pod.bus.tell(
+        self._pod.bus.report(
             PsReported(
                 job=self._job,
                 pod=self._pod.settings.pod,

@@ -310,7 +310,7 @@ class Worker:
     def _report(self) -> None:
         used = self._pod.usage.measure()
         window = self._meter.window()
-        self._pod.bus.tell(
+        self._pod.bus.report(
             WorkerReported(
                 job=self._pod.settings.job,
                 pod=self._pod.settings.pod,
