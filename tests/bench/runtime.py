@@ -26,10 +26,10 @@ import nats
 import uvloop
 from nats.errors import TimeoutError as NoneLeft
 from nats.js.api import ConsumerConfig, DeliverPolicy
+from stretto_messages.gateway import JobCancelled
 from stretto_runtime import Client, EmbeddedServer
 from stretto_runtime.bus import EVENTS, STATE
 from stretto_runtime.log import scan
-from stretto_wire import events
 
 from tests.bench.bus import fresh_bus
 from tests.bench.fleet import Replica, cpu_s, store
@@ -78,7 +78,7 @@ def run() -> list[Row]:
 async def backlog(count: int) -> AsyncIterator[tuple[Client, EmbeddedServer, Path]]:
     """A fresh server with ``count`` events of the jobs in its stream."""
     async with fresh_bus() as (client, server, folder):
-        added = [events.JobCancelled(job=f"job-{n % JOBS}", reason=str(n % 600)) for n in range(count)]
+        added = [JobCancelled(job=f"job-{n % JOBS}", reason=str(n % 600)) for n in range(count)]
         await store(client, added)
         yield client, server, folder
 

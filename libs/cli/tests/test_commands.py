@@ -7,17 +7,23 @@ import os
 import subprocess
 import sys
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import stretto_wire as w
 import yaml
 from stretto_cli.main import app
+from stretto_messages.actuator import JobFailed, PlanApplied
+from stretto_messages.arbiter import PlanDecided
+from stretto_messages.fitter import ModelFitted
+from stretto_messages.planner import CandidatesComputed, HistoryMatched
+from stretto_messages.profiler import ProfileMeasured
+from stretto_messages.values import Alternative, Candidate, Interval, Match, Plan, StepTimes
 from typer.testing import CliRunner
 
 from .conftest import Installed
 
-PLAN = w.Plan(workers=1, ps=1, worker_cpu_cores=0.5, ps_cpu_cores=0.5, worker_memory_bytes=2**30, ps_memory_bytes=2**30)
+PLAN = Plan(workers=1, ps=1, worker_cpu_cores=0.5, ps_cpu_cores=0.5, worker_memory_bytes=2**30, ps_memory_bytes=2**30)
 
 
 def write_spec(folder: Path, name: str | None = None, **more: object) -> tuple[str, str]:
@@ -27,14 +33,14 @@ def write_spec(folder: Path, name: str | None = None, **more: object) -> tuple[s
     return name, str(file)
 
 
-def decided(job: str, version: int, plan: w.Plan, previous: w.Plan | None) -> w.PlanDecided:
-    return w.PlanDecided(
+def decided(job: str, version: int, plan: Plan, previous: Plan | None) -> PlanDecided:
+    return PlanDecided(
         job=job, version=version, kind="improve" if previous else "warm-start", plan=plan, previous=previous,
-        throughput=180.0, throughput_interval=w.Interval(low=150.0, high=210.0), throughput_before=100.0,
+        throughput=180.0, throughput_interval=Interval(low=150.0, high=210.0), throughput_before=100.0,
         cost_per_hour=0.06, reasons=("a reason with [brackets] in it",), algorithm="weighted-greedy",
         free_cpu_cores=1.0, free_memory_bytes=2**30,
         alternatives=(
-            w.Alternative(plan=PLAN, throughput=90.0, cost_per_hour=0.1, efficiency=0.2, why_not="too dear"),
+            Alternative(plan=PLAN, throughput=90.0, cost_per_hour=0.1, efficiency=0.2, why_not="too dear"),
         ),
     )  # fmt: skip
 
@@ -67,37 +73,37 @@ def test_a_job_is_read_from_a_pipe(installed: Installed) -> None:
 def test_explain_tells_what_was_measured_fitted_considered_and_brought(installed: Installed, tmp_path: Path) -> None:
     name, file = write_spec(tmp_path)
     installed.stretto("submit", file)
-    times = w.StepTimes(emb_s=0.01, grad_s=0.02, upd_s=0.001, sync_s=0.002)
-    wider = PLAN.model_copy(update={"workers": 2})
+    times = StepTimes(emb_s=0.01, grad_s=0.02, upd_s=0.001, sync_s=0.002)
+    wider = replace(PLAN, workers=2)
 
-    def profile(version: int, plan: w.Plan, rate: float) -> w.ProfileMeasured:
-        return w.ProfileMeasured(
+    def profile(version: int, plan: Plan, rate: float) -> ProfileMeasured:
+        return ProfileMeasured(
             job=name, plan_version=version, plan=plan, batch_size=512, window_s=3.0, step_time_s=0.05, times=times,
             throughput=rate, samples_total=1, categories=4321, settled=True, workers=(), ps=(),
         )  # fmt: skip
 
-    candidate = w.Candidate(
+    candidate = Candidate(
         id="c1", plan=wider, cost_per_hour=0.06, throughput=180.0,
-        throughput_interval=w.Interval(low=150.0, high=210.0), gain=75.0, overhead_s=5.0,
+        throughput_interval=Interval(low=150.0, high=210.0), gain=75.0, overhead_s=5.0,
     )  # fmt: skip
     installed.publish(
-        w.HistoryMatched(
+        HistoryMatched(
             job=name, metadata={}, smoothing=0.5, plan=PLAN,
-            matches=(w.Match(job="past-1", similarity=0.9, weight=1.0, plan=PLAN, throughput=99.0),),
+            matches=(Match(job="past-1", similarity=0.9, weight=1.0, plan=PLAN, throughput=99.0),),
         ),
         decided(name, 1, PLAN, None),
         profile(1, PLAN, 100.0),
-        w.ModelFitted(
+        ModelFitted(
             job=name, form="default", coefficients={"a1": 0.5}, log_sd=0.1, rmsle=0.023, points=3, configurations=1,
             unidentified=("a2",), plan_version=1, plan=PLAN, batch_size=512, measured_step_time_s=0.05,
-            predicted_step_time_s=0.051, predicted_interval_s=w.Interval(low=0.04, high=0.06),
+            predicted_step_time_s=0.051, predicted_interval_s=Interval(low=0.04, high=0.06),
         ),
-        w.CandidatesComputed(
+        CandidatesComputed(
             job=name, plan_version=1, plan=PLAN, throughput=100.0, algorithm="exact", plans_considered=123,
             candidates=(candidate,),
         ),
         decided(name, 2, wider, PLAN),
-        w.PlanApplied(job=name, version=2, plan=wider, took_s=4.0),
+        PlanApplied(job=name, version=2, plan=wider, took_s=4.0),
         profile(2, wider, 171.0),
     )  # fmt: skip
     document = json.loads(installed.stretto("explain", name, "-o", "json").stdout)
@@ -129,7 +135,7 @@ def test_a_job_that_is_over_is_shown_once_also_where_no_terminal_is(installed: I
 def test_events_are_one_json_line_each_and_can_be_resumed(installed: Installed, tmp_path: Path) -> None:
     name, file = write_spec(tmp_path)
     installed.stretto("submit", file)
-    installed.publish(decided(name, 1, PLAN, None), w.JobFailed(job=name, reason="over"))
+    installed.publish(decided(name, 1, PLAN, None), JobFailed(job=name, reason="over"))
     lines = [json.loads(line) for line in installed.stretto("events", "--job", name, "-o", "json").stdout.splitlines()]
     assert [line["event"] for line in lines] == ["job-submitted", "change-audited", "plan-decided", "job-failed"]
     assert lines[0]["data"]["spec"]["name"] == name
@@ -245,7 +251,7 @@ def test_who_submits_a_job_that_is_over_is_told_so_and_how_to_train_it_again(
     name, file = write_spec(tmp_path)
     installed.stretto("submit", file)
     assert f"{name} was submitted before and is submitted" in installed.stretto("submit", file).stdout
-    installed.publish(w.JobFailed(job=name, reason="over"))
+    installed.publish(JobFailed(job=name, reason="over"))
     again = installed.stretto("submit", file)
     assert (again.exit_code, "nothing was started" in again.stdout) == (0, True)
     assert "is failed" in again.stdout

@@ -29,8 +29,9 @@ from stretto_cli.errors import CliError, NotRunning
 from stretto_cli.main import app
 from stretto_cli.processes import Child, Command, end_all, pods_of, same_process, sessions_of
 from stretto_core.algorithms import REINSTALL
+from stretto_messages.actuator import JobFailed
+from stretto_messages.profiler import StragglerCleared
 from stretto_runtime.birth import Birth
-from stretto_wire import JobFailed, StragglerCleared
 from typer.testing import CliRunner
 
 from .conftest import Installed

@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stretto_wire.base import Message
+from stretto_messages.base import Message
+from stretto_wire.codec import encode
 from stretto_wire.errors import WireError
-from stretto_wire.registry import channel_of, encode, parse, partition_of, subject_of
+from stretto_wire.registry import channel_of, parse, partition_of, subject_of
 
 from stretto_runtime.bus import DEAD_LETTERS, EVENTS, Bus
 from stretto_runtime.handling import event_headers

@@ -13,10 +13,11 @@ import structlog
 from opentelemetry.trace import Status, StatusCode
 from pydantic import ValidationError
 from stretto_core.machine import Action, CoreError, Reply
-from stretto_wire.base import Message
+from stretto_messages.base import Message
+from stretto_messages.refusals import ERROR_HEADER
+from stretto_wire.codec import encode
 from stretto_wire.errors import WireError
-from stretto_wire.refusals import ERROR_HEADER
-from stretto_wire.registry import channel_of, encode, subject_of
+from stretto_wire.registry import channel_of, subject_of
 
 from stretto_runtime.bus import DEAD_LETTERS
 from stretto_runtime.connection import lines_of

@@ -17,7 +17,7 @@ from typing import Any, cast
 import nkeys
 from nacl.exceptions import BadSignatureError
 from pydantic import TypeAdapter, ValidationError
-from stretto_wire.base import JobId, PodId
+from stretto_messages.base import JobId, PodId
 from stretto_wire.registry import partition_of
 
 from stretto_runtime.faults import IdentityFault

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from pydantic_core import from_json
-from stretto_wire.base import Message
-from stretto_wire.registry import CHANNELS, Channel, channel_of, decode, parse, parse_on, partition_of
+from stretto_messages.base import Message
+from stretto_wire.codec import decode
+from stretto_wire.registry import CHANNELS, Channel, channel_of, parse, parse_on, partition_of
 
 from stretto_runtime.log import Stored
 from stretto_runtime.machines import CLUSTER

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from stretto_wire.registry import DEAD_LETTERS, EVENTS_KEPT_S, MAX_MESSAGE_BYTES, PARTITIONS, STREAM
+from stretto_messages.base import MAX_MESSAGE_BYTES
+from stretto_wire.registry import DEAD_LETTERS, EVENTS_KEPT_S, PARTITIONS, STREAM
 
 from stretto_runtime.bus import Bus
 from stretto_runtime.certificates import Certificate

@@ -14,14 +14,15 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import deque
+from dataclasses import asdict
 from typing import Any
 
-from pydantic import ValidationError
 from pydantic_core import to_json
-from stretto_wire.base import Message
+from stretto_messages.base import Message
+from stretto_messages.refusals import ERROR_HEADER, Refusal, Refused
+from stretto_wire.codec import decode, encode
 from stretto_wire.errors import WireError
-from stretto_wire.refusals import ERROR_HEADER, Refusal, Refused
-from stretto_wire.registry import channel_of, decode, encode, subject_of
+from stretto_wire.registry import channel_of, subject_of
 
 from stretto_runtime.bus import Bus
 from stretto_runtime.connection import lines_of
@@ -174,13 +175,13 @@ class Journal:
 def refusal(code: str, message: str, field: str = "", value: object = "", remedy: str = "") -> bytes:
     """The body of an error reply."""
     parts = {"message": message[:2000], "field": field[:500], "value": str(value)[:500], "remedy": remedy[:2000]}
-    return Refused(error=Refusal(code=code, **parts)).model_dump_json().encode()
+    return encode(Refused(error=Refusal(code=code, **parts)))
 
 
 def _refusal_in(data: bytes) -> Refusal:
     try:
-        return Refused.model_validate_json(data).error
-    except ValidationError:
+        return decode(Refused, data).error
+    except WireError:
         return Refusal(code="malformed", message=f"an error reply that does not say what: {data[:200]!r}")
 
 
@@ -249,7 +250,7 @@ class Caller:
 
     def _answer(self, request: Message, headers: dict[str, str] | None, data: bytes) -> Any:
         if headers and ERROR_HEADER in headers:
-            raise CallRefused(**_refusal_in(data).model_dump())
+            raise CallRefused(**asdict(_refusal_in(data)))
         reply = channel_of(request).reply
         if reply is None:
             raise WireError("reply", type(request).__name__, "a channel of the registry that has a reply")

@@ -13,8 +13,9 @@ from typing import Any, ClassVar
 import structlog
 import uvloop
 from stretto_core.machine import Tick
-from stretto_wire.base import Message
-from stretto_wire.registry import PARTITIONS, encode, partition_of
+from stretto_messages.base import Message
+from stretto_wire.codec import encode
+from stretto_wire.registry import PARTITIONS, partition_of
 
 from stretto_runtime.bus import Bus
 from stretto_runtime.ending import unless

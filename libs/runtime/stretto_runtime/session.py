@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 from nats.aio.msg import Msg
-from stretto_wire.base import Message
+from stretto_messages.base import Message
+from stretto_messages.refusals import ERROR_HEADER
+from stretto_wire.codec import encode
 from stretto_wire.errors import WireError
-from stretto_wire.refusals import ERROR_HEADER
-from stretto_wire.registry import encode, parse
+from stretto_wire.registry import parse
 
 from stretto_runtime.bus import EVENTS
 from stretto_runtime.catchup import LongTail, open_tail

@@ -14,7 +14,8 @@ from stretto_runtime import Client, EmbeddedServer, catchup, log
 from stretto_runtime.bus import EVENTS
 from stretto_runtime.catchup import LaneTail, LongTail, open_tail
 from stretto_runtime.log import Stored, Tail
-from stretto_wire.registry import encode, subject_of
+from stretto_wire.codec import encode
+from stretto_wire.registry import subject_of
 
 FILTERS = ["*.evt.v1.gateway.job-cancelled.*", "*.tel.v1.worker.*.*", "journal.dispatcher.3", "fence.dispatcher.3"]
 

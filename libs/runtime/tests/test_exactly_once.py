@@ -11,10 +11,10 @@ import pytest
 from runtime_books import JOBS, books, feed, joined, settle
 from runtime_counting import Counting, add
 from runtime_live import Replicas, connect, published, running
+from stretto_messages.dispatcher import NextShard
 from stretto_runtime import Client, EmbeddedServer
 from stretto_runtime.bus import DEAD_LETTERS, EVENTS, STATE, STATE_PREFIX
 from stretto_runtime.log import Tail, read
-from stretto_wire import requests
 
 
 async def shrink_duplicate_window(client: Client, seconds: float) -> None:
@@ -150,7 +150,7 @@ async def test_requests_are_answered_exactly_once_through_kills(
         serial = 0
         while asyncio.get_running_loop().time() < end:
             serial += 1
-            request = requests.NextShard(job=job, request_id=f"worker-{number}.{serial}", pod=f"worker-{number}")
+            request = NextShard(job=job, request_id=f"worker-{number}.{serial}", pod=f"worker-{number}")
             reply = await caller_client.call(request)
             answers[job].append(int(reply.wait_s))
         await caller_client.close()

@@ -20,13 +20,14 @@ from urllib.parse import urlsplit
 import nats
 import nats.errors
 from nats.aio.msg import Msg
+from stretto_messages.actuator import RenewCredentials, RenewCredentialsReply
+from stretto_messages.base import Message
+from stretto_messages.refusals import ERROR_HEADER, Refusal, Refused
 from stretto_wire import registry
-from stretto_wire.base import Message
 from stretto_wire.cloudevents import headers_of
+from stretto_wire.codec import decode, encode
 from stretto_wire.errors import WireError
 from stretto_wire.inboxes import inbox_of_pod
-from stretto_wire.refusals import ERROR_HEADER, Refusal, Refused
-from stretto_wire.requests import RenewCredentials, RenewCredentialsReply
 
 from .errors import BusError, CallRefused, StrettoError
 from .identity import Connection, Identity
@@ -98,7 +99,7 @@ class Bus:
                 message = await self._ask(request, {}, life_s * _RENEWED_AGAIN)
                 if message.headers and ERROR_HEADER in message.headers:
                     raise CallRefused(_reason(message.data, "actuator renew-credentials"))
-                reply = registry.decode(RenewCredentialsReply, message.data)
+                reply = decode(RenewCredentialsReply, message.data)
                 if reply.answer != "ok":
                     raise CallRefused("the actuator does not know this pod any more")
                 identity.prolong(reply.token)
@@ -155,10 +156,10 @@ class Bus:
             message = self._run(self._ask(request, headers, timeout_s), timeout_s + 5.0)
         if message.headers and ERROR_HEADER in message.headers:
             raise CallRefused(_reason(message.data, f"{channel.service} {channel.name}"))
-        return registry.decode(reply, message.data)
+        return decode(reply, message.data)
 
     async def _ask(self, request: Message, headers: dict[str, str], timeout_s: float) -> Msg:
-        subject, data = registry.subject_of(request), registry.encode(request)
+        subject, data = registry.subject_of(request), encode(request)
         deadline = time.monotonic() + timeout_s
         reason = "nobody owns the job at the moment"
         while (left := deadline - time.monotonic()) > 0:
@@ -187,7 +188,7 @@ class Bus:
         """Publish telemetry; one that gets lost on the way is not worth a wait."""
         self._told += 1
         headers = headers_of(message, f"{self._life}:{self._told}", time.time())
-        self._spawn(self._publish(registry.subject_of(message), registry.encode(message), headers))
+        self._spawn(self._publish(registry.subject_of(message), encode(message), headers))
 
     async def _publish(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
         if self._client.is_connected:
@@ -218,11 +219,11 @@ class Bus:
     async def _answer(self, request: type[Message], handler: Handler, message: Msg) -> None:
         headers: dict[str, str] | None = None
         try:
-            asked = registry.decode(request, message.data)
+            asked = decode(request, message.data)
             if asked.job != self.job:
                 raise WireError("job", asked.job, f"this pod belongs to {self.job}")
             reply = await self._loop.run_in_executor(self._workers, handler, asked)
-            data = registry.encode(reply)
+            data = encode(reply)
         except WireError as error:
             headers, data = _refused("malformed", str(error), error.field, error.value, error.remedy)
         except StrettoError as error:
@@ -239,7 +240,7 @@ class Bus:
 
         async def arrived(message: Msg) -> None:
             try:
-                heard = registry.decode(event, message.data)
+                heard = decode(event, message.data)
             except WireError as error:
                 log.warning("%s ignored: %s", message.subject, error)
                 return
@@ -268,12 +269,12 @@ def _refused(
     refusal = Refusal(
         code=code, message=message[:2000], field=field[:500], value=str(value)[:500], remedy=remedy[:2000]
     )
-    return {ERROR_HEADER: code}, Refused(error=refusal).model_dump_json().encode()
+    return {ERROR_HEADER: code}, encode(Refused(error=refusal))
 
 
 def _reason(data: bytes, where: str) -> str:
     try:
-        return f"{where} refused: {Refused.model_validate_json(data).error.message}"
+        return f"{where} refused: {decode(Refused, data).error.message}"
     except ValueError:
         return f"{where} refused: {data[:200]!r}"
 

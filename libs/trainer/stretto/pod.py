@@ -16,8 +16,8 @@ from types import FrameType
 from typing import NoReturn
 
 import psutil
+from stretto_messages.pods import PodPing, PodPingReply
 from stretto_wire.errors import WireError
-from stretto_wire.requests import PodPing, PodPingReply
 from stretto_wire.spec import JobSpec
 
 from .bus import Bus

@@ -12,15 +12,33 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import nats
-from stretto_wire import registry, requests, telemetry
-from stretto_wire.base import Message
-from stretto_wire.events import ServersChanged
+from stretto_messages.actuator import GetServers, GetServersReply, ServersChanged
+from stretto_messages.base import Message
+from stretto_messages.dispatcher import (
+    NextShard,
+    NextShardReply,
+    ReleaseShard,
+    ReleaseShardReply,
+    ShardHeartbeat,
+    ShardHeartbeatReply,
+)
+from stretto_messages.pods import (
+    ClaimBuckets,
+    GetBooks,
+    GetBooksReply,
+    PodPing,
+    PodPingReply,
+    PsReported,
+    WorkerReported,
+)
+from stretto_messages.values import ParameterServer, Shard
+from stretto_wire import registry
 from stretto_wire.spec import JobSpec
-from stretto_wire.values import ParameterServer, Shard
 
 
 def free_port() -> int:
@@ -58,8 +76,8 @@ class Cluster:
         ]
         self.leased: dict[str, Shard] = {}
         self.done: dict[int, Shard] = {}
-        self.failed: list[requests.ReleaseShard] = []
-        self.released: list[requests.ReleaseShard] = []
+        self.failed: list[ReleaseShard] = []
+        self.released: list[ReleaseShard] = []
         self.remembered: dict[str, tuple[str, bytes]] = {}
         self.repeated_requests = 0
         self.forget: list[int] = []
@@ -146,11 +164,11 @@ class Cluster:
         assert reply is not None
         return registry.decode(reply, message.data)
 
-    def ready(self, pod: str, timeout_s: float = 60.0) -> requests.PodPingReply:
+    def ready(self, pod: str, timeout_s: float = 60.0) -> PodPingReply:
         def pinged() -> Any:
             assert self.processes[pod].poll() is None, self.log(pod)
             try:
-                reply = self.ask(pod, requests.PodPing(job=self.job), 1.0)
+                reply = self.ask(pod, PodPing(job=self.job), 1.0)
             except (nats.errors.Error, TimeoutError):
                 return None
             return reply if reply.ready else None
@@ -164,7 +182,7 @@ class Cluster:
             self.servers[index] = self.ready(f"ps-{index}").address
         if claim:
             for position, index in enumerate(indices):
-                claimed = requests.ClaimBuckets(
+                claimed = ClaimBuckets(
                     job=self.job,
                     buckets=tuple(range(64))[position :: len(indices)],
                     slices=tuple(range(12))[position :: len(indices)],
@@ -193,7 +211,7 @@ class Cluster:
     async def _requeue(self, pod: str) -> None:
         shard = self.leased.pop(pod, None)
         if shard is not None:
-            self.todo.insert(0, shard.model_copy(update={"attempt": shard.attempt + 1}))
+            self.todo.insert(0, replace(shard, attempt=shard.attempt + 1))
 
     # --- dispatcher and actuator --------------------------------------------------------------------------
 
@@ -214,35 +232,35 @@ class Cluster:
             return
         reply = registry.encode(self._handle(request))
         self.remembered[lane] = (request_id, reply)
-        if self.deaf and isinstance(request, requests.NextShard):
+        if self.deaf and isinstance(request, NextShard):
             self.deaf -= 1
             return
         await message.respond(reply)
 
     def _handle(self, request: Message) -> Message:
-        if isinstance(request, requests.GetServers):
-            return requests.GetServersReply(
+        if isinstance(request, GetServers):
+            return GetServersReply(
                 job=self.job, answer="ok", version=self.version, plan_version=1, servers=self.server_list()
             )
-        if isinstance(request, requests.NextShard):
+        if isinstance(request, NextShard):
             return self._next(request)
-        if isinstance(request, requests.ShardHeartbeat):
+        if isinstance(request, ShardHeartbeat):
             held = self.leased.get(request.pod)
             same = held is not None and (held.id, held.attempt) == (request.shard, request.attempt)
-            return requests.ShardHeartbeatReply(job=self.job, answer="ok" if same or self.silent else "stale")
-        assert isinstance(request, requests.ReleaseShard)
+            return ShardHeartbeatReply(job=self.job, answer="ok" if same or self.silent else "stale")
+        assert isinstance(request, ReleaseShard)
         self.released.append(request)
         shard = self.leased.pop(request.pod, None)
         if shard is None or shard.id != request.shard:
-            return requests.ReleaseShardReply(job=self.job, answer="stale")
+            return ReleaseShardReply(job=self.job, answer="stale")
         if request.failure:
             self.failed.append(request)
             self.done[shard.id] = shard
         else:
-            self.todo.insert(0, shard.model_copy(update={"attempt": shard.attempt + 1, "offset": request.offset}))
-        return requests.ReleaseShardReply(job=self.job, answer="ok")
+            self.todo.insert(0, replace(shard, attempt=shard.attempt + 1, offset=request.offset))
+        return ReleaseShardReply(job=self.job, answer="ok")
 
-    def _next(self, request: requests.NextShard) -> Message:
+    def _next(self, request: NextShard) -> Message:
         stale = False
         if request.complete is not None:
             held = self.leased.pop(request.pod, None)
@@ -254,23 +272,23 @@ class Cluster:
         if self.todo or request.pod in self.reserved:
             shard = self.reserved.pop(request.pod, None) or self.todo.pop(0)
             self.leased[request.pod] = shard
-            return requests.NextShardReply(job=self.job, answer="shard", shard=shard, stale=stale, forget=forget)
+            return NextShardReply(job=self.job, answer="shard", shard=shard, stale=stale, forget=forget)
         answer = "wait" if self.leased or self.reserved else "end"
-        return requests.NextShardReply(job=self.job, answer=answer, wait_s=0.1, stale=stale, forget=forget)
+        return NextShardReply(job=self.job, answer=answer, wait_s=0.1, stale=stale, forget=forget)
 
     def finished(self) -> bool:
         return not (self.todo or self.leased or self.reserved)
 
     # --- measures -----------------------------------------------------------------------------------------
 
-    def books(self, *indices: int) -> list[requests.GetBooksReply]:
-        return [self.ask(f"ps-{i}", requests.GetBooks(job=self.job)) for i in indices]
+    def books(self, *indices: int) -> list[GetBooksReply]:
+        return [self.ask(f"ps-{i}", GetBooks(job=self.job)) for i in indices]
 
-    def worker_reports(self) -> list[telemetry.WorkerReported]:
-        return [r for r in self.reports if isinstance(r, telemetry.WorkerReported)]
+    def worker_reports(self) -> list[WorkerReported]:
+        return [r for r in self.reports if isinstance(r, WorkerReported)]
 
-    def ps_reports(self) -> list[telemetry.PsReported]:
-        return [r for r in self.reports if isinstance(r, telemetry.PsReported)]
+    def ps_reports(self) -> list[PsReported]:
+        return [r for r in self.reports if isinstance(r, PsReported)]
 
     def spans(self) -> list[dict[str, Any]]:
         files = (self.folder / "state" / "spans").glob("*.jsonl")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from .base import Message
+from stretto_messages.base import Message
+
 from .registry import Channel, channel_of
 
 SPEC_VERSION = "1.0"

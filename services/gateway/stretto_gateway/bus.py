@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import stretto_wire as w
 import structlog
+from stretto_messages.base import Message
 from stretto_runtime import BusFault, CallRefused
 from stretto_runtime.bus import STATE, STATE_PREFIX, Bus
 from stretto_runtime.faults import Fenced
@@ -55,7 +56,7 @@ class StreamBus:
             raise BusFault("the bus is not reached yet; the gateway's log says why")
         return self._found
 
-    async def publish(self, message: w.Message, msg_id: str, last: int | None = None, trace: str = "") -> int | None:
+    async def publish(self, message: Message, msg_id: str, last: int | None = None, trace: str = "") -> int | None:
         """Store an event; returns its sequence. With ``last``: None unless that is its subject's last one (0: of none).
 
         The server decides, by the expected last sequence of the stored subject, so that two gateways cannot both
@@ -74,7 +75,7 @@ class StreamBus:
                 return None
         return None if last is not None and answer.get("duplicate") else int(answer["seq"])
 
-    async def call(self, request: w.Message, timeout_s: float) -> w.Message:
+    async def call(self, request: Message, timeout_s: float) -> Message:
         """Ask the owner of a job. Raises CallTimeout, and Problem when it refused."""
         try:
             return await self._caller.call(request, timeout_s)
@@ -88,7 +89,7 @@ class StreamBus:
                 remedy=refused.remedy,
             ) from refused
 
-    async def call_pod(self, pod: str, request: w.Message, timeout_s: float) -> w.Message:
+    async def call_pod(self, pod: str, request: Message, timeout_s: float) -> Message:
         """Ask one pod. Raises CallTimeout."""
         return await self._caller.call_pod(pod, request, timeout_s)
 
@@ -104,7 +105,7 @@ class StreamBus:
 
     async def fold(
         self,
-        apply: Callable[[w.Message, int, float, str], None],
+        apply: Callable[[Message, int, float, str], None],
         caught_up: Callable[[], None],
         advanced: Callable[[], Awaitable[None]],
     ) -> None:
@@ -124,7 +125,7 @@ class StreamBus:
         finally:
             await tail.close()
 
-    def _apply(self, stored: Stored, apply: Callable[[w.Message, int, float, str], None]) -> None:
+    def _apply(self, stored: Stored, apply: Callable[[Message, int, float, str], None]) -> None:
         try:
             message = w.parse(stored.subject, stored.data)
         except w.WireError as error:

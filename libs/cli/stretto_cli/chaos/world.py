@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Self
 
 import psutil
+from stretto_messages.pods import GetOwnership, GetOwnershipReply
 from stretto_runtime import CallRefused, CallTimeout, Client
 from stretto_runtime.faults import RuntimeFault
-from stretto_wire import GetOwnership, GetOwnershipReply
 
 from .. import embedded
 from ..errors import CliError

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stretto_core.algorithms import ALLOCATE
-from stretto_core.model.types import InvalidValue
 from stretto_core.offline.allocation import Allocation, AllocationProblem, ElasticJob
 from stretto_core.offline.allocation.certified import certified
 from stretto_core.offline.allocation.milp import big_m, one_hot
+from stretto_messages.base import InvalidValue
 
 EXACT = (one_hot, big_m)
 INEXACT = ("certified", "greedy", "greedy-once", "marginal-doubling")
