@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from stretto_runtime import Client, EmbeddedServer, provision
+from stretto_bus import Client
+from stretto_runtime import EmbeddedServer, provision
 
 
 @asynccontextmanager

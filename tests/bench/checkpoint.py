@@ -29,12 +29,11 @@ from time import perf_counter
 from typing import Any
 
 from stretto.engine.layout import Layout
-from stretto.engine.placement import assign
 from stretto_checkpoints.memory import SharedMemory
-from stretto_cli.leftovers import claim_memory, free_memory, sweep_memory
+from stretto_cli.installation.leftovers import claim_memory, free_memory, sweep_memory
 
 from tests.bench.rows import Row, row
-from tests.bench.trainer import Process, ask_all
+from tests.bench.trainer import Process, ask_all, first_columns
 
 SERVERS = 2
 LAYOUT = Layout(dimension=24, dense_size=100_000)
@@ -65,7 +64,7 @@ class Ours:
         self.folder = folder
         sweep_memory()  # a gigabyte, of a run that was killed
         self.memory = SharedMemory(claim_memory(folder), folder)
-        self.columns = assign(LAYOUT, range(SERVERS))
+        self.columns = first_columns(LAYOUT, range(SERVERS))
         self.servers = self.start()
         self.rooms = {
             f"ps-{i}": answer["room"] for i, answer in enumerate(self.all(do="fill", rows=ROWS, each="columns"))

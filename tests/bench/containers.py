@@ -19,10 +19,11 @@ import docker.errors
 import stretto_wire as wire
 from stretto_actuator.service import Actuator
 from stretto_actuator.settings import ActuatorSettings
+from stretto_bus import Client
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.gateway import JobCancelled
 from stretto_messages.values import Plan
-from stretto_runtime import Client, serve
+from stretto_runtime import serve
 from stretto_wire.kubernetes import INSTALLATION
 
 from tests.bench.bus import fresh_bus

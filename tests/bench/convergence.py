@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
 import json
 import math
 import selectors
@@ -25,6 +24,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,8 @@ from rich.console import Console
 from rich.table import Table
 from scipy import stats
 
-from tests.bench.staleness import BATCH, LEARNING_RATE, ROOT, child, measured
+from tests.bench.staleness import BATCH, LEARNING_RATE, child, measured
+from tests.bench.trainer import PS_SCRIPT, Process, first_columns, planned_from
 
 MODELS = {
     "wide_deep": ("stretto.examples.wide_deep", "WideDeep"),
@@ -50,7 +51,6 @@ CHANGING = [(1, 1), (2, 1), (2, 2), (1, 2)]
 SHARD = 8 * BATCH
 POINTS = 8
 HELD_OUT = 20_480
-ENGINE_TESTS = ROOT / "libs" / "trainer" / "tests" / "engine" / "conftest.py"
 
 
 def program(model: str, samples: int, seed: int) -> Any:
@@ -111,12 +111,6 @@ class Job:
 
     def __post_init__(self) -> None:
         self.program = program(self.model, self.samples, self.seed)
-        spec = importlib.util.spec_from_file_location("engine_harness", ENGINE_TESTS)
-        assert spec is not None
-        assert spec.loader is not None
-        harness = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(harness)
-        self._process = harness.Process
 
     @property
     def layout(self) -> Any:
@@ -124,8 +118,8 @@ class Job:
 
     def add_server(self) -> int:
         index = len(self.servers)
-        self.servers[index] = self._process("ps_process.py")
-        answer = self.servers[index].ask("start", index=index, layout=self.layout.to_dict(), threads=1)
+        self.servers[index] = Process(str(PS_SCRIPT))
+        answer = self.servers[index].ask(do="start", index=index, layout=self.layout.to_dict(), threads=1)
         self.addresses[index] = answer["address"]
         return index
 
@@ -145,31 +139,27 @@ class Job:
         worker.stdin.flush()
 
     def place(self, servers: int) -> None:
-        from stretto.engine import assign
-
         for _ in range(servers):
             self.add_server()
-        for index, columns in assign(self.layout, list(self.servers)).items():
+        for index, columns in first_columns(self.layout, self.servers).items():
             self.ask(index, "own", columns=columns)
 
     def ask(self, server: int, do: str, **arguments: Any) -> Any:
-        answer = self.servers[server].ask(do, **arguments)
+        answer = self.servers[server].ask(do=do, **arguments)
         if isinstance(answer, dict) and "error" in answer:
             raise RuntimeError(f"ps-{server}, {do}: {answer['text']}")
         return answer
 
     def move(self) -> threading.Thread:
         """Another server takes its share over while workers go on."""
-        from stretto.engine import Control, plan_moves
+        from stretto.engine import Control
 
-        columns = {}
-        for server, address in self.addresses.items():
-            with Control(self.layout, address, server) as control:
-                columns[server] = control.columns()
         new = self.add_server()
         for worker in self.workers.values():
             self.tell(worker, json.dumps(self.addresses))
-        sources = plan_moves(self.layout, columns, list(self.servers))[new]
+        with ExitStack() as sessions:
+            controls = [sessions.enter_context(Control(self.layout, a, s)) for s, a in self.addresses.items()]
+            sources = planned_from(self.layout, controls, self.servers)[new]
         thread = threading.Thread(
             target=self.ask, args=(new, "move"), kwargs={"sources": sources, "addresses": self.addresses}
         )
@@ -178,8 +168,6 @@ class Job:
 
     def restart(self, workers: int, servers: int) -> None:
         """Everything stops; what it holds is saved, and restored into other processes."""
-        from stretto.engine import assign
-
         begun = time.monotonic()
         paths = [str(self.folder / f"image-{server}") for server in self.servers]
         for server, path in zip(self.servers, paths, strict=True):
@@ -187,7 +175,7 @@ class Job:
         self.close()
         for _ in range(servers):
             self.add_server()
-        for server, columns in assign(self.layout, list(self.servers)).items():
+        for server, columns in first_columns(self.layout, self.servers).items():
             self.ask(server, "load", paths=paths, columns=columns)
         self.add_workers(workers)
         self.stopped_s += time.monotonic() - begun
@@ -238,7 +226,7 @@ class Job:
         return min(counts), max(counts)
 
     def close(self) -> None:
-        for process in (*self.workers.values(), *self.servers.values()):
+        for process in (*self.workers.values(), *(server.child for server in self.servers.values())):
             process.kill()
         self.workers.clear()
         self.servers.clear()

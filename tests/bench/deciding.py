@@ -30,10 +30,11 @@ from typing import NamedTuple
 
 import psutil
 import uvloop
+from stretto_bus import Client
+from stretto_bus.ordered_consumer import scan
 from stretto_messages.arbiter import PlanDecided
-from stretto_runtime import Client, EmbeddedServer
-from stretto_runtime.bus import EVENTS
-from stretto_runtime.log import scan
+from stretto_runtime import EmbeddedServer
+from stretto_wire.registry import STREAM
 
 from tests.bench.bus import fresh_bus
 from tests.bench.fleet import Job, Pod, cpu_s, fleet, sent, store
@@ -210,7 +211,7 @@ async def _caused(client: Client, first: int, busy: dict[str, float]) -> Decisio
     latencies_s: list[float] = []
     kinds: Counter[str] = Counter()
     patterns = [f"*.evt.v1.*.{name}.*" for name in (*CHAIN, "plan-decided", "plan-refused")]
-    async for stored in scan(client.bus, EVENTS, patterns, headers_only=True):
+    async for stored in scan(client.bus, STREAM, patterns, headers_only=True):
         name = stored.subject.split(".")[4]
         cause = int(stored.headers["Nats-Msg-Id"].split(":")[1].partition(".")[0])
         if name in CHAIN:

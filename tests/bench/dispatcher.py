@@ -20,8 +20,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from stretto_bus import Client
 from stretto_messages.dispatcher import MarkLedger, NextShard, ShardReport
-from stretto_runtime import Client
 from stretto_wire.spec import JobSpec
 from stretto_wire.submission import JobSubmitted
 

@@ -24,8 +24,6 @@ import asyncio
 import contextlib
 import itertools
 import json
-import os
-import signal
 import statistics
 import sys
 import tempfile
@@ -37,12 +35,12 @@ from typing import Any
 import yaml
 from rich.console import Console
 from rich.table import Table
-from stretto_cli import embedded
+from stretto_bus import Client
 from stretto_cli.client import Gateway, locate
-from stretto_cli.commands.cluster import start_detached
-from stretto_cli.errors import CliError, NotRunning
+from stretto_cli.errors import CliError
 from stretto_cli.figures import sparkline
-from stretto_runtime import Client
+from stretto_cli.installation.detached import start_detached, take_down
+from stretto_cli.installation.programs import StartOptions
 from stretto_runtime.server import keys_of
 from stretto_wire import document_of
 
@@ -269,7 +267,7 @@ async def measure(result: Result, limit_s: float, heal_at: float | None) -> None
     with tempfile.TemporaryDirectory(prefix="stretto-experiment-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         try:
-            where = start_detached(embedded.Plan(folder, cpu_cores=16.0, settings=settings))
+            where = start_detached(StartOptions(folder, cpu_cores=16.0, settings=settings))
             login = keys_of(folder / "nats").login()
             client = await Client.connect(where["nats_url"], login, "experiments")
             try:
@@ -278,7 +276,7 @@ async def measure(result: Result, limit_s: float, heal_at: float | None) -> None
             finally:
                 await client.close()
         finally:
-            _down(folder)
+            take_down(folder)
     conclude(result)
 
 
@@ -301,14 +299,6 @@ def conclude(result: Result) -> None:
             continue
         back = (back if back is not None else t0) if (n1 - n0) / (t1 - t0) >= usual / 2 else None
     result.recovered_s = back
-
-
-def _down(folder: Path) -> None:
-    with contextlib.suppress(NotRunning, ProcessLookupError):
-        os.kill(embedded.read_state(folder)["pid"], signal.SIGTERM)
-        for _ in range(600):
-            embedded.read_state(folder)
-            time.sleep(0.05)
 
 
 def table(results: list[Result]) -> Table:

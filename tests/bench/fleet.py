@@ -14,13 +14,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import psutil
+from stretto_bus import Client
 from stretto_messages.actuator import PlanApplied, PodExited, PodStarted
 from stretto_messages.base import Message
 from stretto_messages.dispatcher import JobProgressed
 from stretto_messages.pods import PsReported, WorkerReported
 from stretto_messages.values import Plan, StepTimes
-from stretto_runtime import Client
-from stretto_runtime.handling import event_headers
+from stretto_wire.cloudevents import headers_of
 from stretto_wire.codec import encode
 from stretto_wire.registry import subject_of
 from stretto_wire.spec import JobSpec
@@ -172,7 +172,7 @@ def fleet(count: int, workers: int, ps: int) -> list[Job]:
 def sent(message: Message, now: float) -> tuple[str, bytes, dict[str, str]]:
     """Subject, data and headers as a pod sends its report."""
     message_id = f"{message.job}:{getattr(message, 'pod', '')}:{now}"
-    return subject_of(message), encode(message), event_headers(message, message_id, now, "pod", "")
+    return subject_of(message), encode(message), headers_of(message, message_id, now, "pod", "")
 
 
 async def store(client: Client, messages: list[Message]) -> None:

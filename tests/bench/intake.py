@@ -22,7 +22,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from stretto_runtime import Client, EmbeddedServer
+from stretto_bus import Client
+from stretto_runtime import EmbeddedServer
 
 from tests.bench.bus import fresh_bus
 from tests.bench.fleet import Job, Replica, cpu_s, fleet, sent, store

@@ -26,10 +26,11 @@ import nats
 import uvloop
 from nats.errors import TimeoutError as NoneLeft
 from nats.js.api import ConsumerConfig, DeliverPolicy
+from stretto_bus import Client
+from stretto_bus.ordered_consumer import scan
 from stretto_messages.gateway import JobCancelled
-from stretto_runtime import Client, EmbeddedServer
-from stretto_runtime.bus import EVENTS, STATE
-from stretto_runtime.log import scan
+from stretto_runtime import EmbeddedServer
+from stretto_wire.registry import STATE, STREAM
 
 from tests.bench.bus import fresh_bus
 from tests.bench.fleet import Replica, cpu_s, store
@@ -124,7 +125,7 @@ async def _replica_rate(client: Client, server: EmbeddedServer, folder: Path) ->
     finally:
         process.terminate()
         await asyncio.wait_for(process.wait(), 20)
-    times = [stored.time_s async for stored in scan(client.bus, EVENTS, ["*.evt.v1.dispatcher.*.*"], headers_only=True)]
+    times = [stored.time_s async for stored in scan(client.bus, STREAM, ["*.evt.v1.dispatcher.*.*"], headers_only=True)]
     if len(times) != EVENTS_OF_A_ROUND:
         raise RuntimeError(f"{len(times)} outputs of {EVENTS_OF_A_ROUND} events")
     return (len(times) - 1) / (times[-1] - times[0]), 1e6 * spent_s / len(times)
@@ -158,7 +159,7 @@ async def _bare(url: str, pattern: str, count: int, first: int) -> float:
     subscription = await connection.jetstream().pull_subscribe(
         pattern,
         durable=f"bare-{os.getpid()}",
-        stream=EVENTS,
+        stream=STREAM,
         config=ConsumerConfig(deliver_policy=DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=first),
     )
     begin, taken = time.perf_counter(), 0

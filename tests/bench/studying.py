@@ -21,15 +21,15 @@ from typing import NamedTuple
 
 import psutil
 import uvloop
+from stretto_bus import Client
+from stretto_bus.ordered_consumer import scan
 from stretto_messages.actuator import PlanApplied
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import Message
 from stretto_messages.gateway import PlanRequested
 from stretto_messages.planner import CandidatesComputed, PlanProposed
 from stretto_messages.values import Candidate, Interval, Plan
-from stretto_runtime import Client
-from stretto_runtime.bus import EVENTS
-from stretto_runtime.log import scan
+from stretto_wire.registry import STREAM
 
 from tests.bench.bus import fresh_bus
 from tests.bench.deciding import Used, serving
@@ -201,7 +201,7 @@ async def _answered(client: Client, first: int) -> list[float]:
     asked: dict[int, float] = {}
     latencies_s: list[float] = []
     patterns = [f"*.evt.v1.*.{name}.*" for name in ("plan-requested", "plan-decided", "plan-refused")]
-    async for stored in scan(client.bus, EVENTS, patterns, first + 1, headers_only=True):
+    async for stored in scan(client.bus, STREAM, patterns, first + 1, headers_only=True):
         if stored.subject.split(".")[4] == "plan-requested":
             asked[stored.seq] = stored.time_s
         else:

@@ -19,12 +19,12 @@ from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
+from stretto_bus import Client
+from stretto_bus.ordered_consumer import read
 from stretto_messages.gateway import JobCancelled
-from stretto_runtime import Client, EmbeddedServer
-from stretto_runtime.bus import EVENTS
-from stretto_runtime.eras import fence_subject
-from stretto_runtime.log import read
-from stretto_wire.registry import PARTITIONS, partition_of
+from stretto_runtime import EmbeddedServer
+from stretto_runtime.owner.terms import fence_subject
+from stretto_wire.registry import PARTITIONS, STREAM, partition_of
 
 from tests.bench.bus import fresh_bus
 from tests.bench.rows import Row, row_at_most
@@ -117,8 +117,8 @@ async def _end(client: Client, victim: Replica, how: signal.Signals) -> list[flo
     victim.process.send_signal(how)
     await asyncio.sleep(WATCHED_S[how])
     await asyncio.to_thread(victim.process.wait)
-    fences = await read(client.bus, EVENTS, [fence_subject("dispatcher", number) for number in served], before)
-    outputs = await read(client.bus, EVENTS, ["*.evt.v1.dispatcher.*.*"], before)
+    fences = await read(client.bus, STREAM, [fence_subject("dispatcher", number) for number in served], before)
+    outputs = await read(client.bus, STREAM, ["*.evt.v1.dispatcher.*.*"], before)
     taken = {int(fence.subject.rpartition(".")[2]): fence.seq for fence in reversed(fences)}
     first_s: dict[int, float] = {}
     for output in outputs:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,13 @@ from tests.bench.rows import Row, row
 from tests.bench.trainer_joining import measure_joining
 
 ROOT = Path(__file__).parents[2]
-PS_SCRIPT = ROOT / "libs/trainer/tests/engine/ps_process.py"
+TESTS = ROOT / "libs/trainer/tests"
+PS_SCRIPT = TESTS / "engine/ps_process.py"
+if str(TESTS) not in sys.path:
+    sys.path.insert(0, str(TESTS))
+
+from shipped_planner import first_columns, planned_from  # noqa: E402
+
 WORKERS = 2
 SERVERS = 2
 ROWS = 1_800_000  # of 136 B: about 245 MB of embeddings and slots
@@ -183,9 +190,8 @@ def steps_row(rates: list[tuple[dict[bool, float], float]], pipeline: bool) -> R
 
 def place(job: Stretto) -> None:
     from stretto.engine.layout import Layout
-    from stretto.engine.placement import assign
 
-    for index, columns in assign(Layout.from_dict(job.layout), list(job.addresses)).items():
+    for index, columns in first_columns(Layout.from_dict(job.layout), job.addresses).items():
         job.servers[index].ask(do="own", columns=columns)
 
 
@@ -257,14 +263,12 @@ def measure_migration(seconds: float) -> list[Row]:
 
 
 def move(job: Stretto, newcomer: int) -> tuple[float, float]:
-    from stretto.engine import Control, Layout, plan_moves
+    from stretto.engine import Control, Layout
 
     layout = Layout.from_dict(job.layout)
-    current = {}
-    for server, address in job.addresses.items():
-        with Control(layout, address, server) as control:
-            current[server] = control.columns()
-    sources = plan_moves(layout, current, list(job.addresses))[newcomer]
+    with ExitStack() as sessions:
+        controls = [sessions.enter_context(Control(layout, job.addresses[s], s)) for s in job.addresses]
+        sources = planned_from(layout, controls, job.addresses)[newcomer]
     answer = job.servers[newcomer].ask(do="move", sources=sources, addresses=job.addresses)
     if "error" in answer:
         raise RuntimeError(answer["text"])
@@ -292,9 +296,8 @@ def restart_pause(job: Stretto, folder: Path) -> float:
     for index, server in enumerate(servers):
         job.addresses[index] = server.receive()["address"]
     from stretto.engine.layout import Layout
-    from stretto.engine.placement import assign
 
-    placement = assign(Layout.from_dict(layout), range(count))
+    placement = first_columns(Layout.from_dict(layout), range(count))
     for index, server in enumerate(servers):
         server.send(do="load", paths=paths, columns=placement[index])
     for server in servers:

@@ -22,11 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import stretto_wire as wire
+from stretto_bus import Client
 from stretto_messages.actuator import JobFailed
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.dispatcher import ShardCompleted, ShardLeased, ShardRequeued
 from stretto_messages.values import Plan, Shard
-from stretto_runtime import Client, EmbeddedServer, provision
+from stretto_runtime import EmbeddedServer, provision
 
 from tests.bench.rows import Row, row
 from tests.integration.pods import end_pods

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from stretto_runtime import BusFault, Client
-from stretto_runtime.login import Login
-from stretto_runtime.permissions import OPERATOR
-from stretto_runtime.provision import server_config
+from stretto_bus import BusFault, Client
+from stretto_bus.login import Login
+from stretto_runtime.access.permissions import OPERATOR
+from stretto_runtime.access.provision import server_config
 from stretto_runtime.server import binary, free_port, keys_of
 
 SIZE = 3

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[2] / "libs/runtime/tests"))
 
 from cluster import READY_S, SIZE, Cluster, Network
 from runtime_live import Replicas, connect
-from stretto_runtime import BusFault, Client, provision
-from stretto_runtime.telemetry import configure_logs
+from stretto_bus import BusFault, Client
+from stretto_runtime import provision
+from stretto_runtime.process.telemetry import configure_logs
 
 configure_logs("test", "error")
 

@@ -10,7 +10,7 @@ import pytest
 from cluster import Cluster
 from runtime_books import feed, joined, settle
 from runtime_live import Replicas
-from stretto_runtime import Client
+from stretto_bus import Client
 
 HOUR_S = 3600
 READ = "import time\nwhile input() is not None: print(time.time(), time.monotonic())"

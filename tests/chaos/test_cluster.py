@@ -11,7 +11,7 @@ import pytest
 from cluster import Cluster
 from runtime_books import feed, joined, settle
 from runtime_live import Replicas
-from stretto_runtime import Client
+from stretto_bus import Client
 
 
 async def test_the_streams_leaders_are_killed(

@@ -15,7 +15,8 @@ from cluster import Cluster
 from runtime_books import feed, joined, settle
 from runtime_counting import Counting
 from runtime_live import Replicas, connect, eventually, running, until_ready
-from stretto_runtime import Client, EmbeddedServer, provision
+from stretto_bus import Client
+from stretto_runtime import EmbeddedServer, provision
 
 
 @pytest.fixture

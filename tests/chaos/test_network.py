@@ -10,7 +10,7 @@ import pytest
 from cluster import Cluster, Network, Node
 from runtime_books import feed, joined, settle
 from runtime_live import Replicas
-from stretto_runtime import Client
+from stretto_bus import Client
 from stretto_wire.registry import PARTITIONS
 
 

@@ -15,7 +15,7 @@ from stretto_forwarder.service import Metrics as ForwarderMetrics
 from stretto_gateway.app import exposition
 from stretto_gateway.projection import Projection
 from stretto_gateway.service import Gateway
-from stretto_runtime.telemetry import Metrics
+from stretto_runtime.process.telemetry import Metrics
 
 from tests.charts.rendering import CHART, EVERYTHING, of_kind, rendered
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import stretto_wire as wire
-from stretto_runtime import Client, EmbeddedServer, Service, Settings, provision, serve
-from stretto_runtime.client import Event
+from stretto_bus import Client
+from stretto_bus.client import Event
+from stretto_runtime import EmbeddedServer, Service, Settings, provision, serve
 
 T = TypeVar("T")
 

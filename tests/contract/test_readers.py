@@ -6,7 +6,7 @@ import importlib
 
 import pytest
 from stretto_runtime import Service
-from stretto_runtime.permissions import SERVICES
+from stretto_runtime.access.permissions import SERVICES
 from stretto_wire.registry import CHANNELS
 
 NAMES = [name for name in SERVICES if name != "gateway"]  # reads every event, for its subscribers

@@ -7,7 +7,7 @@ from pathlib import Path
 import stretto_wire as wire
 import yaml
 from stretto_messages.base import MAX_MESSAGE_BYTES
-from stretto_runtime.provision import streams
+from stretto_runtime.access.provision import streams
 
 PROTO = Path(__file__).parents[2] / "proto"
 

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stretto_bus import Client
 from stretto_messages.dispatcher import JobProgressed
-from stretto_runtime import Client, EmbeddedServer
-from stretto_runtime.keys import KEEPER
-from stretto_runtime.provision import make
+from stretto_runtime import EmbeddedServer
+from stretto_runtime.access.keys import KEEPER
+from stretto_runtime.access.provision import make
 from stretto_runtime.settings import StreamsSettings
 
 from tests.contract.subscriber import PROTO, SubscriberUnavailable, install

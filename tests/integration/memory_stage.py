@@ -18,6 +18,7 @@ from stretto_actuator.service import Actuator
 from stretto_actuator.settings import ActuatorSettings
 from stretto_arbiter.service import Arbiter
 from stretto_arbiter.settings import ArbiterSettings
+from stretto_bus import Client
 from stretto_messages.actuator import PlanApplied, PodExited
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.dispatcher import JobProgressed
@@ -30,7 +31,7 @@ from stretto_oom.service import Oom
 from stretto_oom.settings import OomSettings
 from stretto_profiler.service import Profiler
 from stretto_profiler.settings import ProfilerSettings
-from stretto_runtime import Client, EmbeddedServer, Runner, provision
+from stretto_runtime import EmbeddedServer, Runner, provision
 from stretto_wire.spec import JobSpec
 from stretto_wire.submission import JobSubmitted
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from stretto_arbiter.service import Arbiter
 from stretto_arbiter.settings import ArbiterSettings
+from stretto_bus import Client
 from stretto_fitter.service import Fitter
 from stretto_fitter.settings import FitterSettings
 from stretto_messages.actuator import PlanApplied
@@ -27,7 +28,7 @@ from stretto_messages.profiler import ProfileMeasured
 from stretto_messages.values import Plan, StepTimes
 from stretto_planner.service import Planner
 from stretto_planner.settings import PlannerSettings
-from stretto_runtime import Client, EmbeddedServer, Runner, provision
+from stretto_runtime import EmbeddedServer, Runner, provision
 from stretto_wire import spec
 from stretto_wire.submission import JobSubmitted
 

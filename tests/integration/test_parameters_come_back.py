@@ -17,6 +17,7 @@ import pytest
 import stretto_wire as wire
 from stretto_actuator.service import Actuator
 from stretto_actuator.settings import ActuatorSettings
+from stretto_bus import Client
 from stretto_checkpoints.service import Checkpoints
 from stretto_checkpoints.settings import CheckpointsSettings
 from stretto_dispatcher.service import Dispatcher
@@ -27,7 +28,7 @@ from stretto_messages.checkpoints import CheckpointFlushed, CheckpointRestored, 
 from stretto_messages.dispatcher import JobCompleted, NextShard, ShardReport
 from stretto_messages.pods import GetOwnership
 from stretto_messages.values import Plan
-from stretto_runtime import Client, EmbeddedServer, provision, serve
+from stretto_runtime import EmbeddedServer, provision, serve
 
 from tests.integration.pods import end_pods
 

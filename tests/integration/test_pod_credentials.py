@@ -20,12 +20,14 @@ from stretto.tracing import Tracing
 from stretto_actuator.credentials import Issuer
 from stretto_actuator.service import Actuator
 from stretto_actuator.settings import ActuatorSettings
+from stretto_bus import Client
+from stretto_bus.login import claims_of
 from stretto_messages.actuator import GetServers, GetServersReply, RenewCredentials, RenewCredentialsReply
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.values import Plan
-from stretto_runtime import Client, EmbeddedServer, SettingsFault, provision, serve
-from stretto_runtime.identity import Key, claims_of, mint, parts_of, renew
-from stretto_runtime.keys import Keys
+from stretto_runtime import EmbeddedServer, SettingsFault, provision, serve
+from stretto_runtime.access.identity import Key, mint, parts_of, renew
+from stretto_runtime.access.keys import Keys
 from stretto_wire import registry
 
 from tests.integration.pods import end_pods

@@ -17,10 +17,11 @@ from typing import Any
 
 import pytest
 import stretto_wire as wire
-from stretto_runtime import BusFault, Client, EmbeddedServer, provision
-from stretto_runtime.identity import parts_of
-from stretto_runtime.login import Login
-from stretto_runtime.permissions import SERVICES, USERS
+from stretto_bus import BusFault, Client
+from stretto_bus.login import Login
+from stretto_runtime import EmbeddedServer, provision
+from stretto_runtime.access.identity import parts_of
+from stretto_runtime.access.permissions import SERVICES, USERS
 from stretto_runtime.server import free_port
 
 from tests.integration.pods import end_pods

@@ -17,6 +17,7 @@ import pytest
 import stretto_wire as wire
 from stretto_actuator.service import Actuator
 from stretto_arbiter.service import Arbiter
+from stretto_bus import Client
 from stretto_checkpoints.service import Checkpoints
 from stretto_dispatcher.service import Dispatcher
 from stretto_fitter.service import Fitter
@@ -27,7 +28,7 @@ from stretto_messages.values import StepTimes
 from stretto_oom.service import Oom
 from stretto_planner.service import Planner
 from stretto_profiler.service import Profiler
-from stretto_runtime import Client, EmbeddedServer, Runner, Service, provision
+from stretto_runtime import EmbeddedServer, Runner, Service, provision
 from stretto_runtime.replay import replay
 from stretto_wire.registry import partition_of
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import nats
 import pytest
+from stretto_bus import Client
 from stretto_core.dispatcher import Applied, Counted, prove
 from stretto_dispatcher.service import Dispatcher
 from stretto_dispatcher.settings import DispatcherSettings
@@ -21,7 +22,7 @@ from stretto_messages.actuator import GetServersReply
 from stretto_messages.dispatcher import AuditLedger, EvaluationMeasured, JobCompleted
 from stretto_messages.gateway import DataArrived
 from stretto_messages.values import DataPartition, ParameterServer
-from stretto_runtime import Client, EmbeddedServer, provision, serve
+from stretto_runtime import EmbeddedServer, provision, serve
 from stretto_wire import encode
 from stretto_wire.spec import JobSpec
 from stretto_wire.submission import JobSubmitted

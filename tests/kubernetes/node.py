@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import httpx
-from stretto_runtime import certificates
+from stretto_runtime.access import certificates
 from stretto_runtime.server import free_port, tied
 
 from tests.containers.engine import Engine

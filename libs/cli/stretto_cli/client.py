@@ -21,6 +21,8 @@ PATIENCE_S = 60.0
 RECONNECT_S = 30.0
 RECONNECT_PAUSE_S = 0.5
 BAD_INPUT = frozenset({400, 404, 409, 413, 415, 422})
+JOB_STATES = ("submitted", "waiting", "starting", "training", "finishing", "finished", "failed", "cancelled")
+ENDED_STATES = ("finished", "failed", "cancelled")
 LOST = (httpx.RemoteProtocolError, httpx.ReadError, httpx.ReadTimeout)
 """a stream broke off: it is taken up again"""
 Json = dict[str, Any]

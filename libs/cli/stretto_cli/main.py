@@ -1,5 +1,8 @@
-"""The command ``stretto``. Each group of commands lives in a module of its own below :mod:`stretto_cli.commands`,
-which is loaded when one of them is typed: numeric libraries take a second that nobody waits for who asks for a status.
+"""The command ``stretto``.
+
+Each command is a module of :mod:`stretto_cli.commands` under its own name, loaded when it is typed: a user who asks for
+a status does not wait a second for numeric libraries. Other distributions add commands as entry points of the group
+``stretto.commands``: the name is the command's, the object a module with ``register(app)`` like ours.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 import typer
@@ -19,49 +23,68 @@ from typer.main import get_group
 from .errors import BadInput, CliError, of_system
 from .options import check_environment, complaints
 
-MODULES: dict[str, tuple[str, ...]] = {
-    "cluster": ("up", "down", "status"),
-    "jobs": ("submit", "jobs", "cancel", "checkpoint", "scale", "logs", "schema"),
-    "data": ("data",),
-    "audit": ("audit",),
-    "watching": ("watch", "explain", "events"),
-    "tracing": ("trace",),
-    "replaying": ("replay",),
-    "demonstration": ("demo",),
-    "chaos": ("chaos",),
-    "whatif": ("whatif",),
-    "tokens": ("token",),
-    "simulate": ("simulate",),
-}
-"""what each module registers, in the order of the help"""
+COMMANDS = (
+    *("up", "down", "status"),
+    *("submit", "jobs", "cancel", "checkpoint", "scale", "logs", "schema", "data", "audit"),
+    *("watch", "explain", "events", "trace", "replay"),
+    *("whatif", "token", "simulate"),
+)
+"""Commands of this distribution, in the order of the help."""
+ENTRY_POINTS = "stretto.commands"
+OURS_ELSEWHERE = {"demo": "stretto-drills", "chaos": "stretto-drills"}
+"""Commands that the documentation names but another distribution brings."""
 
 
-def registered(module: str) -> dict[str, Any]:
-    """The commands of a module, by name."""
+def plugged_in() -> dict[str, EntryPoint]:
+    """Return the commands that other installed distributions bring, by name. Ours cannot be replaced."""
+    return {point.name: point for point in entry_points(group=ENTRY_POINTS) if point.name not in COMMANDS}
+
+
+def load(name: str) -> Any:
+    """Return the click command ``name``, ours or a plug-in's; None if there is none.
+
+    A plug-in that cannot be imported becomes a command that says so: the help of the others still works.
+    """
     alone = typer.Typer(rich_markup_mode="rich")
-    alone.callback()(stretto)  # one command alone would be no group
-    import_module(f".commands.{module}", __package__).register(alone)
-    return dict(get_group(alone).commands)
+    alone.callback()(stretto)  # Typer makes a group only of two commands, or of one with a callback
+    if name in COMMANDS:
+        import_module(f".commands.{name}", __package__).register(alone)
+    elif (point := plugged_in().get(name)) is not None:
+        try:
+            point.load().register(alone)
+        except ImportError as error:
+            _register_refusal(alone, name, f"the command cannot be loaded from {point.value} ({error}): reinstall it")
+    elif (package := OURS_ELSEWHERE.get(name)) is not None:
+        _register_refusal(alone, name, f"the command comes with {package}, which is not installed: install {package}")
+    return get_group(alone).commands.get(name)
+
+
+def _register_refusal(group: typer.Typer, name: str, reason: str) -> None:
+    def refuse() -> None:
+        raise CliError(f"{name}: {reason}")
+
+    any_arguments = {"ignore_unknown_options": True, "allow_extra_args": True}
+    group.command(name, help=reason, context_settings=any_arguments)(refuse)
 
 
 class _Group(TyperGroup):
-    """Turns errors into a sentence, or with -o json a document, on stderr, and an exit status (see ``EPILOG``)."""
+    """Loads commands when needed, and reports errors on stderr with an exit status (see ``EPILOG``)."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return [name for names in MODULES.values() for name in names]
+        return [*COMMANDS, *sorted(plugged_in())]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        unknown = cmd_name not in self.list_commands(ctx)  # then all are loaded, that what was meant is suggested
-        for module, names in MODULES.items():
-            if (unknown or cmd_name in names) and names[0] not in self.commands:
-                self.commands.update(registered(module))
+        if cmd_name not in self.commands and (found := load(cmd_name)) is not None:
+            self.commands[cmd_name] = found
+        elif cmd_name not in self.commands:  # click suggests similar names among the loaded commands
+            self.commands.update((name, load(name)) for name in self.list_commands(ctx) if name not in self.commands)
         return super().get_command(ctx, cmd_name)
 
     def main(self, *args: Any, **extra: Any) -> Any:
         try:
             return super().main(*args, **extra)
         except OSError as error:  # before any command: --install-completion where HOME cannot be written
-            _told(of_system(error), False)
+            _report(of_system(error), False)
             sys.exit(CliError.status)
 
     def invoke(self, ctx: Any) -> Any:
@@ -70,31 +93,31 @@ class _Group(TyperGroup):
             check_environment(os.environ)
             return super().invoke(ctx)
         except CliError as error:
-            raise _told(error, as_json) from error
-        except typer.TyperException as error:  # of the command line itself; for people it has a form of its own
+            raise _report(error, as_json) from error
+        except typer.TyperException as error:  # an error of the command line itself; Typer prints it for people
             if not as_json:
                 raise
-            raise _told(BadInput(error.format_message()), as_json) from error
+            raise _report(BadInput(error.format_message()), as_json) from error
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
         except BrokenPipeError:  # `stretto events | head`
             sys.stderr.close()
             raise typer.Exit(0) from None
         except OSError as error:
-            raise _told(of_system(error), as_json) from error
+            raise _report(of_system(error), as_json) from error
 
 
-def _told(error: CliError, as_json: bool) -> typer.Exit:
+def _report(error: CliError, as_json: bool) -> typer.Exit:
     if as_json and not error.one_line:
         sys.stderr.write(json.dumps(error.document(), indent=2, ensure_ascii=False) + "\n")
     else:
-        told = Text.assemble(("error:", "red"), " ", str(error))
-        complaints.print(told, soft_wrap=not complaints.is_terminal)
+        text = Text.assemble(("error:", "red"), " ", str(error))
+        complaints.print(text, soft_wrap=not complaints.is_terminal)
     return typer.Exit(error.status)
 
 
 def wants_json(arguments: Sequence[str]) -> bool:
-    """Whether ``-o json`` stands in a command line that may be wrong otherwise."""
+    """Return whether ``-o json`` stands in a command line, which may have errors elsewhere."""
     pairs = zip(arguments, [*arguments[1:], ""], strict=True)
     return any(
         one in ("-ojson", "-o=json", "--output=json") or (one in ("-o", "--output") and two == "json")
@@ -104,9 +127,9 @@ def wants_json(arguments: Sequence[str]) -> bool:
 
 EPILOG = (
     "Begin with [bold]stretto demo[/bold], or [bold]stretto up[/bold] and [bold]stretto submit job.yaml[/bold].\n\n"
-    "Exit status: [bold]0[/bold] done; [bold]1[/bold] failed, or what was asked about is not well (status, "
-    "submit --follow); [bold]2[/bold] what was given cannot be used; [bold]130[/bold] interrupted. Errors are told on "
-    "stderr, with -o json as one document."
+    "Exit status: [bold]0[/bold] done; [bold]1[/bold] failed, or something is not well (status, submit --follow); "
+    "[bold]2[/bold] the input cannot be used; [bold]130[/bold] interrupted. Errors go to stderr, with -o json as one "
+    "document."
 )
 
 app = typer.Typer(
@@ -122,7 +145,7 @@ app = typer.Typer(
 
 @app.callback()
 def stretto() -> None:
-    """What stands before any command: nothing."""
+    """Take no options before the command."""
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Options that commands share, and how they answer: a table for people, JSON for programs."""
+"""Options that commands share, and their answers: a table for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from . import podlogs
 from .client import Gateway, locate
 from .errors import BadInput
 
 
 class Output(StrEnum):
-    """How a command answers."""
+    """Form of a command's answer."""
 
     TABLE = "table"
     JSON = "json"
 
 
 OutputOption = Annotated[
-    Output, typer.Option("--output", "-o", help="table for people; json: one document, or a line each for streams")
+    Output,
+    typer.Option(
+        "--output", "-o", help="Print a table for people, or json: one document, or one line per item of a stream."
+    ),
 ]
 _FOLDER, _URL, _TOKEN, _CA = OWN_VARIABLES = (
     "STRETTO_STATE_FOLDER",
@@ -37,23 +39,28 @@ _FOLDER, _URL, _TOKEN, _CA = OWN_VARIABLES = (
     "STRETTO_CLI_TOKEN",
     "STRETTO_CLI_CA",
 )
-FolderOption = Annotated[Path, typer.Option("--folder", envvar=_FOLDER, help="where `stretto up` keeps its state")]
+FolderOption = Annotated[
+    Path, typer.Option("--folder", envvar=_FOLDER, help="Folder in which `stretto up` keeps its state.")
+]
 UrlOption = Annotated[
-    str | None, typer.Option("--url", envvar=_URL, help="a gateway elsewhere, as in http://host:port")
+    str | None,
+    typer.Option(
+        "--url", envvar=_URL, help="URL of a gateway elsewhere, e.g. http://host:port. Default: the one in the folder."
+    ),
 ]
 TokenOption = Annotated[
     str | None,
-    typer.Option("--token", envvar=_TOKEN, help="its bearer token; default: the one in the folder"),
+    typer.Option("--token", envvar=_TOKEN, help="Bearer token for the gateway. Default: the one in the folder."),
 ]
 DEFAULT_FOLDER = Path(".stretto")
 
-# a pipe has no width: wide enough that no column is cut
+# a pipe has no width: 160 columns cut no table
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
 complaints = Console(stderr=True, highlight=False)
 
 
 def check_environment(environ: Mapping[str, str]) -> None:
-    """Refuse a misspelt variable of the command: BadInput. Those of services, they refuse themselves."""
+    """Refuse a misspelt variable of the command with BadInput. Services check their own variables."""
     for name in sorted(environ):
         if name in OWN_VARIABLES or not name.startswith("STRETTO_"):
             continue
@@ -61,17 +68,17 @@ def check_environment(environ: Mapping[str, str]) -> None:
         if near:
             raise BadInput(f"the environment's {name} is not a variable of the command; did you mean {near[0]}?")
         if name.startswith("STRETTO_CLI_"):
-            raise BadInput(f"the environment's {name} is not a variable of the command; known are "
-                           f"{', '.join(OWN_VARIABLES)}")  # fmt: skip
+            known = ", ".join(OWN_VARIABLES)
+            raise BadInput(f"the environment's {name} is not a variable of the command; known are {known}")
 
 
 def example(*lines: str) -> str:
-    """The end of a command's help."""
+    """Format example command lines for the end of a command's help."""
     return "Example: " + "\n\n".join(f"[bold]{escape(line)}[/bold]" for line in lines)
 
 
-def repeated(folder: Path, url: str | None) -> str:
-    """The options that a command has to be given again, to speak to the same gateway; those of the environment hold."""
+def same_gateway(folder: Path, url: str | None) -> str:
+    """Return the options that make another command use the same gateway; the environment's variables still apply."""
     given = (("--folder", _FOLDER, str(folder), str(DEFAULT_FOLDER)), ("--url", _URL, url, None))
     return "".join(
         f" {option} {shlex.quote(value)}"
@@ -81,13 +88,13 @@ def repeated(folder: Path, url: str | None) -> str:
 
 
 def connect(folder: Path, url: str | None, token: str | None) -> Gateway:
-    """The gateway that these options name; whose certificate is trusted stands in the environment."""
+    """Connect to the gateway that these options name. STRETTO_CLI_CA names the certificates to trust."""
     authority = os.environ.get(_CA)
     return Gateway(*locate(folder, url, token), Path(authority) if authority else None)
 
 
 def answer(output: Output, value: Any, table: Callable[[], object]) -> None:
-    """One JSON document, or what ``table`` makes of it. ``table`` runs only when it is wanted."""
+    """Print ``value`` as one JSON document, or the result of ``table``, which runs only then."""
     if output is Output.JSON:
         print_json(value)
         return
@@ -97,14 +104,14 @@ def answer(output: Output, value: Any, table: Callable[[], object]) -> None:
 
 
 def print_json(value: Any, lines: bool = False) -> None:
-    """A document, or one line of a stream of them; flushed, so that a pipe sees it at once."""
+    """Print a document, or one line of a stream of documents; flushed, so that a pipe gets it at once."""
     text = json.dumps(value, indent=None if lines else 2, ensure_ascii=False)
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
 def complete_jobs(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Shell completion of job names, from the gateway that the options so far name; silent when there is none."""
+    """Complete job names from the gateway that the options so far name; without a gateway, complete nothing."""
     folder, url, token = (ctx.params.get(name) for name in ("folder", "url", "token"))
     try:
         with connect(Path(folder or DEFAULT_FOLDER), url, token) as gateway:
@@ -113,19 +120,13 @@ def complete_jobs(ctx: typer.Context, incomplete: str) -> list[str]:
         return []
 
 
-def complete_pods(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Shell completion of pods that have a log: JOB/POD, or POD alone once it has been begun."""
-    folder, job = Path(ctx.params.get("folder") or DEFAULT_FOLDER), ctx.params.get("job")
-    found = [(path.parent.name, path.name) for path in podlogs.pods(folder) if job in (None, path.parent.name)]
-    full = () if job else (f"{of}/{pod}" for of, pod in found)
-    return sorted({name for name in (*full, *(pod for _, pod in found)) if name.startswith(incomplete)})
-
-
 def complete_from(names: Iterable[str]) -> Callable[[str], list[str]]:
-    """Shell completion of names that are known."""
+    """Complete from a fixed list of names."""
     known = sorted(names)
     return lambda incomplete: [name for name in known if name.startswith(incomplete)]
 
 
-JobArgument = Annotated[str, typer.Argument(metavar="JOB", autocompletion=complete_jobs, help="name of the job")]
-JobOption = Annotated[str | None, typer.Option("--job", "-j", autocompletion=complete_jobs, help="only of this job")]
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", autocompletion=complete_jobs, help="Name of the job.")]
+JobOption = Annotated[
+    str | None, typer.Option("--job", "-j", autocompletion=complete_jobs, help="Restrict to this job.")
+]

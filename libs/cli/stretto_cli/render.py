@@ -1,4 +1,4 @@
-"""Views of the gateway as tables and lines."""
+"""The gateway's views and events as tables and lines."""
 
 from __future__ import annotations
 
@@ -10,24 +10,28 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from . import figures as f
+from . import figures
+from .client import Event
+from .options import console
 
 Json = dict[str, Any]
+FREQUENT_EVENTS = frozenset({"shard-leased", "shard-completed", "job-progressed", "profile-measured", "change-audited"})
+"""Events so frequent that people see them only on request."""
+WIDTH_WITH_TIMES = 100
+"""From this many columns on, the list of jobs has room for the times of submission."""
+REMARKS_SHOWN = 8
+DETAIL_CHARACTERS = 160
 _COLOURS = {"finished": "green", "training": "cyan", "failed": "red", "cancelled": "yellow", "waiting": "yellow"}
 
 
-DATED = 100
-REMARKS_SHOWN = 8
-
-
 def status(name: str) -> str:
-    """A job's state, coloured."""
+    """Return a job's state in its colour."""
     colour = _COLOURS.get(name, "white")
     return f"[{colour}]{name}[/{colour}]"
 
 
 def table(*columns: str, right: tuple[str, ...] = (), wrapped: str = "") -> Table:
-    """A plain table; the column ``wrapped`` gives way when it is too wide."""
+    """Make a plain table; the column ``wrapped`` wraps when the table is too wide."""
     made = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     for column in columns:
         made.add_column(column, justify="right" if column in right else "left", no_wrap=column != wrapped)
@@ -35,19 +39,19 @@ def table(*columns: str, right: tuple[str, ...] = (), wrapped: str = "") -> Tabl
 
 
 def head(view: Json) -> str:
-    """A job's name, state and plan, in one line."""
-    decided = f"v{view['plan_version']}: {f.plan(view['plan'])}" if view["plan"] else "no plan yet"
+    """Return a job's name, state and plan in one line."""
+    decided = f"v{view['plan_version']}: {figures.plan(view['plan'])}" if view["plan"] else "no plan yet"
     return f"[bold]{view['name']}[/bold]  {status(view['status'])}  {decided}"
 
 
 def jobs(found: list[Json], width: int = 160, options: str = "") -> RenderableType:
-    """The list of jobs, and below it what is to be said of the latest; when each was submitted where there is room.
+    """Render the list of jobs with remarks on the latest below; the times of submission where there is room.
 
-    ``options``: what a command needs to speak to the same gateway.
+    ``options``: command-line options for the same gateway, for the hint of an empty list.
     """
     if not found:
         return Text(f"no jobs yet; submit one with `stretto submit job.yaml{options}`", style="dim")
-    dated = ("submitted",) if width >= DATED else ()
+    dated = ("submitted",) if width >= WIDTH_WITH_TIMES else ()
     made = table("job", "state", *dated, "plan", "done", "speed", right=("done", "speed"))
     remarks: list[RenderableType] = []
     for job in found:
@@ -56,31 +60,31 @@ def jobs(found: list[Json], width: int = 160, options: str = "") -> RenderableTy
         made.add_row(
             job["name"],
             status(job["status"]) if since_s is None else "[red]stalled[/red]",
-            *([f.clock(job["submitted_at_s"])] if dated else []),
-            f"v{job['plan_version']} {f.short_plan(job['plan'])}" if job["plan"] else "–",
+            *([figures.clock(job["submitted_at_s"])] if dated else []),
+            f"v{job['plan_version']} {figures.short_plan(job['plan'])}" if job["plan"] else "–",
             f"{share:.0%}",
-            f.short_rate(job["samples_per_s"]) if job["status"] == "training" else "–",
+            figures.short_rate(job["samples_per_s"]) if job["status"] == "training" else "–",
         )
         if since_s is not None:
-            remarks.append(Text(f"{job['name']}: no sample since {f.clock(since_s)}", style="red"))
+            remarks.append(Text(f"{job['name']}: no sample since {figures.clock(since_s)}", style="red"))
         elif job["reason"]:
             remarks.append(Text(f"{job['name']}: {job['reason']}", style="dim"))
     return Group(made, *remarks[-REMARKS_SHOWN:])
 
 
 def stalled(since_s: float | None) -> str:
-    """Since when a job that should train does not; empty for others."""
-    return "" if since_s is None else f"[red]stalled since {f.clock(since_s)}[/red]"
+    """Return since when a job has trained no sample although it should; empty for other jobs."""
+    return "" if since_s is None else f"[red]stalled since {figures.clock(since_s)}[/red]"
 
 
 def job_summary(view: Json) -> RenderableType:
-    """How a job ended."""
+    """Return a job's state, reason and books in a few lines."""
     lines = [f"{view['name']}  {status(view['status'])}  {escape(view['reason'])}"]
     return "\n".join(lines + books(view))
 
 
 def books(view: Json) -> list[str]:
-    """What was trained, and how well; data that were given up are part of it."""
+    """Return what was trained, and how well, in lines; it includes data that were given up."""
     counted = view["books"]
     if not counted:
         return []
@@ -99,14 +103,25 @@ def books(view: Json) -> list[str]:
     return lines
 
 
+def print_event(event: Event, with_job: bool = True) -> None:
+    """Print an event in one line; ``with_job``: with its job, for streams of several jobs."""
+    body = event.body
+    job = f"{body['job']:<16}  " if with_job else ""
+    console.print(
+        f"[dim]{event.id:>7}  {figures.clock(body['time_s'])}[/dim]  {job}"
+        f"[bold]{body['service']}[/bold] {event.name}  [dim]{gist(event.name, body['data'])}[/dim]",
+        soft_wrap=True,
+    )
+
+
 def gist(name: str, data: Json) -> str:
-    """What an event says, in a few words."""
+    """Return an event's content in a few words."""
     make = _GISTS.get(name)
     if make is None:
         return ""
     try:
         return escape(make(data))
-    except (KeyError, TypeError, IndexError):  # of a newer writer: the name alone must do
+    except (KeyError, TypeError, IndexError):  # written by a newer version: show the name alone
         return ""
 
 
@@ -115,8 +130,8 @@ def _first(reasons: list[str]) -> str:
 
 
 def _last_line(detail: str) -> str:
-    """Of what a pod wrote, without the head that every line of its log has."""
-    return re.sub(r"^.* trace=\w* ", "", detail.strip().rpartition("\n")[2])[:160]
+    """Return the last line that a pod wrote, without the prefix that every line of its log has."""
+    return re.sub(r"^.* trace=\w* ", "", detail.strip().rpartition("\n")[2])[:DETAIL_CHARACTERS]
 
 
 _GISTS: dict[str, Any] = {
@@ -130,51 +145,53 @@ _GISTS: dict[str, Any] = {
     "evaluation-measured": lambda d: (
         f"AUC {d['evaluation']['auc']:.4f}, loss {d['evaluation']['loss']:.4f} at {d['samples_done']:,} samples"
     ),
-    "job-progressed": lambda d: f"{d['samples_done']:,} of {d['samples_total']:,}, {f.rate(d['samples_per_s'])}",
+    "job-progressed": lambda d: f"{d['samples_done']:,} of {d['samples_total']:,}, {figures.rate(d['samples_per_s'])}",
     "job-completed": lambda d: f"{d['samples']:,} samples",
     "job-finished": lambda d: (
         f"{d['samples_applied']:,} applied, {d['samples_lost']} lost, {d['samples_repeated']} repeated"
     ),
     "profile-measured": lambda d: (
-        f"plan v{d['plan_version']} {f.rate(d['throughput'])}, step {f.seconds(d['step_time_s'])}"
+        f"plan v{d['plan_version']} {figures.rate(d['throughput'])}, step {figures.seconds(d['step_time_s'])}"
     ),
     "model-fitted": lambda d: f"{d['form']}, RMSLE {d['rmsle']:.3f}, {d['configurations']} configurations",
     "history-matched": lambda d: ", ".join(f"{m['job']} {m['similarity']:.2f}" for m in d["matches"]),
-    "history-recorded": lambda d: f"{f.short_plan(d['plan'])}, {f.rate(d['throughput'])}",
-    "plan-proposed": lambda d: f"{d['kind']}: {f.short_plan(d['plan'])}; {_first(d['reasons'])}",
+    "history-recorded": lambda d: f"{figures.short_plan(d['plan'])}, {figures.rate(d['throughput'])}",
+    "plan-proposed": lambda d: f"{d['kind']}: {figures.short_plan(d['plan'])}; {_first(d['reasons'])}",
     "candidates-computed": lambda d: f"{len(d['candidates'])} of {d['plans_considered']} by {d['algorithm']}",
-    "plan-requested": lambda d: f"{f.short_plan(d['plan'])} by {d['by']}",
-    "plan-decided": lambda d: f"v{d['version']} {d['kind']}: {f.short_plan(d['plan'])}; {_first(d['reasons'])}",
-    "plan-refused": lambda d: f"{d['kind']}: {f.short_plan(d['wanted'])}; {_first(d['reasons'])}",
+    "plan-requested": lambda d: f"{figures.short_plan(d['plan'])} by {d['by']}",
+    "plan-decided": lambda d: f"v{d['version']} {d['kind']}: {figures.short_plan(d['plan'])}; {_first(d['reasons'])}",
+    "plan-refused": lambda d: f"{d['kind']}: {figures.short_plan(d['wanted'])}; {_first(d['reasons'])}",
     "replacement-asked": lambda d: f"another server in the place of {d['pod']}",
     "replacement-decided": lambda d: (
         f"{d['pod']} {'may' if d['granted'] else 'cannot'} be replaced; {_first(d['reasons'])}"
     ),
     "replacement-ended": lambda d: d["pod"],
-    "plan-applied": lambda d: f"v{d['version']} in {f.seconds(d['took_s'])}",
-    "pod-started": lambda d: f"{d['pod']} in {f.seconds(d['took_s'])} ({d['cause']})",
+    "plan-applied": lambda d: f"v{d['version']} in {figures.seconds(d['took_s'])}",
+    "pod-started": lambda d: f"{d['pod']} in {figures.seconds(d['took_s'])} ({d['cause']})",
     "pod-pending": lambda d: f"{d['pod']} {d['reason']} {_last_line(d['detail'])}",
     "pod-exited": lambda d: f"{d['pod']} {d['reason']} {_last_line(d['detail'])}",
     "servers-changed": lambda d: ", ".join(f"ps-{ps['index']} at {ps['address']}" for ps in d["servers"]) or "none",
-    "pod-resized": lambda d: f"{d['pod']} {f.cores(d['cpu_cores'])}, {f.size(d['memory_bytes'])}",
+    "pod-resized": lambda d: f"{d['pod']} {figures.cores(d['cpu_cores'])}, {figures.size(d['memory_bytes'])}",
     "migration-started": lambda d: (
         f"{d['buckets']} buckets {','.join(d['sources'])} → {','.join(d['destinations'])} ({d['cause']})"
     ),
     "migration-finished": lambda d: (
-        f"{f.size(d['moved_bytes'])} in {f.seconds(d['took_s'])}, longest freeze {f.seconds(d['longest_freeze_s'])}"
+        f"{figures.size(d['moved_bytes'])} in {figures.seconds(d['took_s'])}, "
+        f"longest freeze {figures.seconds(d['longest_freeze_s'])}"
     ),
     "straggler-detected": lambda d: f"{d['pod']} {d['slowdown']:.1f} × slower",
     "straggler-cleared": lambda d: d["pod"],
     "hot-ps-detected": lambda d: (
-        f"{d['pod']} updates in {f.seconds(d['update_time_s'])}, usual is {f.seconds(d['peers_update_time_s'])}"
+        f"{d['pod']} updates in {figures.seconds(d['update_time_s'])}, "
+        f"usual is {figures.seconds(d['peers_update_time_s'])}"
     ),
-    "hot-ps-cleared": lambda d: f"{d['pod']} updates in {f.seconds(d['update_time_s'])}",
+    "hot-ps-cleared": lambda d: f"{d['pod']} updates in {figures.seconds(d['update_time_s'])}",
     "shard-leased": lambda d: f"{d['shard']['id']} attempt {d['shard']['attempt']} to {d['pod']}",
     "shard-completed": lambda d: f"{d['shard']['id']} by {d['pod']}",
     "shard-requeued": lambda d: f"{d['shard']['id']} of {d['pod']}: {d['reason']}",
     "shard-abandoned": lambda d: f"{d['shard']['id']}: {d['reason']}",
     "checkpoint-saved": lambda d: (
-        f"{d['checkpoint']['id']} {f.size(d['checkpoint']['size_bytes'])}, pause {f.seconds(d['pause_s'])}"
+        f"{d['checkpoint']['id']} {figures.size(d['checkpoint']['size_bytes'])}, pause {figures.seconds(d['pause_s'])}"
     ),
     "checkpoint-flushed": lambda d: f"{d['checkpoint']['id']} → {d['checkpoint']['url']}",
     "checkpoint-restored": lambda d: f"{d['checkpoint']['id']} on {d['ps']} parameter servers",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import httpx
 import pytest
 from stretto_cli import client
-from stretto_cli.client import Gateway
+from stretto_cli.client import Gateway, parse_events
 from stretto_cli.errors import CliError, NotRunning
 
 Handler = Callable[[httpx.Request], httpx.Response]
@@ -74,3 +74,9 @@ def test_a_lost_stream_is_taken_up_only_when_the_gateway_has_read_its_own(monkey
 
     assert [event.id for event in speaking_to(handle).events("x")] == [7]
     assert asked == ["/jobs/x/events", "/status", "/status", "/status", "/jobs/x/events"]
+
+
+def test_events_are_parsed_around_comments_and_retry_hints() -> None:
+    text = 'retry: 1000\n\n: still here\n\nid: 7\nevent: plan-decided\ndata: {"a":\ndata: 1}\n\n'
+    events = list(parse_events(iter(text.split("\n"))))
+    assert [(event.id, event.name, event.body) for event in events] == [(7, "plan-decided", {"a": 1})]

@@ -4,23 +4,42 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import EntryPoint
 
 import pytest
-from stretto_cli.main import MODULES, app, registered
+from stretto_cli import main
+from stretto_cli.main import COMMANDS, app, load
 from typer.testing import CliRunner
 
 GROUPS = ("data", "token", "whatif", "simulate")
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_every_command_is_found_and_explains_itself(module: str) -> None:
-    assert tuple(registered(module)) == MODULES[module]
-    for name in MODULES[module]:
-        told = CliRunner().invoke(app, [name, "--help"])
-        assert told.exit_code == 0
-        if name not in GROUPS:
-            assert f"Example: stretto {name}" in told.stdout
-            assert "--output" in told.stdout
+@pytest.mark.parametrize("name", [*COMMANDS, "demo", "chaos"])
+def test_every_command_is_found_and_explains_itself(name: str) -> None:
+    assert load(name) is not None
+    shown = CliRunner().invoke(app, [name, "--help"])
+    assert shown.exit_code == 0
+    if name not in GROUPS:
+        assert f"Example: stretto {name}" in shown.stdout
+        assert "--output" in shown.stdout
+
+
+def test_a_command_whose_distribution_is_absent_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(main, "plugged_in", lambda: {})
+    refused = CliRunner().invoke(app, ["demo"])
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "stretto-drills, which is not installed" in refused.stderr
+    assert CliRunner().invoke(app, ["--help"]).exit_code == 0
+
+
+def test_a_command_whose_distribution_is_broken_names_it_and_harms_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = EntryPoint("broken", "no_such_package.command", main.ENTRY_POINTS)
+    monkeypatch.setattr(main, "plugged_in", lambda: {"broken": broken})
+    refused = CliRunner().invoke(app, ["broken"])
+    assert refused.exit_code == 1
+    assert "broken: the command cannot be loaded from no_such_package.command" in " ".join(refused.stderr.split())
+    assert CliRunner().invoke(app, ["schema"]).exit_code == 0
+    assert CliRunner().invoke(app, ["--help"]).exit_code == 0
 
 
 def test_a_command_loads_what_it_needs_and_no_more() -> None:
@@ -34,4 +53,4 @@ def test_a_command_loads_what_it_needs_and_no_more() -> None:
 def test_the_help_tells_the_exit_statuses() -> None:
     told = " ".join(CliRunner().invoke(app, ["--help"]).stdout.split())
     assert "Exit status: 0 done; 1 failed" in told
-    assert "2 what was given cannot be used" in told
+    assert "2 the input cannot be used" in told

@@ -134,10 +134,9 @@ example(PodPingReply(job=JOB, ready=True, address="10.4.0.11:40101"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketMove(Record):
-    """A column that moves: an embedding bucket, the number of buckets plus a dense slice, or -1: all dense slices of
-    the source."""
+    """A column that moves: an embedding bucket, or the number of buckets plus a dense slice."""
 
-    bucket: Annotated[int, Ge(-1), Lt(1024)]
+    bucket: Annotated[int, Ge(0), Lt(1024)]
     source: Annotated[int, Ge(0)]
     """Index of the parameter server that owns it."""
 
@@ -156,7 +155,7 @@ class TakeBuckets(Message):
 example(
     TakeBuckets(
         job=JOB,
-        moves=(BucketMove(bucket=0, source=0), BucketMove(bucket=33, source=1), BucketMove(bucket=-1, source=1)),
+        moves=(BucketMove(bucket=0, source=0), BucketMove(bucket=33, source=1), BucketMove(bucket=70, source=1)),
         servers=(*SERVERS, ParameterServer(index=2, address="10.4.0.13:40103")),
     )
 )

@@ -1,27 +1,16 @@
-"""What makes a pure machine a service: bus, state, ownership, telemetry, health."""
+"""The runtime makes a pure machine a service: durable state, ownership, telemetry, health."""
 
-from stretto_runtime.client import Client, Event
-from stretto_runtime.faults import (
-    BusFault,
-    CallRefused,
-    CallTimeout,
-    PartitionLost,
-    RuntimeFault,
-    SettingsFault,
-)
-from stretto_runtime.inputs import Input, Meta
-from stretto_runtime.provision import provision
+from stretto_runtime.access.provision import provision
+from stretto_runtime.inputs import CLUSTER, Input, Meta
+from stretto_runtime.process.faults import PartitionLost, RuntimeFault, SettingsFault
+from stretto_runtime.runner import Runner, run, serve
 from stretto_runtime.server import EmbeddedServer
-from stretto_runtime.service import Runner, Service, run, serve
+from stretto_runtime.service import Service
 from stretto_runtime.settings import Settings
 
 __all__ = [
-    "BusFault",
-    "CallRefused",
-    "CallTimeout",
-    "Client",
+    "CLUSTER",
     "EmbeddedServer",
-    "Event",
     "Input",
     "Meta",
     "PartitionLost",

@@ -15,11 +15,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from stretto_runtime.certificates import RENEWED_BEFORE_DAYS
-from stretto_runtime.faults import RuntimeFault
-from stretto_runtime.keys import EXTERNAL, SERVER, TRUST_FILE, Keys
-from stretto_runtime.permissions import OPERATOR, USERS
-from stretto_runtime.provision import make
+from stretto_bus.faults import Fault
+
+from stretto_runtime.access.certificates import RENEWED_BEFORE_DAYS
+from stretto_runtime.access.keys import EXTERNAL, SERVER, TRUST_FILE, Keys
+from stretto_runtime.access.permissions import OPERATOR, USERS
+from stretto_runtime.access.provision import make
 from stretto_runtime.settings import StreamsSettings
 
 PURPOSE = "What an installation on servers of one's own needs before its services start."
@@ -90,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         else:
             settings = StreamsSettings.read()
             asyncio.run(make(settings.nats_url, settings.login(OPERATOR), settings))
-    except (RuntimeFault, OSError) as fault:
+    except (Fault, OSError) as fault:
         raise SystemExit(f"{given.command or 'provision'}: {fault}") from None
 
 

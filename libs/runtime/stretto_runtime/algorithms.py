@@ -6,7 +6,7 @@ from typing import Any
 
 from stretto_core.algorithms import AlgorithmError, Kind
 
-from stretto_runtime.faults import SettingsFault
+from stretto_runtime.process.faults import SettingsFault
 
 
 def algorithm(kind: Kind, name: str, variable: str) -> Any:

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from pydantic_core import from_json
+from stretto_bus.ordered_consumer import Stored
 from stretto_messages.base import Message
 from stretto_wire.codec import decode
 from stretto_wire.registry import CHANNELS, Channel, channel_of, parse, parse_on, partition_of
 
-from stretto_runtime.log import Stored
-from stretto_runtime.machines import CLUSTER
-
 Scope = Literal["job", "cluster"]
 Kind = Literal["message", "request", "observation", "tick"]
+CLUSTER = "_"
+"""The key of the one machine that sees the messages of every job."""
 CLUSTER_PARTITION = partition_of(CLUSTER)
 
 

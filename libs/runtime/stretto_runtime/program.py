@@ -8,9 +8,10 @@ import signal
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from stretto_runtime.faults import RuntimeFault
+from stretto_bus.faults import Fault
+
+from stretto_runtime.process.telemetry import configure_logs
 from stretto_runtime.settings import Settings
-from stretto_runtime.telemetry import configure_logs
 
 S = TypeVar("S", bound=Settings)
 Work = Callable[[S, asyncio.Event], Coroutine[Any, Any, None]]
@@ -36,5 +37,5 @@ def execute(
         configure_logs(name, settings.log_level)
         with asyncio.Runner(loop_factory=loop_factory) as loop:
             loop.run(until_told(settings))
-    except RuntimeFault as fault:
+    except Fault as fault:
         raise SystemExit(f"{name}: {fault}") from None

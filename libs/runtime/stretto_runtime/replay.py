@@ -20,21 +20,30 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from pydantic import ValidationError
-from stretto_wire.registry import EVENTS_KEPT_S, PARTITIONS, channel_at, channel_of, partition_of
+from stretto_bus.bus import Bus
+from stretto_bus.ordered_consumer import Stored, read, scan
+from stretto_bus.writer import Fence, Writer
+from stretto_wire.registry import (
+    EVENTS_KEPT_S,
+    PARTITIONS,
+    STATE,
+    STATE_PREFIX,
+    STREAM,
+    channel_at,
+    channel_of,
+    partition_of,
+)
 
-from stretto_runtime.bus import EVENTS, STATE, STATE_PREFIX, Bus
-from stretto_runtime.eras import Era, era_at, eras
-from stretto_runtime.faults import RuntimeFault
-from stretto_runtime.handling import Handling
-from stretto_runtime.inputs import Arrival, Routes, of_cluster
-from stretto_runtime.log import Fence, Stored, read, scan
-from stretto_runtime.machines import CLUSTER, Machines
-from stretto_runtime.ownership import Ownership
+from stretto_runtime.inputs import CLUSTER, Arrival, Routes, of_cluster
+from stretto_runtime.owner.context import Context
+from stretto_runtime.owner.handling import Handling, Takeover
+from stretto_runtime.owner.machines import Machines
+from stretto_runtime.owner.ownership import Ownership
+from stretto_runtime.owner.snapshots import Cursor, Document, document_of
+from stretto_runtime.owner.terms import Term, term_at, terms
+from stretto_runtime.process.faults import RuntimeFault
+from stretto_runtime.process.telemetry import Metrics, Tracing
 from stretto_runtime.service import Service
-from stretto_runtime.shell import Shell
-from stretto_runtime.snapshots import Cursor, Document, document_of
-from stretto_runtime.telemetry import Metrics, Tracing
-from stretto_runtime.writer import Writer
 
 FORGET_EVERY = 500
 """Inputs after which the machines' own documents replace their memory of events (a snapshot's work when serving)."""
@@ -97,8 +106,8 @@ async def replay(bus: Bus, service: Service, job: str, overrides: Mapping[str, A
         BusFault: the server does not answer, or this user may not read.
         RuntimeFault: nothing of the job is stored, or a setting is refused.
     """
-    info = await bus.ask(f"STREAM.INFO.{EVENTS}")
-    submitted = await read(bus, EVENTS, [f"*.evt.v1.gateway.job-submitted.{job}"])
+    info = await bus.ask(f"STREAM.INFO.{STREAM}")
+    submitted = await read(bus, STREAM, [f"*.evt.v1.gateway.job-submitted.{job}"])
     if not submitted:
         raise RuntimeFault(
             f"the stream holds no submission of {job!r}: it never was, or it is older than events are kept"
@@ -173,7 +182,7 @@ class _Again:
 
     async def run(self, done: Replayed, needed_from_s: float) -> None:
         """Add to ``done``. ``needed_from_s``: when the first input was stored that the machine's state depends on."""
-        known = await eras(self._bus, self._service.name, self._number)
+        known = await terms(self._bus, self._service.name, self._number)
         lost = self._lost(needed_from_s)
         document = await self._document() if lost else None
         began = 0
@@ -208,13 +217,13 @@ class _Again:
     async def _document(self) -> Document | None:
         return await document_of(self._bus, self._service.name, self._number, self._key)
 
-    async def _feed(self, known: list[Era], began: int, document: Document | None, done: Replayed) -> int:
+    async def _feed(self, known: list[Term], began: int, document: Document | None, done: Replayed) -> int:
         """Let the machine handle everything after ``began``; returns how many messages that were."""
-        era = era_at(known, began + 1)
+        era = term_at(known, began + 1)
         service = self._under(era)
         handling = self._handling(service, {self._key: document} if document else {})
         coming, fed = deque(era for era in known if era.seq > began), 0
-        async for stored in scan(self._bus, EVENTS, self._routes.filters(self._number), began + 1):
+        async for stored in scan(self._bus, STREAM, self._routes.filters(self._number), began + 1):
             if stored.seq > self._end:
                 break
             while coming and coming[0].seq < stored.seq:
@@ -231,7 +240,7 @@ class _Again:
                 handling.machines.documents(handling.machines.slots)
         return fed
 
-    def _under(self, era: Era) -> Service:
+    def _under(self, era: Term) -> Service:
         then = era.service(self._service) or self._service
         if not self._overrides:
             return then
@@ -244,12 +253,12 @@ class _Again:
     def _handling(self, service: Service, documents: dict[str, Document]) -> Handling:
         machines = Machines(service)
         machines.load(documents)
-        shell = Shell(service, self._bus, self._ownership, self._routes, self._metrics, _Untraced())
-        return Handling(shell, self._number, machines, self._recorder, set(), 0, 0)
+        context = Context(service, self._bus, self._ownership, self._routes, self._metrics, _Untraced())
+        return Handling(context, Takeover(self._number), machines, self._recorder)
 
     # comparing -------------------------------------------------------------------------------------------------
 
-    async def _compare(self, known: list[Era], began: int, done: Replayed) -> None:
+    async def _compare(self, known: list[Term], began: int, done: Replayed) -> None:
         then = await self._then()
         cursor = await self._cursor()
         made = {name: (subject, body) for name, (subject, body) in self._recorder.made.items() if self._ours(subject)}
@@ -275,7 +284,7 @@ class _Again:
                 verdict = "same" if (old[1], old[2]) == new else "differs"
             done.decisions.append(
                 Decision(
-                    name, seq, input_s, channel.name, verdict, era_at(known, seq).version,
+                    name, seq, input_s, channel.name, verdict, term_at(known, seq).version,
                     old[2] if old else None, new[1] if new else None,
                 )
             )  # fmt: skip
@@ -290,7 +299,7 @@ class _Again:
         mine = f"{self._service.name}:"
         found: dict[str, tuple[Stored, str, bytes]] = {}
         token = partition_of(self._job)
-        for stored in await read(self._bus, EVENTS, [f"{token}.evt.v1.{self._service.name}.*.{self._job}"]):
+        for stored in await read(self._bus, STREAM, [f"{token}.evt.v1.{self._service.name}.*.{self._job}"]):
             name = stored.headers.get("Nats-Msg-Id", "")
             if not name.startswith(mine) or not _source(name).partition(".")[0].isdigit():
                 continue  # published by hand: nobody's decision

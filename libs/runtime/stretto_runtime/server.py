@@ -15,12 +15,13 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from stretto_runtime.certificates import Certificate
-from stretto_runtime.faults import RuntimeFault
-from stretto_runtime.keys import Keys, write_private
-from stretto_runtime.login import Login
-from stretto_runtime.permissions import OPERATOR
-from stretto_runtime.provision import server_config
+from stretto_bus.login import Login
+
+from stretto_runtime.access.certificates import Certificate
+from stretto_runtime.access.keys import Keys, write_private
+from stretto_runtime.access.permissions import OPERATOR
+from stretto_runtime.access.provision import server_config
+from stretto_runtime.process.faults import RuntimeFault
 
 READY_S = 10.0
 

@@ -17,11 +17,11 @@ from typing import Any, Self, get_args
 
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from stretto_bus.login import Login, redacted
 from stretto_wire.findings import findings_of
 
-from stretto_runtime.faults import SettingsFault
-from stretto_runtime.login import Login, shown
-from stretto_runtime.permissions import USERS
+from stretto_runtime.access.permissions import USERS
+from stretto_runtime.process.faults import SettingsFault
 
 PREFIX = "STRETTO_"
 TEXTS = {str, SecretStr, Path, type(None)}
@@ -93,7 +93,7 @@ class Settings(BaseSettings):
             field = str(first["loc"][0])
             remedy = findings_of([first], cls)[0].remedy
             given = first.get("input")
-            value = repr(shown(given) if isinstance(given, str) else given)
+            value = repr(redacted(given) if isinstance(given, str) else given)
             if SecretStr in _types(cls.model_fields[field].annotation):
                 value = "(a secret)"
             raise SettingsFault(

@@ -1,40 +1,10 @@
-"""A real server per test: it starts in 14 ms."""
+"""The fixtures of ``runtime_fixtures``, for every test of the runtime."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import AsyncIterator
-from pathlib import Path
+from runtime_fixtures import client, replicas, server
+from stretto_runtime.process.telemetry import configure_logs
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from runtime_live import Replicas, connect
-from stretto_runtime import Client, EmbeddedServer, provision
-from stretto_runtime.telemetry import configure_logs
+__all__ = ["client", "replicas", "server"]
 
 configure_logs("test", "error")
-
-
-@pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
-    embedded = EmbeddedServer(tmp_path / "nats")
-    await embedded.start()
-    yield embedded
-    embedded.kill()
-
-
-@pytest.fixture
-async def client(server: EmbeddedServer, tmp_path: Path) -> AsyncIterator[Client]:
-    connected = await connect(server, state_folder=tmp_path)
-    await provision(connected.bus)
-    yield connected
-    await connected.close()
-
-
-@pytest.fixture
-async def replicas(server: EmbeddedServer, tmp_path: Path) -> AsyncIterator[Replicas]:
-    started = Replicas(server, tmp_path)
-    yield started
-    started.end()

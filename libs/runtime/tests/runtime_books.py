@@ -17,10 +17,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from runtime_counting import add
-from stretto_runtime import BusFault, Client
-from stretto_runtime.bus import STATE, STATE_PREFIX
-from stretto_runtime.log import read
-from stretto_wire.registry import partition_of
+from stretto_bus import BusFault, Client
+from stretto_bus.ordered_consumer import read
+from stretto_wire.registry import STATE, STATE_PREFIX, partition_of
 
 if TYPE_CHECKING:
     from runtime_live import Replicas

@@ -14,8 +14,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from stretto_runtime import Client, EmbeddedServer, Runner, Service
-from stretto_runtime.login import Login
+from stretto_bus import Client
+from stretto_bus.login import Login
+from stretto_runtime import EmbeddedServer, Runner, Service
+from stretto_runtime.owner.snapshots import document_of
+from stretto_runtime.process.telemetry import Tracing
+from stretto_wire.registry import partition_of
 
 HERE = Path(__file__).parent
 ASK = """
@@ -38,8 +42,16 @@ class Server(Protocol):
     def environment(self, user: str) -> dict[str, str]: ...
 
 
-async def connect(server: Server, user: str = "operator", **options: object) -> Client:
-    return await Client.connect(server.url, server.login(user), **options)  # type: ignore[arg-type]
+async def connect(server: Server, user: str = "operator", spans: Path | None = None) -> Client:
+    """Connect; with ``spans``, what the client sends becomes spans in that folder."""
+    tracing = Tracing(user, spans, 32 << 20, 200.0) if spans is not None else None
+    return await Client.connect(server.url, server.login(user), tracing=tracing)
+
+
+async def saved_state(client: Client, service: str, key: str) -> dict[str, Any] | None:
+    """The last saved state of a machine."""
+    document = await document_of(client.bus, service, partition_of(key), key)
+    return document.whole if document else None
 
 
 class Replicas:

@@ -9,12 +9,12 @@ from typing import Any
 from runtime_books import books
 from runtime_counting import Counting, add
 from runtime_live import Replicas, eventually, settings_of
+from stretto_bus import Client
+from stretto_bus.ordered_consumer import QUEUE_MESSAGES, OrderedConsumer
 from stretto_messages.gateway import JobCancelled
-from stretto_runtime import Client, EmbeddedServer, Meta, Runner
-from stretto_runtime.bus import EVENTS
-from stretto_runtime.log import QUEUE_MESSAGES, Tail
+from stretto_runtime import EmbeddedServer, Meta, Runner
 from stretto_wire.codec import encode
-from stretto_wire.registry import subject_of
+from stretto_wire.registry import STREAM, subject_of
 
 MIB = 1 << 20
 
@@ -35,7 +35,7 @@ async def flood(client: Client, number: int, padding: int = 0) -> set[str]:
 
 
 async def test_a_slow_reader_holds_a_bounded_number_and_misses_nothing(client: Client) -> None:
-    tail = await Tail.open(client.bus, EVENTS, ["*.evt.v1.gateway.*.*"])
+    tail = await OrderedConsumer.open(client.bus, STREAM, ["*.evt.v1.gateway.*.*"])
     accepted = await flood(client, 3 * QUEUE_MESSAGES)
     await eventually(lambda: tail.pauses == 1)
     assert len(tail._queue) <= QUEUE_MESSAGES + 1  # and a request for flow control

@@ -14,8 +14,9 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from runtime_counting import Counting, add
 from runtime_live import Replicas, eventually, published, running, until_ready
+from stretto_bus import Client
 from stretto_messages.dispatcher import JobProgressed, NextShard
-from stretto_runtime import Client, EmbeddedServer, Input, Meta
+from stretto_runtime import EmbeddedServer, Input, Meta
 
 
 class Second(Counting):

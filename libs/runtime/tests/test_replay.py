@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from runtime_counting import Add, Counter, Counting, CountingSettings, CountState, add
 from runtime_live import published, running
+from stretto_bus import Client
 from stretto_core.machine import Action, Tick
 from stretto_messages.dispatcher import NextShard
 from stretto_messages.gateway import JobCancelled
-from stretto_runtime import Client, EmbeddedServer, Input, RuntimeFault
-from stretto_runtime.eras import eras
-from stretto_runtime.machines import CLUSTER
+from stretto_runtime import EmbeddedServer, Input, RuntimeFault
+from stretto_runtime.inputs import CLUSTER
+from stretto_runtime.owner.terms import terms
 from stretto_runtime.replay import replay
 from stretto_wire import spec
 from stretto_wire.registry import partition_of
@@ -75,7 +76,7 @@ async def test_every_decision_is_reproduced_byte_by_byte_under_the_settings_of_i
     assert totals == [2, 6, 12, 0, 52, 102, 0]
     assert done.reproduced
     assert done.unseen == []
-    recorded = await eras(client.bus, "dispatcher", partition_of(JOB))
+    recorded = await terms(client.bus, "dispatcher", partition_of(JOB))
     assert [era.settings["factor"] for era in recorded if era.settings] == [2, 10]
 
 

@@ -11,26 +11,15 @@ from typing import Any
 
 import pytest
 from runtime_counting import Counted, Counting, CountState, add
-from runtime_live import connect, eventually, published, running, settings_of, until_ready
+from runtime_live import connect, eventually, published, running, saved_state, settings_of, until_ready
+from stretto_bus import BusFault, CallRefused, CallTimeout, Client
 from stretto_core.machine import Emit, Tick
 from stretto_messages.actuator import PodExited
 from stretto_messages.dispatcher import NextShard, ShardLeased
 from stretto_messages.gateway import JobCancelled
 from stretto_messages.pods import PodPing
 from stretto_messages.values import Shard
-from stretto_runtime import (
-    BusFault,
-    CallRefused,
-    CallTimeout,
-    Client,
-    EmbeddedServer,
-    Input,
-    Meta,
-    Runner,
-    Service,
-    Settings,
-    provision,
-)
+from stretto_runtime import EmbeddedServer, Input, Meta, Runner, Service, Settings, provision
 from stretto_wire.registry import partition_of
 
 
@@ -44,7 +33,7 @@ async def test_events_are_cloudevents_in_binary_mode(server: EmbeddedServer, cli
     assert event.headers["ce-source"] == "/stretto/dispatcher"
     assert event.headers["ce-specversion"] == "1.0"
     assert event.headers["ce-subject"] == "job-a"
-    assert event.headers["content-type"] == "application/json"
+    assert event.headers["ce-datacontenttype"] == "application/json"
     assert json.loads(event.data)["samples_total"] == 4
 
 
@@ -175,7 +164,7 @@ class Edged(Service):
     def to_message(self, key: str, fact: Any) -> Any:
         return PodExited(job=fact.job, pod=f"worker-{fact.count}", role="worker", reason="completed", exit_code=0)
 
-    async def settled(self, key: str, machine: EdgeMachine) -> None:
+    async def reconcile(self, key: str, machine: EdgeMachine) -> None:
         if not self.failed_once:
             self.failed_once = True
             raise OSError("the edge fails now and then; it is called again")
@@ -184,7 +173,7 @@ class Edged(Service):
             seen = PodExited(job=key, pod="worker-7", role="worker", reason="failed", exit_code=1)
             await self.observe(key, seen)
 
-    async def left(self, key: str) -> None:
+    async def released(self, key: str) -> None:
         self.gone.append(key)
 
 
@@ -310,7 +299,7 @@ async def test_a_stream_that_fills_is_told_before_it_is_full(
 ) -> None:
     config = (await client.bus.ask("STREAM.INFO.STRETTO"))["config"]
     async with running(Counting, server, tmp_path, stream_look_s=0.05) as runner:
-        await eventually(lambda: runner._outlook is not None and runner._outlook.fullness is not None)
+        await eventually(lambda: runner._warnings is not None and runner._warnings.fullness is not None)
         assert runner.report()["warning"] == ""
         used = (await client.bus.ask("STREAM.INFO.STRETTO"))["state"]["bytes"]
         await client.bus.ask("STREAM.UPDATE.STRETTO", {**config, "max_bytes": int(used / 0.85)})
@@ -392,9 +381,7 @@ async def test_the_state_of_a_thousand_jobs_is_saved_and_taken_over(
     async with running(Large, server, tmp_path):
         await client.publish(add("job-a", 4))
         await published(client, "dispatcher", 1)
-    saved = await client.snapshot("dispatcher", "job-a")
-    assert saved is not None
-    assert json.loads(saved) == {"count": 1, "total": 4, "ticks": 0, "seen": seen}
+    assert await saved_state(client, "dispatcher", "job-a") == {"count": 1, "total": 4, "ticks": 0, "seen": seen}
     async with running(Large, server, tmp_path):
         await client.publish(add("job-a", 3))
         assert (await published(client, "dispatcher", 2))[1].message.samples_total == 7

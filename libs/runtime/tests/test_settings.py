@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, SecretStr
+from stretto_bus.login import redacted
 from stretto_runtime import Settings, SettingsFault
-from stretto_runtime.login import shown
 
 
 class PlannerSettings(Settings):
@@ -59,7 +59,7 @@ def test_of_urls_only_where_they_lead_is_shown_however_a_password_is_written(ser
     urls = [f"{scheme}://{{}}host-{number}:4222/0" for number, (scheme, _) in enumerate(servers)]
     whole = ",".join(url.format(f"user:{password}@") for url, (_, password) in zip(urls, servers, strict=True))
     bare = ",".join(url.format("") for url in urls)
-    assert shown(whole) == shown(bare) == bare
+    assert redacted(whole) == redacted(bare) == bare
 
 
 def test_a_refused_url_is_told_without_its_password() -> None:

@@ -256,12 +256,23 @@ def _build(task: Task) -> Any:
         raise ModelRefused(f"build() failed: {type(error).__name__}: {error}") from error
     if not isinstance(model, keras.Model):
         raise ModelRefused(f"build() gave {type(model).__name__}; expected a functional keras.Model")
+    if isinstance(model, keras.Sequential):
+        raise ModelRefused(
+            "build() gave a keras.Sequential, whose inputs have no names that read() could fill; return the functional "
+            f"model of the same layers: keras.Model(model.inputs, model.outputs), its input named {ROWS!r}"
+        )
     functional = type(model).__module__.startswith("keras.") and bool(getattr(model, "inputs", None))
     if not functional:
         raise ModelRefused(
             f"build() gave {type(model).__name__}, a subclassed model, whose variables and inputs are not known before "
             "it runs; return a functional one: keras.Model(inputs=[rows, …], outputs=output)"
         )
+    for tensor in model.inputs:
+        if tensor.dtype == "string":
+            raise ModelRefused(
+                f"the input {tensor.name!r} has type string; batches hold numbers: let keys(batch) return "
+                f"stretto.hash_strings of these values, and take their rows from the input {ROWS!r}"
+            )
     if len(model.outputs) != 1:
         raise ModelRefused(f"the model has {len(model.outputs)} outputs; expected one, of shape (None, 1)")
     if model.outputs[0].shape not in ((None, 1), (None,)):

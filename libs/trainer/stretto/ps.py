@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("stretto.ps")
 
-_ALL_SLICES = -1
 _BOOKS_READINGS = 20
 _REPORT_PAUSE, _REPORT_PAUSE_MOST_S = 10, 4.0
 """Between two reports: so many times what the last one took, at most so many seconds."""
@@ -315,7 +314,7 @@ class Move:
 
         error = None
         try:
-            for step in move(self._server, self._sources(moves, addresses), addresses):
+            for step in move(self._server, {m.bucket: m.source for m in moves}, addresses):
                 with self._lock:
                     self._done, self._total = step.done, step.total
                     self._moved_bytes += step.moved_bytes
@@ -328,23 +327,6 @@ class Move:
             if error is None:
                 self._done = self._total
         log.info("moved %d bytes, longest freeze %.3f s", self._moved_bytes, self._longest_freeze_s)
-
-    def _sources(self, moves: tuple[BucketMove, ...], addresses: dict[int, str]) -> dict[int, int]:
-        """column -> server that has it. What this server is to take from itself was left frozen by a dead mover."""
-        from .engine import Control, Own
-
-        layout, mine = self._server.layout, self._server.index
-        sources = {m.bucket: m.source for m in moves if m.bucket != _ALL_SLICES}
-        for source in sorted({m.source for m in moves if m.bucket == _ALL_SLICES}):
-            if source == mine:
-                slices = [c for c in self._server.control.columns() if c >= layout.buckets]
-            else:
-                with Control(layout, addresses[source], source) as control:
-                    slices = [c for c in control.columns() if c >= layout.buckets]
-            sources.update(dict.fromkeys(slices, source))
-        own = [column for column, source in sources.items() if source == mine]
-        self._server.control.set_own(own, Own.MINE, Own.FROZEN)
-        return {column: source for column, source in sources.items() if source != mine}
 
     def status(self, request: GetMoveStatus) -> GetMoveStatusReply:
         with self._lock:

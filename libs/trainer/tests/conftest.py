@@ -1,6 +1,18 @@
-"""Makes the harness beside the tests importable (pytest's importlib mode leaves the folder off the path)."""
+"""What all tests of the trainer share: the helpers beside them on the path, and processes that begin warm."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # pytest's importlib mode leaves the folder off the path
+
+from warm_processes import WarmProcesses
+
+
+@pytest.fixture(scope="session")
+def warm() -> Iterator[WarmProcesses]:
+    processes = WarmProcesses()
+    yield processes
+    processes.close()

@@ -246,6 +246,18 @@ def half_precision() -> Any:
     return functional(keras.layers.Dense(3, dtype="float16"))
 
 
+def sequential() -> Any:
+    return keras.Sequential([keras.Input((3, 4), name="rows"), keras.layers.Flatten(), keras.layers.Dense(1)])
+
+
+def text_input() -> Any:
+    rows, numeric = inputs()
+    city = keras.Input((1,), name="city", dtype="string")
+    hashed = keras.layers.Flatten()(keras.layers.Lambda(lambda text: keras.ops.ones_like(text, "float32"))(city))
+    x = keras.layers.Concatenate()([keras.layers.Flatten()(rows), numeric, hashed])
+    return keras.Model([rows, numeric, city], keras.layers.Dense(1)(x))
+
+
 def failing() -> Any:
     raise ValueError("no such layer")
 
@@ -260,6 +272,8 @@ def failing() -> Any:
         (flat_rows, r"expected \(None, fields, dimension\)"),
         (own_table, "2000000 x 8 floats.*rows"),
         (half_precision, "float16; parameters are float32"),
+        (sequential, r"keras.Sequential.*keras.Model\(model.inputs, model.outputs\)"),
+        (text_input, "'city' has type string.*hash_strings"),
         (failing, "build\\(\\) failed: ValueError: no such layer"),
         (lambda: "a model", "gave str; expected a functional"),
     ],
@@ -270,6 +284,15 @@ def test_models_that_cannot_be_trained(build: Any, named: str | None):
         return
     with pytest.raises(ModelRefused, match=f"(?s){named}"):
         Program(Task(build))
+
+
+def test_the_functional_model_of_a_sequential_one_is_taken():
+    def build() -> Any:
+        model = sequential()
+        return keras.Model(model.inputs, model.outputs)
+
+    program = Program(Task(build))
+    assert (program.fields, program.layout.dimension, program.layout.dense_size) == (3, 4, 13)
 
 
 def used_optimizer() -> Any:

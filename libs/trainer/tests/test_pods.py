@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import redis
+from stretto_core.actuator import placement
 from stretto_messages.pods import (
     BucketMove,
     ClaimBuckets,
@@ -29,6 +30,7 @@ from stretto_messages.pods import (
 )
 from stretto_messages.values import CheckpointRef
 from trainer_harness import Cluster, free_port, spec_of, wait_for
+from warm_processes import WarmProcesses
 
 pytestmark = pytest.mark.slow
 
@@ -36,13 +38,13 @@ SAMPLES = 60_000
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Iterator[Any]:
+def make(tmp_path: Path, warm: WarmProcesses) -> Iterator[Any]:
     clusters: list[Cluster] = []
 
-    def start(samples: int, **changes: Any) -> Cluster:
+    def start(samples: int, cold: bool = False, **changes: Any) -> Cluster:
         folder = tmp_path / f"cluster{len(clusters)}"
         folder.mkdir()
-        cluster = Cluster(folder, spec_of(samples, **changes))
+        cluster = Cluster(folder, spec_of(samples, **changes), None if cold else warm)
         clusters.append(cluster)
         cluster.start()
         return cluster
@@ -75,7 +77,7 @@ def evaluated(cluster: Cluster, worker: str, samples: int) -> Any:
 
 
 def test_a_killed_worker_costs_nothing_but_time(make: Any):
-    cluster = make(SAMPLES)
+    cluster = make(SAMPLES, cold=True)  # once as the product starts pods
     cluster.start_ps(0)
     assert not cluster.ask("ps-0", ClaimBuckets(job="tiny", buckets=(1,), slices=())).accepted
     cluster.launch("worker-0")
@@ -131,6 +133,20 @@ def test_a_worker_that_is_asked_to_leave_gives_its_rest_back(make: Any):
     assert cluster.books(0)[0].applied_samples == SAMPLES
 
 
+def planned(cluster: Cluster, weights: dict[int, float]) -> TakeBuckets:
+    """The actuator's order to ps-1, planned from what the servers own."""
+    owned = {index: cluster.ask(f"ps-{index}", GetOwnership(job="tiny")) for index in cluster.servers}
+    moves = placement.plan_moves(
+        {index: reply.buckets for index, reply in owned.items()},
+        {index: reply.slices for index, reply in owned.items()},
+        [sum(rows) for rows in zip(*(reply.bucket_rows for reply in owned.values()), strict=True)],
+        weights,
+    )
+    assert moves.keys() == {1}
+    ordered = tuple(BucketMove(bucket=column, source=source) for column, source in moves[1])
+    return TakeBuckets(job="tiny", moves=ordered, servers=cluster.server_list())
+
+
 def test_buckets_move_to_a_new_server_while_a_worker_trains(make: Any):
     cluster = make(8 * SAMPLES)
     cluster.ps_environment = {"STRETTO_POD_HOST": "localhost"}
@@ -139,8 +155,7 @@ def test_buckets_move_to_a_new_server_while_a_worker_trains(make: Any):
     assert [address.partition(":")[0] for address in cluster.servers.values()] == ["localhost"] * 2
     cluster.launch("worker-0")
     wait_for(lambda: len(cluster.done) >= 3, 40)
-    moves = tuple(BucketMove(bucket=b, source=0) for b in range(32, 64))
-    take = TakeBuckets(job="tiny", moves=moves, servers=cluster.server_list())
+    take = planned(cluster, {0: 1.0, 1: 1.0})
     before = len(cluster.done)
     assert cluster.ask("ps-1", take).accepted
     assert cluster.ask("ps-1", take).accepted  # repeated while at work
@@ -151,24 +166,20 @@ def test_buckets_move_to_a_new_server_while_a_worker_trains(make: Any):
 
     status = wait_for(moved, 60)
     assert status.error is None
-    assert status.done == status.total == 32
+    assert status.done == status.total == 32 + 6
     assert status.moved_bytes > 0
     assert 0 < status.longest_freeze_s < 1
     assert len(cluster.done) > before  # training went on
     own = [cluster.ask(f"ps-{i}", GetOwnership(job="tiny")) for i in (0, 1)]
-    assert own[0].buckets == (1,) * 32 + (0,) * 32
-    assert own[1].buckets == (0,) * 32 + (1,) * 32
-    dense = TakeBuckets(job="tiny", moves=(BucketMove(bucket=-1, source=0),), servers=cluster.server_list())
-    assert cluster.ask("ps-1", dense).accepted
-    assert wait_for(moved, 60).error is None
-    assert cluster.ask("ps-1", GetOwnership(job="tiny")).slices == (1,) * 12
+    assert [sum(reply.buckets) for reply in own] == [32, 32]
+    assert [sum(reply.slices) for reply in own] == [6, 6]
     finished(cluster)
     books = cluster.books(0, 1)
     assert [b.applied_samples for b in books] == [8 * SAMPLES] * 2
-    assert [b.owns_dense for b in books] == [False, True]
-    rest = tuple(BucketMove(bucket=b, source=0) for b in range(32))
-    assert cluster.ask("ps-1", TakeBuckets(job="tiny", moves=rest, servers=cluster.server_list())).accepted
+    assert [b.owns_dense for b in books] == [True, True]
+    assert cluster.ask("ps-1", planned(cluster, {1: 1.0})).accepted  # ps-0 leaves
     assert wait_for(moved, 60).error is None
+    assert [b.owns_dense for b in cluster.books(0, 1)] == [False, True]
     alone = cluster.books(1)
     assert checksum(alone) == checksum(books) == alone[0].checksum  # one server or two: the same sum
     assert cluster.books(0)[0].checksum == "0" * 16
@@ -233,12 +244,12 @@ def imported(
                 job="tiny",
                 checkpoint=reference,
                 number=number,
-                buckets=tuple(range(64))[position :: len(servers)],
-                slices=tuple(range(12))[position :: len(servers)],
+                buckets=tuple(buckets),
+                slices=tuple(slices),
                 cache_url=cache_url,
             ),
         )
-        for position, index in enumerate(servers)
+        for index, (buckets, slices) in placement.claim(servers).items()
     ]
 
 

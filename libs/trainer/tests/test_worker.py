@@ -20,6 +20,7 @@ from stretto_messages.dispatcher import NextShard
 from stretto_messages.pods import EvaluateModel, PodPing, TrainUnder
 from stretto_messages.values import ParameterServer, Shard
 from trainer_harness import Cluster, spec_of, wait_for
+from warm_processes import WarmProcesses
 
 # --- measuring, without a pod --------------------------------------------------------------------------------
 
@@ -105,13 +106,13 @@ class Model:
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Iterator[Any]:
+def make(tmp_path: Path, warm: WarmProcesses) -> Iterator[Any]:
     clusters: list[Cluster] = []
     (tmp_path / "user_model.py").write_text(USER)
 
-    def start(**arguments: Any) -> Cluster:
+    def start(cold: bool = False, **arguments: Any) -> Cluster:
         spec = spec_of(SAMPLES, model={"entry": "user_model:Model", "arguments": arguments})
-        cluster = Cluster(tmp_path, spec)
+        cluster = Cluster(tmp_path, spec, None if cold else warm)
         cluster.ps_environment = {"PYTHONPATH": str(tmp_path)}
         clusters.append(cluster)
         cluster.start()
@@ -199,7 +200,7 @@ def test_code_that_fails_on_every_shard_ends_the_worker_as_the_users_error(make:
 
 @pytest.mark.slow
 def test_a_model_that_cannot_be_built_ends_the_pod_as_the_users_error(make: Any):
-    cluster = make(broken=True)
+    cluster = make(cold=True, broken=True)
     process = worker(cluster)
     details: list[str] = []
 

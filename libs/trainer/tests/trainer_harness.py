@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import nats
+from stretto_core.actuator import placement
 from stretto_messages.actuator import GetServers, GetServersReply, ServersChanged
 from stretto_messages.base import Message
 from stretto_messages.dispatcher import (
@@ -39,6 +40,7 @@ from stretto_messages.pods import (
 from stretto_messages.values import ParameterServer, Shard
 from stretto_wire import registry
 from stretto_wire.spec import JobSpec
+from warm_processes import WarmProcess, WarmProcesses
 
 
 def free_port() -> int:
@@ -60,9 +62,11 @@ def wait_for(condition: Any, timeout_s: float = 60.0, what: str = "") -> Any:
 class Cluster:
     """One job. The dispatcher keeps shards in a list; leases of a pod that is gone are requeued with attempt + 1."""
 
-    def __init__(self, folder: Path, spec: JobSpec) -> None:
+    def __init__(self, folder: Path, spec: JobSpec, warm: WarmProcesses | None = None) -> None:
         self.folder, self.spec, self.job = folder, spec, spec.name
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._warm = warm
+        """pods are forks of a process that has imported TensorFlow; None: each is started as the product starts it"""
+        self.processes: dict[str, subprocess.Popen[bytes] | WarmProcess] = {}
         self.logs: dict[str, Path] = {}
         self.reports: list[Any] = []
         self.requests: list[Message] = []
@@ -126,7 +130,7 @@ class Cluster:
 
     # --- pods ---------------------------------------------------------------------------------------------
 
-    def launch(self, pod: str, **extra: str) -> subprocess.Popen[bytes]:
+    def launch(self, pod: str, **extra: str) -> subprocess.Popen[bytes] | WarmProcess:
         role = pod.partition("-")[0]
         environment = {
             **os.environ,
@@ -143,9 +147,14 @@ class Cluster:
         }
         self.logs[pod] = self.folder / f"{pod}.log"
         with open(self.logs[pod], "wb") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", f"stretto.{role}"], env=environment, stdout=log, stderr=subprocess.STDOUT
-            )
+            command = ("-m", f"stretto.{role}")
+            if self._warm is None:
+                process = subprocess.Popen(
+                    [sys.executable, *command], env=environment, stdout=log, stderr=subprocess.STDOUT
+                )
+            else:
+                with open(os.devnull) as nothing:
+                    process = self._warm.start(*command, environment=environment, stdin=nothing, stdout=log, stderr=log)
         self.processes[pod] = process
         return process
 
@@ -181,12 +190,8 @@ class Cluster:
         for index in indices:
             self.servers[index] = self.ready(f"ps-{index}").address
         if claim:
-            for position, index in enumerate(indices):
-                claimed = ClaimBuckets(
-                    job=self.job,
-                    buckets=tuple(range(64))[position :: len(indices)],
-                    slices=tuple(range(12))[position :: len(indices)],
-                )
+            for index, (buckets, slices) in placement.claim(indices).items():
+                claimed = ClaimBuckets(job=self.job, buckets=tuple(buckets), slices=tuple(slices))
                 assert self.ask(f"ps-{index}", claimed).accepted
         self.announce()
 

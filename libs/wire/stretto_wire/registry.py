@@ -50,6 +50,9 @@ STORED_AS = f"{{{{partition({PARTITIONS},4)}}}}." + "{{wildcard(1)}}.v1.{{wildca
 """Subject transform of the stream: a subject that fits the pattern is stored with the job's partition in front."""
 
 DEAD_LETTERS = "DLQ"
+STATE = "KV_STATE"
+STATE_PREFIX = "$KV.STATE."
+"""The bucket of members, owners and snapshots, and what its subjects begin with."""
 EVENTS_KEPT_S = 30 * 24 * 3600
 TELEMETRY_KEPT_S = 3600
 SHARD_FACTS_KEPT_S = 24 * 3600

@@ -6,10 +6,10 @@ import asyncio
 from typing import Any, Protocol
 
 import structlog
+from stretto_bus import CallRefused, CallTimeout
 from stretto_core.actuator import ActuatorState
 from stretto_messages.base import Message
 from stretto_messages.pods import EvaluateModel, GetBooks
-from stretto_runtime import CallRefused, CallTimeout
 
 from . import observations as seen
 from .settings import ActuatorSettings

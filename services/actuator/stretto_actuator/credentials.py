@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from stretto_bus.faults import IdentityFault
+from stretto_bus.login import claims_of
 from stretto_core.actuator import ActuatorMachine
 from stretto_messages.actuator import RenewCredentials, RenewCredentialsReply
 from stretto_runtime import SettingsFault
-from stretto_runtime.faults import IdentityFault
-from stretto_runtime.identity import Key, claims_of, mint, parts_of, renew
+from stretto_runtime.access.identity import Key, mint, parts_of, renew
 from stretto_wire.errors import WireError
 
 from .settings import ActuatorSettings

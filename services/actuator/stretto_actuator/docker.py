@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import structlog
-from stretto_runtime.ending import end
+from stretto_bus.tasks import end
 
 from .backend import BackendError, Places, PodSpec, PodStatus, Waiting, exit_reason
 from .docker_engine import Container, Engine, ImageMissing, NameTaken, changed, cut

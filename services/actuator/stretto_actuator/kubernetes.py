@@ -16,8 +16,8 @@ from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
 
 import structlog
+from stretto_bus.tasks import end
 from stretto_kube import PODS, SECRETS, STRATEGIC, Api, Change, Kind, KubeFault, Object, Reflector
-from stretto_runtime.ending import end
 from stretto_wire.kubernetes import INSTALLATION, JOB, POD
 
 from . import kubernetes_status as told

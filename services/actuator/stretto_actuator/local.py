@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import psutil
-from stretto_runtime.birth import Birth
+from stretto_runtime.process.pid import ProcessIdentity
 from stretto_wire import EVENTS_KEPT_S
 
 from .backend import BackendError, Places, PodSpec, PodStatus, exit_reason
@@ -206,7 +206,7 @@ class LocalBackend:
         self._record_start(spec, group, child.pid)
 
     def _record_start(self, spec: PodSpec, group: Group, shell: int) -> None:
-        birth = Birth.of(shell)
+        birth = ProcessIdentity.of(shell)
         if birth is None:
             raise BackendError(f"{spec.job}/{spec.pod} has ended before it could be written down")
         limits = self._limits(group, spec.cpu_cores)
@@ -267,7 +267,7 @@ class LocalBackend:
             return
         with contextlib.suppress(OSError):
             descriptor = os.pidfd_open(record.pid)
-            if Birth.of(record.pid) != record.birth:
+            if ProcessIdentity.of(record.pid) != record.birth:
                 os.close(descriptor)
                 return
             self._watched[key] = descriptor
@@ -286,7 +286,7 @@ class LocalBackend:
         """The pod's shell, if the process with its pid is still that one."""
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(record.pid)
-            if Birth.of(record.pid) == record.birth and process.status() != psutil.STATUS_ZOMBIE:
+            if ProcessIdentity.of(record.pid) == record.birth and process.status() != psutil.STATUS_ZOMBIE:
                 return process
         return None
 
@@ -297,7 +297,7 @@ class LocalBackend:
             return None
         with contextlib.suppress(psutil.Error, OSError):
             process = psutil.Process(pid)
-            ours = os.getsid(pid) == record.pid and record.birth.precedes(Birth.of(pid))
+            ours = os.getsid(pid) == record.pid and record.birth.precedes(ProcessIdentity.of(pid))
             if ours and process.status() != psutil.STATUS_ZOMBIE:
                 return process
         return None
@@ -309,7 +309,7 @@ class LocalBackend:
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
                 ours = process.pid in inside or os.getsid(process.pid) == record.pid
-                if ours and process.pid != record.pid and record.birth.precedes(Birth.of(process.pid)):
+                if ours and process.pid != record.pid and record.birth.precedes(ProcessIdentity.of(process.pid)):
                     result.append(process)
         return result
 

@@ -12,10 +12,12 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 import structlog
+from stretto_bus import CallRefused, CallTimeout
+from stretto_bus.faults import Fault
 from stretto_core.actuator import ActuatorState, Pod, Steps, next_steps
 from stretto_messages.base import Message
 from stretto_messages.pods import ClaimBuckets, PodPing, TrainUnder
-from stretto_runtime import CallRefused, CallTimeout, PartitionLost, RuntimeFault
+from stretto_runtime import PartitionLost
 
 from . import observations as seen
 from .backend import Backend, BackendError, NotInPlace, PodSpec, PodStatus
@@ -87,7 +89,7 @@ class Reconciler:
                 self._last_fault = ""
             except PartitionLost:
                 return
-            except (CallRefused, CallTimeout, BackendError, RuntimeFault, OSError) as error:
+            except (CallRefused, CallTimeout, BackendError, Fault, OSError) as error:
                 if str(error) != self._last_fault:
                     log.warning("will try again", job=self.job, error=str(error))
                 self._last_fault, busy = str(error), True

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from stretto_runtime.birth import Birth
+from stretto_runtime.process.pid import ProcessIdentity
 
 from .limits import Group
 
@@ -31,7 +31,7 @@ class Record:
     job: str
     pod: str
     pid: int
-    birth: Birth
+    birth: ProcessIdentity
     launched_at_s: float
     cpu_cores: float
     memory_bytes: int
@@ -77,7 +77,7 @@ class Records:
             controller: (folder, version) for controller, (folder, version) in fields["group"]["folders"].items()
         }
         began_s = fields.pop("started_at_s", None)
-        birth = Birth(*fields["birth"]) if began_s is None else _birth(fields["pid"], began_s)
+        birth = ProcessIdentity(*fields["birth"]) if began_s is None else _birth(fields["pid"], began_s)
         record = Record(**{**fields, "limits": tuple(fields["limits"]), "group": Group(folders), "birth": birth})
         if began_s is not None:
             self.write(record)  # from now on no step of the clock matters
@@ -122,14 +122,14 @@ def _private_folder(folder: Path) -> None:
     folder.chmod(PRIVATE_FOLDER)
 
 
-def _birth(pid: int, began_s: float) -> Birth:
+def _birth(pid: int, began_s: float) -> ProcessIdentity:
     """Of a shell whose time of day was all that earlier versions wrote down. If it is gone, what it began is known by
     about when it was born; nothing is, where the machine was started later."""
     with contextlib.suppress(psutil.Error):
-        born = Birth.of(pid)
+        born = ProcessIdentity.of(pid)
         if born is not None and abs(psutil.Process(pid).create_time() - began_s) < CLOCK_SLACK_S:
             return born
-    own, since_boot_s = Birth.of(os.getpid()), began_s - psutil.boot_time() - CLOCK_SLACK_S
+    own, since_boot_s = ProcessIdentity.of(os.getpid()), began_s - psutil.boot_time() - CLOCK_SLACK_S
     if own is None or since_boot_s < 0:
-        return Birth("", 0)
-    return Birth(own.boot, int(since_boot_s * os.sysconf("SC_CLK_TCK")))
+        return ProcessIdentity("", 0)
+    return ProcessIdentity(own.boot, int(since_boot_s * os.sysconf("SC_CLK_TCK")))

@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 
 import stretto_wire as wire
 import structlog
+from stretto_bus import CallRefused, CallTimeout
+from stretto_bus.tasks import end
 from stretto_core.actuator import ActuatorMachine, ActuatorState
 from stretto_messages.actuator import GetServers, RenewCredentials, RenewCredentialsReply
 from stretto_messages.arbiter import PlanDecided, ReplacementDecided
@@ -17,8 +19,7 @@ from stretto_messages.checkpoints import CheckpointFailed, CheckpointFlushed, Ch
 from stretto_messages.dispatcher import JobCompleted, ShardAbandoned
 from stretto_messages.gateway import JobCancelled
 from stretto_messages.profiler import HotPsCleared, HotPsDetected
-from stretto_runtime import CallRefused, CallTimeout, Input, Meta, Service, SettingsFault
-from stretto_runtime.ending import end
+from stretto_runtime import Input, Meta, Service, SettingsFault
 
 from . import handlers
 from .backend import Backend, BackendError, PodStatus
@@ -146,7 +147,7 @@ class Actuator(Service):
             log.warning("ending a pod of an unknown job", job=pod.job, pod=pod.pod)
             await self._backend.stop(pod.job, pod.pod, self.settings.stop_grace_s)
 
-    async def settled(self, key: str, machine: ActuatorMachine) -> None:
+    async def reconcile(self, key: str, machine: ActuatorMachine) -> None:
         held = self._reconcilers.get(key)
         if held is not None and not held[1].done():
             held[0].follow(machine.state)
@@ -154,7 +155,7 @@ class Actuator(Service):
         reconciler = Reconciler(key, machine.state, self, self._backend, self.settings)
         self._reconcilers[key] = reconciler, asyncio.create_task(reconciler.run(), name=f"reconcile {key}")
 
-    async def left(self, key: str) -> None:
+    async def released(self, key: str) -> None:
         _, task = self._reconcilers.pop(key, (None, None))
         if task is not None:
             await end(task)

@@ -76,8 +76,8 @@ class Arbiter(Service):
     def to_message(self, key: str, fact: Any) -> Message:
         return handlers.to_message(key, fact)
 
-    async def settled(self, key: str, machine: ArbiterMachine) -> None:
+    async def reconcile(self, key: str, machine: ArbiterMachine) -> None:
         await self._studies.follow(machine)
 
-    async def left(self, key: str) -> None:
+    async def released(self, key: str) -> None:
         await self._studies.end()

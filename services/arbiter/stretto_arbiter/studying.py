@@ -9,12 +9,12 @@ import sys
 from asyncio.subprocess import PIPE, Process
 
 import structlog
+from stretto_bus.tasks import end
 from stretto_core.arbiter import ArbiterMachine
 from stretto_core.arbiter.selection import Selection
 from stretto_core.arbiter.studies import Task
 from stretto_runtime import PartitionLost, Service
-from stretto_runtime.ending import end
-from stretto_runtime.machines import CLUSTER
+from stretto_runtime.inputs import CLUSTER
 
 from stretto_arbiter import handlers
 from stretto_arbiter.solving import SIZE_BYTES

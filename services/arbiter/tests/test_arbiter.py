@@ -22,8 +22,9 @@ from stretto_messages.gateway import PlanRequested
 from stretto_messages.planner import CandidatesComputed, PlanProposed
 from stretto_messages.values import Candidate, Interval, Plan
 from stretto_runtime import Meta, SettingsFault
-from stretto_runtime.machines import CLUSTER, Machines
-from stretto_runtime.snapshots import Document
+from stretto_runtime.inputs import CLUSTER
+from stretto_runtime.owner.machines import Machines
+from stretto_runtime.owner.snapshots import Document
 from stretto_wire import spec
 from stretto_wire.codec import decode, encode
 from stretto_wire.submission import JobSubmitted

@@ -14,10 +14,12 @@ from typing import Any
 
 import psutil
 import pytest
+from runtime_live import connect
 from stretto_arbiter.observations import StudyDone
 from stretto_arbiter.service import Arbiter
 from stretto_arbiter.settings import ArbiterSettings
 from stretto_arbiter.studying import Studies
+from stretto_bus import Client
 from stretto_core.arbiter.selection import SelectionProblem
 from stretto_core.arbiter.studies import Task
 from stretto_messages.actuator import PlanApplied
@@ -25,7 +27,7 @@ from stretto_messages.arbiter import PlanDecided
 from stretto_messages.gateway import JobCancelled
 from stretto_messages.planner import CandidatesComputed, PlanProposed
 from stretto_messages.values import Candidate, Interval, Plan
-from stretto_runtime import Client, EmbeddedServer, provision
+from stretto_runtime import EmbeddedServer, provision
 from stretto_runtime.replay import replay
 from stretto_wire import spec
 from stretto_wire.submission import JobSubmitted
@@ -192,7 +194,7 @@ def plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 async def stage(tmp_path: Path, plug_in: Path) -> AsyncIterator[Stage]:
     server = EmbeddedServer(tmp_path / "nats", secured=False)
     await server.start()
-    client = await Client.connect(server.url, server.login(), state_folder=tmp_path)
+    client = await connect(server, spans=tmp_path)
     await provision(client.bus)
     started = Stage(server, client, tmp_path, plug_in)
     yield started

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any, ClassVar
 
 import stretto_wire as wire
+from stretto_bus.tasks import end
 from stretto_core.checkpoints.facts import CheckpointState
 from stretto_core.checkpoints.machine import CheckpointMachine
 from stretto_messages.actuator import JobFailed, JobFinished, MigrationFinished, MigrationStarted, ServersChanged
@@ -13,7 +14,6 @@ from stretto_messages.checkpoints import SaveCheckpoint
 from stretto_messages.dispatcher import JobCompleted
 from stretto_messages.gateway import JobCancelled
 from stretto_runtime import Input, Meta, Service
-from stretto_runtime.ending import end
 
 from . import handlers
 from .observations import OBSERVATIONS
@@ -58,7 +58,7 @@ class Checkpoints(Service):
     def deciding(self) -> dict[str, Any]:
         return {"store_url": self.settings.store}  # the others are the taker's
 
-    async def settled(self, key: str, machine: CheckpointMachine) -> None:
+    async def reconcile(self, key: str, machine: CheckpointMachine) -> None:
         held = self._takers.get(key)
         if held is None or held[1].done():
             taker = Taker(key, machine.state, self, self.settings)
@@ -66,7 +66,7 @@ class Checkpoints(Service):
         else:
             held[0].follow(machine.state)
 
-    async def left(self, key: str) -> None:
+    async def released(self, key: str) -> None:
         _, task = self._takers.pop(key, (None, None))
         if task is not None:
             await end(task)

@@ -15,14 +15,15 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import structlog
+from stretto_bus.faults import Fault
+from stretto_bus.tasks import end
 from stretto_core.actuator import claim
 from stretto_core.checkpoints.facts import Attempt, CheckpointState, Restore
 from stretto_messages.base import Message
 from stretto_messages.dispatcher import MarkLedger
 from stretto_messages.pods import ExportState, GetExportStatus, GetOwnership, ImportState
 from stretto_messages.values import CheckpointRef
-from stretto_runtime import PartitionLost, RuntimeFault
-from stretto_runtime.ending import end
+from stretto_runtime import PartitionLost
 
 from . import manifest
 from . import observations as seen
@@ -124,7 +125,7 @@ class Taker:
             await step
         except PartitionLost:
             return
-        except (TakingError, ManifestError, RuntimeFault, TimeoutError) as error:
+        except (TakingError, ManifestError, Fault, TimeoutError) as error:
             log.warning("checkpoint failed", job=self.job, id=name, reason=str(error))
             damaged = isinstance(error, ManifestDamaged | ImageDamaged)
             await self._tell_broken(name, str(error) or "it took too long", damaged)

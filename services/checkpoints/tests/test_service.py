@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 import stretto_wire as wire
+from stretto_bus import Client
+from stretto_bus.ordered_consumer import read
 from stretto_checkpoints import manifest
 from stretto_messages.actuator import JobFailed, ServersChanged
 from stretto_messages.checkpoints import (
@@ -26,9 +28,8 @@ from stretto_messages.checkpoints import (
 )
 from stretto_messages.dispatcher import JobCompleted
 from stretto_messages.values import ParameterServer
-from stretto_runtime import Client, EmbeddedServer, provision
-from stretto_runtime.bus import STATE, STATE_PREFIX
-from stretto_runtime.log import read
+from stretto_runtime import EmbeddedServer, provision
+from stretto_wire.registry import STATE, STATE_PREFIX
 
 
 def store(folder: Path, pod: str) -> None:

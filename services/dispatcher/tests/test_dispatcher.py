@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from stretto_bus import CallRefused, Client
 from stretto_dispatcher.service import Dispatcher
 from stretto_dispatcher.settings import DispatcherSettings
 from stretto_messages.actuator import PodExited
@@ -26,7 +27,7 @@ from stretto_messages.dispatcher import (
 )
 from stretto_messages.gateway import JobCancelled
 from stretto_messages.values import CheckpointRef, Shard
-from stretto_runtime import CallRefused, Client, EmbeddedServer, provision, serve
+from stretto_runtime import EmbeddedServer, provision, serve
 from stretto_wire.spec import JobSpec
 from stretto_wire.submission import JobSubmitted
 

@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from stretto_bus import Client
 from stretto_messages.actuator import PodExited
 from stretto_messages.dispatcher import (
     AuditLedger,
@@ -26,7 +27,7 @@ from stretto_messages.dispatcher import (
 )
 from stretto_messages.gateway import DataArrived
 from stretto_messages.values import SCORE_BINS, DataPartition, PartialEvaluation, Shard
-from stretto_runtime import Client, EmbeddedServer, provision
+from stretto_runtime import EmbeddedServer, provision
 from stretto_wire.spec import JobSpec
 from stretto_wire.submission import JobSubmitted
 

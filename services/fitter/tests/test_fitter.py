@@ -17,8 +17,8 @@ from stretto_messages.planner import HistoryMatched
 from stretto_messages.profiler import ProfileMeasured
 from stretto_messages.values import KnownModel, Plan, StepTimes
 from stretto_runtime import Meta, SettingsFault
-from stretto_runtime.machines import Machines
-from stretto_runtime.snapshots import Document
+from stretto_runtime.owner.machines import Machines
+from stretto_runtime.owner.snapshots import Document
 from stretto_wire.codec import decode, encode
 
 META = Meta(1, 1000.0, "evt.v1.profiler.profile-measured.a", {}, "a")

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from pydantic import SecretBytes
-from stretto_runtime.log import Stored
+from stretto_bus.ordered_consumer import Stored
 from stretto_wire import CHANNELS, Channel, WireError, channel_at
 
 from stretto_forwarder.settings import Endpoint

@@ -12,11 +12,12 @@ from typing import Any
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
-from stretto_runtime import BusFault
-from stretto_runtime.bus import EVENTS, Bus
-from stretto_runtime.durable import Durable, Held
-from stretto_runtime.health import Health
-from stretto_runtime.telemetry import Tracing
+from stretto_bus import BusFault
+from stretto_bus.bus import Bus
+from stretto_bus.durable import Durable, Held
+from stretto_runtime.process.health import Health
+from stretto_runtime.process.telemetry import Tracing
+from stretto_wire.registry import STREAM
 
 from stretto_forwarder import handlers
 from stretto_forwarder.handlers import NotForwardable, Post
@@ -91,13 +92,13 @@ class Lane:
 
     async def _follow(self) -> None:
         endpoint, cursor_name = self._target.endpoint, f"{NAME}-{self.name}"
-        known = await Durable.known(self._bus, EVENTS, cursor_name)
+        known = await Durable.known(self._bus, STREAM, cursor_name)
         marks: Mapping[str, str] = known["config"].get("metadata", {}) if known else {}
         if STOPPED in marks and marks.get(URL) == self._marks[URL]:
             self._stop(marks[STOPPED])
             return
         cursor = await Durable.open(
-            self._bus, EVENTS, cursor_name, handlers.pattern_of(endpoint), handlers.start_of(endpoint), self._marks
+            self._bus, STREAM, cursor_name, handlers.pattern_of(endpoint), handlers.start_of(endpoint), self._marks
         )
         self.state = "forwarding"
         try:
@@ -228,5 +229,5 @@ class Forwarder:
 
 
 async def serve(settings: ForwarderSettings, stop: asyncio.Event) -> None:
-    """Until ``stop``. Raises RuntimeFault."""
+    """Until ``stop``. Raises Fault."""
     await Forwarder(settings, targets_of(settings)).run(stop)

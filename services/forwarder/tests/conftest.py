@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 import yaml
+from stretto_bus import Client
 from stretto_messages.dispatcher import JobProgressed
-from stretto_runtime import Client, EmbeddedServer, provision
+from stretto_runtime import EmbeddedServer, provision
 
 SECRET = "whsec_" + base64.b64encode(b"s" * 32).decode()
 WAIT_S = 30.0

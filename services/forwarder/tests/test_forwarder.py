@@ -231,15 +231,16 @@ async def test_no_secret_is_in_logs_or_spans(world: World, receiver: Receiver) -
 
 
 async def test_it_may_read_nothing_but_events(world: World) -> None:
-    from stretto_runtime import BusFault
-    from stretto_runtime.bus import EVENTS, Bus
-    from stretto_runtime.durable import Durable
+    from stretto_bus import BusFault
+    from stretto_bus.bus import Bus
+    from stretto_bus.durable import Durable
+    from stretto_wire.registry import STREAM
 
     bus = await Bus.connect(world.server.url, world.server.login("forwarder"), "forwarder")
     refused = []
     for pattern in ("*.tel.>", ">", "journal.>", "*.evt.v1.gateway.job-submitted.*"):
         with contextlib.suppress(BusFault):
-            cursor = await Durable.open(bus, EVENTS, "forwarder-x", pattern, {"deliver_policy": "all"}, {})
+            cursor = await Durable.open(bus, STREAM, "forwarder-x", pattern, {"deliver_policy": "all"}, {})
             await cursor.close()
             continue
         refused.append(pattern)

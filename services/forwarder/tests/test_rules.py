@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretBytes
+from stretto_bus.ordered_consumer import Stored
 from stretto_forwarder.handlers import NotForwardable, Post, post_of, signed
 from stretto_forwarder.posting import Poster, allowed
 from stretto_forwarder.retrying import Again, Course, Delivered, GiveUp, Outcome, Stop, retry_after_s
 from stretto_forwarder.settings import ForwarderSettings, targets_of
 from stretto_runtime import SettingsFault
-from stretto_runtime.log import Stored
 
 FAILED = st.sampled_from([0, 301, 400, 401, 404, 408, 429, 500, 503]).map(lambda status: Outcome(status, "no"))
 

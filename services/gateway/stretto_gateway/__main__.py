@@ -17,13 +17,14 @@ from typing import Any
 import structlog
 import uvicorn
 from starlette.types import ASGIApp
-from stretto_runtime import RuntimeFault, tokens
-from stretto_runtime.bus import Bus
-from stretto_runtime.ending import end
-from stretto_runtime.faults import SettingsFault
-from stretto_runtime.health import Server
+from stretto_bus.bus import Bus
+from stretto_bus.faults import Fault
+from stretto_bus.tasks import end
+from stretto_runtime.access import tokens
+from stretto_runtime.process.faults import SettingsFault
+from stretto_runtime.process.health import Server
+from stretto_runtime.process.telemetry import Tracing
 from stretto_runtime.program import execute
-from stretto_runtime.telemetry import Tracing
 
 from .app import create_app, health_app
 from .buckets import Buckets
@@ -82,7 +83,7 @@ def read_token(path: Path) -> str:
 
 async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
     """Until ``stop``. What can be wrong here is found before the bus is: it may come later than we do. Raises
-    RuntimeFault."""
+    Fault."""
     token = token_of(settings)
     access = access_of(settings, token)
     listener = listening(settings.host, settings.port, "STRETTO_GATEWAY_HOST", "STRETTO_GATEWAY_PORT")
@@ -169,13 +170,13 @@ def configured(app: ASGIApp, settings: GatewaySettings) -> uvicorn.Config:
 
 
 async def follow(gateway: Gateway, stream: StreamBus, settings: GatewaySettings) -> None:
-    """The bus may not be there yet, nor its streams: somebody provisions them while we start. Raises RuntimeFault: it
+    """The bus may not be there yet, nor its streams: somebody provisions them while we start. Raises Fault: it
     does not let us in."""
     stream.reached(await Bus.connect(settings.nats_url, settings.login(NAME), NAME))
     while True:
         try:
             await gateway.follow()
-        except RuntimeFault as fault:
+        except Fault as fault:
             log.warning("reading the stream again", fault=str(fault))
         await asyncio.sleep(RETRY_S)
 

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import asdict, dataclass, replace
 from typing import Protocol
 
+from stretto_bus import CallTimeout
 from stretto_core.dispatcher import Applied, Counted, Fault, prove
 from stretto_messages.actuator import GetServers, GetServersReply, JobFinished
 from stretto_messages.base import Message
@@ -21,7 +22,6 @@ from stretto_messages.books import (
 )
 from stretto_messages.dispatcher import AuditLedger, AuditLedgerReply, JobCompleted
 from stretto_messages.pods import GetBooks, GetBooksReply
-from stretto_runtime import CallTimeout
 
 from .problems import Problem
 from .views import Status

@@ -7,14 +7,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import stretto_wire as w
 import structlog
+from stretto_bus import BusFault, CallRefused
+from stretto_bus.bus import Bus
+from stretto_bus.caller import Caller
+from stretto_bus.faults import Fenced
+from stretto_bus.ordered_consumer import OrderedConsumer, Stored, read
 from stretto_messages.base import Message
-from stretto_runtime import BusFault, CallRefused
-from stretto_runtime.bus import STATE, STATE_PREFIX, Bus
-from stretto_runtime.faults import Fenced
-from stretto_runtime.handling import event_headers
-from stretto_runtime.log import Stored, Tail, read
-from stretto_runtime.rpc import Caller
-from stretto_runtime.telemetry import Tracing
+from stretto_runtime.process.telemetry import Tracing
+from stretto_wire.cloudevents import headers_of
+from stretto_wire.registry import STATE, STATE_PREFIX
 
 from .problems import Problem
 from .sse import StoredEvent, trace_id_of
@@ -65,7 +66,7 @@ class StreamBus:
         subject = w.subject_of(message)
         attributes = {"stretto.job": message.job}
         with self._tracing.sending(f"publish {w.channel_of(message).name}", trace, attributes) as sent:
-            headers = event_headers(message, msg_id, time.time(), "gateway", sent)
+            headers = headers_of(message, msg_id, time.time(), "gateway", sent)
             if last is not None:
                 headers["Nats-Expected-Last-Subject-Sequence"] = str(last)
                 headers["Nats-Expected-Last-Subject-Sequence-Subject"] = f"{w.partition_of(message.job)}.{subject}"
@@ -151,9 +152,9 @@ class StreamBus:
         finally:
             await tail.close()
 
-    async def _open(self, filters: list[str], start_seq: int) -> Tail:
+    async def _open(self, filters: list[str], start_seq: int) -> OrderedConsumer:
         try:
-            return await Tail.open(self._bus, w.STREAM, filters, start_seq)
+            return await OrderedConsumer.open(self._bus, w.STREAM, filters, start_seq)
         except BusFault as fault:
             log.warning("the stream cannot be read yet", fault=str(fault))
             raise

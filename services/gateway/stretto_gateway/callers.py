@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Protocol
 
 import structlog
-from stretto_runtime import RuntimeFault
-from stretto_runtime.tokens import ROLES, Role, TokenEntry, digest_of, read_tokens
+from stretto_bus.faults import Fault
+from stretto_runtime.access.tokens import ROLES, Role, TokenEntry, digest_of, read_tokens
 
 from .buckets import Buckets
 from .problems import Problem
@@ -76,7 +76,7 @@ class TokenFile:
         self._stamp = stamp
         try:
             self._known = {entry.sha256: entry for entry in read_tokens(self._path)}
-        except RuntimeFault as fault:
+        except Fault as fault:
             log.error("the file of tokens is passed over; those known hold", fault=str(fault))
 
     def _stamped(self) -> tuple[int, int, int] | None:

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import httpx
 import jwt
 import structlog
-from stretto_runtime.faults import SettingsFault
-from stretto_runtime.tokens import ROLES, Role
+from stretto_runtime.access.tokens import ROLES, Role
+from stretto_runtime.process.faults import SettingsFault
 
 from .callers import Caller, not_let_in
 from .problems import Problem

@@ -14,7 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
-from stretto_runtime import RuntimeFault
+from stretto_bus.faults import Fault
 from stretto_wire import WireError
 from stretto_wire.findings import MOST, Finding, findings_of
 
@@ -154,5 +154,5 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Problem, problem)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)
-    app.add_exception_handler(RuntimeFault, fault)
+    app.add_exception_handler(Fault, fault)
     app.add_exception_handler(Exception, crash)

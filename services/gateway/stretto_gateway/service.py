@@ -15,11 +15,11 @@ from typing import Protocol, TypeVar
 
 import stretto_wire as w
 import structlog
+from stretto_bus.faults import Fault
 from stretto_messages.base import Message
 from stretto_messages.checkpoints import SaveCheckpoint, SaveCheckpointReply
 from stretto_messages.gateway import JobCancelled, PlanRequested
 from stretto_messages.values import Plan
-from stretto_runtime import RuntimeFault
 
 from . import auditing
 from .keeping import Keeping
@@ -140,7 +140,7 @@ class Gateway:
         for job, entry in self._keeping.due(self.projection.jobs.values(), self._clock()).items():
             try:
                 await self._bus.keep(job, entry)
-            except RuntimeFault as fault:  # there are days for it
+            except Fault as fault:  # there are days for it
                 log.warning("not kept yet", job=job, fault=str(fault))
                 return
             self._keeping.stored[job] = entry

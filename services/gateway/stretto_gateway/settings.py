@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import Field, SecretStr
 from stretto_runtime import Settings
-from stretto_runtime.tokens import Role
+from stretto_runtime.access.tokens import Role
 
 
 class GatewaySettings(Settings):

@@ -9,9 +9,9 @@ from typing import Literal, Protocol
 
 import structlog
 from pydantic import TypeAdapter, ValidationError
+from stretto_bus.faults import Fault
 from stretto_messages.base import JobId, Message
 from stretto_messages.gateway import NO_JOB, ChangeAudited
-from stretto_runtime import RuntimeFault
 
 from .buckets import Buckets
 
@@ -60,7 +60,7 @@ class Trail:
         message = audited(change, untold)
         try:
             await self._bus.publish(message, f"gateway:audit:{uuid.uuid4().hex}")
-        except RuntimeFault as fault:
+        except Fault as fault:
             self._untold += untold + refused
             log.error("a change is not in the audit trail", fault=str(fault), **asdict(message))
 

@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
 import structlog
+from stretto_bus.faults import Fault
+from stretto_bus.tasks import end
 from stretto_kube import PODS, Api, Change, Election, KubeFault, Object, Reflector
-from stretto_runtime import RuntimeFault
-from stretto_runtime.ending import end
 from stretto_wire import WireError
 from stretto_wire.kubernetes import INSTALLATION, JOB
 
@@ -111,7 +111,7 @@ class TrainingJobs:
         try:
             await self._advance(one)
             self._faults.pop(name, None)
-        except (KubeFault, RuntimeFault, Problem) as fault:
+        except (KubeFault, Fault, Problem) as fault:
             if self._faults.get(name) != str(fault):
                 log.warning("TrainingJob: will try again", job=name, fault=str(fault))
             self._faults[name] = str(fault)

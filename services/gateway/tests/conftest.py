@@ -15,7 +15,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from stretto_runtime import Client, EmbeddedServer, provision
+from stretto_bus import Client
+from stretto_runtime import EmbeddedServer, provision
 
 START_S = 60.0
 

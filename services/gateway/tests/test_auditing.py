@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
+from stretto_bus import CallTimeout
 from stretto_core.dispatcher import fingerprint_of
 from stretto_gateway import auditing
 from stretto_gateway.problems import Problem
@@ -24,7 +25,6 @@ from stretto_messages.books import (
 from stretto_messages.dispatcher import AuditLedgerReply, JobCompleted
 from stretto_messages.pods import GetBooks, GetBooksReply
 from stretto_messages.values import ParameterServer, Shard
-from stretto_runtime import CallTimeout
 
 JOB = "ctr"
 DONE = {0: 80, 1: 80}

@@ -14,8 +14,8 @@ import pytest
 from stretto_gateway.buckets import Buckets
 from stretto_gateway.callers import OWN, Access, Caller, TokenFile, network_of
 from stretto_gateway.problems import Problem
-from stretto_runtime.faults import SettingsFault
-from stretto_runtime.tokens import FILE, Role, digest_of, issue, read_tokens, write_tokens
+from stretto_runtime.access.tokens import FILE, Role, digest_of, issue, read_tokens, write_tokens
+from stretto_runtime.process.faults import SettingsFault
 
 from .conftest import Running, installed
 from .test_rest import problem, spec

@@ -14,7 +14,7 @@ import httpx
 from stretto_gateway.callers import LOOK_S
 from stretto_gateway.sse import ALLOWED_S
 from stretto_messages.dispatcher import JobProgressed
-from stretto_runtime.tokens import FILE, issue, write_tokens
+from stretto_runtime.access.tokens import FILE, issue, write_tokens
 
 from .conftest import Running
 

@@ -23,7 +23,7 @@ from stretto_gateway.callers import Caller
 from stretto_gateway.oidc import Issuer
 from stretto_gateway.problems import Problem
 from stretto_gateway.settings import GatewaySettings
-from stretto_runtime.faults import SettingsFault
+from stretto_runtime.process.faults import SettingsFault
 
 from .conftest import installed
 from .test_callers import Clock

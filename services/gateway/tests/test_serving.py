@@ -19,7 +19,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from stretto_runtime import Client, EmbeddedServer, provision
+from stretto_bus import Client
+from stretto_runtime import EmbeddedServer, provision
 from stretto_runtime.server import free_port
 
 from .conftest import Running, installed

@@ -11,7 +11,7 @@ import pytest
 from pydantic import SecretStr
 from stretto_gateway.__main__ import token_of
 from stretto_gateway.settings import GatewaySettings
-from stretto_runtime.faults import SettingsFault
+from stretto_runtime.process.faults import SettingsFault
 
 
 def configured(folder: Path, **given: object) -> GatewaySettings:

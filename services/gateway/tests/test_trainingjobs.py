@@ -13,11 +13,11 @@ import pytest
 import pytest_asyncio
 import stretto_wire as w
 from fake_kubernetes import Cluster, running_cluster
+from stretto_bus import Client
 from stretto_gateway.trainingjobs_schema import TRAINING_JOBS, definition
 from stretto_kube import Api
 from stretto_messages.actuator import JobFinished, PodStarted
 from stretto_messages.base import Message, example_of
-from stretto_runtime import Client
 from stretto_wire.kubernetes import INSTALLATION, JOB
 
 from .conftest import Running, installed, start_gateway

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from pydantic import TypeAdapter
+from stretto_bus import Client
 from stretto_core import oom as memory
 from stretto_messages.actuator import PodExited, PodResized
 from stretto_messages.dispatcher import JobProgressed
@@ -17,9 +18,9 @@ from stretto_messages.values import Plan, PsProfile, StepTimes
 from stretto_oom import handlers
 from stretto_oom.service import Oom
 from stretto_oom.settings import OomSettings
-from stretto_runtime import Client, EmbeddedServer, SettingsFault, provision, serve
-from stretto_runtime.machines import Machines
-from stretto_runtime.snapshots import Document
+from stretto_runtime import EmbeddedServer, SettingsFault, provision, serve
+from stretto_runtime.owner.machines import Machines
+from stretto_runtime.owner.snapshots import Document
 from stretto_wire.spec import JobSpec, ModelSpec
 from stretto_wire.submission import JobSubmitted
 

@@ -13,10 +13,12 @@ import urllib.request
 from pathlib import Path
 
 import stretto_wire as wire
+from runtime_live import saved_state
+from stretto_bus import Client
 from stretto_messages.actuator import PodStarted
 from stretto_messages.pods import WorkerReported
 from stretto_messages.values import StepTimes
-from stretto_runtime import Client, EmbeddedServer, provision
+from stretto_runtime import EmbeddedServer, provision
 from stretto_wire.codec import encode
 from stretto_wire.registry import subject_of
 
@@ -74,7 +76,7 @@ async def handled(client: Client, reports: int, folder: Path | None = None) -> f
         while True:
             if folder is not None:
                 waited = max(waited, await asyncio.to_thread(backlog, folder))
-            state = json.loads(await client.snapshot("profiler", JOB) or b"{}")
+            state = await saved_state(client, "profiler", JOB) or {}
             books = state.get("pods", {})
             if len(books) == PODS and all(book["reports"] == reports for book in books.values()):
                 return waited

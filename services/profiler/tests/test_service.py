@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import stretto_wire as wire
+from stretto_bus import Client
 from stretto_core.profiler.peers import cusum, threshold
 from stretto_messages.actuator import PlanApplied, PodStarted
 from stretto_messages.pods import PsReported, WorkerReported
@@ -16,7 +17,7 @@ from stretto_messages.profiler import ProfileMeasured
 from stretto_messages.values import Plan, StepTimes
 from stretto_profiler.service import Profiler
 from stretto_profiler.settings import ProfilerSettings
-from stretto_runtime import Client, EmbeddedServer, SettingsFault, provision, serve
+from stretto_runtime import EmbeddedServer, SettingsFault, provision, serve
 
 GIB = 2**30
 PLAN = Plan(workers=1, ps=1, worker_cpu_cores=1.0, ps_cpu_cores=1.0, worker_memory_bytes=GIB, ps_memory_bytes=GIB)

@@ -1,4 +1,4 @@
-"""Tell a growing job of more data."""
+"""``stretto data``: give a growing job more data, or close its dataset."""
 
 from __future__ import annotations
 
@@ -33,22 +33,28 @@ def register(app: typer.Typer) -> None:
 
 def add(
     job: JobArgument,
-    partition: Annotated[str, typer.Argument(metavar="PARTITION", help="its name, as `read` receives it")],
-    samples: Annotated[int, typer.Option(min=1, help="all that it has now, with what it had before")],
-    priority: Annotated[int, typer.Option(min=-1000, max=1000, help="higher is trained first")] = 0,
+    partition: Annotated[
+        str, typer.Argument(metavar="PARTITION", help="Name of the partition, as `read` receives it.")
+    ],
+    samples: Annotated[
+        int, typer.Option(min=1, help="Total number of samples in the partition, including earlier ones.")
+    ],
+    priority: Annotated[
+        int, typer.Option(min=-1000, max=1000, help="Priority: a partition with a higher one is trained first.")
+    ] = 0,
     output: OutputOption = Output.TABLE,
     folder: FolderOption = DEFAULT_FOLDER,
     url: UrlOption = None,
     token: TokenOption = None,
 ) -> None:
-    """Say how many samples a partition has now. Workers that wait for data begin at once.
+    """State how many samples a partition has now. Workers that wait for data start at once.
 
-    It states a total: saying it twice changes nothing. The job has `growing: true` in its dataset.
+    The number is a total, so stating it twice changes nothing. The job must have `growing: true` in its dataset.
     """
     part = {"name": partition, "samples": samples, "priority": priority}
     with connect(folder, url, token) as gateway:
-        told = gateway.data(job, {"partitions": [part]})
-    answer(output, told, lambda: _shown(told))
+        answered = gateway.data(job, {"partitions": [part]})
+    answer(output, answered, lambda: _summary(answered))
 
 
 def close(
@@ -58,12 +64,12 @@ def close(
     url: UrlOption = None,
     token: TokenOption = None,
 ) -> None:
-    """Say that nothing more comes. The job completes when all it has is trained. This is final."""
+    """State that no more data will come. The job completes when all its data are trained. This is final."""
     with connect(folder, url, token) as gateway:
-        told = gateway.data(job, {"close": True})
-    answer(output, told, lambda: _shown(told))
+        answered = gateway.data(job, {"close": True})
+    answer(output, answered, lambda: _summary(answered))
 
 
-def _shown(told: Json) -> str:
-    more = "and it grows" if told["growing"] else "closed"
-    return f"{told['job']}: {told['samples']:,} samples in {told['partitions']} partitions, {more}"
+def _summary(answered: Json) -> str:
+    more = "still growing" if answered["growing"] else "closed"
+    return f"{answered['job']}: {answered['samples']:,} samples in {answered['partitions']} partitions, {more}"

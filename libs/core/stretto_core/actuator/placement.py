@@ -77,8 +77,9 @@ def plan_moves(
 
     A column is a bucket, or the number of buckets plus a dense slice; both kinds are balanced by themselves.
     ``buckets`` and ``slices`` are the own vectors of all servers, those that leave included; ``rows`` per bucket.
-    Servers without a weight are emptied. What a broken migration has left frozen at the server where it stays, that
-    server takes from itself; what it has left frozen elsewhere, the owner takes once more. Raises UnownedColumns.
+    Servers without a weight are emptied. A column that a broken migration left frozen at its owner stays there for
+    now: the owner takes it from itself, which thaws it, and a later plan may move it. A column left frozen at another
+    server than its owner is taken by the owner once more. Raises UnownedColumns.
     """
     targets = {server: weight for server, weight in weights.items() if weight > 0}
     width = len(next(iter(buckets.values()), ()))
@@ -103,8 +104,10 @@ def _even_out(
     spare: list[int] = []
     for server in sorted(held):
         surplus = len(held[server]) - share.get(server, 0)
+        # nobody can take a frozen column: the mover that would has to freeze it first
+        free = [c for c in held[server] if vectors[server][c] == MINE]
         if surplus > 0:
-            spare += sorted(held[server], key=lambda c: (abs(sizes[c] - mean), c))[:surplus]
+            spare += sorted(free, key=lambda c: (abs(sizes[c] - mean), c))[:surplus]
     moves: list[tuple[int, int, int]] = []
     # the largest go first, each to the server with the fewest rows that still has room
     room = {server: share[server] - len(held[server]) for server in targets}

@@ -310,6 +310,14 @@ def test_bucket_left_frozen_by_a_broken_move_is_taken_again_by_its_owner() -> No
     assert a.plan_moves(taken_over, {0: [1], 1: [0]}, [1, 1], {0: 1.0, 1: 1.0}) == {1: [(1, 0)]}
 
 
+def test_bucket_left_frozen_at_a_server_that_gives_it_away_is_thawed_before_it_moves() -> None:
+    """A mover waits in vain for a column that a dead one froze: planned at once, the move would fail for ever."""
+    frozen, taken = {0: [2, 2], 1: [0, 0]}, {0: [1], 1: [0]}
+    assert a.plan_moves(frozen, taken, [1, 1], {1: 1.0}) == {1: [(2, 0)], 0: [(0, 0), (1, 0)]}
+    thawed = {0: [1, 1], 1: [0, 0]}
+    assert a.plan_moves(thawed, taken, [1, 1], {1: 1.0})[1] == [(2, 0), (0, 0), (1, 0)]
+
+
 def test_server_lost_after_the_last_shard_trains_the_rest_again_and_finishes() -> None:
     world = started(plan(ps=2), a.JobSubmitted("job", samples_total=10, final_checkpoint=True))
     world.tell(a.JobCompleted())

@@ -5,7 +5,7 @@ from .client import FINISHED, Parameters, Pulled, PushResult
 from .control import Applied, Control, Stats, WorkerSeen
 from .layout import KeyBatch, Layout, Optimizer
 from .migration import MoveStep, move
-from .placement import Own, assign, owners, plan_moves
+from .ownership import Own, owners
 from .server import ParameterServer
 
 __all__ = [
@@ -25,11 +25,9 @@ __all__ = [
     "PushResult",
     "Stats",
     "WorkerSeen",
-    "assign",
     "export_image",
     "image_bytes",
     "load_image",
     "move",
     "owners",
-    "plan_moves",
 ]

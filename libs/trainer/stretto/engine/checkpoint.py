@@ -24,7 +24,7 @@ from .client import FINISHED
 from .control import Control, RawBucket, RawSlices, Snapshot, in_use
 from .layout import F32, I64, Layout, block_checksum
 from .memory import aligned_zeros
-from .placement import Own
+from .ownership import Own
 
 VERSION = 4
 _ALIGN = 64

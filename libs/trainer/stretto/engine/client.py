@@ -20,7 +20,7 @@ from ..errors import (
 )
 from .graph import APPLIED, GAP, MISALIGNED, NOT_OWNED, STALE
 from .layout import F32, I64, KeyBatch, Layout
-from .placement import Own
+from .ownership import Own
 from .routing import FIRST_BACKOFF_S, LAST_BACKOFF_S, Part, Route, Routes
 from .state import state_length
 

@@ -15,7 +15,7 @@ from .graph import build_finish
 from .layout import DELETED_STORED, EMPTY_STORED, F32, I64, Bools, Layout, checksum
 from .link import Link
 from .memory import aligned_zeros
-from .placement import Own
+from .ownership import Own
 from .state import (
     DEVICE,
     INITIAL_TABLE_SLOTS,
@@ -188,12 +188,6 @@ class Control:
         self._run["clear"]()
         for bucket in np.flatnonzero(self.raw_sizes()):
             self.import_bucket(int(bucket), RawBucket.empty(self.layout))
-
-    def freeze(self) -> int:
-        return self.set_own(range(self.layout.columns), Own.FROZEN, Own.MINE)
-
-    def thaw(self) -> int:
-        return self.set_own(range(self.layout.columns), Own.MINE, Own.FROZEN)
 
     def _mask(self, columns: Iterable[int]) -> Any:
         chosen = np.fromiter(columns, np.int64)

@@ -148,10 +148,6 @@ class Layout:
         mixed = (unsigned ^ (unsigned >> _LESS) ^ (unsigned >> (_LESS + _LESS))) * _INVERSE
         return (mixed ^ (mixed >> _HALF)).view(np.int64)
 
-    def bucket_of(self, stored: NDArray[Any]) -> I64:
-        shift = np.uint64(64 - (self.buckets.bit_length() - 1))
-        return (stored.view(np.uint64) >> shift).astype(np.int64)
-
     def index(self, keys: NDArray[np.integer[Any]]) -> KeyBatch:
         """Unique stored keys of a batch of ids (any shape), grouped by bucket.
 

@@ -19,7 +19,7 @@ import numpy as np
 from ..errors import MigrationError, StrettoError
 from .control import Control, RawBucket
 from .layout import I64, Layout
-from .placement import Own
+from .ownership import Own
 from .server import ParameterServer
 
 _POLL_S = 0.004
@@ -58,22 +58,25 @@ def move(
 ) -> Iterator[MoveStep]:
     """Take the columns `sources` (column -> server that has it now) over into `server`.
 
-    Workers must already know the destination, or learn of it from their `refresh_servers`. Between two groups the
-    mover waits until every worker seen in the last `active_s` finished a step, at most `step_wait_s`: freezes in
-    a row would starve them. Columns that are here already are skipped, so a broken move may be started again.
+    Workers must already know the destination, or learn about it from their `refresh_servers`. Between two groups the
+    mover waits until every worker that pushed in the last `active_s` has finished a step, at most `step_wait_s`:
+    freezes in a row would starve them. Columns that are here already are skipped, so a broken move may be started
+    again. A column whose source is `server` itself was left frozen by a mover that died: it is thawed.
     Dropping the iterator between two steps leaves nothing frozen.
 
-    Raises MigrationError, ServerLost; the group at work is given back to its source if that still answers.
+    Raises MigrationError or ServerLost; the current group is then returned to its source, if that still answers.
     """
     layout, here = server.layout, server.control
+    here.set_own([c for c, s in sources.items() if s == server.index], Own.MINE, Own.FROZEN)
     here_before = here.own()
-    todo = {c: s for c, s in sources.items() if here_before[c] != Own.MINE}
+    todo = {c: s for c, s in sources.items() if s != server.index and here_before[c] != Own.MINE}
     unknown = {s for s in todo.values() if s not in addresses}
     if unknown:
         raise MigrationError(f"no address for source servers {sorted(unknown)}; pass those of all parameter servers")
     with ExitStack() as stack:
         there = {
-            s: stack.enter_context(Control(layout, addresses[s], s)) for s in sorted({s for s in sources.values()})
+            s: stack.enter_context(Control(layout, addresses[s], s))
+            for s in sorted({*sources.values()} - {server.index})
         }
         for source in there.values():
             # what a move that broke off had taken over but not yet released

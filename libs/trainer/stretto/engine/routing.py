@@ -24,7 +24,7 @@ from .graph import (
 )
 from .layout import I64, Layout
 from .link import Link
-from .placement import Own, owners
+from .ownership import Own, owners
 from .state import DEVICE, build_state, read, state_length
 
 FIRST_BACKOFF_S = 0.002

@@ -11,7 +11,7 @@ from ..errors import LayoutError
 from .control import Control
 from .layout import Layout
 from .link import Link
-from .placement import Own
+from .ownership import Own
 from .state import DEVICE, build_state, initialise
 
 v1: Any = tf.compat.v1
@@ -48,5 +48,5 @@ class ParameterServer:
         link.close()
 
     def own(self, columns: Iterable[int]) -> None:
-        """First placement of a new job (see `assign`): these columns are mine, and empty."""
+        """Make these columns, which are empty, this server's: the first placement of a new job."""
         self.control.set_own(columns, Own.MINE, Own.NOT_MINE)

@@ -1,13 +1,13 @@
 """Real parameter-server processes, started once per session; each test gets fresh servers inside them."""
 
+import contextlib
 import importlib.util
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from shipped_planner import first_columns
 
 os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
 HERE = Path(__file__).parent
@@ -16,23 +16,25 @@ HERE = Path(__file__).parent
 class Process:
     """A child that answers each JSON line with one."""
 
-    def __init__(self, script, *first):
-        self.child = subprocess.Popen(
-            [sys.executable, str(HERE / script)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
+    def __init__(self, warm, script, *first):
+        read_commands, self._commands = self._pipe()
+        self._answers, write_answers = self._pipe()
+        with read_commands, write_answers, open(os.devnull, "w") as errors:
+            self.child = warm.start(str(HERE / script), stdin=read_commands, stdout=write_answers, stderr=errors)
         for message in first:
             self.send(message)
 
+    @staticmethod
+    def _pipe():
+        read, write = os.pipe()
+        return open(read), open(write, "w")
+
     def send(self, message):
-        self.child.stdin.write(json.dumps(message) + "\n")
-        self.child.stdin.flush()
+        self._commands.write(json.dumps(message) + "\n")
+        self._commands.flush()
 
     def receive(self):
-        line = self.child.stdout.readline()
+        line = self._answers.readline()
         if not line:
             raise EOFError("the process ended")
         return json.loads(line)
@@ -44,6 +46,24 @@ class Process:
     def kill(self):
         self.child.kill()
         self.child.wait()
+        self._answers.close()
+        with contextlib.suppress(BrokenPipeError):
+            self._commands.close()
+
+
+class Pool:
+    """Processes that are there; the n-th serves as ps-n of whatever cluster asks."""
+
+    def __init__(self, warm):
+        self._warm, self.processes = warm, []
+
+    def get(self, index):
+        while index >= len(self.processes):
+            self.processes.append(Process(self._warm, "ps_process.py"))
+        return self.processes[index]
+
+    def kill(self, index):
+        self.processes.pop(index).kill()
 
 
 class Cluster:
@@ -59,18 +79,14 @@ class Cluster:
         from stretto.engine import Control
 
         index = len(self.processes)
-        if index == len(self.pool):
-            self.pool.append(Process("ps_process.py"))
-        process = self.pool[index]
+        process = self.pool.get(index)
         self.processes[index] = process
         self.addresses[index] = process.ask("start", index=index, layout=self.layout.to_dict())["address"]
         self._controls[index] = Control(self.layout, self.addresses[index], index)
         return index
 
     def place(self):
-        from stretto.engine import assign
-
-        for index, columns in assign(self.layout, list(self.processes)).items():
+        for index, columns in first_columns(self.layout, self.processes).items():
             self.processes[index].ask("own", columns=columns)
         return self
 
@@ -85,7 +101,7 @@ class Cluster:
     def lose(self, index):
         """Kill the process of one server."""
         self._controls.pop(index).close()  # closing it afterwards would wait for the dead
-        self.pool.pop(index).kill()
+        self.pool.kill(index)
         del self.processes[index], self.addresses[index]
 
     def close(self):
@@ -126,18 +142,16 @@ class ClusterHere(Cluster):
         return index
 
     def place(self):
-        from stretto.engine import assign
-
-        for index, columns in assign(self.layout, list(self.processes)).items():
+        for index, columns in first_columns(self.layout, self.processes).items():
             self.processes[index].own(columns)
         return self
 
 
 @pytest.fixture(scope="session")
-def ps_pool():
-    pool = []
+def ps_pool(warm):
+    pool = Pool(warm)
     yield pool
-    for process in pool:
+    for process in pool.processes:
         process.kill()
 
 
@@ -161,7 +175,7 @@ def cluster_here():
     made = []
 
     def make(layout, count=2):
-        made.append(ClusterHere([], layout, count).place())
+        made.append(ClusterHere(None, layout, count).place())
         return made[-1]
 
     yield make
@@ -176,12 +190,12 @@ def cluster(bare_cluster):
 
 
 @pytest.fixture
-def start_worker():
+def start_worker(warm):
     started = []
 
     def start(layout, addresses, worker):
         config = {"servers": addresses, "layout": layout.to_dict(), "worker": worker}
-        started.append(Process("worker_process.py", config))
+        started.append(Process(warm, "worker_process.py", config))
         return started[-1]
 
     yield start

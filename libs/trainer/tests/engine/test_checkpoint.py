@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from stretto.engine import FINISHED, Control, Layout, Optimizer, assign, export_image, image_bytes, load_image
+from shipped_planner import first_columns
+from stretto.engine import FINISHED, Control, Layout, Optimizer, export_image, image_bytes, load_image
 from stretto.errors import CheckpointError, ImageDamaged
 from stretto.images import ImageWriter, Part, open_image
 
@@ -32,7 +33,7 @@ def save(servers):
 
 def restore(bare_cluster, images, count, layout=LAYOUT):
     servers = bare_cluster(layout, count)
-    for server, columns in assign(layout, range(count)).items():
+    for server, columns in first_columns(layout, range(count)).items():
         load_image(servers.control(server), images, columns)
     return servers
 
@@ -75,7 +76,7 @@ def test_a_cleared_server_takes_an_older_checkpoint_as_a_new_one_would(cluster_h
         training.train_shard(worker, shard, attempt=1, length=256)
     worker.forget([0, 1])
     restored = restore(bare_cluster, save(servers), 2)
-    for server, columns in assign(LAYOUT, range(2)).items():
+    for server, columns in first_columns(LAYOUT, range(2)).items():
         control = restored.control(server)
         control.clear()
         assert (control.columns(), int(control.raw_sizes().sum()), len(control.finished())) == ([], 0, 0)

@@ -250,7 +250,7 @@ def test_a_push_of_before_the_servers_were_replaced_is_given_up(cluster):
     keys, rows, dense = batch(LAYOUT, 1)
     generation = parameters.generation
     parameters.push(keys, rows, dense, shard=1, attempt=1, start=0, stop=10, generation=generation)
-    servers.control(0).freeze()
+    servers.control(0).set_own(range(LAYOUT.columns), Own.FROZEN, Own.MINE)
     lost, refused = [], []
 
     def blocked():

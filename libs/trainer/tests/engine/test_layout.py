@@ -2,7 +2,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from stretto.engine.layout import (
     DELETED_STORED,
@@ -13,8 +13,10 @@ from stretto.engine.layout import (
     block_checksum,
     checksum,
 )
-from stretto.engine.placement import Own, assign, owners, plan_moves
+from stretto.engine.ownership import Own, owners
 from stretto.errors import LayoutError
+from stretto_core.actuator import placement
+from stretto_core.actuator.placement import owner_of
 
 LAYOUT = Layout(dimension=4, dense_size=100)
 RESERVED = {int(k) for k in LAYOUT.restore(np.array([EMPTY_STORED, DELETED_STORED]))}
@@ -32,7 +34,8 @@ def test_index_groups_unique_keys_by_bucket_and_inverts(keys, buckets):
     layout = Layout(dimension=4, dense_size=10, buckets=buckets)
     batch = layout.index(np.array(keys, np.int64))
     assert batch.counts.sum() == len(batch) == len(set(keys))
-    assert (np.repeat(np.arange(buckets), batch.counts) == layout.bucket_of(batch.stored)).all()
+    top_bits = batch.stored.view(np.uint64) >> np.uint64(64 - buckets.bit_length() + 1)
+    assert (np.repeat(np.arange(buckets), batch.counts) == top_bits).all()
     assert (layout.restore(batch.stored)[batch.inverse] == np.array(keys, np.int64)).all()
 
 
@@ -91,42 +94,11 @@ def test_checksum_ignores_order_adds_up_and_sees_each_value(order, cut):
     assert checksum(keys, rows) != whole
 
 
-server_ids = st.lists(st.integers(0, 30), min_size=1, max_size=12, unique=True)
-
-
-@settings(max_examples=200)
-@given(server_ids, server_ids)
-def test_planned_moves_reach_balance_with_the_fewest_moves(old, new):
-    current = assign(LAYOUT, old)
-    assert sorted(c for held in current.values() for c in held) == list(range(LAYOUT.columns))
-    moves = plan_moves(LAYOUT, current, new)
-    after = {s: set(held) for s, held in current.items()}
-    for destination, sources in moves.items():
-        for column, source in sources.items():
-            after[source].remove(column)
-            after.setdefault(destination, set()).add(column)
-    assert sorted(c for held in after.values() for c in held) == list(range(LAYOUT.columns))
-    assert all(not after[s] for s in set(old) - set(new))
-    buckets = [sum(c < 64 for c in after.get(s, ())) for s in new]
-    slices = [sum(c >= 64 for c in after.get(s, ())) for s in new]
-    assert max(buckets) - min(buckets) <= 1
-    assert max(slices) - min(slices) <= 1
-    if set(old) == set(new):
-        assert moves == {}
-    elif len(old) < len(new) and set(old) < set(new):
-        # growth: only newcomers receive, and only their share
-        assert set(moves) <= set(new) - set(old)
-
-
-def test_planning_refuses_columns_without_owner():
-    with pytest.raises(LayoutError, match="no owner"):
-        plan_moves(LAYOUT, {0: range(10)}, [0, 1])
-
-
-def test_of_two_claimants_the_new_owner_serves():
+def test_of_two_claimants_the_new_owner_serves_as_the_actuator_plans():
     frozen, mine = np.array([2, 1, 0, 0]), np.array([1, 0, 2, 0])
     assert owners({5: frozen, 7: mine}, 4).tolist() == [7, 5, 7, -1]
-    assert Own.MINE == 1
+    assert owner_of({5: frozen[:3].tolist(), 7: mine[:3].tolist()}) == [7, 5, 7]
+    assert (Own.NOT_MINE, Own.MINE, Own.FROZEN) == (placement.NOT_MINE, placement.MINE, placement.FROZEN)
 
 
 def test_a_checksum_shows_every_changed_bit_truncation_and_pieces_in_another_order():

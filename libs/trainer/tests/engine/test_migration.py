@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from stretto.engine import Control, Layout, Optimizer, Own, migration, plan_moves
+from shipped_planner import planned_from
+from stretto.engine import Control, Layout, Optimizer, Own, migration
 from stretto.engine.migration import _copy
 from stretto.errors import MigrationError
 from stretto_core.dispatcher import fingerprint_of
@@ -53,9 +54,9 @@ class Training:
 
 
 def rescale(servers, target):
-    """What the actuator orders: every destination takes its columns."""
+    """Carry out what the actuator would order: every destination takes its columns."""
     steps = []
-    for destination, sources in plan_moves(servers.layout, servers.columns(), target).items():
+    for destination, sources in planned_from(servers.layout, servers.controls(), target).items():
         answer = servers.processes[destination].ask("move", sources=sources, addresses=servers.addresses)
         assert "error" not in answer, answer
         steps += answer["steps"]
@@ -122,17 +123,17 @@ def test_a_move_that_broke_off_at_any_step_is_completed_by_the_next(cluster, tra
     rows = sum(c.categories() for c in servers.controls())
     servers.add()
     source, here = servers.control(0), servers.control(2)
-    column = next(c for c in source.columns() if source.sizes()[c] > 0)
+    planned = planned_from(LAYOUT, servers.controls(), [0, 1, 2])[2]
+    column = next(c for c, giver in planned.items() if giver == 0 and c < LAYOUT.buckets)
     source.set_own([column], Own.FROZEN, Own.MINE)
     if broke != "after freeze":
         _copy(here, source, (column,))
     if broke in ("after taking over", "after release"):
         here.set_own([column], Own.MINE, Own.NOT_MINE)
-    else:  # its owner is told to take it from itself
-        source.set_own([column], Own.MINE, Own.FROZEN)
     if broke == "after release":
         source.set_own([column], Own.NOT_MINE, Own.FROZEN)
     rescale(servers, [0, 1, 2])
+    rescale(servers, [0, 1, 2])  # a frozen column is thawed first, and moved by the next plan
     owned = np.array([c.own() for c in servers.controls()])
     assert (owned.sum(axis=0) == 1).all()
     assert servers.checksum() == checksum
@@ -148,7 +149,7 @@ def test_a_broken_off_move_resumes(cluster, training):
     settle(servers, training, shards=2)
     checksum = servers.checksum()
     servers.add()
-    sources = plan_moves(LAYOUT, servers.columns(), [0, 1, 2])[2]
+    sources = planned_from(LAYOUT, servers.controls(), [0, 1, 2])[2]
     first = servers.processes[2].ask("move", sources=sources, addresses=servers.addresses, limit=3)
     assert len(first["steps"]) == 3
     second = servers.processes[2].ask("move", sources=sources, addresses=servers.addresses)
@@ -243,7 +244,9 @@ def test_a_source_short_of_cpu_is_read_only_once_no_pushes_take_it(
     servers = cluster(LAYOUT)
     settle(servers, training)
     here = servers.add()
-    mover = SimpleNamespace(layout=LAYOUT, control=servers.control(here))  # as the server that takes has them
+    mover = SimpleNamespace(
+        index=here, layout=LAYOUT, control=servers.control(here)
+    )  # as the server that takes has them
     told: list[str] = []
     for name in ("set_own", "export_bucket", "records"):
         usual = getattr(Control, name)

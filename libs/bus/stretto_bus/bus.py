@@ -1,0 +1,406 @@
+"""One connection: publish with acknowledgement, ask JetStream or a peer, know when the connection was broken.
+
+nats-py's own publish and request cost a task per message (``wait_for``); here an answer is one future and one sweeper
+watches all deadlines. While disconnected nothing is buffered: a message that was never sent must not overtake, after
+the reconnect, one that was lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import re
+import uuid
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import nats.errors
+import structlog
+from nats.aio.msg import Msg as Msg
+from pydantic_core import from_json
+from stretto_wire.inboxes import inbox_of
+
+from stretto_bus.connection import Connection, Sent, direct, final
+from stretto_bus.faults import BusFault, Fenced, NobodyListens
+from stretto_bus.login import Login, redacted
+
+PIPELINED = 0
+WRONG_LAST_SEQUENCE = 10071
+NOBODY = "503"
+ACK_TIMEOUT_S = 5.0
+SWEEP_S = 0.25
+PING_S = 2
+"""Three without an answer and the connection counts as broken: a network that is cut says nothing."""
+FORSAKEN_S = 10.0
+"""A server that we reach and whose JetStream stores nothing for so long may have lost its cluster: we try another.
+Longer than an election takes (4 to 9 s), which none of the others could shorten. A request that was not done is no
+evidence alone, nor are some at once: others that are sent in the second half of that time must fare alike."""
+UNAVAILABLE = frozenset((0, 10008))
+"""Codes of faults that say nothing of the request: no answer, no stream, no majority."""
+INFORMATION = "$JS.API.STREAM.INFO."
+"""what a server answers out of its own memory, also alone"""
+NOT_ACKNOWLEDGED = "; is the server's disk full, or its cluster without a majority? see its log"
+DENIED = re.compile(r'permissions violation for publish to "([^"]+)"', re.IGNORECASE)
+
+log = structlog.get_logger("stretto.bus")
+
+
+class Hears(Protocol):
+    """Whom an answer reaches: a future, or somebody who counts the answers to much."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, result: Any, /) -> None: ...
+
+    def set_exception(self, exception: BaseException, /) -> None: ...
+
+    def exception(self) -> BaseException | None: ...
+
+
+class Backlog(Protocol):
+    """A consumer, as far as the gauges of a process ask it."""
+
+    @property
+    def waiting(self) -> int:
+        """Messages that are stored and not taken."""
+        ...
+
+    @property
+    def pauses(self) -> int:
+        """How often the reader was too slow."""
+        ...
+
+
+Settle = Callable[[Hears, Msg], None]
+
+
+class Awaited(NamedTuple):
+    """An answer that is to come to our inbox; ``settle`` makes of it what ``future`` hears."""
+
+    future: Hears
+    sent_s: float
+    deadline_s: float
+    subject: str
+    settle: Settle
+
+
+class Bus:
+    """A connection under one user, with an inbox of its own below the user's; pods may answer below their own names."""
+
+    def __init__(self, connection: Connection, user: str | None, inbox: str) -> None:
+        self.connection = connection
+        self.inbox = inbox
+        self._user = user
+        self.reconnects = 0
+        self.last_error = ""
+        self.on_reconnect: list[Callable[[], None]] = []
+        self.sweeps: list[Callable[[float], None]] = []
+        self.consumers: set[Backlog] = set()
+        self.batch_from = PIPELINED
+        """from how many fenced messages on the streams want them as one atomic batch; ``PIPELINED``: never"""
+        self._pending: dict[str, Awaited] = {}
+        self._serial = 0
+        self._loop = asyncio.get_running_loop()
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._unheard_s: tuple[float, float] | None = None
+        """when the first and the last request were sent that JetStream did not do, if it has done none since"""
+        self._moving: asyncio.Task[None] | None = None
+        self._refused = asyncio.Event()
+        """the server does not believe us, or we do not believe it"""
+
+    @classmethod
+    async def connect(cls, url: str, login: Login | None = None, name: str = "stretto") -> Bus:
+        """Connect, waiting for the server as long as it takes.
+
+        Raises:
+            BusFault: the server refused who we say we are, or is not who it says.
+            IdentityFault: a file of ``login`` cannot be used.
+        """
+        login = login or Login()
+        user = login.name()
+        prefix = inbox_of(user or name)
+        bus = cls(Connection(), user, f"{prefix}.{uuid.uuid4().hex[:12]}")
+        servers = url.split(",")
+        refused = asyncio.create_task(bus._refused.wait())
+        connecting = asyncio.ensure_future(
+            bus.connection.connect(
+                servers=random.sample(servers, len(servers)),
+                dont_randomize=True,  # of ours, so that ``move`` can choose
+                **login.options(),
+                name=name,
+                error_cb=bus._failed,
+                disconnected_cb=bus._interrupted,
+                reconnected_cb=bus._reconnected,
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=0.2,  # type: ignore[arg-type] - seconds; a fraction is as good as an integer
+                connect_timeout=2,
+                pending_size=0,
+                ping_interval=PING_S,
+                inbox_prefix=prefix.encode(),
+            )
+        )
+        try:
+            await asyncio.wait([connecting, refused], return_when=asyncio.FIRST_COMPLETED)
+            if not connecting.done():  # it would try for ever
+                raise BusFault(f"cannot connect to {redacted(url)} as {login}: {bus.last_error}; check STRETTO_NATS_*")
+            connecting.result()
+        except nats.errors.Error as error:
+            raise BusFault(f"cannot connect to {redacted(url)} as {login}: {error}; check STRETTO_NATS_*") from error
+        finally:
+            connecting.cancel()
+            refused.cancel()
+        await bus.subscribe(f"{bus.inbox}.to.>", bus._answered)
+        bus._sweeper = bus._loop.call_later(SWEEP_S, bus._sweep)
+        return bus
+
+    async def _failed(self, error: Exception) -> None:
+        text = f"{type(error).__name__}: {error}"
+        if violation := DENIED.search(text):
+            self._deny(violation[1], f"{self._user!r} may not publish to {violation[1]}")
+        if final(error):
+            self._refused.set()
+        if text != self.last_error:
+            log.warning("bus error", error=text)
+        self.last_error = text
+
+    async def _interrupted(self) -> None:
+        self.connection.interrupt()
+
+    async def _reconnected(self) -> None:
+        self.reconnects += 1
+        self.last_error = ""
+        self._unheard_s = None
+        log.info("reconnected", count=self.reconnects)
+        self._fail_all(BusFault("the connection to the server broke before it answered"))
+        self.connection.interrupted = False
+        for callback in list(self.on_reconnect):
+            callback()
+
+    @property
+    def connected(self) -> bool:
+        return self.connection.is_connected
+
+    @property
+    def server(self) -> str:
+        """``host:port`` of the server that we are connected to; empty: none."""
+        url = self.connection.connected_url
+        return url.netloc.rpartition("@")[2] if url is not None else ""
+
+    @property
+    def clustered(self) -> bool:
+        """Whether the server is one of several."""
+        return self.connection.clustered
+
+    async def close(self) -> None:
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        self._fail_all(BusFault("the connection is being closed"))
+        with contextlib.suppress(OSError, nats.errors.Error):  # what is broken already is as good as closed
+            await self.connection.close()
+
+    async def subscribe(self, subject: str, handler: Callable[[Msg], None]) -> Any:
+        """A plain subscription; ``handler`` is called in the order of arrival and must not wait."""
+        return await self.connection.subscribe(subject, cb=direct(handler))
+
+    async def flush(self) -> None:
+        """Until the server has seen everything sent so far. Raises BusFault."""
+        try:
+            await self.connection.flush()
+        except nats.errors.Error as error:
+            raise BusFault(f"cannot flush: {error or type(error).__name__}") from error
+
+    async def send(self, subject: str, data: bytes, headers: Sent = None, reply: str = "") -> None:
+        """Publish without acknowledgement (replies, flow control)."""
+        if self.connection.crowded:
+            await self.connection.room()
+        self._publish(subject, data, headers, reply)
+
+    def tell(self, subject: str, data: bytes, headers: Sent = None) -> None:
+        """As ``send``, but dropped where too much waits already. Raises BusFault."""
+        if not self.connection.crowded:
+            self._publish(subject, data, headers)
+
+    async def post(
+        self, subject: str, data: bytes, headers: Sent = None, timeout_s: float = ACK_TIMEOUT_S
+    ) -> asyncio.Future[dict[str, Any]]:
+        """Send now; the future brings JetStream's answer, or ``BusFault`` (``Fenced`` for err 10071)."""
+        return await self._send(subject, data, headers, timeout_s, _acknowledge)
+
+    def put(
+        self,
+        subject: str,
+        data: bytes,
+        headers: Sent,
+        hears: Hears,
+        timeout_s: float = ACK_TIMEOUT_S,
+        settle: Settle | None = None,
+    ) -> None:
+        """As ``post``, without waiting for room: who sends much awaits that.
+
+        Raises:
+            BusFault: not sent; ``hears`` is not told.
+        """
+        self._serial += 1
+        token = f"{subject.split('.', 3)[3]}.{self._serial}" if subject.startswith("pod.") else str(self._serial)
+        now = self._loop.time()
+        self._pending[token] = Awaited(hears, now, now + timeout_s, subject, settle or _acknowledge)
+        try:
+            self._publish(subject, data, headers, f"{self.inbox}.to.{token}")
+        except BusFault:
+            self._pending.pop(token, None)
+            raise
+
+    async def request(
+        self, subject: str, data: bytes, headers: dict[str, str] | None = None, timeout_s: float = ACK_TIMEOUT_S
+    ) -> Msg:
+        """Ask whoever listens; the first answer.
+
+        Raises:
+            NobodyListens: at once.
+            BusFault: not sent, or not answered within ``timeout_s`` and up to ``SWEEP_S`` more.
+        """
+        return await (await self._send(subject, data, headers, timeout_s, _answer))
+
+    async def store(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> int:
+        """Publish to a stream once; returns the stored sequence.
+
+        Raises:
+            Fenced: the expected last sequence is not the last any more.
+            BusFault: refused, or not answered in time.
+        """
+        return int((await (await self.post(subject, data, headers)))["seq"])
+
+    async def store_surely(
+        self, subject: str, data: bytes, headers: dict[str, str], tries_s: float | None = None
+    ) -> int:
+        """Publish until the server has it; ``headers`` must carry ``Nats-Msg-Id``, which makes that harmless.
+
+        Raises:
+            BusFault: not stored within ``tries_s`` seconds (None: never gives up).
+        """
+        started = self._loop.time()
+        delay_s = 0.05
+        while True:
+            try:
+                return await self.store(subject, data, headers)
+            except Fenced:
+                raise
+            except BusFault as fault:
+                if tries_s is not None and self._loop.time() - started > tries_s:
+                    raise BusFault(f"{subject}: {fault}{self._denial()}", fault.code) from fault
+                log.warning("publish again", subject=subject, fault=str(fault))
+            await asyncio.sleep(delay_s)
+            delay_s = min(2.0, 2 * delay_s)
+
+    async def ask(
+        self, api: str, body: dict[str, Any] | None = None, timeout_s: float = ACK_TIMEOUT_S
+    ) -> dict[str, Any]:
+        """A request of the JetStream API (``$JS.API.<api>``) in JSON.
+
+        Raises:
+            BusFault: refused or not answered; ``code`` is JetStream's ``err_code``.
+        """
+        data = json.dumps(body).encode() if body is not None else b""
+        return await (await self.post(f"$JS.API.{api}", data, timeout_s=timeout_s))
+
+    async def _send(
+        self, subject: str, data: bytes, headers: Sent, timeout_s: float, settle: Settle
+    ) -> asyncio.Future[Any]:
+        if self.connection.crowded:
+            await self.connection.room()
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self.put(subject, data, headers, future, timeout_s, settle)
+        return future
+
+    def _publish(self, subject: str, data: bytes, headers: Sent, reply: str = "") -> None:
+        try:
+            self.connection.put(subject, data, reply, headers)
+        except nats.errors.Error as error:
+            raise BusFault(f"cannot send to {subject}: {error or type(error).__name__}") from error
+
+    def _answered(self, msg: Msg) -> None:
+        awaited = self._pending.pop(msg.subject[len(self.inbox) + len(".to.") :], None)
+        if awaited is not None and not awaited.future.done():
+            awaited.settle(awaited.future, msg)
+            self._judge(awaited)
+
+    def _judge(self, awaited: Awaited) -> None:
+        """Whether the JetStream that we reach does what only a majority can do."""
+        if awaited.settle is not _acknowledge:
+            return
+        fault = awaited.future.exception()
+        if fault is None:
+            if not awaited.subject.startswith(INFORMATION):
+                self._unheard_s = None
+        elif isinstance(fault, BusFault) and fault.code in UNAVAILABLE:
+            first_s, last_s = self._unheard_s or (awaited.sent_s, awaited.sent_s)
+            fresh = awaited.sent_s - last_s > FORSAKEN_S  # who knows what was done for others between the two
+            self._unheard_s = awaited.sent_s if fresh else min(first_s, awaited.sent_s), max(last_s, awaited.sent_s)
+
+    def _move(self) -> None:
+        """To another server of the cluster."""
+        log.warning("the server stores nothing; trying another", server=self.server)
+        self._unheard_s = None
+        self._moving = self._loop.create_task(self.connection.move())
+
+    def _deny(self, subject: str, text: str) -> None:
+        """The server refuses a publish, and says in lower case where to: every one there that waits now is meant."""
+        denied = [token for token, awaited in self._pending.items() if awaited.subject.lower() == subject]
+        for awaited in [self._pending.pop(token) for token in denied]:
+            if not awaited.future.done():
+                awaited.future.set_exception(BusFault(f"{text}; see permissions in stretto_runtime.access.permissions"))
+
+    def _denial(self) -> str:
+        """A denied publish looks like a timeout: its reason came by the error callback."""
+        return f"; the server last said: {self.last_error}" if self.last_error else ""
+
+    def _sweep(self) -> None:
+        self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
+        now = self._loop.time()
+        late = [token for token, awaited in self._pending.items() if awaited.deadline_s < now]
+        for token in late:
+            awaited = self._pending.pop(token)
+            if not awaited.future.done():
+                unsaid = NOT_ACKNOWLEDGED if awaited.settle is _acknowledge else ""
+                awaited.future.set_exception(BusFault(f"no answer in time{unsaid}{self._denial()}"))
+                awaited.future.exception()  # as in ``_fail_all``
+                self._judge(awaited)
+        for sweep in list(self.sweeps):
+            sweep(now)
+        first_s, last_s = self._unheard_s or (now, now)
+        forsaken = now - first_s > FORSAKEN_S and last_s - first_s >= FORSAKEN_S / 2
+        if forsaken and self.connected and not self.connection.alone:
+            self._move()
+
+    def _fail_all(self, fault: BusFault) -> None:
+        pending, self._pending = self._pending, {}
+        for awaited in pending.values():
+            if not awaited.future.done():
+                awaited.future.set_exception(fault)
+                awaited.future.exception()  # somebody who stopped waiting must not cause "never retrieved"
+
+
+def _acknowledge(future: Hears, msg: Msg) -> None:
+    """JetStream's answer."""
+    if not msg.data:
+        status = (msg.headers or {}).get("Status", "")
+        future.set_exception(BusFault("no stream answers" if status == NOBODY else f"status {status}"))
+        return
+    answer = from_json(msg.data)
+    error = answer.get("error")
+    if error is None:
+        future.set_result(answer)
+        return
+    code = int(error.get("err_code", error.get("code", 0)))
+    kind = Fenced if code == WRONG_LAST_SEQUENCE else BusFault
+    future.set_exception(kind(f"{error.get('description')} ({code})", code))
+
+
+def _answer(future: Hears, msg: Msg) -> None:
+    """A peer's answer."""
+    if not msg.data and msg.headers and msg.headers.get("Status") == NOBODY:
+        future.set_exception(NobodyListens("nobody listens"))
+    else:
+        future.set_result(msg)

@@ -1,0 +1,208 @@
+"""nats-py at a lower price: a message may skip queue and task, and its headers are read when needed (``parser``).
+
+What is sent in one turn of the loop leaves in one write, without nats-py's future, queue and task for it.
+
+Overrides internal methods of nats-py 2.16 (the version is pinned in constraints.txt); ``test_connection`` holds them
+against the originals, and shows what the originals do not do: come back whatever the server said, and from a dead line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import BadSubjectError, ConnectionClosedError, Error, MaxPayloadError, OutboundBufferLimitError
+
+from stretto_bus.parser import HEAD, Parser, header_lines
+
+FLUSH_S = 10
+CROWDED_BYTES = 8 << 20
+"""so much may wait here for a server that takes it slowly"""
+PERMISSIONS = "permissions violation"
+UNKNOWN = "authorization violation"
+
+Sent = Mapping[str, Any] | str | None
+"""Headers by name, or as ``lines_of`` makes them: who sends many alike makes what they share once."""
+
+
+def direct(handler: Callable[[Msg], None]) -> Callable[[Msg], Awaitable[None]]:
+    """A subscription's callback that the reading task calls itself: no queue that could overflow, no task switch."""
+
+    async def called(msg: Msg) -> None:
+        handler(msg)
+
+    called.handler = handler  # type: ignore[attr-defined]
+    return called
+
+
+class NotEncrypted(Error):
+    """The server, or who stands between, offers no TLS to who has asked for it."""
+
+    def __str__(self) -> str:
+        return "nats: the server offers no TLS"
+
+
+def final(error: Exception) -> bool:
+    """Whether connecting again would end in the same way: one side does not believe who the other one is."""
+    return isinstance(error, (ssl.SSLCertVerificationError, NotEncrypted)) or UNKNOWN in str(error).lower()
+
+
+class Connection(Client):
+    """A NATS connection."""
+
+    interrupted = False
+    """from a break until those who waited for answers have heard of it: what they had sent may be lost, and nothing
+    that comes after it may overtake"""
+    _writing = False
+    _unsent_most = 0
+    """what was unsent after the last write: since then it can only have become less"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ps = Parser(self)
+
+    def interrupt(self) -> None:
+        """The connection broke: what was not written yet is lost with what was."""
+        self.interrupted = True
+        self._pending, self._pending_data_size = [], 0
+
+    @property
+    def clustered(self) -> bool:
+        """Whether the server is one of several."""
+        return "cluster" in self._server_info
+
+    @property
+    def certificate_ends_s(self) -> float | None:
+        """Of the one that the server showed when we connected, in seconds since the epoch; None: it did not have to."""
+        writer = getattr(self._transport, "_io_writer", None)
+        shown = writer.get_extra_info("peercert") if writer is not None else None
+        return ssl.cert_time_to_seconds(shown["notAfter"]) if shown else None
+
+    @property
+    def crowded(self) -> bool:
+        """Whether too much waits for the server: who can wait calls ``room`` before sending more."""
+        if self._pending_data_size + self._unsent_most > CROWDED_BYTES:
+            self._unsent_most = self._unsent()
+        return self._pending_data_size + self._unsent_most > CROWDED_BYTES
+
+    async def room(self) -> None:
+        """Until the server has taken enough, or the connection has broken."""
+        with contextlib.suppress(OSError):
+            while self.crowded and self.is_connected and self._transport is not None:
+                self._write()
+                await self._transport.drain()
+
+    @property
+    def alone(self) -> bool:
+        """Whether we know no other server than this one."""
+        return len(self._server_pool) < 2
+
+    async def move(self) -> None:
+        """Leave this server for the next that we know."""
+        current = self._current_server
+        self._server_pool.sort(key=lambda server: server is current)
+        await self.force_reconnect()
+
+    async def _attempt_reconnect(self) -> None:
+        """The original waits until all that was written has left, which on a dead line it does not for minutes."""
+        self._hang_up()
+        await super()._attempt_reconnect()
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        """The original takes a server's word for it that there is no need of TLS."""
+        wanted = "tls" in self.options or any(server.uri.scheme == "tls" for server in self._server_pool)
+        if initial_connection and wanted and not info.get("tls_required"):
+            raise NotEncrypted
+        await super()._process_info(info, initial_connection)
+
+    async def _close(self, status: int, do_cbs: bool = True) -> None:
+        """The original waits for the end of a line whose TLS handshake it gave up, of which nobody will tell it."""
+        if self.is_connecting:
+            self._hang_up()
+            self._transport = None
+        await super()._close(status, do_cbs)
+
+    def _hang_up(self) -> None:
+        writer = getattr(self._transport, "_io_writer", None)
+        if writer is not None:
+            writer.transport.abort()
+
+    async def _process_err(self, err_msg: str) -> None:
+        """What the server says before it hangs up; the original then closes for ever."""
+        error = Error(f"nats: {err_msg.strip(chr(39))}")
+        await self._error_cb(error)
+        if PERMISSIONS not in err_msg.lower():
+            await self._process_op_err(error)
+
+    def _unsent(self) -> int:
+        writer = getattr(self._transport, "_io_writer", None)
+        return 0 if writer is None else writer.transport.get_write_buffer_size()
+
+    @staticmethod
+    def _parse_header_lines(raw: bytes) -> dict[str, str]:
+        return header_lines(raw.decode("utf-8", "replace"))
+
+    def put(self, subject: str, data: bytes, reply: str = "", headers: Sent = None) -> None:
+        """``publish`` without its coroutines; the subjects come from the registry and are not looked at again.
+
+        Raises:
+            nats.errors.Error: closed, not connected, or larger than the server takes.
+        """
+        if self.interrupted or not self.is_connected:
+            raise ConnectionClosedError if self.is_closed else OutboundBufferLimitError
+        if len(data) > self._max_payload:
+            raise MaxPayloadError
+        lines = headers if isinstance(headers, str) else lines_of(headers or {})
+        command = _command(subject, reply, data, lines)
+        self._pending.append(command)
+        self._pending_data_size += len(command)
+        self.stats["out_msgs"] += 1
+        self.stats["out_bytes"] += len(data)
+        if not self._writing:
+            self._writing = True
+            asyncio.get_running_loop().call_soon(self._write)
+
+    async def _send_publish(
+        self, subject: str, reply: str, payload: bytes, payload_size: int, headers: dict[str, Any] | None
+    ) -> None:
+        if not subject:
+            raise BadSubjectError
+        self.put(subject, payload, reply, headers)
+
+    async def flush(self, timeout: int = FLUSH_S) -> None:
+        """Until the server has seen everything sent so far; nats-py's own ping overtakes what waits to be written."""
+        self._write()
+        await super().flush(timeout)
+
+    def _write(self) -> None:
+        self._writing = False
+        if self._pending_data_size and self.is_connected and self._transport is not None:
+            pending, self._pending, self._pending_data_size = self._pending, [], 0
+            with contextlib.suppress(OSError, RuntimeError):  # broken: the reading task finds it out, and reconnects
+                self._transport.writelines(pending)
+            self._unsent_most = self._unsent()
+
+
+def lines_of(headers: Mapping[str, Any] | str) -> str:
+    """Headers as they are sent; what would end a line inside a value becomes a blank."""
+    if isinstance(headers, str):
+        return headers
+    text = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+    if text.count("\n") != len(headers):
+        text = "".join([f"{name}: {' '.join(str(value).split())}\r\n" for name, value in headers.items()])
+    return text
+
+
+def _command(subject: str, reply: str, data: bytes, lines: str) -> bytes:
+    """PUB or HPUB of the NATS protocol."""
+    if not lines:
+        return b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply.encode(), len(data), data)
+    block = f"{HEAD}\r\n{lines}\r\n".encode()
+    return b"HPUB %b %b %d %d\r\n%b%b\r\n" % (
+        subject.encode(), reply.encode(), len(block), len(block) + len(data), block, data
+    )  # fmt: skip

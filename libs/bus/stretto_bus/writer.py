@@ -1,0 +1,309 @@
+"""Outputs of one owner, in order, behind its fence: pipelined where the server allows it, else as atomic batches.
+
+One replica takes hundreds of fenced messages in flight. A cluster takes one per expected subject (error 10164), and a
+disk that is synced on every write prefers few writes: there, what waits while one write is on its way goes together as
+an atomic batch, whose first message alone carries the fence (ADR-50 of NATS; the server checks it at the commit).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from stretto_wire.registry import STREAM
+
+from stretto_bus.bus import ACK_TIMEOUT_S, PIPELINED, Bus, Hears
+from stretto_bus.connection import Sent, lines_of
+from stretto_bus.faults import BusFault
+from stretto_bus.tasks import end
+
+BATCH_MESSAGES = 256
+BATCH_BYTES = 1 << 20
+CLUSTER_BATCH_FROM = 2
+SYNCED_BATCH_FROM = 16
+"""Below it single messages share the disk's sync as well as a batch does (measured, RUNTIME.md)."""
+SYNC_METADATA = "stretto-sync"
+
+ONE_IN_FLIGHT = 10164
+INCOMPLETE_BATCH = 10176
+TOO_MANY_BATCHES = 10210
+NOTHING_STORED = frozenset((ONE_IN_FLIGHT, INCOMPLETE_BATCH, TOO_MANY_BATCHES))
+"""Refusals that say nothing about the fence and after which the same batch may be tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Sequence ``seq`` must still be the last one of ``subject`` for a write to be stored."""
+
+    subject: str
+    seq: int
+
+    def headers(self) -> dict[str, str]:
+        return {
+            "Nats-Expected-Last-Subject-Sequence": str(self.seq),
+            "Nats-Expected-Last-Subject-Sequence-Subject": self.subject,
+        }
+
+
+class Output(NamedTuple):
+    """A message for the stream. ``lines``: its headers (``lines_of``); ``stored``: who waits for the answer."""
+
+    subject: str
+    data: bytes
+    lines: str = ""
+    stored: Hears | None = None
+
+
+async def learn_streams(bus: Bus) -> None:
+    """See how the streams want to be written: ``bus.batch_from``.
+
+    Raises:
+        BusFault: the event stream did not tell its configuration.
+    """
+    config = (await bus.ask(f"STREAM.INFO.{STREAM}"))["config"]
+    if int(config.get("num_replicas", 1)) > 1:
+        bus.batch_from = CLUSTER_BATCH_FROM
+    else:
+        bus.batch_from = SYNCED_BATCH_FROM if config.get("metadata", {}).get(SYNC_METADATA) == "always" else PIPELINED
+
+
+def chunks(outputs: Sequence[Output]) -> list[list[Output]]:
+    """In order, each at most ``BATCH_MESSAGES`` and ``BATCH_BYTES`` (or one message)."""
+    found: list[list[Output]] = []
+    size = 0
+    for output in outputs:
+        size += len(output.data) + 500
+        if not found or len(found[-1]) >= BATCH_MESSAGES or size > BATCH_BYTES:
+            found.append([])
+            size = len(output.data) + 500
+        found[-1].append(output)
+    return found
+
+
+async def store_together(bus: Bus, fence: Fence, outputs: Sequence[Output], threshold: int) -> list[int]:
+    """Store one chunk behind ``fence``, all or nothing from ``threshold`` messages on; returns each one's sequence.
+
+    Tries again only what the server says it has not stored; a lost answer is a fault, because trying again under the
+    same fence could overtake.
+
+    Raises:
+        Fenced: a newer owner has written.
+        BusFault: refused or not answered; unknown whether stored.
+    """
+    give_up_s = asyncio.get_running_loop().time() + ACK_TIMEOUT_S
+    delay_s = 0.005
+    while True:
+        try:
+            if len(outputs) >= threshold:
+                return await _commit(bus, fence, outputs)
+            return await _single(bus, fence, outputs)
+        except BusFault as fault:
+            if fault.code not in NOTHING_STORED or asyncio.get_running_loop().time() > give_up_s:
+                raise
+        await asyncio.sleep(delay_s)
+        delay_s = min(0.2, 2 * delay_s)
+
+
+async def _single(bus: Bus, fence: Fence, outputs: Sequence[Output]) -> list[int]:
+    behind = lines_of(fence.headers())
+    posted = [await bus.post(one.subject, one.data, one.lines + behind) for one in outputs]
+    results = await asyncio.gather(*posted, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [int((await answer)["seq"]) for answer in posted]  # others' messages may stand between them
+
+
+async def _commit(bus: Bus, fence: Fence, outputs: Sequence[Output]) -> list[int]:
+    batch = uuid.uuid4().hex
+    last = len(outputs)
+    for index, output in enumerate(outputs, 1):
+        lines = f"Nats-Batch-Id: {batch}\r\nNats-Batch-Sequence: {index}\r\n"
+        if index == 1:
+            lines += lines_of(fence.headers())
+        if index == last:
+            answer = await bus.post(output.subject, output.data, f"{output.lines}{lines}Nats-Batch-Commit: 1\r\n")
+            end = int((await answer)["seq"]) + 1
+            return list(range(end - last, end))
+        await bus.send(output.subject, output.data, output.lines + lines)
+    raise ValueError("outputs is empty; a batch has at least one message")
+
+
+class Writer:
+    """Outputs of one owner: sent in order without waiting, acknowledged later, all behind one fence.
+
+    The order at the stream is the order of sending, because a connection is a queue and nothing is sent again under
+    the same fence: whatever fails (connection, full stream, timeout) makes ``fault`` and ends this writer. Its owner
+    takes the partition anew with a higher fence, which refuses stragglers of this one, and publishes what is missing.
+    """
+
+    IN_FLIGHT = 1024
+
+    def __init__(self, bus: Bus, fence: Fence, wake: asyncio.Event) -> None:
+        self._bus = bus
+        self._fence = fence
+        self._behind = lines_of(fence.headers())
+        self._wake = wake
+        self._batch_from = bus.batch_from
+        self._queue: deque[Output] = deque()
+        self._flusher: asyncio.Task[None] | None = None
+        self._in_flight = 0
+        self._hears = _Hears(self)
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._roomy = asyncio.Event()
+        self.last_seq = fence.seq
+        self.fault: BaseException | None = None
+
+    def send(self, output_id: str, subject: str, data: bytes, lines: str = "") -> None:
+        """Send behind the fence, under an id; ``lines``: further headers. Who sends much awaits ``room`` before.
+
+        Raises:
+            BusFault: not sent, or something before it was not stored.
+        """
+        self.check()
+        lines = f"Nats-Msg-Id: {output_id}\r\n{lines}"
+        if self._batch_from == PIPELINED:
+            self._put(subject, data, lines + self._behind)
+        else:
+            self._enqueue(Output(subject, data, lines))
+
+    def send_plain(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
+        """Send to another stream (dead letters), where our fence is unknown; ``drain`` waits for it too."""
+        self.check()
+        self._put(subject, data, headers)
+
+    def store(self, subject: str, data: bytes, lines: str, hears: Hears) -> None:
+        """Send behind the fence what is no output: it waits for none that is not stored yet, unless a cluster takes
+        one at a time. ``hears`` is told the server's answer, with ``seq``, or ``Fenced`` or ``BusFault``.
+
+        Raises:
+            BusFault: not sent; ``hears`` is not told.
+        """
+        if self._batch_from == CLUSTER_BATCH_FROM:
+            self.check()
+            self._enqueue(Output(subject, data, lines, hears))
+        else:
+            self._bus.put(subject, data, lines + self._behind, hears)
+
+    @property
+    def full(self) -> bool:
+        """Whether too much is on its way."""
+        return self._in_flight >= self.IN_FLIGHT or self._bus.connection.crowded
+
+    async def room(self) -> None:
+        """Until less is on its way, or something went wrong."""
+        if self._bus.connection.crowded:
+            await self._bus.connection.room()
+        if self._in_flight >= self.IN_FLIGHT and self.fault is None:
+            self._roomy.clear()
+            await self._roomy.wait()
+
+    async def drain(self) -> None:
+        """Until everything sent is stored. Raises what went wrong."""
+        await self._idle.wait()
+        self.check()
+
+    async def close(self) -> None:
+        """Send nothing more of what waits: the next owner finds out what is missing."""
+        try:
+            if self._flusher is not None:
+                await end(self._flusher)
+        finally:
+            self._fail(BusFault("the partition was given up before this was stored"))
+
+    @property
+    def idle(self) -> bool:
+        return self._in_flight == 0
+
+    def check(self) -> None:
+        """Raise what went wrong, if anything did."""
+        if self.fault is not None:
+            raise self.fault
+
+    def _put(self, subject: str, data: bytes, headers: Sent) -> None:
+        self._bus.put(subject, data, headers, self._hears)
+        self._begin()
+
+    def _enqueue(self, output: Output) -> None:
+        self._queue.append(output)
+        self._begin()
+        if self._flusher is None:
+            self._flusher = asyncio.get_running_loop().create_task(self._flush())
+
+    def _begin(self) -> None:
+        if self._in_flight == 0:
+            self._idle.clear()
+        self._in_flight += 1
+
+    def _end(self, count: int) -> None:
+        self._in_flight -= count
+        if self._in_flight <= self.IN_FLIGHT // 2:
+            self._roomy.set()
+        if self._in_flight == 0:
+            self._idle.set()
+
+    async def _flush(self) -> None:
+        """One write in flight; what comes meanwhile shares the next."""
+        try:
+            while self._queue:
+                chunk = chunks([self._queue[i] for i in range(min(BATCH_MESSAGES, len(self._queue)))])[0]
+                sequences = await store_together(self._bus, self._fence, chunk, self._batch_from)
+                self.last_seq = max(self.last_seq, *sequences)
+                for output, sequence in zip(chunk, sequences, strict=True):
+                    self._queue.popleft()
+                    if output.stored is not None and not output.stored.done():
+                        output.stored.set_result({"seq": sequence})
+                self._end(len(chunk))
+        except BusFault as fault:
+            self._fail(fault)
+        finally:
+            self._flusher = None
+
+    def _fail(self, fault: BaseException) -> None:
+        self.fault = self.fault or fault
+        for output in self._queue:
+            if output.stored is not None and not output.stored.done():
+                output.stored.set_exception(fault)
+                output.stored.exception()  # whoever waited may be gone
+        self._in_flight -= len(self._queue)
+        self._queue.clear()
+        for waited in (self._idle, self._roomy, self._wake):
+            waited.set()
+
+    def stored(self, answer: dict[str, Any]) -> None:
+        """One of what was ``_put`` is stored."""
+        if answer.get("stream") == STREAM:
+            self.last_seq = max(self.last_seq, int(answer["seq"]))
+        self._end(1)
+
+    def failed(self, fault: BaseException) -> None:
+        """One of what was ``_put`` is not stored, or nobody knows."""
+        self._end(1)
+        self._fail(fault)
+
+
+class _Hears:
+    """Hears of everything that one writer has ``_put``: a future for each would cost as much as sending it."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._fault: BaseException | None = None
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, result: dict[str, Any]) -> None:
+        self._fault = None
+        self._writer.stored(result)
+
+    def set_exception(self, exception: BaseException) -> None:
+        self._fault = exception
+        self._writer.failed(exception)
+
+    def exception(self) -> BaseException | None:
+        return self._fault

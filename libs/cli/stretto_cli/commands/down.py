@@ -1,0 +1,34 @@
+"""``stretto down``: end an installation on this machine."""
+
+from __future__ import annotations
+
+import typer
+
+from ..errors import CliError, NotRunning
+from ..options import DEFAULT_FOLDER, FolderOption, Output, OutputOption, answer, example
+
+STOP_S = 60.0
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(rich_help_panel="Installation", epilog=example("stretto down"))(down)
+
+
+def down(folder: FolderOption = DEFAULT_FOLDER, output: OutputOption = Output.TABLE) -> None:
+    """End everything that `stretto up` started, pods included. The folder keeps the state."""
+    from ..installation.detached import stop
+    from ..installation.leftovers import end_lost
+    from ..installation.state import read_state
+
+    try:
+        state = read_state(folder)
+    except NotRunning:
+        ended = end_lost(folder)
+        if not ended:
+            raise
+        answer(output, {"ended": ended}, lambda: f"{ended} processes of a dead supervisor ended")
+        return
+    if not stop(folder, state["pid"], STOP_S):
+        raise CliError(f"still running after {STOP_S:.0f} s; see {folder / 'logs' / 'supervisor.log'}")
+    answer(output, {"ended": len(state["processes"])}, lambda: "everything ended")

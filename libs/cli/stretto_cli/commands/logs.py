@@ -1,0 +1,103 @@
+"""``stretto logs``: what a pod of this machine wrote, without the notes that TensorFlow prints at every start."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import BadInput
+from ..options import (
+    DEFAULT_FOLDER,
+    FolderOption,
+    JobOption,
+    Output,
+    OutputOption,
+    complaints,
+    console,
+    example,
+    print_json,
+)
+
+PODS_LISTED = 10
+"""Names of pods in the error for a pod that has no log."""
+
+# TF_CPP_MIN_LOG_LEVEL, which the pods set, does not reach lines that come before the C++ logging is initialised
+_BANNER = re.compile(
+    r"WARNING: All log messages before absl::InitializeLog\(\)"
+    r"|I\d{4} \S+ +\d+ [\w.-]+\.(cc|cpp|cu|h|mm):\d+\]"
+    r"|\d{4}-\d\d-\d\d \S+: I \S+\.(cc|cpp|cu|h|mm):\d+\]"
+    r"|To enable the following instructions: "
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(rich_help_panel="Jobs", epilog=example("stretto logs ctr/worker-0 -n 200"))(logs)
+
+
+def complete_pods(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete pods that have a log: JOB/POD, or POD alone once its name is begun."""
+    folder, job = Path(ctx.params.get("folder") or DEFAULT_FOLDER), ctx.params.get("job")
+    found = [(path.parent.name, path.name) for path in pods_with_logs(folder) if job in (None, path.parent.name)]
+    full = () if job else (f"{of}/{pod}" for of, pod in found)
+    return sorted({name for name in (*full, *(pod for _, pod in found)) if name.startswith(incomplete)})
+
+
+def logs(
+    pod: Annotated[
+        str,
+        typer.Argument(metavar="POD", autocompletion=complete_pods, help="Name of the pod: worker-3, or JOB/worker-3."),
+    ],
+    job: JobOption = None,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=1, max=100_000, help="Number of last lines to show.")] = 50,
+    everything: Annotated[
+        bool, typer.Option("--all", "-a", help="Show the start-up notes of TensorFlow's C++ code too.")
+    ] = False,
+    output: OutputOption = Output.TABLE,
+    folder: FolderOption = DEFAULT_FOLDER,
+) -> None:
+    """Show what a pod wrote. This command reads files, so it knows only pods that ran on this machine.
+
+    It hides the notes that TensorFlow's C++ code prints at every start, never a warning or an error.
+    """
+    path = find_log(folder, pod, job)
+    written = path.read_text(errors="replace").splitlines()
+    shown = written if everything else without_banner(written)
+    if output is Output.JSON:
+        hidden = len(written) - len(shown)
+        print_json({"pod": path.parent.name, "path": str(path), "lines": shown[-lines:], "hidden": hidden})
+        return
+    console.print("\n".join(shown[-lines:]), markup=False, soft_wrap=True)
+    if len(shown) < len(written):
+        complaints.print(f"[dim]{len(written) - len(shown)} start-up notes of TensorFlow are hidden; --all[/dim]")
+
+
+def pods_with_logs(folder: Path) -> list[Path]:
+    """Folders of the pods that have a log, ``…/JOB/POD``."""
+    return sorted(path.parent for path in folder.glob("pods/*/*/log"))
+
+
+def find_log(folder: Path, pod: str, job: str | None) -> Path:
+    """Return the log of a pod. ``pod`` may be JOB/POD. Raises BadInput when there is none, or more than one."""
+    name, _, rest = pod.partition("/")
+    if rest:
+        job, pod = name, rest
+    known = pods_with_logs(folder)
+    found = [path for path in known if path.name == pod and job in (None, path.parent.name)]
+    if len(found) == 1:
+        return found[0] / "log"
+    if found:
+        jobs = ", ".join(path.parent.name for path in found)
+        raise BadInput(f"{pod} is ambiguous ({jobs}): name the job, as in `stretto logs JOB/{pod}`")
+    names = [f"{path.parent.name}/{path.name}" for path in known if job in (None, path.parent.name)]
+    more = f" and {len(names) - PODS_LISTED} more" if len(names) > PODS_LISTED else ""
+    listed = f"these pods have one: {', '.join(names[-PODS_LISTED:])}{more}" if names else "no pod has written one yet"
+    raise BadInput(f"no log of {pod}{f' of {job}' if job else ''} below {folder}; {listed}")
+
+
+def without_banner(lines: list[str]) -> list[str]:
+    """Drop the notes of TensorFlow's C++ code below the level of a warning."""
+    return [line for line in lines if not _BANNER.match(line)]

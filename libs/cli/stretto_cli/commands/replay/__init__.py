@@ -1,0 +1,47 @@
+"""``stretto replay``: decide everything about a past job again.
+
+:mod:`.again` finds the services and the stream; :mod:`.report` shows the differences. Both load the runtime, so this
+module imports them only when the command runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from ...options import DEFAULT_FOLDER, FolderOption, JobArgument, Output, OutputOption, answer, example
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(
+        rich_help_panel="See",
+        epilog=example("stretto replay JOB", "stretto replay JOB -s arbiter --set STRETTO_ARBITER_RHO=0"),
+    )(replay)
+
+
+def replay(
+    job: JobArgument,
+    service: Annotated[
+        list[str] | None, typer.Option("--service", "-s", help="Replay only this service; may be repeated.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Decide under another setting, e.g. STRETTO_ARBITER_RHO=0; may be repeated."),
+    ] = None,
+    output: OutputOption = Output.TABLE,
+    folder: FolderOption = DEFAULT_FOLDER,
+) -> None:
+    """Decide everything about a job again, from the stream, and compare every decision bit by bit.
+
+    The replay uses the code that is installed now and the settings of then, so every difference comes from the code
+    (or from --set). Exit status 1 if anything differs. It works while the job runs, and after `stretto down`.
+    """
+    from . import again, report
+
+    found = asyncio.run(again.decide_again(folder, job, service or [], settings or []))
+    answer(output, report.document(job, found), lambda: report.for_people(job, found))
+    if not report.reproduced(found):
+        raise typer.Exit(1)

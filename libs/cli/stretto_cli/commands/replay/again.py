@@ -1,0 +1,118 @@
+"""Finds the services and the stream of an installation, and lets the runtime decide again."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from stretto_bus import BusFault, Client
+from stretto_bus.faults import Fault
+from stretto_runtime import EmbeddedServer, Service, SettingsFault
+from stretto_runtime.access.permissions import SERVICES
+from stretto_runtime.process.faults import Refusal
+from stretto_runtime.process.telemetry import configure_logs
+from stretto_runtime.replay import Replayed, replay
+from stretto_runtime.server import keys_of
+
+from ...errors import BadInput, CliError, NotRunning
+from ...installation.state import read_state
+
+MACHINES = tuple(name for name in SERVICES if name != "gateway")
+"""Services that decide by machines; the gateway only shows what they decided."""
+
+
+def service_named(name: str, folder: Path) -> Service:
+    """The service of that name, with its defaults. Raises BadInput, and CliError when it is not installed."""
+    if name not in MACHINES:
+        raise BadInput(f"--service {name}: give one of {', '.join(MACHINES)}")
+    try:
+        module = importlib.import_module(f"stretto_{name}.service")  # by name, as `up` starts them
+    except ImportError as error:
+        raise CliError(f"stretto-{name} cannot be loaded ({error}); install stretto-cli[embedded]") from error
+    (found,) = (
+        kind
+        for kind in vars(module).values()
+        if isinstance(kind, type) and issubclass(kind, Service) and kind.__module__ == module.__name__
+    )
+    return found(found.settings_type.load(name, {"STRETTO_STATE_FOLDER": str(folder)}))
+
+
+def overrides(service: Service, settings: Sequence[str]) -> dict[str, Any]:
+    """Those of ``STRETTO_<SERVICE>_<FIELD>=value`` that are this service's. Raises BadInput."""
+    given: dict[str, str] = {}
+    for entry in settings:
+        name, equals, value = entry.partition("=")
+        if not equals or not name.startswith(tuple(f"STRETTO_{one.upper()}_" for one in MACHINES)):
+            raise BadInput(f"--set {entry}: give NAME=VALUE with a name such as STRETTO_ARBITER_RHO")
+        if name.startswith(f"STRETTO_{service.name.upper()}_"):
+            given[name] = value
+    try:
+        found = service.settings_type.load(service.name, given)
+    except SettingsFault as fault:
+        raise BadInput(f"--set: {fault}") from fault
+    return {field: getattr(found, field) for field in found.model_fields_set}
+
+
+async def decide_again(folder: Path, job: str, services: Sequence[str], settings: Sequence[str]) -> list[Replayed]:
+    """Everything that ``services`` decided about ``job``, decided again.
+
+    Raises:
+        BadInput: no such service, setting or job.
+        CliError: the stream cannot be read, or a snapshot not continued by this code.
+    """
+    configure_logs("replay", "critical")  # what a machine refused then, it refuses again: no news
+    chosen = [service_named(name, folder) for name in services or MACHINES]
+    changed = {service.name: overrides(service, settings) for service in chosen}
+    if missed := [entry for entry in settings if not any(_concerns(entry, service) for service in chosen)]:
+        raise BadInput(f"--set {missed[0]}: that service is not replayed; name it with --service")
+    try:
+        async with _stream(folder) as client:
+            return [await replay(client.bus, service, job, changed[service.name]) for service in chosen]
+    except BusFault as fault:
+        raise CliError(f"the stream of {folder} cannot be read: {fault}") from fault
+    except Refusal as fault:
+        raise CliError(str(fault)) from fault
+    except Fault as fault:
+        raise BadInput(str(fault)) from fault
+
+
+def _concerns(entry: str, service: Service) -> bool:
+    return entry.startswith(f"STRETTO_{service.name.upper()}_")
+
+
+@asynccontextmanager
+async def _stream(folder: Path) -> AsyncGenerator[Client]:
+    """A reader of the installation that runs in ``folder``; of one that is down, its stream alone is woken."""
+    server: EmbeddedServer | None = None
+    try:
+        url = read_state(folder)["nats_url"]
+    except NotRunning:
+        if not (folder / "nats" / "jetstream").is_dir():
+            raise
+        server = EmbeddedServer(folder / "nats")
+        url = server.url
+    lock = (folder / "run" / "lock").open("a") if server else None
+    try:
+        if lock is not None and server is not None:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise CliError(f"an installation is just starting or ending in {folder}; try again") from None
+            try:
+                await server.start()
+            except Fault as fault:
+                raise CliError(str(fault)) from fault
+        client = await Client.connect(url, keys_of(folder / "nats").login(), "replay")
+        try:
+            yield client
+        finally:
+            await client.close()
+    finally:
+        if server is not None:
+            server.stop()
+        if lock is not None:
+            lock.close()

@@ -1,0 +1,103 @@
+"""``stretto up``: start an installation on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+import typer
+
+from .. import figures
+from ..errors import BadInput
+from ..options import DEFAULT_FOLDER, FolderOption, Output, OutputOption, answer, console, example, print_json
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(
+        rich_help_panel="Installation",
+        epilog=example("stretto up --detach --memory 16Gi", "stretto up --set STRETTO_ARBITER_SETTLE_S=10"),
+    )(up)
+
+
+def up(
+    folder: FolderOption = DEFAULT_FOLDER,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Leave the installation running in background.")
+    ] = False,
+    cpu_cores: Annotated[
+        float | None,
+        typer.Option(min=0.1, help="CPU cores that training jobs may use in total. Default: all of this machine's."),
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(help="Memory that training jobs may use in total, e.g. 8Gi. Default: all of this machine's."),
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the gateway; 0 takes any free port.")] = 0,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Setting of a service, e.g. STRETTO_ARBITER_SETTLE_S=10; may be repeated."),
+    ] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Start NATS, Redis, the eight services and the gateway, all on loopback, and keep them alive.
+
+    The parameter servers of jobs listen on every interface without authentication: TensorFlow offers nothing else.
+
+    Without --detach the command stays in the foreground; Ctrl-C ends everything, pods included.
+    """
+    from ..installation.detached import start_detached
+    from ..installation.programs import StartOptions
+    from ..installation.state import describe
+    from ..installation.supervisor import run
+
+    options = StartOptions(folder, cpu_cores, _bytes(memory), port, _settings(settings or []))
+    quiet = output is Output.JSON
+    if detach:
+        state = start_detached(options)
+        answer(output, state, lambda: _addresses(state))
+        return
+
+    def ready(_: object) -> None:
+        state = describe(folder)
+        if quiet:
+            print_json(state)
+        else:
+            console.print(_addresses(state))
+            console.print("[dim]Ctrl-C ends everything[/dim]")
+
+    def progress(text: str) -> None:
+        if not quiet:
+            console.print(f"[dim]{text}[/dim]")
+
+    asyncio.run(run(options, progress, ready))
+
+
+def _addresses(state: dict[str, Any]) -> str:
+    return (
+        f"ready after {figures.seconds(state['ready_s'])}\n"
+        f"  gateway  {state['gateway_url']}  (token in {state['token_file']}; API description at /openapi.json)\n"
+        f"  bus      {state['nats_url']}  (credentials in {state['folder']}/nats/keys)\n"
+        f"  state    {state['folder']}  (logs, spans, pods, checkpoints)"
+    )
+
+
+def _bytes(text: str | None) -> int | None:
+    from stretto_wire.spec import parse_bytes
+
+    if text is None:
+        return None
+    try:
+        return int(parse_bytes(text))
+    except ValueError as error:
+        raise BadInput(f"--memory {text}: {error}") from error
+
+
+def _settings(given: list[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for entry in given:
+        name, equals, value = entry.partition("=")
+        if not equals or not name.startswith("STRETTO_"):
+            raise BadInput(f"--set {entry}: give NAME=VALUE with a name such as STRETTO_ARBITER_SETTLE_S")
+        found[name] = value
+    return found

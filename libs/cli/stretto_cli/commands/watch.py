@@ -1,0 +1,226 @@
+"""``stretto watch``: one job on one screen, from 80 columns and 24 rows on."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from .. import figures
+from ..client import ENDED_STATES
+from ..options import (
+    DEFAULT_FOLDER,
+    FolderOption,
+    JobArgument,
+    Output,
+    OutputOption,
+    TokenOption,
+    UrlOption,
+    connect,
+    console,
+    example,
+    print_json,
+)
+from ..render import Json, books, stalled, status, table
+
+DECISIONS_SHOWN = 3
+EXITED_SHOWN = 2
+PODS_LEAST = 3
+WIDE = 110
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(rich_help_panel="See", epilog=example("stretto watch ctr"))(watch)
+
+
+def watch(
+    job: JobArgument,
+    interval_s: Annotated[
+        float, typer.Option("--interval", min=0.2, max=60, help="Seconds between two updates.")
+    ] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Show the job once and exit.")] = False,
+    output: OutputOption = Output.TABLE,
+    folder: FolderOption = DEFAULT_FOLDER,
+    url: UrlOption = None,
+    token: TokenOption = None,
+) -> None:
+    """Show throughput, plan, pods, shards and memory forecast of a job, live, until it ends.
+
+    With -o json: one line per update, with everything known about the job.
+    """
+    with connect(folder, url, token) as gateway:
+        view = gateway.job(job)
+        if output is Output.JSON:
+            print_json(view, lines=True)
+            while not once and view["status"] not in ENDED_STATES:
+                time.sleep(interval_s)
+                view = gateway.job(job)
+                print_json(view, lines=True)
+            return
+        ended = view["status"] in ENDED_STATES
+        if once or ended or not console.is_terminal:
+            console.print(dashboard(view, console.width))
+            if once or ended:
+                return
+        with Live(_screen(view), console=console, auto_refresh=False, vertical_overflow="crop") as live:
+            live.refresh()
+            while view["status"] not in ENDED_STATES:
+                time.sleep(interval_s)
+                view = gateway.job(job)
+                live.update(_screen(view), refresh=True)
+
+
+def _screen(view: Json) -> RenderableType:
+    return dashboard(view, console.width, console.height)
+
+
+def dashboard(view: Json, width: int = 160, rows: int | None = None) -> RenderableType:
+    """Everything of a job. ``rows``: what the screen has; pods beyond it are only counted. None: all."""
+    top = _top(view, width)
+    ended = books(view)
+    decisions = _decisions(view, width)
+    reason = [Text(f"reason    {view['reason']}")] if view["reason"] else []
+    wrapped = sum(1 + len(line) // (width - 12) for line in reason)
+    taken = 3 + top.row_count + wrapped + len(ended) + len(decisions)  # borders and the head of the pods
+    pods = _pods(view, width, None if rows is None else max(PODS_LEAST, rows - 1 - taken))
+    parts: list[RenderableType] = [top, *reason, pods, *decisions, *ended]
+    return Panel(Group(*parts), title=f"[bold]{view['name']}[/bold]  {status(view['status'])}", title_align="left")
+
+
+def _top(view: Json, width: int) -> Table:
+    progress, shards = view["progress"], view["shards"]
+    total = progress["samples_total"] or 1
+    share, speed = progress["samples_done"] / total, progress["samples_per_s"]
+    left = f", {figures.seconds((total - progress['samples_done']) / speed)} left" if speed > 0 and share < 1 else ""
+    made = Table.grid(padding=(0, 2))
+    made.add_column(style="dim", no_wrap=True, min_width=8)
+    made.add_column(no_wrap=True, overflow="ellipsis")
+    made.add_row("progress", f"{figures.bar(share, (width - 54) // 2)} {share:.1%} of {total:,}{left}")
+    made.add_row("speed", _speed(view, width - 54))
+    applied = "" if view["applied_version"] == view["plan_version"] else f"  [yellow]{_applying(view)}[/yellow]"
+    plan = figures.plan(view["plan"]) if width >= WIDE else figures.short_plan(view["plan"])
+    made.add_row("plan", f"v{view['plan_version']}  {plan}{applied}" if view["plan"] else "none yet")
+    told = [f"{len(shards['leased'])} leased", f"{shards['completed']} completed"]
+    told += [f"[yellow]{shards[kind]} {kind}[/yellow]" for kind in ("requeued", "abandoned") if shards[kind]]
+    made.add_row("shards", ", ".join(told))
+    if parts := view["data"]["partitions"]:
+        made.add_row("data", _partitions(view["data"], parts))
+    if curve := view["learning"]:
+        made.add_row("quality", _quality(curve, width - 60))
+    return made
+
+
+def _partitions(data: Json, parts: Json) -> str:
+    """The newest first: what there is no room for is cut."""
+    named = ", ".join(f"{escape(name)} {figures.short(part['samples'])}" for name, part in reversed(parts.items()))
+    return f"{len(parts)} partition{'s' * (len(parts) != 1)}{', growing' * data['growing']}: {named}"
+
+
+def _quality(curve: list[Json], width: int) -> str:
+    """On held-out samples, from the first evaluation to the last."""
+    last, areas = curve[-1], [point["auc"] for point in curve]
+    low = min(areas)
+    line = f"[cyan]{figures.sparkline([area - low for area in areas], width)}[/cyan]  " if len(curve) > 1 else ""
+    begun = f"{areas[0]:.4f} → " if len(curve) > 1 else ""
+    return (
+        f"{line}AUC {begun}{last['auc']:.4f}, loss {last['loss']:.4f} at {figures.short(last['samples_done'])} samples"
+    )
+
+
+def _applying(view: Json) -> str:
+    """How far the pods are: importing TensorFlow takes them a while."""
+    running = sum(pod["state"] == "running" for pod in view["pods"].values())
+    if view["status"] == "starting":
+        return f"starting: {running} of {view['plan']['workers'] + view['plan']['ps']} pods run"
+    return "" if view["status"] in ("finished", "failed", "cancelled") else "being applied"
+
+
+def _speed(view: Json, width: int) -> str:
+    points = [point["throughput"] for point in view["throughput"]]
+    line = f"[cyan]{figures.sparkline(points, width)}[/cyan]  " if points else ""
+    top = f"  [dim]top {figures.rate(max(points))}[/dim]" if points else ""
+    if since := stalled(view["progress"]["stalled_since_s"]):
+        return f"{line}[red]0/s[/red]  {since}"
+    if view["status"] != "training":
+        return f"{line.rstrip()}{top}" if points else "not measured yet"
+    return f"{line}{figures.rate(view['progress']['samples_per_s'])}{top}"
+
+
+def _pods(view: Json, width: int, rows: int | None) -> RenderableType:
+    pods = sorted(view["pods"].values(), key=lambda pod: (pod["role"], int(pod["pod"].rpartition("-")[2])))
+    running = [pod for pod in pods if pod["state"] == "running"]
+    running.sort(key=lambda pod: not (pod["straggler"] or pod["hot"]))  # what needs a look comes first
+    exited = [pod for pod in pods if pod["state"] != "running"]
+    exited.sort(key=lambda pod: (pod["exit_reason"] != "stopped", pod["exited_at_s"] or 0))  # failures are kept longest
+    forecast = {ps["pod"]: ps for ps in (view["forecast"] or {"ps": ()})["ps"]} if not view["books"] else {}
+    made = table("pod", "cores", "memory", "rows", "speed", "", right=("cores", "memory", "rows", "speed"))
+    most = EXITED_SHOWN if running else rows
+    gone = exited if most is None or len(exited) <= most else exited[-(most if running else most - 1) :]
+    shown = running if rows is None or len(running) + len(gone) <= rows else running[: max(1, rows - len(gone) - 1)]
+    for pod in shown:
+        made.add_row(*_running(pod, forecast.get(pod["pod"]), width))
+    if len(shown) < len(running):
+        made.add_row(f"[dim]… {len(running) - len(shown)} more[/dim]")
+    if not running and len(gone) < len(exited):
+        made.add_row(f"[dim]{len(exited) - len(gone)} before[/dim]")
+    for pod in gone:
+        made.add_row(f"[dim]{pod['pod']}[/dim]", "", "", "", "", f"[dim]{pod['exit_reason']}[/dim]")
+    return made if made.row_count else Text("no pod runs", style="dim")
+
+
+def _running(pod: Json, ps: Json | None, width: int) -> tuple[str, ...]:
+    used = "–" if pod["cpu_used_cores"] is None else f"{pod['cpu_used_cores']:.2f}"
+    limit = "–" if pod["cpu_limit_cores"] is None else f"{pod['cpu_limit_cores']:g}"
+    remarks = [f"[yellow]{mark}[/yellow]" for mark in ("straggler", "hot") if pod[mark]]
+    if ps is not None:
+        remarks.append(_memory(ps, width))
+    return (
+        pod["pod"],
+        f"{used}/{limit}",
+        f"{figures.size(pod['memory_used_bytes'])}/{figures.size(pod['memory_limit_bytes'])}",
+        "" if pod["categories"] is None else f"{pod['categories']:,}",
+        "" if pod["samples_per_s"] is None else figures.short_rate(pod["samples_per_s"]),
+        " ".join(remarks),
+    )
+
+
+def _memory(ps: Json, width: int) -> str:
+    """Where the memory of a parameter server goes: the forecast of the end, or when it is full before."""
+    if ps["oom_in_s"] is not None:
+        return f"[red]full in {figures.seconds(ps['oom_in_s'])}[/red]"
+    end = f"at end {figures.size(ps['at_end_bytes'])}"
+    if width < WIDE:
+        return end
+    interval = ps["at_end_interval_bytes"]
+    return rf"{end} \[{figures.size(interval['low'])} … {figures.size(interval['high'])}], never full"
+
+
+def _decisions(view: Json, width: int) -> list[RenderableType]:
+    """The latest decisions, a line each; where there is no room beside it, the reason is below."""
+    lines: list[RenderableType] = []
+    for decision in view["decisions"][-DECISIONS_SHOWN:]:
+        brought = (
+            f"{figures.short_rate(decision['throughput'])} → {figures.short_rate(decision['outcome']['throughput'])}"
+        )
+        line = (
+            f"{'v' + str(decision['version']):<4} {decision['kind']:<12} {figures.clock(decision['time_s'])}  "
+            f"{figures.short_plan(decision['plan']):<22} {brought:<18} "
+        )
+        why = (decision["reasons"] or ("",))[0]
+        lines += [_line(line + why)] if width >= WIDE else [_line(line), _line("     " + why, "dim")]
+    if lines:
+        lines.insert(0, _line(f"{'decision':<17} {'at':<9} {'plan':<22} {'predicted → brought':<19}"
+                              + (" why" if width >= WIDE else ""), "dim"))  # fmt: skip
+    return lines
+
+
+def _line(text: str, style: str = "") -> Text:
+    return Text(text, style=style, no_wrap=True, overflow="ellipsis")

@@ -1,0 +1,10 @@
+"""The whole installation on one machine: nats-server, redis-server, the services and the gateway as processes.
+
+One folder holds everything: ``nats/`` (streams, credentials), ``redis/``, ``run/`` (addresses; ``up.json`` lists the
+processes), ``logs/``, ``spans/``, ``pods/``, ``checkpoints/``, ``gateway.token``. Every process listens on loopback;
+the parameter servers of jobs, which the actuator starts, do not: TensorFlow's gRPC server takes every interface.
+
+:mod:`.supervisor` brings it up, keeps it alive and takes it down; :mod:`.detached` does so in the background;
+:mod:`.programs` has the command lines; :mod:`.state` reads what runs; :mod:`.leftovers` clears away what a killed
+supervisor left.
+"""

@@ -1,0 +1,208 @@
+"""Child processes that are kept alive, and the processes of an installation found by id and birth."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from stretto_runtime.process.pid import ProcessIdentity
+
+BACKOFF_FIRST_S = 0.2
+BACKOFF_MOST_S = 10.0
+HEALTHY_S = 30.0
+"""A process that lived this long is restarted after the shortest pause again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command line, its environment, and the log for its output."""
+
+    name: str
+    argv: Sequence[str]
+    environment: Mapping[str, str]
+    log: Path
+
+
+class Child:
+    """A process that is restarted, after growing pauses, until ``stop`` is called."""
+
+    def __init__(self, command: Command, changed: Callable[[], None]) -> None:
+        self.command = command
+        self.pid: int | None = None
+        self.birth: ProcessIdentity | None = None
+        self.restarts = 0
+        self.last_exit: int | None = None
+        self.spawn_error: str | None = None
+        self._changed = changed
+        self._process: asyncio.subprocess.Process | None = None
+        self._stopping = False
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Start the process and keep it alive from now on."""
+        await self._spawn()
+        self._task = asyncio.create_task(self._keep())
+
+    async def stop(self, grace_s: float) -> None:
+        """Send SIGTERM, and SIGKILL after ``grace_s``."""
+        self._stopping = True
+        process = self._process
+        if process is not None and process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+                process.send_signal(signal.SIGCONT)  # a frozen process does not react to SIGTERM alone
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(grace_s):
+                    await process.wait()
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        self.pid = None
+
+    def last_words(self, lines: int = 3) -> str:
+        """Return the error of the failed start, or the end of the log: no line twice, no frames of tracebacks."""
+        if self.spawn_error is not None:
+            return self.spawn_error
+        words: list[str] = []
+        with contextlib.suppress(OSError):
+            for line in reversed(self.command.log.read_text(errors="replace").splitlines()):
+                if line.strip() and line not in words and not line.startswith((" ", "Traceback ")):
+                    words.insert(0, line)
+                if len(words) == lines:
+                    break
+        return "\n".join(words)
+
+    async def _spawn(self) -> None:
+        command = self.command
+        command.log.parent.mkdir(parents=True, exist_ok=True)
+        with command.log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *command.argv,
+                env=dict(command.environment),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C reaches the supervisor only, which ends the others in order
+            )
+        self.pid = self._process.pid
+        self.birth = ProcessIdentity.of(self.pid)
+        self._changed()
+
+    async def _keep(self) -> None:
+        delay_s = BACKOFF_FIRST_S
+        while True:
+            process, began = self._process, time.monotonic()
+            assert process is not None
+            self.last_exit = await process.wait()
+            self.pid = None
+            self._changed()
+            if self._stopping:
+                return
+            if time.monotonic() - began > HEALTHY_S:
+                delay_s = BACKOFF_FIRST_S
+            delay_s = await self._again(delay_s)
+
+    async def _again(self, delay_s: float) -> float:
+        """Restart after a pause, as often as needed; returns the next pause."""
+        while True:
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, BACKOFF_MOST_S)
+            self.restarts += 1
+            try:
+                await self._spawn()
+            except OSError as error:  # no memory, process id or disk space: it may pass
+                self.spawn_error = str(error)
+                self._changed()
+                continue
+            self.spawn_error = None
+            return delay_s
+
+
+def same_process(pid: int | None, birth: ProcessIdentity | None) -> psutil.Process | None:
+    """Return the living process ``pid`` if its birth is ``birth``, else None: process ids are reused."""
+    with contextlib.suppress(psutil.Error):
+        if pid is not None and birth is not None and ProcessIdentity.of(pid) == birth:
+            process = psutil.Process(pid)
+            return process if process.status() != psutil.STATUS_ZOMBIE else None
+    return None
+
+
+def named_in(entry: Mapping[str, Any]) -> psutil.Process | None:
+    """Return the living process that an entry of ``up.json`` names, or None."""
+    return same_process(entry["pid"], ProcessIdentity.told(entry.get("birth")))
+
+
+def end_all(processes: Sequence[psutil.Process], grace_s: float) -> int:
+    """Send SIGTERM to all, and SIGKILL to those alive after ``grace_s``; returns how many processes were given."""
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.send_signal(signal.SIGTERM)
+            process.send_signal(signal.SIGCONT)  # a frozen process does not react to SIGTERM alone
+    _, alive = psutil.wait_procs(list(processes), timeout=grace_s)
+    for process in alive:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(alive, timeout=5)
+    return len(processes)
+
+
+def pods_of(folder: Path) -> list[psutil.Process]:
+    """Return every process of every pod of an installation.
+
+    Pods are found by the sessions that the pod files name, whether the session's leader lives or not, and, in case the
+    files are gone, by the environment of each process.
+    """
+    leaders: list[tuple[int, ProcessIdentity | None]] = []
+    for file in (folder / "pods").glob("*/*/pod.json"):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            record = json.loads(file.read_text())
+            leaders.append((int(record["pid"]), ProcessIdentity.told(record["birth"])))
+    found = {process.pid: process for process in sessions_of(leaders)}
+    pods = folder.resolve() / "pods"
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            pod_folder = process.environ().get("STRETTO_POD_FOLDER", "")
+            if Path(pod_folder).is_relative_to(pods) and namespace_of(process.pid) == namespace_of():
+                found.setdefault(process.pid, process)
+    return list(found.values())
+
+
+def namespace_of(pid: int | str = "self") -> str:
+    """Return the process namespace of ``pid``: containers may share a folder's name. Raises OSError."""
+    return os.readlink(f"/proc/{pid}/ns/pid")
+
+
+def sessions_of(leaders: Iterable[tuple[int, ProcessIdentity | None]]) -> list[psutil.Process]:
+    """Return the living processes of the sessions that these leaders (pid, birth) began, leaders included."""
+    began = {pid: birth for pid, birth in leaders if birth is not None}
+    found: list[psutil.Process] = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            session = process.pid if process.pid in began else os.getsid(process.pid)
+            if session not in began or process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            if _is_of(session, began[session], process):
+                found.append(process)
+    return found
+
+
+def _is_of(session: int, birth: ProcessIdentity, process: psutil.Process) -> bool:
+    """Return whether ``process`` belongs to the session that began at ``birth``, not to a later one of the same id."""
+    now = ProcessIdentity.of(session)
+    if now is not None:  # a process has the leader's pid: is it still the leader?
+        return now == birth
+    return birth.precedes(ProcessIdentity.of(process.pid))

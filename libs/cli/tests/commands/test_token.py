@@ -1,0 +1,61 @@
+"""Tokens are shown once, kept as digests, and taken back."""
+
+from __future__ import annotations
+
+import json
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from stretto_cli.commands.token import create
+from stretto_cli.main import app
+from stretto_runtime.access.tokens import FILE, digest_of, read_tokens
+from typer.testing import CliRunner
+
+
+def stretto(folder: Path, *arguments: str, status: int = 0) -> str:
+    done = CliRunner().invoke(app, ["token", *arguments, "--folder", str(folder)])
+    assert done.exit_code == status, done.output
+    return done.output
+
+
+def test_a_token_is_shown_once_and_can_be_taken_back(tmp_path: Path) -> None:
+    made = json.loads(stretto(tmp_path, "create", "ci", "--role", "submitter", "--days", "1", "-o", "json"))
+    (entry,) = read_tokens(tmp_path / FILE)
+    assert entry.sha256 == digest_of(made["token"])
+    assert entry.expires_at is not None
+    assert (entry.expires_at - entry.created_at).total_seconds() == 86400
+    assert stat.S_IMODE((tmp_path / FILE).stat().st_mode) == 0o600
+    token = stretto(tmp_path, "create", "eve").strip()
+    listed = stretto(tmp_path, "list")
+    assert [name in listed for name in ("ci", "eve", "submitter", "viewer", "never")] == [True] * 5
+    for secret in (token, made["token"], digest_of(token)):
+        assert secret not in listed
+    assert token not in (tmp_path / FILE).read_text()
+    stretto(tmp_path, "revoke", "ci")
+    assert [entry.name for entry in read_tokens(tmp_path / FILE)] == ["eve"]
+
+
+def test_tokens_that_are_made_at_once_are_all_kept(tmp_path: Path) -> None:
+    names = [f"robot-{number}" for number in range(16)]
+    with ThreadPoolExecutor(len(names)) as threads:
+        for made in [threads.submit(create, name, file=tmp_path / FILE) for name in names]:
+            made.result()
+    assert sorted(entry.name for entry in read_tokens(tmp_path / FILE)) == sorted(names)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["create", "eve"], "has a token already"),
+        (["create", "Eve!"], "lower-case"),
+        (["create", "admin"], "none of admin, anonymous"),
+        (["revoke", "bob"], "it has eve"),
+    ],
+)
+def test_what_cannot_be_is_a_sentence_and_changes_nothing(tmp_path: Path, arguments: list[str], words: str) -> None:
+    stretto(tmp_path, "create", "eve")
+    before = (tmp_path / FILE).read_bytes()
+    assert words in stretto(tmp_path, *arguments, status=2)
+    assert (tmp_path / FILE).read_bytes() == before

@@ -1,0 +1,228 @@
+"""What `watch`, `jobs` and `explain` show, on screens of common sizes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import stretto_wire as w
+from installed_gateway import Installed, write_spec
+from pydantic import TypeAdapter
+from rich.console import Console
+from stretto_cli import figures, options, render
+from stretto_cli.commands import explain, watch
+from stretto_gateway.projection import Projection
+from stretto_gateway.summaries import as_of, summary
+from stretto_gateway.views import JobView
+from stretto_messages.actuator import PodStarted
+from stretto_messages.arbiter import PlanDecided
+from stretto_messages.base import Message, example_of
+from stretto_messages.dispatcher import JobProgressed
+from stretto_messages.values import Plan, Round, Studied
+from stretto_wire import document_of
+
+GIB = 2**30
+WHY = "the number of workers was always 3 in 1 measured configuration: measure 2 of them before anything else"
+
+
+STUDY = Studied(
+    algorithm="exact", outcome="adopted", reason="2.05% better", value=1990.0, instead_of=1950.0, gap=0.0, took_s=0.25
+)
+ROUND = Round(
+    algorithm="hull", objective="gain", jobs=12, value=1990.0, bound=2000.0, gap=0.005, term=190.0, study=STUDY
+)
+
+
+def plan(workers: int) -> Plan:
+    return Plan(workers=workers, ps=2, worker_cpu_cores=0.5, ps_cpu_cores=1.5, worker_memory_bytes=GIB,
+                  ps_memory_bytes=2 * GIB)  # fmt: skip
+
+
+def messages(workers: int) -> list[Message]:
+    spec = w.JobSpec.parse({"name": "a", "model": {"entry": "m:M"}, "dataset": {"samples": 4_000_000}})
+    told: list[Message] = [w.JobSubmitted(job="a", spec=spec)]
+    for version in (1, 2, 3, 4):
+        told.append(
+            PlanDecided(
+                job="a", version=version, kind="warm-start" if version == 1 else "measure", plan=plan(version),
+                previous=plan(1) if version > 1 else None, throughput=37_400.0, throughput_interval=None,
+                throughput_before=None, cost_per_hour=0.1, reasons=(WHY,), alternatives=(),
+                algorithm="hull", free_cpu_cores=1.0, free_memory_bytes=GIB,
+                round=ROUND if version == 3 else None,
+            )
+        )  # fmt: skip
+    pods = [("ps", 2), ("worker", workers)]
+    for role, count in pods:
+        told += [
+            PodStarted(job="a", pod=f"{role}-{n}", role=role, plan_version=4, address="x:1", cpu_cores=0.5,
+                         memory_bytes=2 * GIB, took_s=1.0, cause="plan")  # type: ignore[arg-type]
+            for n in range(count)
+        ]  # fmt: skip
+    told.append(JobProgressed(job="a", samples_done=2_172_000, samples_total=4_000_000, epoch=0,
+                                samples_per_s=39_157.0, shards_leased=2, shards_requeued_total=1))  # fmt: skip
+    return told
+
+
+def view(workers: int = 2, now: float = 0.0) -> JobView:
+    projection = Projection()
+    for number, message in enumerate(messages(workers), start=1):
+        projection.apply(message, number, float(number))
+    found = projection.jobs["a"]
+    found.pods = {
+        name: replace(pod, cpu_used_cores=0.48, memory_used_bytes=814 << 20, cpu_limit_cores=0.5,
+                      categories=174_961 if pod.role == "ps" else None, samples_per_s=19_500.0)
+        for name, pod in found.pods.items()
+    }  # fmt: skip
+    return as_of(found, now)
+
+
+def document(of: JobView) -> dict[str, Any]:
+    return TypeAdapter(JobView).dump_python(of, mode="json")
+
+
+def shown(made: Any, width: int) -> list[str]:
+    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(made)
+    return console.export_text().splitlines()
+
+
+@pytest.mark.parametrize(("width", "rows"), [(80, 24), (120, 24), (120, 40), (200, 60)])
+@pytest.mark.parametrize("workers", [1, 2, 40])
+def test_a_job_fits_the_screen_and_nothing_but_reasons_is_cut(width: int, rows: int, workers: int) -> None:
+    lines = shown(watch.dashboard(document(view(workers)), width, rows), width)
+    assert len(lines) < rows
+    assert all(len(line) == width for line in lines)
+    cut = [line for line in lines if line.rstrip(" │╮").endswith("…")]
+    assert all("the number of workers" in line for line in cut)
+    told = "\n".join(lines)
+    for words in ("54.3% of 4,000,000", "39,157/s", "46.7 s left", "ps-0", "174,961", "0.48/0.5", "814 MiB/2 GiB",
+                  "v4   measure", "37.4k/s → –"):  # fmt: skip
+        assert words in told, words
+    assert (" more" in told) == (workers == 40 and rows < 60)
+
+
+def test_growing_data_and_the_learning_curve_are_shown_where_there_are_any() -> None:
+    found = document(view())
+    assert not {"data", "quality"} & {line.split()[1] for line in shown(watch.dashboard(found, 80, 24), 80)[1:5]}
+    found["data"] |= {
+        "growing": True,
+        "partitions": {f"day={n}": {"samples": n * 10**6, "priority": 0} for n in (1, 2)},
+    }
+    point = {"time_s": 1.0, "samples_done_after": 0, "samples": 100, "loss": 0.5}
+    found["learning"] = [point | {"samples_done": n * 10**5, "auc": 0.7 + n / 100} for n in (1, 2, 3)]
+    lines = shown(watch.dashboard(found, 80, 24), 80)
+    assert len(lines) < 24
+    told = "\n".join(lines)
+    assert "data      2 partitions, growing: day=2 2.0M, day=1 1.0M" in told.replace("  data ", " data ")
+    assert "▁▅█  AUC 0.7100 → 0.7300, loss 0.5000 at 300.0k samples" in told
+
+
+def test_commands_that_are_named_reach_the_same_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert options.same_gateway(options.DEFAULT_FOLDER, None) == ""
+    assert options.same_gateway(Path("/a b"), "http://h:1") == " --folder '/a b' --url http://h:1"
+    monkeypatch.setenv("STRETTO_STATE_FOLDER", "/a b")
+    assert options.same_gateway(Path("/a b"), None) == ""
+    assert "`stretto submit job.yaml --folder /x`" in shown(render.jobs([], options=" --folder /x"), 100)[0]
+
+
+def test_one_core_is_a_core() -> None:
+    assert (figures.cores(1.0), figures.cores(0.5), figures.cores(2)) == ("1 core", "0.5 cores", "2 cores")
+
+
+def test_a_stalled_job_shows_no_rate_and_since_when() -> None:
+    found = document(view(now=1e6))
+    told = "\n".join(shown(watch.dashboard(found, 80, 24), 80))
+    assert "0/s  stalled since" in told
+    assert "39,157/s" not in told
+    assert "left" not in told
+
+
+def test_the_story_of_decisions_begins_with_the_jobs_name_state_and_plan() -> None:
+    found = document(view())
+    for width in (80, 120):
+        lines = shown(explain.decisions(found, found["decisions"]), width)
+        assert " ".join(" ".join(lines[:2]).split()).startswith(
+            "a training v4: 4 × worker (0.5 cores, 1 GiB) 2 × ps (1.5 cores, 2 GiB)"
+        )
+        assert any("╭─ v4 measure" in line for line in lines)
+        assert not any("…" in line for line in lines)
+
+
+def test_a_decision_of_a_round_is_told_with_algorithm_value_bound_and_gap() -> None:
+    found = document(view())
+    assert [decision["round"] for decision in found["decisions"]] == [None, None, asdict(ROUND), None]
+    lines = shown(explain.decisions(found, found["decisions"]), 160)
+    told = " ".join("".join(line.strip("│") for line in lines).split())
+    said = "hull over 12 jobs: gain 1990, at most 2000 is possible (gap 0.500%); this plan's part 190"
+    assert told.count(said) == 1
+    beside = "exact, adopted after 250 ms: 2.05% better; 1990 in place of 1950; at most 0.000% are missing of what"
+    assert told.count(beside) == 1
+
+
+def test_the_list_of_jobs_tells_a_stalled_one_and_whole_reasons() -> None:
+    listed = [TypeAdapter(type(line)).dump_python(line, mode="json") for line in (summary(view(now=1e6)),)]
+    reason = "the model cannot be built: no module 'a.b'; set model.path to the folder that holds it"
+    listed.append({**listed[0], "name": "b", "status": "failed", "stalled_since_s": None, "reason": reason})
+    for width in (80, 120):
+        told = shown(render.jobs(listed, width), width)
+        assert told[1].split()[:2] == ["a", "stalled"]
+        assert told[1].rstrip().endswith(" 0/s")
+        assert told[3].startswith("a: no sample since ")
+        assert f"b: {reason}" in " ".join(" ".join(told[4:]).split())
+        assert not any("…" in line for line in told)
+
+
+def test_a_job_that_failed_tells_the_whole_reason_and_the_pod_that_did() -> None:
+    width = 80
+    reason = "the model cannot be built: model.entry = a.b:C: no module 'a.b'; set model.path to its folder"
+    found = document(view())
+    found |= {"status": "failed", "reason": reason, "applied_version": 0}
+    for pod, why, at_s in (("ps-0", "failed", 1.0), ("worker-0", "stopped", 2.0), ("worker-1", "stopped", 3.0)):
+        found["pods"][pod] |= {"state": "exited", "exit_reason": why, "exited_at_s": at_s}
+    lines = shown(watch.dashboard(found, width, 24), width)
+    assert len(lines) < 24
+    told = " ".join(" ".join(line.strip("│ ") for line in lines).split())
+    assert reason in told
+    assert "ps-0 failed" in told
+    assert "being applied" not in told
+
+
+def test_a_job_that_is_over_tells_all_its_pods_as_far_as_there_is_room() -> None:
+    found = document(view(workers=4))
+    found["status"] = "finished"
+    for number, pod in enumerate(found["pods"].values()):
+        pod |= {"state": "exited", "exit_reason": "stopped", "exited_at_s": float(number)}
+    told = "\n".join(shown(watch.dashboard(found, 80), 80))
+    assert all(f"{pod} " in told for pod in ("ps-0", "ps-1", "worker-0", "worker-1", "worker-2", "worker-3"))
+    lines = shown(watch.dashboard(found, 80, 20), 80)
+    assert len(lines) < 20
+    assert any("before" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "said"), [(0.05, "20 ms of it at the same time"), (0.08, "the other 10 ms is none of these")]
+)
+def test_the_parts_of_a_step_add_up(step_s: float, said: str) -> None:
+    times = {"emb_s": 0.01, "grad_s": 0.03, "upd_s": 0.01, "sync_s": 0.02}
+    measured = {
+        "times": times, "step_time_s": step_s, "settled": True, "plan_version": 1, "throughput": 1.0, "categories": 1,
+    }  # fmt: skip
+    told = " ".join("".join(shown(explain._measured(measured), 200)).split())
+    parts = "T_emb 10 ms, T_grad 30 ms, T_upd 10 ms, T_sync 20 ms"
+    assert f"step {1000 * step_s:.0f} ms: {parts}, together 70 ms, {said}" in told
+
+
+def test_every_event_says_something_in_a_few_words() -> None:
+    events = [channel for channel in w.CHANNELS if channel.kind == "evt"]
+    assert len(events) > 20
+    silent = [each.name for each in events if not render.gist(each.name, document_of(example_of(each.message)))]
+    assert silent == []
+
+
+def test_a_job_that_is_over_is_shown_once_also_where_no_terminal_is(installed: Installed, tmp_path: Path) -> None:
+    name, file = write_spec(tmp_path)
+    installed.stretto("submit", file)
+    installed.stretto("cancel", name)
+    assert installed.stretto("watch", name).stdout.count(f"{name}  cancelled") == 1

@@ -1,0 +1,1 @@
+"""Drills on a real installation: the demonstration (``stretto demo``) and the fire drill (``stretto chaos``)."""

@@ -1,0 +1,247 @@
+"""One job through one schedule: submit it, do to it what is due, heal what was done, wait for its books."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import yaml
+from stretto_cli import figures
+from stretto_cli.client import Gateway, locate
+from stretto_cli.errors import CliError
+
+from .faults import FAULTS, Fault
+from .job import PS_MOST, WORKERS_MOST
+from .record import Json, Record, follow
+from .schedule import KINDS, Planned, Schedule
+from .world import NotNow, World, until
+
+LOOK_S = 0.1
+MOMENT_S = 150.0
+"""a fault that waits for a moment waits no longer"""
+JOB_LIMIT_S = 900.0
+STALLED_S = 180.0
+"""without a sample trained, nothing held back by us: the job hangs, and waiting longer would only hide it"""
+GATEWAY_S = 45.0
+"""it may be just starting again"""
+CHANGED_S = 240.0
+END_S = 45.0
+
+
+@dataclass(slots=True)
+class Happening:
+    """What became of something planned. Times are seconds since the epoch."""
+
+    planned: Planned
+    on: str = ""
+    at_s: float | None = None
+    healed_s: float | None = None
+    well: bool = False
+    skipped: str = ""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """A job after its schedule. ``audit``: of the gateway; None if it could not be had."""
+
+    schedule: Schedule | None
+    record: Record
+    happenings: list[Happening]
+    began_s: float
+    ended_s: float
+    audit: Json | None
+    trouble: str = ""
+
+    @property
+    def exact(self) -> bool:
+        """Completed, nothing lost, nothing repeated, by the parameter servers' own count."""
+        books = self.audit
+        return (
+            self.record.ended == "finished"
+            and books is not None
+            and bool(books["exact"])
+            and books["samples_lost"] == books["samples_repeated"] == books["samples_given_up"] == 0
+            and books["samples_done"] == books["samples_total"]
+        )
+
+
+Tell = Callable[[str], None]
+
+
+@dataclass
+class Course:
+    """A job under way. ``tell`` is given a line of text for what is done; ``show`` each fact of the job."""
+
+    world: World
+    schedule: Schedule | None
+    tell: Tell
+    happenings: list[Happening] = field(default_factory=list[Happening])
+    trouble: str = ""
+    _faults: list[Fault] = field(default_factory=list[Fault])
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
+    _hurt: int = 0
+    _furthest: float = 0.0
+
+    async def run(self, spec: Json) -> Outcome:
+        """Until the job has ended and its books are read, or it cannot be waited for any longer."""
+        record, began_s = self.world.record, time.time()
+        self._slots = asyncio.Semaphore(self.schedule.at_once if self.schedule else 1)
+        following = asyncio.create_task(follow(self.world.client, record))
+        try:
+            await self._asked(lambda gateway: gateway.submit(yaml.safe_dump(spec)), GATEWAY_S)
+            for planned in self.schedule.planned if self.schedule else ():
+                self.happenings.append(Happening(planned))
+                self._tasks.append(asyncio.create_task(self._perform(self.happenings[-1])))
+            await self._wait()
+        finally:
+            await self._heal_all()
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+        audit = await self._audit() if record.ended == "finished" else None
+        return Outcome(self.schedule, record, self.happenings, began_s, time.time(), audit, self.trouble)
+
+    # the job ---------------------------------------------------------------------------------------------------
+
+    async def _audit(self) -> Json | None:
+        """Once the gateway is there again and has read that the job is over."""
+        job = self.world.record.job
+        try:
+            return await self._asked(lambda gateway: gateway.audit(job), GATEWAY_S)
+        except CliError as error:
+            self.trouble = f"no audit: {error}"
+            return None
+
+    async def _asked(self, ask: Callable[[Gateway], Json], within_s: float) -> Json:
+        """An answer of the gateway, which may be just starting again. Raises CliError."""
+        deadline = time.monotonic() + within_s
+
+        def once() -> Json:
+            with Gateway(*locate(self.world.folder, None, None)) as gateway:
+                return ask(gateway)
+
+        while True:
+            try:
+                return await asyncio.to_thread(once)
+            except CliError:
+                if time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(0.5)
+
+    async def _wait(self) -> None:
+        """For the end of the job. Of one that hangs, nothing is to be had by waiting."""
+        record, deadline = self.world.record, time.monotonic() + JOB_LIMIT_S
+        moved, seen, queued = time.monotonic(), (-1, 0), False
+        while not record.ended:
+            self._furthest = max(self._furthest, record.share)
+            now, at = time.monotonic(), (record.samples_done, len(record.pods))
+            if at != seen or self._hurt:
+                moved, seen = now, at
+            if record.queued and self.world.shared:  # behind jobs of the user's, for as long as it takes
+                moved, deadline = now, now + JOB_LIMIT_S
+                if not queued:
+                    self.tell(f"it waits for room: {record.queued}")
+                queued = True
+            if now - moved > STALLED_S or now > deadline:
+                what = f"no sample was trained for {STALLED_S:.0f} s" if now < deadline else "it was not over in time"
+                self.trouble = f"given up at {record.share:.0%}: {what}"
+                with contextlib.suppress(CliError):
+                    await self._asked(lambda gateway: gateway.cancel(record.job, "the chaos run gave up"), 10.0)
+                return
+            await asyncio.sleep(LOOK_S)
+
+    # the schedule ----------------------------------------------------------------------------------------------
+
+    async def _perform(self, happening: Happening) -> None:
+        """One thing of the schedule, from when it is due until it is healed."""
+        planned, record = happening.planned, self.world.record
+        try:
+            await until(lambda: record.over or (record.started and self._furthest >= planned.at), math.inf, LOOK_S)
+            self._still()
+            if planned.planned:
+                await self._change(happening)
+                return
+            while happening.at_s is None:
+                await self._moment(planned)  # outside: who only waits keeps nobody from striking
+                async with self._slots:
+                    self._still()
+                    if not planned.during or record.migration is not None:
+                        await self._strike(happening)
+        except NotNow as reason:
+            happening.skipped = str(reason)
+            self.tell(f"[dim]{planned.number}. {KINDS[planned.kind].title}: passed over, {reason}[/dim]")
+
+    async def _moment(self, planned: Planned) -> None:
+        record = self.world.record
+        if planned.during:
+            if not await until(lambda: record.over or record.migration is not None, MOMENT_S, 0.005):
+                raise NotNow("no migration was going on")
+            if planned.during == "migration":
+                await asyncio.sleep(0.6 * planned.chance)
+            self._still()
+
+    def _still(self) -> None:
+        if self.world.record.over:
+            raise NotNow("every sample was trained before it was due")
+
+    async def _strike(self, happening: Happening) -> None:
+        """Inject, leave it for as long as planned, heal."""
+        planned, record = happening.planned, self.world.record
+        fault = FAULTS[planned.kind](planned, self.world)
+        self._faults.append(fault)
+        self._hurt += 1
+        try:
+            happening.on = await fault.inject()  # which may have to look for its moment first
+            happening.at_s = time.time()
+            self.tell(f"[red]{planned.number}. {KINDS[planned.kind].title}[/red]: {happening.on}")
+            await until(lambda: bool(record.ended), planned.lasts_s, LOOK_S)
+            happening.well = await fault.heal()
+        finally:
+            self._hurt -= 1
+        self._note_healed(happening)
+
+    def _note_healed(self, happening: Happening) -> None:
+        if not happening.well or happening.at_s is None:
+            self.tell(f"[red]   {happening.planned.number}. not healed[/red]")
+            return
+        happening.healed_s = time.time()
+        after = figures.seconds(happening.healed_s - happening.at_s)
+        self.tell(f"   [green]{happening.planned.number}. healed[/green] after {after}")
+
+    async def _heal_all(self) -> None:
+        """Whatever has happened: nobody stays frozen."""
+        waiting = list(self._tasks)
+        if self.world.record.ended and waiting:
+            await asyncio.wait(waiting, timeout=END_S)
+        for task in waiting:
+            task.cancel()
+        for fault in self._faults:
+            fault.release()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    # changes of the plan ---------------------------------------------------------------------------------------
+
+    async def _change(self, happening: Happening) -> None:
+        """Ask for another number of workers or servers, and wait until the job has them."""
+        planned, record = happening.planned, self.world.record
+        if record.plan is None:
+            raise NotNow("the job has no plan yet")
+        role, most = ("workers", WORKERS_MOST) if planned.kind == "scale-workers" else ("ps", PS_MOST)
+        now = record.plan[role]
+        others = [count for count in range(1, most + 1) if count != now]
+        count = others[min(int(planned.chance * len(others)), len(others) - 1)]
+        seen, happening.at_s, happening.on = len(record.facts), time.time(), f"{now} → {count}"
+        self.tell(f"[cyan]{planned.number}. {KINDS[planned.kind].title}[/cyan]: {happening.on}")
+        await self._asked(lambda gateway: gateway.scale(record.job, {role: count}), GATEWAY_S)
+
+        def applied() -> bool:
+            new = record.facts[seen:]
+            if refused := [f for f in new if f.name == "plan-refused" and f.data["kind"] == "requested"]:
+                raise NotNow(f"refused: {refused[0].data['reasons'][-1]}")
+            return record.over or any(f.name == "plan-applied" and f.data["plan"][role] == count for f in new)
+
+        happening.well = await until(applied, CHANGED_S, LOOK_S)
+        self._note_healed(happening)

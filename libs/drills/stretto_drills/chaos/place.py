@@ -1,0 +1,179 @@
+"""Where a chaos run takes place: an installation of its own in a temporary folder, or one of the user's that runs.
+
+While it goes on, ``run/chaos.json`` there names it and its job. A run that is killed can heal nothing: the next one
+sees by that file that its owner is dead, lets go what is still frozen, and clears a temporary folder away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from stretto_cli import figures
+from stretto_cli.client import Gateway, locate
+from stretto_cli.errors import CliError
+from stretto_cli.installation import leftovers
+from stretto_cli.installation.detached import start_detached, take_down
+from stretto_cli.installation.processes import named_in, pods_of
+from stretto_cli.installation.programs import StartOptions
+from stretto_cli.installation.state import read_state, write_json
+
+from . import job
+from .world import send
+
+PREFIX = "stretto-chaos-"
+MEMORY_BYTES = 256 << 20
+MARK = Path("run", "chaos.json")
+
+Tell = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Place:
+    """``memory``: the folder of shared memory, where it may be filled. ``page``: of the timeline, unless the user says
+    otherwise. ``spent``: nothing in a folder of our own is of use any more."""
+
+    folder: Path
+    page: Path
+    memory: Path | None = None
+    spent: bool = False
+
+    def mark(self, job_name: str = "") -> None:
+        """Say who is at work here, and on which job."""
+        write_json(self.folder / MARK, {**leftovers.owner_entry(), "job": job_name})
+
+    def unmark(self) -> None:
+        (self.folder / MARK).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def of_the_user(folder: Path, tell: Tell) -> Generator[Place]:
+    """An installation that runs. Raises NotRunning; CliError while another run is at work in it."""
+    read_state(folder)
+    folder = folder.resolve()
+    with _alone(folder):
+        owner = leftovers.owner_in(folder / MARK)
+        if owner is not None:
+            if not leftovers.is_dead(owner):
+                raise _at_work(folder)
+            _recover(folder, owner["job"], tell)
+        place = Place(folder, folder / "chaos.html")
+        place.mark()
+        try:
+            yield place
+        finally:
+            place.unmark()
+
+
+@contextlib.contextmanager
+def of_our_own(tell: Tell) -> Generator[Place]:
+    """An installation of eleven processes in a temporary folder, which is taken down again, and removed if ``spent``.
+
+    Before, what is left of runs that were killed is cleared away.
+    """
+    for left in clear_away(Path(tempfile.gettempdir())):
+        tell(f"cleared away what a killed run had left in {left}")
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX)).resolve()
+    (folder / MARK).parent.mkdir()
+    place = Place(folder, folder.with_suffix(".html"))
+    place.mark()
+    try:
+        with _memory(folder / "memory") as place.memory:
+            try:
+                settings = dict(job.SETTINGS)
+                if place.memory is not None:
+                    settings["STRETTO_CHECKPOINTS_MEMORY_FOLDER"] = str(place.memory)
+                tell(f"an installation of its own in {folder}: eleven processes …")
+                plan = StartOptions(folder, job.CLUSTER_CPU_CORES, job.CLUSTER_MEMORY_BYTES, settings=settings)
+                where = start_detached(plan, tied=True)
+                tell(f"all ready after {figures.seconds(where['ready_s'])}")
+                yield place
+            finally:
+                take_down(folder)
+    finally:
+        if place.spent:
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            place.unmark()
+            tell(f"kept: {folder}")
+
+
+def clear_away(among: Path) -> list[Path]:
+    """End, unmount and remove what runs that were killed have left in the temporary folder ``among``; returns where."""
+    cleared: list[Path] = []
+    for folder in among.glob(f"{PREFIX}*"):
+        owner = leftovers.owner_in(folder / MARK) if leftovers.is_ours(folder) else None
+        if owner is None or not leftovers.is_dead(owner):
+            continue
+        take_down(folder)  # its supervisor may be at it
+        leftovers.end_leftovers(folder)
+        leftovers.free_memory(folder.resolve())
+        if os.path.ismount(folder / "memory"):
+            _fails("umount", "-l", str(folder / "memory"))
+        shutil.rmtree(folder, ignore_errors=True)
+        cleared.append(folder)
+    return cleared
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Generator[None]:
+    """Of two that begin in one moment, one goes on: the other finds no mark yet. Raises CliError."""
+    with (folder / "run" / "chaos.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise _at_work(folder) from None
+        yield
+
+
+def _at_work(folder: Path) -> CliError:
+    owner = leftovers.owner_in(folder / MARK)
+    who = f"the chaos run of process {owner['pid']}" if owner is not None else "another chaos run"
+    return CliError(f"{folder}: {who} is at work in it: wait for its end")
+
+
+def _recover(folder: Path, job_name: str, tell: Tell) -> None:
+    """Let go whom a killed run has frozen, and end its job."""
+    frozen = [process for process in _processes(folder) if process.status() == psutil.STATUS_STOPPED]
+    send(frozen, signal.SIGCONT)
+    if job_name:
+        with contextlib.suppress(CliError), Gateway(*locate(folder, None, None)) as gateway:
+            gateway.cancel(job_name, "the chaos run was killed")
+    tell(f"a run was killed in {folder}: {len(frozen)} frozen processes let go, its job {job_name or '–'} ended")
+
+
+def _processes(folder: Path) -> list[psutil.Process]:
+    """Of services and pods."""
+    known = read_state(folder)["processes"].values()
+    services = [named_in(entry) for entry in known]
+    return [*filter(None, services), *pods_of(folder)]
+
+
+@contextlib.contextmanager
+def _memory(place: Path) -> Generator[Path | None]:
+    """A small file system in memory of our own, where this user may mount one; None else."""
+    place.mkdir(parents=True, exist_ok=True)
+    options = f"size={MEMORY_BYTES},mode=0700"
+    if shutil.which("umount") is None or _fails("mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)):
+        yield None
+        return
+    try:
+        yield place
+    finally:
+        _fails("umount", "-l", str(place))
+
+
+def _fails(*command: str) -> bool:
+    try:
+        return subprocess.run(command, capture_output=True, check=False).returncode != 0
+    except OSError:  # there is no such command
+        return True

@@ -1,0 +1,158 @@
+"""A job as it can be followed through fire: everything that was stored of it, and what of it matters now.
+
+The bus is asked itself, not the gateway: both may be among those that are killed, but only the bus comes back with
+everything. What was stored once is read once, in order, whatever happens in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field
+from typing import Any
+
+from stretto_bus import BusFault, Client
+from stretto_bus.faults import Fault
+from stretto_messages.base import Message
+from stretto_messages.pods import PsReported, WorkerReported
+from stretto_wire import channel_at, document_of
+
+AGAIN_S = 0.3
+ENDS = {"job-finished": "finished", "job-failed": "failed", "job-cancelled": "cancelled"}
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """One stored fact of the job. ``time_s``: when the server stored it."""
+
+    time_s: float
+    seq: int
+    name: str
+    data: Json
+
+
+@dataclass(slots=True)
+class Pod:
+    """A pod as the events tell it."""
+
+    name: str
+    role: str
+    started_s: float
+    exited_s: float | None = None
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Record:
+    """Folded from the stream; ``facts`` without shards, of which there are too many."""
+
+    job: str
+    facts: list[Happened] = field(default_factory=list[Happened])
+    workers: list[WorkerReported] = field(default_factory=list[WorkerReported])
+    servers: list[PsReported] = field(default_factory=list[PsReported])
+    progress: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
+    pods: dict[str, Pod] = field(default_factory=dict[str, Pod])
+    plan: Json | None = None
+    applied: Json | None = None
+    migration: Json | None = None
+    """the one that is going on"""
+    applying: bool = False
+    samples_done: int = 0
+    samples_total: int = 1
+    requeued: int = 0
+    queued: str = ""
+    """why it has no plan yet"""
+    started: bool = False
+    completed: bool = False
+    ended: str = ""
+    reason: str = ""
+    last_seq: int = 0
+
+    @property
+    def share(self) -> float:
+        """Part of the samples that are trained."""
+        return self.samples_done / self.samples_total
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left to train."""
+        return bool(self.ended) or self.completed
+
+    def running(self, role: str) -> list[str]:
+        """Pods of a role that have started and not exited, by number."""
+        found = [pod.name for pod in self.pods.values() if pod.role == role and pod.exited_s is None]
+        return sorted(found, key=lambda name: int(name.rpartition("-")[2]))
+
+    def take(self, seq: int, time_s: float, subject: str, message: Message) -> None:
+        """Fold one stored message in."""
+        self.last_seq = seq
+        if isinstance(message, WorkerReported):
+            self.workers.append(message)
+        elif isinstance(message, PsReported):
+            self.servers.append(message)
+        else:
+            self._fact(seq, time_s, channel_at(subject).name, message)
+
+    def _fact(self, seq: int, time_s: float, name: str, message: Message) -> None:
+        if name in ("shard-leased", "shard-completed"):
+            return
+        data = document_of(message)
+        self.facts.append(Happened(time_s, seq, name, data))
+        handle = getattr(self, "_on_" + name.replace("-", "_"), None)
+        if handle is not None:
+            handle(time_s, data)
+        if name in ENDS:
+            self.ended, self.reason = ENDS[name], data.get("reason", "")
+
+    def _on_pod_started(self, time_s: float, data: Json) -> None:
+        self.pods[data["pod"]] = Pod(data["pod"], data["role"], time_s)
+
+    def _on_pod_exited(self, time_s: float, data: Json) -> None:
+        pod = self.pods.setdefault(data["pod"], Pod(data["pod"], data["role"], time_s))
+        pod.exited_s, pod.reason = time_s, data["reason"]
+
+    def _on_plan_decided(self, time_s: float, data: Json) -> None:
+        self.plan, self.applying, self.queued = data["plan"], True, ""
+
+    def _on_plan_refused(self, time_s: float, data: Json) -> None:
+        if self.plan is None:
+            self.queued = "; ".join(data["reasons"])
+
+    def _on_plan_applied(self, time_s: float, data: Json) -> None:
+        self.applied, self.applying = data["plan"], False
+
+    def _on_migration_started(self, time_s: float, data: Json) -> None:
+        self.migration = data
+
+    def _on_migration_finished(self, time_s: float, data: Json) -> None:
+        self.migration = None
+
+    def _on_servers_changed(self, time_s: float, data: Json) -> None:
+        if not data["servers"]:  # the parameters are lost: what moved them is over
+            self.migration = None
+
+    def _on_shard_requeued(self, time_s: float, data: Json) -> None:
+        self.requeued += 1
+
+    def _on_job_progressed(self, time_s: float, data: Json) -> None:
+        self.samples_done, self.samples_total = data["samples_done"], data["samples_total"]
+        self.started, self.completed = True, False
+        self.progress.append((time_s, data["samples_done"]))
+
+    def _on_job_completed(self, time_s: float, data: Json) -> None:
+        self.completed = True
+        self.progress.append((time_s, self.samples_total))
+
+
+async def follow(client: Client, record: Record) -> None:
+    """Read everything of the job, until its end, over every death of the bus."""
+    patterns = (f"evt.v1.*.*.{record.job}", f"tel.v1.*.*.{record.job}")
+    while not record.ended:
+        with contextlib.suppress(BusFault, Fault, OSError):
+            async for event in client.events(record.last_seq + 1, patterns):
+                if event.message is not None:
+                    record.take(event.seq, event.time_s, event.subject, event.message)
+                if record.ended:
+                    return
+        await asyncio.sleep(AGAIN_S)

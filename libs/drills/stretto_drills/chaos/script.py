@@ -1,0 +1,156 @@
+"""What ``stretto chaos`` does from its beginning to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stretto_bus import Client
+from stretto_cli.client import Gateway, locate
+from stretto_cli.errors import CliError
+from stretto_cli.installation.state import read_state
+from stretto_cli.options import print_json
+from stretto_runtime.process.telemetry import configure_logs
+from stretto_runtime.server import keys_of
+
+from ..story import Story, interruptible
+from . import job, place, report, timeline
+from .course import Course, Outcome
+from .place import Place
+from .record import Record
+from .schedule import Intensity, Schedule, draw, kinds_for, samples_for, training_s_for
+from .world import World
+
+READY_S = 60.0
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the user asked for. ``folder``: of an installation that runs; None: one of its own, which is removed when
+    every job was exact, unless ``keep``."""
+
+    seed: int
+    schedules: int
+    undisturbed: int
+    intensity: Intensity
+    only: tuple[str, ...]
+    without: tuple[str, ...]
+    model: str
+    samples: int | None
+    folder: Path | None
+    report: Path | None
+    keep: bool = False
+
+    @property
+    def command(self) -> str:
+        """What brings the same schedules again."""
+        words = ["stretto chaos", f"--seed {self.seed}", f"--intensity {self.intensity}"]
+        words += [f"--schedules {self.schedules}"] if self.schedules > 1 else []
+        words += [f"--undisturbed {self.undisturbed}"] if self.undisturbed else []
+        words += [f"--only {kind}" for kind in self.only] + [f"--without {kind}" for kind in self.without]
+        words += [f"--model {self.model}"] if self.model != "wide_deep" else []
+        words += [f"--samples {self.samples}"] if self.samples else []
+        return " ".join(words)
+
+
+def main(wish: Wish, quiet: bool) -> int:
+    """Run it; returns the exit status: 0 only if every job completed with nothing lost and nothing repeated."""
+    interruptible()
+    story = Story(quiet)
+    configure_logs("chaos", "critical")  # a bus that breaks is what we came for
+    story.tell(f"[bold]{wish.command}[/bold]")
+    chosen = place.of_our_own(story.tell) if wish.folder is None else place.of_the_user(wish.folder, story.tell)
+    with chosen as where:
+        document = asyncio.run(_Runs(wish, where, story).all())
+        where.spent = document["passed"] and not wish.keep
+    if quiet:
+        print_json(document)
+    else:
+        if len(document["runs"]) > 1:
+            story.console.print()
+            story.console.print(report.summary(document))
+        story.console.print(f"\n{document['timeline']}")
+    return 0 if document["passed"] else 1
+
+
+@dataclass(slots=True)
+class _Runs:
+    """All jobs, one after another, in one installation."""
+
+    wish: Wish
+    place: Place
+    story: Story
+
+    async def all(self) -> Json:
+        """Returns the report, which is written anew after each of them: who interrupts the rest keeps what there is."""
+        wish, story = self.wish, self.story
+        kinds = kinds_for(wish.only, wish.without)
+        seeds = range(wish.seed, wish.seed + wish.schedules)
+        schedules = [*[None] * wish.undisturbed, *(draw(seed, wish.intensity, kinds) for seed in seeds)]
+        outcomes: list[Outcome] = []
+        document: Json = {}
+        for number, schedule in enumerate(schedules, start=1):
+            outcome = await self._one(number, schedule)
+            outcomes.append(outcome)
+            document = self._write(outcomes)
+            story.console.print()
+            story.console.print(report.of_run(document["runs"][-1]))
+            if not outcome.record.ended:
+                break  # it may still hold what the next would need
+        return document
+
+    def _write(self, outcomes: list[Outcome]) -> Json:
+        wish = self.wish
+        page = (wish.report or self.place.page).resolve()
+        where = {"command": wish.command, "seed": wish.seed, "folder": str(self.place.folder), "timeline": str(page)}
+        document = report.build(outcomes, where)
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(timeline.page(document, outcomes))
+        page.with_suffix(".json").write_text(json.dumps(document, indent=2) + "\n")
+        return document
+
+    async def _one(self, number: int, schedule: Schedule | None) -> Outcome:
+        name = f"calm-{number}" if schedule is None else f"chaos-{schedule.seed}"
+        if self.wish.folder is not None:  # a name belongs to one job for ever
+            name = f"{name}-{secrets.token_hex(3)}"
+        what = "undisturbed" if schedule is None else (
+            f"seed {schedule.seed}, {schedule.intensity}: {len(schedule.planned)} things are to happen"
+        )  # fmt: skip
+        self.story.chapter(f"{name}, {what}")
+        self.place.mark(name)
+        folder = self.place.folder
+        nats_url = read_state(folder)["nats_url"]
+        client = await Client.connect(nats_url, keys_of(folder / "nats").login(), "chaos")
+        try:
+            world = World(folder, Record(name), client, self.place.memory, shared=self.wish.folder is not None)
+            await self._ready(world)
+            intensity = self.wish.intensity
+            samples = self.wish.samples or samples_for(intensity)
+            spec = job.spec(name, self.wish.model, samples, training_s_for(intensity))
+            return await Course(world, schedule, self.story.tell).run(spec)
+        except asyncio.CancelledError:
+            if self.wish.folder is not None:  # an installation of our own is taken down with all its jobs
+                await asyncio.to_thread(self._end, name)
+            raise
+        finally:
+            await client.close()
+
+    def _end(self, name: str) -> None:
+        """Leave no job of ours behind."""
+        with contextlib.suppress(CliError), Gateway(*locate(self.place.folder, None, None)) as gateway:
+            gateway.cancel(name, "the chaos run was interrupted")
+
+    async def _ready(self, world: World) -> None:
+        """The last fault of the job before may not be over: nothing of it is to be this job's."""
+        deadline = asyncio.get_running_loop().time() + READY_S
+        for name in read_state(world.folder)["processes"]:
+            while not await world.ready(name):
+                if asyncio.get_running_loop().time() > deadline:
+                    raise CliError(f"{name} is not ready after {READY_S:.0f} s; see {world.folder / 'logs'}")
+                await asyncio.sleep(0.1)

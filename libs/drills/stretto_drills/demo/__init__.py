@@ -1,0 +1,30 @@
+"""``stretto demo``: a real job from warm start to exact books, reported while it happens.
+
+The services themselves do everything. The demonstration only chooses the job, the history that warm start reads, and
+the one process that it kills.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from stretto_cli.options import Output, OutputOption, example
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(rich_help_panel="Installation", epilog=example("stretto demo --folder demo"))(demo)
+
+
+def demo(
+    folder: Annotated[
+        Path | None, typer.Option(help="Keep everything in this folder. Default: a new temporary folder.")
+    ] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Train a real recommendation model elastically, from warm start to exact books, in about five minutes."""
+    from . import script
+
+    raise typer.Exit(script.main(folder, quiet=output is Output.JSON))

@@ -1,0 +1,88 @@
+"""What the demonstration chooses: the past jobs, the job, the cluster, and the settings of its services."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib.resources import files
+from typing import Any
+
+import yaml
+from stretto_messages.planner import HistoryRecorded
+from stretto_messages.values import Plan
+
+GIB = 2**30
+MIB = 2**20
+
+CLUSTER_CPU_CORES = 2.0
+PS_MEMORY_BYTES = 896 * MIB
+"""what sufficed for the past jobs, whose tables were a third of this one's"""
+
+# a job of minutes instead of hours: shorter windows, quicker changes, and a measurement pays back sooner
+SETTINGS = {
+    "STRETTO_PROFILER_WINDOW_S": "3",
+    "STRETTO_PLANNER_WINDOW_S": "3",
+    "STRETTO_PLANNER_WORKER_CHANGE_S": "4",
+    "STRETTO_PLANNER_PS_CHANGE_S": "6",
+    "STRETTO_PLANNER_PAYBACK_FACTOR": "1.0",
+    "STRETTO_ARBITER_SETTLE_S": "10",
+    "STRETTO_OOM_LEAD_S": "120",
+}
+
+
+def job() -> dict[str, Any]:
+    """The elastic job, as its file states it."""
+    return yaml.safe_load((files("stretto_drills.demo") / "elastic.yaml").read_text())
+
+
+def reference(plan: dict[str, Any]) -> dict[str, Any]:
+    """The same model and data at a fixed plan, with memory to spare."""
+    spec = job()
+    spec["name"] = "demo-reference"
+    spec["resources"] = {"fixed": True, "initial": {**plan, "ps_memory_bytes": 2 * GIB}}
+    return spec
+
+
+def past_jobs() -> list[HistoryRecorded]:
+    """Eight past jobs, made up: five small ones of this model that warm start should follow, three of other kinds."""
+    alike = job()["model"]["metadata"]
+    small = Plan(
+        workers=1,
+        ps=1,
+        worker_cpu_cores=0.5,
+        ps_cpu_cores=0.5,
+        worker_memory_bytes=2 * GIB,
+        ps_memory_bytes=PS_MEMORY_BYTES,
+    )
+    large = replace(small, workers=6, ps=3, worker_cpu_cores=2.0, ps_memory_bytes=4 * GIB)
+    rows = [
+        _past(f"wide-deep-{n}", {**alike, "samples": samples}, small, throughput, samples)
+        for n, (samples, throughput) in enumerate(
+            [
+                (1_400_000, 25_100.0),
+                (1_300_000, 24_600.0),
+                (1_500_000, 25_400.0),
+                (1_200_000, 24_100.0),
+                (1_600_000, 25_500.0),
+            ],
+            start=1,
+        )
+    ]
+    other: dict[str, Any] = {"optimizer": "adam", "embedding_dim": 64, "batch_size": 4096, "samples": 90_000_000}
+    for name in ("xdeepfm-1", "dcn-1", "dcn-2"):
+        metadata = {**alike, **other, "model": name.partition("-")[0]}
+        rows.append(_past(name, metadata, large, 21_000.0, 90_000_000))
+    return rows
+
+
+def _past(
+    name: str, metadata: dict[str, str | int | float | bool], plan: Plan, throughput: float, samples: int
+) -> HistoryRecorded:
+    return HistoryRecorded(
+        job=name,
+        metadata=metadata,
+        plan=plan,
+        throughput=throughput,
+        duration_s=samples / throughput,
+        ps_memory_peak_bytes=int(plan.ps_memory_bytes * 0.85),
+        samples=samples,
+    )

@@ -1,0 +1,196 @@
+"""The demonstration's figures: taken from the gateway's views, as a document and as tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.text import Text
+from stretto_cli import figures as f
+from stretto_cli.render import table
+
+from .stations import Course
+
+TOOK_BAR_S = 360.0
+"""a bar that is told when it is missed; the exit status is about samples, not about the speed of the machine"""
+Json = dict[str, Any]
+
+
+def good_plan(view: Json) -> Json:
+    """The plan that was measured fastest."""
+    measured = [d for d in view["decisions"] if d["outcome"]["throughput"]]
+    best = max(measured, key=lambda d: d["outcome"]["throughput"], default=None)
+    return best["plan"] if best else view["plan"]
+
+
+def build(view: Json, reference: Json | None, course: Course, where: Json, elapsed_s: float) -> Json:
+    """Everything that the demonstration has to show for itself."""
+    stations = {
+        name: {"passed": s.seen_s is not None, "title": s.title, "after_s": s.seen_s, "what": s.what}
+        for name, s in course.stations.items()
+    }
+    stations["reference"] = {
+        "passed": reference is not None and reference["status"] == "finished",
+        "title": "the same data at a fixed configuration",
+        "after_s": None,
+        "what": "" if reference is None else reference["status"],
+    }
+    exact = _exact(view) and reference is not None and _exact(reference)
+    return {
+        "passed": exact and all(station["passed"] for station in stations.values()),
+        "took_s": round(elapsed_s, 1),
+        "bars": [{"name": "took_s", "value": round(elapsed_s, 1), "bar": TOOK_BAR_S, "met": elapsed_s <= TOOK_BAR_S}],
+        "control_plane_ready_s": where["ready_s"],
+        "stations": stations,
+        "decisions": [_decision(decision) for decision in view["decisions"]],
+        "pauses": _pauses(view),
+        "migrations": view["migrations"],
+        "samples": _samples(view),
+        "reference_samples": reference and _samples(reference),
+        "quality": {"elastic": _quality(view), "reference": _quality(reference)},
+        "reference_plan": reference and reference["plan"],
+        "forecasts": _forecasts(view),
+        "job_status": {"elastic": view["status"], "reason": view["reason"]},
+        "job_s": _duration(view),
+        "reference_job_s": _duration(reference),
+    }
+
+
+def _decision(d: Json) -> Json:
+    outcome = d["outcome"]
+    return {
+        "version": d["version"],
+        "kind": d["kind"],
+        "plan": d["plan"],
+        "reasons": d["reasons"],
+        "throughput_before": d["throughput_before"],
+        "throughput_predicted": d["throughput"],
+        "throughput_interval": d["throughput_interval"],
+        "throughput_after": outcome["throughput"],
+        "windows": outcome["windows"],
+        "prediction_error": outcome["prediction_error"],
+        "inside_interval": outcome["inside_interval"],
+        "applied_in_s": outcome["took_s"],
+    }
+
+
+def _pauses(view: Json) -> list[Json]:
+    """The longest time between two steps of any worker, per phase."""
+    return [
+        {
+            "phase": phase["kind"],
+            "plan_version": phase["plan_version"],
+            "detail": phase["detail"],
+            "lasted_s": None if phase["ended_at_s"] is None else phase["ended_at_s"] - phase["started_at_s"],
+            "longest_gap_s": phase["longest_gap_s"],
+            "pod": phase["longest_gap_pod"],
+        }
+        for phase in view["phases"]
+        if phase["reports"]
+    ]
+
+
+def _exact(view: Json) -> bool:
+    """Whether the servers applied every sample, once."""
+    books = view["books"]
+    return (
+        books is not None
+        and books["samples_lost"] == 0
+        and books["samples_repeated"] == 0
+        and books["samples_applied"] == books["samples_expected"]
+    )
+
+
+def _samples(view: Json) -> Json | None:
+    books = view["books"]
+    return books and {k: v for k, v in books.items() if k.startswith(("samples_", "repeats_"))}
+
+
+def _quality(view: Json | None) -> Json | None:
+    return view["books"]["evaluation"] if view and view["books"] else None
+
+
+def _duration(view: Json | None) -> float | None:
+    return view["ended_at_s"] - view["submitted_at_s"] if view and view["ended_at_s"] else None
+
+
+def _forecasts(view: Json) -> list[Json]:
+    """Forecasts that were acted on beside what came: the memory that each server used in the end."""
+    found: list[Json] = []
+    for decision in view["decisions"]:
+        if decision["kind"] != "memory" or not decision["forecast"]:
+            continue
+        for ps in decision["forecast"]["ps"]:
+            pod = view["pods"].get(ps["pod"], {})
+            found.append(
+                {
+                    "decision": decision["version"],
+                    "pod": ps["pod"],
+                    "used_bytes": ps["used_bytes"],
+                    "limit_bytes": ps["limit_bytes"],
+                    "oom_in_s": ps["oom_in_s"],
+                    "at_end_bytes": ps["at_end_bytes"],
+                    "at_end_interval_bytes": ps["at_end_interval_bytes"],
+                    "came_bytes": pod.get("memory_used_bytes"),
+                    "servers_then": len(decision["forecast"]["ps"]),
+                    "servers_at_end": view["plan"]["ps"],
+                }
+            )
+    return found
+
+
+def tables(s: Json) -> RenderableType:
+    """The summary for people."""
+    parts: list[RenderableType] = [Text()]
+    made = table("station", "after", "what", right=("after",))
+    for station in s["stations"].values():
+        mark = "[green]✔[/green]" if station["passed"] else "[red]✘ did not happen:[/red]"
+        made.add_row(f"{mark} {station['title']}", f.seconds(station["after_s"]), escape(station["what"]))
+    parts += [made, Text()]
+    made = table("decision", "plan", "before", "predicted", "90 %", "came", right=("before", "predicted", "came"))
+    for d in s["decisions"]:
+        made.add_row(f"v{d['version']} {d['kind']}", f.short_plan(d["plan"]), f.rate(d["throughput_before"]),
+                     f.rate(d["throughput_predicted"]), escape(f.interval(d["throughput_interval"])),
+                     f.rate(d["throughput_after"]))  # fmt: skip
+    parts += [made, Text()]
+    made = table("phase", "lasted", "longest pause of any worker", right=("lasted",))
+    for p in s["pauses"]:
+        made.add_row(f"{p['phase']}: {escape(p['detail'])}", f.seconds(p["lasted_s"]), f.seconds(p["longest_gap_s"]))
+    parts += [made, Text()]
+    if s["forecasts"]:
+        made = table("memory forecast", "limit", "forecast for the end", "came")
+        for w in s["forecasts"]:
+            spread = "" if w["servers_then"] == w["servers_at_end"] else f" (spread over {w['servers_at_end']})"
+            made.add_row(
+                w["pod"], f.size(w["limit_bytes"]), f.size(w["at_end_bytes"]), f.size(w["came_bytes"]) + spread
+            )
+        parts += [made, Text()]
+    parts.append(_quality_table(s))
+    if samples := s["samples"]:
+        again = f"; {samples['repeats_recognised']:,} pushed again after the kill and recognised"
+        parts.append(f"\nsamples, counted by the parameter servers: {_counted(samples)}{again}")
+    if samples := s["reference_samples"]:
+        parts.append(f"of the reference: {_counted(samples)}")
+    verdict = "[green bold]passed[/green bold]" if s["passed"] else "[red bold]not passed[/red bold]"
+    parts.append(f"{verdict} in {f.seconds(s['took_s'])}")
+    for bar in s["bars"]:
+        mark = "[green]met[/green]" if bar["met"] else "[red]missed[/red]"
+        parts.append(f"at most {f.seconds(bar['bar'])}: {mark}, {f.seconds(bar['value'])}")
+    return Group(*parts)
+
+
+def _counted(samples: Json) -> str:
+    return (
+        f"{samples['samples_applied']:,} applied of {samples['samples_expected']:,}; "
+        f"[bold]{samples['samples_lost']} lost, {samples['samples_repeated']} repeated[/bold]"
+    )
+
+
+def _quality_table(s: Json) -> RenderableType:
+    made = table("held-out quality", "loss", "AUC", "job took", right=("loss", "AUC", "job took"))
+    for name, took in (("elastic", s["job_s"]), ("reference", s["reference_job_s"])):
+        quality = s["quality"][name]
+        if quality:
+            made.add_row(name, f"{quality['loss']:.5f}", f"{quality['auc']:.4f}", f.seconds(took))
+    return made

@@ -1,0 +1,186 @@
+"""The demonstration's course, told while it happens."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import queue
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+from stretto_bus import Client
+from stretto_cli import figures, render
+from stretto_cli.client import Event, Gateway, locate
+from stretto_cli.errors import CliError
+from stretto_cli.installation.detached import start_detached, take_down
+from stretto_cli.installation.programs import StartOptions
+from stretto_runtime.server import keys_of
+
+from ..story import Story, interruptible
+from . import course, report
+from .stations import Course
+
+JOB_LIMIT_S = 420.0
+KILL_AT_LATEST = 0.55
+CALM_BEFORE_KILL_S = 15.0
+STATUS_EVERY_S = 8.0
+TOLD = frozenset(
+    {
+        "history-matched", "plan-decided", "plan-refused", "plan-applied", "pod-started", "pod-exited", "pod-resized",
+        "migration-started", "migration-finished", "model-fitted", "straggler-detected", "hot-ps-detected",
+        "job-completed", "job-finished", "job-failed", "checkpoint-saved",
+    }
+)  # fmt: skip
+
+Json = dict[str, Any]
+
+
+def main(folder: Path | None, quiet: bool) -> int:
+    """Run it; returns the exit status: 0 only if neither run lost or repeated a sample and every station was passed."""
+    folder = (folder or Path(tempfile.mkdtemp(prefix="stretto-demo-"))).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    interruptible()
+    story = Story(quiet)
+    story.chapter("An installation: NATS, Redis, eight services and the gateway")
+    story.tell(f"everything is kept in {folder}")
+    story.tell("starting eleven processes …")
+    cluster = StartOptions(folder, cpu_cores=course.CLUSTER_CPU_CORES, settings=course.SETTINGS)
+    try:
+        where = start_detached(cluster, tied=True)
+        story.tell(f"all ready after {where['ready_s']:.1f} s; gateway {where['gateway_url']}")
+        asyncio.run(_seed(folder, where["nats_url"]))
+        story.tell(f"{len(course.past_jobs())} past jobs are in the history that warm start reads")
+        with Gateway(*locate(folder, None, None)) as gateway:
+            summary = _play(gateway, folder, story, where)
+    finally:
+        take_down(folder)
+    for images in (folder / "checkpoints").glob("demo-*"):  # of its own two jobs: half a gigabyte that nobody will read
+        shutil.rmtree(images, ignore_errors=True)
+    path = folder / "demo-summary.json"
+    path.write_text(json.dumps(summary, indent=2) + "\n")
+    if quiet:
+        print(json.dumps(summary, indent=2))  # noqa: T201 - the one document of -o json
+    else:
+        story.console.print(report.tables(summary))
+        story.console.print(str(path))
+    return 0 if summary["passed"] else 1
+
+
+def _play(gateway: Gateway, folder: Path, story: Story, where: Json) -> Json:
+    spec = course.job()
+    story.chapter("A job without resources")
+    story.tell(f"submitting {spec['name']}: {spec['model']['entry']}, {spec['dataset']['samples']:,} samples; how many "
+               "workers, servers, cores or bytes it needs is not said")  # fmt: skip
+    elastic = Course()
+    _run(gateway, folder, story, spec, elastic, kill=True)
+    view = gateway.job(spec["name"])
+    reference_view: Json | None = None
+    if elastic.ended == "finished":
+        plan = report.good_plan(view)
+        story.chapter("The same data at a fixed good configuration, for comparison")
+        story.tell(figures.plan(plan))
+        fixed = course.reference(plan)
+        _run(gateway, folder, story, fixed, Course(), kill=False)
+        reference_view = gateway.job(fixed["name"])
+    return report.build(view, reference_view, elastic, where, story.elapsed_s)
+
+
+def _run(gateway: Gateway, folder: Path, story: Story, spec: Json, stations: Course, kill: bool) -> None:
+    """Submit a job and tell its story until it has ended. Raises CliError if it takes far too long."""
+    job = spec["name"]
+    gateway.submit(yaml.safe_dump(spec))
+    events = _listen(folder, job)
+    began, status_s, calm_s = time.monotonic(), time.monotonic(), time.monotonic()
+    while stations.ended is None:
+        if time.monotonic() - began > JOB_LIMIT_S:
+            story.tell(f"{job} is not over after {JOB_LIMIT_S:.0f} s: giving up", "red")
+            gateway.cancel(job, "the demonstration gave up")
+            stations.ended = "given up"
+            return
+        with contextlib.suppress(queue.Empty):
+            event = events.get(timeout=0.25)
+            if isinstance(event, BaseException):
+                raise CliError(f"the event stream of {job} broke: {event}") from event
+            _tell(story, event, stations)
+        if stations.applying:
+            calm_s = time.monotonic()
+        if kill and stations.killed_pod is None and _time_to_kill(stations, time.monotonic() - calm_s):
+            _kill(gateway, folder, story, job, stations)
+        if time.monotonic() - status_s > STATUS_EVERY_S and stations.ended is None:
+            status_s = time.monotonic()
+            _status(gateway, story, job)
+
+
+def _tell(story: Story, event: Event, stations: Course) -> None:
+    passed = {name for name in stations.stations if stations.seen(name)}
+    stations.take(event.name, event.body["time_s"], event.body["data"])
+    if event.name in TOLD and not (event.name == "model-fitted" and "fit" in passed):
+        story.tell(f"{event.body['service']} [bold]{event.name}[/bold] {render.gist(event.name, event.body['data'])}")
+    if event.name == "plan-decided":
+        for reason in event.body["data"]["reasons"][1:4]:
+            story.console.print(f"          [dim]because[/dim] {reason}", markup=True)
+    for name, station in stations.stations.items():
+        if station.seen_s is not None and name not in passed:
+            story.tell(f"[green]✔ {station.title}[/green]: {station.what}")
+
+
+def _status(gateway: Gateway, story: Story, job: str) -> None:
+    view = gateway.job(job)
+    progress = view["progress"]
+    share = progress["samples_done"] / max(progress["samples_total"], 1)
+    rates = [point["throughput"] for point in view["throughput"]]
+    story.tell(f"[cyan]{figures.bar(share)} {share:4.0%}  {figures.rate(progress['samples_per_s']):>9}  "
+               f"{figures.sparkline(rates, 30)}[/cyan]")  # fmt: skip
+
+
+def _time_to_kill(stations: Course, calm_s: float) -> bool:
+    """Once the elastic part is over, and in any case early enough for the replacement to train."""
+    ready = all(stations.seen(name) for name in ("scale-out", "migration")) and calm_s > CALM_BEFORE_KILL_S
+    return stations.workers > 0 and (ready or stations.share > KILL_AT_LATEST)
+
+
+def _kill(gateway: Gateway, folder: Path, story: Story, job: str, stations: Course) -> None:
+    """SIGKILL to the process of a worker that holds a shard."""
+    view = gateway.job(job)
+    running = {name for name, pod in view["pods"].items() if pod["state"] == "running" and pod["role"] == "worker"}
+    holding = [pod for pod in view["shards"]["leased"].values() if pod in running]
+    for pod in sorted(holding, reverse=True):
+        with contextlib.suppress(OSError, ValueError):
+            pid = int((folder / "pods" / job / pod / "pid").read_text())
+            stations.killed_pod = pod
+            story.tell(f"[red]kill -9 {pid}[/red]: {pod}, in the middle of a shard")
+            os.kill(pid, signal.SIGKILL)
+            return
+
+
+def _listen(folder: Path, job: str) -> queue.Queue[Event | BaseException]:
+    """The events of a job, read by a thread with a connection of its own."""
+    events: queue.Queue[Event | BaseException] = queue.Queue()
+
+    def read() -> None:
+        try:
+            with Gateway(*locate(folder, None, None)) as gateway:
+                for event in gateway.events(job):
+                    events.put(event)
+        except BaseException as error:
+            events.put(error)
+
+    threading.Thread(target=read, daemon=True, name=f"events of {job}").start()
+    return events
+
+
+async def _seed(folder: Path, nats_url: str) -> None:
+    client = await Client.connect(nats_url, keys_of(folder / "nats").login(), "demo")
+    try:
+        for past in course.past_jobs():
+            await client.publish(past, f"demo:history:{past.job}")
+    finally:
+        await client.close()

@@ -1,0 +1,39 @@
+"""What a long command tells while it goes on, and how it ends what it has started."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+
+from rich.console import Console
+
+
+class Story:
+    """Tells what happens, with the seconds since the start in front. ``quiet``: on stderr, stdout is for JSON."""
+
+    def __init__(self, quiet: bool) -> None:
+        stream = sys.stderr if quiet else sys.stdout
+        self.console = Console(file=stream, highlight=False, soft_wrap=True, width=None if stream.isatty() else 160)
+        self._began_s = time.monotonic()
+
+    def tell(self, text: str, style: str = "") -> None:
+        self.console.print(f"[dim]{self.elapsed_s:6.1f} s[/dim]  ", end="")
+        self.console.print(text, style=style)
+
+    def chapter(self, text: str) -> None:
+        self.console.print()
+        self.tell(f"[bold]{text}[/bold]")
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._began_s
+
+
+def interruptible() -> None:
+    """SIGTERM ends a command as Ctrl-C does, so that nothing is left running."""
+
+    def interrupted(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupted)

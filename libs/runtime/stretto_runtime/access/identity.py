@@ -1,0 +1,156 @@
+"""Who somebody is on the bus: NATS' JSON web tokens (version 2), each signed by the nkey of who vouches for it.
+
+An operator vouches for accounts, an account for its users; the server knows the operator's public key and nothing
+secret. Pods are vouched for by a key that the account has bound to a scope: whatever that key signs can do only what
+the scope's template says, of the job and pod that the token is tagged with.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import secrets
+
+import nkeys
+from nacl.exceptions import BadSignatureError
+from pydantic import TypeAdapter, ValidationError
+from stretto_bus.faults import IdentityFault
+from stretto_bus.login import Claims, claims_of
+from stretto_messages.base import JobId, PodId
+from stretto_wire.registry import partition_of
+
+from stretto_runtime.access.permissions import Rights, pod_rights
+
+OPERATOR_KEY: int = nkeys.PREFIX_BYTE_OPERATOR
+ACCOUNT_KEY: int = nkeys.PREFIX_BYTE_ACCOUNT
+USER_KEY: int = nkeys.PREFIX_BYTE_USER
+
+JOB: TypeAdapter[str] = TypeAdapter(JobId)
+POD: TypeAdapter[str] = TypeAdapter(PodId)
+UNLIMITED = {"subs": -1, "data": -1, "payload": -1}
+CREDENTIALS = (
+    "-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n\n"
+    "-----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
+)
+_PARTS = re.compile(r"BEGIN NATS USER JWT-+\s+(\S+)\s.*BEGIN USER NKEY SEED-+\s+(\S+)\s", re.DOTALL)
+
+
+class Key:
+    """An nkey: a pair of Ed25519 keys whose text says what it is for."""
+
+    def __init__(self, seed: str) -> None:
+        try:
+            kind, raw = nkeys.decode_seed(bytearray(seed.encode()))
+            if nkeys.encode_seed(bytes(raw), kind).decode() != seed:  # the checksum, which decoding passes over
+                raise ValueError
+            self._pair = nkeys.from_seed(bytearray(seed.encode()))
+            self.public = bytes(self._pair.public_key).decode()
+        except Exception:  # nkeys raises whatever it stumbles over; the text itself must not be told
+            raise IdentityFault("not the seed of an nkey: 58 capital letters and digits that begin with S") from None
+        self.seed = seed
+
+    @classmethod
+    def new(cls, kind: int) -> Key:
+        return cls(nkeys.encode_seed(secrets.token_bytes(32), kind).decode())
+
+    def __repr__(self) -> str:
+        return f"Key({self.public})"
+
+    def sign(self, subject: str, name: str, nats: Claims, now: float, expires_s: float | None = None) -> str:
+        """A token in which this key vouches that ``subject`` (a public key) is ``name`` and has the claims ``nats``."""
+        claims: Claims = {"iat": int(now), "iss": self.public, "name": name, "sub": subject, "nats": nats}
+        if expires_s is not None:
+            claims["exp"] = int(expires_s)
+        digest = hashlib.sha256(json.dumps(claims, sort_keys=True).encode()).digest()
+        claims["jti"] = base64.b32encode(digest).rstrip(b"=").decode()
+        signed = f"{_encoded({'typ': 'JWT', 'alg': 'ed25519-nkey'})}.{_encoded(claims)}"
+        return f"{signed}.{_base64(self._pair.sign(signed.encode()))}"
+
+    def has_signed(self, token: str) -> bool:
+        signed, _, signature = token.rpartition(".")
+        try:
+            return bool(self._pair.verify(signed.encode(), _from_base64(signature)))
+        except (nkeys.ErrInvalidSignature, BadSignatureError, ValueError):
+            return False
+
+
+def credentials(token: str, key: Key) -> str:
+    """The text of a credentials file."""
+    return CREDENTIALS.format(jwt=token, seed=key.seed)
+
+
+def parts_of(text: str) -> tuple[str, Key]:
+    """The token and the key in a credentials file. Raises IdentityFault."""
+    found = _PARTS.search(text)
+    if found is None:
+        raise IdentityFault("not a credentials file: a NATS user JWT and the seed of an nkey, each between its marks")
+    return found[1], Key(found[2])
+
+
+def user_claims(rights: Rights) -> Claims:
+    return {"type": "user", "version": 2, **UNLIMITED, **_permissions(rights)}
+
+
+def pod_scope(signing_key: str) -> Claims:
+    """What the account binds the public key to: of a token that it signs, only the tags matter."""
+    rights = pod_rights("{{tag(job)}}", "{{tag(pod)}}", "{{tag(partition)}}")
+    return {"kind": "user_scope", "key": signing_key, "role": "pod", "template": _permissions(rights) | UNLIMITED}
+
+
+def mint(signing_key: Key, account: str, job: str, pod: str, now: float, life_s: float) -> str:
+    """Credentials of one pod for ``life_s`` seconds; ``account`` is the public key of who bound the signing key.
+
+    Raises:
+        IdentityFault: a name that would be more than one token of a subject.
+    """
+    key = Key.new(USER_KEY)
+    return credentials(_pod_token(signing_key, key.public, account, job, pod, now + life_s, now), key)
+
+
+def renew(signing_key: Key, token: str, job: str, pod: str, now: float, life_s: float) -> str:
+    """A pod's token with a later end. It is no secret, and worthless without the key that only the pod has.
+
+    Raises:
+        IdentityFault: not a token of this pod that the signing key has signed and that has not ended yet.
+    """
+    if not signing_key.has_signed(token):
+        raise IdentityFault("the token was not signed by the key of the pods")
+    claims = claims_of(token)
+    if sorted(claims["nats"]["tags"]) != sorted(_tags(job, pod)):
+        raise IdentityFault(f"the token belongs to {claims['nats']['tags']}, not to {pod} of {job}")
+    if claims["exp"] <= now:
+        raise IdentityFault(f"the token of {pod} of {job} ended {now - claims['exp']:.0f} s ago")
+    return _pod_token(signing_key, claims["sub"], claims["nats"]["issuer_account"], job, pod, now + life_s, now)
+
+
+def _pod_token(signing_key: Key, user: str, account: str, job: str, pod: str, expires_s: float, now: float) -> str:
+    claims = {"type": "user", "version": 2, "issuer_account": account, "tags": _tags(job, pod)}
+    return signing_key.sign(user, f"{job}/{pod}", claims, now, expires_s)
+
+
+def _tags(job: str, pod: str) -> list[str]:
+    """The server puts them into the scope's subjects as they are, wildcards included: so never any but real names."""
+    try:
+        JOB.validate_python(job)
+        POD.validate_python(pod)
+    except ValidationError:
+        raise IdentityFault(f"{job!r} and {pod!r}: not the names of a job and of one of its pods") from None
+    return [f"job:{job}", f"pod:{pod}", f"partition:{partition_of(job)}"]
+
+
+def _permissions(rights: Rights) -> Claims:
+    return {"pub": {"allow": list(rights.publish)}, "sub": {"allow": list(rights.subscribe)}}
+
+
+def _encoded(claims: Claims) -> str:
+    return _base64(json.dumps(claims, separators=(",", ":")).encode())
+
+
+def _base64(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _from_base64(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

@@ -1,0 +1,342 @@
+"""The keys of one installation: a folder for each who is to have some, made once, completed when there are more.
+
+``root/`` vouches for everybody else and belongs on no machine that runs anything. ``server/`` is public but for the
+key of its certificate. Every other folder has its owner's name and goes to nobody else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from stretto_bus.faults import IdentityFault
+from stretto_bus.login import Claims, Login, claims_of
+from stretto_wire.registry import STREAM
+
+from stretto_runtime.access import certificates
+from stretto_runtime.access.certificates import Certificate
+from stretto_runtime.access.identity import (
+    ACCOUNT_KEY,
+    OPERATOR_KEY,
+    UNLIMITED,
+    USER_KEY,
+    Key,
+    credentials,
+    parts_of,
+    pod_scope,
+    user_claims,
+)
+from stretto_runtime.access.permissions import (
+    OPERATOR,
+    RPC_MAPPING,
+    USERS,
+    Rights,
+    external_rights,
+    keeper_rights,
+    rights_of,
+)
+from stretto_runtime.access.provision import EXTERNAL_API, EXTERNAL_DELIVERY
+
+ROOT = "root"
+SERVER = "server"
+ACTUATOR = "actuator"
+EXTERNAL = "external"
+KEEPER = "external-keeper"
+"""makes the stream of events in the account EXTERNAL"""
+RESERVED = frozenset((*USERS, ROOT, SERVER, KEEPER))
+
+CREDENTIALS_FILE = "bus.creds"
+SIGNING_FILE = "pods.seed"
+TRUST_FILE = "trust.conf"
+REVOKED_FILE = "revoked.json"
+"""in ``root/``: what the server's own file says could be made anew without it"""
+CA_FILE = "ca.crt"
+
+_NO_LIMITS = UNLIMITED | {"imports": -1, "exports": -1, "wildcards": True, "conn": -1, "leaf": -1}
+_STORING = {"mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1, "max_ack_pending": -1}
+_EXTERNAL_LIMITS = {"conn": 64, "subs": 4096, "payload": 64 << 10, "leaf": 0}
+_EXTERNAL_STORING = {
+    "mem_storage": 64 << 20,
+    "disk_storage": -1,
+    "streams": 1,
+    "consumer": 256,
+    "max_ack_pending": 4096,
+}
+"""Of those outside. Only the keeper makes streams, and gives them their bound."""
+
+_REVOKED = TypeAdapter(dict[str, dict[str, int]])
+
+_CONSUME = f"CONSUMER.CREATE.{STREAM}.*.*.evt.v1.>"
+"""Names its one filter, and the server refuses a request that says another: events can be read so, nothing else."""
+
+
+def write_private(path: Path, text: str) -> None:
+    """Readable by the owner only, from its first byte on; whole or not at all."""
+    draft = path.with_name(f".{path.name}.new")
+    draft.unlink(missing_ok=True)
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+    draft.replace(path)
+
+
+def sync(paths: Iterable[Path]) -> None:
+    """These files and what the folders list outlive a loss of power from here on."""
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+class Keys:
+    """``folder`` with everything in it that ``USERS`` and ``external`` need; ``made`` lists what was not there.
+
+    What was made is on the disk before anybody is told of it: with other keys, nobody reads the streams again.
+
+    ``hosts``: names and addresses of the server, if it is to have a certificate of an authority of our own.
+
+    What is there stays: only tokens whose rights have changed since are signed anew, for the same keys. ``revoked``:
+    names that get other keys, and whose present ones no server that has read the new trust lets in.
+
+    Raises:
+        IdentityFault: a file there is not what its name says, one of ``root/`` is missing, or a name cannot be one.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        now: float,
+        external: Sequence[str] = (EXTERNAL,),
+        hosts: Sequence[str] = (),
+        revoked: Sequence[str] = (),
+    ) -> None:
+        self.folder = folder
+        self.made: list[Path] = []
+        self._now = now
+        self._revoking = revoked
+        external = [*dict.fromkeys((*external, *(name for name in revoked if name not in (*USERS, KEEPER))))]
+        self._check(external, hosts)
+        founded = [place.parent for place in (folder, *folder.parents) if not place.exists()]
+        operator = self._root("operator", OPERATOR_KEY)
+        system, stretto, outside = (self._root(name, ACCOUNT_KEY) for name in ("system", "stretto", "external"))
+        signing = self._key(self.signing_file, ACCOUNT_KEY)
+        self._revoked = self._all_revoked()
+        self.account = stretto.public
+        """the account of the installation's own"""
+        for user in USERS:
+            self._user(stretto, user, rights_of(user))
+        for name in external:
+            self._user(outside, name, external_rights(name))
+        self._user(outside, KEEPER, keeper_rights(KEEPER))
+        accounts = {
+            system.public: ("SYSTEM", _NO_LIMITS, {}),
+            stretto.public: ("STRETTO", _NO_LIMITS | _STORING, _own(signing.public)),
+            outside.public: ("EXTERNAL", _NO_LIMITS | _EXTERNAL_LIMITS | _EXTERNAL_STORING, _external(stretto.public)),
+        }
+        self.trust = self._trust(operator, system.public, accounts)
+        """what the server's configuration says of whom it believes"""
+        if hosts:
+            self._certify(hosts, (SERVER, *USERS, KEEPER, *external))
+        if self.made:
+            sync((*self.made, *{path.parent for path in self.made}, folder, *founded))
+
+    @property
+    def signing_file(self) -> Path:
+        """The seed that the actuator mints pods' credentials with; account's scope binds it to what pods may do."""
+        return self.folder / ACTUATOR / SIGNING_FILE
+
+    @property
+    def certificate(self) -> Certificate:
+        """Of the server."""
+        return Certificate(*(self.folder / SERVER / name for name in ("server.crt", "server.key", CA_FILE)))
+
+    @property
+    def certificate_ends_s(self) -> float | None:
+        """The server's, if it is of our making and here. Raises IdentityFault."""
+        file = self.certificate.file
+        if not (self.folder / ROOT / CA_FILE).exists() or not file.exists():
+            return None
+        try:
+            return certificates.end_of(file.read_text())
+        except IdentityFault as fault:
+            raise IdentityFault(f"{file}: {fault}; `keys` with --tls makes another one") from None
+
+    def credentials(self, user: str) -> Path:
+        return self.folder / user / CREDENTIALS_FILE
+
+    def login(self, user: str = OPERATOR) -> Login:
+        ca = self.folder / user / CA_FILE
+        return Login(user, credentials=self.credentials(user), ca=ca if ca.exists() else None)
+
+    def _check(self, external: Sequence[str], hosts: Sequence[str]) -> None:
+        """Before anything is made: one name that cannot be must not leave the others half done."""
+        for name in external:
+            _check_external_name(name)
+        for name in self._revoking:
+            if not (file := self.credentials(name)).exists():
+                raise IdentityFault(f"--revoke {name!r}: {file} is missing, which says what key to revoke; put it back")
+        if not hosts:  # else another one is made of it
+            _ = self.certificate_ends_s
+
+    def _root(self, name: str, kind: int) -> Key:
+        """Who vouches: another one under that name would find none of the streams, and nobody's keys would hold."""
+        path, trust = self.folder / ROOT / f"{name}.seed", self.folder / SERVER / TRUST_FILE
+        if trust.exists() and not path.exists():
+            raise IdentityFault(
+                f"{path} is missing, while {trust} says that there was one: put {ROOT}/ back from where it is kept, or "
+                f"remove {trust} to begin anew, with new keys for everybody and without the streams that are there"
+            )
+        return self._key(path, kind)
+
+    def _key(self, path: Path, kind: int) -> Key:
+        if path.exists():
+            try:
+                return Key(path.read_text().strip())
+            except IdentityFault as fault:
+                raise IdentityFault(f"{path}: {fault}") from None
+        key = Key.new(kind)
+        self._write(path, key.seed + "\n")
+        return key
+
+    def _user(self, account: Key, name: str, rights: Rights) -> None:
+        path = self.credentials(name)
+        wanted, key, token = user_claims(rights), None, ""
+        if path.exists():
+            try:
+                token, key = parts_of(path.read_text())
+            except IdentityFault as fault:
+                raise IdentityFault(f"{path}: {fault}") from None
+        if key is not None and name in self._revoking:
+            self._revoke(account.public, key.public)
+            token, key = "", None
+        key = key or Key.new(USER_KEY)
+        signed = self._signed(account, key.public, name, wanted, token)
+        if signed != token:
+            self._write(path, credentials(signed, key))
+
+    def _all_revoked(self) -> dict[str, dict[str, int]]:
+        """By account: the public keys of users, and when each was revoked. What only the server was told is written
+        down, too, where the file is lost or older than that: what was revoked is never let in again."""
+        path = self.folder / ROOT / REVOKED_FILE
+        try:
+            known = _REVOKED.validate_json(path.read_text()) if path.exists() else {}
+        except ValidationError as error:
+            raise IdentityFault(f"{path}: {error.errors()[0]['msg']}; put it back from where root/ is kept") from None
+        found = {account: dict(users) for account, users in known.items()}
+        for account, token in self._trusted().items():
+            if told := claims_of(token)["nats"].get("revocations"):
+                found[account] = told | found.get(account, {})
+        if found != known:
+            self._write(path, _json_of(found))
+        return found
+
+    def _revoke(self, account: str, user: str) -> None:
+        """Written down before there are other keys: who is interrupted in between repeats the command."""
+        self._revoked.setdefault(account, {})[user] = int(self._now)
+        self._write(self.folder / ROOT / REVOKED_FILE, _json_of(self._revoked))
+
+    def _signed(self, issuer: Key, subject: str, name: str, nats: Claims, known: str) -> str:
+        """``known``, if it says just that."""
+        if known:
+            said = {part: value for part, value in claims_of(known).items() if part not in ("iat", "jti")}
+            if said == {"iss": issuer.public, "name": name, "sub": subject, "nats": nats} and issuer.has_signed(known):
+                return known
+        return issuer.sign(subject, name, nats, self._now)
+
+    def _trusted(self) -> dict[str, str]:
+        """The tokens that the server's file holds, by whom they are of."""
+        path, tokens = self.folder / SERVER / TRUST_FILE, dict[str, str]()
+        for part in path.read_text().split('"') if path.exists() else ():
+            with contextlib.suppress(IdentityFault):  # public, and can be made again
+                tokens[claims_of(part)["sub"]] = part
+        return tokens
+
+    def _trust(self, operator: Key, system: str, accounts: dict[str, tuple[str, Claims, Claims]]) -> str:
+        path = self.folder / SERVER / TRUST_FILE
+        known, tokens = path.read_text() if path.exists() else "", self._trusted()
+        claims: Claims = {"type": "operator", "version": 2, "system_account": system}
+        root = self._signed(operator, operator.public, "stretto", claims, tokens.get(operator.public, ""))
+        preload: dict[str, str] = {}
+        for public, (name, limits, more) in accounts.items():
+            claims = {"type": "account", "version": 2, "limits": limits, **more}
+            if revoked := self._revoked.get(public):
+                claims["revocations"] = revoked
+            preload[public] = self._signed(operator, public, name, claims, tokens.get(public, ""))
+        text = "\n".join(
+            [
+                f"operator: {json.dumps(root)}",
+                f"system_account: {system}",
+                "resolver: MEMORY",
+                f"resolver_preload: {json.dumps(preload, indent=1)}",
+                "",
+            ]
+        )
+        if text != known:
+            self._write(path, text)
+        return text
+
+    def _certify(self, hosts: Sequence[str], owners: Sequence[str]) -> None:
+        """Everybody gets the authority's certificate; the server's own is made anew when it is of
+        another one, for other hosts, or ends soon."""
+        root, files = self.folder / ROOT, self.certificate
+        if not (root / CA_FILE).exists():
+            authority = certificates.authority(self._now)
+            self._write(root / "ca.key", authority.key)
+            self._write(root / CA_FILE, authority.certificate)
+        ca = (root / CA_FILE).read_text()
+        for owner in owners:
+            if not (copy := self.folder / owner / CA_FILE).exists() or copy.read_text() != ca:
+                self._write(copy, ca)
+        known = files.file.read_text() if files.file.exists() else ""
+        if not files.key_file.exists() or not certificates.usable(known, ca, hosts, self._now):
+            made = certificates.issue(certificates.Pair(ca, (root / "ca.key").read_text()), hosts, self._now)
+            self._write(files.key_file, made.key)
+            self._write(files.file, made.certificate)
+
+    def _write(self, path: Path, text: str) -> None:
+        for folder in (self.folder, path.parent):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_private(path, text)
+        self.made.append(path)
+
+
+def _json_of(revoked: Mapping[str, Mapping[str, int]]) -> str:
+    return json.dumps(revoked, indent=1) + "\n"
+
+
+def _check_external_name(name: str) -> None:
+    token = name.replace("-", "").replace("_", "")
+    if name in RESERVED or not (token.isascii() and token.isalnum()):
+        raise IdentityFault(
+            f"{name!r}: not a name for a tool outside; letters, digits, - and _, and none of "
+            f"{', '.join(sorted(RESERVED))}"
+        )
+
+
+def _own(signing_key: str) -> dict[str, Any]:
+    """Of the account STRETTO: who may sign for pods, how requests find their partition, what those outside get."""
+    mappings = {source: [{"subject": to, "weight": 100}] for source, to in RPC_MAPPING.items()}
+    exports = [
+        {"name": "events", "subject": "evt.v1.>", "type": "stream"},
+        {"name": "kept-events", "subject": f"{EXTERNAL_DELIVERY}.>", "type": "stream"},
+        {"name": "consume-events", "subject": f"$JS.API.{_CONSUME}", "type": "service"},
+        {"name": "flow-control", "subject": f"$JS.FC.{STREAM}.>", "type": "service"},
+    ]
+    return {"signing_keys": [pod_scope(signing_key)], "mappings": mappings, "exports": exports}
+
+
+def _external(account: str) -> dict[str, Any]:
+    imports = [
+        {"name": "events", "subject": "evt.v1.>", "type": "stream"},
+        {"name": "kept-events", "subject": f"{EXTERNAL_DELIVERY}.>", "type": "stream"},
+        {"name": "consume-events", "subject": f"$JS.API.{_CONSUME}", "type": "service"}
+        | {"local_subject": f"{EXTERNAL_API}.{_CONSUME}"},
+        {"name": "flow-control", "subject": f"$JS.FC.{STREAM}.>", "type": "service"},
+    ]
+    return {"imports": [{**each, "account": account} for each in imports]}

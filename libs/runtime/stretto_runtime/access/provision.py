@@ -1,0 +1,192 @@
+"""Streams and bucket, and the server's configuration. Services only bind to what this has made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from stretto_bus.bus import Bus
+from stretto_bus.faults import BusFault
+from stretto_bus.login import Login
+from stretto_bus.writer import SYNC_METADATA
+from stretto_messages.base import MAX_MESSAGE_BYTES
+from stretto_wire.registry import DEAD_LETTERS, EVENTS_KEPT_S, PARTITIONS, STATE, STATE_PREFIX, STREAM
+
+from stretto_runtime.access.certificates import Certificate
+from stretto_runtime.access.permissions import EXTERNAL_STREAM, RPC_MAPPING
+from stretto_runtime.settings import StreamsSettings
+
+NOT_FOUND = 10059
+DUPLICATE_WINDOW_S = 120
+EXTERNAL_API = "JS.STRETTO"
+"""what the account EXTERNAL sees of the JetStream API of the account STRETTO begins so"""
+EXTERNAL_DELIVERY = "deliver.external"
+"""below it, events come from one account to the other"""
+
+
+def streams(replicas: int = 1, max_bytes: int = 8 << 30, sync_interval: str = "") -> list[dict[str, Any]]:
+    """The configurations of every stream. A full stream refuses (nothing is dropped silently).
+
+    ``sync_interval``: as in ``server_config``; it stands in the metadata, where writers see what suits the server.
+    """
+    second = 10**9
+    common: dict[str, Any] = {"storage": "file", "num_replicas": replicas, "allow_direct": True}
+    if sync_interval:
+        common["metadata"] = {SYNC_METADATA: sync_interval}
+    transform = {
+        "src": "*.v1.*.*.*",
+        "dest": f"{{{{partition({PARTITIONS},4)}}}}.{{{{wildcard(1)}}}}.v1."
+        "{{wildcard(2)}}.{{wildcard(3)}}.{{wildcard(4)}}",
+    }
+    return [
+        common
+        | {
+            "name": STREAM,
+            "description": "events, telemetry, journals and fences in one order",
+            "subjects": ["evt.v1.>", "tel.v1.>", "journal.>", "fence.>"],
+            "subject_transform": transform,
+            "retention": "limits",
+            "discard": "new",
+            "max_bytes": max_bytes,
+            "max_age": EVENTS_KEPT_S * second,
+            "max_msg_size": 4 * MAX_MESSAGE_BYTES,
+            "duplicate_window": DUPLICATE_WINDOW_S * second,
+            "allow_msg_ttl": True,
+            "allow_atomic": True,
+            "deny_delete": True,
+        },
+        common
+        | {
+            "name": DEAD_LETTERS,
+            "description": "messages that could not be handled, with the reason; the oldest go first when it is full",
+            "subjects": ["dlq.>"],
+            "discard": "old",
+            "max_bytes": 1 << 30,
+            "max_age": EVENTS_KEPT_S * second,
+            "duplicate_window": DUPLICATE_WINDOW_S * second,
+        },
+        common
+        | {
+            "name": STATE,
+            "description": "members, owners, snapshots",
+            "subjects": [f"{STATE_PREFIX}>"],
+            "max_msgs_per_subject": 1,
+            "discard": "new",
+            "allow_rollup_hdrs": True,
+            "allow_msg_ttl": True,
+            "allow_atomic": True,
+            "subject_delete_marker_ttl": 60 * second,
+        },
+    ]
+
+
+def external_stream(replicas: int = 1, max_bytes: int = 8 << 30) -> dict[str, Any]:
+    """Events for those outside: a mirror, which nobody can write to, without partitions in its subjects."""
+    transform = {
+        "src": "*.evt.v1.*.*.*",
+        "dest": "evt.v1.{{wildcard(2)}}.{{wildcard(3)}}.{{wildcard(4)}}",
+    }
+    return {
+        "name": EXTERNAL_STREAM,
+        "description": "events, in the order and under the sequences of the stream " + STREAM,
+        "storage": "file",
+        "num_replicas": replicas,
+        "mirror": {
+            "name": STREAM,
+            "external": {"api": EXTERNAL_API, "deliver": EXTERNAL_DELIVERY},
+            "subject_transforms": [transform],
+        },
+        "discard": "old",
+        "max_bytes": max_bytes,
+        "max_age": EVENTS_KEPT_S * 10**9,
+        "allow_msg_ttl": True,
+        "deny_delete": True,
+        "deny_purge": True,
+    }
+
+
+async def provision(bus: Bus, replicas: int = 1, max_bytes: int = 8 << 30, sync_interval: str = "") -> None:
+    """Create what is missing and bring the rest to the present configuration; harmless to repeat.
+
+    ``replicas``: 3 survives the loss of one server of three. ``max_bytes``: of the event stream.
+
+    Raises:
+        BusFault: the server refused, for instance a change that would need a new stream.
+    """
+    for config in streams(replicas, max_bytes, sync_interval):
+        await make_stream(bus, config)
+
+
+async def make(url: str, operator: Login, settings: StreamsSettings) -> None:
+    """All that ``settings`` ask for; harmless to repeat.
+
+    Raises:
+        BusFault: the server refused.
+        IdentityFault: a file of credentials cannot be used.
+    """
+    bus = await Bus.connect(url, operator, "provision")
+    try:
+        await provision(bus, settings.replicas, settings.max_bytes, settings.sync_interval)
+    finally:
+        await bus.close()
+    if settings.external_credentials is not None:
+        keeper = await Bus.connect(url, replace(operator, credentials=settings.external_credentials), "provision")
+        try:
+            await make_stream(keeper, external_stream(settings.replicas, settings.max_bytes))
+        finally:
+            await keeper.close()
+
+
+async def make_stream(bus: Bus, config: dict[str, Any]) -> None:
+    """Create the stream, or bring it to this configuration. Raises BusFault: the server refused."""
+    name = config["name"]
+    try:
+        await bus.ask(f"STREAM.INFO.{name}")
+    except BusFault as fault:
+        if fault.code != NOT_FOUND:
+            raise
+        await bus.ask(f"STREAM.CREATE.{name}", config, timeout_s=20)
+    else:
+        await bus.ask(f"STREAM.UPDATE.{name}", config, timeout_s=20)
+
+
+def server_config(
+    store_folder: str,
+    port: int,
+    trust: str = "",
+    host: str = "127.0.0.1",
+    sync_interval: str = "",
+    name: str = "stretto",
+    cluster: Sequence[str] = (),
+    certificate: Certificate | None = None,
+    extra: Sequence[str] = (),
+) -> str:
+    """The text of a nats-server configuration file.
+
+    ``trust``: whom the server believes, as ``Keys.trust`` writes it; empty: everybody may do everything (tests).
+    ``cluster``: ``host:port`` of every server's cluster port, this one's first; each has a ``name`` of its own.
+    ``sync_interval``: ``"always"`` survives power loss on one replica; every write then waits for the disk.
+    """
+    lines = [
+        f"host: {json.dumps(host)}",
+        f"port: {port}",
+        f"server_name: {json.dumps(name)}",
+        f"max_payload: {8 << 20}",  # the arbiter's document of a thousand jobs has 5 MiB; more is discouraged
+        "jetstream {",
+        f"  store_dir: {json.dumps(store_folder)}",
+        # the default, three quarters of what is free, refuses the streams' bounds on a disk with less than 12 GiB left
+        f"  max_file_store: {1 << 50}",
+        *([f"  sync_interval: {sync_interval}"] if sync_interval else []),
+        "}",
+        trust or f"mappings: {json.dumps(RPC_MAPPING)}",
+        *extra,
+    ]
+    if cluster:
+        routes = [f"nats://{address}" for address in cluster[1:]]
+        lines.append(f'cluster {{ name: "stretto", listen: {json.dumps(cluster[0])}, routes: {json.dumps(routes)} }}')
+    if certificate is not None:
+        files = json.dumps({"cert_file": str(certificate.file), "key_file": str(certificate.key_file), "timeout": 5})
+        lines.append(f"tls: {files}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,120 @@
+"""The file of the gateway's tokens: who may do what. It holds the SHA-256 of each token; the token is shown once.
+
+A token has 256 random bits, so a plain digest of it cannot be guessed from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import secrets
+import tempfile
+from collections.abc import Generator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Literal, get_args
+
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+)
+
+from stretto_runtime.process.faults import SettingsFault
+
+Role = Literal["viewer", "submitter", "admin"]
+ROLES: tuple[Role, ...] = get_args(Role)
+"""Each may do what those before it may."""
+FILE = "gateway.tokens.json"
+PREFIX = "stretto_"
+"""by which those who look for secrets in the wrong places recognise one"""
+NAME_PATTERN = r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$"
+TAKEN = frozenset({"admin", "anonymous"})
+"""how the gateway calls those who come without a name"""
+
+
+def _free(name: str) -> str:
+    if name in TAKEN:
+        raise ValueError(f"{name} is a name of the gateway's own")
+    return name
+
+
+class TokenEntry(BaseModel):
+    """One token. ``name`` is whom it was given to: what it changes is told with that name."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Annotated[str, StringConstraints(pattern=NAME_PATTERN), AfterValidator(_free)]
+    role: Role
+    sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+    created_at: AwareDatetime
+    expires_at: AwareDatetime | None = None
+
+    def expired(self, now: datetime) -> bool:
+        return self.expires_at is not None and now >= self.expires_at
+
+
+_ENTRIES = TypeAdapter(tuple[TokenEntry, ...])
+
+
+def digest_of(token: str) -> str:
+    """What is kept of a token."""
+    return hashlib.sha256(token.encode(errors="replace")).hexdigest()
+
+
+def issue(name: str, role: Role, now: datetime, expires_at: datetime | None = None) -> tuple[str, TokenEntry]:
+    """A new token and what is to be kept of it. Raises SettingsFault for a name that cannot be."""
+    token = PREFIX + secrets.token_urlsafe(32)
+    try:
+        entry = TokenEntry(name=name, role=role, sha256=digest_of(token), created_at=now, expires_at=expires_at)
+    except ValidationError:
+        raise SettingsFault(
+            f"name {name!r} is refused: give at most 63 lower-case letters, digits, dots, hyphens or underscores, and "
+            f"none of {', '.join(sorted(TAKEN))}"
+        ) from None
+    return token, entry
+
+
+@contextlib.contextmanager
+def changing(path: Path) -> Generator[None]:
+    """One change of the file after the other: inside, nobody else reads it in order to write it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(f".{path.name}.lock").open("w") as lock:  # the file itself is replaced
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def read_tokens(path: Path) -> tuple[TokenEntry, ...]:
+    """Every entry; none where there is no file.
+
+    Raises:
+        SettingsFault: the file cannot be read, or an entry is refused.
+    """
+    try:
+        entries = _ENTRIES.validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise SettingsFault(f"cannot read {path}: {error.strerror}") from None
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "(document)"
+        raise SettingsFault(f"{path}: {where}: {first['msg']}; make entries with `stretto token create`") from None
+    names = [entry.name for entry in entries]
+    if (twice := next((name for name in names if names.count(name) > 1), None)) is not None:
+        raise SettingsFault(f"{path}: {twice} is there twice: remove one of the two")
+    return entries
+
+
+def write_tokens(path: Path, entries: Sequence[TokenEntry]) -> None:
+    """Whole or not at all, readable by the owner only; within ``changing``."""
+    handle, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    with os.fdopen(handle, "wb") as file:
+        file.write(_ENTRIES.dump_json(tuple(entries), indent=2, exclude_none=True) + b"\n")
+    os.replace(draft, path)

@@ -1,0 +1,74 @@
+"""What would stop every service (a full stream, a certificate that ends), told before it does, and how far we are
+behind."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import structlog
+from stretto_bus.bus import Bus
+from stretto_bus.faults import BusFault
+from stretto_wire.registry import STREAM
+
+from stretto_runtime.access.certificates import ending
+from stretto_runtime.process.telemetry import Metrics
+
+WARN_AT = 0.8
+
+log = structlog.get_logger("stretto.warnings")
+
+
+class HealthWarnings:
+    """Looks every ``every_s`` seconds. ``fullness``: of the stream's bytes; None: not known (yet), or no bound."""
+
+    def __init__(
+        self, bus: Bus, metrics: Metrics, every_s: float = 60.0, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._bus = bus
+        self._metrics = metrics
+        self._every_s = every_s
+        self._clock = clock
+        self._told: set[str] = set()
+        self.fullness: float | None = None
+        metrics.backlog.set_function(lambda: sum(tail.waiting for tail in bus.consumers))
+        metrics.pauses.set_function(lambda: sum(tail.pauses for tail in bus.consumers))
+
+    @property
+    def warning(self) -> str:
+        """What /readyz tells; empty while there is nothing."""
+        return "; ".join(self._warnings().values())
+
+    def _warnings(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        if self.fullness is not None and self.fullness >= WARN_AT:
+            found["stream"] = (
+                f"the stream {STREAM} is {self.fullness:.0%} full; when it is full nothing goes on: raise its max_bytes"
+            )
+        end_s = self._bus.connection.certificate_ends_s
+        if end_s is not None and ending(end_s, self._clock()):
+            found["certificate"] = (
+                f"the certificate that the bus showed when we connected ends on "
+                f"{datetime.fromtimestamp(end_s, UTC):%Y-%m-%d}; then nobody connects any more: renew it and reload "
+                "nats-server (`python -m stretto_runtime keys FOLDER --tls HOST`, where that has made it)"
+            )
+        return found
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            try:
+                info = await self._bus.ask(f"STREAM.INFO.{STREAM}")
+            except BusFault as fault:
+                log.info("cannot see how full the stream is", fault=str(fault))
+            else:
+                bound = int(info["config"].get("max_bytes", -1))
+                self.fullness = int(info["state"]["bytes"]) / bound if bound > 0 else None
+                self._metrics.stream_fullness.set(self.fullness or 0.0)
+            found = self._warnings()
+            for what in found.keys() - self._told:
+                log.warning(found[what])
+            self._told = {*found}
+            await asyncio.sleep(self._every_s)

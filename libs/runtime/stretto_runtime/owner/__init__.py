@@ -1,0 +1,1 @@
+"""One partition at its owner: take, load, replay, serve, hand over."""

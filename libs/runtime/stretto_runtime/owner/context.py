@@ -1,0 +1,24 @@
+"""What all partitions of one replica share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stretto_bus.bus import Bus
+
+from stretto_runtime.inputs import Routes
+from stretto_runtime.owner.ownership import Ownership
+from stretto_runtime.process.telemetry import Metrics, Tracing
+from stretto_runtime.service import Service
+
+
+@dataclass(slots=True)
+class Context:
+    """A service and its tools."""
+
+    service: Service
+    bus: Bus
+    ownership: Ownership
+    routes: Routes
+    metrics: Metrics
+    tracing: Tracing

@@ -1,0 +1,313 @@
+"""One stored message after another: parse, translate, decide, publish what is missing, answer."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import structlog
+from opentelemetry.trace import Status, StatusCode
+from pydantic import ValidationError
+from stretto_bus.faults import BusFault
+from stretto_bus.ordered_consumer import Stored, read
+from stretto_bus.refusals import refusal
+from stretto_bus.writer import Writer
+from stretto_core.machine import Action, CoreError, Reply
+from stretto_messages.base import Message
+from stretto_messages.refusals import ERROR_HEADER
+from stretto_wire.cloudevents import event_lines
+from stretto_wire.codec import encode
+from stretto_wire.errors import WireError
+from stretto_wire.registry import DEAD_LETTERS, channel_of, subject_of
+
+from stretto_runtime.inputs import CLUSTER, Arrival
+from stretto_runtime.owner.context import Context
+from stretto_runtime.owner.machines import Machines
+from stretto_runtime.process.faults import RuntimeFault
+from stretto_runtime.process.telemetry import decision_attributes, traceparent_of
+
+log = structlog.get_logger("stretto.handling")
+
+
+class Made(NamedTuple):
+    """What comes of one arrival. ``outputs``: (id, core fact, wire message)."""
+
+    outputs: list[tuple[str, Any, Message]]
+    reply: Message | None = None
+
+
+@dataclass(slots=True)
+class Asked:
+    """A request from its arrival to its answer: parsed once, and where the answer goes."""
+
+    subject: str
+    data: bytes
+    message: Message
+    replies: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Takeover:
+    """One takeover of partition ``number``: what predecessors may have done of the inputs before the fence."""
+
+    number: int
+    fence_seq: int = 0
+    attempt: int = 0
+    """how many owners may have handled those inputs before"""
+    published: frozenset[str] = frozenset()
+    """ids that predecessors have published since the snapshot"""
+
+
+class Handling:
+    """The inputs of one partition, in order; the same whether they are replayed or live."""
+
+    def __init__(self, context: Context, takeover: Takeover, machines: Machines, writer: Writer) -> None:
+        self.machines = machines
+        self.writer = writer
+        self.waiting: dict[tuple[str, str], Asked] = {}
+        """(key, request id) -> what was asked"""
+        self.changed: set[str] = set()
+        self.live = False
+        self._context = context
+        self._service = context.service
+        self._number = takeover.number
+        self._published = takeover.published
+        self._letters: dict[str, set[str]] = {}
+        """subject -> ids, of those that a replay has met"""
+        self._fence_seq = takeover.fence_seq
+        self._attempt = takeover.attempt
+
+    def go_live(self) -> None:
+        """Everything that a predecessor can have handled is behind us."""
+        self.live = True
+        self._published = frozenset()
+        self._letters.clear()
+
+    async def handle(self, stored: Stored) -> bool:
+        """Advance every machine that ``stored`` concerns; whether anything was published or answered.
+
+        Raises:
+            BusFault: an output could not be sent; the session ends.
+        """
+        if self.live:
+            self._context.metrics.handling(stored.time_s)
+        else:
+            self._context.metrics.replayed.count += 1
+        news = False
+        for arrival in self._context.routes.arrivals(stored, self._number):
+            if arrival.kind == "tick":
+                for key in self.machines.ticking():
+                    news |= await self._one(arrival._replace(key=key, source=f"{stored.seq}.{key}"))
+            else:
+                news |= await self._one(arrival)
+        return news
+
+    async def _one(self, arrival: Arrival) -> bool:
+        if self.writer.full:
+            await self.writer.room()
+        key, meta, request = arrival.key, arrival.meta, arrival.kind == "request"
+        if self.machines.contains(key, meta.seq):
+            return False
+        if request and (known := self._known(arrival)) is not None:
+            await self._tell(arrival, known[1], known[2].encode())
+            return False
+        started_ns = time.time_ns()
+        try:
+            made = self._decide(arrival)
+        except (WireError, ValidationError, CoreError) as error:
+            self.changed.add(key)  # the machine may be another object now: edges must not keep the old one
+            await self._refused(arrival, error)
+            return True
+        except Exception as error:
+            self.changed.add(key)
+            await self._broken(arrival, error)
+            return True
+        if made is None:
+            return False
+        self.changed.add(key)
+        self._context.metrics.inputs[arrival.kind].count += 1
+        trace = self._trace(arrival, made.outputs, started_ns)
+        for output_id, _, message in made.outputs:
+            self._publish(output_id, message, meta.time_s, trace)
+        if made.reply is not None:
+            await self._answer(arrival, "", encode(made.reply))
+        return bool(made.outputs or request)
+
+    # decisions -------------------------------------------------------------------------------------------------
+
+    def _decide(self, arrival: Arrival) -> Made | None:
+        """Let the machine handle the event; None if the service ignores the message."""
+        if arrival.kind == "tick":
+            event = self._service.tick_event()
+        else:
+            event = self._service.to_event(self._message(arrival), arrival.meta)
+        if event is None:
+            if arrival.kind == "request":
+                raise RuntimeFault(f"{self._service.name} ignores the request {arrival.subject}")
+            return None
+
+        def commit(actions: list[Action]) -> Made:
+            """Make messages of the actions while the machine can still be put back."""
+            try:
+                return self._translate(arrival, actions)
+            except (WireError, ValidationError) as error:  # ours, not the input's: nobody else is to blame
+                raise RuntimeFault(f"{self._service.name} made a message that the wire refuses: {error}") from error
+
+        return self.machines.handle(arrival.key, event, arrival.meta.time_s, arrival.meta.seq, commit)
+
+    def _message(self, arrival: Arrival) -> Message:
+        """Parse, unless it is a request that was parsed on its way into the journal. Raises WireError."""
+        asked = self.waiting.get(arrival.asked) if arrival.kind == "request" else None
+        if asked is not None and (asked.subject, asked.data) == (arrival.subject, arrival.data):
+            return asked.message
+        return self._context.routes.message(arrival)
+
+    def _translate(self, arrival: Arrival, actions: list[Action]) -> Made:
+        outputs: list[tuple[str, Any, Message]] = []
+        reply: Message | None = None
+        for index, action in enumerate(actions):
+            fact = action.body if isinstance(action, Reply) else action.fact
+            message = self._service.to_message(arrival.key, fact)
+            if isinstance(action, Reply):
+                if arrival.kind != "request" or message is None:
+                    raise RuntimeFault(f"{self._service.name} replied {fact!r} to {arrival.subject}")
+                reply = message
+            elif message is not None:
+                self._check_output(arrival.key, message)
+                outputs.append((f"{self._service.name}:{arrival.source}:{index}", fact, message))
+        if arrival.kind == "request" and reply is None:
+            raise RuntimeFault(f"{self._service.name} gave no Reply to {arrival.subject}")
+        return Made(outputs, reply)
+
+    def _check_output(self, key: str, message: Message) -> None:
+        channel = channel_of(message)
+        if channel.kind != "evt" or channel.service != self._service.name:
+            raise RuntimeFault(f"{self._service.name} may not publish {type(message).__name__}")
+        if key not in (CLUSTER, message.job):
+            raise RuntimeFault(f"the machine of {key!r} published about {message.job!r}; only '_' may")
+
+    # outputs ---------------------------------------------------------------------------------------------------
+
+    def _publish(self, output_id: str, message: Message, now: float, trace: str) -> None:
+        if output_id in self._published:
+            self._context.metrics.suppressed.inc()
+            return
+        lines = event_lines(message, output_id, now, self._service.name, trace)
+        self.writer.send(output_id, subject_of(message), encode(message), lines)
+        self._context.metrics.outputs.count += 1
+
+    def _trace(self, arrival: Arrival, outputs: list[tuple[str, Any, Message]], started_ns: int) -> str:
+        """A span for what was handled, if anybody could want it; the ``traceparent`` of its outputs."""
+        slot, parent = self.machines.slots.get(arrival.key), arrival.trace
+        if slot is not None and arrival.key != CLUSTER:
+            slot.trace = slot.trace or parent
+            parent = parent or slot.trace
+        if not (outputs or arrival.trace or arrival.kind == "request"):
+            return parent
+        if not self._context.tracing.afford():
+            return parent
+        what = arrival.subject.split(".")[3] if arrival.kind in ("message", "request") else arrival.kind
+
+        def attributes() -> dict[str, Any]:
+            replayed = arrival.meta.seq <= self._fence_seq
+            found: dict[str, Any] = {
+                "messaging.system": "nats",
+                "messaging.destination.name": arrival.subject,
+                "stretto.job": arrival.key,
+                "stretto.source": arrival.source,
+                "stretto.delivery": 1 + (self._attempt if replayed else 0),
+                "stretto.published": [channel_of(message).name for _, _, message in outputs],
+            }
+            for _, fact, _ in outputs:
+                found |= decision_attributes(fact)
+            return found
+
+        span = self._context.tracing.span(f"{self._service.name} {what}", parent, started_ns, attributes=attributes)
+        if span is None:
+            return parent
+        span.end()
+        return traceparent_of(span.get_span_context())
+
+    # replies ---------------------------------------------------------------------------------------------------
+
+    def _known(self, arrival: Arrival) -> list[Any] | None:
+        slot = self.machines.slots.get(arrival.key)
+        return slot.remembered(arrival.meta.request_id) if slot is not None else None
+
+    async def _answer(self, arrival: Arrival, code: str, body: bytes) -> None:
+        slot = self.machines.slots.get(arrival.key)
+        if slot is not None:  # nothing is kept of a request about an unknown job: asked again it gets the same answer
+            slot.remember(arrival.meta.request_id, code, body.decode())
+            self.machines.dirty.add(arrival.key)
+        await self._tell(arrival, code, body)
+
+    async def _tell(self, arrival: Arrival, code: str, body: bytes) -> None:
+        asked = self.waiting.pop(arrival.asked, None)
+        for reply in asked.replies if asked is not None else ():
+            with contextlib.suppress(BusFault):  # the caller asks again and gets the remembered reply
+                await self._context.bus.send(reply, body, {ERROR_HEADER: code} if code else None)
+
+    # what cannot be handled ------------------------------------------------------------------------------------
+
+    async def _refused(self, arrival: Arrival, error: Exception) -> None:
+        field, value, remedy = (str(getattr(error, name, "")) for name in ("field", "value", "remedy"))
+        if arrival.kind == "request":
+            await self._answer(arrival, "refused", refusal("refused", str(error), field, value, remedy))
+            return
+        await self._dead_letter(arrival, "refused", str(error), {"field": field, "remedy": remedy})
+
+    async def _broken(self, arrival: Arrival, error: Exception) -> None:
+        self._context.metrics.faults.inc()
+        log.exception(
+            "a machine broke on a message; it is as before, the message is set aside",
+            job=arrival.key,
+            trace_id=arrival.trace[3:35],
+            subject=arrival.subject,
+            seq=arrival.meta.seq,
+            error=str(error),
+        )
+        span = self._context.tracing.span(f"{self._service.name} fault", arrival.trace)
+        if span is not None:
+            span.set_attribute("stretto.job", arrival.key)
+            span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
+            span.end()
+        if arrival.kind == "request":
+            body = refusal("internal", f"{type(error).__name__}: {error}", remedy="see the service's log")
+            await self._answer(arrival, "internal", body)
+        await self._dead_letter(arrival, "fault", f"{type(error).__name__}: {error}", {})
+
+    async def _dead_letter(self, arrival: Arrival, reason: str, text: str, more: dict[str, str]) -> None:
+        subject = f"dlq.{arrival.subject or f'tick.{self._service.name}'}"
+        letter_id = f"dlq:{self._service.name}:{arrival.source}"
+        if not self.live and letter_id in await self._set_aside(subject):
+            return
+        headers = {
+            "Nats-Msg-Id": letter_id,
+            "reason": reason,
+            "error": text[:2000],
+            "service": self._service.name,
+            "seq": str(arrival.meta.seq),
+            **{name: value[:500] for name, value in more.items() if value},
+        }
+        if arrival.trace:
+            headers["traceparent"] = arrival.trace
+        self._context.metrics.dead_letters.labels(self._service.name, reason).inc()
+        log.warning(
+            "dead letter",
+            subject=subject.removeprefix("dlq."),
+            reason=reason,
+            error=text[:500],
+            seq=arrival.meta.seq,
+            job=arrival.key,
+            trace_id=arrival.trace[3:35],
+        )
+        self.writer.send_plain(subject, arrival.data, headers)
+
+    async def _set_aside(self, subject: str) -> set[str]:
+        """The ids that predecessors set aside: the server itself forgets ids sooner than an outage may last."""
+        if subject not in self._letters:
+            found = await read(self._context.bus, DEAD_LETTERS, [subject], headers_only=True)
+            self._letters[subject] = {stored.headers.get("Nats-Msg-Id", "") for stored in found}
+        return self._letters[subject]

@@ -1,0 +1,158 @@
+"""The journal of requests: an owner writes them in frames before it handles them.
+
+One frame is in flight on ``journal.<service>.<partition>``; requests that arrive meanwhile share the next one (group
+commit). The owner handles the requests of a frame only when its own consumer brings the frame back, because a replay
+reads them in that order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+from pydantic_core import to_json
+from stretto_bus.connection import lines_of
+from stretto_bus.faults import BusFault
+from stretto_bus.writer import Writer
+
+from stretto_runtime.process.faults import PartitionLost
+
+FRAME_ENTRIES = 256
+FRAME_BYTES = 512 * 1024
+QUEUE_ENTRIES = 8192
+GATHERING_TURNS = 4
+"""Turns of the loop between two frames: requests that have arrived meanwhile share the next. A turn with nothing to do
+takes microseconds; ``tests.bench.dispatcher`` tells the CPU time of a pair, which is what this saves."""
+
+
+class Frame:
+    """One that was sent; hears whether it is stored, and tells who waits for that."""
+
+    def __init__(self, journal: Journal, waiting: list[asyncio.Future[None]]) -> None:
+        self._journal = journal
+        self._waiting = waiting
+        self._fault: BaseException | None = None
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, result: dict[str, Any]) -> None:
+        for each in self._waiting:
+            if not each.done():
+                each.set_result(None)
+        self._journal.stored(self, int(result["seq"]))
+
+    def set_exception(self, exception: BaseException) -> None:
+        self._fault = exception
+        self._journal.failed(exception)
+
+    def exception(self) -> BaseException | None:
+        return self._fault
+
+    def give_up(self, fault: BaseException) -> None:
+        for each in self._waiting:
+            if not each.done():
+                each.set_exception(fault)
+                each.exception()  # whoever waited may be gone
+
+
+class Journal:
+    """The frames of one owner. ``fault`` is set, and ``wake`` with it, when a frame could not be stored.
+
+    A frame leaves when the last one has come back: what was asked meanwhile shares it, and it shares a write with the
+    replies to the last one.
+    """
+
+    def __init__(self, writer: Writer, subject: str, ttl_s: int, wake: asyncio.Event) -> None:
+        self.subject = subject
+        self.fault: BaseException | None = None
+        self.stored_seq = 0
+        """highest sequence of a stored frame"""
+        self._writer = writer
+        self._headers = lines_of({"Nats-TTL": f"{ttl_s}s"})
+        self._wake = wake
+        self._loop = asyncio.get_running_loop()
+        self._queue: deque[tuple[dict[str, Any], asyncio.Future[None] | None]] = deque()
+        self._away = False
+        """a frame is about to leave, or has left and is not back"""
+        self._unsure: set[Frame] = set()
+        """sent and not acknowledged"""
+
+    def add(self, entry: dict[str, Any], stored: asyncio.Future[None] | None = None) -> bool:
+        """Queue an entry for the next frame; False when too many wait already."""
+        if self.fault is not None or len(self._queue) >= QUEUE_ENTRIES:
+            return False
+        self._queue.append((entry, stored))
+        if not self._away:
+            self._gather()
+        return True
+
+    async def add_surely(self, entry: dict[str, Any]) -> None:
+        """Queue an entry and wait until its frame is stored.
+
+        Raises:
+            PartitionLost: it was not stored; the new owner decides what to do.
+        """
+        future: asyncio.Future[None] = self._loop.create_future()
+        if not self.add(entry, future):
+            raise PartitionLost(f"{self.subject}: not the owner any more, or overloaded; observe again later")
+        await future
+
+    def came_back(self) -> None:
+        """The last frame is about to be handled."""
+        self._away = False
+        if self._queue and self.fault is None:
+            self._gather()
+
+    @property
+    def idle(self) -> bool:
+        """Whether all that was asked is stored."""
+        return not self._queue and not self._unsure
+
+    def close(self) -> None:
+        """Send nothing more. Who waits hears that it was not stored, though it may have been."""
+        self._end(PartitionLost("ownership ended"))
+
+    def stored(self, frame: Frame, seq: int) -> None:
+        self._unsure.discard(frame)
+        self.stored_seq = max(self.stored_seq, seq)
+        if self.idle:
+            self._wake.set()
+
+    def failed(self, fault: BaseException) -> None:
+        self._end(fault)
+        self._wake.set()
+
+    def _end(self, fault: BaseException) -> None:
+        self.fault = self.fault or fault
+        queued = Frame(self, [future for _, future in self._queue if future is not None])
+        lost = PartitionLost(f"{self.subject}: {fault}")
+        for frame in (queued, *self._unsure):
+            frame.give_up(lost)
+        self._queue.clear()
+        self._unsure.clear()
+
+    def _gather(self, turns: int = GATHERING_TURNS) -> None:
+        self._away = True
+        if turns:
+            self._loop.call_soon(self._gather, turns - 1)
+        elif self.fault is None:
+            self._send()
+
+    def _send(self) -> None:
+        entries: list[dict[str, Any]] = []
+        waiting: list[asyncio.Future[None]] = []
+        size = 0
+        while self._queue and len(entries) < FRAME_ENTRIES and size < FRAME_BYTES:
+            entry, future = self._queue.popleft()
+            size += len(entry.get("d", "")) + 200
+            entries.append(entry)
+            if future is not None:
+                waiting.append(future)
+        frame = Frame(self, waiting)
+        self._unsure.add(frame)
+        try:
+            self._writer.store(self.subject, to_json(entries), self._headers, frame)
+        except BusFault as fault:
+            self.failed(fault)

@@ -1,0 +1,239 @@
+"""Who owns which partition: members that renew a lease, a pure assignment, and compare-and-swap.
+
+Nothing here decides who may write: that is the fence's work. A wrong opinion about members costs a detour, no data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import math
+import uuid
+from collections.abc import Callable, Iterable
+
+import structlog
+from stretto_bus.bus import Bus
+from stretto_bus.faults import BusFault, Fenced
+from stretto_bus.ordered_consumer import OrderedConsumer, Stored, read
+from stretto_bus.writer import Fence
+from stretto_wire.registry import STATE, STATE_PREFIX
+
+log = structlog.get_logger("stretto.ownership")
+
+
+def assign(members: Iterable[str], partitions: int) -> dict[int, str]:
+    """Capped rendezvous hashing: the same answer in every replica, at most ceil(partitions / members) each.
+
+    Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998, with a cap: pairs of partition and
+    member are granted from the highest score down, as long as the member has room.
+    """
+    names = sorted(set(members))
+    if not names:
+        return {}
+    room = dict.fromkeys(names, math.ceil(partitions / len(names)))
+    scored = sorted(
+        ((_score(name, partition), name, partition) for name in names for partition in range(partitions)), reverse=True
+    )
+    owners: dict[int, str] = {}
+    for _, name, partition in scored:
+        if partition not in owners and room[name] > 0:
+            owners[partition] = name
+            room[name] -= 1
+    return owners
+
+
+def _score(member: str, partition: int) -> int:
+    return int.from_bytes(hashlib.blake2b(f"{member}/{partition}".encode(), digest_size=8).digest())
+
+
+class Ownership:
+    """Membership of one replica and the owner entries of its service, both watched."""
+
+    def __init__(self, bus: Bus, service: str, partitions: int, lease_s: float, changed: Callable[[], None]) -> None:
+        self.member = f"{service}-{uuid.uuid4().hex[:12]}"
+        self.members: set[str] = set()
+        self._heard_s: dict[str, float] = {}
+        """member -> when its last renewal came, on the loop's clock"""
+        self._swept_s = 0.0
+        self.owners: dict[int, tuple[str, int]] = {}
+        """partition -> (holder or "", revision)"""
+        self._bus = bus
+        self._service = service
+        self._partitions = partitions
+        self._lease_s = lease_s
+        self._changed = changed
+        self._tasks: list[asyncio.Task[None]] = []
+        self._tail: OrderedConsumer | None = None
+        self.refusal = ""
+
+    async def join(self) -> None:
+        """Become a member and learn the present entries."""
+        await self._renew()
+        filters = [self._member_keys, f"{STATE_PREFIX}owner.{self._service}.*"]
+        self._tail = await OrderedConsumer.open(self._bus, STATE, filters, deliver_policy="last_per_subject")
+        seen = 0
+        while seen < self._tail.backlog:
+            for stored in await self._tail.batch():
+                seen += 1
+                self._learn(stored)
+            if self._tail.pending == 0:
+                break
+        self._tasks = [asyncio.create_task(self._renewing()), asyncio.create_task(self._watching(self._tail))]
+        self._bus.on_reconnect.append(self._reconnected)
+
+    async def leave(self) -> None:
+        """Stop renewing and say so at once."""
+        if self._reconnected in self._bus.on_reconnect:
+            self._bus.on_reconnect.remove(self._reconnected)
+        for task in self._tasks:
+            task.cancel()
+        if self._tail is not None:
+            await self._tail.close()
+        with contextlib.suppress(BusFault):
+            await self._bus.store(self._member_key, b"", {"KV-Operation": "DEL", "Nats-TTL": "60s"})
+
+    async def refresh(self) -> None:
+        """Learn the members anew: the marker of one who died while we were away may be gone already."""
+        found = await read(self._bus, STATE, [self._member_keys], deliver_policy="last_per_subject")
+        self.members.clear()
+        for stored in found:
+            self._learn(stored)
+        self._changed()
+
+    async def alone(self) -> bool:
+        """Whether nobody else is a member, now."""
+        await self.refresh()
+        return not self.members - {self.member}
+
+    def mine(self) -> set[int]:
+        """The partitions that this replica should own."""
+        owners = assign(self.members | {self.member}, self._partitions)
+        return {partition for partition, name in owners.items() if name == self.member}
+
+    def holder(self, partition: int) -> str:
+        """Whom its entry names; empty: nobody."""
+        return self.owners.get(partition, ("", 0))[0]
+
+    def takeable(self, partition: int) -> bool:
+        """Nobody, ourselves, or somebody who is no member any more holds it."""
+        holder = self.holder(partition)
+        return holder in ("", self.member) or holder not in self.members
+
+    def held(self) -> set[int]:
+        """The partitions whose entry names us, whether or not we have heard that we took them."""
+        return {partition for partition, (holder, _) in self.owners.items() if holder == self.member}
+
+    def usurped(self, partition: int, epoch: int) -> bool:
+        """Whether a later entry than ``epoch`` names somebody else."""
+        holder, revision = self.owners.get(partition, ("", 0))
+        return revision > epoch and holder != self.member
+
+    def owner_key(self, partition: int) -> str:
+        return f"{STATE_PREFIX}owner.{self._service}.{partition}"
+
+    async def take(self, partition: int) -> int:
+        """Write our name by compare-and-swap; returns the epoch.
+
+        Raises:
+            Fenced: somebody else was faster.
+        """
+        key = self.owner_key(partition)
+        _, revision = self.owners.get(partition, ("", 0))
+        epoch = await self._bus.store(key, self.member.encode(), Fence(key, revision).headers())
+        self.owners[partition] = (self.member, epoch)
+        return epoch
+
+    async def refuse(self, partition: int, epoch: int, why: str) -> None:
+        """Give back what cannot be continued; the runner then stands aside for replicas that can."""
+        self.refusal = self.refusal or why
+        await self.release(partition, epoch)
+        self._changed()
+
+    async def release(self, partition: int, epoch: int) -> None:
+        """Empty the entry, if it is still ours."""
+        key = self.owner_key(partition)
+        with contextlib.suppress(Fenced):
+            revision = await self._bus.store(key, b"", Fence(key, epoch).headers())
+            self.owners[partition] = ("", revision)
+
+    @property
+    def _member_keys(self) -> str:
+        return f"{STATE_PREFIX}member.{self._service}.*"
+
+    @property
+    def _member_key(self) -> str:
+        return f"{STATE_PREFIX}member.{self._service}.{self.member}"
+
+    async def _renew(self) -> None:
+        await self._bus.store(self._member_key, b"1", {"Nats-TTL": f"{math.ceil(self._lease_s)}s"})
+
+    def _reconnected(self) -> None:
+        self._tasks.append(asyncio.create_task(self._refresh_surely()))
+
+    async def _refresh_surely(self) -> None:
+        while True:
+            try:
+                await self.refresh()
+                return
+            except BusFault as fault:
+                log.warning("members not read yet", fault=str(fault))
+                await asyncio.sleep(1)
+
+    async def _renewing(self) -> None:
+        while True:
+            await asyncio.sleep(self._lease_s / 4)
+            try:
+                await self._renew()
+            except BusFault as fault:
+                log.warning("lease not renewed", fault=str(fault))
+            else:
+                self._drop_silent()
+
+    def _drop_silent(self) -> None:
+        """Forget members that stopped renewing but whose entries stay.
+
+        The server's expiry alone is not enough: killed and started again, it may bring back entries that had expired,
+        and without their expiry. Whoever was frozen himself has heard nobody, and judges nobody.
+        """
+        now = asyncio.get_running_loop().time()
+        frozen, self._swept_s = now - self._swept_s > self._lease_s, now
+        if frozen or not self._bus.connected:
+            self._heard_s = dict.fromkeys(self.members, now)
+            return
+        silent = {name for name in self.members if now - self._heard_s.get(name, now) > 2 * self._lease_s}
+        silent.discard(self.member)
+        if silent:
+            log.warning("members without a renewal", members=sorted(silent))
+            self.members -= silent
+            self._changed()
+
+    async def _watching(self, tail: OrderedConsumer) -> None:
+        while True:
+            batch = await tail.batch()
+            if any([self._learn(stored) for stored in batch]):
+                self._changed()
+
+    def _learn(self, stored: Stored) -> bool:
+        """Take in one entry; whether it changed anything."""
+        kind, _, rest = stored.subject.removeprefix(STATE_PREFIX).partition(".")
+        name = rest.rpartition(".")[2]
+        gone = "Nats-Marker-Reason" in stored.headers or "KV-Operation" in stored.headers
+        if kind == "member":
+            known = name in self.members
+            if gone:
+                self.members.discard(name)
+                self._heard_s.pop(name, None)
+            else:
+                self.members.add(name)
+                self._heard_s[name] = asyncio.get_running_loop().time()
+            return known == gone
+        try:
+            partition, holder = int(name), "" if gone else stored.data.decode()
+        except ValueError:  # not from one of us: it must not end who watches the others
+            log.error("an entry of no partition is passed over", subject=stored.subject, value=repr(stored.data[:100]))
+            return False
+        if stored.seq <= self.owners.get(partition, ("", 0))[1]:
+            return False
+        self.owners[partition] = holder, stored.seq
+        return True

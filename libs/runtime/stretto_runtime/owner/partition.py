@@ -1,0 +1,145 @@
+"""One partition of one service at its owner: take, load, scan, replay, live, leave (RUNTIME.md, steps 2 to 9).
+
+A session ends in one of three ways: asked to leave (everything stored, the entry released), lost to another owner, or
+broken (connection, full stream, a higher fence). A broken session is begun again from ``take``: the same path that
+follows a death, so there is only one way back and it is the one that is tested.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+from stretto_bus.faults import BusFault, Fault, Fenced
+from stretto_bus.writer import Fence, Writer, learn_streams
+
+from stretto_runtime.owner.context import Context
+from stretto_runtime.owner.handling import Handling, Takeover
+from stretto_runtime.owner.journal import Journal
+from stretto_runtime.owner.machines import Machines
+from stretto_runtime.owner.session import Orders, Parts, Session
+from stretto_runtime.owner.snapshots import Snapshots
+from stretto_runtime.owner.succession import finish, published_ids
+from stretto_runtime.owner.terms import Term, fence_subject
+from stretto_runtime.process.faults import PartitionLost, Refusal
+
+GIVE_BACK_AGAIN_S = 1.0
+
+log = structlog.get_logger("stretto.partition")
+
+
+class Partition:
+    """Owner of partition ``number``."""
+
+    def __init__(self, context: Context, number: int) -> None:
+        self.number = number
+        self.epoch = 0
+        self.machines: Machines | None = None
+        self._context = context
+        self._orders = Orders(asyncio.Event(), asyncio.Event())
+        self._session: Session | None = None
+        self._fault = ""
+
+    @property
+    def session(self) -> Session | None:
+        """The session that is live, if one is."""
+        return self._session if self._session is not None and self._session.live else None
+
+    @property
+    def live(self) -> bool:
+        """Whether it handles new inputs."""
+        return self.session is not None
+
+    @property
+    def fault(self) -> str:
+        """Why it is not live, for /readyz."""
+        return "" if self.live else self._fault
+
+    async def own(self) -> None:
+        """Hold the partition until asked to leave or lost. Returns; raises only when cancelled."""
+        delay_s = 0.05
+        while not self._orders.stop.is_set():
+            try:
+                await self._take_and_serve()
+                self._fault = ""
+                return
+            except (BusFault, PartitionLost) as fault:
+                ownership = self._context.ownership
+                self._fault = str(fault)
+                if isinstance(fault, Fenced):
+                    self._context.metrics.fenced.inc()
+                log.warning("partition session ended", partition=self.number, epoch=self.epoch, fault=str(fault))
+                usurped = self.epoch > 0 and ownership.usurped(self.number, self.epoch)
+                if usurped or isinstance(fault, PartitionLost):
+                    return
+            except Refusal as fault:
+                await self._context.ownership.refuse(self.number, self.epoch, str(fault))
+                self._fault = str(fault)
+                return
+            except Fault as fault:
+                self._fault = str(fault)
+                log.error("partition cannot be served", partition=self.number, fault=str(fault))
+                delay_s = 5.0
+            except Exception as error:  # a bug of ours or of the service: say so, do not spin, do not give up
+                self._fault = f"{type(error).__name__}: {error}"
+                log.exception("partition cannot be served", partition=self.number, error=self._fault)
+                delay_s = 5.0
+            await asyncio.sleep(delay_s)
+            delay_s = min(5.0, 2 * delay_s)
+            if not self._context.ownership.takeable(self.number):
+                return
+
+    async def give_back(self) -> None:
+        """Empty an entry that names us though we serve nothing: the answer to a take or to a release was lost.
+
+        Nobody else would: we are alive, so others leave our entries alone. Tries once; whoever sees the entry still
+        naming us calls again.
+        """
+        ownership = self._context.ownership
+        try:
+            await ownership.release(self.number, ownership.owners[self.number][1])
+            log.info("gave back what was held unserved", partition=self.number)
+        except BusFault as fault:
+            log.warning("entry not given back yet", partition=self.number, fault=str(fault))
+        if self.number in ownership.held():
+            await asyncio.sleep(GIVE_BACK_AGAIN_S)
+
+    def leave(self) -> None:
+        """Ask to leave gracefully; ``own`` returns when it is done."""
+        self._orders.stop.set()
+        self._orders.wake.set()
+
+    async def _take_and_serve(self) -> None:
+        context, service = self._context, self._context.service
+        await learn_streams(context.bus)
+        self.epoch = await context.ownership.take(self.number)
+        owner_key = context.ownership.owner_key(self.number)
+        snapshots = Snapshots(context.bus, service.name, self.number, owner_key, self.epoch)
+        left_after = await snapshots.left_after()
+        subject = fence_subject(service.name, self.number)
+        body = Term.of(service).body(context.ownership.member, self.epoch, left_after)
+        fence = Fence(subject, await context.bus.store(subject, body))
+        loaded = await snapshots.load(fence.seq)
+        if left_after is None:
+            loaded = await finish(context, self.number, loaded, snapshots, fence)
+        machines = Machines(service)
+        try:
+            await machines.load_in_thread(loaded.documents)
+        except Refusal:
+            if left_after is not None:
+                await snapshots.mark(loaded.cursor, 0, clean=True)  # we have begun nothing either
+            raise
+        self.machines = machines
+        published = await published_ids(context.bus, service.name, self.number, loaded.cursor.out_seq + 1, fence.seq)
+        writer = Writer(context.bus, fence, self._orders.wake)
+        subject = f"journal.{service.name}.{self.number}"
+        journal = Journal(writer, subject, service.settings.journal_ttl_s, self._orders.wake)
+        handling = Handling(context, Takeover(self.number, fence.seq, loaded.attempt, published), machines, writer)
+        parts = Parts(self.number, self.epoch, fence, loaded.cursor, handling, snapshots, journal)
+        self._session = Session(context, parts, self._orders)
+        context.metrics.takeovers.inc()
+        try:
+            await self._session.run()
+        finally:
+            self._session = None
+            await writer.close()

@@ -1,0 +1,1 @@
+"""One process: its identity, health, telemetry and errors."""

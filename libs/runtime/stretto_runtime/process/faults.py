@@ -1,0 +1,21 @@
+"""Errors between a machine and the bus."""
+
+from __future__ import annotations
+
+from stretto_bus.faults import Fault
+
+
+class RuntimeFault(Fault):
+    """The runtime cannot go on, or a service broke its contract."""
+
+
+class SettingsFault(RuntimeFault):
+    """A variable of the environment is unknown, or its value is refused."""
+
+
+class Refusal(RuntimeFault):
+    """This version cannot continue what another version of a machine saved. Nothing was changed or published."""
+
+
+class PartitionLost(RuntimeFault):
+    """This replica does not own the partition of that job (any more)."""

@@ -1,0 +1,268 @@
+"""Run a service: one replica owns its share of the partitions until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+from collections.abc import Coroutine
+from typing import Any
+
+import structlog
+import uvloop
+from stretto_bus.bus import Bus
+from stretto_bus.caller import Caller
+from stretto_bus.faults import BusFault
+from stretto_bus.tasks import unless
+from stretto_messages.base import Message
+from stretto_wire.codec import encode
+from stretto_wire.registry import PARTITIONS, partition_of
+
+from stretto_runtime.health_warnings import HealthWarnings
+from stretto_runtime.inputs import CLUSTER, Routes, observation_entry
+from stretto_runtime.owner.context import Context
+from stretto_runtime.owner.ownership import Ownership
+from stretto_runtime.owner.partition import Partition
+from stretto_runtime.owner.succession import check_snapshots
+from stretto_runtime.process.faults import PartitionLost, Refusal, RuntimeFault
+from stretto_runtime.process.health import Health
+from stretto_runtime.process.telemetry import Metrics, Tracing
+from stretto_runtime.program import execute
+from stretto_runtime.service import Service
+from stretto_runtime.settings import Settings
+
+RECHECK_S = 5.0
+LEAVE_S = 8.0
+
+log = structlog.get_logger("stretto.service")
+
+
+class Runner:
+    """One replica of a service: owns its share of the partitions until told to stop."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.settings: Settings = service.settings
+        self.metrics = Metrics(service.name)
+        self.port = 0
+        self._partitions: dict[int, tuple[Partition, asyncio.Task[None]]] = {}
+        self._stop = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._bus: Bus | None = None
+        self._ownership: Ownership | None = None
+        self._caller: Caller | None = None
+        self._warnings: HealthWarnings | None = None
+        self._refusal = ""
+        service.attach(self)
+
+    async def run(self) -> None:
+        """Until ``stop``."""
+        service, settings = self.service, self.settings
+        tracing = Tracing(service.name, settings.state_folder, settings.spans_bytes, settings.spans_per_s)
+        health = Health(service.name, settings.state_folder, self.report, self.metrics.text)
+        self.port = await health.start(settings.health_host, settings.health_port)
+        connecting = Bus.connect(settings.nats_url, settings.login(service.name), service.name)
+        self._bus = await unless(self._stop, connecting)  # the server may come later than we do, or never
+        if self._bus is None:
+            await health.stop()
+            return
+        self._caller = Caller(self._bus)
+        routes = Routes(service.name, service.inputs, service.observations)
+        self._warnings = HealthWarnings(self._bus, self.metrics, settings.stream_look_s)
+        looking = asyncio.create_task(self._warnings.run())
+        try:
+            await unless(self._stop, service.opened())
+            while not self._stop.is_set():
+                self._ownership = ownership = await self._join(self._bus)
+                if ownership is not None:
+                    await self._serve(Context(service, self._bus, ownership, routes, self.metrics, tracing))
+        finally:
+            looking.cancel()
+            for _, task in self._partitions.values():
+                task.cancel()
+            await asyncio.gather(*(task for _, task in self._partitions.values()), return_exceptions=True)
+            async with contextlib.AsyncExitStack() as closing:  # from below, each whatever another one raises
+                closing.callback(tracing.close)
+                closing.push_async_callback(self._bus.close)
+                closing.push_async_callback(health.stop)
+                closing.push_async_callback(service.closed)
+                if self._ownership is not None:
+                    await self._ownership.leave()
+                    await self._say_stopped(self._ownership)
+
+    async def _say_stopped(self, ownership: Ownership) -> None:
+        """Replicas that are stopped together all leave first: at least the last of them finds nobody."""
+        try:
+            if self._stop.is_set() and await ownership.alone():
+                await self.service.stopped()
+        except BusFault as fault:
+            log.warning("cannot know whether other replicas go on", fault=str(fault))
+        except Exception as error:
+            log.exception("stopped failed", error=str(error))
+
+    def stop(self) -> None:
+        """Leave gracefully, then end ``run``."""
+        self._stop.set()
+        self._wake.set()
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def report(self) -> dict[str, Any]:
+        """What /readyz tells."""
+        live = sorted(number for number, (partition, _) in self._partitions.items() if partition.live)
+        mine = sorted(self._ownership.mine()) if self._ownership else []
+        faults = {str(n): partition.fault for n, (partition, _) in self._partitions.items() if partition.fault}
+        if self._ownership is not None:
+            waiting = [number for number in mine if number not in self._partitions]
+            faults |= {str(n): f"not taken yet; its entry names {self._ownership.holder(n)!r}" for n in waiting}
+        connected = self._bus is not None and self._bus.connected
+        return {
+            "service": self.service.name,
+            "version": self.service.version,
+            "pid": os.getpid(),
+            "connected": connected,
+            "server": self._bus.server if self._bus is not None else "",
+            "ready": connected and self._ownership is not None and set(mine) <= set(live),
+            "partitions": live,
+            "should_own": mine,
+            "faults": faults,
+            "refusal": self._refusal,
+            "warning": self._warnings.warning if self._warnings else "",
+        }
+
+    async def call(self, request: Message, timeout_s: float, trace: str) -> Any:
+        return await self._connected_caller.call(request, timeout_s, trace)
+
+    async def call_pod(self, pod: str, request: Message, timeout_s: float, trace: str) -> Any:
+        return await self._connected_caller.call_pod(pod, request, timeout_s, trace)
+
+    @property
+    def _connected_caller(self) -> Caller:
+        if self._caller is None:
+            raise RuntimeFault("not connected yet")
+        return self._caller
+
+    async def observe(self, key: str, message: Message, trace: str) -> None:
+        held = self._partitions.get(partition_of(key))
+        session = held[0].session if held else None
+        if session is None:
+            raise PartitionLost(f"{self.service.name} does not own {key!r} (any more); stop working for it")
+        await session.observe(observation_entry(key, message, encode(message), trace or self.trace_of(key)))
+
+    def trace_of(self, key: str) -> str:
+        held = self._partitions.get(partition_of(key))
+        slot = held[0].machines.slots.get(key) if held and held[0].machines and key != CLUSTER else None
+        return slot.trace if slot else ""
+
+    async def _join(self, bus: Bus) -> Ownership | None:
+        """A member, once there are streams and this code can continue what is saved; None when told to stop.
+
+        Until then nothing is taken: replicas of the version that can continue it go on undisturbed.
+        """
+        ownership = Ownership(bus, self.service.name, PARTITIONS, self.settings.lease_s, self.wake)
+        while not self._stop.is_set():
+            pause_s = 0.5
+            try:
+                await check_snapshots(bus, self.service)
+                await ownership.join()
+                self._refusal = ""
+                return ownership
+            except BusFault as fault:
+                log.warning("waiting for the streams", fault=str(fault))
+            except Refusal as refusal:
+                self._refuse(str(refusal))
+                pause_s = RECHECK_S
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._stop.wait()
+        return None
+
+    async def _serve(self, context: Context) -> None:
+        """Until told to stop, or until something cannot be continued: then everything is left to those who can."""
+        while not self._stop.is_set() and not context.ownership.refusal:
+            self._wake.clear()
+            self._reconcile(context)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RECHECK_S):  # wait_for swallows a cancelling that comes with the news
+                    await self._wake.wait()
+        if context.ownership.refusal:
+            self._refuse(context.ownership.refusal)
+        await self._leave_all()
+        if not self._stop.is_set():
+            self._partitions.clear()
+            self._ownership = None
+            await context.ownership.leave()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RECHECK_S):
+                    await self._stop.wait()
+
+    def _refuse(self, why: str) -> None:
+        if why != self._refusal:
+            log.error("standing aside: what is saved cannot be continued", reason=why)
+        self._refusal = why
+        self.metrics.refused.inc()
+
+    def _reconcile(self, context: Context) -> None:
+        ownership = context.ownership
+        for number, (partition, task) in list(self._partitions.items()):
+            if task.done():
+                del self._partitions[number]
+                if not task.cancelled() and (error := task.exception()) is not None:
+                    log.error("partition task failed", partition=number, error=repr(error))
+            elif partition.live and ownership.usurped(number, partition.epoch):
+                task.cancel()
+        mine = ownership.mine()
+        for number, (partition, _) in self._partitions.items():
+            if number not in mine:
+                partition.leave()
+        for number in sorted((mine | ownership.held()) - self._partitions.keys()):
+            partition = Partition(context, number)
+            if number not in mine:
+                self._begin(partition, partition.give_back())
+            elif ownership.takeable(number):
+                self._begin(partition, partition.own())
+
+    def _begin(self, partition: Partition, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name=f"partition {partition.number}")
+        task.add_done_callback(lambda _: self.wake())
+        self._partitions[partition.number] = (partition, task)
+
+    async def _leave_all(self) -> None:
+        for partition, _ in self._partitions.values():
+            partition.leave()
+        tasks = [task for _, task in self._partitions.values()]
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=LEAVE_S)
+            if late:
+                log.warning("not everything could be left gracefully; heirs will replay", partitions=len(late))
+
+
+async def serve(service: Service, stop: asyncio.Event) -> None:
+    """Run until ``stop``."""
+    runner = Runner(service)
+    task = asyncio.create_task(runner.run())
+    waiter = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait([task, waiter], return_when=asyncio.FIRST_COMPLETED)
+        runner.stop()
+        await task
+    except asyncio.CancelledError:  # else the runner would live on as a replica that nobody knows
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        raise
+    finally:
+        waiter.cancel()
+
+
+def run(service_type: type[Service]) -> None:
+    """The ``__main__`` of a service."""
+    gc.freeze()  # what the start made lives for ever: no collection has to pause the loop to find that again
+    gc.set_threshold(10_000, 10, 10)  # handling makes no cycles: to look for some every 700 objects costs two per cent
+    execute(
+        service_type.name,
+        service_type.settings_type,
+        lambda settings, stop: serve(service_type(settings), stop),
+        uvloop.new_event_loop,  # a third less CPU per request
+    )

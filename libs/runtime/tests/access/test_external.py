@@ -1,0 +1,152 @@
+"""Tools outside: events live and kept, from a sequence or a time, and nothing else of the installation."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import nats
+import pytest
+from nats.errors import NoRespondersError
+from nats.js.api import ConsumerConfig, DeliverPolicy
+from nats.js.errors import APIError
+from runtime_live import eventually
+from stretto_bus import BusFault, Client
+from stretto_runtime import EmbeddedServer
+from stretto_runtime.access.identity import USER_KEY, Key, credentials, user_claims
+from stretto_runtime.access.keys import KEEPER
+from stretto_runtime.access.permissions import Rights
+from stretto_runtime.access.provision import make
+from stretto_runtime.settings import StreamsSettings
+
+INBOX = b"_INBOX.external"
+
+
+@pytest.fixture
+async def published(server: EmbeddedServer, client: Client) -> list[int]:
+    """Events among what those outside do not see; and their sequences."""
+    settings = StreamsSettings(external_credentials=server.login(KEEPER).credentials, max_bytes=1 << 28)
+    await make(server.url, server.login(), settings)
+    found: list[int] = []
+    for number in range(20):
+        subject = f"evt.v1.planner.plan-proposed.job-{number % 5}"
+        found.append(await client.bus.store(subject, json.dumps(number).encode()))
+        await client.bus.store(f"tel.v1.ps.ps-0.job-{number % 5}", b"telemetry")
+        await client.bus.store("journal.planner.3", b"what a pod asked")
+    return found
+
+
+@pytest.fixture
+async def outside(server: EmbeddedServer) -> AsyncIterator[Any]:
+    connection = await nats.connect(
+        server.url, user_credentials=str(server.login("external").credentials), inbox_prefix=INBOX
+    )
+    yield connection
+    await connection.close()
+
+
+async def read(subscription: Any, count: int) -> list[Any]:
+    messages: list[Any] = []
+    async with asyncio.timeout(20):
+        while len(messages) < count:
+            messages += await subscription.fetch(count - len(messages), timeout=20)
+    return messages
+
+
+async def test_a_durable_reader_goes_on_where_it_was(
+    published: list[int], outside: Any, server: EmbeddedServer, client: Client
+) -> None:
+    stream = outside.jetstream()
+    first = await read(await stream.pull_subscribe("evt.v1.>", durable="tool", stream="EVENTS"), 12)
+    assert [message.metadata.sequence.stream for message in first] == published[:12]
+    assert [message.subject for message in first] == [f"evt.v1.planner.plan-proposed.job-{n % 5}" for n in range(12)]
+    for message in first:
+        await message.ack_sync()
+    await client.bus.store("evt.v1.planner.plan-proposed.job-9", b"20")
+    again = await nats.connect(
+        server.url, user_credentials=str(server.login("external").credentials), inbox_prefix=INBOX
+    )
+    rest = await read(await again.jetstream().pull_subscribe("evt.v1.>", durable="tool", stream="EVENTS"), 9)
+    assert [int(message.data) for message in rest] == list(range(12, 21))
+    await again.close()
+
+
+async def test_replay_from_a_sequence_and_from_a_time(published: list[int], outside: Any, client: Client) -> None:
+    stream = outside.jetstream()
+    from_seq = ConsumerConfig(deliver_policy=DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=published[7])
+    found = await read(await stream.pull_subscribe("evt.v1.>", stream="EVENTS", config=from_seq), 13)
+    assert [int(message.data) for message in found] == list(range(7, 20))
+
+    stored = await client.bus.ask("STREAM.MSG.GET.STRETTO", {"seq": published[13]})
+    when = stored["message"]["time"]
+    from_time = ConsumerConfig(deliver_policy=DeliverPolicy.BY_START_TIME, opt_start_time=when)
+    found = await read(await stream.pull_subscribe("evt.v1.>", stream="EVENTS", config=from_time), 7)
+    assert [int(message.data) for message in found] == list(range(13, 20))
+    assert found[0].metadata.timestamp - datetime.fromisoformat(when[:26] + "+00:00") < timedelta(milliseconds=1)
+    assert found[0].metadata.timestamp.tzinfo is UTC
+
+    of_a_job = await read(await stream.pull_subscribe("evt.v1.*.*.job-3", stream="EVENTS"), 4)
+    assert [int(message.data) for message in of_a_job] == [3, 8, 13, 18]
+
+
+async def test_events_are_heard_as_they_come(published: list[int], server: EmbeddedServer, client: Client) -> None:
+    listener = await Client.connect(server.url, server.login("external"))
+    heard: list[str] = []
+    await listener.bus.subscribe("evt.v1.>", lambda message: heard.append(message.subject))
+    await listener.bus.flush()
+    await client.bus.store("evt.v1.planner.plan-proposed.live", b"{}")
+    await eventually(lambda: heard)
+    assert heard == ["evt.v1.planner.plan-proposed.live"]
+    await listener.close()
+
+
+async def test_the_stream_outside_has_events_only_and_nobody_writes_to_it(
+    published: list[int], outside: Any, server: EmbeddedServer
+) -> None:
+    await read(await outside.jetstream().pull_subscribe("evt.v1.>", stream="EVENTS"), len(published))
+    found = await outside.jetstream().stream_info("EVENTS")
+    assert found.state.messages == len(published)
+    config = found.config
+    assert (config.max_bytes, config.deny_delete, config.deny_purge) == (1 << 28, True, True)
+    assert not config.subjects
+    keeper = await Client.connect(server.url, server.login(KEEPER))
+    with pytest.raises(BusFault, match="may not publish"):
+        await keeper.bus.ask("STREAM.CREATE.MINE", {"name": "MINE", "subjects": ["mine"]})
+    await keeper.close()
+
+
+async def test_the_account_outside_reads_nothing_of_the_other_but_events(
+    published: list[int], server: EmbeddedServer
+) -> None:
+    """Whatever rights its users were given: what is imported is all that there is."""
+    assert server.keys is not None
+    account = Key((server.keys.folder / "root/external.seed").read_text().strip())
+    key = Key.new(USER_KEY)
+    everything = user_claims(Rights((">",), (">",)))
+    file = server.folder / "everything.creds"
+    file.write_text(credentials(account.sign(key.public, "everything", everything, 0.0), key))
+    connection = await nats.connect(server.url, user_credentials=str(file))
+    config = {"name": "c", "ack_policy": "none", "deliver_subject": "deliver.external.c"}
+    consume = "JS.STRETTO.CONSUMER.CREATE.STRETTO.c"
+    for subject, more in (
+        (consume, {}),
+        (f"{consume}.>", {"filter_subject": ">"}),
+        (f"{consume}.*.tel.v1.>", {"filter_subject": "*.tel.v1.>"}),
+        (f"{consume}.journal.>", {"filter_subject": "journal.>"}),
+        ("JS.STRETTO.STREAM.INFO.STRETTO", {}),
+        ("JS.STRETTO.STREAM.DELETE.STRETTO", {}),
+        ("JS.STRETTO.CONSUMER.CREATE.KV_STATE.c", {}),
+    ):
+        body = json.dumps({"stream_name": "STRETTO", "config": {**config, **more}}).encode()
+        with pytest.raises(NoRespondersError):
+            await connection.request(subject, body, timeout=5)
+    for more in ({"filter_subject": "*.tel.v1.>"}, {"filter_subjects": ["*.tel.v1.>", "journal.>"]}, {}):
+        body = json.dumps({"stream_name": "STRETTO", "config": {**config, **more}}).encode()
+        answer = json.loads((await connection.request(f"{consume}.*.evt.v1.>", body, timeout=5)).data)
+        assert "error" in answer, more
+    with pytest.raises(APIError, match="maximum number of streams reached"):
+        await connection.jetstream().add_stream(name="MORE", subjects=["more"])
+    await connection.close()

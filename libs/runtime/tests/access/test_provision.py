@@ -1,0 +1,44 @@
+"""What provisioning needs of the machine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from stretto_bus import Client
+from stretto_bus.writer import SYNCED_BATCH_FROM, learn_streams
+from stretto_runtime import EmbeddedServer, SettingsFault, provision
+from stretto_runtime.settings import StreamsSettings
+
+
+async def test_a_server_takes_streams_whose_bounds_are_most_of_what_the_disk_has_left(tmp_path: Path) -> None:
+    server = EmbeddedServer(tmp_path)
+    await server.start()
+    client = await Client.connect(server.url, server.login())
+    try:
+        await provision(client.bus, max_bytes=shutil.disk_usage(tmp_path).free * 9 // 10)
+    finally:
+        await client.close()
+        server.stop()
+
+
+async def test_the_environment_says_how_the_streams_are_made(server: EmbeddedServer) -> None:
+    environment = {**os.environ, **server.environment("operator")}
+    environment |= {"STRETTO_STREAMS_SYNC_INTERVAL": "always", "STRETTO_STREAMS_MAX_BYTES": str(1 << 28)}
+    made = await asyncio.create_subprocess_exec(sys.executable, "-m", "stretto_runtime", env=environment)
+    assert await made.wait() == 0
+    client = await Client.connect(server.url, server.login())
+    await learn_streams(client.bus)
+    assert client.bus.batch_from == SYNCED_BATCH_FROM
+    assert (await client.bus.ask("STREAM.INFO.STRETTO"))["config"]["max_bytes"] == 1 << 28
+    await client.close()
+
+
+@pytest.mark.parametrize(("field", "value"), [("REPLICAS", "0"), ("SYNC_INTERVAL", "often"), ("MAX_BYTES", "8GB")])
+def test_a_stream_that_cannot_be_is_refused(field: str, value: str) -> None:
+    with pytest.raises(SettingsFault, match=f"STRETTO_STREAMS_{field}='?{value}'? is refused: give "):
+        StreamsSettings.read({f"STRETTO_STREAMS_{field}": value})

@@ -1,0 +1,174 @@
+"""Replicas and the server are killed, frozen and stopped; every effect is counted at the stream."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from runtime_books import JOBS, books, feed, joined, settle
+from runtime_counting import Counting, add
+from runtime_live import Replicas, connect, published, running
+from stretto_bus import Client
+from stretto_bus.ordered_consumer import OrderedConsumer, read
+from stretto_messages.dispatcher import NextShard
+from stretto_runtime import EmbeddedServer
+from stretto_wire.registry import DEAD_LETTERS, STATE, STATE_PREFIX, STREAM
+
+
+async def shrink_duplicate_window(client: Client, seconds: float) -> None:
+    """So that neither the scan nor the fence can hide behind the server's own memory of ids."""
+    for stream in (STREAM, DEAD_LETTERS):
+        config = (await client.bus.ask(f"STREAM.INFO.{stream}"))["config"]
+        await client.bus.ask(f"STREAM.UPDATE.{stream}", {**config, "duplicate_window": int(seconds * 1e9)})
+
+
+async def test_kills_zombies_and_leaves_lose_nothing_double_nothing_reorder_nothing(
+    server: EmbeddedServer, client: Client, replicas: Replicas
+) -> None:
+    await shrink_duplicate_window(client, 0.5)
+    first, second, third = (replicas.start(lease_s="1") for _ in range(3))
+    await joined(client, 3)
+    feeding = asyncio.create_task(feed(client, 11, seed=1))
+    await asyncio.sleep(1.5)
+    first.kill()
+    replicas.start(lease_s="1")
+    await asyncio.sleep(2.0)
+    second.send_signal(signal.SIGSTOP)  # a zombie: it believes itself the owner when it wakes up
+    await asyncio.sleep(3.0)
+    second.send_signal(signal.SIGCONT)
+    await asyncio.sleep(1.0)
+    third.send_signal(signal.SIGTERM)
+    await asyncio.to_thread(third.wait, 15)
+    assert third.returncode == 0
+    await asyncio.sleep(1.0)
+    server.kill()
+    await server.start()
+    fed = await feeding
+    found = await settle(client, len(JOBS))
+    found.check(fed)
+
+
+async def test_an_outage_longer_than_the_duplicate_window_doubles_nothing(
+    server: EmbeddedServer, client: Client, replicas: Replicas
+) -> None:
+    """What Nats-Msg-Id alone gets wrong: the ids are forgotten, only the scan of own outputs knows them."""
+    await shrink_duplicate_window(client, 0.1)
+    replica = replicas.start(lease_s="1", snapshot_s="60", snapshot_inputs="1000000")
+    await joined(client, 1)
+    fed = await feed(client, 2, seed=2)
+    await settle(client, 1)
+    replica.kill()  # not one snapshot was written: everything is replayed, nothing may be published again
+    await asyncio.sleep(1.5)
+    replicas.start(lease_s="1")
+    fed |= await feed(client, 2, seed=3)
+    found = await settle(client, 1)
+    found.check(fed)
+
+
+async def test_a_message_is_set_aside_once_however_long_the_outage(
+    server: EmbeddedServer, client: Client, replicas: Replicas
+) -> None:
+    await shrink_duplicate_window(client, 0.1)
+    replica = replicas.start(lease_s="1", snapshot_s="60", snapshot_inputs="1000000")
+    for value in (-1, 666, 1):
+        await client.publish(add("job-a", value))
+    await published(client, "dispatcher", 1)
+    replica.kill()
+    await asyncio.sleep(1.5)
+    replicas.start(lease_s="1")
+    for value in (-1, 1):
+        await client.publish(add("job-a", value))
+    await published(client, "dispatcher", 2)
+    assert [letter.headers["reason"] for letter in await client.dead_letters()] == ["refused", "fault", "refused"]
+
+
+async def test_a_reader_whose_replica_lags_takes_nothing_for_new_that_is_old(
+    server: EmbeddedServer, client: Client, replicas: Replicas, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await shrink_duplicate_window(client, 0.1)
+    replica = replicas.start(lease_s="1", snapshot_s="60", snapshot_inputs="1000000")
+    await joined(client, 1)
+    fed = await feed(client, 1, seed=7)
+    await settle(client, 1)
+    replica.kill()
+    await asyncio.sleep(1.5)
+    create = OrderedConsumer._create
+
+    async def lagging(tail: OrderedConsumer) -> None:
+        await create(tail)
+        tail.backlog = 0  # as far as that replica knows, there is nothing
+
+    monkeypatch.setattr(OrderedConsumer, "_create", lagging)
+    async with running(Counting, server, tmp_path, lease_s=1.0):
+        monkeypatch.undo()
+        fed |= await feed(client, 1, seed=8)
+        found = await settle(client, 1)
+    found.check(fed)
+
+
+async def test_a_death_in_the_middle_of_a_replay_doubles_nothing(
+    server: EmbeddedServer, client: Client, replicas: Replicas
+) -> None:
+    """The second owner saves its progress between outputs that the first has published; the third must know them."""
+    await shrink_duplicate_window(client, 0.1)
+    first = replicas.start(lease_s="1", snapshot_s="60", snapshot_inputs="1000000")
+    await joined(client, 1)
+    fed = await feed(client, 1.5, seed=4)
+    await settle(client, 1)
+    first.kill()
+    slow = replicas.start(lease_s="1", snapshot_s="0.01", snapshot_inputs="1", delay_s="0.004")
+    async with asyncio.timeout(30):
+        while not await saved(client):
+            await asyncio.sleep(0.01)
+    slow.kill()
+    replicas.start(lease_s="1")
+    fed |= await feed(client, 1, seed=5)
+    found = await settle(client, 1)
+    found.check(fed)
+
+
+async def saved(client: Client) -> bool:
+    """Whether any snapshot was written."""
+    subject = f"{STATE_PREFIX}cursor.dispatcher.*"
+    return bool(await read(client.bus, STATE, [subject], deliver_policy="last_per_subject"))
+
+
+async def test_requests_are_answered_exactly_once_through_kills(
+    server: EmbeddedServer, client: Client, replicas: Replicas
+) -> None:
+    first = replicas.start(lease_s="1")
+    second = replicas.start(lease_s="1")
+    await joined(client, 2)
+    end = asyncio.get_running_loop().time() + 8
+    answers: dict[str, list[int]] = defaultdict(list)
+
+    async def caller(number: int) -> None:
+        job = f"job-{number % 4}"
+        caller_client = await connect(server)
+        serial = 0
+        while asyncio.get_running_loop().time() < end:
+            serial += 1
+            request = NextShard(job=job, request_id=f"worker-{number}.{serial}", pod=f"worker-{number}")
+            reply = await caller_client.call(request)
+            answers[job].append(int(reply.wait_s))
+        await caller_client.close()
+
+    calling = [asyncio.create_task(caller(number)) for number in range(8)]
+    await asyncio.sleep(2)
+    first.kill()
+    await asyncio.sleep(2)
+    second.send_signal(signal.SIGSTOP)
+    replicas.start(lease_s="1")
+    await asyncio.sleep(2)
+    second.send_signal(signal.SIGCONT)
+    await asyncio.gather(*calling)
+    for job, numbers in answers.items():
+        # the machine counts requests: each number answered once is each request handled once
+        assert sorted(numbers) == list(range(1, len(numbers) + 1)), job
+    found = await books(client)
+    assert found.doubled == 0
+    for job, numbers in answers.items():
+        assert [count for count, _ in found.counted[job]] == list(range(1, len(numbers) + 1))

@@ -1,0 +1,73 @@
+"""Frames: one is away at a time, what is asked meanwhile shares the next, who waits for one hears what became of it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from pydantic_core import from_json
+from stretto_bus import Client
+from stretto_bus.faults import Fenced
+from stretto_bus.ordered_consumer import read
+from stretto_bus.writer import Fence, Writer
+from stretto_runtime.owner.journal import Journal
+from stretto_runtime.process.faults import PartitionLost
+from stretto_wire.registry import STREAM
+
+SUBJECT, FENCE = "journal.dispatcher.3", "fence.dispatcher.3"
+
+
+async def journal_of(client: Client) -> tuple[Journal, asyncio.Event]:
+    wake = asyncio.Event()
+    writer = Writer(client.bus, Fence(FENCE, await client.bus.store(FENCE, b"")), wake)
+    return Journal(writer, SUBJECT, 60, wake), wake
+
+
+def entry(number: int) -> dict[str, Any]:
+    return {"kind": "tick", "key": str(number)}
+
+
+async def frames(client: Client) -> list[list[str]]:
+    return [[each["key"] for each in from_json(stored.data)] for stored in await read(client.bus, STREAM, [SUBJECT])]
+
+
+async def test_what_is_asked_while_a_frame_is_away_shares_the_next_which_leaves_when_it_is_back(client: Client) -> None:
+    journal, _ = await journal_of(client)
+    await journal.add_surely(entry(0))
+    assert journal.idle
+    later = [asyncio.create_task(journal.add_surely(entry(number))) for number in range(1, 4)]
+    await asyncio.sleep(0.1)
+    assert await frames(client) == [["0"]]
+    assert not journal.idle
+    journal.came_back()
+    await asyncio.gather(*later)
+    assert await frames(client) == [["0"], ["1", "2", "3"]]
+    assert journal.idle
+    journal.came_back()
+    await journal.add_surely(entry(4))
+    assert len(await frames(client)) == 3
+
+
+async def test_who_waits_for_a_frame_that_a_newer_owner_has_refused_hears_it(client: Client) -> None:
+    journal, wake = await journal_of(client)
+    await client.bus.store(FENCE, b"")
+    with pytest.raises(PartitionLost):
+        await journal.add_surely(entry(0))
+    assert isinstance(journal.fault, Fenced)
+    assert wake.is_set()
+    assert not journal.add(entry(1))
+    assert await frames(client) == []
+
+
+async def test_when_ownership_ends_nobody_goes_on_waiting(client: Client) -> None:
+    journal, _ = await journal_of(client)
+    await journal.add_surely(entry(0))
+    waiting = asyncio.create_task(journal.add_surely(entry(1)))
+    await asyncio.sleep(0)
+    journal.close()
+    with pytest.raises(PartitionLost):
+        await waiting
+    journal.came_back()
+    await asyncio.sleep(0.05)
+    assert await frames(client) == [["0"]]

@@ -1,0 +1,164 @@
+"""A machine is as if each event had happened to it exactly once, whatever it raised."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+from runtime_counting import Add, Counter, CountState
+from stretto_core.machine import CoreError
+from stretto_runtime import RuntimeFault, Settings
+from stretto_runtime.owner.machines import LANES, Machines, lane_of
+from stretto_runtime.owner.session import snapshot_wait_s
+from stretto_runtime.owner.snapshots import Document
+
+
+class Factory:
+    name = "counting"
+    version = 1
+    state_types = {"job": CountState}  # noqa: RUF012
+
+    def machine(self, key: str, state: Any) -> Counter:
+        return Counter(state)
+
+
+@given(st.lists(st.tuples(st.integers(-5, 700), st.booleans()), max_size=40))
+def test_events_that_raise_leave_no_trace_even_across_snapshots(steps: list[tuple[int, bool]]) -> None:
+    machines = Machines(Factory())
+    good: list[int] = []
+    for seq, (value, save) in enumerate(steps, start=1):
+        try:
+            machines.handle("a", Add("a", value), 0.0, seq)
+            good.append(value)
+        except (CoreError, RuntimeError):
+            pass
+        if save and "a" in machines.slots:
+            reloaded = Machines(Factory())
+            reloaded.load({k: Document.decode(d.encode()) for k, d in machines.documents(["a"]).items()})
+            machines = reloaded
+    if good:
+        state = machines.slots["a"].machine.state
+        assert (state.count, state.total) == (len(good), sum(good))
+    else:
+        assert "a" not in machines.slots
+
+
+async def test_the_loop_goes_on_while_machines_are_loaded() -> None:
+    """A leader of two thousand jobs was deaf to its server for most of a second."""
+    heard = [threading.Event(), threading.Event()]
+
+    class Patient(Factory):
+        def machine(self, key: str, state: Any) -> Counter:
+            assert all(event.wait(5) for event in heard), "nothing else was done meanwhile"
+            return Counter(state)
+
+    for event in heard:
+        asyncio.get_running_loop().call_soon(event.set)
+    two = [Machines(Patient()), Machines(Patient())]
+    await asyncio.gather(*(machines.load_in_thread({"a": Document(1, 1, b"{}")}) for machines in two))
+    assert [machines.slots["a"].machine.state for machines in two] == [CountState(), CountState()]
+    assert gc.isenabled()
+
+
+def test_a_machine_of_a_large_state_is_rebuilt_from_what_was_saved() -> None:
+    seen = {f"key-{number}": number for number in range(2000)}
+    large = Document(7, 1, TypeAdapter(CountState).dump_json(CountState(1, 5, 0, seen)))
+    machines = Machines(Factory())
+    machines.load({"a": large})
+    for seq in (8, 9):
+        with pytest.raises(RuntimeError):
+            machines.handle("a", Add("a", 666), 0.0, seq)
+        machines.documents(["a"])
+    assert machines.slots["a"].machine.state == CountState(1, 5, 0, seen)
+    base = machines.slots["a"].base
+    assert base is not None
+    assert (base.state, len(base.packed) < len(base.state) / 2) == (large.state, True)
+
+
+@pytest.mark.parametrize(
+    ("unsaved", "saved_bytes", "news", "wait_s"),
+    [
+        (1, 500, True, 1.0),
+        (1, 500, False, 30.0),
+        (200, 500, True, 0.2),
+        (200, 4_000_000, True, 30.0),  # replaying these costs less than saving that
+        (2000, 4_000_000, True, 0.2),
+    ],
+)
+def test_large_documents_wait_for_inputs_that_are_worth_it(
+    unsaved: int, saved_bytes: int, news: bool, wait_s: float
+) -> None:
+    assert snapshot_wait_s(unsaved, saved_bytes, news, Settings()) == wait_s
+
+
+class Unchanged(CoreError):
+    unchanged = True
+
+
+def test_an_error_that_promises_an_unchanged_state_costs_no_rebuild() -> None:
+    class Refusing(Counter):
+        def handle(self, event: Any, now: float) -> list[Any]:
+            if event.value == -1:
+                raise Unchanged("not this one")
+            return super().handle(event, now)
+
+    class RefusingFactory(Factory):
+        def machine(self, key: str, state: Any) -> Counter:
+            return Refusing(state)
+
+    machines = Machines(RefusingFactory())
+    machines.handle("a", Add("a", 1), 0.0, 1)
+    before = machines.slots["a"].machine
+    with pytest.raises(Unchanged):
+        machines.handle("a", Add("a", -1), 0.0, 2)
+    assert machines.slots["a"].machine is before
+    with pytest.raises(CoreError):
+        machines.handle("a", Add("a", -2), 0.0, 3)
+    assert machines.slots["a"].machine is not before
+    assert before.state.count == 2
+    assert machines.slots["a"].machine.state == CountState(count=1, total=1)
+
+
+def test_a_failing_translation_of_the_output_undoes_the_event_too() -> None:
+    machines = Machines(Factory())
+    machines.handle("a", Add("a", 1), 0.0, 1)
+
+    def commit(actions: list[Any]) -> None:
+        raise ValueError("no message for this")
+
+    with pytest.raises(ValueError, match="no message"):
+        machines.handle("a", Add("a", 2), 0.0, 2, commit)
+    assert machines.slots["a"].machine.state == CountState(count=1, total=1)
+
+
+def test_a_document_newer_than_the_cursor_is_not_replayed_into() -> None:
+    machines = Machines(Factory())
+    machines.load({"a": Document(10, 1, b'{"count": 3}')})
+    assert machines.contains("a", 10)
+    assert not machines.contains("a", 11)
+    assert not machines.contains("b", 10)
+
+
+def test_a_snapshot_that_does_not_fit_the_code_says_what_to_do() -> None:
+    with pytest.raises(RuntimeFault, match=r"'a' is of version 1.*'count'.*give new fields"):
+        Machines(Factory()).load({"a": Document(1, 1, b'{"count": "many"}')})
+
+
+def test_each_lane_remembers_its_last_reply_and_lanes_are_bounded() -> None:
+    machines = Machines(Factory())
+    machines.handle("a", Add("a", 1), 0.0, 1)
+    slot = machines.slots["a"]
+    slot.remember("worker-1.1", "", "one")
+    slot.remember("worker-1.2", "", "two")
+    assert slot.remembered("worker-1.1") is None
+    assert slot.remembered("worker-1.2") == ["worker-1.2", "", "two"]
+    for number in range(LANES):
+        slot.remember(f"lane-{number}.1", "", "x")
+    assert slot.remembered("worker-1.2") is None
+    assert lane_of("no-dot") == "no-dot"

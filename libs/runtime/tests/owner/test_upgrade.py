@@ -1,0 +1,216 @@
+"""Another version of a machine continues what it can read, bit by bit, and touches nothing that it cannot."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from runtime_books import Books, feed, joined, settle
+from runtime_counting import Counting, CountState, add
+from runtime_live import Replicas, eventually, published, running
+from runtime_upgraded import Stuck, Upgraded, UpgradedState
+from stretto_bus import Client
+from stretto_bus.ordered_consumer import read
+from stretto_runtime import EmbeddedServer, Runner
+from stretto_runtime.owner.machines import Machines
+from stretto_runtime.owner.snapshots import Document
+from stretto_runtime.process.faults import Refusal
+from stretto_wire.registry import STATE, STATE_PREFIX
+
+
+def factory(kind: type[Counting]) -> Counting:
+    return kind(kind.settings_type())
+
+
+class TestDocuments:
+    """What a snapshot becomes under other code."""
+
+    OLD = Document(10, 1, b'{"count":3,"total":9,"ticks":0,"seen":{}}')
+
+    def test_migrated(self) -> None:
+        machines = Machines(factory(Upgraded))
+        machines.load({"a": self.OLD})
+        assert machines.slots["a"].machine.state == UpgradedState(3, 9)
+        assert machines.documents(["a"])["a"].version == 2
+
+    def test_of_another_version_without_migration(self) -> None:
+        with pytest.raises(Refusal, match=r"'a' is of version 1, this is 2.*migrate\(state, from_version\)"):
+            Machines(factory(Stuck)).load({"a": self.OLD})
+
+    def test_of_a_newer_version(self) -> None:
+        with pytest.raises(Refusal, match=r"is of version 2, this is 1, .*run version 2"):
+            Machines(factory(Counting)).load({"a": Document(10, 2, self.OLD.state)})
+
+    @pytest.mark.parametrize(
+        ("state", "lost"),
+        [
+            (b'{"count":3,"total":9,"ticks":0,"seen":{},"mean":3}', r"state\.mean"),
+            (b'{"count":3,"total":9,"ticks":0,"seen":{"x":true}}', None),
+            (b'{"count":"3","total":9,"ticks":0,"seen":{}}', r"state\.count = '3'"),
+        ],
+    )
+    def test_of_the_same_version_that_this_code_would_change(self, state: bytes, lost: str | None) -> None:
+        if lost is None:  # true is 1: nothing is lost
+            Machines(factory(Counting)).load({"a": Document(10, 1, state)})
+            return
+        with pytest.raises(Refusal, match=f"does not keep {lost}"):
+            Machines(factory(Counting)).load({"a": Document(10, 1, state)})
+
+    def test_with_a_new_field_that_has_a_default(self) -> None:
+        machines = Machines(factory(Counting))
+        machines.load({"a": Document(10, 1, b'{"count":3}')})
+        assert machines.slots["a"].machine.state == CountState(3)
+
+
+async def epochs(client: Client) -> dict[str, list[int]]:
+    """Per job: which version decided, output by output."""
+    found: dict[str, list[int]] = {}
+    async for event in client.events(patterns=["evt.v1.dispatcher.*.*"], follow=False):
+        found.setdefault(event.message.job, []).append(event.message.epoch)
+    return found
+
+
+async def gone(process: object) -> None:
+    await asyncio.to_thread(process.wait, 20)  # type: ignore[attr-defined]
+
+
+async def test_a_rolling_upgrade_under_load_loses_doubles_and_redecides_nothing(
+    client: Client, replicas: Replicas
+) -> None:
+    old = [replicas.start(lease_s="1"), replicas.start(lease_s="1")]
+    await joined(client, 2)
+    feeding = asyncio.create_task(feed(client, 8, seed=1))
+    await asyncio.sleep(1.5)
+    new = replicas.start(script="runtime_upgraded.py", lease_s="1")
+    await joined(client, 3)
+    await asyncio.sleep(1)
+    old[0].send_signal(signal.SIGTERM)
+    await gone(old[0])
+    replicas.start(script="runtime_upgraded.py", lease_s="1")
+    await asyncio.sleep(1)
+    old[1].send_signal(signal.SIGTERM)
+    await gone(old[1])
+    fed = await feeding
+    found = await settle(client, 40)
+    found.check(fed)
+    assert new.poll() is None
+    decided = await epochs(client)
+    for job, deciders in decided.items():
+        assert deciders == sorted(deciders), job  # once the new version has decided, the old one decides no more
+    assert set().union(*decided.values()) == {0, 1}
+
+
+async def test_a_version_that_cannot_continue_takes_nothing_and_says_so(
+    server: EmbeddedServer, client: Client, tmp_path: Path
+) -> None:
+    async with running(Counting, server, tmp_path / "old") as old:
+        await client.publish(add("job-a", 1))
+        await published(client, "dispatcher", 1)
+        await eventually(lambda: b'stretto_snapshots_total{service="dispatcher"} 0.0' not in old.metrics.text())
+        async with started(Stuck, server, tmp_path / "new") as stuck:
+            await eventually(lambda: stuck.report()["refusal"])
+            report = stuck.report()
+            assert (report["ready"], report["partitions"]) == (False, [])
+            assert "job-a" in report["refusal"]
+            assert "version 1, this is 2" in report["refusal"]
+            assert b'stretto_refusals_total{service="dispatcher"} 1.0' in stuck.metrics.text()
+            await client.publish(add("job-a", 2))
+            last = (await published(client, "dispatcher", 2))[1]
+            assert (last.message.samples_done, last.message.samples_total) == (2, 3)
+            assert old.report()["ready"]
+            assert len(old.report()["partitions"]) == 16
+
+
+@asynccontextmanager
+async def started(kind: type[Counting], server: EmbeddedServer, folder: Path) -> AsyncIterator[Runner]:
+    """Not waiting until it is ready."""
+    runner = Runner(
+        kind(
+            kind.settings_type(
+                nats_url=server.url,
+                nats_credentials=server.login(kind.name).credentials,
+                state_folder=folder,
+                lease_s=1,
+            )
+        )
+    )
+    task = asyncio.create_task(runner.run())
+    try:
+        yield runner
+    finally:
+        runner.stop()
+        await asyncio.wait_for(task, 20)
+
+
+async def unsaved(client: Client, replicas: Replicas) -> tuple[set[str], Books]:
+    """Version 1 has decided and published, saved nothing of it, and is dead."""
+    first = replicas.start(lease_s="1", snapshot_s="60", snapshot_inputs="1000000")
+    await joined(client, 1)
+    fed = await feed(client, 1, seed=1)
+    found = await settle(client)
+    first.kill()
+    await gone(first)
+    return fed, found
+
+
+async def test_what_a_dead_version_published_is_finished_by_one_that_decides_the_same(
+    client: Client, replicas: Replicas
+) -> None:
+    fed, before = await unsaved(client, replicas)
+    fed |= await feed(client, 0.5, seed=2)  # nobody has decided these
+    replicas.start(script="runtime_upgraded.py", lease_s="1", epoch="0")
+    fed |= await feed(client, 1, seed=3)
+    found = await settle(client)
+    found.check(fed)
+    assert sum(map(len, found.counted.values())) > sum(map(len, before.counted.values()))
+
+
+async def test_what_a_dead_version_published_is_never_decided_otherwise(
+    server: EmbeddedServer, client: Client, replicas: Replicas, tmp_path: Path
+) -> None:
+    fed, _ = await unsaved(client, replicas)
+    async with started(Upgraded, server, tmp_path) as other:
+        await eventually(lambda: other.report()["refusal"])
+        assert "was published, is in no snapshot, and this version decides it otherwise" in other.report()["refusal"]
+        assert not other.report()["ready"]
+        assert not await saved(client)
+        again = replicas.start(lease_s="1")  # the remedy that the refusal names
+        await joined(client, 1)
+        await eventually(lambda: other.report()["refusal"])
+        fed |= await feed(client, 1, seed=2)
+        (await settle(client)).check(fed)
+        again.send_signal(signal.SIGTERM)
+        await gone(again)
+        async with asyncio.timeout(20):
+            while not other.report()["ready"]:
+                await asyncio.sleep(0.05)
+        fed |= await feed(client, 0.5, seed=3)
+        (await settle(client)).check(fed)
+    for job, deciders in (await epochs(client)).items():
+        assert deciders == sorted(deciders), job
+
+
+async def test_who_is_refused_again_and_again_sets_nothing_aside_again(
+    server: EmbeddedServer, client: Client, replicas: Replicas, tmp_path: Path
+) -> None:
+    config = (await client.bus.ask("STREAM.INFO.DLQ"))["config"]
+    await client.bus.ask("STREAM.UPDATE.DLQ", {**config, "duplicate_window": int(1e8)})
+    first = replicas.start(lease_s="1", snapshot_s="60", snapshot_inputs="1000000")
+    await joined(client, 1)
+    for number in (-1, 1):  # the first one is refused
+        await client.publish(add("job-0", number))
+    await published(client, "dispatcher", 1)
+    first.kill()
+    await gone(first)
+    async with started(Upgraded, server, tmp_path) as other:
+        await eventually(lambda: other.report()["refusal"])
+    assert len(await client.dead_letters()) == 1
+
+
+async def saved(client: Client) -> bool:
+    subject = f"{STATE_PREFIX}snap.dispatcher.*.*"
+    return bool(await read(client.bus, STATE, [subject], deliver_policy="last_per_subject"))

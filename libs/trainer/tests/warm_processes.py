@@ -1,0 +1,166 @@
+"""Processes that begin with TensorFlow imported, for tests that start many: an import costs some 5 s of CPU.
+
+One server process imports TensorFlow, Keras and the trainer once; each process that a test starts is a fork of it. The
+fork happens before any session, server or thread pool of TensorFlow exists. A pod that is started so runs the same
+module as ``python -m stretto.worker`` would.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from typing import IO, Any
+
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+
+
+class WarmProcesses:
+    """The server of forks. It ends with its last user, and its forks with it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._server: subprocess.Popen[bytes] | None = None
+
+    def start(
+        self,
+        *argv: str,
+        environment: dict[str, str] | None = None,
+        stdin: IO[Any] | int,
+        stdout: IO[Any] | int,
+        stderr: IO[Any] | int,
+    ) -> WarmProcess:
+        """Run ``argv``, as Python itself would take it: ``-m module`` or a script."""
+        with self._lock:
+            if self._server is None:
+                self._open()
+        request = {"argv": argv, "environment": environment if environment is not None else dict(os.environ)}
+        fds = [each if isinstance(each, int) else each.fileno() for each in (stdin, stdout, stderr)]
+        return WarmProcess(self, self.ask(request, fds)["pid"], argv)
+
+    def _open(self) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._server = subprocess.Popen(
+                [sys.executable, __file__, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                env=os.environ | QUIET,
+                stdin=subprocess.DEVNULL,
+            )
+
+    def ask(self, request: dict[str, Any], fds: list[int] | None = None) -> dict[str, Any]:
+        with self._lock:
+            socket.send_fds(self._socket, [json.dumps(request).encode()], fds or [])
+            answer = self._socket.recv(2**16)
+        if not answer:
+            raise EOFError("the server of warm processes ended: see its error above")
+        return json.loads(answer)
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._socket.close()
+            self._server.wait(20)
+
+
+class WarmProcess:
+    """A fork, with the methods of ``subprocess.Popen`` that tests use."""
+
+    def __init__(self, server: WarmProcesses, pid: int, args: tuple[str, ...]) -> None:
+        self.pid, self.args = pid, args
+        self.returncode: int | None = None
+        self._server = server
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            self.returncode = self._server.ask({"poll": self.pid})["returncode"]
+        return self.returncode
+
+    def wait(self, timeout: float = 60.0) -> int:
+        deadline = time.monotonic() + timeout
+        while self.poll() is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(self.args, timeout)
+            time.sleep(0.01)
+        assert self.returncode is not None
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def serve(connection: socket.socket) -> None:
+    import stretto.engine
+    import stretto.evaluate
+    import stretto.exports
+    import stretto.program
+    import stretto.training  # noqa: F401
+
+    living: set[int] = set()
+    while True:
+        message, fds, *_ = socket.recv_fds(connection, 2**18, 3)
+        if not message:
+            break
+        request = json.loads(message)
+        if "poll" in request:
+            pid, status = os.waitpid(request["poll"], os.WNOHANG)
+            living.discard(pid)
+            answer = {"returncode": os.waitstatus_to_exitcode(status) if pid else None}
+        else:
+            pid = os.fork()
+            if not pid:
+                connection.close()
+                become(request["argv"], request["environment"], fds)
+            living.add(pid)
+            answer = {"pid": pid}
+            for fd in fds:
+                os.close(fd)
+        connection.send(json.dumps(answer).encode())
+    for pid in living:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def become(argv: list[str], environment: dict[str, str], fds: list[int]) -> None:
+    """Run ``argv`` in this process, which ends with it."""
+    code = 1
+    try:
+        for target, fd in enumerate(fds):
+            os.dup2(fd, target)
+            os.close(fd)
+        os.environ.clear()
+        os.environ.update(environment)
+        sys.path[1:1] = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+        if argv[0] == "-m":
+            sys.argv = argv[1:]
+            runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = argv
+            runpy.run_path(argv[0], run_name="__main__")
+        code = 0
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])))
