@@ -18,7 +18,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SERVICES = sorted(path.parent for path in ROOT.glob("services/*/pyproject.toml"))
-DISTRIBUTIONS = sorted(path.parent for path in ROOT.glob("*/*/pyproject.toml"))
+DISTRIBUTIONS = sorted([*SERVICES, *(path.parent for path in ROOT.glob("libs/*/pyproject.toml"))])
 LONGEST_FUNCTION_LINES = 70
 LONGER_FUNCTIONS = {"libs/trainer/stretto/engine/client.py:push"}
 

@@ -39,6 +39,7 @@ from stretto_messages.pods import (
 )
 from stretto_messages.values import ParameterServer, Shard
 from stretto_wire import registry
+from stretto_wire.codec import decode, encode
 from stretto_wire.spec import JobSpec
 from warm_processes import WarmProcess, WarmProcesses
 
@@ -164,14 +165,14 @@ class Cluster:
     def ask(self, pod: str, request: Message, timeout_s: float = 20.0) -> Any:
         """The pod's reply; RuntimeError for an error reply."""
         message = self.run(
-            self.nc.request(registry.subject_of(request, pod=pod), registry.encode(request), timeout=timeout_s),
+            self.nc.request(registry.subject_of(request, pod=pod), encode(request), timeout=timeout_s),
             timeout_s + 5,
         )
         if message.headers and "error" in message.headers:
             raise RuntimeError(message.data.decode())
         reply = registry.channel_of(request).reply
         assert reply is not None
-        return registry.decode(reply, message.data)
+        return decode(reply, message.data)
 
     def ready(self, pod: str, timeout_s: float = 60.0) -> PodPingReply:
         def pinged() -> Any:
@@ -201,7 +202,7 @@ class Cluster:
     def announce(self) -> None:
         self.version += 1
         event = ServersChanged(job=self.job, version=self.version, servers=self.server_list())
-        self.run(self.nc.publish(registry.subject_of(event), registry.encode(event)))
+        self.run(self.nc.publish(registry.subject_of(event), encode(event)))
 
     def kill(self, pod: str) -> None:
         """kill -9, and what the dispatcher does about it."""
@@ -228,14 +229,14 @@ class Cluster:
     async def _rpc(self, message: Any) -> None:
         request = registry.parse(message.subject, message.data)
         self.requests.append(request)
-        request_id = message.headers["request-id"]
+        request_id = (message.headers or {}).get("request-id") or getattr(request, "request_id", "")
         lane = request_id.rpartition(".")[0]
         known = self.remembered.get(lane)
         if known is not None and known[0] == request_id:
             self.repeated_requests += 1
             await message.respond(known[1])
             return
-        reply = registry.encode(self._handle(request))
+        reply = encode(self._handle(request))
         self.remembered[lane] = (request_id, reply)
         if self.deaf and isinstance(request, NextShard):
             self.deaf -= 1

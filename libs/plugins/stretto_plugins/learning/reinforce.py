@@ -11,8 +11,8 @@ from stretto_core.offline.placement.problem import Progress, unheard
 from stretto_core.offline.placement.trials import Trials
 from stretto_messages.base import InvalidValue
 
-from stretto_learning.features import Floats32, Form
-from stretto_learning.policy import Cell, Policy
+from stretto_plugins.learning.features import Floats32, Form
+from stretto_plugins.learning.policy import Cell, Policy
 
 LEAST_SPREAD = 1e-6
 """of rewards, below which a round has nothing to teach"""

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from stretto_core.algorithms import PLACE
 from stretto_core.offline.placement import DeviceType, Layer, LearningAlgorithm, PlacementProblem, exact, provision
-from stretto_learning.features import Form
-from stretto_learning.policy import Cell, Policy
-from stretto_learning.reinforce import Reinforce
 from stretto_messages.base import InvalidValue
+from stretto_plugins.learning.features import Form
+from stretto_plugins.learning.policy import Cell, Policy
+from stretto_plugins.learning.reinforce import Reinforce
 
 pytestmark = pytest.mark.slow
 FEW = 6

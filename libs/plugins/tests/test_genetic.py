@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stretto_core.algorithms import PLACE
 from stretto_core.offline.placement import DeviceType, Layer, PlacementProblem, exact, provision
-from stretto_evolution.genetic import genetic
+from stretto_plugins.genetic.placement import genetic
 
 shares = st.sampled_from([0.5, 0.9, 0.99])
 times = st.floats(0.01, 1.0).map(lambda value: round(value, 3))

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from stretto_messages.base import InvalidValue
 
-from stretto_learning.features import Floats32, Form
+from stretto_plugins.learning.features import Floats32, Form
 
 # TensorFlow writes past Python, while it is imported already; oneDNN sums in an order that depends on the processor
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
