@@ -45,7 +45,7 @@ async def test_one_trace_from_the_client_through_two_services(
     assert len({span["trace_id"] for span in spans}) == 1
     by_id = {span["span_id"]: span for span in spans}
     root = next(span for span in spans if span["parent_id"] is None)
-    assert root["name"] == "operator job-cancelled"
+    assert root["name"] == "publish job-cancelled"
     for span in spans:
         if span["service"] == "stretto-arbiter":
             assert by_id[span["parent_id"]]["service"] == "stretto-dispatcher"

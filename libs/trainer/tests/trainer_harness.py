@@ -210,7 +210,7 @@ class Cluster:
     async def _rpc(self, message: Any) -> None:
         request = registry.parse(message.subject, message.data)
         self.requests.append(request)
-        request_id = message.headers["request-id"]
+        request_id = (message.headers or {}).get("request-id") or getattr(request, "request_id", "")
         lane = request_id.rpartition(".")[0]
         known = self.remembered.get(lane)
         if known is not None and known[0] == request_id:
