@@ -33,9 +33,10 @@ from stretto_cli.installation.state import read_state
 from stretto_cli.installation.supervisor import Installation
 from stretto_cli.main import app
 from stretto_core.algorithms import REINSTALL
+from stretto_messages.actuator import JobFailed
+from stretto_messages.profiler import StragglerCleared
 from stretto_runtime.access.permissions import SERVICES
 from stretto_runtime.process.pid import ProcessIdentity
-from stretto_wire import JobFailed, StragglerCleared
 from typer.testing import CliRunner
 
 ROOT = Path(__file__).parents[4]
