@@ -21,6 +21,9 @@ from stretto_actuator.service import Actuator
 from stretto_actuator.settings import ActuatorSettings
 from stretto_bus import Client
 from stretto_bus.login import RenewableLogin, claims_of
+from stretto_messages.actuator import GetServers, GetServersReply, RenewCredentials, RenewCredentialsReply
+from stretto_messages.arbiter import PlanDecided
+from stretto_messages.values import Plan
 from stretto_runtime import EmbeddedServer, SettingsFault, provision, serve
 from stretto_runtime.access.identity import Key, mint, parts_of, renew
 from stretto_runtime.access.keys import Keys
@@ -82,8 +85,8 @@ class Stage:
         fields: dict[str, Any] = {"cost_per_hour": 0.0, "reasons": ("test",), "alternatives": (), "algorithm": "test"}
         fields |= dict.fromkeys(("previous", "throughput", "throughput_interval", "throughput_before"))
         fields |= {"free_cpu_cores": 0.0, "free_memory_bytes": 0, "kind": "initial"}
-        plan = wire.Plan(workers=0, ps=1, **sizes)
-        await self.client.publish(wire.PlanDecided(job=JOB, version=1, plan=plan, **fields))
+        plan = Plan(workers=0, ps=1, **sizes)
+        await self.client.publish(PlanDecided(job=JOB, version=1, plan=plan, **fields))
 
     def reported(self) -> list[dict[str, Any]]:
         lines = self.report.read_text().splitlines() if self.report.exists() else []
@@ -139,9 +142,7 @@ async def test_who_is_hung_up_on_comes_back_with_the_token_that_it_has_by_then(s
     first = identity.token
     await asyncio.to_thread(bus.connect)
     asking = asyncio.create_task(
-        asyncio.to_thread(
-            bus.call, wire.GetServers(job=JOB, request_id="late.1", pod="ps-7"), wire.GetServersReply, 60.0
-        )
+        asyncio.to_thread(bus.call, GetServers(job=JOB, request_id="late.1", pod="ps-7"), GetServersReply, 60.0)
     )
     identity.prolong(renew(stage.key, first, JOB, "ps-7", time.time(), 60.0))
     await stage.until(lambda: bus._bus.reconnects)
@@ -158,9 +159,9 @@ async def test_a_token_that_is_none_is_not_taken_and_asked_for_again(
     longer = renew(stage.key, identity.token, JOB, "ps-7", time.time(), 60.0)
     answers = [nonsense, longer]
 
-    async def ask(request: wire.RenewCredentials, *_: Any) -> wire.RenewCredentialsReply:
+    async def ask(request: RenewCredentials, *_: Any) -> RenewCredentialsReply:
         assert request.token == identity.token
-        return wire.RenewCredentialsReply(job=JOB, answer="ok", token=answers.pop(0))
+        return RenewCredentialsReply(job=JOB, answer="ok", token=answers.pop(0))
 
     monkeypatch.setattr(bus, "_ask", ask)
     await asyncio.to_thread(bus.connect)
@@ -176,9 +177,9 @@ async def test_only_a_pod_that_there_is_gets_a_later_end_and_only_with_its_own_t
     bus, identity = bus_of(stage, "own", 60.0, "ps-0")
     await asyncio.to_thread(bus.connect)
 
-    async def ask(pod: str, token: str, job: str = JOB) -> wire.RenewCredentialsReply:
-        request = wire.RenewCredentials(job=job, pod=pod, token=token)
-        return await asyncio.to_thread(bus.call, request, wire.RenewCredentialsReply, 3.0)
+    async def ask(pod: str, token: str, job: str = JOB) -> RenewCredentialsReply:
+        request = RenewCredentials(job=job, pod=pod, token=token)
+        return await asyncio.to_thread(bus.call, request, RenewCredentialsReply, 3.0)
 
     [known] = {status.pod for status in await _pods(stage)}
     own, _ = parts_of(mint(stage.key, stage.keys.account, JOB, known, time.time(), 30.0))

@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing, nullcontext
 from typing import Any, NamedTuple, Protocol
 
-from stretto_wire.base import Message
+from stretto_messages.base import Message
 from stretto_wire.cloudevents import headers_of
+from stretto_wire.codec import encode
 from stretto_wire.errors import WireError
-from stretto_wire.registry import DEAD_LETTERS, STREAM, channel_of, encode, parse, partition_of, subject_of
+from stretto_wire.registry import DEAD_LETTERS, STREAM, channel_of, parse, partition_of, subject_of
 
 from stretto_bus.bus import Bus
 from stretto_bus.caller import Caller

@@ -22,13 +22,14 @@ from stretto_bus.caller import Caller
 from stretto_bus.faults import BusFault, CallTimeout, Fault
 from stretto_bus.login import RenewableLogin, redacted
 from stretto_bus.refusals import refusal
+from stretto_messages.actuator import RenewCredentials
+from stretto_messages.base import Message
+from stretto_messages.refusals import ERROR_HEADER
 from stretto_wire import registry
-from stretto_wire.base import Message
 from stretto_wire.cloudevents import headers_of
+from stretto_wire.codec import decode, encode
 from stretto_wire.errors import WireError
 from stretto_wire.inboxes import inbox_of_pod
-from stretto_wire.refusals import ERROR_HEADER
-from stretto_wire.requests import RenewCredentials
 
 from .errors import BusError, CallRefused, StrettoError
 from .tracing import Tracing
@@ -177,7 +178,7 @@ class Bus:
         """Publish telemetry; a report that gets lost on the way is not worth a wait."""
         self._reports += 1
         headers = headers_of(message, f"{self._life}:{self._reports}", time.time())
-        self._loop.call_soon_threadsafe(self._publish, registry.subject_of(message), registry.encode(message), headers)
+        self._loop.call_soon_threadsafe(self._publish, registry.subject_of(message), encode(message), headers)
 
     def _publish(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
         with contextlib.suppress(BusFault, BusError):
@@ -205,10 +206,10 @@ class Bus:
         code = ""
         with self._exchange():
             try:
-                asked = registry.decode(request, message.data)
+                asked = decode(request, message.data)
                 if asked.job != self.job:
                     raise WireError("job", asked.job, f"this pod belongs to {self.job}")
-                data = registry.encode(await self._loop.run_in_executor(self._workers, handler, asked))
+                data = encode(await self._loop.run_in_executor(self._workers, handler, asked))
             except WireError as error:
                 code = "malformed"
                 data = refusal(code, str(error), error.field, error.value, error.remedy)
@@ -235,7 +236,7 @@ class Bus:
             while True:
                 message = await arrived.get()
                 try:
-                    await self._loop.run_in_executor(self._workers, handler, registry.decode(event, message.data))
+                    await self._loop.run_in_executor(self._workers, handler, decode(event, message.data))
                 except WireError as error:
                     log.warning("%s ignored: %s", message.subject, error)
                 except Exception:

@@ -17,8 +17,8 @@ from typing import NoReturn
 
 import psutil
 import structlog
+from stretto_messages.pods import PodPing, PodPingReply
 from stretto_wire.errors import WireError
-from stretto_wire.requests import PodPing, PodPingReply
 from stretto_wire.spec import JobSpec
 
 from .bus import Bus

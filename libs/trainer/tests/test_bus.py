@@ -18,7 +18,11 @@ import stretto_bus.bus
 from stretto.bus import Bus
 from stretto.errors import BusError
 from stretto.tracing import Tracing
-from stretto_wire import registry, requests, telemetry
+from stretto_messages.actuator import GetServers, GetServersReply
+from stretto_messages.pods import WorkerReported
+from stretto_messages.values import StepTimes
+from stretto_wire import registry
+from stretto_wire.codec import encode
 
 JOB, POD = "asking", "worker-0"
 
@@ -72,8 +76,8 @@ async def service(port: int) -> nats.NATS:
     client = await nats.connect(f"nats://127.0.0.1:{port}", connect_timeout=5, max_reconnect_attempts=60)
 
     async def answer(message: nats.aio.msg.Msg) -> None:
-        reply = requests.GetServersReply(job=JOB, answer="unknown")
-        await message.respond(registry.encode(reply))
+        reply = GetServersReply(job=JOB, answer="unknown")
+        await message.respond(encode(reply))
 
     await client.subscribe("rpc.v1.actuator.get-servers.*", cb=answer)
     await client.flush()
@@ -87,8 +91,8 @@ def bus_of(url: str, folder: Path) -> Bus:
 
 
 def ask(bus: Bus, timeout_s: float) -> str:
-    request = requests.GetServers(job=JOB, request_id=bus.request_id(requests.GetServers), pod=POD)
-    return bus.call(request, requests.GetServersReply, timeout_s).answer
+    request = GetServers(job=JOB, request_id=bus.request_id(GetServers), pod=POD)
+    return bus.call(request, GetServersReply, timeout_s).answer
 
 
 async def test_a_pod_leaves_a_dead_line_and_asks_again_on_another(
@@ -115,10 +119,10 @@ async def test_a_report_is_an_event_that_the_stream_forgets_after_an_hour(
     await service.flush()
     bus = await asyncio.to_thread(bus_of, f"nats://127.0.0.1:{port}", tmp_path)
     spent = {"cpu_used_cores": 0.1, "cpu_limit_cores": 1.0, "memory_used_bytes": 1, "memory_limit_bytes": 2}
-    times = {"emb_s": 0.1, "grad_s": 0.1, "upd_s": 0.1, "sync_s": 0.1}
+    times = StepTimes(emb_s=0.1, grad_s=0.1, upd_s=0.1, sync_s=0.1)
     done = {"steps": 1, "steps_total": 1, "samples_total": 1, "step_time_s": 0.1, "longest_gap_s": 0.1}
-    report = telemetry.WorkerReported.model_validate(
-        {"job": JOB, "pod": POD, "plan_version": 1, "ended_at_s": 1e9, "window_s": 1.0, "times": times, **spent, **done}
+    report = WorkerReported(
+        job=JOB, pod=POD, plan_version=1, ended_at_s=1e9, window_s=1.0, times=times, **spent, **done
     )
     bus.report(report)
     message = await arrived.next_msg(5)

@@ -9,6 +9,7 @@ import stretto_wire as w
 import structlog
 from stretto_bus import Bus, BusFault, CallRefused, Client
 from stretto_bus.ordered_consumer import OrderedConsumer, Stored, follow, read, scan
+from stretto_messages.base import Message
 from stretto_runtime.process.telemetry import Tracing
 from stretto_wire.registry import STATE, STATE_PREFIX
 
@@ -49,7 +50,7 @@ class StreamBus:
     def _bus(self) -> Bus:
         return self._reached.bus
 
-    async def publish(self, message: w.Message, msg_id: str, last: int | None = None, trace: str = "") -> int | None:
+    async def publish(self, message: Message, msg_id: str, last: int | None = None, trace: str = "") -> int | None:
         """Store an event; returns its sequence. With ``last``: None unless that is its subject's last one (0: of none).
 
         Raises:
@@ -59,7 +60,7 @@ class StreamBus:
             return await self._reached.publish_after(last, message, msg_id, trace)
         return await self._reached.publish(message, msg_id, trace, tries_s=0)
 
-    async def call(self, request: w.Message, timeout_s: float) -> w.Message:
+    async def call(self, request: Message, timeout_s: float) -> Message:
         """Ask the owner of a job. Raises CallTimeout, and Problem when it refused."""
         try:
             return await self._reached.call(request, timeout_s)
@@ -73,7 +74,7 @@ class StreamBus:
                 remedy=refused.remedy,
             ) from refused
 
-    async def call_pod(self, pod: str, request: w.Message, timeout_s: float) -> w.Message:
+    async def call_pod(self, pod: str, request: Message, timeout_s: float) -> Message:
         """Ask one pod. Raises CallTimeout."""
         return await self._reached.call_pod(pod, request, timeout_s)
 
@@ -89,7 +90,7 @@ class StreamBus:
 
     async def fold(
         self,
-        apply: Callable[[w.Message, int, float, str], None],
+        apply: Callable[[Message, int, float, str], None],
         caught_up: Callable[[], None],
         advanced: Callable[[], Awaitable[None]],
     ) -> None:
@@ -113,7 +114,7 @@ class StreamBus:
         finally:
             await consumer.close()
 
-    def _apply(self, stored: Stored, apply: Callable[[w.Message, int, float, str], None]) -> None:
+    def _apply(self, stored: Stored, apply: Callable[[Message, int, float, str], None]) -> None:
         try:
             message = w.parse(stored.subject, stored.data)
         except w.WireError as error:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from stretto_wire import WorkerReported
+from stretto_messages.pods import WorkerReported
 
 STALL_S = 0.5
 """A shorter silence of all workers is one slow step."""

@@ -13,8 +13,9 @@ from typing import Any
 
 from stretto_bus import BusFault, Client
 from stretto_bus.faults import Fault
-from stretto_wire import PsReported, WorkerReported, channel_at
-from stretto_wire.base import Message
+from stretto_messages.base import Message
+from stretto_messages.pods import PsReported, WorkerReported
+from stretto_wire import channel_at, document_of
 
 AGAIN_S = 0.3
 ENDS = {"job-finished": "finished", "job-failed": "failed", "job-cancelled": "cancelled"}
@@ -96,7 +97,7 @@ class Record:
     def _fact(self, seq: int, time_s: float, name: str, message: Message) -> None:
         if name in ("shard-leased", "shard-completed"):
             return
-        data = message.model_dump(mode="json")
+        data = document_of(message)
         self.facts.append(Happened(time_s, seq, name, data))
         handle = getattr(self, "_on_" + name.replace("-", "_"), None)
         if handle is not None:

@@ -18,7 +18,7 @@ from stretto_bus.faults import Fault
 from stretto_cli.errors import CliError
 from stretto_cli.installation.processes import named_in
 from stretto_cli.installation.state import read_state, readiness
-from stretto_wire import GetOwnership, GetOwnershipReply
+from stretto_messages.pods import GetOwnership, GetOwnershipReply
 
 from .record import Record
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
 import yaml
-from stretto_wire import HistoryRecorded, Plan
+from stretto_messages.planner import HistoryRecorded
+from stretto_messages.values import Plan
 
 GIB = 2**30
 MIB = 2**20
@@ -51,7 +53,7 @@ def past_jobs() -> list[HistoryRecorded]:
         worker_memory_bytes=2 * GIB,
         ps_memory_bytes=PS_MEMORY_BYTES,
     )
-    large = small.model_copy(update={"workers": 6, "ps": 3, "worker_cpu_cores": 2.0, "ps_memory_bytes": 4 * GIB})
+    large = replace(small, workers=6, ps=3, worker_cpu_cores=2.0, ps_memory_bytes=4 * GIB)
     rows = [
         _past(f"wide-deep-{n}", {**alike, "samples": samples}, small, throughput, samples)
         for n, (samples, throughput) in enumerate(

@@ -9,10 +9,11 @@ import structlog
 from stretto_bus.bus import Msg
 from stretto_bus.faults import BusFault
 from stretto_bus.refusals import refusal
-from stretto_wire.base import Message
+from stretto_messages.base import Message
+from stretto_messages.refusals import ERROR_HEADER
+from stretto_wire.codec import encode
 from stretto_wire.errors import WireError
-from stretto_wire.refusals import ERROR_HEADER
-from stretto_wire.registry import encode, parse
+from stretto_wire.registry import parse
 
 from stretto_runtime.inputs import request_entry
 from stretto_runtime.owner.context import Context
