@@ -9,10 +9,10 @@ from rich.console import Group, RenderableType
 from stretto_core.algorithms import SELECT
 from stretto_core.arbiter.selection import Contender, Objective, Option, Selection, SelectionProblem
 
-from ..options import Output, OutputOption, answer
-from ..render import table
-from .reading import AlgorithmOption, FileArgument, Given, NotNegative, Positive, document, once, refuse
-from .solving import algorithm, gap_to_upper, solved
+from ...options import Output, OutputOption, answer
+from ...reading import AlgorithmOption, FileArgument, Given, NotNegative, Positive, document, once, refuse
+from ...render import table
+from ...solving import algorithm, gap_to_upper, solved
 
 SHOWN_JOBS = 40
 

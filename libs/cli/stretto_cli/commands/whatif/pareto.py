@@ -12,11 +12,11 @@ from stretto_core.model.pareto import CandidateProblem, Grid, PricedPlan
 from stretto_core.model.throughput import FittedModel
 from stretto_core.model.types import Prices
 
-from ..options import Output, OutputOption, answer
-from ..render import table
+from ...options import Output, OutputOption, answer
+from ...reading import AlgorithmOption, Count, FileArgument, Given, NotNegative, Positive, document, refuse
+from ...render import table
+from ...solving import algorithm, solved
 from . import pages
-from .reading import AlgorithmOption, Count, FileArgument, Given, NotNegative, Positive, document, refuse
-from .solving import algorithm, solved
 
 BudgetOption = Annotated[float | None, typer.Option(help="most that the plan marked on the page may cost")]
 PLANS_MAX = 20_000_000

@@ -21,10 +21,10 @@ from stretto_core.model.throughput import (
 )
 from stretto_core.offline.experiments import to_verify, worth_measuring
 
-from ..options import Output, OutputOption, answer
-from ..render import table
-from .reading import AlgorithmOption, Count, FileArgument, Given, NotNegative, Positive, refuse, rows
-from .solving import algorithm, solved
+from ...options import Output, OutputOption, answer
+from ...reading import AlgorithmOption, Count, FileArgument, Given, NotNegative, Positive, refuse, rows
+from ...render import table
+from ...solving import algorithm, solved
 
 
 class Setting(Given):

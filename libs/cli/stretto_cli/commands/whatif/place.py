@@ -14,10 +14,9 @@ from stretto_core.model.types import InvalidValue
 from stretto_core.offline.placement import DeviceType, LearningAlgorithm, Placement, PlacementProblem
 from stretto_core.offline.placement import Layer as ProfiledLayer
 
-from ..options import Output, OutputOption, answer
-from ..render import table
-from ..simulating.watching import watched
-from .reading import (
+from ...options import Output, OutputOption, answer
+from ...progress import watched
+from ...reading import (
     AlgorithmOption,
     BadData,
     FileArgument,
@@ -30,7 +29,8 @@ from .reading import (
     once,
     refuse,
 )
-from .solving import algorithm, gap_to_lower, solved
+from ...render import table
+from ...solving import algorithm, gap_to_lower, solved
 
 Price = Annotated[float, Field(ge=0, le=1e15)]
 Samples = Annotated[float, Field(gt=0, le=1e30)]

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from .. import figures as f
-from .. import svg
-from ..page import figure, head, page
-from ..simulating.charts import part, write
+from ... import figures as f
+from ... import svg
+from ...charts import part, write
+from ...page import figure, head, page
 
 ReportOption = Annotated[Path | None, typer.Option(metavar="FOLDER", help="write a page with the figure there")]
 

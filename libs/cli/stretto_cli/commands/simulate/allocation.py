@@ -10,14 +10,14 @@ import typer
 from stretto_core.algorithms import SIMULATE_ALLOCATION
 from stretto_sim.allocation import Outcome, Settings, TraceJob, simulate
 
-from .. import figures as f
-from ..options import Output, OutputOption, answer
-from ..render import table
-from ..whatif.reading import Count, FileArgument, Given, NotNegative, Positive
-from ..whatif.solving import algorithm, solved
-from .given import jobs_in, named_as_options
-from .report import page_of, write
-from .watching import watched
+from ... import figures as f
+from ...options import Output, OutputOption, answer
+from ...progress import watched
+from ...reading import Count, FileArgument, Given, NotNegative, Positive
+from ...render import table
+from ...solving import algorithm, solved
+from .allocation_report import page_of, write
+from .traces import jobs_in, named_as_options
 
 NoiseOption = Annotated[float, typer.Option(help="what is believed of a demand is off by up to this share")]
 BugOption = Annotated[float, typer.Option(help="share of the jobs that hang up within 5 minutes of training")]

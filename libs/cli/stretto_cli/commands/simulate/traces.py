@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from stretto_core.model.types import InvalidValue
 
-from ..options import Output
-from ..whatif.reading import BadData, Given, refuse, rows
+from ...options import Output
+from ...reading import BadData, Given, refuse, rows
 
 Parsed = TypeVar("Parsed", bound=Given)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from ..options import example
-from ..simulating import allocation, cluster, data_workers
+from ...options import example
+from . import allocation, cluster, data_workers
 
 GROUP = typer.Typer(no_args_is_help=True)
 

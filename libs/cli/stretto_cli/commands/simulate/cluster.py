@@ -16,15 +16,15 @@ from stretto_core.model.types import GIB, InvalidValue, JobLimits, Plan
 from stretto_sim.cluster import Arrival, Outcome, Policy, Settings, TraceJob, jobs_of, simulate
 from stretto_sim.cluster.stretto import STRETTO, Knobs, with_knobs
 
-from .. import figures as f
-from ..options import Output, OutputOption, answer
-from ..render import table
-from ..whatif.reading import BadData, FileArgument, Given, NotNegative, refuse
-from ..whatif.solving import algorithm, solved
-from .charts import write
-from .cluster_page import page_of
-from .given import jobs_in, named_as_options
-from .watching import watched
+from ... import figures as f
+from ...charts import write
+from ...options import Output, OutputOption, answer
+from ...progress import watched
+from ...reading import BadData, FileArgument, Given, NotNegative, refuse
+from ...render import table
+from ...solving import algorithm, solved
+from .cluster_report import page_of
+from .traces import jobs_in, named_as_options
 
 DEFAULT = Settings()
 POD_CORES_MOST, WORKERS_MOST, PS_MOST = 16.0, 4, 4

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import typer
+from stretto_core.algorithms import KINDS
 
-from ..options import Output, OutputOption, answer, example
-from ..render import table
-from ..whatif import KINDS, allocate, fit, memory, pareto, place, select
+from ...options import Output, OutputOption, answer, example
+from ...render import table
+from . import allocate, fit, memory, pareto, place, select
 
 GROUP = typer.Typer(no_args_is_help=True)
 

@@ -8,9 +8,9 @@ from typing import Any
 from stretto_sim.data_workers import Done, Outcome
 from stretto_sim.measures import Level
 
-from .. import figures as f
-from ..page import head, page
-from .charts import SHOWN_JOBS, Curve, Piece, distribution, lanes, levels, part, steps
+from ... import figures as f
+from ...charts import SHOWN_JOBS, Curve, Piece, distribution, lanes, levels, part, steps
+from ...page import head, page
 
 LARGEST = 5
 """shades of numbers: 1, 2 and 3, up to 7, up to 15, more"""

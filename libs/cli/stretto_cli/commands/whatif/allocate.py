@@ -10,11 +10,11 @@ from rich.console import Group, RenderableType
 from stretto_core.algorithms import ALLOCATE
 from stretto_core.offline.allocation import Allocation, AllocationProblem, ElasticJob
 
-from ..options import Output, OutputOption, answer
-from ..render import table
+from ...options import Output, OutputOption, answer
+from ...reading import AlgorithmOption, Count, FileArgument, Given, NotNegative, Positive, Whole, document, once, refuse
+from ...render import table
+from ...solving import algorithm, gap_to_upper, solved
 from . import pages
-from .reading import AlgorithmOption, Count, FileArgument, Given, NotNegative, Positive, Whole, document, once, refuse
-from .solving import algorithm, gap_to_upper, solved
 
 SHOWN_JOBS = 40
 

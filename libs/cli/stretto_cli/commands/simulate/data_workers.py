@@ -9,16 +9,16 @@ from stretto_core.algorithms import SIMULATE_DATA_WORKERS
 from stretto_core.model.types import InvalidValue
 from stretto_sim.data_workers import Outcome, TraceJob, simulate
 
-from .. import figures as f
-from ..options import Output, OutputOption, answer
-from ..render import table
-from ..whatif.reading import BadData, Count, FileArgument, Given, NotNegative, Positive
-from ..whatif.solving import algorithm, solved
+from ... import figures as f
+from ...charts import write
+from ...options import Output, OutputOption, answer
+from ...progress import watched
+from ...reading import BadData, Count, FileArgument, Given, NotNegative, Positive
+from ...render import table
+from ...solving import algorithm, solved
 from .allocation import ReportOption
-from .charts import write
 from .data_workers_report import page_of
-from .given import jobs_in
-from .watching import watched
+from .traces import jobs_in
 
 
 class Row(Given):

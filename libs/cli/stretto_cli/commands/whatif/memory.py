@@ -10,9 +10,9 @@ from rich.console import RenderableType
 from stretto_core.algorithms import MEMORY
 from stretto_core.oom.series import SeriesError, SeriesForecast, SeriesPoint, SeriesProblem
 
-from ..options import Output, OutputOption, answer
-from .reading import WHOLE_MAX, AlgorithmOption, BadData, FileArgument, Given, refuse, rows
-from .solving import algorithm, solved
+from ...options import Output, OutputOption, answer
+from ...reading import WHOLE_MAX, AlgorithmOption, BadData, FileArgument, Given, refuse, rows
+from ...solving import algorithm, solved
 
 GIB = 1024**3
 GIB_MOST = 2.0**30

@@ -8,10 +8,10 @@ from typing import Any
 from stretto_sim.cluster import COMPLETED, Left, Outcome
 from stretto_sim.measures import Level
 
-from .. import figures as f
-from .. import svg
-from ..page import figure, head, page
-from .charts import LEFT, SHOWN_JOBS, WIDTH, Curve, Piece, distribution, lanes, levels, part, steps
+from ... import figures as f
+from ... import svg
+from ...charts import LEFT, SHOWN_JOBS, WIDTH, Curve, Piece, distribution, lanes, levels, part, steps
+from ...page import figure, head, page
 
 LARGEST = 5
 """shades of sizes: up to 8 cores, 16, 32, 64 and more"""

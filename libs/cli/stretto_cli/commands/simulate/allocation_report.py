@@ -8,10 +8,10 @@ from typing import Any
 from stretto_sim.allocation import Left, Outcome
 from stretto_sim.measures import Level
 
-from .. import figures as f
-from ..page import head, page
-from .charts import SHOWN_JOBS, Curve, Piece, distribution, lanes, levels, part, steps
-from .charts import write as write
+from ... import figures as f
+from ...charts import SHOWN_JOBS, Curve, Piece, distribution, lanes, levels, part, steps
+from ...charts import write as write
+from ...page import head, page
 
 LARGEST = 5
 """shades of sizes: 1, 2, 4, 8, 16 and more"""
