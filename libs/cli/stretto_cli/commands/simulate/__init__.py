@@ -1,4 +1,7 @@
-"""Run whole traces of jobs under the decisions: to compare policies before one is chosen."""
+"""``stretto simulate``: run traces of jobs under the decisions, to compare policies before choosing one.
+
+One module per kind of cluster, its page beside it (``*_report``); :mod:`.traces` reads the traces.
+"""
 
 from __future__ import annotations
 

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from stretto_core.algorithms import SIMULATE_ALLOCATION
 from stretto_sim.allocation import Outcome, Settings, TraceJob, simulate
 
-from ... import figures as f
+from ... import figures
+from ...charts import ReportOption, write
 from ...options import Output, OutputOption, answer
 from ...progress import watched
 from ...reading import Count, FileArgument, Given, NotNegative, Positive
 from ...render import table
 from ...solving import algorithm, solved
-from .allocation_report import page_of, write
+from .allocation_report import page_of
 from .traces import jobs_in, named_as_options
 
-NoiseOption = Annotated[float, typer.Option(help="what is believed of a demand is off by up to this share")]
-BugOption = Annotated[float, typer.Option(help="share of the jobs that hang up within 5 minutes of training")]
+NoiseOption = Annotated[float, typer.Option(help="largest relative error of the demand that the allocator knows")]
+BugOption = Annotated[float, typer.Option(help="share of the jobs that fail within 5 minutes of training")]
 TerminationOption = Annotated[float, typer.Option(help="share of the jobs that their users end at any time")]
-DelayOption = Annotated[float, typer.Option(help="how long a starting or growing job stays on the nodes that it has")]
-ReportOption = Annotated[Path | None, typer.Option(metavar="FOLDER", help="write a page with the figures there")]
+DelayOption = Annotated[float, typer.Option(help="seconds until a starting or growing job uses its new nodes")]
 
 
 class Row(Given):
@@ -36,20 +35,22 @@ class Row(Given):
 
 def allocation(
     file: FileArgument,
-    nodes: Annotated[int, typer.Option(help="of the pool")],
-    allocator: Annotated[str, typer.Option(help="one of `stretto whatif algorithms`")] = SIMULATE_ALLOCATION.default,
+    nodes: Annotated[int, typer.Option(help="nodes of the pool")],
+    allocator: Annotated[
+        str, typer.Option(help="an algorithm that `stretto whatif algorithms` lists")
+    ] = SIMULATE_ALLOCATION.default,
     eta_noise: NoiseOption = 0.0,
     bug_rate: BugOption = 0.0,
     termination_rate: TerminationOption = 0.0,
     scaling_delay_s: DelayOption = 0.0,
-    seed: Annotated[int, typer.Option(help="of noise, bugs and terminations")] = 0,
+    seed: Annotated[int, typer.Option(help="seed of noise, bugs and terminations")] = 0,
     report: ReportOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Share a pool of nodes between the jobs of a trace, from the first submission to the last end.
 
-    FILE has the columns submit_s, demand_node_hours, max_nodes. Decisions are made every 5 minutes, by
-    marginal-doubling whenever a job comes or goes.
+    FILE has the columns submit_s, demand_node_hours, max_nodes. Decisions are made every 5 minutes, and by
+    marginal-doubling whenever a job arrives or ends.
     """
     with named_as_options(Settings):
         settings = Settings(nodes, eta_noise, bug_rate, termination_rate, scaling_delay_s, seed)
@@ -59,14 +60,14 @@ def allocation(
         found, _ = solved(
             lambda trace: simulate(trace, policy, settings, clock=time.perf_counter, progress=progress), jobs
         )
-    told = told_of(found)
+    result = document_of(found)
     if report is not None:
-        write(report, "allocation.html", page_of(found, told, allocator))
-    answer(output, told, lambda: _shown(told))
+        write(report, "allocation.html", page_of(found, result, allocator))
+    answer(output, result, lambda: _view(result))
 
 
-def told_of(found: Outcome) -> dict[str, Any]:
-    """The answer as a document."""
+def document_of(found: Outcome) -> dict[str, Any]:
+    """Return the answer as a document."""
     decide_s = found.decide_s
     return {
         "jobs": len(found.jobs),
@@ -82,13 +83,26 @@ def told_of(found: Outcome) -> dict[str, Any]:
     }
 
 
-def _shown(told: dict[str, Any]) -> object:
-    made = table("jobs", "completion", "of 90 % within", "in the queue", "utilisation", "changes per job",
-                 "a decision takes", "the slowest")  # fmt: skip
-    decide_s = told["decide_s"]
+def _view(result: dict[str, Any]) -> object:
+    made = table(
+        "jobs",
+        "completion",
+        "of 90 % within",
+        "in the queue",
+        "utilisation",
+        "changes per job",
+        "a decision takes",
+        "the slowest",
+    )
+    decide_s = result["decide_s"]
     made.add_row(
-        f"{told['jobs']:,}", f.seconds(told["mean_completion_s"]), f.seconds(told["p90_completion_s"]),
-        f.seconds(told["mean_queue_s"]), f"{told['utilisation']:.1%}", f"{told['changes_per_job']:.1f}",
-        f"{decide_s['mean'] * 1e3:.2f} ms", f"{decide_s['max'] * 1e3:.2f} ms",
-    )  # fmt: skip
+        f"{result['jobs']:,}",
+        figures.seconds(result["mean_completion_s"]),
+        figures.seconds(result["p90_completion_s"]),
+        figures.seconds(result["mean_queue_s"]),
+        f"{result['utilisation']:.1%}",
+        f"{result['changes_per_job']:.1f}",
+        f"{decide_s['mean'] * 1e3:.2f} ms",
+        f"{decide_s['max'] * 1e3:.2f} ms",
+    )
     return made

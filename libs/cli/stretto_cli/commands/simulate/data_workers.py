@@ -1,4 +1,4 @@
-"""`stretto simulate data-workers`: jobs whose data are prepared beside them (GoldMiner §5.6)."""
+"""`stretto simulate data-workers`: jobs whose data are prepared on other CPUs (GoldMiner §5.6)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from stretto_core.algorithms import SIMULATE_DATA_WORKERS
 from stretto_core.model.types import InvalidValue
 from stretto_sim.data_workers import Outcome, TraceJob, simulate
 
-from ... import figures as f
-from ...charts import write
+from ... import figures
+from ...charts import ReportOption, write
 from ...options import Output, OutputOption, answer
 from ...progress import watched
 from ...reading import BadData, Count, FileArgument, Given, NotNegative, Positive
 from ...render import table
 from ...solving import algorithm, solved
-from .allocation import ReportOption
 from .data_workers_report import page_of
 from .traces import jobs_in
 
@@ -33,26 +32,28 @@ class Row(Given):
 
 def data_workers(
     file: FileArgument,
-    policy: Annotated[str, typer.Option(help="one of `stretto whatif algorithms`")] = SIMULATE_DATA_WORKERS.default,
+    policy: Annotated[
+        str, typer.Option(help="a policy that `stretto whatif algorithms` lists")
+    ] = SIMULATE_DATA_WORKERS.default,
     report: ReportOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Share the CPUs of 8 nodes of 8 GPUs and 64 CPUs between the jobs of a trace, which start in their order.
 
-    FILE has the columns submit_s, steps, gpus, step_s_ideal, cpus_per_gpu: the seconds of a step that waits for no
-    data, and the CPUs per GPU that this takes. Up to 3 of them, at most half, are the training worker's; the rest can
-    be data workers on any node. Policies without data workers: tuned (all CPUs beside the GPU), hardware (8 per GPU);
-    with as many as a job can use, from start to end: fixed; with as many as others leave: fair, maxtp, srtf. These are
-    told what each job needs; under srtf-by-queue every job finds that out by its own data queue, as a service would.
+    FILE has the columns submit_s, steps, gpus, step_s_ideal, cpus_per_gpu: the seconds of a step that does not wait
+    for data, and the CPUs per GPU that this takes. The training worker has 3 of them, at most half; the others can be
+    data workers on any node. Policies without data workers are tuned (all CPUs beside the GPU) and hardware (8 per
+    GPU). Under fixed a job has as many as it can use, from start to end; under fair, maxtp and srtf as many as others
+    leave. All of these know what each job needs; under srtf-by-queue every job learns it from its own data queue.
     """
     chosen = algorithm(SIMULATE_DATA_WORKERS, policy)
     jobs = [_job(row, line) for line, row in enumerate(jobs_in(file, Row, output), 2)]
     with watched(f"{policy} on 64 GPUs") as progress:
         found, _ = solved(lambda trace: simulate(trace, chosen, progress=progress), jobs)
-    told = told_of(found)
+    result = document_of(found)
     if report is not None:
-        write(report, "data-workers.html", page_of(found, told, policy))
-    answer(output, told, lambda: _shown(told))
+        write(report, "data-workers.html", page_of(found, result, policy))
+    answer(output, result, lambda: _view(result))
 
 
 def _job(row: Row, line: int) -> TraceJob:
@@ -62,8 +63,8 @@ def _job(row: Row, line: int) -> TraceJob:
         raise BadData(f"line {line}: {error}") from error
 
 
-def told_of(found: Outcome) -> dict[str, Any]:
-    """The answer as a document."""
+def document_of(found: Outcome) -> dict[str, Any]:
+    """Return the answer as a document."""
     return {
         "jobs": len(found.jobs),
         "mean_completion_s": found.completion.mean_s,
@@ -73,10 +74,13 @@ def told_of(found: Outcome) -> dict[str, Any]:
     }
 
 
-def _shown(told: dict[str, Any]) -> object:
+def _view(result: dict[str, Any]) -> object:
     made = table("jobs", "completion", "in the queue", "GPUs allocated", "CPUs allocated")
     made.add_row(
-        f"{told['jobs']:,}", f.seconds(told["mean_completion_s"]), f.seconds(told["mean_queue_s"]),
-        f"{told['gpu_utilisation']:.1%}", f"{told['cpu_utilisation']:.1%}",
-    )  # fmt: skip
+        f"{result['jobs']:,}",
+        figures.seconds(result["mean_completion_s"]),
+        figures.seconds(result["mean_queue_s"]),
+        f"{result['gpu_utilisation']:.1%}",
+        f"{result['cpu_utilisation']:.1%}",
+    )
     return made

@@ -1,4 +1,7 @@
-"""Ask for a decision offline: for capacity planning, for a notebook, for a bug report."""
+"""``stretto whatif``: ask for a decision offline, for capacity planning, a notebook or a bug report.
+
+One module per decision; :mod:`.pages` draws their reports. The libraries of an algorithm are loaded when it is chosen.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ def register(app: typer.Typer) -> None:
 
 
 def algorithms(output: OutputOption = Output.TABLE) -> None:
-    """List what --algorithm can name, plug-ins included; the first of each line is the default."""
+    """List the algorithms that --algorithm can name, plug-ins included; the first of each line is the default."""
     found = {kind.name: kind.names() for kind in KINDS}
 
     def shown() -> object:
