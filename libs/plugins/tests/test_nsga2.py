@@ -7,7 +7,9 @@ from stretto_core.algorithms import PARETO
 from stretto_core.fitter.regression import fit
 from stretto_core.model.pareto import CandidateProblem, exact_front, grid_within
 from stretto_core.model.throughput import Configuration, Measurement
-from stretto_core.model.types import GIB, JobLimits, Plan, Prices, Resources
+from stretto_core.model.types import JobLimits, Prices
+from stretto_messages.base import GIB
+from stretto_messages.values import Plan, Resources
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from stretto_core.algorithms import PLACE
-from stretto_core.model.types import InvalidValue
 from stretto_core.offline.placement import DeviceType, Layer, LearningAlgorithm, PlacementProblem, exact, provision
+from stretto_messages.base import InvalidValue
 from stretto_plugins.learning.features import Form
 from stretto_plugins.learning.policy import Cell, Policy
 from stretto_plugins.learning.reinforce import Reinforce

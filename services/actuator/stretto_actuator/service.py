@@ -8,12 +8,12 @@ import importlib
 import uuid
 from typing import Any, ClassVar
 
-import stretto_wire as wire
 import structlog
 from stretto_bus import CallRefused, CallTimeout
 from stretto_bus.tasks import end
 from stretto_core.actuator import ActuatorMachine, ActuatorState
-from stretto_runtime import Input, Meta, Service, SettingsFault
+from stretto_messages.actuator import GetServers, RenewCredentialsReply
+from stretto_runtime import Meta, Service, SettingsFault
 
 from . import handlers
 from .backend import Backend, BackendError, PodStatus
@@ -49,21 +49,6 @@ class Actuator(Service):
     name = "actuator"
     version = ActuatorMachine.version
     settings_type = ActuatorSettings
-    inputs = (
-        Input(wire.JobSubmitted),
-        Input(wire.JobCancelled),
-        Input(wire.PlanDecided),
-        Input(wire.HotPsDetected),
-        Input(wire.HotPsCleared),
-        Input(wire.ReplacementDecided),
-        Input(wire.JobCompleted),
-        Input(wire.ShardAbandoned),
-        Input(wire.CheckpointRestored),
-        Input(wire.CheckpointFlushed),
-        Input(wire.CheckpointFailed),
-    )
-    rpcs = (wire.GetServers,)
-    queries = (wire.RenewCredentials,)
     observations = OBSERVATIONS
     tick_s = 5.0
     state_types: ClassVar[dict[str, type]] = {"job": ActuatorState}
@@ -96,7 +81,7 @@ class Actuator(Service):
     def to_message(self, key: str, fact: Any) -> Any:
         return handlers.to_message(key, fact)
 
-    def answer(self, query: Any, machine: ActuatorMachine | None) -> wire.RenewCredentialsReply:
+    def answer(self, query: Any, machine: ActuatorMachine | None) -> RenewCredentialsReply:
         return self._issuer.renew(query, machine, self.now())
 
     def identity(self, job: str, pod: str) -> dict[str, bytes]:
@@ -126,7 +111,7 @@ class Actuator(Service):
         """The owner of the job, whichever replica that is, has the last word on each pod."""
         for pod in await self._backend.list(job):
             asked = f"sweep-{job}.{uuid.uuid4().hex[:8]}"  # never the same: it would get the remembered reply
-            reply = await self.call(wire.GetServers(job=job, request_id=asked, pod=pod.pod), 5.0)
+            reply = await self.call(GetServers(job=job, request_id=asked, pod=pod.pod), 5.0)
             if reply.answer != "unknown":
                 continue
             try:

@@ -7,10 +7,9 @@ from typing import Any, ClassVar
 from stretto_core.algorithms import SELECT
 from stretto_core.arbiter import ArbiterMachine
 from stretto_core.arbiter.state import ArbiterState
-from stretto_runtime import Input, Meta, Service
+from stretto_messages.base import Message
+from stretto_runtime import Meta, Service
 from stretto_runtime.algorithms import algorithm
-from stretto_wire import events
-from stretto_wire.base import Message
 
 from stretto_arbiter import handlers
 from stretto_arbiter.observations import OBSERVATIONS
@@ -24,24 +23,6 @@ class Arbiter(Service):
     name = "arbiter"
     version = ArbiterMachine.version
     settings_type = ArbiterSettings
-    inputs = (
-        Input(events.JobSubmitted, scope="cluster"),
-        Input(events.JobCancelled, scope="cluster"),
-        Input(events.PlanProposed, scope="cluster"),
-        Input(events.PlanRequested, scope="cluster"),
-        Input(events.CandidatesComputed, scope="cluster"),
-        Input(events.OomForecast, scope="cluster"),
-        Input(events.PlanApplied, scope="cluster"),
-        Input(events.PodPending, scope="cluster"),
-        Input(events.PodStarted, scope="cluster"),
-        Input(events.PodExited, scope="cluster"),
-        Input(events.ReplacementAsked, scope="cluster"),
-        Input(events.ReplacementEnded, scope="cluster"),
-        Input(events.JobProgressed, scope="cluster"),
-        Input(events.JobCompleted, scope="cluster"),
-        Input(events.JobFinished, scope="cluster"),
-        Input(events.JobFailed, scope="cluster"),
-    )
     observations = OBSERVATIONS
     tick_s = 1.0
     state_types: ClassVar[dict[str, type]] = {"cluster": ArbiterState}

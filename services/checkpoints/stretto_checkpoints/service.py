@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any, ClassVar
 
-import stretto_wire as wire
 from stretto_bus.tasks import end
 from stretto_core.checkpoints.facts import CheckpointState
 from stretto_core.checkpoints.machine import CheckpointMachine
-from stretto_runtime import Input, Meta, Service
+from stretto_runtime import Meta, Service
 
 from . import handlers
 from .observations import OBSERVATIONS
@@ -23,17 +22,6 @@ class Checkpoints(Service):
     name = "checkpoints"
     version = CheckpointMachine.version
     settings_type = CheckpointsSettings
-    inputs = (
-        Input(wire.JobSubmitted),
-        Input(wire.JobCancelled),
-        Input(wire.ServersChanged),
-        Input(wire.MigrationStarted),
-        Input(wire.MigrationFinished),
-        Input(wire.JobCompleted),
-        Input(wire.JobFinished),
-        Input(wire.JobFailed),
-    )
-    rpcs = (wire.SaveCheckpoint,)
     observations = OBSERVATIONS
     tick_s = 1.0
     state_types: ClassVar[dict[str, type]] = {"job": CheckpointState}

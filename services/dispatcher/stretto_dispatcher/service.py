@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from stretto_core.dispatcher import LedgerState, ShardLedger
-from stretto_runtime import Input, Meta, Service
-from stretto_wire import events, requests
-from stretto_wire.base import Message
+from stretto_messages.base import Message
+from stretto_runtime import Meta, Service
 
 from stretto_dispatcher import handlers
 from stretto_dispatcher.settings import DispatcherSettings
@@ -19,23 +18,6 @@ class Dispatcher(Service):
     name = "dispatcher"
     version = ShardLedger.version
     settings_type = DispatcherSettings
-    inputs = (
-        Input(events.JobSubmitted),
-        Input(events.DataArrived),
-        Input(events.JobCancelled),
-        Input(events.JobFailed),
-        Input(events.PodExited),
-        Input(events.StragglerDetected),
-        Input(events.StragglerCleared),
-        Input(events.CheckpointRestored),
-    )
-    rpcs = (
-        requests.NextShard,
-        requests.ShardHeartbeat,
-        requests.ReleaseShard,
-        requests.MarkLedger,
-        requests.AuditLedger,
-    )
     tick_s = 1.0
     state_types: ClassVar[dict[str, type]] = {"job": LedgerState}
 

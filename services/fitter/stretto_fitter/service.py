@@ -6,10 +6,9 @@ from typing import Any, ClassVar
 
 from stretto_core.algorithms import FIT
 from stretto_core.fitter.machine import FitMachine, FitState
-from stretto_runtime import Input, Meta, Service
+from stretto_messages.base import Message
+from stretto_runtime import Meta, Service
 from stretto_runtime.algorithms import algorithm
-from stretto_wire import events
-from stretto_wire.base import Message
 
 from stretto_fitter import handlers
 from stretto_fitter.settings import FitterSettings
@@ -21,13 +20,6 @@ class Fitter(Service):
     name = "fitter"
     version = FitMachine.version
     settings_type = FitterSettings
-    inputs = (
-        Input(events.HistoryMatched),
-        Input(events.ProfileMeasured),
-        Input(events.JobCompleted),
-        Input(events.JobCancelled),
-        Input(events.JobFailed),
-    )
     state_types: ClassVar[dict[str, type]] = {"job": FitState}
 
     def __init__(self, settings: FitterSettings) -> None:

@@ -6,10 +6,9 @@ from typing import Any, ClassVar
 
 from stretto_core.algorithms import OOM
 from stretto_core.oom import OomMachine, WatchState
-from stretto_runtime import Input, Meta, Service
+from stretto_messages.base import Message
+from stretto_runtime import Meta, Service
 from stretto_runtime.algorithms import algorithm
-from stretto_wire import events
-from stretto_wire.base import Message
 
 from stretto_oom import handlers
 from stretto_oom.settings import OomSettings
@@ -21,18 +20,6 @@ class Oom(Service):
     name = "oom"
     version = OomMachine.version
     settings_type = OomSettings
-    inputs = (
-        Input(events.JobSubmitted),
-        Input(events.JobCancelled),
-        Input(events.JobFailed),
-        Input(events.JobCompleted),
-        Input(events.ProfileMeasured),
-        Input(events.JobProgressed),
-        Input(events.PlanDecided),
-        Input(events.PlanApplied),
-        Input(events.PodResized),
-        Input(events.PodExited),
-    )
     state_types: ClassVar[dict[str, type]] = {"job": WatchState}
 
     def __init__(self, settings: OomSettings) -> None:

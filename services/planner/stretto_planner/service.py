@@ -7,10 +7,9 @@ from typing import Any, ClassVar
 from stretto_core.algorithms import PARETO
 from stretto_core.planner.history import HistoryMachine, HistoryState
 from stretto_core.planner.machine import PlanMachine, PlanState
-from stretto_runtime import Input, Meta, Service
+from stretto_messages.base import Message
+from stretto_runtime import Meta, Service
 from stretto_runtime.algorithms import algorithm
-from stretto_wire import events
-from stretto_wire.base import Message
 
 from stretto_planner import handlers
 from stretto_planner.settings import PlannerSettings
@@ -24,21 +23,6 @@ class Planner(Service):
     name = "planner"
     version = PlanMachine.version + HistoryMachine.version  # a change of either is one of both
     settings_type = PlannerSettings
-    inputs = (
-        Input(events.JobSubmitted),
-        Input(events.JobSubmitted, scope="cluster"),
-        Input(events.HistoryRecorded, scope="cluster"),
-        Input(events.HistoryMatched),
-        Input(events.PlanDecided),
-        Input(events.PlanRefused),
-        Input(events.PlanApplied),
-        Input(events.ModelFitted),
-        Input(events.ProfileMeasured),
-        Input(events.JobProgressed),
-        Input(events.JobCompleted),
-        Input(events.JobCancelled),
-        Input(events.JobFailed),
-    )
     state_types: ClassVar[dict[str, type]] = {"job": PlanState, "cluster": HistoryState}
 
     def __init__(self, settings: PlannerSettings) -> None:

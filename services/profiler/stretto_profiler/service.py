@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import stretto_wire as wire
 from stretto_core.algorithms import DETECT
 from stretto_core.profiler.books import ProfilerState
 from stretto_core.profiler.machine import ProfilerMachine
-from stretto_runtime import Input, Meta, Service
+from stretto_runtime import Meta, Service
 from stretto_runtime.algorithms import algorithm
 
 from . import handlers
@@ -21,22 +20,6 @@ class Profiler(Service):
     name = "profiler"
     version = ProfilerMachine.version
     settings_type = ProfilerSettings
-    inputs = (
-        Input(wire.JobSubmitted),
-        Input(wire.JobCancelled),
-        Input(wire.JobCompleted),
-        Input(wire.JobProgressed),
-        Input(wire.JobFailed),
-        Input(wire.PlanDecided),
-        Input(wire.PlanApplied),
-        Input(wire.PodStarted),
-        Input(wire.PodExited),
-        Input(wire.PodResized),
-        Input(wire.MigrationStarted),
-        Input(wire.MigrationFinished),
-        Input(wire.WorkerReported),
-        Input(wire.PsReported),
-    )
     state_types: ClassVar[dict[str, type]] = {"job": ProfilerState}
 
     def __init__(self, settings: ProfilerSettings) -> None:

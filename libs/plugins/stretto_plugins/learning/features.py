@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from stretto_core.model.types import InvalidValue
 from stretto_core.offline.placement import PlacementProblem
+from stretto_messages.base import InvalidValue
 
 Floats32 = NDArray[np.float32]
 BYTES_SCALE = 20.0

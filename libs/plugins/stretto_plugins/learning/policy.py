@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from stretto_core.model.types import InvalidValue
+from stretto_messages.base import InvalidValue
 
 from stretto_plugins.learning.features import Floats32, Form
 

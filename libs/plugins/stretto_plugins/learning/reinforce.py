@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from stretto_core.model.types import InvalidValue
 from stretto_core.offline.placement import Learned, Placement, PlacementProblem
 from stretto_core.offline.placement.problem import Progress, unheard
 from stretto_core.offline.placement.trials import Trials
+from stretto_messages.base import InvalidValue
 
 from stretto_plugins.learning.features import Floats32, Form
 from stretto_plugins.learning.policy import Cell, Policy

@@ -10,9 +10,9 @@ import typer
 from pydantic import Field
 from rich.console import Group, RenderableType
 from stretto_core.algorithms import PLACE
-from stretto_core.model.types import InvalidValue
 from stretto_core.offline.placement import DeviceType, LearningAlgorithm, Placement, PlacementProblem
 from stretto_core.offline.placement import Layer as ProfiledLayer
+from stretto_messages.base import InvalidValue
 
 from ...options import Output, OutputOption, answer
 from ...progress import watched

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Annotated
 
-from pydantic import Field, StringConstraints
+from annotated_types import Ge, Lt, MaxLen
 
-from .base import Count, Record, Text
-from .values import Shard
+from stretto_messages.base import Count, Doc, Pattern, Record, Text
+from stretto_messages.values import Shard
 
 Fingerprint = Annotated[
     str,
-    StringConstraints(pattern=r"^[0-9a-f]{16}$"),
-    Field(description="of samples: sum of w(shard) x offset^2 mod 2^64 over shards; equal numbers are not enough"),
+    Pattern(r"^[0-9a-f]{16}$"),
+    Doc("of samples: sum of w(shard) x offset^2 mod 2^64 over shards; equal numbers are not enough"),
 ]
+
+
 Columns = Annotated[
-    tuple[Annotated[int, Field(ge=0, lt=8192)], ...],
-    Field(max_length=8192, description="embedding buckets, then dense slices"),
+    tuple[Annotated[int, Ge(0), Lt(8192)], ...], MaxLen(8192), Doc("embedding buckets, then dense slices")
 ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnBooks(Record):
     """What each of these columns counted, of all time."""
 
@@ -29,6 +32,7 @@ class ColumnBooks(Record):
     fingerprint: Fingerprint
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShardApplied(Record):
     """How many samples of a shard that is not complete each of these columns has.
 
@@ -40,14 +44,14 @@ class ShardApplied(Record):
     samples: Count
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AppliedBooks(Record):
     """What the parameter servers counted, column by column, of ``columns_total`` that there are."""
 
     columns_total: Count = 0
-    columns: Annotated[tuple[ColumnBooks, ...], Field(max_length=8192)] = ()
-    shards: Annotated[
-        tuple[ShardApplied, ...], Field(max_length=8192, description="of shards that were given up or are open")
-    ] = ()
+    columns: Annotated[tuple[ColumnBooks, ...], MaxLen(8192)] = ()
+    shards: Annotated[tuple[ShardApplied, ...], MaxLen(8192)] = ()
+    """Of shards that were given up or are open."""
 
 
 def gathered(parts: Iterable[ShardApplied], columns: int) -> tuple[ShardApplied, ...]:
@@ -77,6 +81,7 @@ def spread(books: AppliedBooks) -> list[ShardApplied]:
     return found
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GivenUp(Record):
     """An entry of the dead-letter list: these samples of an epoch were never trained; ``offset`` of its shard were."""
 
@@ -89,6 +94,7 @@ class GivenUp(Record):
     partition: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartialShard(Record):
     """A shard that nobody will complete, of which ``known`` samples count as done; a column may have some more."""
 
@@ -96,17 +102,17 @@ class PartialShard(Record):
     known: Count
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompletedBooks(Record):
     """What the ledger holds for done at the end. ``samples_before``: of other data that the parameters came from."""
 
     samples_before: Count = 0
     fingerprint: Fingerprint
-    given_up: Annotated[tuple[GivenUp, ...], Field(max_length=200)] = ()
-    partial: Annotated[
-        tuple[PartialShard, ...],
-        Field(max_length=800, description="given up beyond the list, or not complete of the other data"),
-    ] = ()
-    unproven: Annotated[Count, Field(description="samples of such shards beyond both lists: not provable")] = 0
+    given_up: Annotated[tuple[GivenUp, ...], MaxLen(200)] = ()
+    partial: Annotated[tuple[PartialShard, ...], MaxLen(800)] = ()
+    """Given up beyond the list, or not complete of the other data."""
+    unproven: Count = 0
+    """Samples of such shards beyond both lists: not provable."""
 
 
 def partly_done(books: CompletedBooks) -> list[tuple[int, int]]:
@@ -114,23 +120,27 @@ def partly_done(books: CompletedBooks) -> list[tuple[int, int]]:
     return [(one.shard, one.offset) for one in books.given_up] + [(one.shard, one.known) for one in books.partial]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EpochBooks(Record):
     """Where the samples of one epoch are; the four add up to the dataset."""
 
     epoch: Count
-    waiting: Annotated[Count, Field(description="never leased, or come back")]
+    waiting: Count
+    """Never leased, or come back."""
     in_flight: Count
     given_up: Count
     done: Count
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lease(Record):
     """A shard that is not complete; ``pod`` holds it, or nobody."""
 
-    pod: Annotated[str, Field(max_length=100)] = ""
+    pod: Annotated[str, MaxLen(100)] = ""
     shard: Shard
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionBooks(Record):
     """A partition, and how many of its samples have been given to workers in this epoch."""
 
@@ -140,21 +150,24 @@ class PartitionBooks(Record):
     opened: Count
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerBooks(Record):
     """The ledger at one instant: assigned = opened - waiting = done + given up + in flight."""
 
-    samples_total: Annotated[Count, Field(description="of all epochs")]
-    epoch_samples: Annotated[Count, Field(description="samples of the dataset")]
+    samples_total: Count
+    """Of all epochs."""
+    epoch_samples: Count
+    """Samples of the dataset."""
     samples_done: Count
     samples_given_up: Count
     samples_waiting: Count
-    epochs: Annotated[
-        tuple[EpochBooks, ...], Field(max_length=64, description="first to last that is neither whole nor untouched")
-    ]
-    open: Annotated[tuple[Lease, ...], Field(max_length=500, description="shards that are leased or came back")]
+    epochs: Annotated[tuple[EpochBooks, ...], MaxLen(64)]
+    """First to last that is neither whole nor untouched."""
+    open: Annotated[tuple[Lease, ...], MaxLen(500)]
+    """Shards that are leased or came back."""
     books: CompletedBooks
     closed: Text = ""
-    growing: Annotated[bool, Field(description="more samples may come")] = False
-    partitions: Annotated[
-        tuple[PartitionBooks, ...], Field(max_length=200, description="those with samples that nobody was given")
-    ] = ()
+    growing: bool = False
+    """More samples may come."""
+    partitions: Annotated[tuple[PartitionBooks, ...], MaxLen(200)] = ()
+    """Those with samples that nobody was given."""
