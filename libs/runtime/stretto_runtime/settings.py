@@ -12,8 +12,9 @@ import difflib
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, Self, get_args
+from typing import TYPE_CHECKING, Any, Self, TypeVar, get_args
 
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -22,6 +23,9 @@ from stretto_wire.findings import findings_of
 
 from stretto_runtime.access.permissions import USERS
 from stretto_runtime.process.faults import SettingsFault
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 PREFIX = "STRETTO_"
 TEXTS = {str, SecretStr, Path, type(None)}
@@ -113,6 +117,18 @@ class Settings(BaseSettings):
             if field not in Settings.model_fields:
                 names[f"{PREFIX}{component.upper()}_{field.upper()}"] = field
         return names
+
+
+Rules = TypeVar("Rules", bound="DataclassInstance")
+
+
+def rules_of(rules: type[Rules], settings: Settings, **stated: Any) -> Rules:
+    """Return the settings of a machine: each field from the setting of its name, or as ``stated``.
+
+    A field without a setting keeps the machine's own default.
+    """
+    names = [field.name for field in fields(rules) if field.name in type(settings).model_fields]
+    return rules(**{name: getattr(settings, name) for name in names} | stated)
 
 
 class StreamsSettings(Settings):
