@@ -14,7 +14,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar, get_args
+from typing import Any, Self, TypeVar, get_args
 
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -24,11 +24,9 @@ from stretto_wire.findings import findings_of
 from stretto_runtime.access.permissions import USERS
 from stretto_runtime.process.faults import SettingsFault
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
 PREFIX = "STRETTO_"
 TEXTS = {str, SecretStr, Path, type(None)}
+Rules = TypeVar("Rules")
 COMPONENTS = frozenset((*USERS, "streams", "cli", "trainer", "pod", "job", "demo"))
 
 
@@ -119,16 +117,15 @@ class Settings(BaseSettings):
         return names
 
 
-Rules = TypeVar("Rules", bound="DataclassInstance")
+def machine_settings(rules_type: type[Rules], settings: Settings, **stated: Any) -> Rules:
+    """Build a machine's settings, a dataclass of core, from the service's fields of the same names.
 
-
-def rules_of(rules: type[Rules], settings: Settings, **stated: Any) -> Rules:
-    """Return the settings of a machine: each field from the setting of its name, or as ``stated``.
-
-    A field without a setting keeps the machine's own default.
+    ``stated`` are the fields that the service puts in another form. A field that the service does not offer keeps the
+    default of the dataclass.
     """
-    names = [field.name for field in fields(rules) if field.name in type(settings).model_fields]
-    return rules(**{name: getattr(settings, name) for name in names} | stated)
+    offered = type(settings).model_fields.keys()
+    names = [field.name for field in fields(rules_type) if field.name in offered]  # type: ignore[arg-type]
+    return rules_type(**{name: getattr(settings, name) for name in names} | stated)
 
 
 class StreamsSettings(Settings):

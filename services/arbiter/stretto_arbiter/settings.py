@@ -10,7 +10,7 @@ from stretto_core.arbiter.selection import Objective
 from stretto_core.arbiter.state import ArbiterSettings as MachineSettings
 from stretto_messages.values import NOTHING, Resources
 from stretto_runtime import Settings
-from stretto_runtime.settings import rules_of
+from stretto_runtime.settings import machine_settings
 
 DEFAULT = MachineSettings(capacity=NOTHING)
 """Every default of a decision is stated in core, where the simulator reads it too."""
@@ -69,4 +69,4 @@ class ArbiterSettings(Settings):
 
     def machine(self) -> MachineSettings:
         """Return the settings of the machine."""
-        return rules_of(MachineSettings, self, capacity=Resources(self.cpu_cores, self.memory_bytes))
+        return machine_settings(MachineSettings, self, capacity=Resources(self.cpu_cores, self.memory_bytes))
