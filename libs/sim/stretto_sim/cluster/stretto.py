@@ -216,7 +216,7 @@ class Services:
         self.facts.append(jobs.JobEnded(name, "gone"))
 
     def _period(self, event: p.Period, now: float) -> None:
-        self._take(self.arbiter, Tick(), now)
+        self._to_arbiter(Tick(), now)
 
     def _nothing(self, event: p.Event, now: float) -> None:
         pass
@@ -241,7 +241,7 @@ class Services:
         else:
             self.facts.append(jobs.HistoryMatched(fact.job, {}, (), 0.5, None))
         self._to_planner(fact, now)
-        self._take(self.arbiter, fact, now)
+        self._to_arbiter(fact, now)
 
     def _to_planner(self, fact: Any, now: float) -> None:
         self._take(self.desks[fact.job].planner, fact, now)
@@ -251,7 +251,10 @@ class Services:
         self._take(self.desks[fact.job].fitter, fact, now)
 
     def _to_arbiter(self, fact: Any, now: float) -> None:
+        """Tell the arbiter, and answer what it asks its background algorithm, as the service's other process does."""
         self._take(self.arbiter, fact, now)
+        if (task := self.arbiter.task()) is not None:
+            self._take(self.arbiter, task.solved(), now)
 
     def _recorded(self, fact: jobs.HistoryRecorded, now: float) -> None:
         self._take(self.history, fact, now)
@@ -264,7 +267,7 @@ class Services:
     def _plan_applied(self, fact: jobs.PlanApplied, now: float) -> None:
         self._to_planner(fact, now)
         self._watch(fact.job, memory.LimitChanged(fact.plan.ps_memory_bytes), now)
-        self._take(self.arbiter, fact, now)
+        self._to_arbiter(fact, now)
 
     def _measured(self, fact: jobs.ProfileMeasured, now: float) -> None:
         self._to_planner(fact, now)
@@ -272,12 +275,12 @@ class Services:
 
     def _progressed(self, fact: jobs.JobProgressed, now: float) -> None:
         self._to_planner(fact, now)
-        self._take(self.arbiter, fact, now)
+        self._to_arbiter(fact, now)
         self._watch(fact.job, memory.ProgressSeen(fact.samples_done, fact.samples_total, fact.throughput), now)
 
     def _job_ended(self, fact: jobs.JobEnded, now: float) -> None:
         self._to_planner(fact, now)
-        self._take(self.arbiter, fact, now)
+        self._to_arbiter(fact, now)
 
     def _replacement(self, fact: jobs.ReplacementDecided, now: float) -> None:
         if fact.granted:
