@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol
 import nats.errors
 import structlog
 from nats.aio.msg import Msg as Msg
+from nats.aio.subscription import Subscription as Subscription
 from pydantic_core import from_json
 from stretto_wire.inboxes import inbox_of
 
@@ -214,7 +215,7 @@ class Bus:
         with contextlib.suppress(OSError, nats.errors.Error):  # a broken connection is as good as closed
             await self.connection.close()
 
-    async def subscribe(self, subject: str, handler: Callable[[Msg], None]) -> Any:
+    async def subscribe(self, subject: str, handler: Callable[[Msg], None]) -> Subscription:
         """A plain subscription; ``handler`` is called in the order of arrival and must not wait."""
         return await self.connection.subscribe(subject, cb=direct(handler))
 

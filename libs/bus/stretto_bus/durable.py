@@ -16,7 +16,7 @@ from typing import Any
 
 from nats.aio.msg import Msg
 
-from stretto_bus.bus import Bus
+from stretto_bus.bus import Bus, Subscription
 from stretto_bus.faults import BusFault
 from stretto_bus.ordered_consumer import EXPIRED, NO_HEADERS, Stored
 
@@ -76,7 +76,7 @@ class Durable:
         self._arrived: deque[Msg] = deque()
         self._wake = asyncio.Event()
         self._pulled = False
-        self._subscription: Any = None
+        self._subscription: Subscription | None = None
 
     @classmethod
     async def open(
@@ -155,8 +155,9 @@ class Durable:
     async def close(self) -> None:
         """Stop reading; the cursor stays where it stands."""
         self._bus.on_reconnect.remove(self._pull_again)
-        with contextlib.suppress(Exception):  # the connection may be gone
-            await self._subscription.unsubscribe()
+        if self._subscription is not None:
+            with contextlib.suppress(Exception):  # the connection may be gone
+                await self._subscription.unsubscribe()
 
     async def _create(self) -> None:
         # the pattern in the subject is what the server compares with our permissions

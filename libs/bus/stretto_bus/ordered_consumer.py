@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import structlog
 from nats.aio.msg import Msg
 
-from stretto_bus.bus import Bus
+from stretto_bus.bus import Bus, Subscription
 from stretto_bus.faults import BusFault
 from stretto_bus.received import Headers
 
@@ -72,7 +72,7 @@ class OrderedConsumer:
         self._wake = asyncio.Event()
         self._name = ""
         self._expected = 1
-        self._subscription: Any = None
+        self._subscription: Subscription | None = None
         self._reopening: asyncio.Task[None] | None = None
         self._active = False
         self._active_s = 0.0

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
 
 import structlog
-from stretto_bus.bus import Msg
+from stretto_bus.bus import Msg, Subscription
 from stretto_bus.faults import BusFault
 from stretto_bus.refusals import refusal
 from stretto_messages.base import Message
@@ -32,7 +31,7 @@ class Requests:
         self._number = number
         self._handling = handling
         self._journal = journal
-        self._subscription: Any = None
+        self._subscription: Subscription | None = None
 
     async def open(self) -> None:
         """Take requests; returns once the server knows it. Raises BusFault."""
