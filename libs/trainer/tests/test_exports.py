@@ -90,7 +90,7 @@ def test_memory_that_was_given_back_meanwhile_is_neither_read_nor_written(tmp_pa
     path = tmp_path / "image"
     with open(reserve(path, 5000), "r+b") as opened, open(path, "r+b") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(FileNotFoundError, match="just now"):
+        with pytest.raises(FileNotFoundError, match="just being given back"):
             exports._whole_and_held(opened.fileno(), path)
         fcntl.flock(other, fcntl.LOCK_UN)
         exports._whole_and_held(opened.fileno(), path)

@@ -55,9 +55,9 @@ def test_used_cores_are_those_of_this_process():
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"STRETTO_POD": "ps-1"}, "STRETTO_POD = 'ps-1': worker-<number>"),
+        ({"STRETTO_POD": "ps-1"}, "STRETTO_POD = 'ps-1': give worker-<number>"),
         ({"STRETTO_JOB": ""}, "STRETTO_JOB is not set"),
-        ({"STRETTO_CPU_CORES": "two"}, "STRETTO_CPU_CORES = 'two': a number"),
+        ({"STRETTO_CPU_CORES": "two"}, "STRETTO_CPU_CORES = 'two': give a number"),
         ({"STRETTO_JOB_SPEC": "/nowhere.json"}, "cannot be read"),
         ({"STRETTO_JOB_SPEC": "{folder}/bad.json"}, "Field required"),
     ],
@@ -293,9 +293,9 @@ def test_a_worker_that_waits_for_a_checkpoint_connects_when_the_actuator_names_t
         requests.GetServersReply(version=0, servers=(), **known),
         requests.GetServersReply(version=3, servers=servers, **known),
     ]
-    bus = SimpleNamespace(request_id=lambda _: "w.1", call=lambda *_, **__: replies.pop(0))
+    bus = SimpleNamespace(job="tiny", pod="worker-1", request_id=lambda _: "w.1", call=lambda *_, **__: replies.pop(0))
     settings = SimpleNamespace(job="tiny", pod="worker-1", spec=None, plan_version=1, cpu_cores=1.0)
     worker: Any = Worker(SimpleNamespace(leaving=threading.Event(), bus=bus, settings=settings))  # type: ignore[arg-type]
     worker._servers_changed(ServersChanged(job="tiny", version=3, servers=servers))
-    assert worker._ask_servers() == {}
-    assert worker._ask_servers() == {2: "127.0.0.1:1"}
+    assert worker._servers.ask() == {}
+    assert worker._servers.ask() == {2: "127.0.0.1:1"}

@@ -169,7 +169,7 @@ async def test_who_is_gone_is_left_alone_until_it_has_another_address(world: Wor
     receiver.behave = lambda request: (410, {}) if request.path == "/old" and len(receiver.seen) >= 2 else (200, {})
     sent = await world.publish(range(5))
     world.start({"name": "crm", "url": f"{receiver.url}/old"})
-    await reached(lambda: "wants nothing any more" in world.log())
+    await reached(lambda: "answered 410 and is stopped" in world.log())
     world.end()
     world.start({"name": "crm", "url": f"{receiver.url}/old"}, {"name": "other", "url": f"{receiver.url}/other"})
     await reached(lambda: len(receiver.taken("/other")) == 5)
