@@ -1,4 +1,4 @@
-"""A worker against a dispatcher that misbehaves, and with users' code that fails."""
+"""A worker with a dispatcher that misbehaves, and with user code that fails."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from warm_processes import WarmProcesses
 # --- measuring, without a pod --------------------------------------------------------------------------------
 
 
-def test_waiting_for_a_shard_is_nobodys_step_time():
+def test_waiting_for_a_shard_counts_for_no_step():
     meter = Meter()
     times = StepTime(0.1, 0.2, 0.1, 0.1)
     meter.step(10.0, 10.5, 256, times)
@@ -145,7 +145,7 @@ def test_replies_that_get_lost_leases_that_go_stale_and_a_request_for_less(make:
 @pytest.mark.slow
 @pytest.mark.parametrize("silent", [False, True])
 def test_a_worker_drops_a_shard_that_was_leased_to_somebody_else(make: Any, silent: bool):
-    """It learns it from a heartbeat, or, when none tells, from a parameter server that refuses its push."""
+    """It learns this from a heartbeat or, if heartbeats are silent, from a server that refuses its push."""
     cluster = make()
     cluster.silent = silent
     cluster.start_ps(0)
@@ -282,7 +282,7 @@ def test_servers_that_took_the_place_of_lost_ones_are_offered_initial_values():
 
 
 def test_a_worker_that_waits_for_a_checkpoint_connects_when_the_actuator_names_the_servers():
-    """An event names them before: the checkpoint is still read into them, and they own nothing."""
+    """An earlier event names servers that are still reading the checkpoint and own nothing."""
     from stretto.worker import Worker
     from stretto_wire.events import ServersChanged
     from stretto_wire.values import ParameterServer

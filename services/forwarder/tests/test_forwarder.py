@@ -133,7 +133,7 @@ async def test_an_endpoint_that_hangs_or_is_dead_holds_no_other_up(world: World,
 
 
 async def test_killed_at_any_moment_it_loses_nothing_and_keeps_the_order(world: World, receiver: Receiver) -> None:
-    """Each process is killed while a request of its is answered; a slow one is never handed out twice at once."""
+    """Each process is killed while its request is answered; an event is never handed out twice at once."""
     sent = await world.publish(range(30))
     process = world.start({"name": "crm", "url": f"{receiver.url}/hook"})
     kills = {5, 6, 17}

@@ -1,4 +1,4 @@
-"""What is decided, and what may be said: retrying, addresses, signatures, the file of endpoints."""
+"""Pure rules: retrying, addresses, signatures, the file of endpoints."""
 
 from __future__ import annotations
 
