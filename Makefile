@@ -1,4 +1,4 @@
-# Every target sets up what it needs: a machine with Python 3.11, make and git is enough.
+# Every target installs what it needs, on Linux x86-64 with Python 3.11 (and its venv), make, git and 3 GB of disk.
 PYTHON ?= python3.11
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -12,7 +12,7 @@ IMAGE    := docker build -f compose/Dockerfile --build-arg VERSION=$(VERSION) \
 .DEFAULT_GOAL := help
 .PHONY: help setup demo chaos test bench lint proto sbom audit images e2e-kubernetes clean
 
-help:  ## show what can be made
+help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
 
 setup: $(VENV)/.ready  ## create .venv with everything pinned (about two minutes the first time)
@@ -22,7 +22,7 @@ $(VENV)/.ready: constraints.txt requirements-dev.txt $(DISTS)
 	    echo "$(PYTHON) cannot create environments: install python3.11 and its package python3.11-venv" \
 	    "(or name another Python with make PYTHON=...)" >&2; exit 1; }
 	@test -x $(BIN)/python || { echo "creating $(VENV) …"; $(PYTHON) -m venv $(VENV); }
-	@echo "installing the pinned packages (TensorFlow is some 250 MB) …"
+	@echo "installing the pinned packages (2.7 GB on disk, TensorFlow 1.3 GB of it) …"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt setuptools wheel
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -r requirements-dev.txt \
 	    --no-build-isolation $(EDITABLE)
@@ -31,7 +31,7 @@ $(VENV)/.ready: constraints.txt requirements-dev.txt $(DISTS)
 demo: setup  ## train a real recommendation model elastically, from warm start to the exact books
 	@$(BIN)/stretto demo
 
-chaos: setup  ## put a real job under seeded fire and count (SEED=7 SCHEDULES=50 UNDISTURBED=5 INTENSITY=fierce MODEL=dcn REPORT=f.html)
+chaos: setup  ## put a real job under seeded fire and count the samples (SEED=7 SCHEDULES=50 UNDISTURBED=5 INTENSITY=fierce MODEL=dcn REPORT=f.html)
 	@$(BIN)/stretto chaos $(if $(SEED),--seed $(SEED)) $(if $(SCHEDULES),--schedules $(SCHEDULES)) \
 	    $(if $(UNDISTURBED),--undisturbed $(UNDISTURBED)) $(if $(INTENSITY),--intensity $(INTENSITY)) \
 	    $(if $(MODEL),--model $(MODEL)) $(if $(SAMPLES),--samples $(SAMPLES)) $(if $(REPORT),--report $(REPORT))
@@ -52,7 +52,7 @@ proto: setup  ## generate proto/ from libs/wire
 sbom: setup  ## a bill of materials (CycloneDX) of every image, and the licences, in sbom/
 	@$(BIN)/python -m tests.supply_chain sbom sbom
 
-audit: setup  ## ask for known vulnerabilities of everything pinned; 3: nobody could be asked (STRETTO_AUDIT=1 make test: too)
+audit: setup  ## look up known vulnerabilities of everything pinned; exit 3: no database answered (STRETTO_AUDIT=1: make test does it)
 	@$(BIN)/python -m tests.supply_chain audit
 
 images:  ## build the image of every service, of the trainer and of the tools (needs a Docker engine)
@@ -62,7 +62,7 @@ images:  ## build the image of every service, of the trainer and of the tools (n
 	@$(IMAGE) --build-arg SERVICE=trainer --target trainer -t stretto/trainer:$(VERSION) .
 	@$(IMAGE) --build-arg SERVICE=cli --target tools -t stretto/tools:$(VERSION) .
 
-e2e-kubernetes: setup images  ## install the chart on a real Kubernetes, and take a job through all that may happen
+e2e-kubernetes: setup images  ## install the chart on a real Kubernetes and take a job through failures and upgrades
 	@$(BIN)/python -m tests.kubernetes trial
 
 clean:  ## remove the environment and local state

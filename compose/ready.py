@@ -1,8 +1,8 @@
 #!/opt/stretto/bin/python -IS
-"""``stretto-ready``: the health check of an image; exit status 0 when the service in this container says it is ready.
+"""``stretto-ready``: the health check of an image; exit status 0 if the service in this container is ready.
 
-Where it listens, the service has written into its state folder. Nothing is imported but what the question takes: it is
-asked every few seconds in every container.
+The service writes its address into its state folder. This script imports as little as possible, because it runs every
+few seconds in every container.
 """
 
 import http.client
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def main() -> str | None:
-    """None, or what is wrong."""
+    """Return None, or the reason why the service is not ready."""
     run = Path(os.environ["STRETTO_STATE_FOLDER"], "run")
     where = max(run.glob("*.json"), key=lambda path: path.stat().st_mtime, default=None)
     if where is None:

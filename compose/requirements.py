@@ -1,8 +1,9 @@
-"""What an image needs, from the pyproject.toml of its distribution and of those of Stretto that it rests on.
+"""The requirements of an image, from the pyproject.toml of its distribution and of those of Stretto below it.
 
-``python compose/requirements.py own planner`` prints their folders; ``shared planner`` the packages of other makers
-that the runtime of every service needs too, ``rest planner`` the others. An image has every extra of its distribution
-(which of its backends runs is a setting) but ``embedded``: what the command starts as processes has images of its own.
+``python compose/requirements.py own planner`` prints the folders of our distributions, ``shared planner`` the
+third-party packages that the runtime of every service needs too, and ``rest planner`` the others. An image has every
+extra of its distribution, since a setting chooses the backend, except ``embedded``: the processes that the command
+starts have images of their own.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ Projects = dict[str, tuple[Path, dict[str, Any]]]
 
 
 def projects(root: Path) -> Projects:
-    """Name -> (folder, project table) of every distribution of the repository."""
+    """Return name -> (folder, project table) of every distribution of the repository."""
     tables = {path.parent: tomllib.loads(path.read_text())["project"] for path in root.glob("*/*/pyproject.toml")}
     return {table["name"]: (folder, table) for folder, table in tables.items()}
 
 
 def closure(known: Projects, service: str) -> tuple[set[Path], set[str]]:
-    """(folders of our own distributions, requirements of others). SystemExit: there is no such distribution."""
+    """Return (folders of our distributions, third-party requirements). Raises SystemExit for an unknown service."""
     wanted = PREFIX + service
     if wanted not in known:
         names = ", ".join(sorted(name.removeprefix(PREFIX) for name in known))
@@ -54,7 +55,7 @@ def closure(known: Projects, service: str) -> tuple[set[Path], set[str]]:
 
 
 def required(project: dict[str, Any], extra: str) -> Iterator[str]:
-    """Of a distribution itself (empty), of one extra of it, or of EVERY one that belongs into its image."""
+    """Yield the requirements of a distribution (``extra`` empty), of one extra, or of EVERY extra of its image."""
     if not extra:
         yield from project.get("dependencies", [])
     for name, group in project.get("optional-dependencies", {}).items():

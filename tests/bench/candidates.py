@@ -9,7 +9,8 @@ from stretto_core.algorithms import PARETO
 from stretto_core.fitter.regression import fit
 from stretto_core.model.pareto import CandidateProblem, Grid, PricedPlan, exact_front
 from stretto_core.model.throughput import Configuration, Measurement
-from stretto_core.model.types import GIB, Prices
+from stretto_core.model.types import Prices
+from stretto_messages.base import GIB
 
 from tests.bench.claims import Claim, at_least
 from tests.bench.rows import Row, row

@@ -20,6 +20,9 @@ import stretto_wire as wire
 from stretto_actuator.service import Actuator
 from stretto_actuator.settings import ActuatorSettings
 from stretto_bus import Client
+from stretto_messages.arbiter import PlanDecided
+from stretto_messages.gateway import JobCancelled
+from stretto_messages.values import Plan
 from stretto_runtime import serve
 from stretto_wire.kubernetes import INSTALLATION
 
@@ -69,7 +72,7 @@ async def _start(client: Client, engine: Any, ours: dict[str, str], job: str) ->
     """Of a job's first parameter server; ended at once."""
     document = {"name": job, "model": {"entry": "m:M"}, "dataset": {"samples": 1}, "checkpoint": {"every_s": None}}
     await client.publish(wire.JobSubmitted(job=job, spec=wire.JobSpec.parse(document)))
-    plan = wire.Plan(
+    plan = Plan(
         workers=1,
         ps=1,
         worker_cpu_cores=0.5,
@@ -82,7 +85,7 @@ async def _start(client: Client, engine: Any, ours: dict[str, str], job: str) ->
     told |= {"free_cpu_cores": 0.0, "free_memory_bytes": 0, "kind": "initial"}
     await asyncio.sleep(0.5)  # the submission has been handled: what is measured begins with the plan
     decided_s = time.time()
-    await client.publish(wire.PlanDecided(job=job, version=1, plan=plan, **told))
+    await client.publish(PlanDecided(job=job, version=1, plan=plan, **told))
     name = f"ps-0.{job}.{ours['label'].partition('=')[2]}"
     while time.time() - decided_s < GIVE_UP_S:
         try:
@@ -90,7 +93,7 @@ async def _start(client: Client, engine: Any, ours: dict[str, str], job: str) ->
         except docker.errors.NotFound:
             state = {"Status": "created"}
         if state["Status"] != "created":
-            await client.publish(wire.JobCancelled(job=job))
+            await client.publish(JobCancelled(job=job))
             return datetime.fromisoformat(state["StartedAt"]).timestamp() - decided_s
         await asyncio.sleep(0.02)
     raise RuntimeError(f"{name} did not start within {GIVE_UP_S:.0f} s")

@@ -32,8 +32,8 @@ import psutil
 import uvloop
 from stretto_bus import Client
 from stretto_bus.ordered_consumer import scan
+from stretto_messages.arbiter import PlanDecided
 from stretto_runtime import EmbeddedServer
-from stretto_wire import events
 from stretto_wire.registry import STREAM
 
 from tests.bench.bus import fresh_bus
@@ -188,12 +188,12 @@ class World:
     async def act(self) -> None:
         """Apply what is decided."""
         async for event in self._client.events(patterns=["evt.v1.arbiter.plan-decided.*"]):
-            if isinstance(event.message, events.PlanDecided):
+            if isinstance(event.message, PlanDecided):
                 task = asyncio.create_task(self._apply(event.message))
                 self._applying.add(task)
                 task.add_done_callback(self._applying.discard)
 
-    async def _apply(self, decided: events.PlanDecided) -> None:
+    async def _apply(self, decided: PlanDecided) -> None:
         await asyncio.sleep(APPLY_S)
         job, now = self._jobs[decided.job], time.time()
         known = {pod.name for pod in job.pods}

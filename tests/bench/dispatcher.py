@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from stretto_bus import Client
-from stretto_wire import events, requests
+from stretto_messages.dispatcher import MarkLedger, NextShard, ShardReport
 from stretto_wire.spec import JobSpec
+from stretto_wire.submission import JobSubmitted
 
 from tests.bench.bus import fresh_bus
 from tests.bench.rows import Row, row, row_at_most
@@ -71,9 +72,9 @@ async def _submit(client: Client) -> None:
     """A job that no round exhausts; returns when the dispatcher knows it."""
     dataset = {"samples": 10**12, "batch_size": 512, "batches_per_shard": 1}
     spec = JobSpec.parse({"name": JOB, "model": {"entry": "none:None"}, "dataset": dataset})
-    await client.publish(events.JobSubmitted(job=JOB, spec=spec))
+    await client.publish(JobSubmitted(job=JOB, spec=spec))
     for number in range(600):
-        mark = requests.MarkLedger(job=JOB, request_id=f"ready.{number}")
+        mark = MarkLedger(job=JOB, request_id=f"ready.{number}")
         if (await client.call(mark, timeout_s=30)).answer == "ok":
             return
         await asyncio.sleep(0.05)
@@ -186,11 +187,11 @@ async def _work(client: Client, pod: str, start: float) -> tuple[int, list[float
     latencies: list[float] = []
     while (begin := time.perf_counter()) < start + ROUND_S:
         number += 1
-        request = requests.NextShard(job=JOB, request_id=f"{pod}.{number}", pod=pod, complete=done)
+        request = NextShard(job=JOB, request_id=f"{pod}.{number}", pod=pod, complete=done)
         reply = await client.call(request, timeout_s=10)
         if reply.shard is None or reply.stale:
             raise RuntimeError(f"{pod} got {reply}")
-        done = requests.ShardReport(id=reply.shard.id, attempt=reply.shard.attempt)
+        done = ShardReport(id=reply.shard.id, attempt=reply.shard.attempt)
         if begin >= start:
             latencies.append(time.perf_counter() - begin)
     return number, latencies

@@ -42,6 +42,7 @@ from stretto_cli.figures import sparkline
 from stretto_cli.installation.detached import start_detached, take_down
 from stretto_cli.installation.programs import StartOptions
 from stretto_runtime.server import keys_of
+from stretto_wire import document_of
 
 RESULTS = Path(__file__).parents[2] / "bench-results" / "experiments.json"
 ENTRIES = {"wide_deep": "WideDeep", "xdeepfm": "XDeepFM", "dcn": "DCN"}
@@ -235,7 +236,7 @@ class Run:
                 result.longest_gap_s = max(result.longest_gap_s or 0.0, gap_s)
 
     def _tell(self, now: float, name: str, message: Any) -> None:
-        fields = {k: v for k, v in message.model_dump(mode="json").items() if k in KEPT}
+        fields = {k: v for k, v in document_of(message).items() if k in KEPT}
         self._note(now, f"{name} {json.dumps(fields)[:400]}")
 
     def _note(self, now: float, text: str) -> None:

@@ -10,16 +10,21 @@ import asyncio
 import json
 import time
 import urllib.request
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import psutil
 from stretto_bus import Client
-from stretto_wire import events, telemetry, values
-from stretto_wire.base import Message
+from stretto_messages.actuator import PlanApplied, PodExited, PodStarted
+from stretto_messages.base import Message
+from stretto_messages.dispatcher import JobProgressed
+from stretto_messages.pods import PsReported, WorkerReported
+from stretto_messages.values import Plan, StepTimes
 from stretto_wire.cloudevents import headers_of
-from stretto_wire.registry import encode, subject_of
+from stretto_wire.codec import encode
+from stretto_wire.registry import subject_of
 from stretto_wire.spec import JobSpec
+from stretto_wire.submission import JobSubmitted
 
 GIB, MIB = 2**30, 2**20
 GIVE_UP_S = 180.0
@@ -45,7 +50,7 @@ class Job:
     """One job: the plan in force, and its pods."""
 
     name: str
-    plan: values.Plan
+    plan: Plan
     version: int = 1
     pods: list[Pod] = field(default_factory=list[Pod])
     progressed_s: float = 0.0
@@ -56,20 +61,20 @@ class Job:
         workers, ps = self.plan.workers, self.plan.ps
         return 0.02 + 0.02 / ps + 0.004 * workers / ps
 
-    def submitted(self, samples: int) -> events.JobSubmitted:
+    def submitted(self, samples: int) -> JobSubmitted:
         document = {
             "name": self.name,
             "model": {"entry": "none:None"},
             "dataset": {"samples": samples, "batch_size": BATCH_SIZE},
-            "resources": {"initial": self.plan.model_dump()},
+            "resources": {"initial": asdict(self.plan)},
         }
-        return events.JobSubmitted(job=self.name, spec=JobSpec.parse(document))
+        return JobSubmitted(job=self.name, spec=JobSpec.parse(document))
 
-    def progressed(self, now: float) -> events.JobProgressed:
+    def progressed(self, now: float) -> JobProgressed:
         """What its ledger tells."""
         self.progressed_s = now
         done = sum(pod.steps for pod in self.pods if pod.role == "worker") * BATCH_SIZE
-        return events.JobProgressed(
+        return JobProgressed(
             job=self.name,
             samples_done=done,
             samples_total=10**12,
@@ -79,7 +84,7 @@ class Job:
             shards_requeued_total=0,
         )
 
-    def under(self, plan: values.Plan, version: int, now: float) -> list[Message]:
+    def under(self, plan: Plan, version: int, now: float) -> list[Message]:
         """What the actuator tells when the pods are as ``plan`` wants them."""
         self.plan, self.version = plan, version
         told: list[Message] = []
@@ -88,17 +93,17 @@ class Job:
             for pod in own[wanted:]:
                 self.pods.remove(pod)
                 told.append(
-                    events.PodExited(job=self.name, pod=pod.name, role=pod.role, reason="stopped", exit_code=0)  # type: ignore[arg-type]
+                    PodExited(job=self.name, pod=pod.name, role=pod.role, reason="stopped", exit_code=0)  # type: ignore[arg-type]
                 )
             told += [self._started(role, now) for _ in range(wanted - len(own))]
-        return [*told, events.PlanApplied(job=self.name, version=version, plan=plan, took_s=1.0)]
+        return [*told, PlanApplied(job=self.name, version=version, plan=plan, took_s=1.0)]
 
-    def _started(self, role: str, now: float) -> events.PodStarted:
+    def _started(self, role: str, now: float) -> PodStarted:
         number = self.next_number[role]
         self.next_number[role] += 1
         pod = Pod(f"{role}-{number}", now)
         self.pods.append(pod)
-        return events.PodStarted(
+        return PodStarted(
             job=self.name,
             pod=pod.name,
             role=role,  # type: ignore[arg-type]
@@ -110,7 +115,7 @@ class Job:
             cause="plan",
         )
 
-    def report(self, pod: Pod, now: float) -> telemetry.WorkerReported | telemetry.PsReported:
+    def report(self, pod: Pod, now: float) -> WorkerReported | PsReported:
         """What the pod says at ``now`` of the time since its last report."""
         window_s = max(now - pod.told_s, 1e-3)
         steps = int(window_s / self.step_time_s)
@@ -126,7 +131,7 @@ class Job:
             "memory_limit_bytes": GIB,
         }
         if pod.role == "ps":
-            return telemetry.PsReported(
+            return PsReported(
                 **common,  # type: ignore[arg-type]
                 updates=steps * self.plan.workers,
                 update_time_s=0.001,
@@ -134,7 +139,7 @@ class Job:
                 categories=100_000,
                 buckets=max(1, 256 // self.plan.ps),
             )
-        return telemetry.WorkerReported(
+        return WorkerReported(
             **common,  # type: ignore[arg-type]
             plan_version=self.version,
             steps=steps,
@@ -142,7 +147,7 @@ class Job:
             samples_total=pod.steps * BATCH_SIZE,
             step_time_s=self.step_time_s,
             longest_gap_s=1.5 * self.step_time_s,
-            times=values.StepTimes(
+            times=StepTimes(
                 emb_s=0.3 * self.step_time_s,
                 grad_s=0.4 * self.step_time_s,
                 upd_s=0.2 * self.step_time_s,
@@ -153,7 +158,7 @@ class Job:
 
 def fleet(count: int, workers: int, ps: int) -> list[Job]:
     """Jobs with one plan and no pods yet."""
-    plan = values.Plan(
+    plan = Plan(
         workers=workers,
         ps=ps,
         worker_cpu_cores=1.0,

@@ -28,8 +28,8 @@ from nats.errors import TimeoutError as NoneLeft
 from nats.js.api import ConsumerConfig, DeliverPolicy
 from stretto_bus import Client
 from stretto_bus.ordered_consumer import scan
+from stretto_messages.gateway import JobCancelled
 from stretto_runtime import EmbeddedServer
-from stretto_wire import events
 from stretto_wire.registry import STATE, STREAM
 
 from tests.bench.bus import fresh_bus
@@ -79,7 +79,7 @@ def run() -> list[Row]:
 async def backlog(count: int) -> AsyncIterator[tuple[Client, EmbeddedServer, Path]]:
     """A fresh server with ``count`` events of the jobs in its stream."""
     async with fresh_bus() as (client, server, folder):
-        added = [events.JobCancelled(job=f"job-{n % JOBS}", reason=str(n % 600)) for n in range(count)]
+        added = [JobCancelled(job=f"job-{n % JOBS}", reason=str(n % 600)) for n in range(count)]
         await store(client, added)
         yield client, server, folder
 

@@ -29,7 +29,9 @@ from stretto_core.arbiter.state import ArbiterSettings
 from stretto_core.jobs import CandidatesComputed, JobSubmitted, PlanApplied, PlanProposed
 from stretto_core.machine import Tick
 from stretto_core.model.pareto import Candidate
-from stretto_core.model.types import GIB, JobLimits, JobProfile, Plan, Resources
+from stretto_core.model.types import JobLimits, JobProfile
+from stretto_messages.base import GIB
+from stretto_messages.values import Plan, Resources
 
 from tests.bench.claims import Claim, at_least
 from tests.bench.rows import Row, row

@@ -14,6 +14,7 @@ import random
 import statistics
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -22,8 +23,12 @@ import psutil
 import uvloop
 from stretto_bus import Client
 from stretto_bus.ordered_consumer import scan
-from stretto_wire import events, values
-from stretto_wire.base import Message
+from stretto_messages.actuator import PlanApplied
+from stretto_messages.arbiter import PlanDecided
+from stretto_messages.base import Message
+from stretto_messages.gateway import PlanRequested
+from stretto_messages.planner import CandidatesComputed, PlanProposed
+from stretto_messages.values import Candidate, Interval, Plan
 from stretto_wire.registry import STREAM
 
 from tests.bench.bus import fresh_bus
@@ -139,7 +144,7 @@ class World:
         jobs = list(self._jobs.values())
         proposed = {"kind": "initial", "cost_per_hour": 0.1, "reasons": ("the first",)}
         await store(self._client, [job.submitted(10**9) for job in jobs])
-        await store(self._client, [events.PlanProposed(job=job.name, plan=job.plan, **proposed) for job in jobs])
+        await store(self._client, [PlanProposed(job=job.name, plan=job.plan, **proposed) for job in jobs])
         await arbiter.until(2 * JOBS)
         await store(self._client, [message for job in jobs for message in self._applied(job, job.plan, 1)])
         await arbiter.until(3 * JOBS)
@@ -156,8 +161,8 @@ class World:
                 next_request += REQUEST_S
                 job = self._asking[asked % len(self._asking)]
                 cores = 1.0 - 0.1 * (1 + asked // len(self._asking))
-                wanted = job.plan.model_copy(update={"worker_cpu_cores": cores})
-                await self._send(events.PlanRequested(job=job.name, plan=wanted, by="ada"))
+                wanted = replace(job.plan, worker_cpu_cores=cores)
+                await self._send(PlanRequested(job=job.name, plan=wanted, by="ada"))
                 asked += 1
             await asyncio.sleep(BEAT_S)
 
@@ -165,26 +170,26 @@ class World:
         """Apply what is decided, and see what else would be possible then."""
         async for event in self._client.events(patterns=["evt.v1.arbiter.plan-decided.*"]):
             decided = event.message
-            if isinstance(decided, events.PlanDecided) and decided.version > 1:
+            if isinstance(decided, PlanDecided) and decided.version > 1:
                 job = self._jobs[decided.job]
                 messages = self._applied(job, decided.plan, decided.version)
                 await store(self._client, [*messages, self._candidates(job)] if decided.kind == "improve" else messages)
 
-    def _applied(self, job: Job, plan: values.Plan, version: int) -> list[Message]:
+    def _applied(self, job: Job, plan: Plan, version: int) -> list[Message]:
         told = job.under(plan, version, time.time())
-        return [message for message in told if isinstance(message, events.PlanApplied)]
+        return [message for message in told if isinstance(message, PlanApplied)]
 
-    def _candidates(self, job: Job) -> events.CandidatesComputed:
-        def one(number: int) -> values.Candidate:
-            plan = job.plan.model_copy(update={"workers": self._draw.randint(2, 30), "ps": self._draw.randint(1, 6)})
+    def _candidates(self, job: Job) -> CandidatesComputed:
+        def one(number: int) -> Candidate:
+            plan = replace(job.plan, workers=self._draw.randint(2, 30), ps=self._draw.randint(1, 6))
             rate = 1000 * plan.workers ** self._draw.uniform(0.5, 0.9)
-            around = values.Interval(low=0.9 * rate, high=1.1 * rate)
+            around = Interval(low=0.9 * rate, high=1.1 * rate)
             more = {"cost_per_hour": 0.05 * plan.workers, "overhead_s": 5.0, "gain": rate - 1000}
-            return values.Candidate(id=f"c{number}", plan=plan, throughput=rate, throughput_interval=around, **more)
+            return Candidate(id=f"c{number}", plan=plan, throughput=rate, throughput_interval=around, **more)
 
         now = {"plan_version": job.version, "plan": job.plan, "throughput": 1000.0}
         front = tuple(one(number) for number in range(CANDIDATES))
-        return events.CandidatesComputed(job=job.name, algorithm="exact", plans_considered=99, candidates=front, **now)
+        return CandidatesComputed(job=job.name, algorithm="exact", plans_considered=99, candidates=front, **now)
 
     async def _send(self, message: Message) -> None:
         """Nobody waits for an acknowledgement."""

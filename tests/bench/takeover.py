@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 from stretto_bus import Client
 from stretto_bus.ordered_consumer import read
+from stretto_messages.gateway import JobCancelled
 from stretto_runtime import EmbeddedServer
 from stretto_runtime.owner.terms import fence_subject
-from stretto_wire import events
 from stretto_wire.registry import PARTITIONS, STREAM, partition_of
 
 from tests.bench.bus import fresh_bus
@@ -94,7 +94,7 @@ def _start(server: EmbeddedServer, folder: Path) -> Replica:
 async def _feed(client: Client) -> None:
     while True:
         for job in JOBS:
-            await client.publish(events.JobCancelled(job=job, reason="1"))
+            await client.publish(JobCancelled(job=job, reason="1"))
             await asyncio.sleep(EVENT_EVERY_S / len(JOBS))
 
 

@@ -7,6 +7,7 @@ import re
 import statistics
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def measure_joining() -> Row:
     with tempfile.TemporaryDirectory() as folder:
         cluster = Watched(Path(folder), spec)
         shard = cluster.todo[0]
-        cluster.todo = [shard.model_copy(update={"id": i, "start": 512 * i, "length": 512}) for i in range(100_000)]
+        cluster.todo = [replace(shard, id=i, start=512 * i, length=512) for i in range(100_000)]
         cluster.start()
         try:
             cluster.start_ps(0, 1)

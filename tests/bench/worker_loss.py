@@ -23,6 +23,10 @@ from typing import Any
 
 import stretto_wire as wire
 from stretto_bus import Client
+from stretto_messages.actuator import JobFailed
+from stretto_messages.arbiter import PlanDecided
+from stretto_messages.dispatcher import ShardCompleted, ShardLeased, ShardRequeued
+from stretto_messages.values import Plan, Shard
 from stretto_runtime import EmbeddedServer, provision
 
 from tests.bench.rows import Row, row
@@ -75,13 +79,13 @@ class Scene:
         await self.client.publish(wire.JobSubmitted(job=JOB, spec=wire.JobSpec.parse(DOCUMENT)))
         await self.client.publish(plan_decided())
 
-    def leased(self) -> dict[str, wire.Shard]:
+    def leased(self) -> dict[str, Shard]:
         """Return pod -> its shard, according to the events so far."""
-        held: dict[str, wire.Shard] = {}
+        held: dict[str, Shard] = {}
         for _, message in self.told:
-            if isinstance(message, wire.ShardLeased):
+            if isinstance(message, ShardLeased):
                 held[message.pod] = message.shard
-            elif isinstance(message, wire.ShardCompleted | wire.ShardRequeued):
+            elif isinstance(message, ShardCompleted | ShardRequeued):
                 held.pop(message.pod, None)
         return held
 
@@ -89,7 +93,7 @@ class Scene:
         """Wait until `find` returns something true, and return it. TimeoutError names `what`."""
         deadline = time.monotonic() + limit_s
         while not (found := find()):
-            if reasons := [message.reason for _, message in self.told if isinstance(message, wire.JobFailed)]:
+            if reasons := [message.reason for _, message in self.told if isinstance(message, JobFailed)]:
                 raise RuntimeError(f"the job failed: {reasons[0]}")
             if time.monotonic() > deadline:
                 kinds = [type(message).__name__ for _, message in self.told[-20:]]
@@ -108,10 +112,10 @@ class Scene:
             return next(((at, m) for at, m in self.told[since:] if isinstance(m, kind) and fits(m)), None)
 
         free_s, requeued = await self.until(
-            lambda: said(wire.ShardRequeued, lambda m: m.pod == pod), LEASE_TIMEOUT_S + 60, "its shard to be free"
+            lambda: said(ShardRequeued, lambda m: m.pod == pod), LEASE_TIMEOUT_S + 60, "its shard to be free"
         )
         trained_s, _ = await self.until(
-            lambda: said(wire.ShardCompleted, lambda m: m.shard.id == requeued.shard.id and m.pod != pod),
+            lambda: said(ShardCompleted, lambda m: m.shard.id == requeued.shard.id and m.pod != pod),
             LEASE_TIMEOUT_S + 60,
             "another worker that trains it",
         )
@@ -135,15 +139,15 @@ class Scene:
         await end_pods(self.folder)
 
 
-def plan_decided() -> wire.PlanDecided:
+def plan_decided() -> PlanDecided:
     """Two workers and one parameter server, as an arbiter would grant them."""
     memory = 3 * 2**30
-    plan = wire.Plan(
+    plan = Plan(
         workers=2, ps=1, worker_cpu_cores=0.5, ps_cpu_cores=0.5, worker_memory_bytes=memory, ps_memory_bytes=memory
     )
     fields: dict[str, Any] = dict.fromkeys(("previous", "throughput", "throughput_interval", "throughput_before"))
     fields |= {"kind": "initial", "cost_per_hour": 0.0, "reasons": (), "alternatives": (), "algorithm": "bench"}
-    return wire.PlanDecided(job=JOB, version=1, plan=plan, free_cpu_cores=0.0, free_memory_bytes=0, **fields)
+    return PlanDecided(job=JOB, version=1, plan=plan, free_cpu_cores=0.0, free_memory_bytes=0, **fields)
 
 
 @contextlib.asynccontextmanager

@@ -17,7 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stretto_dispatcher.service import Dispatcher
 from stretto_dispatcher.settings import DispatcherSettings
-from stretto_wire.examples import EXAMPLES
+from stretto_messages.actuator import PodExited
+from stretto_messages.base import MAX_MESSAGE_BYTES, example_of
+from stretto_messages.dispatcher import NextShard, NextShardReply, ReleaseShard, ShardHeartbeat
+from stretto_messages.refusals import ERROR_HEADER, Refused
 
 from tests.contract.desk import Desk, is_of_the_wire
 
@@ -49,17 +52,17 @@ class Ledger(Desk):
         while (await self.next("worker-0")).answer == "unknown":
             await asyncio.sleep(0.05)
 
-    async def next(self, pod: str, job: str = JOB) -> wire.NextShardReply:
+    async def next(self, pod: str, job: str = JOB) -> NextShardReply:
         self._serial += 1
-        request = wire.NextShard(job=job, pod=pod, request_id=f"{pod}:{self._serial}")
+        request = NextShard(job=job, pod=pod, request_id=f"{pod}:{self._serial}")
         return await self.client.call(request, timeout_s=5)
 
     def ask(self, channel: wire.Channel, body: bytes) -> dict[str, Any]:
         """The reply to raw bytes: as it is, or the refusal, which has to be of the wire's shape."""
         subject = f"rpc.v1.dispatcher.{channel.name}.{JOB}"
         message = self.do(self.client.bus.connection.request(subject, body, timeout=5))
-        if (message.headers or {}).get(wire.ERROR_HEADER):
-            return {"refused": wire.Refused.model_validate_json(message.data).error}
+        if (message.headers or {}).get(ERROR_HEADER):
+            return {"refused": wire.decode(Refused, message.data).error}
         assert channel.reply is not None
         return {"reply": wire.decode(channel.reply, message.data)}
 
@@ -83,7 +86,7 @@ def test_bytes_that_are_no_request_are_refused(desk: Ledger, channel: wire.Chann
 @BOUNDED
 @given(channel=st.sampled_from(RPCS), value=VALUES, data=st.data())
 def test_a_bad_field_is_refused_by_name(desk: Ledger, channel: wire.Channel, value: Any, data: st.DataObject) -> None:
-    whole = {**json.loads(wire.encode(EXAMPLES[channel.message])), "job": JOB}
+    whole = {**json.loads(wire.encode(example_of(channel.message))), "job": JOB}
     name = data.draw(st.sampled_from(sorted(whole)))
     body = json.dumps({**whole, name: value}).encode()
     answer = desk.ask(channel, body)
@@ -96,10 +99,10 @@ def test_a_bad_field_is_refused_by_name(desk: Ledger, channel: wire.Channel, val
 
 
 def test_too_large_a_request_is_refused(desk: Ledger) -> None:
-    body = json.dumps({"job": JOB, "pod": "worker-0", "request_id": "r", "pad": "x" * wire.MAX_MESSAGE_BYTES}).encode()
+    body = json.dumps({"job": JOB, "pod": "worker-0", "request_id": "r", "pad": "x" * MAX_MESSAGE_BYTES}).encode()
     refused = desk.ask(RPCS[0], body)["refused"]
     assert "bytes" in refused.value
-    assert str(wire.MAX_MESSAGE_BYTES) in refused.remedy
+    assert str(MAX_MESSAGE_BYTES) in refused.remedy
 
 
 def test_a_body_of_another_job_is_refused(desk: Ledger) -> None:
@@ -116,10 +119,10 @@ def test_an_unknown_job_is_told_apart(desk: Ledger, job: str) -> None:
 def test_a_pod_that_has_exited_changes_nothing_more(desk: Ledger) -> None:
     lease = desk.do(desk.next("worker-5")).shard
     assert lease is not None
-    exited = wire.PodExited(job=JOB, pod="worker-5", role="worker", reason="killed", exit_code=-9)
+    exited = PodExited(job=JOB, pod="worker-5", role="worker", reason="killed", exit_code=-9)
     desk.do(desk.client.publish(exited))
     mine = {"job": JOB, "pod": "worker-5", "shard": lease.id, "attempt": lease.attempt}
-    beat = wire.ShardHeartbeat(**mine, offset=1, samples_per_s=1.0)
+    beat = ShardHeartbeat(**mine, offset=1, samples_per_s=1.0)
 
     async def refused() -> str:
         while (reply := await desk.client.call(beat)).answer == "ok":
@@ -127,13 +130,13 @@ def test_a_pod_that_has_exited_changes_nothing_more(desk: Ledger) -> None:
         return reply.answer
 
     assert desk.do(refused()) == "unknown"
-    assert desk.do(desk.client.call(wire.ReleaseShard(**mine, offset=100))).answer == "unknown"
+    assert desk.do(desk.client.call(ReleaseShard(**mine, offset=100))).answer == "unknown"
     assert desk.do(desk.next("worker-5")).answer == "unknown"
     again = desk.do(desk.next("worker-6")).shard
     assert again is not None
     assert (again.id, again.attempt, again.offset) == (lease.id, lease.attempt + 1, 0)
     taken = {**mine, "pod": "worker-6"}
-    assert desk.do(desk.client.call(wire.ReleaseShard(**taken, offset=100))).answer == "stale"
+    assert desk.do(desk.client.call(ReleaseShard(**taken, offset=100))).answer == "stale"
 
 
 def _exit(**changes: str | None) -> bytes:
@@ -149,7 +152,7 @@ def _exit(**changes: str | None) -> bytes:
         (_exit(role=None), "role"),
         (_exit(job="elsewhere"), "job"),
         (_exit(reason="tired"), "reason"),
-        (b'{"pad": "' + b"x" * wire.MAX_MESSAGE_BYTES + b'"}', "(document)"),
+        (b'{"pad": "' + b"x" * MAX_MESSAGE_BYTES + b'"}', "(document)"),
     ],
     ids=["no text", "field absent", "other job", "unknown value", "too large"],
 )

@@ -9,6 +9,7 @@ import itertools
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,19 @@ import pytest
 import stretto_wire as wire
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from stretto_messages.actuator import PlanApplied, PodExited, PodStarted
+from stretto_messages.base import example_of
+from stretto_messages.pods import PsReported, WorkerReported
+from stretto_messages.scenario import PLAN
 from stretto_profiler.service import Profiler
 from stretto_profiler.settings import ProfilerSettings
-from stretto_wire.examples import EXAMPLES, PLAN, SPEC
+from stretto_wire.submission import SPEC
 
 from tests.contract.desk import Desk, is_of_the_wire
 
 JOB = SPEC.name
 NUMBERS = itertools.count()
-REPORTS = {"worker": EXAMPLES[wire.WorkerReported], "ps": EXAMPLES[wire.PsReported]}
+REPORTS = {"worker": example_of(WorkerReported), "ps": example_of(PsReported)}
 VALUES = st.one_of(
     st.none(),
     st.booleans(),
@@ -46,9 +51,9 @@ class Watch(Desk):
     async def _begin(self) -> None:
         await self.client.publish(wire.JobSubmitted(job=JOB, spec=SPEC))
         for role in ("worker", "ps"):
-            started = EXAMPLES[wire.PodStarted].model_copy(update={"pod": f"{role}-0", "role": role})
+            started = replace(example_of(PodStarted), pod=f"{role}-0", role=role)
             await self.client.publish(started)
-        await self.client.publish(wire.PlanApplied(job=JOB, version=1, plan=PLAN, took_s=1.0))
+        await self.client.publish(PlanApplied(job=JOB, version=1, plan=PLAN, took_s=1.0))
 
     async def report(self, role: str, body: bytes) -> int:
         return await self.store(f"tel.v1.{role}.{role}-0.{JOB}", body, f"report:{next(NUMBERS)}")
@@ -92,18 +97,18 @@ def test_what_cannot_be_true_is_set_aside_by_name(watch: Watch, changes: list[tu
 @pytest.mark.parametrize("pod", ["worker-77", "ps-99"])
 def test_a_pod_that_was_never_started_is_not_believed(watch: Watch, pod: str) -> None:
     role = pod.split("-")[0]
-    report = REPORTS[role].model_copy(update={"pod": pod, "ended_at_s": time.time()})
+    report = replace(REPORTS[role], pod=pod, ended_at_s=time.time())
     letter = watch.do(watch.set_aside(watch.do(watch.client.publish(report))))
     assert letter.headers["field"] == "pod"
     assert pod in letter.headers["error"]
 
 
 def test_a_pod_that_has_exited_is_not_believed(watch: Watch) -> None:
-    started = EXAMPLES[wire.PodStarted].model_copy(update={"pod": "worker-8"})
-    exited = EXAMPLES[wire.PodExited].model_copy(update={"pod": "worker-8"})
+    started = replace(example_of(PodStarted), pod="worker-8")
+    exited = replace(example_of(PodExited), pod="worker-8")
     watch.do(watch.client.publish(started))
     watch.do(watch.client.publish(exited))
-    report = REPORTS["worker"].model_copy(update={"pod": "worker-8", "ended_at_s": time.time()})
+    report = replace(REPORTS["worker"], pod="worker-8", ended_at_s=time.time())
     letter = watch.do(watch.set_aside(watch.do(watch.client.publish(report))))
     assert letter.headers["field"] == "pod"
 

@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 import stretto_wire as wire
 from stretto_bus import Client
+from stretto_messages.base import example_of
+from stretto_messages.dispatcher import JobProgressed
+from stretto_messages.profiler import StragglerDetected
+from stretto_messages.scenario import NOW_S
 from stretto_runtime import EmbeddedServer, provision
 from stretto_wire.cloudevents import headers_of
-from stretto_wire.examples import EXAMPLES, NOW_S
 
 from tests.contract.subscriber import SubscriberUnavailable, install, validate_run
 
@@ -51,7 +54,7 @@ async def client(server: EmbeddedServer) -> AsyncIterator[Client]:
 
 async def test_every_event_is_received_and_valid(bus: tuple[str, Path], client: Client) -> None:
     for number, channel in enumerate(EVENTS):
-        await client.publish(EXAMPLES[channel.message])
+        await client.publish(example_of(channel.message))
         await _store(client, f"tel.v1.ps.ps-0.job-{number}", b"no event", {})
     summary = validate_run(*bus, idle_s=0.5)
     assert summary["invalid"] == []
@@ -65,13 +68,13 @@ async def _store(client: Client, subject: str, data: bytes, headers: dict[str, s
 
 async def test_reading_ends_at_a_sequence(bus: tuple[str, Path], client: Client) -> None:
     for number in range(5):
-        await client.publish(EXAMPLES[wire.JobProgressed], f"dispatcher:{number}:0")
+        await client.publish(example_of(JobProgressed), f"dispatcher:{number}:0")
     summary = validate_run(*bus, until_sequence=3, idle_s=30)
     assert (summary["events"], summary["last_sequence"]) == (3, 3)
 
 
 async def test_what_is_invalid_is_reported_with_its_reason(bus: tuple[str, Path], client: Client) -> None:
-    message = EXAMPLES[wire.StragglerDetected]
+    message = example_of(StragglerDetected)
     subject = wire.subject_of(message)
     body = json.loads(wire.encode(message))
     headers = headers_of(message, "profiler:1:0", NOW_S)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import stretto_wire as wire
 import yaml
+from stretto_messages.base import MAX_MESSAGE_BYTES
 from stretto_runtime.access.provision import streams
 
 PROTO = Path(__file__).parents[2] / "proto"
@@ -22,4 +23,4 @@ def test_provisioned_streams_are_those_of_the_asyncapi_document() -> None:
 
 
 def test_every_message_that_may_be_sent_fits_into_the_stream() -> None:
-    assert all(each.get("max_msg_size", 2**20) >= wire.MAX_MESSAGE_BYTES for each in streams())
+    assert all(each.get("max_msg_size", 2**20) >= MAX_MESSAGE_BYTES for each in streams())

@@ -11,21 +11,22 @@ import time
 from pathlib import Path
 
 from stretto.pod import Pod, run_pod
-from stretto_wire import requests
+from stretto_messages.actuator import GetServers, GetServersReply
+from stretto_messages.pods import ClaimBuckets, ClaimBucketsReply
 
 PAUSE_S = 0.01
 
 
 def ask(pod: Pod) -> int:
-    claimed = requests.ClaimBucketsReply(job=pod.settings.job, accepted=True)
-    pod.bus.serve(requests.ClaimBuckets, lambda _: claimed)
+    claimed = ClaimBucketsReply(job=pod.settings.job, accepted=True)
+    pod.bus.serve(ClaimBuckets, lambda _: claimed)
     pod.ready("127.0.0.1:9000")
     with Path(os.environ["REPORT"]).open("a", buffering=1) as report:
         while not pod.leaving.wait(PAUSE_S):
             began_s = time.monotonic()
-            number = pod.bus.request_id(requests.GetServers)
-            request = requests.GetServers(job=pod.settings.job, request_id=number, pod=pod.settings.pod)
-            reply = pod.bus.call(request, requests.GetServersReply)
+            number = pod.bus.request_id(GetServers)
+            request = GetServers(job=pod.settings.job, request_id=number, pod=pod.settings.pod)
+            reply = pod.bus.call(request, GetServersReply)
             line = {"answer": reply.answer, "took_s": time.monotonic() - began_s, "number": number}
             report.write(json.dumps({**line, "ends_s": pod.bus.credentials_end_s}) + "\n")
     return 0

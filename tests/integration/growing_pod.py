@@ -13,8 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from stretto.pod import Pod, run_pod
-from stretto_wire import requests, telemetry
-from stretto_wire.values import StepTimes
+from stretto_messages.pods import (
+    ClaimBuckets,
+    ClaimBucketsReply,
+    GetOwnership,
+    GetOwnershipReply,
+    PsReported,
+    TrainUnder,
+    TrainUnderReply,
+    WorkerReported,
+)
+from stretto_messages.values import StepTimes
 
 REPORT_S = 0.1
 CHUNK_BYTES = 2**20
@@ -34,9 +43,9 @@ class Growing:
         self.steps = 0
 
     def run(self) -> int:
-        self.pod.bus.serve(requests.ClaimBuckets, self.claim)
-        self.pod.bus.serve(requests.GetOwnership, self.ownership)
-        self.pod.bus.serve(requests.TrainUnder, self.train_under)
+        self.pod.bus.serve(ClaimBuckets, self.claim)
+        self.pod.bus.serve(GetOwnership, self.ownership)
+        self.pod.bus.serve(TrainUnder, self.train_under)
         self.pod.ready(f"127.0.0.1:{9000 + self.index}")
         ps = self.pod.settings.pod.startswith("ps-")
         while not self.pod.leaving.wait(REPORT_S):
@@ -58,24 +67,22 @@ class Growing:
         for _ in range(min(-missing // CHUNK_BYTES, len(self.chunks))):
             self.chunks.pop()
 
-    def claim(self, request: requests.ClaimBuckets) -> requests.ClaimBucketsReply:
+    def claim(self, request: ClaimBuckets) -> ClaimBucketsReply:
         self.own = [int(b in request.buckets) for b in range(64)], [int(s in request.slices) for s in range(12)]
-        return requests.ClaimBucketsReply(job=self.job, accepted=True)
+        return ClaimBucketsReply(job=self.job, accepted=True)
 
-    def ownership(self, _: requests.GetOwnership) -> requests.GetOwnershipReply:
+    def ownership(self, _: GetOwnership) -> GetOwnershipReply:
         buckets, slices = self.own
         rows = [self.curve["rows"][self.index][self.moment()] * own // max(1, sum(buckets)) for own in buckets]
-        return requests.GetOwnershipReply(
-            job=self.job, buckets=tuple(buckets), slices=tuple(slices), bucket_rows=tuple(rows)
-        )
+        return GetOwnershipReply(job=self.job, buckets=tuple(buckets), slices=tuple(slices), bucket_rows=tuple(rows))
 
-    def train_under(self, request: requests.TrainUnder) -> requests.TrainUnderReply:
+    def train_under(self, request: TrainUnder) -> TrainUnderReply:
         self.version = request.plan_version
-        return requests.TrainUnderReply(job=self.job)
+        return TrainUnderReply(job=self.job)
 
-    def server(self, moment: int) -> telemetry.PsReported:
+    def server(self, moment: int) -> PsReported:
         used = self.pod.usage.measure()
-        return telemetry.PsReported(
+        return PsReported(
             job=self.job,
             pod=self.pod.settings.pod,
             ended_at_s=time.time(),
@@ -91,9 +98,9 @@ class Growing:
             memory_limit_bytes=self.pod.settings.memory_bytes,
         )
 
-    def worker(self) -> telemetry.WorkerReported:
+    def worker(self) -> WorkerReported:
         self.steps += 1
-        return telemetry.WorkerReported(
+        return WorkerReported(
             job=self.job,
             pod=self.pod.settings.pod,
             plan_version=self.version,

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import sys
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,21 @@ from stretto_actuator.settings import ActuatorSettings
 from stretto_arbiter.service import Arbiter
 from stretto_arbiter.settings import ArbiterSettings
 from stretto_bus import Client
+from stretto_messages.actuator import PlanApplied, PodExited
+from stretto_messages.arbiter import PlanDecided
+from stretto_messages.dispatcher import JobProgressed
+from stretto_messages.gateway import JobCancelled
+from stretto_messages.oom import OomForecast
+from stretto_messages.planner import PlanProposed
+from stretto_messages.profiler import ProfileMeasured
+from stretto_messages.values import Plan
 from stretto_oom.service import Oom
 from stretto_oom.settings import OomSettings
 from stretto_profiler.service import Profiler
 from stretto_profiler.settings import ProfilerSettings
 from stretto_runtime import EmbeddedServer, Runner, provision
-from stretto_wire import events, values
 from stretto_wire.spec import JobSpec
+from stretto_wire.submission import JobSubmitted
 
 from tests.integration.pods import end_pods
 
@@ -63,7 +71,7 @@ class Seen:
 
     exits: list[str] = field(default_factory=list[str])
     limits: list[int] = field(default_factory=list[int])
-    forecasts: list[events.OomForecast] = field(default_factory=list[events.OomForecast])
+    forecasts: list[OomForecast] = field(default_factory=list[OomForecast])
     measured: int = 0
     decided: int = 0
     applied: int = 0
@@ -115,7 +123,7 @@ class MemoryStage:
 
     async def __aexit__(self, *exc: object) -> None:
         for job in self.seen:
-            await self.client.publish(events.JobCancelled(job=job))
+            await self.client.publish(JobCancelled(job=job))
         backend = LocalBackend(self.folder / "state")
         for _ in range(100):
             if not await backend.list():
@@ -138,16 +146,16 @@ class MemoryStage:
             if seen is None:
                 continue
             match message:
-                case events.ProfileMeasured():
+                case ProfileMeasured():
                     seen.measured += 1
-                case events.PlanDecided():
+                case PlanDecided():
                     seen.decided += 1
-                case events.PlanApplied():
+                case PlanApplied():
                     seen.applied += 1
                     seen.limits.append(message.plan.ps_memory_bytes)
-                case events.PodExited() if message.pod.startswith("ps-"):
+                case PodExited() if message.pod.startswith("ps-"):
                     seen.exits.append(message.reason)
-                case events.OomForecast():
+                case OomForecast():
                     seen.forecasts.append(message)
                 case _:
                     pass
@@ -186,7 +194,7 @@ class MemoryStage:
 
     async def _submit(self, growth: Growth) -> None:
         servers = len(growth.rows)
-        plan = values.Plan(
+        plan = Plan(
             workers=1,
             ps=servers,
             worker_cpu_cores=0.25,
@@ -214,12 +222,12 @@ class MemoryStage:
             "environment": {"CURVE": str(curve)},
             "resources": {
                 "fixed": True,
-                "initial": plan.model_dump(),
+                "initial": asdict(plan),
                 "ps": {"memory": {"min": 64 * MIB, "max": 8 * GIB}},
             },
         }
-        await self.client.publish(events.JobSubmitted(job=growth.job, spec=JobSpec.parse(spec)))
-        proposed = events.PlanProposed(job=growth.job, kind="initial", plan=plan, cost_per_hour=1.0, reasons=("given",))
+        await self.client.publish(JobSubmitted(job=growth.job, spec=JobSpec.parse(spec)))
+        proposed = PlanProposed(job=growth.job, kind="initial", plan=plan, cost_per_hour=1.0, reasons=("given",))
         await self.client.publish(proposed)
 
     def _moment(self, growth: Growth) -> Path:
@@ -227,7 +235,7 @@ class MemoryStage:
 
     async def _progress(self, growth: Growth, share: float) -> None:
         await self.client.publish(
-            events.JobProgressed(
+            JobProgressed(
                 job=growth.job,
                 samples_done=int(SAMPLES * share),
                 samples_total=SAMPLES,

@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,26 @@ from stretto_arbiter.settings import ArbiterSettings
 from stretto_bus import Client
 from stretto_fitter.service import Fitter
 from stretto_fitter.settings import FitterSettings
+from stretto_messages.actuator import PlanApplied
+from stretto_messages.arbiter import PlanDecided, PlanRefused
+from stretto_messages.dispatcher import JobCompleted
+from stretto_messages.fitter import ModelFitted
+from stretto_messages.oom import OomForecast
+from stretto_messages.planner import CandidatesComputed, HistoryMatched, HistoryRecorded
+from stretto_messages.profiler import ProfileMeasured
+from stretto_messages.values import Plan, StepTimes
 from stretto_planner.service import Planner
 from stretto_planner.settings import PlannerSettings
 from stretto_runtime import EmbeddedServer, Runner, provision
-from stretto_wire import events, spec, values
+from stretto_wire import spec
+from stretto_wire.submission import JobSubmitted
 
 GIB = 2**30
 JOB = "ctr-1"
 
 
-def plan(workers: int, ps: int, cores: float = 0.5) -> values.Plan:
-    return values.Plan(
+def plan(workers: int, ps: int, cores: float = 0.5) -> Plan:
+    return Plan(
         workers=workers,
         ps=ps,
         worker_cpu_cores=cores,
@@ -37,7 +47,7 @@ def plan(workers: int, ps: int, cores: float = 0.5) -> values.Plan:
     )
 
 
-def step_time_s(p: values.Plan) -> float:
+def step_time_s(p: Plan) -> float:
     return 0.010 / p.worker_cpu_cores + 0.002 + 0.004 * p.workers / (p.ps * p.ps_cpu_cores) + 0.001 * p.workers
 
 
@@ -72,16 +82,16 @@ class Chain:
 
     async def live(self) -> None:
         """Apply what is decided, and measure it."""
-        current: tuple[int, values.Plan] | None = None
+        current: tuple[int, Plan] | None = None
 
         async def follow() -> None:
             nonlocal current
             async for event in self.client.events():
                 self.seen.append(event.message)
-                if isinstance(event.message, events.PlanDecided):
+                if isinstance(event.message, PlanDecided):
                     decided = event.message
                     await self.client.publish(
-                        events.PlanApplied(job=JOB, version=decided.version, plan=decided.plan, took_s=0.1)
+                        PlanApplied(job=JOB, version=decided.version, plan=decided.plan, took_s=0.1)
                     )
                     current = (decided.version, decided.plan)
 
@@ -112,15 +122,15 @@ class Chain:
             pytest.fail(f"not within {timeout_s} s; last events: {told[-15:]}")
 
 
-def window(version: int, now: values.Plan, rate: float, samples: int) -> events.ProfileMeasured:
-    return events.ProfileMeasured(
+def window(version: int, now: Plan, rate: float, samples: int) -> ProfileMeasured:
+    return ProfileMeasured(
         job=JOB,
         plan_version=version,
         plan=now,
         batch_size=512,
         window_s=0.05,
         step_time_s=step_time_s(now),
-        times=values.StepTimes(emb_s=0.0, grad_s=0.0, upd_s=0.0, sync_s=0.0),
+        times=StepTimes(emb_s=0.0, grad_s=0.0, upd_s=0.0, sync_s=0.0),
         throughput=rate,
         samples_total=samples,
         categories=samples // 10,
@@ -149,8 +159,8 @@ async def chain(tmp_path: Path) -> AsyncIterator[Chain]:
     server.kill()
 
 
-def submission(**resources: Any) -> events.JobSubmitted:
-    return events.JobSubmitted(
+def submission(**resources: Any) -> JobSubmitted:
+    return JobSubmitted(
         job=JOB,
         spec=spec.JobSpec.parse(
             {
@@ -164,7 +174,7 @@ def submission(**resources: Any) -> events.JobSubmitted:
 
 
 async def test_a_job_is_started_from_history_measured_improved_and_remembered(chain: Chain) -> None:
-    past = events.HistoryRecorded(
+    past = HistoryRecorded(
         job="past-1",
         metadata={"family": "wide-deep", "rows": 900},
         plan=plan(1, 1),
@@ -176,17 +186,17 @@ async def test_a_job_is_started_from_history_measured_improved_and_remembered(ch
     await chain.client.publish(past)
     await chain.client.publish(submission())
     chain.world = asyncio.create_task(chain.live())
-    await chain.until(lambda: any(d.kind == "measure" for d in chain.facts(events.PlanDecided)))
-    first = chain.facts(events.PlanDecided)[0]
+    await chain.until(lambda: any(d.kind == "measure" for d in chain.facts(PlanDecided)))
+    first = chain.facts(PlanDecided)[0]
     assert (first.kind, first.version, first.plan) == ("warm-start", 1, plan(1, 1))
-    (matched,) = chain.facts(events.HistoryMatched)
+    (matched,) = chain.facts(HistoryMatched)
     assert [(match.job, match.weight) for match in matched.matches] == [("past-1", 1.0)]
     assert matched.matches[0].features == {"family": 1.0, "rows": 0.9}
 
     await chain.stop("planner")  # a restart in the middle loses and repeats nothing
     chain.start(Planner, PlannerSettings, cpu_cores=8, memory_bytes=32 * GIB, window_s=0.05, ps_change_s=0.1)
-    await chain.until(lambda: bool(chain.facts(events.CandidatesComputed)), 30)
-    decided = chain.facts(events.PlanDecided)
+    await chain.until(lambda: bool(chain.facts(CandidatesComputed)), 30)
+    decided = chain.facts(PlanDecided)
     assert [fact.version for fact in decided] == list(range(1, len(decided) + 1))
     assert max(fact.plan.workers for fact in decided) > 1
     assert max(fact.plan.ps for fact in decided) > 1
@@ -195,22 +205,22 @@ async def test_a_job_is_started_from_history_measured_improved_and_remembered(ch
         assert used <= 8
         assert fact.reasons
 
-    last = chain.facts(events.ModelFitted)[-1]
+    last = chain.facts(ModelFitted)[-1]
     assert last.rmsle < 0.1
     await chain.client.publish(
-        events.JobCompleted(job=JOB, samples=1, samples_abandoned=0, epochs=1, shards=1, requeued=0, started_at_s=1.0)
+        JobCompleted(job=JOB, samples=1, samples_abandoned=0, epochs=1, shards=1, requeued=0, started_at_s=1.0)
     )
-    await chain.until(lambda: any(fact.job == JOB for fact in chain.facts(events.HistoryRecorded)))
-    remembered = next(fact for fact in chain.facts(events.HistoryRecorded) if fact.job == JOB)
+    await chain.until(lambda: any(fact.job == JOB for fact in chain.facts(HistoryRecorded)))
+    remembered = next(fact for fact in chain.facts(HistoryRecorded) if fact.job == JOB)
     assert remembered.throughput > 10_000
     assert await chain.client.dead_letters() == []
 
 
 async def test_memory_is_decided_within_the_capacity_and_a_second_job_waits(chain: Chain) -> None:
-    await chain.client.publish(submission(initial=plan(1, 1).model_dump(), fixed=True))
+    await chain.client.publish(submission(initial=asdict(plan(1, 1)), fixed=True))
     chain.world = asyncio.create_task(chain.live())
-    await chain.until(lambda: bool(chain.facts(events.PlanApplied)))
-    forecast = events.OomForecast(
+    await chain.until(lambda: bool(chain.facts(PlanApplied)))
+    forecast = OomForecast(
         job=JOB,
         ps=(),
         samples_done=1,
@@ -222,14 +232,14 @@ async def test_memory_is_decided_within_the_capacity_and_a_second_job_waits(chai
         reason="categories grow",
     )
     await chain.client.publish(forecast)
-    await chain.until(lambda: len(chain.facts(events.PlanDecided)) == 2)
-    memory = chain.facts(events.PlanDecided)[1]
+    await chain.until(lambda: len(chain.facts(PlanDecided)) == 2)
+    memory = chain.facts(PlanDecided)[1]
     assert (memory.kind, memory.plan.ps_memory_bytes) == ("memory", 5 * GIB)
-    large = submission(initial=plan(40, 1, 1.0).model_dump(), fixed=True)
-    other = large.model_copy(update={"job": "ctr-2"})
+    large = submission(initial=asdict(plan(40, 1, 1.0)), fixed=True)
+    other = replace(large, job="ctr-2")
     await chain.client.publish(other)
-    await chain.until(lambda: bool(chain.facts(events.PlanRefused)))
-    refused = chain.facts(events.PlanRefused)[0]
+    await chain.until(lambda: bool(chain.facts(PlanRefused)))
+    refused = chain.facts(PlanRefused)[0]
     assert (refused.job, refused.kind) == ("ctr-2", "initial")
     assert any("it waits" in reason for reason in refused.reasons)
     assert await chain.client.dead_letters() == []
@@ -239,11 +249,11 @@ async def test_all_that_was_decided_under_changing_capacity_is_replayed_bit_by_b
     """From what is on disk, with nothing running; then under a setting that decides otherwise."""
     await chain.client.publish(submission())
     chain.world = asyncio.create_task(chain.live())
-    await chain.until(lambda: len(chain.facts(events.PlanDecided)) >= 2)
+    await chain.until(lambda: len(chain.facts(PlanDecided)) >= 2)
     await chain.stop("arbiter")
     chain.start(Arbiter, ArbiterSettings, cpu_cores=4, memory_bytes=8 * GIB, settle_s=0, round_s=0)
-    before = len(chain.facts(events.PlanDecided)) + len(chain.facts(events.PlanRefused))
-    await chain.until(lambda: len(chain.facts(events.PlanDecided)) + len(chain.facts(events.PlanRefused)) > before, 30)
+    before = len(chain.facts(PlanDecided)) + len(chain.facts(PlanRefused))
+    await chain.until(lambda: len(chain.facts(PlanDecided)) + len(chain.facts(PlanRefused)) > before, 30)
     chain.world.cancel()
     for name in ("fitter", "planner", "arbiter"):
         await chain.stop(name)

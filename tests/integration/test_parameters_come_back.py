@@ -22,6 +22,12 @@ from stretto_checkpoints.service import Checkpoints
 from stretto_checkpoints.settings import CheckpointsSettings
 from stretto_dispatcher.service import Dispatcher
 from stretto_dispatcher.settings import DispatcherSettings
+from stretto_messages.actuator import JobFailed, JobFinished, PlanApplied, PodExited, PodStarted, ServersChanged
+from stretto_messages.arbiter import PlanDecided
+from stretto_messages.checkpoints import CheckpointFlushed, CheckpointRestored, SaveCheckpoint
+from stretto_messages.dispatcher import JobCompleted, NextShard, ShardReport
+from stretto_messages.pods import GetOwnership
+from stretto_messages.values import Plan
 from stretto_runtime import EmbeddedServer, provision, serve
 
 from tests.integration.pods import end_pods
@@ -91,49 +97,49 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
     server.kill()
 
 
-def plan_decided() -> wire.PlanDecided:
+def plan_decided() -> PlanDecided:
     memory = 256 * 2**20
-    plan = wire.Plan(
+    plan = Plan(
         workers=1, ps=2, worker_cpu_cores=0.5, ps_cpu_cores=0.5, worker_memory_bytes=memory, ps_memory_bytes=memory
     )
     fields: dict[str, Any] = dict.fromkeys(("previous", "throughput", "throughput_interval", "throughput_before"))
     fields |= {"kind": "initial", "cost_per_hour": 0.0, "reasons": (), "alternatives": (), "algorithm": "test"}
-    return wire.PlanDecided(job=JOB, version=1, plan=plan, free_cpu_cores=0.0, free_memory_bytes=0, **fields)
+    return PlanDecided(job=JOB, version=1, plan=plan, free_cpu_cores=0.0, free_memory_bytes=0, **fields)
 
 
 async def test_lost_parameter_server_brings_job_and_ledger_back(house: House) -> None:
     document = {"name": JOB, "model": {"entry": "m:M"}, "dataset": {"samples": 4096}}
     await house.client.publish(wire.JobSubmitted(job=JOB, spec=wire.JobSpec.parse(document)))
     await house.client.publish(plan_decided())
-    await house.until(lambda: house.told(wire.PlanApplied))
-    (first,) = await house.until(lambda: house.told(wire.CheckpointFlushed))  # before anything is trained
-    lease = await house.client.call(wire.NextShard(job=JOB, request_id="w.1", pod="worker-0"))
+    await house.until(lambda: house.told(PlanApplied))
+    (first,) = await house.until(lambda: house.told(CheckpointFlushed))  # before anything is trained
+    lease = await house.client.call(NextShard(job=JOB, request_id="w.1", pod="worker-0"))
     assert lease.answer == "shard"
 
     os.kill(int((house.folder / f"pods/{JOB}/ps-1/pid").read_text()), signal.SIGKILL)
-    (restored,) = await house.until(lambda: house.told(wire.CheckpointRestored))
+    (restored,) = await house.until(lambda: house.told(CheckpointRestored))
     assert (restored.ps, restored.checkpoint.id) == (2, first.checkpoint.id)
-    await house.until(lambda: [e for e in house.told(wire.PodStarted) if e.pod == "worker-1"])
-    gone, back = house.told(wire.ServersChanged)[1:]
+    await house.until(lambda: [e for e in house.told(PodStarted) if e.pod == "worker-1"])
+    gone, back = house.told(ServersChanged)[1:]
     assert gone.servers == ()
     assert [server.index for server in back.servers] == [2, 3]
-    owned = [await house.client.call_pod(f"ps-{n}", wire.GetOwnership(job=JOB)) for n in (2, 3)]
+    owned = [await house.client.call_pod(f"ps-{n}", GetOwnership(job=JOB)) for n in (2, 3)]
     assert sum(sum(reply.buckets) for reply in owned) == 64
-    again = await house.client.call(wire.NextShard(job=JOB, request_id="v.1", pod="worker-1"))
+    again = await house.client.call(NextShard(job=JOB, request_id="v.1", pod="worker-1"))
     assert again.answer == "shard"
-    assert not house.told(wire.JobFailed)
+    assert not house.told(JobFailed)
 
 
 async def test_lost_parameter_server_without_a_checkpoint_ends_the_job_with_the_reason(house: House) -> None:
     document = {"name": JOB, "model": {"entry": "m:M"}, "dataset": {"samples": 4096}, "checkpoint": {"every_s": None}}
     await house.client.publish(wire.JobSubmitted(job=JOB, spec=wire.JobSpec.parse(document)))
     await house.client.publish(plan_decided())
-    await house.until(lambda: house.told(wire.PlanApplied))
+    await house.until(lambda: house.told(PlanApplied))
     os.kill(int((house.folder / f"pods/{JOB}/ps-0/pid").read_text()), signal.SIGKILL)
-    (failed,) = await house.until(lambda: house.told(wire.JobFailed))
+    (failed,) = await house.until(lambda: house.told(JobFailed))
     assert "no complete checkpoint (checkpoint.every_s is null)" in failed.reason
     exited = {"ps-0", "ps-1", "worker-0"}
-    await house.until(lambda: exited <= {event.pod for event in house.told(wire.PodExited)})
+    await house.until(lambda: exited <= {event.pod for event in house.told(PodExited)})
 
 
 async def train(house: House, worker: str) -> None:
@@ -141,12 +147,12 @@ async def train(house: House, worker: str) -> None:
     number, done = 0, None
     while True:
         number += 1
-        request = wire.NextShard(job=JOB, request_id=f"{worker}.{number}", pod=worker, complete=done)
+        request = NextShard(job=JOB, request_id=f"{worker}.{number}", pod=worker, complete=done)
         reply = await house.client.call(request)
         if reply.answer == "end":
             return
         assert reply.answer == "shard", reply
-        done = wire.ShardReport(id=reply.shard.id, attempt=reply.shard.attempt)
+        done = ShardReport(id=reply.shard.id, attempt=reply.shard.attempt)
 
 
 async def test_parameter_server_lost_after_the_last_shard_trains_the_rest_again_and_finishes(house: House) -> None:
@@ -160,16 +166,16 @@ async def test_parameter_server_lost_after_the_last_shard_trains_the_rest_again_
     }
     await house.client.publish(wire.JobSubmitted(job=JOB, spec=wire.JobSpec.parse(document)))
     await house.client.publish(plan_decided())
-    await house.until(lambda: house.told(wire.PlanApplied))
-    await house.client.call(wire.SaveCheckpoint(job=JOB, request_id="me.1"))
-    await house.until(lambda: house.told(wire.CheckpointFlushed))
+    await house.until(lambda: house.told(PlanApplied))
+    await house.client.call(SaveCheckpoint(job=JOB, request_id="me.1"))
+    await house.until(lambda: house.told(CheckpointFlushed))
     await train(house, "worker-0")
-    await house.until(lambda: house.told(wire.JobCompleted))
+    await house.until(lambda: house.told(JobCompleted))
 
     os.kill(int((house.folder / f"pods/{JOB}/ps-1/pid").read_text()), signal.SIGKILL)
-    await house.until(lambda: [e for e in house.told(wire.PodStarted) if e.pod == "worker-1"])
+    await house.until(lambda: [e for e in house.told(PodStarted) if e.pod == "worker-1"])
     await train(house, "worker-1")
-    (finished,) = await house.until(lambda: house.told(wire.JobFinished))
+    (finished,) = await house.until(lambda: house.told(JobFinished))
     assert finished.samples_expected == 4096
-    assert [event.samples for event in house.told(wire.JobCompleted)] == [4096, 4096]
-    assert not house.told(wire.JobFailed)
+    assert [event.samples for event in house.told(JobCompleted)] == [4096, 4096]
+    assert not house.told(JobFailed)

@@ -21,6 +21,10 @@ from stretto_bus import Client
 from stretto_checkpoints.service import Checkpoints
 from stretto_dispatcher.service import Dispatcher
 from stretto_fitter.service import Fitter
+from stretto_messages.actuator import PlanApplied, PodExited, PodStarted
+from stretto_messages.dispatcher import JobCompleted, JobProgressed, NextShard, ShardReport
+from stretto_messages.pods import PsReported, WorkerReported
+from stretto_messages.values import StepTimes
 from stretto_oom.service import Oom
 from stretto_planner.service import Planner
 from stretto_profiler.service import Profiler
@@ -107,17 +111,17 @@ class World:
         async for event in self.client.events():
             message: Any = event.message
             self.told.append(message)
-            if isinstance(message, wire.PodStarted) and message.role in ("worker", "ps"):
+            if isinstance(message, PodStarted) and message.role in ("worker", "ps"):
                 pod = self._work if message.role == "worker" else self._serve
                 self._workers[message.job, message.pod] = asyncio.create_task(pod(message))
-            elif isinstance(message, wire.PodExited) and (task := self._workers.pop((message.job, message.pod), None)):
+            elif isinstance(message, PodExited) and (task := self._workers.pop((message.job, message.pod), None)):
                 task.cancel()
 
-    async def _work(self, pod: wire.PodStarted) -> None:
-        done: wire.ShardReport | None = None
+    async def _work(self, pod: PodStarted) -> None:
+        done: ShardReport | None = None
         samples = 0
         for number in itertools.count(1):
-            request = wire.NextShard(job=pod.job, request_id=f"{pod.pod}.{number}", pod=pod.pod, complete=done)
+            request = NextShard(job=pod.job, request_id=f"{pod.pod}.{number}", pod=pod.pod, complete=done)
             reply = await self.client.call(request, 30)
             if reply.answer in ("end", "unknown"):
                 return
@@ -125,22 +129,22 @@ class World:
             done = None
             if reply.shard is not None:
                 samples += 512
-                done = wire.ShardReport(id=reply.shard.id, attempt=reply.shard.attempt)
+                done = ShardReport(id=reply.shard.id, attempt=reply.shard.attempt)
             await self.client.publish(
-                wire.WorkerReported(
+                WorkerReported(
                     job=pod.job, pod=pod.pod, plan_version=pod.plan_version, ended_at_s=time.time(), window_s=0.05,
                     steps=samples // 512 and 1, steps_total=samples // 512, samples_total=samples, step_time_s=0.04,
-                    longest_gap_s=0.05, times=wire.StepTimes(emb_s=0.01, grad_s=0.01, upd_s=0.01, sync_s=0.01),
+                    longest_gap_s=0.05, times=StepTimes(emb_s=0.01, grad_s=0.01, upd_s=0.01, sync_s=0.01),
                     cpu_used_cores=0.4, cpu_limit_cores=0.5, memory_used_bytes=100 * MIB,
                     memory_limit_bytes=pod.memory_bytes,
                 )
             )  # fmt: skip
 
-    async def _serve(self, pod: wire.PodStarted) -> None:
+    async def _serve(self, pod: PodStarted) -> None:
         for number in itertools.count(1):
             await asyncio.sleep(0.1)
             await self.client.publish(
-                wire.PsReported(
+                PsReported(
                     job=pod.job, pod=pod.pod, ended_at_s=time.time(), window_s=0.1, updates=2, update_time_s=0.001,
                     applied_samples_total=1024 * number, categories=1000 * number, buckets=32, cpu_used_cores=0.1,
                     cpu_limit_cores=0.5, memory_used_bytes=(100 + 5 * number) * MIB,
@@ -181,12 +185,12 @@ async def test_three_replicas_decide_what_one_would_have_decided(world: World) -
     assert all(len(runner.report()["partitions"]) < 7 for runner, _ in world.replicas)
     for job in JOBS:
         await world.client.publish(submission(job))
-    await world.until(lambda: all(world.of(wire.PlanApplied, job) for job in JOBS))
+    await world.until(lambda: all(world.of(PlanApplied, job) for job in JOBS))
     for kind in SETTINGS:
         await world.kill(kind, JOBS[0])
-    before = len(world.of(wire.JobProgressed, JOBS[0]))
-    await world.until(lambda: len(world.of(wire.JobProgressed, JOBS[0])) > before)
-    await world.until(lambda: all(world.of(wire.JobCompleted, job) for job in JOBS))
+    before = len(world.of(JobProgressed, JOBS[0]))
+    await world.until(lambda: len(world.of(JobProgressed, JOBS[0])) > before)
+    await world.until(lambda: all(world.of(JobCompleted, job) for job in JOBS))
     decided = dict.fromkeys((kind.name for kind in SETTINGS), 0)
     for kind, job in itertools.product(SETTINGS, JOBS):
         again = await replay(world.client.bus, kind(kind.settings_type(state_folder=world._base["state_folder"])), job)

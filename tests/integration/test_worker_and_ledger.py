@@ -18,10 +18,14 @@ from stretto_bus import Client
 from stretto_core.dispatcher import Applied, Counted, prove
 from stretto_dispatcher.service import Dispatcher
 from stretto_dispatcher.settings import DispatcherSettings
+from stretto_messages.actuator import GetServersReply
+from stretto_messages.dispatcher import AuditLedger, EvaluationMeasured, JobCompleted
+from stretto_messages.gateway import DataArrived
+from stretto_messages.values import DataPartition, ParameterServer
 from stretto_runtime import EmbeddedServer, provision, serve
-from stretto_wire import encode, events, requests
+from stretto_wire import encode
 from stretto_wire.spec import JobSpec
-from stretto_wire.values import DataPartition, ParameterServer
+from stretto_wire.submission import JobSubmitted
 
 pytestmark = pytest.mark.slow
 
@@ -77,13 +81,13 @@ async def test_a_worker_trains_what_arrives_names_what_it_cannot_read_and_evalua
     stop, spec = asyncio.Event(), JobSpec.parse(SPEC)
     settings = DispatcherSettings(nats_url=server.url, state_folder=tmp_path / "state", progress_every_s=0.2)
     dispatcher = asyncio.create_task(serve(Dispatcher(settings), stop))
-    await client.publish(events.JobSubmitted(job=JOB, spec=spec))
+    await client.publish(JobSubmitted(job=JOB, spec=spec))
 
     listed: list[ParameterServer] = []
 
     async def actuator(message: Any) -> None:
         if ".get-servers." in message.subject:
-            reply = requests.GetServersReply(job=JOB, answer="ok", version=1, plan_version=1, servers=tuple(listed))
+            reply = GetServersReply(job=JOB, answer="ok", version=1, plan_version=1, servers=tuple(listed))
             await message.respond(encode(reply))
 
     beside = await nats.connect(server.url)
@@ -107,7 +111,7 @@ async def test_a_worker_trains_what_arrives_names_what_it_cannot_read_and_evalua
         return getattr(worker, "program", None)
 
     async def books() -> Any:
-        return (await client.call(requests.AuditLedger(job=JOB))).ledger
+        return (await client.call(AuditLedger(job=JOB))).ledger
 
     async def is_done(samples: int) -> Any:
         told = await books()
@@ -121,8 +125,8 @@ async def test_a_worker_trains_what_arrives_names_what_it_cannot_read_and_evalua
         waiting = await until(lambda: is_done(1536 - 384))  # one batch of the torn shard could be read
         assert (waiting.samples_given_up, waiting.growing, waiting.closed) == (384, True, "")
         parts = (DataPartition(name="day=1", samples=10_000), DataPartition(name="day=2", samples=9_000, priority=2))
-        await client.publish(events.DataArrived(job=JOB, partitions=parts))
-        await client.publish(events.DataArrived(job=JOB, closed=True))
+        await client.publish(DataArrived(job=JOB, partitions=parts))
+        await client.publish(DataArrived(job=JOB, closed=True))
         told = await until(lambda: is_done(20_536 - 384))
         applied = ps.control.applied()
         counted = [Counted((i,), int(n), int(p)) for i, (n, p) in
@@ -135,8 +139,8 @@ async def test_a_worker_trains_what_arrives_names_what_it_cannot_read_and_evalua
         assert "failed 2 times" in dead.reason
         assert "read(640, 128, 'torn') failed: OSError: sector 640 of torn is unreadable" in dead.reason
         said = [event.message async for event in client.events(follow=False)]
-        assert len([message for message in said if isinstance(message, events.JobCompleted)]) == 1
-        curve = [message for message in said if isinstance(message, events.EvaluationMeasured)]
+        assert len([message for message in said if isinstance(message, JobCompleted)]) == 1
+        curve = [message for message in said if isinstance(message, EvaluationMeasured)]
         assert [point.evaluation.samples for point in curve] == [3000, 3000]
         last = worker.evaluate(3000)
         assert curve[-1].evaluation.loss < curve[0].evaluation.loss

@@ -4,7 +4,7 @@
 {{- default $whole .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
 {{- end }}
 
-{{/* Labels that find the pods of a component: (dict "root" $ "component" "planner") */}}
+{{/* Labels that select the pods of a component: (dict "root" $ "component" "planner") */}}
 {{- define "stretto.selector" -}}
 app.kubernetes.io/name: {{ default .root.Chart.Name .root.Values.nameOverride }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
@@ -56,7 +56,7 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{/* Whom jobs' pods belong to: deleted with the release, it takes them along */}}
+{{/* Owner of the jobs' pods: they are deleted with it */}}
 {{- define "stretto.owner" -}}
 {{ include "stretto.fullname" . }}-pods
 {{- end }}
@@ -77,7 +77,7 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
-{{/* What must be said, and was not: the first one ends the rendering */}}
+{{/* Required values: the first missing one ends the rendering */}}
 {{- define "stretto.check" -}}
 {{- $enabled := dict -}}
 {{- range $name, $_ := .Values.services -}}

@@ -20,7 +20,7 @@
 {{ uniq $ports | toJson }}
 {{- end }}
 
-{{/* What services and training pods need alike: names, the bus, and the collector of spans */}}
+{{/* Egress that services and training pods share: DNS, the bus, and the collector of spans */}}
 {{- define "stretto.egress.common" -}}
 {{- $policy := .Values.networkPolicy -}}
 - ports:

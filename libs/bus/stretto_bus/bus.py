@@ -22,9 +22,9 @@ from nats.aio.msg import Msg as Msg
 from pydantic_core import from_json
 from stretto_wire.inboxes import inbox_of
 
-from stretto_bus.connection import Connection, Sent, direct, final
+from stretto_bus.connection import FLUSH_S, Connection, Sent, direct, final
 from stretto_bus.faults import BusFault, Fenced, NobodyListens
-from stretto_bus.login import Login, redacted
+from stretto_bus.login import Login, Presents, redacted
 
 PIPELINED = 0
 WRONG_LAST_SEQUENCE = 10071
@@ -111,8 +111,17 @@ class Bus:
         """the server does not believe us, or we do not believe it"""
 
     @classmethod
-    async def connect(cls, url: str, login: Login | None = None, name: str = "stretto") -> Bus:
-        """Connect, waiting for the server as long as it takes.
+    async def connect(
+        cls,
+        url: str,
+        login: Presents | None = None,
+        name: str = "stretto",
+        inbox: str = "",
+        within_s: float | None = None,
+    ) -> Bus:
+        """Connect, waiting for the server for ``within_s`` seconds (None: as long as it takes).
+
+        ``inbox`` is where answers may go, if not below the user's own name (``stretto_wire.inboxes``).
 
         Raises:
             BusFault: the server refused who we say we are, or is not who it says.
@@ -120,7 +129,7 @@ class Bus:
         """
         login = login or Login()
         user = login.name()
-        prefix = inbox_of(user or name)
+        prefix = inbox or inbox_of(user or name)
         bus = cls(Connection(), user, f"{prefix}.{uuid.uuid4().hex[:12]}")
         servers = url.split(",")
         refused = asyncio.create_task(bus._refused.wait())
@@ -142,8 +151,9 @@ class Bus:
             )
         )
         try:
-            await asyncio.wait([connecting, refused], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([connecting, refused], timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
             if not connecting.done():  # it would try for ever
+                bus.connection.hang_up()
                 raise BusFault(f"cannot connect to {redacted(url)} as {login}: {bus.last_error}; check STRETTO_NATS_*")
             connecting.result()
         except nats.errors.Error as error:
@@ -193,6 +203,10 @@ class Bus:
         """Whether the server is one of several."""
         return self.connection.clustered
 
+    async def reconnect(self) -> None:
+        """Connect anew, with the credentials of now. Unanswered requests fail with BusFault."""
+        await self.connection.force_reconnect()
+
     async def close(self) -> None:
         if self._sweeper is not None:
             self._sweeper.cancel()
@@ -204,10 +218,10 @@ class Bus:
         """A plain subscription; ``handler`` is called in the order of arrival and must not wait."""
         return await self.connection.subscribe(subject, cb=direct(handler))
 
-    async def flush(self) -> None:
+    async def flush(self, timeout_s: int = FLUSH_S) -> None:
         """Until the server has seen everything sent so far. Raises BusFault."""
         try:
-            await self.connection.flush()
+            await self.connection.flush(timeout_s)
         except nats.errors.Error as error:
             raise BusFault(f"cannot flush: {error or type(error).__name__}") from error
 

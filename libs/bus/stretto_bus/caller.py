@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from dataclasses import asdict
 from typing import Any
 
-from stretto_wire.base import Message
+from stretto_messages.base import Message
+from stretto_messages.refusals import ERROR_HEADER
+from stretto_wire.codec import decode, encode
 from stretto_wire.errors import WireError
-from stretto_wire.refusals import ERROR_HEADER
-from stretto_wire.registry import channel_of, decode, encode, subject_of
+from stretto_wire.registry import channel_of, subject_of
 
 from stretto_bus.bus import Bus
 from stretto_bus.faults import BusFault, CallRefused, CallTimeout, NobodyListens
@@ -89,7 +91,7 @@ class Caller:
 
     def _answer(self, request: Message, headers: dict[str, str] | None, data: bytes) -> Any:
         if headers and ERROR_HEADER in headers:
-            raise CallRefused(**refusal_in(data).model_dump())
+            raise CallRefused(**asdict(refusal_in(data)))
         reply = channel_of(request).reply
         if reply is None:
             raise WireError("reply", type(request).__name__, "a channel of the registry that has a reply")

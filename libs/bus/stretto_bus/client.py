@@ -5,18 +5,22 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from typing import Any, NamedTuple, Protocol
 
-from stretto_wire.base import Message
+from stretto_messages.base import Message
 from stretto_wire.cloudevents import headers_of
+from stretto_wire.codec import encode
 from stretto_wire.errors import WireError
-from stretto_wire.registry import DEAD_LETTERS, STREAM, channel_of, encode, parse, subject_of
+from stretto_wire.registry import DEAD_LETTERS, STREAM, channel_of, parse, partition_of, subject_of
 
 from stretto_bus.bus import Bus
 from stretto_bus.caller import Caller
+from stretto_bus.faults import Fenced
 from stretto_bus.login import Login
-from stretto_bus.ordered_consumer import OrderedConsumer, read
+from stretto_bus.ordered_consumer import Stored, read, scan
+from stretto_bus.ordered_consumer import follow as follow_from
+from stretto_bus.writer import Fence
 
 
 class Event(NamedTuple):
@@ -71,25 +75,43 @@ class Client:
         if self._tracing is not None:
             self._tracing.close()
 
-    async def publish(self, message: Message, message_id: str | None = None, trace: str = "") -> int:
-        """Store a fact or telemetry surely; returns its sequence. Repeating with the same id is harmless (2 minutes).
+    async def publish(
+        self, message: Message, message_id: str | None = None, trace: str = "", tries_s: float = 30.0
+    ) -> int:
+        """Store an event or telemetry; returns its sequence. Repeating it with the same id is harmless for 2 minutes.
 
         Raises:
-            BusFault: not stored within 30 s.
+            BusFault: not stored; tried again for ``tries_s`` seconds.
         """
-        channel = channel_of(message)
         message_id = message_id or f"{self._name}:{uuid.uuid4().hex}"
         subject = subject_of(message)
-        if channel.kind == "tel":
-            headers = {"Nats-Msg-Id": message_id, "Nats-TTL": f"{channel.kept_s}s"}
-            return await self.bus.store_surely(subject, encode(message), headers, 30)
-        if self._tracing is None:
-            headers = headers_of(message, message_id, time.time(), self._name, trace)
-            return await self.bus.store_surely(subject, encode(message), headers, 30)
-        attributes = {"stretto.job": message.job, "messaging.destination.name": subject}
-        with self._tracing.sending(f"{self._name} {channel.name}", trace, attributes) as sent:
+        with self._sending(message, subject, trace) as sent:
             headers = headers_of(message, message_id, time.time(), self._name, sent)
-            return await self.bus.store_surely(subject, encode(message), headers, 30)
+            return await self.bus.store_surely(subject, encode(message), headers, tries_s)
+
+    async def publish_after(self, last: int, message: Message, message_id: str, trace: str = "") -> int | None:
+        """Store an event if sequence ``last`` is still the last one of its subject (0: it has none).
+
+        Returns its sequence; None: another one is the last. The server decides, so two writers cannot both be next.
+
+        Raises:
+            BusFault: not stored in time.
+        """
+        subject = subject_of(message)
+        fence = Fence(f"{partition_of(message.job)}.{subject}", last)
+        with self._sending(message, subject, trace) as sent:
+            headers = headers_of(message, message_id, time.time(), self._name, sent) | fence.headers()
+            try:
+                answer = await (await self.bus.post(subject, encode(message), headers))
+            except Fenced:
+                return None
+        return None if answer.get("duplicate") else int(answer["seq"])
+
+    def _sending(self, message: Message, subject: str, trace: str) -> AbstractContextManager[str]:
+        if self._tracing is None or channel_of(message).kind == "tel":
+            return nullcontext(trace)
+        attributes = {"stretto.job": message.job, "messaging.destination.name": subject}
+        return self._tracing.sending(f"publish {channel_of(message).name}", trace, attributes)
 
     async def call(self, request: Message, timeout_s: float = 15.0, trace: str = "") -> Any:
         """Ask the owner of the request's job. Raises CallRefused, CallTimeout."""
@@ -105,19 +127,13 @@ class Client:
         """Stored events from ``from_seq`` on, in order, none missing. ``patterns`` are subjects with wildcards, such
         as ``evt.v1.*.*.<job>``; they may not overlap. Without ``follow`` it ends at what is stored now.
         """
-        tail = await OrderedConsumer.open(self.bus, STREAM, [f"*.{pattern}" for pattern in patterns], from_seq)
-        left = tail.backlog
-        try:
-            while follow or left > 0:
-                for stored in await tail.batch():
-                    left -= 1
-                    yield _event(
-                        stored.seq, stored.subject.partition(".")[2], stored.headers, stored.data, stored.time_s
-                    )
-                if not follow and tail.pending == 0 and not tail.ready():
-                    return
-        finally:
-            await tail.close()
+        filters = [f"*.{pattern}" for pattern in patterns]
+        source = (
+            follow_from(self.bus, STREAM, filters, from_seq) if follow else scan(self.bus, STREAM, filters, from_seq)
+        )
+        async with aclosing(source):
+            async for stored in source:
+                yield _event(stored)
 
     async def dead_letters(self, from_seq: int = 1) -> list[Event]:
         """What could not be handled; the headers ``reason``, ``error``, ``service`` say why."""
@@ -131,9 +147,10 @@ class Client:
         return int((await self.bus.ask(f"STREAM.INFO.{STREAM}"))["state"]["last_seq"])
 
 
-def _event(seq: int, subject: str, headers: Mapping[str, str], data: bytes, time_s: float) -> Event:
+def _event(stored: Stored) -> Event:
+    subject = stored.subject.partition(".")[2]
     try:
-        message = parse(subject, data)
+        message = parse(subject, stored.data)
     except WireError:
         message = None
-    return Event(seq, subject, headers, message, time_s, data)
+    return Event(stored.seq, subject, stored.headers, message, stored.time_s, stored.data)

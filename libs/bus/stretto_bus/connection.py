@@ -18,7 +18,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import BadSubjectError, ConnectionClosedError, Error, MaxPayloadError, OutboundBufferLimitError
 
-from stretto_bus.parser import HEAD, Parser, header_lines
+from stretto_bus.received import HEAD, Received, header_lines
 
 FLUSH_S = 10
 CROWDED_BYTES = 8 << 20
@@ -61,10 +61,6 @@ class Connection(Client):
     _writing = False
     _unsent_most = 0
     """what was unsent after the last write: since then it can only have become less"""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._ps = Parser(self)
 
     def interrupt(self) -> None:
         """The connection broke: what was not written yet is lost with what was."""
@@ -110,7 +106,7 @@ class Connection(Client):
 
     async def _attempt_reconnect(self) -> None:
         """The original waits until all that was written has left, which on a dead line it does not for minutes."""
-        self._hang_up()
+        self.hang_up()
         await super()._attempt_reconnect()
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
@@ -123,11 +119,12 @@ class Connection(Client):
     async def _close(self, status: int, do_cbs: bool = True) -> None:
         """The original waits for the end of a line whose TLS handshake it gave up, of which nobody will tell it."""
         if self.is_connecting:
-            self._hang_up()
+            self.hang_up()
             self._transport = None
         await super()._close(status, do_cbs)
 
-    def _hang_up(self) -> None:
+    def hang_up(self) -> None:
+        """Leave the line at once, whatever waits on it."""
         writer = getattr(self._transport, "_io_writer", None)
         if writer is not None:
             writer.transport.abort()
@@ -138,6 +135,17 @@ class Connection(Client):
         await self._error_cb(error)
         if PERMISSIONS not in err_msg.lower():
             await self._process_op_err(error)
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        """Call the handler of a ``direct`` subscription at once."""
+        handler = getattr(getattr(self._subs.get(sid), "_cb", None), "handler", None)
+        if handler is None:
+            await super()._process_msg(sid, subject, reply, data, headers)
+            return
+        try:
+            handler(Received(subject.decode(), reply.decode(), data, headers))
+        except Exception as error:  # must not end the reading task
+            await self._error_cb(error)
 
     def _unsent(self) -> int:
         writer = getattr(self._transport, "_io_writer", None)

@@ -1,4 +1,4 @@
-"""As whom a connection presents itself, and whom it believes to be the server."""
+"""How a connection presents itself, and which servers it believes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
+from nats.aio.client import RawCredentials
 from pydantic import SecretStr
 
 from stretto_bus.faults import IdentityFault
@@ -40,15 +41,31 @@ def token_of(credentials: str) -> str:
 
 
 def redacted(url: str) -> str:
-    """Where ``url`` leads, or several separated by commas, without what stands before the last @ of each: the user and
-    a password, in which not everybody escapes what separates parts of a URL."""
+    """``url``, or several separated by commas, without user and password.
+
+    Everything before the last @ of each goes: not everybody escapes the separators in a password.
+    """
     return ",".join(_USER.sub(r"\1", each) for each in _BETWEEN.split(url))
+
+
+class Presents(Protocol):
+    """How a connection presents itself: ``Login``, or ``RenewableLogin`` of a pod."""
+
+    def name(self) -> str | None:
+        """The user's name."""
+        ...
+
+    def options(self) -> Mapping[str, Any]:
+        """Options of nats-py, which reads the credentials again whenever it connects."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """``credentials``: a file of credentials, read again at every connecting, so that it can be replaced. Without, a
-    password, or nothing. ``ca``: a file of certificates of who may vouch for the server; none: the system's.
+    """A user of the bus.
+
+    ``credentials`` is a file, read again whenever the connection is made, so that it can be replaced. Without it a
+    ``password`` counts, or nothing. ``ca`` is a file of certificates that may vouch for the server; None: the system's.
     """
 
     user: str | None = None
@@ -57,7 +74,7 @@ class Login:
     ca: Path | None = None
 
     def name(self) -> str | None:
-        """The user's; of credentials, the one that they are of. Raises IdentityFault: the file cannot be used."""
+        """The user's name, from the credentials if there are some. Raises IdentityFault: the file cannot be used."""
         if self.credentials is None:
             return self.user
         try:
@@ -68,18 +85,64 @@ class Login:
             ) from None
 
     def options(self) -> Mapping[str, Any]:
-        """For nats-py. Raises IdentityFault: a file cannot be used."""
+        """Options of nats-py. Raises IdentityFault: a file cannot be used."""
         found: dict[str, Any] = {}
         if self.credentials is not None:
             found["user_credentials"] = str(self.credentials)
         elif self.password is not None:
             found |= {"user": self.user, "password": self.password.get_secret_value()}
-        if self.ca is not None:
-            try:
-                found["tls"] = ssl.create_default_context(cafile=self.ca)
-            except (OSError, ssl.SSLError) as error:
-                raise IdentityFault(f"STRETTO_NATS_CA={self.ca}: {error}; give a file of certificates (PEM)") from None
-        return found
+        return found | tls_options(self.ca)
 
     def __str__(self) -> str:
         return repr(self.user) if self.credentials is None else str(self.credentials)
+
+
+class RenewableLogin:
+    """Credentials that end, and are renewed while the process runs.
+
+    Renewal replaces the token, which is no secret; the key stays where it is. Without credentials it never ends.
+
+    Raises:
+        IdentityFault: the text is not that of a credentials file, or ``ca`` cannot be used.
+    """
+
+    def __init__(self, credentials: str = "", ca: Path | None = None) -> None:
+        self.token = ""
+        self.began_s, self.ends_s = 0.0, float("inf")
+        self._text = RawCredentials(credentials)
+        self._tls = tls_options(ca)
+        if credentials:
+            self._learn(token_of(credentials))
+
+    def name(self) -> str | None:
+        """The user's name, None without credentials."""
+        return str(claims_of(self.token).get("name")) if self.token else None
+
+    def options(self) -> Mapping[str, Any]:
+        """Options of nats-py."""
+        found: dict[str, Any] = {"user_credentials": self._text} if self.token else {}
+        return found | self._tls
+
+    def prolong(self, token: str) -> None:
+        """Present ``token`` from the next connecting on. Raises IdentityFault: it is no token that ends."""
+        before = self.token
+        self._learn(token)
+        self._text.data = self._text.data.replace(before, token)
+
+    def _learn(self, token: str) -> None:
+        claims = claims_of(token)
+        try:
+            self.began_s, self.ends_s = float(claims["iat"]), float(claims.get("exp", "inf"))
+        except (LookupError, TypeError, ValueError, AttributeError):
+            raise IdentityFault("not a token of a user: its claims do not say when it begins and ends") from None
+        self.token = token
+
+
+def tls_options(ca: Path | None) -> dict[str, Any]:
+    """The option of nats-py for certificates of one's own authority. Raises IdentityFault."""
+    if ca is None:
+        return {}
+    try:
+        return {"tls": ssl.create_default_context(cafile=ca)}
+    except (OSError, ssl.SSLError) as error:
+        raise IdentityFault(f"STRETTO_NATS_CA={ca}: {error}; give a file of certificates (PEM)") from None

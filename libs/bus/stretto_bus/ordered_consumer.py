@@ -12,7 +12,7 @@ import contextlib
 import json
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import structlog
@@ -20,7 +20,7 @@ from nats.aio.msg import Msg
 
 from stretto_bus.bus import Bus
 from stretto_bus.faults import BusFault
-from stretto_bus.parser import Headers
+from stretto_bus.received import Headers
 
 HEARTBEAT_S = 10.0
 CLUSTER_HEARTBEAT_S = 1.0
@@ -322,7 +322,7 @@ async def read(
 
 async def scan(
     bus: Bus, stream: str, filters: Sequence[str], start: int = 1, until: int = 0, **options: Any
-) -> AsyncIterator[Stored]:
+) -> AsyncGenerator[Stored]:
     """As ``read``, one by one.
 
     In a cluster the replica that answers may lag behind what was acknowledged. Who must not miss anything names a
@@ -346,3 +346,14 @@ async def scan(
         raise BusFault(f"the server stopped in the middle of {list(filters)}") from None
     finally:
         await tail.close()
+
+
+async def follow(bus: Bus, stream: str, filters: Sequence[str], start: int = 1) -> AsyncGenerator[Stored]:
+    """Everything of ``filters`` from ``start`` on, for ever. Raises BusFault: the server refused the consumer."""
+    consumer = await OrderedConsumer.open(bus, stream, filters, start)
+    try:
+        while True:
+            for stored in await consumer.batch():
+                yield stored
+    finally:
+        await consumer.close()

@@ -14,7 +14,8 @@ from stretto_bus import Client, catchup, ordered_consumer
 from stretto_bus.catchup import LaneConsumer, MergedConsumer, open_consumer
 from stretto_bus.ordered_consumer import OrderedConsumer, Stored
 from stretto_runtime import EmbeddedServer
-from stretto_wire.registry import STREAM, encode, subject_of
+from stretto_wire.codec import encode
+from stretto_wire.registry import STREAM, subject_of
 
 FILTERS = ["*.evt.v1.gateway.job-cancelled.*", "*.tel.v1.worker.*.*", "journal.dispatcher.3", "fence.dispatcher.3"]
 

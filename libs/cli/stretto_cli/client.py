@@ -1,4 +1,4 @@
-"""The gateway over HTTP, for people: finds it, speaks to it, turns its problems into sentences."""
+"""The gateway over HTTP: finds it, calls it, and turns its problems into errors for people."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from .errors import BadInput, CliError, NotRunning
 
 TIMEOUT_S = 20.0
 PATIENCE_S = 60.0
-"""with a gateway that is asked too often"""
+"""How long a request is repeated that the gateway answers with 429 (too many requests)."""
 RECONNECT_S = 30.0
 RECONNECT_PAUSE_S = 0.5
 BAD_INPUT = frozenset({400, 404, 409, 413, 415, 422})
 JOB_STATES = ("submitted", "waiting", "starting", "training", "finishing", "finished", "failed", "cancelled")
 ENDED_STATES = ("finished", "failed", "cancelled")
 LOST = (httpx.RemoteProtocolError, httpx.ReadError, httpx.ReadTimeout)
-"""a stream broke off: it is taken up again"""
+"""Errors of a broken event stream, which is resumed."""
 Json = dict[str, Any]
 
 
@@ -38,17 +38,19 @@ class Event:
 
 
 def locate(folder: Path, url: str | None, token: str | None) -> tuple[str, str]:
-    """Where the gateway listens and its token: as given, else as ``stretto up`` wrote it into ``folder``.
+    """Return the gateway's URL and token: as given, else as ``stretto up`` wrote them into ``folder``.
 
-    Raises NotRunning when there is nothing.
+    Raises NotRunning if neither names a gateway.
     """
     if url is None:
         where = folder / "run" / "gateway.json"
         try:
             found = json.loads(where.read_text())
         except (OSError, ValueError):
-            raise NotRunning(f"no gateway runs in {folder}: start one with `stretto up --folder {folder}`, "
-                             "or name another with --url") from None  # fmt: skip
+            raise NotRunning(
+                f"no gateway runs in {folder}: start one with `stretto up --folder {folder}`, "
+                "or name another with --url"
+            ) from None
         url = f"{found.get('scheme', 'http')}://{found['host']}:{found['port']}"
     if token is None:
         file = folder / "gateway.token"
@@ -60,9 +62,9 @@ class Gateway:
     """A connection to ``/api/v1``. Use as a context manager."""
 
     def __init__(self, url: str, token: str, authority: Path | None = None) -> None:
-        """``authority``: a file with the certificates that are trusted, instead of the system's.
+        """Connect later. ``authority``: file with the certificates to trust instead of the system's.
 
-        Raises BadInput for a file that holds none.
+        Raises BadInput for a file without certificates.
         """
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.url = url
@@ -105,8 +107,8 @@ class Gateway:
     def scale(self, name: str, wanted: dict[str, int]) -> Json:
         return self._ask("POST", f"/jobs/{name}/plan", json=wanted)
 
-    def data(self, name: str, told: Json) -> Json:
-        return self._ask("POST", f"/jobs/{name}/data", json=told)
+    def data(self, name: str, change: Json) -> Json:
+        return self._ask("POST", f"/jobs/{name}/data", json=change)
 
     def history(self) -> list[Json]:
         return self._ask("GET", "/history")
@@ -117,7 +119,7 @@ class Gateway:
     def events(
         self, job: str | None = None, after: int = 0, follow: bool = True, names: tuple[str, ...] = ()
     ) -> Iterator[Event]:
-        """Events after a sequence. A lost connection is taken up again where it broke, for half a minute."""
+        """Yield events after a sequence. A broken connection is resumed where it broke, for half a minute."""
         path = f"/jobs/{job}/events" if job else "/events"
         last = after
         while True:
@@ -131,16 +133,23 @@ class Gateway:
 
     def _stream(self, path: str, after: int, follow: bool, names: tuple[str, ...]) -> Iterator[Event]:
         params: dict[str, Any] = {"follow": follow, "event": list(names)}
-        with self._sending(lost=LOST), self._http.stream(
-            "GET", path, params=params, headers={"Last-Event-ID": str(after)}, timeout=httpx.Timeout(10.0, read=60.0)
-        ) as response:  # fmt: skip
+        with (
+            self._sending(lost=LOST),
+            self._http.stream(
+                "GET",
+                path,
+                params=params,
+                headers={"Last-Event-ID": str(after)},
+                timeout=httpx.Timeout(10.0, read=60.0),
+            ) as response,
+        ):
             if response.status_code >= 400:
                 response.read()
                 raise self._problem(response)
             yield from parse_events(response.iter_lines())
 
     def _wait_back(self) -> None:
-        """Until the gateway answers and has read the whole stream: before, it knows no job that is far back."""
+        """Wait until the gateway answers and has read the whole stream: before, it does not know older jobs."""
         reason = "it does not answer"
         deadline = time.monotonic() + RECONNECT_S
         while time.monotonic() < deadline:
@@ -158,8 +167,8 @@ class Gateway:
         with self._sending():
             deadline = time.monotonic() + PATIENCE_S
             while (response := self._once(method, path, **options)).status_code == 429:
-                told = response.headers.get("Retry-After", "")
-                pause_s = float(told) if told.isdigit() else 1.0
+                retry_after = response.headers.get("Retry-After", "")
+                pause_s = float(retry_after) if retry_after.isdigit() else 1.0
                 if time.monotonic() + pause_s > deadline:
                     break
                 time.sleep(pause_s)
@@ -173,21 +182,23 @@ class Gateway:
         except httpx.ConnectError:
             raise
         except httpx.TransportError:
-            if method != "GET":  # only reading may be done twice without asking
+            if method != "GET":  # only a request that changes nothing may be repeated unasked
                 raise
             return self._http.request(method, path, **options)
 
     @contextmanager
     def _sending(self, lost: tuple[type[Exception], ...] = ()) -> Generator[None]:
-        """Turns failures into sentences, all but ``lost``."""
+        """Turn failures of the connection into errors for people, except ``lost``."""
         try:
             yield
         except lost:
             raise
         except httpx.ConnectError as error:
             if "CERTIFICATE_VERIFY_FAILED" in str(error):
-                raise CliError(f"the certificate of {self.url} is not trusted: set STRETTO_CLI_CA to a file with that "
-                               "of who signed it") from error  # fmt: skip
+                raise CliError(
+                    f"the certificate of {self.url} is not trusted: set STRETTO_CLI_CA to a file with the "
+                    "certificate of its issuer"
+                ) from error
             raise NotRunning(f"nothing answers at {self.url} ({error}): start it with `stretto up`") from error
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise CliError(f"{self.url}: {type(error).__name__} {error}; see `stretto status`") from error
@@ -200,12 +211,12 @@ class Gateway:
             if problem["type"].endswith((":bad-job", ":bad-request")):
                 return kind("refused by the gateway", problem["errors"], problem["count"])
             return kind(problem["detail"] + (f"\n  remedy: {problem['remedy']}" if problem["remedy"] else ""))
-        except (ValueError, KeyError, TypeError, AttributeError):  # not of our gateway
+        except (ValueError, KeyError, TypeError, AttributeError):  # the answer is not from our gateway
             return kind(f"HTTP {response.status_code}: {response.text[:300]}")
 
 
 def parse_events(lines: Iterator[str]) -> Iterator[Event]:
-    """Server-sent events out of their lines; comments and retry hints are passed over."""
+    """Yield the server-sent events in these lines; comments and retry hints are skipped."""
     name, id_, data = "", 0, ""
     for line in lines:
         if line == "":

@@ -1,4 +1,4 @@
-"""What the command refuses or fails at; each error knows its exit status."""
+"""Errors of the command; each has its exit status."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 
 class CliError(Exception):
-    """A failure: exit status 1. The text says what failed, with which value, and what to do.
+    """A failure: exit status 1. The text names the failure, the value and the remedy.
 
-    ``errors`` are the single things that are wrong, as in the gateway's problems: field, value, remedy, line, column;
-    ``count`` of them in all.
+    ``errors``: the single findings as in the gateway's problems (field, value, remedy, line, column); ``count``: their
+    full number.
     """
 
     status = 1
     one_line = False
-    """told so also where programs read a document"""
+    """Print the text alone, even where programs expect a document."""
 
     def __init__(self, text: str, errors: Sequence[dict[str, Any]] = (), count: int | None = None) -> None:
         self.text, self.errors = text, tuple(errors)
@@ -24,7 +24,7 @@ class CliError(Exception):
         super().__init__("\n".join(self._lines()))
 
     def document(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the error as a document for programs."""
         error = {"status": self.status, "message": self.text, "count": self.count, "errors": list(self.errors)}
         return {"error": error}
 
@@ -38,23 +38,23 @@ class CliError(Exception):
 
 
 class BadInput(CliError):
-    """What the user gave cannot be used: exit status 2."""
+    """The user's input cannot be used: exit status 2."""
 
     status = 2
 
 
 class NotRunning(CliError):
-    """Nothing runs where the command looked."""
+    """No installation or gateway runs where the command looked."""
 
 
 def of_system(error: OSError, option: str = "--folder") -> CliError:
-    """What the operating system refused, in a sentence. ``option``: the one that names where it was."""
+    """Turn an error of the operating system into a sentence. ``option``: the option that names the place."""
     home = ", or HOME," if option == "--folder" else ""
     remedies = {
         errno.ENOSPC: f"make room, or choose another {option}",
         errno.EDQUOT: f"make room, or choose another {option}",
-        errno.ENOENT: f"choose a {option} that can be made",
-        errno.EROFS: f"choose a {option}{home} that can be written",
+        errno.ENOENT: f"choose a {option} that can be created",
+        errno.EROFS: f"choose a {option}{home} that is writable",
         errno.EACCES: f"choose a {option} that is yours",
         errno.EPERM: f"choose a {option} that is yours",
         errno.ENOTDIR: f"choose a {option} that is not below a file",

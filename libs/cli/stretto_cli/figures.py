@@ -1,4 +1,4 @@
-"""Figures as people read them."""
+"""Numbers formatted for people."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def size(value: float | None) -> str:
-    """Bytes, in binary units."""
+    """Format bytes in binary units."""
     if value is None:
         return "–"
     amount = float(value)
@@ -26,17 +26,17 @@ def _one(amount: float) -> str:
 
 
 def rate(value: float | None) -> str:
-    """Samples per second."""
+    """Format samples per second."""
     return "–" if value is None else f"{value:,.0f}/s"
 
 
 def short_rate(value: float | None) -> str:
-    """The same in thousands or millions, for tables."""
+    """Format samples per second in thousands or millions, for tables."""
     return "–" if value is None else f"{short(value)}/s"
 
 
 def short(value: float, sign: str = "") -> str:
-    """A count in thousands or millions. ``sign`` +: of a difference."""
+    """Format a count in thousands or millions. ``sign``: "+" for a difference."""
     if abs(value) < 999.5:
         return f"{value:{sign}.0f}"
     amount, unit = (value / 1e6, "M") if abs(value) >= 999_950 else (value / 1e3, "k")
@@ -44,7 +44,7 @@ def short(value: float, sign: str = "") -> str:
 
 
 def seconds(value: float | None) -> str:
-    """A duration, in the unit that suits it."""
+    """Format a duration in a suitable unit."""
     if value is None:
         return "–"
     if value < 1:
@@ -56,27 +56,27 @@ def seconds(value: float | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """A part of a whole."""
+    """Format a share of 1 in per cent."""
     return "–" if value is None else f"{value:.1%}"
 
 
 def percent(value: float | None) -> str:
-    """A ratio's distance from 0, signed."""
+    """Format a ratio in per cent with its sign."""
     return "–" if value is None else f"{value:+.0%}"
 
 
 def clock(epoch_s: float | None) -> str:
-    """Local time of day."""
+    """Format a time as local time of day."""
     return "–" if epoch_s is None else datetime.fromtimestamp(epoch_s).astimezone().strftime("%H:%M:%S")
 
 
 def cores(value: float) -> str:
-    """CPU cores."""
+    """Format a number of CPU cores."""
     return f"{value:g} core" if value == 1 else f"{value:g} cores"
 
 
 def plan(value: dict[str, Any] | None) -> str:
-    """A plan in one line: workers x (cores, memory) + servers x (cores, memory)."""
+    """Format a plan in one line: workers x (cores, memory) + servers x (cores, memory)."""
     if value is None:
         return "–"
     return (
@@ -86,7 +86,7 @@ def plan(value: dict[str, Any] | None) -> str:
 
 
 def short_plan(value: dict[str, Any] | None) -> str:
-    """Counts and cores of both roles, memory of the servers: what tells the plans of one job apart."""
+    """Format what distinguishes the plans of one job: counts and cores of both roles, memory of the servers."""
     if value is None:
         return "–"
     return (
@@ -96,12 +96,12 @@ def short_plan(value: dict[str, Any] | None) -> str:
 
 
 def interval(value: dict[str, float] | None, form: str = "{:,.0f}") -> str:
-    """A 90 % interval."""
+    """Format a 90 % interval."""
     return "" if value is None else f"[{form.format(value['low'])} … {form.format(value['high'])}]"
 
 
 def sparkline(values: Sequence[float], width: int = 60) -> str:
-    """Values as bars from zero to their maximum; the newest ones if there are more than ``width``."""
+    """Draw values as bars from zero to their maximum; only the newest ``width`` values."""
     shown = values[max(0, len(values) - max(0, width)) :]
     top = max(shown, default=0.0)
     if top <= 0:
@@ -110,6 +110,6 @@ def sparkline(values: Sequence[float], width: int = 60) -> str:
 
 
 def bar(share: float, width: int = 20) -> str:
-    """A share of 1 as a bar."""
+    """Draw a share of 1 as a bar."""
     full = round(max(0.0, min(1.0, share)) * width)
     return "█" * full + "░" * (width - full)

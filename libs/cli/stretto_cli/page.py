@@ -1,4 +1,4 @@
-"""A report as one HTML file that needs nothing else; what it draws comes from :mod:`stretto_cli.svg`."""
+"""Reports as one HTML file that loads nothing; :mod:`stretto_cli.svg` has the shapes of their drawings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib.resources import files
 
 
 def page(title: str, parts: Iterable[str]) -> str:
-    """The whole file, of parts that are HTML."""
+    """Return the whole file; the parts are HTML."""
     style = (files("stretto_cli") / "page.css").read_text()
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -18,12 +18,12 @@ def page(title: str, parts: Iterable[str]) -> str:
 
 
 def head(title: str, command: str, tiles: Iterable[tuple[str, str]]) -> str:
-    """What comes first: a title (HTML), the command, and the few figures that matter, as (name, value)."""
+    """Return the head of a report: a title (HTML), the command, and the main figures as (name, value)."""
     shown = "".join(f"<div><b>{escape(value)}</b><span>{escape(name)}</span></div>" for name, value in tiles)
     return f"<header><h1>{title}</h1><p><code>{escape(command)}</code></p><section>{shown}</section></header>"
 
 
 def figure(width: float, height: float, label: str, shapes: Iterable[str]) -> str:
-    """A drawing of shapes."""
+    """Return a drawing of shapes."""
     box = f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(label)}">'
     return f"{box}{''.join(shapes)}</svg>"

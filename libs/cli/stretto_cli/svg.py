@@ -1,4 +1,4 @@
-"""Shapes of an SVG document as text: every shape has a title, which a browser shows where the pointer rests."""
+"""Shapes of an SVG document as text. A shape's title is what a browser shows under the pointer."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ def _number(value: float) -> str:
 
 
 def titled(shape: str, title: str) -> str:
-    """A shape with its title."""
+    """Return a shape with its title."""
     return f"<g>{shape}<title>{escape(title)}</title></g>" if title else shape
 
 
 def rect(x: float, y: float, width: float, height: float, style: str, title: str = "", radius: float = 2) -> str:
-    """A bar; never thinner than can be seen."""
+    """Return a bar, at least 1.5 wide so that it can be seen."""
     width = max(width, 1.5)
     return titled(
         f'<rect class="{style}" x="{_number(x)}" y="{_number(y)}" width="{_number(width)}" '
@@ -26,29 +26,29 @@ def rect(x: float, y: float, width: float, height: float, style: str, title: str
 
 
 def line(x1: float, y1: float, x2: float, y2: float, style: str, title: str = "") -> str:
-    """A straight line."""
+    """Return a straight line."""
     points = " ".join(f'{n}="{_number(v)}"' for n, v in (("x1", x1), ("y1", y1), ("x2", x2), ("y2", y2)))
     return titled(f'<line class="{style}" {points}/>', title)
 
 
 def dot(x: float, y: float, radius: float, style: str, title: str = "") -> str:
-    """A filled circle."""
+    """Return a filled circle."""
     return titled(f'<circle class="{style}" cx="{_number(x)}" cy="{_number(y)}" r="{radius:g}"/>', title)
 
 
 def text(x: float, y: float, content: str, style: str = "") -> str:
-    """A label."""
+    """Return a label."""
     return f'<text class="{style}" x="{_number(x)}" y="{_number(y)}">{escape(content)}</text>'
 
 
 def polyline(points: Iterable[tuple[float, float]], style: str) -> str:
-    """A line through points."""
+    """Return a line through points."""
     joined = " ".join(f"{_number(x)},{_number(y)}" for x, y in points)
     return f'<polyline class="{style}" points="{joined}"/>'
 
 
 def area(points: Sequence[tuple[float, float]], base_y: float, style: str) -> str:
-    """What lies between a line through points and a base."""
+    """Return the area between a line through points and a base."""
     if not points:
         return ""
     joined = " ".join(f"{_number(x)},{_number(y)}" for x, y in points)
@@ -57,7 +57,7 @@ def area(points: Sequence[tuple[float, float]], base_y: float, style: str) -> st
 
 
 def cross(x: float, y: float, size: float, style: str, title: str = "") -> str:
-    """Two strokes: a violent end."""
+    """Return two crossed strokes."""
     marks = f"M{_number(x - size)} {_number(y - size)}L{_number(x + size)} {_number(y + size)}"
     marks += f"M{_number(x - size)} {_number(y + size)}L{_number(x + size)} {_number(y - size)}"
     return titled(f'<path class="{style}" d="{marks}"/>', title)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,16 +14,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import stretto_wire as w
 import yaml
 from stretto_bus import Client
 from stretto_cli.installation import supervisor
 from stretto_cli.installation.programs import StartOptions
 from stretto_cli.installation.supervisor import Installation
 from stretto_cli.main import app
+from stretto_messages.arbiter import PlanDecided
+from stretto_messages.values import Alternative, Interval, Plan
 from typer.testing import CliRunner
 
-PLAN = w.Plan(workers=1, ps=1, worker_cpu_cores=0.5, ps_cpu_cores=0.5, worker_memory_bytes=2**30, ps_memory_bytes=2**30)
+PLAN = Plan(workers=1, ps=1, worker_cpu_cores=0.5, ps_cpu_cores=0.5, worker_memory_bytes=2**30, ps_memory_bytes=2**30)
+
+
+def eventually(reached: Callable[[], bool], within_s: float = 30.0) -> None:
+    """Wait until ``reached`` is true."""
+    deadline = time.monotonic() + within_s
+    while not reached():
+        assert time.monotonic() < deadline, f"not reached within {within_s:.0f} s"
+        time.sleep(0.02)
 
 
 @dataclass
@@ -76,13 +86,13 @@ def write_spec(folder: Path, name: str | None = None, **more: object) -> tuple[s
     return name, str(file)
 
 
-def decided(job: str, version: int, plan: w.Plan, previous: w.Plan | None) -> w.PlanDecided:
-    return w.PlanDecided(
+def decided(job: str, version: int, plan: Plan, previous: Plan | None) -> PlanDecided:
+    return PlanDecided(
         job=job, version=version, kind="improve" if previous else "warm-start", plan=plan, previous=previous,
-        throughput=180.0, throughput_interval=w.Interval(low=150.0, high=210.0), throughput_before=100.0,
+        throughput=180.0, throughput_interval=Interval(low=150.0, high=210.0), throughput_before=100.0,
         cost_per_hour=0.06, reasons=("a reason with [brackets] in it",), algorithm="weighted-greedy",
         free_cpu_cores=1.0, free_memory_bytes=2**30,
         alternatives=(
-            w.Alternative(plan=PLAN, throughput=90.0, cost_per_hour=0.1, efficiency=0.2, why_not="too dear"),
+            Alternative(plan=PLAN, throughput=90.0, cost_per_hour=0.1, efficiency=0.2, why_not="too dear"),
         ),
     )  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-EXAMPLE = Path(__file__).parents[2] / "core" / "examples" / "equal_shares"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "equal_shares"
 INSTANCE = {
     **{"nodes": 10, "steps": 5, "step_hours": 0.0833, "sizes": [1, 2, 4, 8, 16], "doubling_efficiency": 0.8},
     "jobs": [

@@ -183,14 +183,26 @@ WRONG = [
     ("place", changed(LAYERS, "types.0.limit", 10**400), "types[0].limit = 1000"),
     ("place", json.dumps(LAYERS).replace("512", "1" * 5000), "numbers of at most 4300 digits"),
     ("place", {**LAYERS, "layers": [{**each, "compute_s": [0, 0]} for each in LAYERS["layers"]]}, "layers.compute_s"),
-    ("place", changed(LAYERS, "types.0.price_per_hour", 1e308), "types[0].price_per_hour = 1e+308: expected less than"),
+    (
+        "place",
+        changed(LAYERS, "types.0.price_per_hour", 1e308),
+        "types[0].price_per_hour = 1e+308: expected at most 1",
+    ),
     ("place", changed(LAYERS, "types.0.limt", 3), "types[0].limt is missing: expected the field's name to be limit"),
     ("allocate", changed(INSTANCE, "jobs.1.id", "j1"), "jobs.id = j1"),
     ("allocate", changed(INSTANCE, "jobs.0.demand_node_hours", 0), "jobs[0].demand_node_hours = 0"),
     ("allocate", changed(INSTANCE, "jobs.0.max_nodes", 0), "jobs[0].min_nodes = 1: expected at most max_nodes, 0"),
     ("allocate", changed(INSTANCE, "nodes", True), "nodes = true"),
-    ("allocate", json.dumps(INSTANCE).replace("12.5", "NaN"), "NaN"),
-    ("allocate", json.dumps(INSTANCE).replace("12.5", "1e999"), "demand_node_hours"),
+    ("allocate", json.dumps(INSTANCE).replace("12.5", "NaN"), "jobs[0].demand_node_hours = NaN: expected a finite"),
+    ("allocate", json.dumps(INSTANCE).replace("12.5", "1e999"), "jobs[0].demand_node_hours = Infinity"),
+    ("allocate", json.dumps(INSTANCE).replace("12.5", "-Infinity"), "jobs[0].demand_node_hours = -Infinity"),
+    ("allocate", changed(INSTANCE, "nodes", math.nan), "nodes = NaN: expected a finite number"),
+    ("allocate", changed(INSTANCE, "nodes", 5.5), "nodes = 5.5: expected a whole number"),
+    ("allocate", changed(INSTANCE, "nodes", 1e300), "nodes = 1e+300: expected at most 9007199254740992"),
+    ("pareto", changed(MODEL, "batch_size", 512.5), "batch_size = 512.5: expected a whole number"),
+    ("pareto", changed(MODEL, "coefficients.alpha_upd", math.inf), "coefficients.alpha_upd = Infinity"),
+    ("pareto", {**MODEL, "note": [1, math.nan]}, "note[1] = NaN: expected a finite number"),
+    ("place", changed(LAYERS, "types.1.limit", math.nan), "types[1].limit = NaN: expected a finite number"),
     ("allocate", '{"nodes": 1, "nodes": 2}', "nodes: expected every field once"),
     ("allocate", '{"nodes": ', "line 1, column"),
     ("allocate", "[]", "[]: expected an object"),
@@ -201,6 +213,36 @@ WRONG = [
 @pytest.mark.parametrize("output", ["json", "table"])
 def test_what_is_wrong_is_said_in_one_line(command: str, document: Any, said: str, output: str) -> None:
     assert_refused(whatif(command, document, "-o", output), said)
+
+
+WHOLE = [
+    ("pareto", MODEL, "batch_size", 512),
+    ("pareto", MODEL, "grid.workers.1", 8),
+    ("place", LAYERS, "types.1.limit", 8),
+    ("allocate", INSTANCE, "nodes", 6),
+    ("allocate", INSTANCE, "steps", 5),
+    ("allocate", INSTANCE, "sizes.2", 4),
+    ("allocate", INSTANCE, "jobs.0.min_nodes", 1),
+    ("allocate", INSTANCE, "jobs.0.max_nodes", 16),
+    ("allocate", INSTANCE, "jobs.1.current_nodes", 2),
+]
+
+
+@pytest.mark.parametrize(("command", "document", "path", "value"), WHOLE, ids=[path for _, _, path, _ in WHOLE])
+def test_whole_numbers_may_be_spelled_with_a_fraction(command: str, document: Any, path: str, value: int) -> None:
+    """JSON has one kind of number: 512.0 is the integer 512."""
+    spelled, plain = (answer(command, changed(document, path, each)) for each in (float(value), value))
+    for found in (spelled, plain):
+        del found["solve_s"]
+    assert spelled == plain
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "value"),
+    [("pareto", "--budget-per-hour", "nan"), ("pareto", "--budget-per-hour", "-1"), ("place", "--seed", "-1")],
+)
+def test_a_wrong_option_is_said_in_one_line_too(command: str, option: str, value: str) -> None:
+    assert_refused(whatif(command, FILES[command], option, value), f"{option} = ", "of at least 0")
 
 
 def test_an_unknown_algorithm_or_file_is_bad_input_too(tmp_path: Path) -> None:

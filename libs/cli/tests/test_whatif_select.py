@@ -111,7 +111,9 @@ WRONG = [
     (changed("j1", "jobs", 1, "id"), "jobs.id = j1"),
     (changed("speed", "objective"), "objective = speed"),
     (changed(-1.0, "jobs", 0, "remaining_samples"), "jobs[0].remaining_samples = -1.0"),
-    (changed({"cpu": float("nan")}, "capacity"), "NaN"),
+    (changed({"cpu": float("nan")}, "capacity"), "capacity.cpu = NaN: expected a finite number"),
+    (changed(float("inf"), "jobs", 0, "candidates", 0, "gain"), "jobs[0].candidates[0].gain = Infinity"),
+    (changed(-1, "rho"), "rho = -1: expected at least 0"),
     (changed({"cpu": -1}, "capacity"), "capacity.cpu = -1"),
     (changed(-1.0, "jobs", 0, "throughput"), "jobs[0].throughput = -1.0"),
 ]

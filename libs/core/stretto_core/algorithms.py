@@ -2,7 +2,7 @@
 
 A package adds one by an entry point in the group of its kind, ``stretto.<kind>`` (what is no letter as ``_``); what the
 callable gets and returns, the kind's protocol says. Services, simulator and ``stretto whatif`` choose from the same
-names. ``libs/core/examples/equal_shares`` is a whole one.
+names. ``examples/equal_shares`` is a whole one.
 """
 
 from __future__ import annotations

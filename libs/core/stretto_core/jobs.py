@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from stretto_messages.values import Plan, Resources, Value
+
 from stretto_core.model.pareto import Candidate
 from stretto_core.model.throughput import Configuration, FittedModel, KnownModel
-from stretto_core.model.types import JobProfile, Plan, Resources, Value
+from stretto_core.model.types import JobProfile
 from stretto_core.planner.warmstart import PastJob, SimilarJob
 
 PlanKind = Literal["initial", "warm-start", "measure", "improve", "memory", "rebalance", "fit-capacity", "requested"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from stretto_core import actuator as a
-from stretto_core.model.types import GIB, Plan
+from stretto_messages.base import GIB
+from stretto_messages.values import Plan
 
 
 def plan(workers: int = 1, ps: int = 1, cpu: float = 1.0, memory: int = GIB) -> Plan:

@@ -26,7 +26,7 @@ from stretto_core.jobs import (
 )
 from stretto_core.machine import Tick
 from stretto_core.model.pareto import Candidate
-from stretto_core.model.types import GIB
+from stretto_messages.base import GIB
 
 
 def started(limits: ArbiterSettings, jobs: int, algorithm: str = "hull") -> ArbiterMachine:

@@ -19,9 +19,11 @@ from stretto_core.jobs import (
     ProfileMeasured,
 )
 from stretto_core.machine import Emit, Tick
-from stretto_core.model.types import GIB, JobLimits, JobProfile, Plan, Resources
+from stretto_core.model.types import JobLimits, JobProfile
 from stretto_core.planner.history import HistoryMachine
 from stretto_core.planner.machine import PlanMachine, PlannerSettings
+from stretto_messages.base import GIB
+from stretto_messages.values import Plan, Resources
 
 MIB = 1024**2
 

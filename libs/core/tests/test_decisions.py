@@ -25,11 +25,12 @@ from stretto_core.jobs import (
 )
 from stretto_core.machine import Emit
 from stretto_core.model.throughput import Configuration, Inputs
-from stretto_core.model.types import GIB, Plan, Resources
 from stretto_core.planner.exploration import ExplorationLimits
 from stretto_core.planner.history import HistoryMachine, HistorySettings
 from stretto_core.planner.machine import PlanMachine, PlannerSettings
 from stretto_core.planner.warmstart import PastJob
+from stretto_messages.base import GIB
+from stretto_messages.values import Plan, Resources
 
 BIG = Resources(64, 256 * GIB)
 

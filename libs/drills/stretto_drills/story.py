@@ -1,4 +1,4 @@
-"""What a long command tells while it goes on, and how it ends what it has started."""
+"""Progress of a long command: lines with the seconds since its start, and SIGTERM handled like Ctrl-C."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.console import Console
 
 
 class Story:
-    """Tells what happens, with the seconds since the start in front. ``quiet``: on stderr, stdout is for JSON."""
+    """Prints progress with the seconds since the start. ``quiet``: on stderr, since stdout is for JSON."""
 
     def __init__(self, quiet: bool) -> None:
         stream = sys.stderr if quiet else sys.stdout
@@ -31,7 +31,7 @@ class Story:
 
 
 def interruptible() -> None:
-    """SIGTERM ends a command as Ctrl-C does, so that nothing is left running."""
+    """Make SIGTERM end the command as Ctrl-C does, so that nothing is left running."""
 
     def interrupted(number: int, frame: object) -> None:
         raise KeyboardInterrupt

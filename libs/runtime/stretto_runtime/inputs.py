@@ -8,8 +8,9 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic_core import from_json
 from stretto_bus.ordered_consumer import Stored
-from stretto_wire.base import Message
-from stretto_wire.registry import CHANNELS, Channel, channel_of, decode, parse, parse_on, partition_of
+from stretto_messages.base import Message
+from stretto_wire.codec import decode
+from stretto_wire.registry import CHANNELS, Channel, channel_of, parse, parse_on, partition_of
 
 Scope = Literal["job", "cluster"]
 Kind = Literal["message", "request", "observation", "tick"]

@@ -7,23 +7,16 @@ no other service loads the models of planning.
 from __future__ import annotations
 
 from stretto_core import jobs
-from stretto_core.model.types import PLAN_FIELDS, JobLimits, JobProfile, Plan, Prices
-from stretto_wire import JobSpec, events, values
+from stretto_core.model.types import JobLimits, JobProfile, Prices
+from stretto_messages.actuator import PlanApplied
+from stretto_messages.values import Interval
+from stretto_wire import JobSpec
+from stretto_wire.submission import JobSubmitted
 
 
-def plan_of(plan: values.Plan) -> Plan:
-    """A plan as the core has it."""
-    return Plan(**plan.model_dump())
-
-
-def sent_plan(plan: Plan) -> values.Plan:
-    """A plan as it is sent. Field by field: a round of decisions has a thousand, and ``asdict`` copies deeply."""
-    return values.Plan(**{name: getattr(plan, name) for name in PLAN_FIELDS})
-
-
-def sent_interval(low: float | None, high: float | None) -> values.Interval | None:
+def sent_interval(low: float | None, high: float | None) -> Interval | None:
     """An interval as it is sent; None unless both ends are known."""
-    return None if low is None or high is None else values.Interval(low=low, high=high)
+    return None if low is None or high is None else Interval(low=low, high=high)
 
 
 NO_END_IN_SIGHT = 10**13
@@ -36,21 +29,21 @@ def profile_of(spec: JobSpec) -> JobProfile:
     return JobProfile(
         batch_size=spec.dataset.batch_size,
         samples=NO_END_IN_SIGHT if spec.dataset.growing else spec.samples_total,
-        limits=JobLimits(plan_of(resources.least), plan_of(resources.most)),
+        limits=JobLimits(resources.least, resources.most),
         prices=Prices(spec.prices.cpu_core_hour, spec.prices.memory_gib_hour),
         weight=spec.priority,
         metadata=dict(spec.model.metadata),
-        initial=plan_of(resources.initial) if resources.initial else None,
+        initial=resources.initial,
         fixed=resources.fixed,
         deadline_s=spec.deadline_s,
     )
 
 
-def submitted(message: events.JobSubmitted) -> jobs.JobSubmitted:
+def submitted(message: JobSubmitted) -> jobs.JobSubmitted:
     """The job exists."""
     return jobs.JobSubmitted(message.job, profile_of(message.spec))
 
 
-def applied(message: events.PlanApplied) -> jobs.PlanApplied:
+def applied(message: PlanApplied) -> jobs.PlanApplied:
     """All pods match the plan."""
-    return jobs.PlanApplied(message.job, message.version, plan_of(message.plan), message.took_s)
+    return jobs.PlanApplied(message.job, message.version, message.plan, message.took_s)

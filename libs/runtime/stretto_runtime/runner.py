@@ -15,8 +15,9 @@ from stretto_bus.bus import Bus
 from stretto_bus.caller import Caller
 from stretto_bus.faults import BusFault
 from stretto_bus.tasks import unless
-from stretto_wire.base import Message
-from stretto_wire.registry import PARTITIONS, encode, partition_of
+from stretto_messages.base import Message
+from stretto_wire.codec import encode
+from stretto_wire.registry import PARTITIONS, partition_of
 
 from stretto_runtime.health_warnings import HealthWarnings
 from stretto_runtime.inputs import CLUSTER, Routes, observation_entry

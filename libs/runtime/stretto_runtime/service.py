@@ -6,7 +6,7 @@ import time
 from typing import Any, ClassVar, Protocol
 
 from stretto_core.machine import Tick
-from stretto_wire.base import Message
+from stretto_messages.base import Message
 
 from stretto_runtime.inputs import Input, Meta
 from stretto_runtime.process.faults import RuntimeFault

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stretto_core.machine import Action, CoreError, Emit, Reply, Tick
+from stretto_messages.dispatcher import JobProgressed, NextShard, NextShardReply
+from stretto_messages.gateway import JobCancelled
 from stretto_runtime import Input, Meta, Service, Settings, run
-from stretto_wire import events, requests
 
 
 @dataclass
@@ -79,8 +80,8 @@ class Counting(Service):
     name = "dispatcher"
     version = 1
     settings_type = CountingSettings
-    inputs = (Input(events.JobCancelled),)
-    rpcs = (requests.NextShard,)
+    inputs = (Input(JobCancelled),)
+    rpcs = (NextShard,)
     state_types = {"job": CountState}  # noqa: RUF012
 
     def machine(self, key: str, state: Any) -> Counter:
@@ -92,16 +93,16 @@ class Counting(Service):
     def to_event(self, message: Any, meta: Meta) -> Any:
         if self.settings.delay_s:  # even a sleep of no time takes fifty microseconds
             time.sleep(self.settings.delay_s)
-        if isinstance(message, requests.NextShard):
+        if isinstance(message, NextShard):
             return Take(message.request_id, message.job)
         return Add(message.job, int(message.reason))
 
     def to_message(self, key: str, fact: Any) -> Any:
         if isinstance(fact, Taken):
-            return requests.NextShardReply(job=fact.job, answer="wait", wait_s=float(fact.count))
+            return NextShardReply(job=fact.job, answer="wait", wait_s=float(fact.count))
         if self.settings.silent:
             return None
-        return events.JobProgressed(
+        return JobProgressed(
             job=fact.job,
             samples_done=fact.count,
             samples_total=max(0, fact.total),
@@ -112,8 +113,8 @@ class Counting(Service):
         )
 
 
-def add(job: str, value: int) -> events.JobCancelled:
-    return events.JobCancelled(job=job, reason=str(value))
+def add(job: str, value: int) -> JobCancelled:
+    return JobCancelled(job=job, reason=str(value))
 
 
 if __name__ == "__main__":

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from runtime_counting import Counter, Counting, CountingSettings, CountState
+from stretto_messages.dispatcher import JobProgressed
 from stretto_runtime import run
-from stretto_wire import events
 
 
 @dataclass
@@ -66,8 +66,8 @@ class Stuck(Counting):
 
     def to_message(self, key: str, fact: Any) -> Any:
         message = super().to_message(key, fact)
-        decided = isinstance(message, events.JobProgressed)
-        return message.model_copy(update={"epoch": self.settings.epoch}) if decided else message
+        decided = isinstance(message, JobProgressed)
+        return replace(message, epoch=self.settings.epoch) if decided else message
 
 
 class Upgraded(Stuck):

@@ -11,9 +11,10 @@ from runtime_counting import Counting, add
 from runtime_live import Replicas, eventually, settings_of
 from stretto_bus import Client
 from stretto_bus.ordered_consumer import QUEUE_MESSAGES, OrderedConsumer
+from stretto_messages.gateway import JobCancelled
 from stretto_runtime import EmbeddedServer, Meta, Runner
-from stretto_wire import events
-from stretto_wire.registry import STREAM, encode, subject_of
+from stretto_wire.codec import encode
+from stretto_wire.registry import STREAM, subject_of
 
 MIB = 1 << 20
 
@@ -23,7 +24,7 @@ async def flood(client: Client, number: int, padding: int = 0) -> set[str]:
     accepted: set[str] = set()
     for start in range(0, number, 500):
         ids = [f"flood:{n}" for n in range(start, min(number, start + 500))]
-        message = events.JobCancelled(job="job-a", reason="0" * padding + "1")
+        message = JobCancelled(job="job-a", reason="0" * padding + "1")
         posted = [
             await client.bus.post(subject_of(message), encode(message), {"Nats-Msg-Id": name, "ce-id": name})
             for name in ids

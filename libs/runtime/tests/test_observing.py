@@ -15,15 +15,15 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from runtime_counting import Counting, add
 from runtime_live import Replicas, eventually, published, running, until_ready
 from stretto_bus import Client
+from stretto_messages.dispatcher import JobProgressed, NextShard
 from stretto_runtime import EmbeddedServer, Input, Meta
-from stretto_wire import events, requests
 
 
 class Second(Counting):
     """Hears what the first publishes."""
 
     name = "arbiter"
-    inputs = (Input(events.JobProgressed),)
+    inputs = (Input(JobProgressed),)
     rpcs = ()
 
     def to_event(self, message: Any, meta: Meta) -> Any:
@@ -38,14 +38,14 @@ async def test_one_trace_from_the_client_through_two_services(
 ) -> None:
     async with running(Counting, server, tmp_path), running(Second, server, tmp_path):
         await client.publish(add("job-a", 1))
-        await client.call(requests.NextShard(job="job-a", request_id="w.1", pod="worker-1"))
+        await client.call(NextShard(job="job-a", request_id="w.1", pod="worker-1"))
         path = tmp_path / "spans" / "arbiter.jsonl"
         await eventually(lambda: path.exists() and len(path.read_text().splitlines()) >= 2)
     spans = [json.loads(line) for file in (tmp_path / "spans").iterdir() for line in file.read_text().splitlines()]
     assert len({span["trace_id"] for span in spans}) == 1
     by_id = {span["span_id"]: span for span in spans}
     root = next(span for span in spans if span["parent_id"] is None)
-    assert root["name"] == "operator job-cancelled"
+    assert root["name"] == "publish job-cancelled"
     for span in spans:
         if span["service"] == "stretto-arbiter":
             assert by_id[span["parent_id"]]["service"] == "stretto-dispatcher"

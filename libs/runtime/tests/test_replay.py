@@ -11,12 +11,15 @@ from runtime_counting import Add, Counter, Counting, CountingSettings, CountStat
 from runtime_live import published, running
 from stretto_bus import Client
 from stretto_core.machine import Action, Tick
+from stretto_messages.dispatcher import NextShard
+from stretto_messages.gateway import JobCancelled
 from stretto_runtime import EmbeddedServer, Input, RuntimeFault
 from stretto_runtime.inputs import CLUSTER
 from stretto_runtime.owner.terms import terms
 from stretto_runtime.replay import replay
-from stretto_wire import events, requests, spec
+from stretto_wire import spec
 from stretto_wire.registry import partition_of
+from stretto_wire.submission import JobSubmitted
 
 JOB = "job-a"
 
@@ -39,9 +42,9 @@ class Scaled(Counting):
         return Add(event.job, event.value * self.settings.factor) if isinstance(event, Add) else event
 
 
-def submission(job: str) -> events.JobSubmitted:
+def submission(job: str) -> JobSubmitted:
     parsed = spec.JobSpec.parse({"name": job, "model": {"entry": "m:M"}, "dataset": {"samples": 5}})
-    return events.JobSubmitted(job=job, spec=parsed)
+    return JobSubmitted(job=job, spec=parsed)
 
 
 def present(folder: Path, kind: type[Counting] = Scaled, **settings: Any) -> Counting:
@@ -55,7 +58,7 @@ async def live(server: EmbeddedServer, client: Client, folder: Path, numbers: li
         for number in numbers:
             await client.publish(add(JOB, number))
             await client.publish(add("job-b", 7))
-        asked = requests.NextShard(job=JOB, request_id=f"worker-0.{before}", pod="worker-0")
+        asked = NextShard(job=JOB, request_id=f"worker-0.{before}", pod="worker-0")
         await client.call(asked)
         await published(client, "dispatcher", before + 2 * len(numbers) + 1)
 
@@ -80,9 +83,9 @@ async def test_every_decision_is_reproduced_byte_by_byte_under_the_settings_of_i
 class Overseen(Counting):
     """One count for all jobs."""
 
-    inputs = (Input(events.JobCancelled, scope="cluster"),)
+    inputs = (Input(JobCancelled, scope="cluster"),)
     rpcs = ()
-    observations = (events.JobCancelled,)
+    observations = (JobCancelled,)
     state_types = {"cluster": CountState}  # noqa: RUF012
 
 

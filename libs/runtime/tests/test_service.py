@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,12 @@ from runtime_counting import Counted, Counting, CountState, add
 from runtime_live import connect, eventually, published, running, saved_state, settings_of, until_ready
 from stretto_bus import BusFault, CallRefused, CallTimeout, Client
 from stretto_core.machine import Emit, Tick
+from stretto_messages.actuator import PodExited
+from stretto_messages.dispatcher import NextShard, ShardLeased
+from stretto_messages.gateway import JobCancelled
+from stretto_messages.pods import PodPing
+from stretto_messages.values import Shard
 from stretto_runtime import EmbeddedServer, Input, Meta, Runner, Service, Settings, provision
-from stretto_wire import events, requests, values
 from stretto_wire.registry import partition_of
 
 
@@ -60,15 +64,15 @@ async def test_a_request_is_handled_once_however_often_it_is_asked(
 ) -> None:
     async with running(Counting, server, tmp_path):
         await client.publish(add("job-a", 1))
-        request = requests.NextShard(job="job-a", request_id="w.1", pod="worker-1")
+        request = NextShard(job="job-a", request_id="w.1", pod="worker-1")
         first = await asyncio.gather(*(client.call(request) for _ in range(5)))
         again = await client.call(request)
-        other = await client.call(request.model_copy(update={"request_id": "w.2"}))
+        other = await client.call(replace(request, request_id="w.2"))
     assert {reply.wait_s for reply in (*first, again)} == {2.0}
     assert other.wait_s == 3.0
     # the next owner remembers too
     async with running(Counting, server, tmp_path):
-        assert (await client.call(request.model_copy(update={"request_id": "w.2"}))).wait_s == 3.0
+        assert (await client.call(replace(request, request_id="w.2"))).wait_s == 3.0
 
 
 async def test_callers_of_two_jobs_may_use_the_same_id_at_once(
@@ -78,9 +82,7 @@ async def test_callers_of_two_jobs_may_use_the_same_id_at_once(
     async with running(Counting, server, tmp_path):
         await client.publish(add(one, 1))
         await client.publish(add(other, 1))
-        asked = [
-            requests.NextShard(job=job, request_id=f"w.{n}", pod="worker-1") for n in range(5) for job in (one, other)
-        ]
+        asked = [NextShard(job=job, request_id=f"w.{n}", pod="worker-1") for n in range(5) for job in (one, other)]
         replies = await asyncio.gather(*(client.call(request) for request in asked))
     assert [reply.job for reply in replies] == [request.job for request in asked]
 
@@ -102,9 +104,9 @@ async def test_a_malformed_request_is_refused_with_field_value_and_remedy(
 
 async def test_without_an_owner_a_call_ends_with_what_to_do(client: Client) -> None:
     with pytest.raises(CallTimeout, match="is the service running"):
-        await client.call(requests.NextShard(job="job-a", request_id="w.1", pod="worker-1"), timeout_s=0.3)
+        await client.call(NextShard(job="job-a", request_id="w.1", pod="worker-1"), timeout_s=0.3)
     with pytest.raises(CallTimeout, match="not connected"):
-        await client.call_pod("worker-1", requests.PodPing(job="job-a"), timeout_s=0.3)
+        await client.call_pod("worker-1", PodPing(job="job-a"), timeout_s=0.3)
 
 
 # ticks, observations, edges, scopes ------------------------------------------------------------------------------
@@ -140,7 +142,7 @@ class Edged(Service):
 
     name = "actuator"
     version = 1
-    inputs = (Input(events.JobCancelled),)
+    inputs = (Input(JobCancelled),)
     tick_s = 0.1
     state_types = {"job": EdgeState}  # noqa: RUF012
 
@@ -154,15 +156,13 @@ class Edged(Service):
         return EdgeMachine(state)
 
     def to_event(self, message: Any, meta: Meta) -> Any:
-        if isinstance(message, events.PodExited):
+        if isinstance(message, PodExited):
             assert meta.observed
             return message.pod
         return "cancel"
 
     def to_message(self, key: str, fact: Any) -> Any:
-        return events.PodExited(
-            job=fact.job, pod=f"worker-{fact.count}", role="worker", reason="completed", exit_code=0
-        )
+        return PodExited(job=fact.job, pod=f"worker-{fact.count}", role="worker", reason="completed", exit_code=0)
 
     async def reconcile(self, key: str, machine: EdgeMachine) -> None:
         if not self.failed_once:
@@ -170,7 +170,7 @@ class Edged(Service):
             raise OSError("the edge fails now and then; it is called again")
         self.settled_with.append((machine.state.wanted, len(machine.state.observed)))
         if machine.state.wanted and not machine.state.observed:
-            seen = events.PodExited(job=key, pod="worker-7", role="worker", reason="failed", exit_code=1)
+            seen = PodExited(job=key, pod="worker-7", role="worker", reason="failed", exit_code=1)
             await self.observe(key, seen)
 
     async def released(self, key: str) -> None:
@@ -214,7 +214,7 @@ async def test_ticks_come_through_the_journal_and_only_for_keys_that_exist(
 class Overseer(Counting):
     """Hears one message for the job and for the cluster."""
 
-    inputs = (Input(events.JobCancelled, scope="cluster"), Input(events.JobCancelled))
+    inputs = (Input(JobCancelled, scope="cluster"), Input(JobCancelled))
     rpcs = ()
     state_types = {"job": CountState, "cluster": CountState}  # noqa: RUF012
 
@@ -244,7 +244,7 @@ async def test_a_machine_that_speaks_about_another_job_is_a_bug_that_publishes_n
     class Gossip(Counting):
         def to_message(self, key: str, fact: Any) -> Any:
             message = super().to_message(key, fact)
-            return message.model_copy(update={"job": "job-other"})
+            return replace(message, job="job-other")
 
     async with running(Gossip, server, tmp_path):
         await client.publish(add("job-a", 1))
@@ -273,7 +273,7 @@ async def test_a_refused_request_is_told_apart_from_a_broken_one(
 
     async with running(Broken, server, tmp_path):
         with pytest.raises(CallRefused) as caught:
-            await client.call(requests.NextShard(job="job-a", request_id="w.1", pod="worker-1"))
+            await client.call(NextShard(job="job-a", request_id="w.1", pod="worker-1"))
     assert caught.value.code == "internal"
 
 
@@ -309,8 +309,8 @@ async def test_a_stream_that_fills_is_told_before_it_is_full(
 
 
 async def test_facts_of_single_shards_live_a_day_and_others_as_long_as_the_stream(client: Client) -> None:
-    shard = values.Shard(id=1, attempt=1, epoch=0, start=0, length=10)
-    await client.publish(events.ShardLeased(job="job-a", shard=shard, pod="worker-0"))
+    shard = Shard(id=1, attempt=1, epoch=0, start=0, length=10)
+    await client.publish(ShardLeased(job="job-a", shard=shard, pod="worker-0"))
     await client.publish(add("job-a", 1))
     headers = {}
     async with asyncio.timeout(10):
@@ -318,8 +318,8 @@ async def test_facts_of_single_shards_live_a_day_and_others_as_long_as_the_strea
             headers[type(event.message)] = event.headers
             if len(headers) == 2:
                 break
-    assert headers[events.ShardLeased]["Nats-TTL"] == "86400s"
-    assert "Nats-TTL" not in headers[events.JobCancelled]
+    assert headers[ShardLeased]["Nats-TTL"] == "86400s"
+    assert "Nats-TTL" not in headers[JobCancelled]
 
 
 async def test_a_service_may_start_before_its_server_and_be_stopped_before_it_comes(tmp_path: Path) -> None:

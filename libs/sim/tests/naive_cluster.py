@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from stretto_core.model.types import GIB, Plan
+from stretto_messages.base import GIB
+from stretto_messages.values import Plan
 from stretto_sim.cluster import Settings, TraceJob
 
 TICKS = 4

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from second_by_second import second_by_second
 from stretto_core.algorithms import SIMULATE_ALLOCATION
-from stretto_core.model.types import InvalidValue
 from stretto_core.offline.allocation import AllocationProblem
+from stretto_messages.base import InvalidValue
 from stretto_sim.allocation import Policy, Settings, TraceJob, simulate
 from stretto_sim.allocation.policies import CERTIFIED, GREEDY, GREEDY_ONCE, MARGINAL_DOUBLING
 

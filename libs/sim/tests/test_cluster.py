@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive_cluster import tick_by_tick
 from stretto_core.algorithms import SIMULATE_CLUSTER
-from stretto_core.model.types import GIB, InvalidValue, JobLimits, Plan
+from stretto_core.model.types import JobLimits
+from stretto_messages.base import GIB, InvalidValue
+from stretto_messages.values import Plan
 from stretto_sim.cluster import COMPLETED, Arrival, Outcome, Policy, Settings, TraceJob, jobs_of, simulate
 from stretto_sim.cluster import policies as p
 from stretto_sim.cluster.nodes import Nodes, Pod

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive_data_workers import tick_by_tick
 from stretto_core.algorithms import SIMULATE_DATA_WORKERS
-from stretto_core.model.types import InvalidValue
+from stretto_messages.base import InvalidValue
 from stretto_sim.data_workers import Cluster, Outcome, Policy, TraceJob, simulate
 
 BY_QUEUE = "srtf-by-queue"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from stretto_wire.values import SCORE_BINS, PartialEvaluation
+from stretto_messages.values import SCORE_BINS, PartialEvaluation
 
 from .engine.layout import F32, KeyBatch
 from .errors import DataError

@@ -7,7 +7,7 @@ import threading
 import time
 from dataclasses import dataclass
 
-from stretto_wire.requests import (
+from stretto_messages.dispatcher import (
     NextShard,
     NextShardReply,
     ReleaseShard,
@@ -16,7 +16,7 @@ from stretto_wire.requests import (
     ShardHeartbeatReply,
     ShardReport,
 )
-from stretto_wire.values import PartialEvaluation, Shard
+from stretto_messages.values import PartialEvaluation, Shard
 
 from .bus import Bus
 from .errors import BusError, CallRefused

@@ -16,13 +16,14 @@ from types import FrameType
 from typing import NoReturn
 
 import psutil
+import structlog
+from stretto_messages.pods import PodPing, PodPingReply
 from stretto_wire.errors import WireError
-from stretto_wire.requests import PodPing, PodPingReply
 from stretto_wire.spec import JobSpec
 
 from .bus import Bus
 from .errors import CallRefused, DataError, ModelRefused, PodError
-from .identity import Identity
+from .identity import identity_of
 from .tracing import Tracing
 
 EXIT_OK = 0
@@ -149,7 +150,7 @@ class Pod:
         self.leaving = threading.Event()
         self.usage = Usage()
         self.tracing = Tracing(settings.job, settings.pod, settings.state_folder, settings.traceparent)
-        identity = Identity(settings.nats_credentials, settings.nats_ca)
+        identity = identity_of(settings.nats_credentials, settings.nats_ca)
         self.bus = Bus(settings.nats_url, settings.job, settings.pod, self.tracing, identity)
         self._ready = False
         self._address = ""
@@ -246,3 +247,8 @@ def _configure_logs(settings: PodSettings) -> None:
     form = f"%(asctime)s %(levelname)s {settings.job} {settings.pod} trace={trace} %(message)s"
     logging.basicConfig(stream=sys.stdout, level=logging.INFO, format=form, force=True)
     logging.getLogger("nats").setLevel(logging.WARNING)
+    structlog.configure(  # stretto_bus logs through it
+        processors=[structlog.stdlib.add_log_level, structlog.processors.KeyValueRenderer(key_order=["event"])],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+    )

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
-from stretto_wire.books import AppliedBooks, ColumnBooks, ShardApplied, gathered
-from stretto_wire.requests import (
+from stretto_messages.books import AppliedBooks, ColumnBooks, ShardApplied, gathered
+from stretto_messages.pods import (
     BucketMove,
     ClaimBuckets,
     ClaimBucketsReply,
@@ -30,10 +30,10 @@ from stretto_wire.requests import (
     GetOwnershipReply,
     ImportState,
     ImportStateReply,
+    PsReported,
     TakeBuckets,
     TakeBucketsReply,
 )
-from stretto_wire.telemetry import PsReported
 
 from .errors import ImageDamaged, LayoutError, StrettoError
 from .pod import EXIT_OK, REPORT_EVERY_S, Pod, run_pod

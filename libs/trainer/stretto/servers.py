@@ -7,8 +7,8 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from stretto_wire.requests import GetServers, GetServersReply
-from stretto_wire.values import ParameterServer
+from stretto_messages.actuator import GetServers, GetServersReply
+from stretto_messages.values import ParameterServer
 
 from .bus import Bus
 from .errors import BusError

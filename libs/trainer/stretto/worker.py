@@ -9,15 +9,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from stretto_wire.events import ServersChanged
-from stretto_wire.requests import (
-    EvaluateModel,
-    EvaluateModelReply,
-    TrainUnder,
-    TrainUnderReply,
-)
-from stretto_wire.telemetry import WorkerReported
-from stretto_wire.values import Evaluation, Shard, StepTimes
+from stretto_messages.actuator import ServersChanged
+from stretto_messages.pods import EvaluateModel, EvaluateModelReply, TrainUnder, TrainUnderReply, WorkerReported
+from stretto_messages.values import Evaluation, Shard, StepTimes
 
 from .errors import BusError, DataError, ModelRefused, OwnershipUnknown, ServerLost, StrettoError
 from .leases import Leases

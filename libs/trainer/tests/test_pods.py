@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,20 @@ from typing import Any
 import pytest
 import redis
 from stretto_core.actuator import placement
-from stretto_wire import requests
-from stretto_wire.values import CheckpointRef
+from stretto_messages.pods import (
+    BucketMove,
+    ClaimBuckets,
+    EvaluateModel,
+    ExportState,
+    GetBooksReply,
+    GetExportStatus,
+    GetMoveStatus,
+    GetOwnership,
+    ImportState,
+    ImportStateReply,
+    TakeBuckets,
+)
+from stretto_messages.values import CheckpointRef
 from trainer_harness import Cluster, free_port, spec_of, wait_for
 from warm_processes import WarmProcesses
 
@@ -51,13 +64,13 @@ def finished(cluster: Cluster, timeout_s: float = 90.0) -> None:
     wait_for(over, timeout_s, "the last shard")
 
 
-def checksum(books: list[requests.GetBooksReply]) -> str:
+def checksum(books: list[GetBooksReply]) -> str:
     """Return the job's checksum, added up as when its books are closed."""
     return f"{sum(int(book.checksum, 16) for book in books) % 2**64:016x}"
 
 
 def evaluated(cluster: Cluster, worker: str, samples: int) -> Any:
-    request = requests.EvaluateModel(job=cluster.job, samples=samples)
+    request = EvaluateModel(job=cluster.job, samples=samples)
     reply = wait_for(lambda: (lambda r: r if r.state != "running" else None)(cluster.ask(worker, request)), 60)
     assert reply.state == "done", reply.detail
     return reply.evaluation
@@ -66,7 +79,7 @@ def evaluated(cluster: Cluster, worker: str, samples: int) -> Any:
 def test_a_killed_worker_costs_nothing_but_time(make: Any):
     cluster = make(SAMPLES, cold=True)  # once as the product starts pods
     cluster.start_ps(0)
-    assert not cluster.ask("ps-0", requests.ClaimBuckets(job="tiny", buckets=(1,), slices=())).accepted
+    assert not cluster.ask("ps-0", ClaimBuckets(job="tiny", buckets=(1,), slices=())).accepted
     cluster.launch("worker-0")
     cluster.ready("worker-0")
     wait_for(lambda: len(cluster.done) >= 2, 30, "two shards")
@@ -113,16 +126,16 @@ def test_a_worker_that_is_asked_to_leave_gives_its_rest_back(make: Any):
         released = cluster.released[0]
         assert released.failure is None
         assert released.offset % 256 == 0
-        assert cluster.ask("ps-0", requests.GetOwnership(job="tiny")).applied_samples >= released.offset
+        assert cluster.ask("ps-0", GetOwnership(job="tiny")).applied_samples >= released.offset
     assert not cluster.leased
     cluster.launch("worker-1")
     finished(cluster)
     assert cluster.books(0)[0].applied_samples == SAMPLES
 
 
-def planned(cluster: Cluster, weights: dict[int, float]) -> requests.TakeBuckets:
+def planned(cluster: Cluster, weights: dict[int, float]) -> TakeBuckets:
     """The actuator's order to ps-1, planned from what the servers own."""
-    owned = {index: cluster.ask(f"ps-{index}", requests.GetOwnership(job="tiny")) for index in cluster.servers}
+    owned = {index: cluster.ask(f"ps-{index}", GetOwnership(job="tiny")) for index in cluster.servers}
     moves = placement.plan_moves(
         {index: reply.buckets for index, reply in owned.items()},
         {index: reply.slices for index, reply in owned.items()},
@@ -130,8 +143,8 @@ def planned(cluster: Cluster, weights: dict[int, float]) -> requests.TakeBuckets
         weights,
     )
     assert moves.keys() == {1}
-    ordered = tuple(requests.BucketMove(bucket=column, source=source) for column, source in moves[1])
-    return requests.TakeBuckets(job="tiny", moves=ordered, servers=cluster.server_list())
+    ordered = tuple(BucketMove(bucket=column, source=source) for column, source in moves[1])
+    return TakeBuckets(job="tiny", moves=ordered, servers=cluster.server_list())
 
 
 def test_buckets_move_to_a_new_server_while_a_worker_trains(make: Any):
@@ -148,7 +161,7 @@ def test_buckets_move_to_a_new_server_while_a_worker_trains(make: Any):
     assert cluster.ask("ps-1", take).accepted  # repeated while at work
 
     def moved() -> Any:
-        status = cluster.ask("ps-1", requests.GetMoveStatus(job="tiny"))
+        status = cluster.ask("ps-1", GetMoveStatus(job="tiny"))
         return None if status.running else status
 
     status = wait_for(moved, 60)
@@ -157,7 +170,7 @@ def test_buckets_move_to_a_new_server_while_a_worker_trains(make: Any):
     assert status.moved_bytes > 0
     assert 0 < status.longest_freeze_s < 1
     assert len(cluster.done) > before  # training went on
-    own = [cluster.ask(f"ps-{i}", requests.GetOwnership(job="tiny")) for i in (0, 1)]
+    own = [cluster.ask(f"ps-{i}", GetOwnership(job="tiny")) for i in (0, 1)]
     assert [sum(reply.buckets) for reply in own] == [32, 32]
     assert [sum(reply.slices) for reply in own] == [6, 6]
     finished(cluster)
@@ -170,13 +183,13 @@ def test_buckets_move_to_a_new_server_while_a_worker_trains(make: Any):
     alone = cluster.books(1)
     assert checksum(alone) == checksum(books) == alone[0].checksum  # one server or two: the same sum
     assert cluster.books(0)[0].checksum == "0" * 16
-    unknown = requests.TakeBuckets(job="tiny", moves=(requests.BucketMove(bucket=1, source=7),), servers=())
+    unknown = TakeBuckets(job="tiny", moves=(BucketMove(bucket=1, source=7),), servers=())
     refused = cluster.ask("ps-1", unknown)
     assert not refused.accepted
     assert "ps-7" in refused.detail
     # found by `stretto chaos --seed 10`: a hot server was replaced while the finished job was evaluated
     cluster.kill("ps-0")
-    assert cluster.ask("worker-0", requests.EvaluateModel(job="tiny", samples=3000)).state == "running"
+    assert cluster.ask("worker-0", EvaluateModel(job="tiny", samples=3000)).state == "running"
     wait_for(lambda: "pull for an evaluation: parameter server ps-0" in cluster.log("worker-0"), 30)
     del cluster.servers[0]
     cluster.announce()
@@ -190,10 +203,10 @@ def exported(
     cluster: Cluster, checkpoint: str, store: Path, cache_url: str, *servers: int, memory: Sequence[Path] = ()
 ) -> CheckpointRef:
     """Take a checkpoint as the checkpoints service does: mark, export, wait, write the manifest."""
-    samples = cluster.ask("ps-0", requests.GetOwnership(job="tiny")).applied_samples
+    samples = cluster.ask("ps-0", GetOwnership(job="tiny")).applied_samples
     digests = []
     for index, path in zip_longest(servers, memory):
-        request = requests.ExportState(
+        request = ExportState(
             job="tiny",
             checkpoint_id=checkpoint,
             cache_url=cache_url,
@@ -207,7 +220,7 @@ def exported(
         digests.append(reply.digest)
     assert len(set(digests)) == len(servers)
     parts: list[str] = []
-    status = requests.GetExportStatus(job="tiny", checkpoint_id=checkpoint)
+    status = GetExportStatus(job="tiny", checkpoint_id=checkpoint)
     for index in servers:
 
         def stored(index: int = index) -> Any:
@@ -223,11 +236,11 @@ def exported(
 
 def imported(
     cluster: Cluster, reference: CheckpointRef, *servers: int, number: int = 1, cache_url: str = ""
-) -> list[requests.ImportStateReply]:
+) -> list[ImportStateReply]:
     return [
         cluster.ask(
             f"ps-{index}",
-            requests.ImportState(
+            ImportState(
                 job="tiny",
                 checkpoint=reference,
                 number=number,
@@ -294,7 +307,7 @@ def test_a_checkpoint_is_restored_at_another_number_of_servers(make: Any, cache:
     quality = evaluated(first, "worker-0", 3000)
     reference = exported(first, "c1", store, cache, 0, 1)
     assert reference.samples == SAMPLES
-    assert set(first.ask("ps-0", requests.GetOwnership(job="tiny")).buckets) == {0, 1}
+    assert set(first.ask("ps-0", GetOwnership(job="tiny")).buckets) == {0, 1}
     again = exported(first, "c2", store, cache, 0, 1)
     with redis.Redis.from_url(cache) as client:  # the cache has the newest only
         wait_for(lambda: {key.split(b":")[2] for key in client.scan_iter()} == {b"c2"}, 5)
@@ -326,7 +339,7 @@ def test_a_checkpoint_is_restored_at_another_number_of_servers(make: Any, cache:
     assert [b.applied_samples for b in restored] == [SAMPLES] * 3
     # the ledger restored with it knows the first half only: nothing of it is applied twice
     half = len(second.todo) // 2
-    second.todo = [s.model_copy(update={"attempt": 2}) for s in second.todo[half:]]
+    second.todo = [replace(s, attempt=2) for s in second.todo[half:]]
     second.launch("worker-0")
     finished(second)
     assert [b.applied_samples for b in second.books(0, 1, 2)] == [SAMPLES] * 3
@@ -347,7 +360,7 @@ def test_a_checkpoint_is_restored_at_another_number_of_servers(make: Any, cache:
         assert (refused.accepted, refused.damaged) == (False, True)
         assert "ps-1" in refused.detail
         assert named in refused.detail
-        assert not any(third.ask("ps-0", requests.GetOwnership(job="tiny")).buckets)
+        assert not any(third.ask("ps-0", GetOwnership(job="tiny")).buckets)
     path.write_bytes(good)
     assert imported(third, reference, 0)[0].accepted
     assert imported(third, reference, 0)[0].accepted  # asked again

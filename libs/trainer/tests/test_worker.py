@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +15,10 @@ import pytest
 from stretto.errors import PodError
 from stretto.meter import Meter, StepTime
 from stretto.pod import Usage, settings_of
-from stretto_wire import requests
-from stretto_wire.values import Shard
+from stretto_messages.actuator import GetServersReply, ServersChanged
+from stretto_messages.dispatcher import NextShard
+from stretto_messages.pods import EvaluateModel, PodPing, TrainUnder
+from stretto_messages.values import ParameterServer, Shard
 from trainer_harness import Cluster, spec_of, wait_for
 from warm_processes import WarmProcesses
 
@@ -131,7 +134,7 @@ def test_replies_that_get_lost_leases_that_go_stale_and_a_request_for_less(make:
     cluster.start_ps(0)
     worker(cluster)
     wait_for(lambda: cluster.done, 40)
-    assert cluster.ask("worker-0", requests.TrainUnder(job="tiny", plan_version=9, cpu_cores=0.5)).ok
+    assert cluster.ask("worker-0", TrainUnder(job="tiny", plan_version=9, cpu_cores=0.5)).ok
     wait_for(cluster.finished, 40)
     assert cluster.repeated_requests >= 2
     assert cluster.books(0)[0].applied_samples == SAMPLES
@@ -154,12 +157,12 @@ def test_a_worker_drops_a_shard_that_was_leased_to_somebody_else(make: Any, sile
     worker(cluster)
     wait_for(lambda: [r for r in cluster.worker_reports() if r.steps > 0], 40)
     held = cluster.leased.pop("worker-0")
-    cluster.reserved["worker-1"] = held.model_copy(update={"attempt": 2})
+    cluster.reserved["worker-1"] = replace(held, attempt=2)
     asked = len(cluster.requests)
     worker(cluster, "worker-1")
 
     def asked_again() -> bool:
-        return any(isinstance(r, requests.NextShard) and r.pod == "worker-0" for r in cluster.requests[asked:])
+        return any(isinstance(r, NextShard) and r.pod == "worker-0" for r in cluster.requests[asked:])
 
     wait_for(asked_again, 60)
     assert not cluster.done  # it has not trained the shard to its end
@@ -204,7 +207,7 @@ def test_a_model_that_cannot_be_built_ends_the_pod_as_the_users_error(make: Any)
     def ping() -> None:
         while process.poll() is None:
             try:
-                details.append(cluster.ask("worker-0", requests.PodPing(job="tiny"), 0.5).detail)
+                details.append(cluster.ask("worker-0", PodPing(job="tiny"), 0.5).detail)
             except Exception:
                 time.sleep(0.05)
 
@@ -230,7 +233,7 @@ def test_requests_that_are_malformed_are_answered_with_field_and_remedy(make: An
     assert "at least 1" in raw(b'{"job": "tiny", "samples": 0}')["message"]
     assert raw(b'{"job": "other", "samples": 5}')["remedy"] == "this pod belongs to tiny"
     assert raw(b"\xff")["code"] == "malformed"
-    evaluate = requests.EvaluateModel(job="tiny", samples=10)
+    evaluate = EvaluateModel(job="tiny", samples=10)
     failed = wait_for(lambda: (lambda r: r if r.state == "failed" else None)(cluster.ask("worker-0", evaluate)), 10)
     assert "not connected to the parameter servers yet" in failed.detail
 
@@ -284,14 +287,12 @@ def test_servers_that_took_the_place_of_lost_ones_are_offered_initial_values():
 def test_a_worker_that_waits_for_a_checkpoint_connects_when_the_actuator_names_the_servers():
     """An earlier event names servers that are still reading the checkpoint and own nothing."""
     from stretto.worker import Worker
-    from stretto_wire.events import ServersChanged
-    from stretto_wire.values import ParameterServer
 
     servers = (ParameterServer(index=2, address="127.0.0.1:1"),)
     known = {"job": "tiny", "answer": "ok", "plan_version": 1}
     replies = [
-        requests.GetServersReply(version=0, servers=(), **known),
-        requests.GetServersReply(version=3, servers=servers, **known),
+        GetServersReply(version=0, servers=(), **known),
+        GetServersReply(version=3, servers=servers, **known),
     ]
     bus = SimpleNamespace(job="tiny", pod="worker-1", request_id=lambda _: "w.1", call=lambda *_, **__: replies.pop(0))
     settings = SimpleNamespace(job="tiny", pod="worker-1", spec=None, plan_version=1, cpu_cores=1.0)

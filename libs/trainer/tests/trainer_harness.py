@@ -12,16 +12,35 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import nats
 from stretto_core.actuator import placement
-from stretto_wire import registry, requests, telemetry
-from stretto_wire.base import Message
-from stretto_wire.events import ServersChanged
+from stretto_messages.actuator import GetServers, GetServersReply, ServersChanged
+from stretto_messages.base import Message
+from stretto_messages.dispatcher import (
+    NextShard,
+    NextShardReply,
+    ReleaseShard,
+    ReleaseShardReply,
+    ShardHeartbeat,
+    ShardHeartbeatReply,
+)
+from stretto_messages.pods import (
+    ClaimBuckets,
+    GetBooks,
+    GetBooksReply,
+    PodPing,
+    PodPingReply,
+    PsReported,
+    WorkerReported,
+)
+from stretto_messages.values import ParameterServer, Shard
+from stretto_wire import registry
+from stretto_wire.codec import decode, encode
 from stretto_wire.spec import JobSpec
-from stretto_wire.values import ParameterServer, Shard
 from warm_processes import WarmProcess, WarmProcesses
 
 
@@ -62,8 +81,8 @@ class Cluster:
         ]
         self.leased: dict[str, Shard] = {}
         self.done: dict[int, Shard] = {}
-        self.failed: list[requests.ReleaseShard] = []
-        self.released: list[requests.ReleaseShard] = []
+        self.failed: list[ReleaseShard] = []
+        self.released: list[ReleaseShard] = []
         self.remembered: dict[str, tuple[str, bytes]] = {}
         self.repeated_requests = 0
         self.forget: list[int] = []
@@ -146,20 +165,20 @@ class Cluster:
     def ask(self, pod: str, request: Message, timeout_s: float = 20.0) -> Any:
         """Return the pod's reply; raise RuntimeError for an error reply."""
         message = self.run(
-            self.nc.request(registry.subject_of(request, pod=pod), registry.encode(request), timeout=timeout_s),
+            self.nc.request(registry.subject_of(request, pod=pod), encode(request), timeout=timeout_s),
             timeout_s + 5,
         )
         if message.headers and "error" in message.headers:
             raise RuntimeError(message.data.decode())
         reply = registry.channel_of(request).reply
         assert reply is not None
-        return registry.decode(reply, message.data)
+        return decode(reply, message.data)
 
-    def ready(self, pod: str, timeout_s: float = 60.0) -> requests.PodPingReply:
+    def ready(self, pod: str, timeout_s: float = 60.0) -> PodPingReply:
         def pinged() -> Any:
             assert self.processes[pod].poll() is None, self.log(pod)
             try:
-                reply = self.ask(pod, requests.PodPing(job=self.job), 1.0)
+                reply = self.ask(pod, PodPing(job=self.job), 1.0)
             except (nats.errors.Error, TimeoutError):
                 return None
             return reply if reply.ready else None
@@ -173,7 +192,7 @@ class Cluster:
             self.servers[index] = self.ready(f"ps-{index}").address
         if claim:
             for index, (buckets, slices) in placement.claim(indices).items():
-                claimed = requests.ClaimBuckets(job=self.job, buckets=tuple(buckets), slices=tuple(slices))
+                claimed = ClaimBuckets(job=self.job, buckets=tuple(buckets), slices=tuple(slices))
                 assert self.ask(f"ps-{index}", claimed).accepted
         self.announce()
 
@@ -183,7 +202,7 @@ class Cluster:
     def announce(self) -> None:
         self.version += 1
         event = ServersChanged(job=self.job, version=self.version, servers=self.server_list())
-        self.run(self.nc.publish(registry.subject_of(event), registry.encode(event)))
+        self.run(self.nc.publish(registry.subject_of(event), encode(event)))
 
     def kill(self, pod: str) -> None:
         """Kill -9 a pod, and requeue its shard as the dispatcher does."""
@@ -198,7 +217,7 @@ class Cluster:
     async def _requeue(self, pod: str) -> None:
         shard = self.leased.pop(pod, None)
         if shard is not None:
-            self.todo.insert(0, shard.model_copy(update={"attempt": shard.attempt + 1}))
+            self.todo.insert(0, replace(shard, attempt=shard.attempt + 1))
 
     # --- dispatcher and actuator --------------------------------------------------------------------------
 
@@ -210,44 +229,44 @@ class Cluster:
     async def _rpc(self, message: Any) -> None:
         request = registry.parse(message.subject, message.data)
         self.requests.append(request)
-        request_id = message.headers["request-id"]
+        request_id = (message.headers or {}).get("request-id") or getattr(request, "request_id", "")
         lane = request_id.rpartition(".")[0]
         known = self.remembered.get(lane)
         if known is not None and known[0] == request_id:
             self.repeated_requests += 1
             await message.respond(known[1])
             return
-        reply = registry.encode(self._handle(request))
+        reply = encode(self._handle(request))
         self.remembered[lane] = (request_id, reply)
-        if self.deaf and isinstance(request, requests.NextShard):
+        if self.deaf and isinstance(request, NextShard):
             self.deaf -= 1
             return
         await message.respond(reply)
 
     def _handle(self, request: Message) -> Message:
-        if isinstance(request, requests.GetServers):
-            return requests.GetServersReply(
+        if isinstance(request, GetServers):
+            return GetServersReply(
                 job=self.job, answer="ok", version=self.version, plan_version=1, servers=self.server_list()
             )
-        if isinstance(request, requests.NextShard):
+        if isinstance(request, NextShard):
             return self._next(request)
-        if isinstance(request, requests.ShardHeartbeat):
+        if isinstance(request, ShardHeartbeat):
             held = self.leased.get(request.pod)
             same = held is not None and (held.id, held.attempt) == (request.shard, request.attempt)
-            return requests.ShardHeartbeatReply(job=self.job, answer="ok" if same or self.silent else "stale")
-        assert isinstance(request, requests.ReleaseShard)
+            return ShardHeartbeatReply(job=self.job, answer="ok" if same or self.silent else "stale")
+        assert isinstance(request, ReleaseShard)
         self.released.append(request)
         shard = self.leased.pop(request.pod, None)
         if shard is None or shard.id != request.shard:
-            return requests.ReleaseShardReply(job=self.job, answer="stale")
+            return ReleaseShardReply(job=self.job, answer="stale")
         if request.failure:
             self.failed.append(request)
             self.done[shard.id] = shard
         else:
-            self.todo.insert(0, shard.model_copy(update={"attempt": shard.attempt + 1, "offset": request.offset}))
-        return requests.ReleaseShardReply(job=self.job, answer="ok")
+            self.todo.insert(0, replace(shard, attempt=shard.attempt + 1, offset=request.offset))
+        return ReleaseShardReply(job=self.job, answer="ok")
 
-    def _next(self, request: requests.NextShard) -> Message:
+    def _next(self, request: NextShard) -> Message:
         stale = False
         if request.complete is not None:
             held = self.leased.pop(request.pod, None)
@@ -259,23 +278,23 @@ class Cluster:
         if self.todo or request.pod in self.reserved:
             shard = self.reserved.pop(request.pod, None) or self.todo.pop(0)
             self.leased[request.pod] = shard
-            return requests.NextShardReply(job=self.job, answer="shard", shard=shard, stale=stale, forget=forget)
+            return NextShardReply(job=self.job, answer="shard", shard=shard, stale=stale, forget=forget)
         answer = "wait" if self.leased or self.reserved else "end"
-        return requests.NextShardReply(job=self.job, answer=answer, wait_s=0.1, stale=stale, forget=forget)
+        return NextShardReply(job=self.job, answer=answer, wait_s=0.1, stale=stale, forget=forget)
 
     def finished(self) -> bool:
         return not (self.todo or self.leased or self.reserved)
 
     # --- measures -----------------------------------------------------------------------------------------
 
-    def books(self, *indices: int) -> list[requests.GetBooksReply]:
-        return [self.ask(f"ps-{i}", requests.GetBooks(job=self.job)) for i in indices]
+    def books(self, *indices: int) -> list[GetBooksReply]:
+        return [self.ask(f"ps-{i}", GetBooks(job=self.job)) for i in indices]
 
-    def worker_reports(self) -> list[telemetry.WorkerReported]:
-        return [r for r in self.reports if isinstance(r, telemetry.WorkerReported)]
+    def worker_reports(self) -> list[WorkerReported]:
+        return [r for r in self.reports if isinstance(r, WorkerReported)]
 
-    def ps_reports(self) -> list[telemetry.PsReported]:
-        return [r for r in self.reports if isinstance(r, telemetry.PsReported)]
+    def ps_reports(self) -> list[PsReported]:
+        return [r for r in self.reports if isinstance(r, PsReported)]
 
     def spans(self) -> list[dict[str, Any]]:
         files = (self.folder / "state" / "spans").glob("*.jsonl")

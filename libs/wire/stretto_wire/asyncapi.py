@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from .base import Message, Record
+from stretto_messages.base import Message, Record, example_of
+from stretto_messages.refusals import ERROR_HEADER, Refused
+
 from .cloudevents import example_headers
-from .examples import EXAMPLES
-from .refusals import ERROR_HEADER, Refused
+from .codec import document_of
 from .registry import (
     CHANNELS,
     DEAD_LETTERS,
@@ -24,7 +25,6 @@ from .registry import (
     TELEMETRY_KEPT_S,
     Channel,
 )
-from .request_examples import REFUSAL
 from .schemas import REFUSED, schema_name
 
 Document = dict[str, Any]
@@ -175,7 +175,7 @@ def _message(channel: Channel) -> Document:
     }
     if channel.kind == "evt":
         described["traits"] = [{"$ref": "#/components/messageTraits/cloudEvent"}]
-        example["headers"] = example_headers(channel, EXAMPLES[message])
+        example["headers"] = example_headers(channel, example_of(message))
     return described
 
 
@@ -198,7 +198,7 @@ def _refused() -> Document:
         "contentType": "application/json",
         "headers": _schema_object_of(_texts({ERROR_HEADER: "present: the body is a refusal"})),
         "payload": _schema_object(f"./schemas/{REFUSED}"),
-        "examples": [{"name": "realistic", "payload": REFUSAL.model_dump(mode="json")}],
+        "examples": [{"name": "realistic", "payload": document_of(example_of(Refused))}],
     }
 
 
@@ -242,7 +242,7 @@ def _schema_object(path: str) -> Document:
 
 
 def _payload(message_type: type[Message]) -> Any:
-    return EXAMPLES[message_type].model_dump(mode="json")
+    return document_of(example_of(message_type))
 
 
 def _operations(channel: Channel) -> Document:

@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 from functools import cache, lru_cache
 from typing import Any
 
-from .base import Message
+from stretto_messages.base import Message
+
 from .registry import Channel, channel_of
 
 SPEC_VERSION = "1.0"

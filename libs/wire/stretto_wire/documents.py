@@ -12,16 +12,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from stretto_messages.base import Message, example_of
+from stretto_messages.refusals import Refused
+
 from .asyncapi import address, channel_key, document
-from .base import Message
 from .cloudevents import example_headers, headers_schema
+from .codec import document_of
 from .compatibility import Baseline, Break, breaks, without_prose
-from .examples import EXAMPLES, SPEC
-from .page import page
-from .refusals import Refused
 from .registry import CHANNELS, PARTITIONS, PATTERN_OF_STREAM, STORED_AS, STREAM, Channel
-from .request_examples import REFUSAL
 from .schemas import DIALECT, JOB_SCHEMA, REFUSED, job_schema, message_schema, schema_name
+from .submission import SPEC
 
 BASELINE = "compatibility/v1.json"
 HEADERS_SCHEMA = "headers.schema.json"
@@ -33,22 +33,21 @@ def files() -> dict[str, str]:
     """Every generated file by its path below ``proto/``, the baseline included."""
     generated: dict[str, str] = {
         "README.md": _readme(),
-        "index.html": page(),
         "asyncapi.yaml": _yaml(document()),
         JOB_SCHEMA: _json(job_schema()),
         HEADERS_SCHEMA: _json({"$schema": DIALECT, "$id": HEADERS_SCHEMA, **headers_schema()}),
         "examples/job.json": _json(SPEC.model_dump(mode="json")),
         f"schemas/{REFUSED}": _json(message_schema(Refused, REFUSED)),
-        f"examples/{REFUSED}": _json(REFUSAL.model_dump(mode="json")),
+        f"examples/{REFUSED}": _json(document_of(example_of(Refused))),
         BASELINE: _json(baseline()),
     }
     for channel in CHANNELS:
         for message_type, name in _documents_of(channel):
             generated[f"schemas/{name}"] = _json(message_schema(message_type, name))
-            generated[f"examples/{name}"] = _json(EXAMPLES[message_type].model_dump(mode="json"))
+            generated[f"examples/{name}"] = _json(document_of(example_of(message_type)))
         if channel.kind == "evt":
             name = f"headers/{schema_name(channel)}"
-            generated[f"examples/{name}"] = _json(example_headers(channel, EXAMPLES[channel.message]))
+            generated[f"examples/{name}"] = _json(example_headers(channel, example_of(channel.message)))
     return generated
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
+from stretto_messages.base import Doc
 
 MOST = 20
 """findings that are told one by one; of the others, their number"""
@@ -80,7 +82,7 @@ def finding(path: Iterable[str | int], value: Any, remedy: str, place: tuple[int
 
 
 def findings_of(
-    errors: Sequence[Any], model: type[BaseModel] | None = None, marks: Marks | None = None, where: str = ""
+    errors: Sequence[Any], model: type[Any] | None = None, marks: Marks | None = None, where: str = ""
 ) -> list[Finding]:
     """The errors of pydantic about a document of ``model``, each as one finding; ``where`` is put before the paths."""
     found: dict[tuple[Any, ...], Finding] = {}
@@ -127,13 +129,13 @@ def _place(path: Path, marks: Marks | None) -> tuple[int, int] | None:
 # remedies ----------------------------------------------------------------------------------------------------------
 
 
-def _remedy(error: Any, path: Path, model: type[BaseModel] | None) -> str:
+def _remedy(error: Any, path: Path, model: type[Any] | None) -> str:
     kind, context = error["type"], error.get("ctx", {})
     if kind == "value_error":
         return str(context["error"])
     if kind == "json_invalid":
         return f"valid JSON: {context['error']}"
-    if kind == "extra_forbidden":
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         return _known_fields(str(path[-1]), _owner(path, model))
     if path and path[-1] == "[key]":
         return f"a name of the form {context['pattern']}" if "pattern" in context else "another name"
@@ -152,13 +154,13 @@ def _remedy(error: Any, path: Path, model: type[BaseModel] | None) -> str:
     return bounds.lstrip(", ") or str(error["msg"])
 
 
-def _known_fields(name: str, owner: type[BaseModel] | None) -> str:
+def _known_fields(name: str, owner: type[Any] | None) -> str:
     if owner is None:
         return "no such field here"
-    near = difflib.get_close_matches(name, owner.model_fields, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(name, _fields_of(owner), n=1, cutoff=0.6)
     if near:
         return f"no such field here; did you mean {near[0]}?"
-    return f"no such field here; known are {', '.join(owner.model_fields)}"
+    return f"no such field here; known are {', '.join(_fields_of(owner))}"
 
 
 def _hint(kind: str, given: Any) -> str:
@@ -177,24 +179,25 @@ def _hint(kind: str, given: Any) -> str:
 
 def _expected(field: FieldInfo, context: Mapping[str, Any]) -> str:
     """What a field takes: its kind, its bounds, and what it is for."""
-    kind, bounds = _plain(field.annotation), _bounds_of(field.metadata)
-    if get_origin(kind) is Annotated:  # of ``Annotated[X, …] | None``
-        kind, bounds = get_args(kind)[0], bounds | _bounds_of(get_args(kind)[1:])
+    plain, kind = _plain(field.annotation), _bare(field.annotation)
+    metadata = [*field.metadata, *(get_args(plain)[1:] if plain is not kind else ())]
+    description = field.description or next((item.text for item in metadata if isinstance(item, Doc)), "")
+    bounds = _bounds_of(metadata)
     if get_origin(kind) is Literal:
         text = "one of " + ", ".join(str(choice) for choice in get_args(kind))
-    elif isinstance(kind, type) and issubclass(kind, BaseModel):
+    elif _has_fields(kind):
         text = _mapping(kind)
     else:
         bounds |= {name: bound for name, bound in context.items() if name in _BOUNDS}
-        if field.description:
+        if description:
             bounds.pop("pattern", None)  # said in words
-        sizes = (field.description or "").startswith("bytes")
+        sizes = description.startswith("bytes")
         text = _KINDS.get(get_origin(kind) or kind, "another value") + _bounded(bounds, sizes)
-    return text + (f" ({field.description})" if field.description else "")
+    return text + (f" ({description})" if description else "")
 
 
-def _mapping(model: type[BaseModel]) -> str:
-    return f"a mapping with the fields {', '.join(model.model_fields)}"
+def _mapping(model: type[Any]) -> str:
+    return f"a mapping with the fields {', '.join(_fields_of(model))}"
 
 
 def _bounds_of(metadata: Iterable[Any]) -> dict[str, Any]:
@@ -229,24 +232,48 @@ def _size(bound: int) -> str:
 # fields ------------------------------------------------------------------------------------------------------------
 
 
+def _has_fields(kind: Any) -> bool:
+    return isinstance(kind, type) and (issubclass(kind, BaseModel) or is_dataclass(kind))
+
+
+@cache
+def _fields_of(model: type[Any]) -> Mapping[str, FieldInfo]:
+    """Return the fields of a model of pydantic, or of a dataclass with the docstrings of its attributes."""
+    if issubclass(model, BaseModel):
+        return model.model_fields
+    described = TypeAdapter(model).json_schema().get("properties", {})
+    hints = get_type_hints(model, include_extras=True)
+    found: dict[str, FieldInfo] = {}
+    for field in fields(model):
+        found[field.name] = info = FieldInfo.from_annotation(hints[field.name])
+        info.description = described.get(field.name, {}).get("description")
+    return found
+
+
 def _plain(annotation: Any) -> Any:
-    """``X`` of ``X | None``."""
+    """Return ``X`` of ``X | None``."""
     if get_origin(annotation) in (Union, UnionType):
         others = [choice for choice in get_args(annotation) if choice is not type(None)]
         return others[0] if len(others) == 1 else annotation
     return annotation
 
 
-def _owner(path: Path, model: type[BaseModel] | None) -> type[BaseModel] | None:
+def _bare(annotation: Any) -> Any:
+    """Return ``X`` of ``Annotated[X, …] | None``."""
+    plain = _plain(annotation)
+    return get_args(plain)[0] if get_origin(plain) is Annotated else plain
+
+
+def _owner(path: Path, model: type[Any] | None) -> type[Any] | None:
     """The model that the last part of the path should be a field of."""
     for part in path[:-1]:
-        if model is None or part not in model.model_fields:
+        if model is None or part not in (fields := _fields_of(model)):
             return None
-        inner = _plain(model.model_fields[str(part)].annotation)
-        model = inner if isinstance(inner, type) and issubclass(inner, BaseModel) else None
+        inner = _bare(fields[str(part)].annotation)
+        model = inner if _has_fields(inner) else None
     return model
 
 
-def _field(path: Path, model: type[BaseModel] | None) -> FieldInfo | None:
+def _field(path: Path, model: type[Any] | None) -> FieldInfo | None:
     owner = _owner(path, model)
-    return owner.model_fields.get(str(path[-1])) if owner is not None and path else None
+    return _fields_of(owner).get(str(path[-1])) if owner is not None and path else None

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 
-from .base import Spec
+from .part import Spec
 
 MANAGED_BY, PART_OF = "app.kubernetes.io/managed-by", "app.kubernetes.io/part-of"
 INSTALLATION, JOB, POD, ROLE = "stretto.dev/installation", "stretto.dev/job", "stretto.dev/pod", "stretto.dev/role"

@@ -1,6 +1,7 @@
 """Every subject once: its message, who publishes it and who reads it.
 
-Streams, credentials, consumers and the documents in ``proto/`` are derived from :data:`CHANNELS`.
+Streams, permissions, consumers, the inputs of services and the documents in ``proto/`` are derived from
+:data:`CHANNELS`.
 
 ========  =================================  ==========================================================
 kind      subject                            delivery
@@ -16,28 +17,37 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple
 
-from pydantic import ValidationError
+from stretto_messages import (
+    actuator,
+    arbiter,
+    checkpoints,
+    dispatcher,
+    fitter,
+    gateway,
+    oom,
+    planner,
+    pods,
+    profiler,
+)
+from stretto_messages.base import POD_PATTERN, Message
 
-from . import events as e
-from . import requests as r
-from . import telemetry as t
-from .base import MAX_MESSAGE_BYTES, POD_PATTERN, Message
+from .codec import decode
 from .errors import WireError
-
-M = TypeVar("M", bound=Message)
+from .submission import JobSubmitted
 
 Kind = Literal["evt", "tel", "rpc", "pod"]
+Scope = Literal["job", "cluster"]
 
 PARTITIONS = 16
-"""Fixed for the life of the stream: stored subjects and snapshots carry the partition."""
+"""Number of partitions; fixed for the life of the stream, since stored subjects and snapshots carry the partition."""
 
 STREAM = "STRETTO"
 SUBJECTS_OF_STREAM = ("evt.v1.>", "tel.v1.>", "journal.>", "fence.>")
 PATTERN_OF_STREAM = "*.v1.*.*.*"
 STORED_AS = f"{{{{partition({PARTITIONS},4)}}}}." + "{{wildcard(1)}}.v1.{{wildcard(2)}}.{{wildcard(3)}}.{{wildcard(4)}}"
-"""The stream's subject transform: what fits the pattern is stored with the job's partition in front."""
+"""Subject transform of the stream: a subject that fits the pattern is stored with the job's partition in front."""
 
 DEAD_LETTERS = "DLQ"
 STATE = "KV_STATE"
@@ -46,23 +56,56 @@ STATE_PREFIX = "$KV.STATE."
 EVENTS_KEPT_S = 30 * 24 * 3600
 TELEMETRY_KEPT_S = 3600
 SHARD_FACTS_KEPT_S = 24 * 3600
-"""most of what is ever published, and the ledger does not need it: its requests are journalled"""
+"""Retention of most of what is ever published; the dispatcher does not need it, since its requests are journalled."""
+
+ANYBODY = "*"
+"""Stands for external readers."""
+
+
+class Input(NamedTuple):
+    """A message that a service consumes.
+
+    ``scope="job"``: by the machine whose key is the message's job; ``"cluster"``: by the one machine with key ``"_"``,
+    which receives that message of every job.
+    """
+
+    message: type[Message]
+    scope: Scope = "job"
+
+
+class Reader(NamedTuple):
+    """A service that consumes a channel, and the scope of the machine that it goes to."""
+
+    service: str
+    scope: Scope = "job"
+
+
+def cluster(service: str) -> Reader:
+    """Return the reader whose machine sees every job."""
+    return Reader(service, "cluster")
 
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """A subject and what travels on it."""
+    """A subject and its message."""
 
     kind: Kind
     service: str
-    """publisher of ``evt``, role of ``tel``, answering service of ``rpc``, role of the answering pod of ``pod``"""
+    """Publisher of ``evt``, role of ``tel``, answering service of ``rpc``, role of the answering pod of ``pod``."""
     name: str
     message: type[Message]
-    readers: tuple[str, ...] = ()
-    """services that consume (``evt``, ``tel``) or call (``rpc``, ``pod``) it; ``*`` stands for external readers"""
+    consumers: tuple[str | Reader, ...] = ()
+    """Services that consume (``evt``, ``tel``) or call (``rpc``, ``pod``) it; a plain name has the scope of a job."""
     reply: type[Message] | None = None
     kept_s: int | None = None
-    """how long the stream keeps it; None: as long as the stream keeps anything, or it is not stored"""
+    """Retention in the stream. None: as long as the stream keeps anything, or not stored at all."""
+    query: bool = False
+    """A request that decides nothing: answered at once, neither journalled nor remembered."""
+
+    @property
+    def readers(self) -> tuple[str, ...]:
+        """Names of the consumers, each once; :data:`ANYBODY` stands for external readers."""
+        return tuple(dict.fromkeys(one if isinstance(one, str) else one.service for one in self.consumers))
 
     @property
     def pattern(self) -> str:
@@ -79,87 +122,176 @@ class Channel:
         return f"stretto.{self.service}.{self.name}.v1"
 
 
-def _event(service: str, name: str, message: type[Message], *readers: str, kept_s: int | None = None) -> Channel:
-    return Channel("evt", service, name, message, (*readers, "gateway", "*"), kept_s=kept_s)
+def _event(
+    service: str, name: str, message: type[Message], *consumers: str | Reader, kept_s: int | None = None
+) -> Channel:
+    return Channel("evt", service, name, message, (*consumers, "gateway", ANYBODY), kept_s=kept_s)
+
+
+def _telemetry(role: str, message: type[Message], *consumers: str | Reader) -> Channel:
+    return Channel("tel", role, "reported", message, consumers, kept_s=TELEMETRY_KEPT_S)
+
+
+def _request(
+    service: str, verb: str, message: type[Message], reply: type[Message], *callers: str, query: bool = False
+) -> Channel:
+    return Channel("rpc", service, verb, message, callers, reply, query=query)
+
+
+def _pod_request(role: str, verb: str, message: type[Message], reply: type[Message], *callers: str) -> Channel:
+    return Channel("pod", role, verb, message, callers, reply)
 
 
 CHANNELS: tuple[Channel, ...] = (
-    _event("gateway", "job-submitted", e.JobSubmitted,
-           "profiler", "planner", "arbiter", "dispatcher", "checkpoints", "oom", "actuator"),
-    _event("gateway", "job-cancelled", e.JobCancelled,
-           "profiler", "fitter", "planner", "arbiter", "dispatcher", "checkpoints", "oom", "actuator"),
-    _event("gateway", "plan-requested", e.PlanRequested, "arbiter"),
-    _event("gateway", "data-arrived", e.DataArrived, "dispatcher"),
-    _event("gateway", "change-audited", e.ChangeAudited),
-    _event("profiler", "profile-measured", e.ProfileMeasured, "fitter", "planner", "oom"),
-    _event("profiler", "straggler-detected", e.StragglerDetected, "dispatcher"),
-    _event("profiler", "straggler-cleared", e.StragglerCleared, "dispatcher"),
-    _event("profiler", "hot-ps-detected", e.HotPsDetected, "actuator"),
-    _event("profiler", "hot-ps-cleared", e.HotPsCleared, "actuator"),
-    _event("fitter", "model-fitted", e.ModelFitted, "planner"),
-    _event("planner", "history-recorded", e.HistoryRecorded, "planner"),
-    _event("planner", "history-matched", e.HistoryMatched, "planner", "fitter"),
-    _event("planner", "plan-proposed", e.PlanProposed, "arbiter"),
-    _event("planner", "candidates-computed", e.CandidatesComputed, "arbiter"),
-    _event("arbiter", "plan-decided", e.PlanDecided, "planner", "actuator", "profiler", "oom"),
-    _event("arbiter", "plan-refused", e.PlanRefused, "planner"),
-    _event("arbiter", "replacement-decided", e.ReplacementDecided, "actuator"),
-    _event("actuator", "pod-started", e.PodStarted, "profiler", "arbiter"),
-    _event("actuator", "pod-pending", e.PodPending, "arbiter"),
-    _event("actuator", "pod-exited", e.PodExited, "profiler", "arbiter", "dispatcher", "oom"),
-    _event("actuator", "pod-resized", e.PodResized, "profiler", "oom"),
-    _event("actuator", "plan-applied", e.PlanApplied, "profiler", "planner", "arbiter", "oom"),
-    _event("actuator", "servers-changed", e.ServersChanged, "checkpoints", "worker", "ps"),
-    _event("actuator", "migration-started", e.MigrationStarted, "profiler", "checkpoints"),
-    _event("actuator", "migration-finished", e.MigrationFinished, "profiler", "checkpoints"),
-    _event("actuator", "replacement-asked", e.ReplacementAsked, "arbiter"),
-    _event("actuator", "replacement-ended", e.ReplacementEnded, "arbiter"),
-    _event("actuator", "job-finished", e.JobFinished, "arbiter", "checkpoints"),
-    _event("actuator", "job-failed", e.JobFailed,
-           "profiler", "fitter", "planner", "arbiter", "dispatcher", "checkpoints", "oom"),
-    _event("dispatcher", "shard-leased", e.ShardLeased, kept_s=SHARD_FACTS_KEPT_S),
-    _event("dispatcher", "shard-completed", e.ShardCompleted, kept_s=SHARD_FACTS_KEPT_S),
-    _event("dispatcher", "shard-requeued", e.ShardRequeued),
-    _event("dispatcher", "shard-abandoned", e.ShardAbandoned, "actuator"),
-    _event("dispatcher", "job-progressed", e.JobProgressed, "profiler", "planner", "arbiter", "oom"),
-    _event("dispatcher", "job-completed", e.JobCompleted,
-           "profiler", "fitter", "planner", "arbiter", "checkpoints", "oom", "actuator"),
-    _event("dispatcher", "evaluation-measured", e.EvaluationMeasured),
-    _event("checkpoints", "checkpoint-saved", e.CheckpointSaved),
-    _event("checkpoints", "checkpoint-flushed", e.CheckpointFlushed, "actuator"),
-    _event("checkpoints", "checkpoint-restored", e.CheckpointRestored, "dispatcher", "actuator"),
-    _event("checkpoints", "checkpoint-failed", e.CheckpointFailed, "actuator"),
-    _event("oom", "oom-forecast", e.OomForecast, "arbiter"),
-    Channel("tel", "worker", "reported", t.WorkerReported, ("profiler",), kept_s=TELEMETRY_KEPT_S),
-    Channel("tel", "ps", "reported", t.PsReported, ("profiler",), kept_s=TELEMETRY_KEPT_S),
-    Channel("rpc", "dispatcher", "next-shard", r.NextShard, ("worker",), r.NextShardReply),
-    Channel("rpc", "dispatcher", "shard-heartbeat", r.ShardHeartbeat, ("worker",), r.ShardHeartbeatReply),
-    Channel("rpc", "dispatcher", "release-shard", r.ReleaseShard, ("worker",), r.ReleaseShardReply),
-    Channel("rpc", "dispatcher", "mark-ledger", r.MarkLedger, ("checkpoints",), r.MarkLedgerReply),
-    Channel("rpc", "dispatcher", "audit-ledger", r.AuditLedger, ("gateway", "cli"), r.AuditLedgerReply),
-    Channel("rpc", "actuator", "get-servers", r.GetServers,
-            ("worker", "ps", "cli", "gateway", "actuator"), r.GetServersReply),
-    Channel("rpc", "actuator", "renew-credentials", r.RenewCredentials, ("worker", "ps"), r.RenewCredentialsReply),
-    Channel("rpc", "checkpoints", "save-checkpoint", r.SaveCheckpoint, ("gateway", "cli"), r.SaveCheckpointReply),
-    Channel("pod", "pod", "ping", r.PodPing, ("actuator",), r.PodPingReply),
-    Channel("pod", "ps", "take-buckets", r.TakeBuckets, ("actuator",), r.TakeBucketsReply),
-    Channel("pod", "ps", "get-move-status", r.GetMoveStatus, ("actuator",), r.GetMoveStatusReply),
-    Channel("pod", "ps", "get-ownership", r.GetOwnership, ("actuator", "checkpoints"), r.GetOwnershipReply),
-    Channel("pod", "ps", "claim-buckets", r.ClaimBuckets, ("actuator",), r.ClaimBucketsReply),
-    Channel("pod", "ps", "export-state", r.ExportState, ("checkpoints",), r.ExportStateReply),
-    Channel("pod", "ps", "get-export-status", r.GetExportStatus, ("checkpoints",), r.GetExportStatusReply),
-    Channel("pod", "ps", "import-state", r.ImportState, ("checkpoints",), r.ImportStateReply),
-    Channel("pod", "worker", "train-under", r.TrainUnder, ("actuator",), r.TrainUnderReply),
-    Channel("pod", "worker", "evaluate-model", r.EvaluateModel, ("actuator",), r.EvaluateModelReply),
-    Channel("pod", "ps", "get-books", r.GetBooks, ("actuator", "gateway", "cli"), r.GetBooksReply),
-)  # fmt: skip
+    _event(
+        "gateway",
+        "job-submitted",
+        JobSubmitted,
+        "profiler",
+        "planner",
+        cluster("planner"),
+        cluster("arbiter"),
+        "dispatcher",
+        "checkpoints",
+        "oom",
+        "actuator",
+    ),
+    _event(
+        "gateway",
+        "job-cancelled",
+        gateway.JobCancelled,
+        "profiler",
+        "fitter",
+        "planner",
+        cluster("arbiter"),
+        "dispatcher",
+        "checkpoints",
+        "oom",
+        "actuator",
+    ),
+    _event("gateway", "plan-requested", gateway.PlanRequested, cluster("arbiter")),
+    _event("gateway", "data-arrived", gateway.DataArrived, "dispatcher"),
+    _event("gateway", "change-audited", gateway.ChangeAudited),
+    _event("profiler", "profile-measured", profiler.ProfileMeasured, "fitter", "planner", "oom"),
+    _event("profiler", "straggler-detected", profiler.StragglerDetected, "dispatcher"),
+    _event("profiler", "straggler-cleared", profiler.StragglerCleared, "dispatcher"),
+    _event("profiler", "hot-ps-detected", profiler.HotPsDetected, "actuator"),
+    _event("profiler", "hot-ps-cleared", profiler.HotPsCleared, "actuator"),
+    _event("fitter", "model-fitted", fitter.ModelFitted, "planner"),
+    _event("planner", "history-recorded", planner.HistoryRecorded, cluster("planner")),
+    _event("planner", "history-matched", planner.HistoryMatched, "planner", "fitter"),
+    _event("planner", "plan-proposed", planner.PlanProposed, cluster("arbiter")),
+    _event("planner", "candidates-computed", planner.CandidatesComputed, cluster("arbiter")),
+    _event("arbiter", "plan-decided", arbiter.PlanDecided, "planner", "actuator", "profiler", "oom"),
+    _event("arbiter", "plan-refused", arbiter.PlanRefused, "planner"),
+    _event("arbiter", "replacement-decided", arbiter.ReplacementDecided, "actuator"),
+    _event("actuator", "pod-started", actuator.PodStarted, "profiler", cluster("arbiter")),
+    _event("actuator", "pod-pending", actuator.PodPending, cluster("arbiter")),
+    _event("actuator", "pod-exited", actuator.PodExited, "profiler", cluster("arbiter"), "dispatcher", "oom"),
+    _event("actuator", "pod-resized", actuator.PodResized, "profiler", "oom"),
+    _event("actuator", "plan-applied", actuator.PlanApplied, "profiler", "planner", cluster("arbiter"), "oom"),
+    _event("actuator", "servers-changed", actuator.ServersChanged, "checkpoints", "worker", "ps"),
+    _event("actuator", "migration-started", actuator.MigrationStarted, "profiler", "checkpoints"),
+    _event("actuator", "migration-finished", actuator.MigrationFinished, "profiler", "checkpoints"),
+    _event("actuator", "replacement-asked", actuator.ReplacementAsked, cluster("arbiter")),
+    _event("actuator", "replacement-ended", actuator.ReplacementEnded, cluster("arbiter")),
+    _event("actuator", "job-finished", actuator.JobFinished, cluster("arbiter"), "checkpoints"),
+    _event(
+        "actuator",
+        "job-failed",
+        actuator.JobFailed,
+        "profiler",
+        "fitter",
+        "planner",
+        cluster("arbiter"),
+        "dispatcher",
+        "checkpoints",
+        "oom",
+    ),
+    _event("dispatcher", "shard-leased", dispatcher.ShardLeased, kept_s=SHARD_FACTS_KEPT_S),
+    _event("dispatcher", "shard-completed", dispatcher.ShardCompleted, kept_s=SHARD_FACTS_KEPT_S),
+    _event("dispatcher", "shard-requeued", dispatcher.ShardRequeued),
+    _event("dispatcher", "shard-abandoned", dispatcher.ShardAbandoned, "actuator"),
+    _event("dispatcher", "job-progressed", dispatcher.JobProgressed, "profiler", "planner", cluster("arbiter"), "oom"),
+    _event(
+        "dispatcher",
+        "job-completed",
+        dispatcher.JobCompleted,
+        "profiler",
+        "fitter",
+        "planner",
+        cluster("arbiter"),
+        "checkpoints",
+        "oom",
+        "actuator",
+    ),
+    _event("dispatcher", "evaluation-measured", dispatcher.EvaluationMeasured),
+    _event("checkpoints", "checkpoint-saved", checkpoints.CheckpointSaved),
+    _event("checkpoints", "checkpoint-flushed", checkpoints.CheckpointFlushed, "actuator"),
+    _event("checkpoints", "checkpoint-restored", checkpoints.CheckpointRestored, "dispatcher", "actuator"),
+    _event("checkpoints", "checkpoint-failed", checkpoints.CheckpointFailed, "actuator"),
+    _event("oom", "oom-forecast", oom.OomForecast, cluster("arbiter")),
+    _telemetry("worker", pods.WorkerReported, "profiler"),
+    _telemetry("ps", pods.PsReported, "profiler"),
+    _request("dispatcher", "next-shard", dispatcher.NextShard, dispatcher.NextShardReply, "worker"),
+    _request("dispatcher", "shard-heartbeat", dispatcher.ShardHeartbeat, dispatcher.ShardHeartbeatReply, "worker"),
+    _request("dispatcher", "release-shard", dispatcher.ReleaseShard, dispatcher.ReleaseShardReply, "worker"),
+    _request("dispatcher", "mark-ledger", dispatcher.MarkLedger, dispatcher.MarkLedgerReply, "checkpoints"),
+    _request("dispatcher", "audit-ledger", dispatcher.AuditLedger, dispatcher.AuditLedgerReply, "gateway", "cli"),
+    _request(
+        "actuator",
+        "get-servers",
+        actuator.GetServers,
+        actuator.GetServersReply,
+        "worker",
+        "ps",
+        "cli",
+        "gateway",
+        "actuator",
+    ),
+    _request(
+        "actuator",
+        "renew-credentials",
+        actuator.RenewCredentials,
+        actuator.RenewCredentialsReply,
+        "worker",
+        "ps",
+        query=True,
+    ),
+    _request(
+        "checkpoints", "save-checkpoint", checkpoints.SaveCheckpoint, checkpoints.SaveCheckpointReply, "gateway", "cli"
+    ),
+    _pod_request("pod", "ping", pods.PodPing, pods.PodPingReply, "actuator"),
+    _pod_request("ps", "take-buckets", pods.TakeBuckets, pods.TakeBucketsReply, "actuator"),
+    _pod_request("ps", "get-move-status", pods.GetMoveStatus, pods.GetMoveStatusReply, "actuator"),
+    _pod_request("ps", "get-ownership", pods.GetOwnership, pods.GetOwnershipReply, "actuator", "checkpoints"),
+    _pod_request("ps", "claim-buckets", pods.ClaimBuckets, pods.ClaimBucketsReply, "actuator"),
+    _pod_request("ps", "export-state", pods.ExportState, pods.ExportStateReply, "checkpoints"),
+    _pod_request("ps", "get-export-status", pods.GetExportStatus, pods.GetExportStatusReply, "checkpoints"),
+    _pod_request("ps", "import-state", pods.ImportState, pods.ImportStateReply, "checkpoints"),
+    _pod_request("worker", "train-under", pods.TrainUnder, pods.TrainUnderReply, "actuator"),
+    _pod_request("worker", "evaluate-model", pods.EvaluateModel, pods.EvaluateModelReply, "actuator"),
+    _pod_request("ps", "get-books", pods.GetBooks, pods.GetBooksReply, "actuator", "gateway", "cli"),
+)
 
 _BY_MESSAGE = {channel.message: channel for channel in CHANNELS}
 _FIXED = {channel.message: channel.pattern.removesuffix("*") for channel in CHANNELS if channel.kind in ("evt", "rpc")}
-"""what is before the job in the subjects that name nothing else"""
+"""Subjects without the job, of the channels that name nothing else."""
 _BY_ROUTE = {
     (channel.kind, "" if channel.kind == "pod" else channel.service, channel.name): channel for channel in CHANNELS
 }
+
+
+def inputs_of(service: str) -> tuple[Input, ...]:
+    """Return the stored messages that a service consumes, in the order of the registry."""
+    stored = [channel for channel in CHANNELS if channel.kind in ("evt", "tel")]
+    readers = [(c.message, Reader(one) if isinstance(one, str) else one) for c in stored for one in c.consumers]
+    return tuple(Input(message, reader.scope) for message, reader in readers if reader.service == service)
+
+
+def requests_of(service: str, *, query: bool = False) -> tuple[type[Message], ...]:
+    """Return the requests that a service answers: those that it journals, or its queries."""
+    return tuple(c.message for c in CHANNELS if (c.kind, c.service, c.query) == ("rpc", service, query))
 
 
 def channel_of(message: Message | type[Message]) -> Channel:
@@ -212,27 +344,6 @@ def parse_on(channel: Channel, subject: str, data: bytes) -> Message:
         if pod != of_subject or not pod.startswith(f"{channel.service}-"):
             raise WireError("pod", pod, f"the pod of the subject, {of_subject}, of the role {channel.service}")
     return message
-
-
-def decode(message_type: type[M], data: bytes) -> M:
-    """Parse JSON of a known type."""
-    if len(data) > MAX_MESSAGE_BYTES:
-        raise WireError("(document)", f"{len(data)} bytes", f"at most {MAX_MESSAGE_BYTES} bytes")
-    try:
-        # what a newer writer added is ignored, also in a JobSpec; ``model_validate_json`` without what is not needed
-        return message_type.__pydantic_validator__.validate_json(data, extra="ignore")
-    except ValidationError as error:
-        raise WireError.of(error, model=message_type) from error
-
-
-def encode(message: Message) -> bytes:
-    """JSON. Raises WireError when it is larger than anybody has to accept."""
-    data = message.__pydantic_serializer__.to_json(message)  # ``model_dump_json`` without a text in between
-    if len(data) > MAX_MESSAGE_BYTES:
-        raise WireError(
-            "(document)", f"{len(data)} bytes of {type(message).__name__}", f"at most {MAX_MESSAGE_BYTES} bytes"
-        )
-    return data
 
 
 def partition_of(key: str) -> int:

@@ -6,8 +6,9 @@ from copy import deepcopy
 from typing import Any, cast
 
 from pydantic.json_schema import GenerateJsonSchema
+from stretto_messages.base import Record
 
-from .base import Record
+from .codec import adapter_of
 from .registry import Channel
 from .spec import JobSpec
 
@@ -38,20 +39,31 @@ def schema_name(channel: Channel, *, reply: bool = False) -> str:
 
 def message_schema(message_type: type[Record], name: str) -> Schema:
     """What a reader of v1 has to accept. Open: fields that a newer writer adds are not an error."""
-    return _opened(_document(message_type.model_json_schema(schema_generator=_WithoutFieldTitles), name))
+    return _opened(_document(adapter_of(message_type).json_schema(schema_generator=_WithoutFieldTitles), name))
 
 
 def job_schema() -> Schema:
     """What a user may write: closed, and sizes may be strings as in Kubernetes."""
     schema = _document(JobSpec.model_json_schema(schema_generator=_WithoutFieldTitles), JOB_SCHEMA)
-    for shared in ("Plan", "DataPartition"):
-        schema["$defs"][shared]["additionalProperties"] = False
+    _close(schema)
     schema["$defs"]["DatasetSpec"]["required"].remove("samples")  # partitions say it as well
     bounds = schema["$defs"]["MemoryRange"]["properties"]
     for name, bound in bounds.items():
         default = bound.pop("default")
         bounds[name] = {"anyOf": [bound, deepcopy(_SIZE)], "default": default}
     return schema
+
+
+def _close(node: Any) -> None:
+    """Close the values that a specification shares with messages, which are open there."""
+    if isinstance(node, dict):
+        if cast(Schema, node).get("title") in ("Plan", "DataPartition"):
+            node["additionalProperties"] = False
+        for value in cast(Schema, node).values():
+            _close(value)
+    elif isinstance(node, list):
+        for item in cast(list[Any], node):
+            _close(item)
 
 
 def _document(schema: Schema, name: str) -> Schema:

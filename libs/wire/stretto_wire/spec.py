@@ -12,12 +12,13 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from stretto_messages.base import Count, JobId, Money, Seconds
+from stretto_messages.values import PS_MAX, DataPartition, Metadata, PartitionName, Plan
 
-from .base import Count, JobId, Money, Seconds, Spec
 from .errors import WireError
 from .findings import Marks
 from .kubernetes import KubernetesSpec
-from .values import PS_MAX, DataPartition, Metadata, PartitionName, Plan
+from .part import FromMapping, Spec
 
 _SIZE = "bytes, or a size such as 512Mi, 2Gi or 1500M"
 _SIZES = {
@@ -83,7 +84,7 @@ class DatasetSpec(Spec):
         "every sample",
     )
     partitions: Annotated[
-        tuple[DataPartition, ...],
+        tuple[Annotated[DataPartition, FromMapping()], ...],
         Field(strict=False, max_length=1000, description="named parts; each is numbered from 0"),
     ] = ()
     growing: bool = Field(
@@ -213,7 +214,9 @@ class ResourceSpec(Spec):
 
     workers: RoleLimits = RoleLimits()
     ps: RoleLimits = RoleLimits(count=Range(min=1, max=16))
-    initial: Plan | None = Field(default=None, description="start with this plan instead of a warm start")
+    initial: Annotated[Plan, FromMapping()] | None = Field(
+        default=None, description="start with this plan instead of a warm start"
+    )
     fixed: bool = Field(default=False, description="keep the initial plan; Stretto only watches over memory and faults")
 
     @model_validator(mode="after")
@@ -233,7 +236,7 @@ class ResourceSpec(Spec):
         return self._bound("max")
 
     def _bound(self, end: Literal["min", "max"]) -> Plan:
-        return Plan.model_construct(  # bounds, not a plan that anybody runs: each is checked where it is stated
+        return Plan(
             workers=getattr(self.workers.count, end),
             ps=min(getattr(self.ps.count, end), PS_MAX),  # v1 accepts more in a specification than a plan may have
             worker_cpu_cores=getattr(self.workers.cpu_cores, end),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import MISSING, fields, replace
 from typing import Any
 
 import pytest
@@ -10,8 +11,12 @@ import stretto_wire as wire
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from stretto_wire.examples import EXAMPLES, PODS, SPEC
+from stretto_messages.base import MAX_MESSAGE_BYTES, example_of
+from stretto_messages.pods import WorkerReported
 from stretto_wire.schemas import job_schema, message_schema, schema_name
+from stretto_wire.submission import SPEC
+
+PODS = {"worker": "worker-0", "ps": "ps-0", "pod": "ps-0"}
 
 JOB = "ctr-ranking-42"
 NESTED = st.recursive(
@@ -34,11 +39,11 @@ JOB_VALIDATOR = Draft202012Validator(job_schema())
 
 
 def _subject(channel: wire.Channel) -> str:
-    return wire.subject_of(EXAMPLES[channel.message], PODS[channel.service] if channel.kind == "pod" else None)
+    return wire.subject_of(example_of(channel.message), PODS[channel.service] if channel.kind == "pod" else None)
 
 
 def _body(channel: wire.Channel) -> dict[str, Any]:
-    return json.loads(wire.encode(EXAMPLES[channel.message]))
+    return json.loads(wire.encode(example_of(channel.message)))
 
 
 def _leaves(node: Any, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
@@ -79,7 +84,7 @@ def test_random_bytes_are_refused(channel: wire.Channel, data: bytes) -> None:
 
 @given(CHANNELS, st.data())
 def test_truncated_bodies_are_refused(channel: wire.Channel, data: st.DataObject) -> None:
-    body = wire.encode(EXAMPLES[channel.message])
+    body = wire.encode(example_of(channel.message))
     length = data.draw(st.integers(0, len(body) - 1))
     error = _refusal(_subject(channel), body[:length])
     assert error is not None
@@ -135,7 +140,7 @@ def test_a_body_of_another_job_is_refused(channel: wire.Channel, job: str) -> No
 
 @pytest.mark.parametrize("pod", ["worker-1", "ps-0", "data-0"])
 def test_telemetry_of_another_pod_or_role_is_refused(pod: str) -> None:
-    report = EXAMPLES[wire.WorkerReported].model_copy(update={"pod": pod})
+    report = replace(example_of(WorkerReported), pod=pod)
     refusal = _refusal(f"tel.v1.worker.worker-0.{JOB}", wire.encode(report))
     assert refusal is not None
     assert refusal.field == "pod"
@@ -145,17 +150,19 @@ def test_telemetry_of_another_pod_or_role_is_refused(pod: str) -> None:
 
 @given(CHANNELS, st.integers(1, 4000))
 def test_oversized_bodies_are_refused_before_they_are_read(channel: wire.Channel, extra: int) -> None:
-    body = wire.encode(EXAMPLES[channel.message])
-    padded = body + b" " * (wire.MAX_MESSAGE_BYTES - len(body) + extra)
+    body = wire.encode(example_of(channel.message))
+    padded = body + b" " * (MAX_MESSAGE_BYTES - len(body) + extra)
     refusal = _refusal(_subject(channel), padded)
     assert refusal is not None
-    assert refusal.value == f"{wire.MAX_MESSAGE_BYTES + extra} bytes"
-    assert _refusal(_subject(channel), padded[: wire.MAX_MESSAGE_BYTES]) is None
+    assert refusal.value == f"{MAX_MESSAGE_BYTES + extra} bytes"
+    assert _refusal(_subject(channel), padded[:MAX_MESSAGE_BYTES]) is None
 
 
 @given(CHANNELS, st.data())
 def test_a_missing_required_field_is_named(channel: wire.Channel, data: st.DataObject) -> None:
-    required = [name for name, field in channel.message.model_fields.items() if field.is_required()]
+    required = [
+        field.name for field in fields(channel.message) if field.default is MISSING and field.default_factory is MISSING
+    ]
     name = data.draw(st.sampled_from(required))
     body = {key: value for key, value in _body(channel).items() if key != name}
     refusal = _refusal(_subject(channel), json.dumps(body).encode())

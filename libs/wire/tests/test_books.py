@@ -2,8 +2,9 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from stretto_wire.base import MAX_MESSAGE_BYTES
-from stretto_wire.books import AppliedBooks, ColumnBooks, ShardApplied, gathered, spread
+from stretto_messages.base import MAX_MESSAGE_BYTES
+from stretto_messages.books import AppliedBooks, ColumnBooks, ShardApplied, gathered, spread
+from stretto_wire.codec import encode
 
 FAR = st.dictionaries(st.integers(0, 5), st.lists(st.none() | st.sampled_from([0, 60, 80]), min_size=8, max_size=8))
 
@@ -28,4 +29,4 @@ def test_the_books_of_as_many_given_up_shards_as_are_named_fit_into_a_message() 
     parts = gathered((ShardApplied(shard=10**6 + n, columns=columns, samples=4096) for n in range(1000)), 1088)
     counted = (ColumnBooks(columns=columns, samples=10**9, fingerprint="0" * 16),)
     books = AppliedBooks(columns_total=1088, columns=counted, shards=parts)
-    assert len(books.model_dump_json()) < MAX_MESSAGE_BYTES / 3
+    assert len(encode(books)) < MAX_MESSAGE_BYTES / 3

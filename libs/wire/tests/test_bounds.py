@@ -1,7 +1,8 @@
 """Bounds that one message states fit into the messages that follow from them."""
 
+from stretto_messages.values import Plan
+from stretto_wire.codec import decode, encode
 from stretto_wire.spec import JobSpec
-from stretto_wire.values import Plan
 
 
 def test_the_largest_specification_leads_to_a_plan_that_the_wire_carries() -> None:
@@ -14,4 +15,4 @@ def test_the_largest_specification_leads_to_a_plan_that_the_wire_carries() -> No
             "resources": {"workers": count, "ps": count},
         }
     )
-    assert Plan.model_validate(spec.resources.most.model_dump()).ps == 1000
+    assert decode(Plan, encode(spec.resources.most)).ps == 1000

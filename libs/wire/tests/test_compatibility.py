@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import pytest
-import stretto_wire as wire
+from annotated_types import MaxLen
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import Field
+from stretto_messages.actuator import PodExited
+from stretto_messages.base import Message
 from stretto_wire.compatibility import Break, breaks
 from stretto_wire.documents import baseline, files
 from stretto_wire.schemas import message_schema
@@ -161,21 +163,23 @@ def test_no_field_of_any_message_can_be_removed(message: str, data: st.DataObjec
     assert any(each.field.endswith(name) and "removed" in each.change for each in found)
 
 
-class Grown(wire.PodExited):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grown(PodExited):
     """With an optional field, as a developer would add it."""
 
     node: str | None = None
 
 
-class Tightened(wire.PodExited):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tightened(PodExited):
     """With a required field and a smaller text."""
 
     node: str
-    detail: str = Field(default="", max_length=100)
+    detail: Annotated[str, MaxLen(100)] = ""
 
 
 def test_models_are_compared_as_they_are_written() -> None:
-    def changed(message_type: type[wire.Message]) -> Callable[[Schema], object]:
+    def changed(message_type: type[Message]) -> Callable[[Schema], object]:
         return lambda entry: entry.update(schema=message_schema(message_type, "evt.actuator.pod-exited.v1.json"))
 
     assert _found(EVENT, changed(Grown)) == []

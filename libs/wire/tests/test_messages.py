@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, is_dataclass, replace
+from typing import get_type_hints
 
 import pytest
 import stretto_wire as wire
 from jsonschema import Draft202012Validator
+from pydantic import BaseModel
+from stretto_messages.base import Message, example_of
+from stretto_messages.checkpoints import CheckpointRestored
+from stretto_messages.pods import PodPing
+from stretto_messages.scenario import PLAN
 from stretto_wire.cloudevents import example_headers, headers_schema
-from stretto_wire.examples import EXAMPLES, PLAN, PODS, SPEC
 from stretto_wire.schemas import job_schema, message_schema, schema_name
+from stretto_wire.submission import SPEC, JobSubmitted
+
+PODS = {"worker": "worker-0", "ps": "ps-0", "pod": "ps-0"}
 
 TYPES = [(channel, kind) for channel in wire.CHANNELS for kind in (channel.message, channel.reply) if kind is not None]
 CHANNELS = pytest.mark.parametrize("channel", wire.CHANNELS, ids=lambda channel: channel.message.__name__)
@@ -17,33 +26,33 @@ CHANNELS = pytest.mark.parametrize("channel", wire.CHANNELS, ids=lambda channel:
 
 @pytest.mark.parametrize(("channel", "message_type"), TYPES, ids=[kind.__name__ for _, kind in TYPES])
 class TestEveryMessage:
-    def test_survives_the_wire(self, channel: wire.Channel, message_type: type[wire.Message]) -> None:
-        message = EXAMPLES[message_type]
+    def test_survives_the_wire(self, channel: wire.Channel, message_type: type[Message]) -> None:
+        message = example_of(message_type)
         assert wire.decode(message_type, wire.encode(message)) == message
 
-    def test_fits_its_schema(self, channel: wire.Channel, message_type: type[wire.Message]) -> None:
+    def test_fits_its_schema(self, channel: wire.Channel, message_type: type[Message]) -> None:
         schema = message_schema(message_type, schema_name(channel, reply=message_type is channel.reply))
         Draft202012Validator.check_schema(schema)
-        Draft202012Validator(schema).validate(json.loads(wire.encode(EXAMPLES[message_type])))
+        Draft202012Validator(schema).validate(json.loads(wire.encode(example_of(message_type))))
 
     def test_tolerates_fields_of_a_newer_writer_at_any_depth(
-        self, channel: wire.Channel, message_type: type[wire.Message]
+        self, channel: wire.Channel, message_type: type[Message]
     ) -> None:
-        body = _with_unknown_fields(json.loads(wire.encode(EXAMPLES[message_type])), message_type)
+        body = _with_unknown_fields(json.loads(wire.encode(example_of(message_type))), message_type)
         schema = message_schema(message_type, schema_name(channel))
-        assert wire.decode(message_type, json.dumps(body).encode()) == EXAMPLES[message_type]
+        assert wire.decode(message_type, json.dumps(body).encode()) == example_of(message_type)
         Draft202012Validator(schema).validate(body)
 
-    def test_says_what_it_is(self, channel: wire.Channel, message_type: type[wire.Message]) -> None:
+    def test_says_what_it_is(self, channel: wire.Channel, message_type: type[Message]) -> None:
         assert len(message_type.__doc__ or "") > 10
 
 
-def _with_unknown_fields(body: dict, message_type: type[wire.Message]) -> dict:
+def _with_unknown_fields(body: dict, message_type: type[Message]) -> dict:
     """Add a field to every object that is a model; in a dictionary of free names it would be an entry."""
-    fields = message_type.model_fields
+    fields = get_type_hints(message_type)
     changed = {"from_tomorrow": {"nested": [1, None]}}
     for name, value in body.items():
-        inner = _model_of(fields[name].annotation)
+        inner = _model_of(fields[name])
         if inner and isinstance(value, dict):
             value = _with_unknown_fields(value, inner)
         elif inner and isinstance(value, list):
@@ -53,7 +62,7 @@ def _with_unknown_fields(body: dict, message_type: type[wire.Message]) -> dict:
 
 
 def _model_of(annotation):
-    if hasattr(annotation, "model_fields"):
+    if isinstance(annotation, type) and (is_dataclass(annotation) or issubclass(annotation, BaseModel)):
         return annotation
     found = [_model_of(part) for part in getattr(annotation, "__args__", ()) if part is not str]
     return next((model for model in found if model), None)
@@ -61,7 +70,7 @@ def _model_of(annotation):
 
 @CHANNELS
 def test_subject_and_parse_are_inverse(channel: wire.Channel) -> None:
-    message = EXAMPLES[channel.message]
+    message = example_of(channel.message)
     pod = PODS[channel.service] if channel.kind == "pod" else None
     subject = wire.subject_of(message, pod)
     assert wire.channel_at(subject) is channel
@@ -75,7 +84,7 @@ def test_subject_and_parse_are_inverse(channel: wire.Channel) -> None:
     "channel", [channel for channel in wire.CHANNELS if channel.kind != "pod"], ids=lambda channel: channel.name
 )
 def test_stored_subjects_are_understood(channel: wire.Channel) -> None:
-    message = EXAMPLES[channel.message]
+    message = example_of(channel.message)
     subject = wire.subject_of(message)
     assert wire.parse(f"{wire.partition_of(message.job)}.{subject}", wire.encode(message)) == message
     if channel.kind == "rpc":
@@ -92,7 +101,7 @@ def test_subjects_and_types_are_unique() -> None:
 
 @CHANNELS
 def test_event_headers_fit_their_schema(channel: wire.Channel) -> None:
-    headers = example_headers(channel, EXAMPLES[channel.message])
+    headers = example_headers(channel, example_of(channel.message))
     Draft202012Validator(headers_schema()).validate(headers)
     assert headers["ce-id"] == headers["Nats-Msg-Id"]
     assert headers["ce-type"] == channel.type_name
@@ -101,11 +110,12 @@ def test_event_headers_fit_their_schema(channel: wire.Channel) -> None:
 def test_a_request_needs_a_pod_that_is_one_token() -> None:
     for pod in (None, "", "ps-0.>", "*", "ps-0\n", "server-1"):
         with pytest.raises(wire.WireError, match="such as ps-0"):
-            wire.subject_of(wire.PodPing(job="a"), pod)
+            wire.subject_of(PodPing(job="a"), pod)
 
 
 def test_what_is_too_large_for_readers_is_not_sent() -> None:
-    message = EXAMPLES[wire.PlanDecided].model_copy(update={"reasons": ("x" * wire.MAX_MESSAGE_BYTES,)})
+    spec = replace(SPEC, environment={f"NAME_{n}": "x" * 4000 for n in range(70)})
+    message = replace(example_of(JobSubmitted), spec=spec)
     with pytest.raises(wire.WireError, match="at most 262144 bytes"):
         wire.encode(message)
 
@@ -113,7 +123,7 @@ def test_what_is_too_large_for_readers_is_not_sent() -> None:
 def test_the_largest_checkpoint_restored_can_be_sent() -> None:
     """The ledger within it is the largest bounded text; escapes may double it and no more is to be promised."""
     ledger = "x" * 200_000
-    assert len(wire.encode(EXAMPLES[wire.CheckpointRestored].model_copy(update={"ledger": ledger}))) < 256 * 1024
+    assert len(wire.encode(replace(example_of(CheckpointRestored), ledger=ledger))) < 256 * 1024
 
 
 class TestJobSpec:
@@ -141,7 +151,7 @@ class TestJobSpec:
             ({"lerning_rate": 1}, "lerning_rate"),
             ({"resources": {"worker": {}}}, "resources.worker"),
             ({"checkpoint": {"every": 5}}, "checkpoint.every"),
-            ({"resources": {"initial": {**PLAN.model_dump(), "gpus": 1}}}, "resources.initial.gpus"),
+            ({"resources": {"initial": {**asdict(PLAN), "gpus": 1}}}, "resources.initial.gpus"),
         ],
     )
     def test_unknown_fields_are_refused(self, part: dict, field: str) -> None:

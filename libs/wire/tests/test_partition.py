@@ -13,6 +13,7 @@ from pathlib import Path
 import nats
 import pytest
 import stretto_wire as wire
+from stretto_messages.dispatcher import NextShard
 
 MAPPED = "rpc.v1.{{wildcard(1)}}.{{wildcard(2)}}.{{partition(%d,3)}}.{{wildcard(3)}}"  # braces: no format string
 CONFIG = """
@@ -53,12 +54,12 @@ async def test_partition_of_is_what_the_server_computes(server_url: str) -> None
     try:
         subscription = await client.subscribe("rpc.v1.dispatcher.next-shard.*.*")
         for job in jobs:
-            await client.publish(wire.subject_of(wire.NextShard(job=job, request_id="r", pod="worker-0")))
+            await client.publish(wire.subject_of(NextShard(job=job, request_id="r", pod="worker-0")))
         await client.flush()
         async with asyncio.timeout(10):
             while len(seen) < len(jobs):
                 subject = (await subscription.next_msg(timeout=5)).subject
-                assert wire.channel_at(subject).message is wire.NextShard
+                assert wire.channel_at(subject).message is NextShard
                 *_, partition, job = subject.split(".")
                 seen[job] = int(partition)
     finally:

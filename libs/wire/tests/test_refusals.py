@@ -7,14 +7,15 @@ import json
 import pytest
 import stretto_wire as wire
 from jsonschema import Draft202012Validator
-from stretto_wire.request_examples import REFUSAL
+from stretto_messages.base import example_of
+from stretto_messages.refusals import Refusal, Refused
 from stretto_wire.schemas import REFUSED, message_schema
 
 
 def test_a_refusal_survives_the_wire_and_fits_its_schema() -> None:
-    body = REFUSAL.model_dump_json()
-    assert wire.Refused.model_validate_json(body) == REFUSAL
-    Draft202012Validator(message_schema(wire.Refused, REFUSED)).validate(json.loads(body))
+    body = wire.encode(example_of(Refused))
+    assert wire.decode(Refused, body) == example_of(Refused)
+    Draft202012Validator(message_schema(Refused, REFUSED)).validate(json.loads(body))
 
 
 def test_what_wire_errors_say_fits_a_refusal_whatever_arrived() -> None:
@@ -23,4 +24,4 @@ def test_what_wire_errors_say_fits_a_refusal_whatever_arrived() -> None:
         with pytest.raises(wire.WireError) as caught:
             wire.parse(subject, body)
         error = caught.value
-        wire.Refusal(code="invalid", message=str(error), field=error.field, value=error.value, remedy=error.remedy)
+        Refusal(code="invalid", message=str(error), field=error.field, value=error.value, remedy=error.remedy)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Protocol
 
-import stretto_wire as wire
 import structlog
 from stretto_bus import CallRefused, CallTimeout
 from stretto_core.actuator import ActuatorState
+from stretto_messages.base import Message
+from stretto_messages.pods import EvaluateModel, GetBooks
 
 from . import observations as seen
 from .settings import ActuatorSettings
@@ -19,8 +20,8 @@ log = structlog.get_logger("stretto.actuator")
 class Edge(Protocol):
     """What closing needs of the service."""
 
-    async def observe(self, key: str, message: wire.Message, trace: str = "") -> None: ...
-    async def call_pod(self, pod: str, request: wire.Message, timeout_s: float = 5.0, trace: str = "") -> Any: ...
+    async def observe(self, key: str, message: Message, trace: str = "") -> None: ...
+    async def call_pod(self, pod: str, request: Message, timeout_s: float = 5.0, trace: str = "") -> Any: ...
     def now(self) -> float: ...
 
 
@@ -46,7 +47,7 @@ class Closing:
             log.warning("finishing without the last checkpoint", job=self._job, waited_s=waited_s)
         servers = [pod.name for pod in state.listed()]
         given_up = tuple(shard for shard, _ in state.completed.given_up)
-        request = wire.GetBooks(job=self._job, shards=given_up)
+        request = GetBooks(job=self._job, shards=given_up)
         replies = await asyncio.gather(*(self._edge.call_pod(s, request, 30.0) for s in servers))
         books = tuple(
             seen.BookOfPs(
@@ -66,7 +67,7 @@ class Closing:
             return
         for worker in (pod for pod in state.of_role("worker") if pod.phase == "running"):
             try:
-                request = wire.EvaluateModel(job=self._job, samples=state.evaluate)
+                request = EvaluateModel(job=self._job, samples=state.evaluate)
                 reply = await self._edge.call_pod(worker.name, request)
             except (CallTimeout, CallRefused) as error:
                 log.info("worker cannot evaluate now", job=self._job, pod=worker.name, error=str(error))

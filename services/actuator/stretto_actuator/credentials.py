@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import stretto_wire as wire
 from stretto_bus.faults import IdentityFault
 from stretto_bus.login import claims_of
 from stretto_core.actuator import ActuatorMachine
+from stretto_messages.actuator import RenewCredentials, RenewCredentialsReply
 from stretto_runtime import SettingsFault
 from stretto_runtime.access.identity import Key, mint, parts_of, renew
 from stretto_wire.errors import WireError
@@ -48,12 +48,10 @@ class Issuer:
         minted = mint(self._key, self._account, job, pod, now, self._life_s)
         return {**self._files, CREDENTIALS_FILE: minted.encode()}
 
-    def renew(
-        self, asked: wire.RenewCredentials, machine: ActuatorMachine | None, now: float
-    ) -> wire.RenewCredentialsReply:
+    def renew(self, asked: RenewCredentials, machine: ActuatorMachine | None, now: float) -> RenewCredentialsReply:
         """Raises WireError: the token is not of this pod, or of nobody that this key vouches for."""
         if machine is None or asked.pod not in machine.state.pods:
-            return wire.RenewCredentialsReply(job=asked.job, answer="unknown")
+            return RenewCredentialsReply(job=asked.job, answer="unknown")
         if self._key is None:
             raise WireError(
                 "token", "(a token)", "none: the actuator was started without STRETTO_ACTUATOR_SIGNING_KEY_FILE"
@@ -62,7 +60,7 @@ class Issuer:
             token = renew(self._key, asked.token, asked.job, asked.pod, now, self._life_s)
         except IdentityFault as fault:
             raise WireError("token", "(a token)", f"the pod's own, while it is valid: {fault}") from None
-        return wire.RenewCredentialsReply(job=asked.job, answer="ok", token=token)
+        return RenewCredentialsReply(job=asked.job, answer="ok", token=token)
 
 
 def _check_life(settings: ActuatorSettings) -> None:

@@ -10,7 +10,29 @@ import stretto_wire as wire
 from stretto_core import actuator as core
 from stretto_core.checkpoints.facts import is_final, is_restore
 from stretto_core.dispatcher import Applied, Counted
-from stretto_core.model.types import Plan
+from stretto_messages.actuator import (
+    GetServers,
+    GetServersReply,
+    JobFailed,
+    JobFinished,
+    MigrationFinished,
+    MigrationStarted,
+    PlanApplied,
+    PodExited,
+    PodPending,
+    PodResized,
+    PodStarted,
+    ReplacementAsked,
+    ReplacementEnded,
+    ServersChanged,
+)
+from stretto_messages.arbiter import PlanDecided, ReplacementDecided
+from stretto_messages.books import AppliedBooks, ColumnBooks, ShardApplied, gathered, partly_done, spread
+from stretto_messages.checkpoints import CheckpointFailed, CheckpointFlushed, CheckpointRestored
+from stretto_messages.dispatcher import JobCompleted, ShardAbandoned
+from stretto_messages.gateway import JobCancelled
+from stretto_messages.profiler import HotPsCleared, HotPsDetected
+from stretto_messages.values import Evaluation, ParameterServer, Plan
 
 from . import observations as seen
 
@@ -41,7 +63,7 @@ def _submitted(message: wire.JobSubmitted) -> core.JobSubmitted:
     )
 
 
-def _completed(message: wire.JobCompleted) -> core.JobCompleted:
+def _completed(message: JobCompleted) -> core.JobCompleted:
     books = message.books
     if books is None:
         return core.JobCompleted(message.samples_abandoned, samples=message.samples)
@@ -49,7 +71,7 @@ def _completed(message: wire.JobCompleted) -> core.JobCompleted:
         message.samples_abandoned,
         books.samples_before,
         int(books.fingerprint, 16),
-        tuple(wire.partly_done(books)),
+        tuple(partly_done(books)),
         books.unproven,
         message.samples,
     )
@@ -63,7 +85,7 @@ def _book(book: seen.BookOfPs) -> core.Book:
         checksum=book.checksum,
         columns_total=applied.columns_total,
         counted=tuple(Counted(part.columns, part.samples, int(part.fingerprint, 16)) for part in applied.columns),
-        applied=tuple(Applied(part.shard, part.columns, part.samples) for part in wire.spread(applied)),
+        applied=tuple(Applied(part.shard, part.columns, part.samples) for part in spread(applied)),
     )
 
 
@@ -85,17 +107,17 @@ def _ready(message: seen.PodReady) -> core.PodStarted:
 
 _EVENTS: dict[type, Callable[[Any], Any]] = {
     wire.JobSubmitted: _submitted,
-    wire.JobCancelled: lambda m: core.JobCancelled(),
-    wire.PlanDecided: lambda m: core.PlanDecided(m.version, Plan(**m.plan.model_dump())),
-    wire.HotPsDetected: lambda m: core.HotPsDetected(m.pod, m.update_time_s, m.peers_update_time_s),
-    wire.HotPsCleared: lambda m: core.HotPsCleared(m.pod, m.update_time_s, m.peers_update_time_s),
-    wire.ReplacementDecided: lambda m: core.ReplacementDecided(m.pod, m.granted),
-    wire.CheckpointRestored: lambda m: core.CheckpointRestored(),
-    wire.CheckpointFlushed: lambda m: core.CheckpointFlushed(m.checkpoint.id, is_final(m.checkpoint.id)),
-    wire.CheckpointFailed: lambda m: core.CheckpointFailed(m.id, m.reason, is_final(m.id), is_restore(m.id)),
-    wire.JobCompleted: _completed,
-    wire.ShardAbandoned: lambda m: core.ShardAbandoned(m.shard.length - m.shard.offset, m.reason),
-    wire.GetServers: lambda m: core.ServersAsked(m.pod),
+    JobCancelled: lambda m: core.JobCancelled(),
+    PlanDecided: lambda m: core.PlanDecided(m.version, m.plan),
+    HotPsDetected: lambda m: core.HotPsDetected(m.pod, m.update_time_s, m.peers_update_time_s),
+    HotPsCleared: lambda m: core.HotPsCleared(m.pod, m.update_time_s, m.peers_update_time_s),
+    ReplacementDecided: lambda m: core.ReplacementDecided(m.pod, m.granted),
+    CheckpointRestored: lambda m: core.CheckpointRestored(),
+    CheckpointFlushed: lambda m: core.CheckpointFlushed(m.checkpoint.id, is_final(m.checkpoint.id)),
+    CheckpointFailed: lambda m: core.CheckpointFailed(m.id, m.reason, is_final(m.id), is_restore(m.id)),
+    JobCompleted: _completed,
+    ShardAbandoned: lambda m: core.ShardAbandoned(m.shard.length - m.shard.offset, m.reason),
+    GetServers: lambda m: core.ServersAsked(m.pod),
     seen.PodReady: _ready,
     seen.PodWaits: lambda m: core.PodPending(m.pod, m.reason, m.detail),
     seen.PodGivenUp: lambda m: core.PodGivenUp(m.pod),
@@ -110,23 +132,23 @@ _EVENTS: dict[type, Callable[[Any], Any]] = {
 }
 
 
-def _servers(servers: tuple[core.Server, ...]) -> tuple[wire.ParameterServer, ...]:
-    return tuple(wire.ParameterServer(**asdict(server)) for server in servers)
+def _servers(servers: tuple[core.Server, ...]) -> tuple[ParameterServer, ...]:
+    return tuple(ParameterServer(**asdict(server)) for server in servers)
 
 
-def _finished(job: str, fact: core.JobFinished) -> wire.JobFinished:
+def _finished(job: str, fact: core.JobFinished) -> JobFinished:
     fields = {**_without(fact, "columns_total", "counted", "applied"), "evaluation": None}
     columns = tuple(
-        wire.ColumnBooks(columns=part.columns, samples=part.samples, fingerprint=f"{part.fingerprint:016x}")
+        ColumnBooks(columns=part.columns, samples=part.samples, fingerprint=f"{part.fingerprint:016x}")
         for part in fact.counted
     )
-    parts = (wire.ShardApplied(shard=part.shard, columns=part.columns, samples=part.samples) for part in fact.applied)
-    shards = wire.gathered(parts, sum(len(part.columns) for part in fact.counted))
-    fields["applied"] = wire.AppliedBooks(columns_total=fact.columns_total, columns=columns, shards=shards)
+    parts = (ShardApplied(shard=part.shard, columns=part.columns, samples=part.samples) for part in fact.applied)
+    shards = gathered(parts, sum(len(part.columns) for part in fact.counted))
+    fields["applied"] = AppliedBooks(columns_total=fact.columns_total, columns=columns, shards=shards)
     if fact.evaluation is not None:
         samples, loss, auc = fact.evaluation
-        fields["evaluation"] = wire.Evaluation(samples=samples, loss=loss, auc=auc)
-    return wire.JobFinished(job=job, **fields)
+        fields["evaluation"] = Evaluation(samples=samples, loss=loss, auc=auc)
+    return JobFinished(job=job, **fields)
 
 
 def _without(fact: Any, *names: str) -> dict[str, Any]:
@@ -134,25 +156,25 @@ def _without(fact: Any, *names: str) -> dict[str, Any]:
 
 
 _FACTS: dict[type, Callable[[str, Any], Any]] = {
-    core.PodStarted: lambda job, f: wire.PodStarted(job=job, **_without(f, "adopted")),
-    core.PodPending: lambda job, f: wire.PodPending(job=job, **asdict(f)),
-    core.PodExited: lambda job, f: wire.PodExited(job=job, **asdict(f)),
-    core.PodResized: lambda job, f: wire.PodResized(job=job, **asdict(f)),
-    core.PlanApplied: lambda job, f: wire.PlanApplied(
-        job=job, version=f.version, plan=wire.Plan(**asdict(f.plan)), took_s=f.took_s
+    core.PodStarted: lambda job, f: PodStarted(job=job, **_without(f, "adopted")),
+    core.PodPending: lambda job, f: PodPending(job=job, **asdict(f)),
+    core.PodExited: lambda job, f: PodExited(job=job, **asdict(f)),
+    core.PodResized: lambda job, f: PodResized(job=job, **asdict(f)),
+    core.PlanApplied: lambda job, f: PlanApplied(
+        job=job, version=f.version, plan=Plan(**asdict(f.plan)), took_s=f.took_s
     ),
-    core.ServersChanged: lambda job, f: wire.ServersChanged(job=job, version=f.version, servers=_servers(f.servers)),
-    core.ServersKnown: lambda job, f: wire.GetServersReply(
+    core.ServersChanged: lambda job, f: ServersChanged(job=job, version=f.version, servers=_servers(f.servers)),
+    core.ServersKnown: lambda job, f: GetServersReply(
         job=job,
         answer="ok" if f.known else "unknown",
         version=f.version,
         plan_version=f.plan_version,
         servers=_servers(f.servers),
     ),
-    core.MigrationStarted: lambda job, f: wire.MigrationStarted(job=job, **_without(f, "number")),
-    core.MigrationFinished: lambda job, f: wire.MigrationFinished(job=job, **_without(f, "number")),
-    core.ReplacementAsked: lambda job, f: wire.ReplacementAsked(job=job, pod=f.pod),
-    core.ReplacementEnded: lambda job, f: wire.ReplacementEnded(job=job, pod=f.pod),
+    core.MigrationStarted: lambda job, f: MigrationStarted(job=job, **_without(f, "number")),
+    core.MigrationFinished: lambda job, f: MigrationFinished(job=job, **_without(f, "number")),
+    core.ReplacementAsked: lambda job, f: ReplacementAsked(job=job, pod=f.pod),
+    core.ReplacementEnded: lambda job, f: ReplacementEnded(job=job, pod=f.pod),
     core.JobFinished: _finished,
-    core.JobFailed: lambda job, f: wire.JobFailed(job=job, reason=f.reason[:2000]),
+    core.JobFailed: lambda job, f: JobFailed(job=job, reason=f.reason[:2000]),
 }

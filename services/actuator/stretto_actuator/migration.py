@@ -9,9 +9,18 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Protocol
 
-import stretto_wire as wire
 import structlog
 from stretto_core.actuator import ActuatorState, Rebalance, Server, plan_moves
+from stretto_messages.base import Message
+from stretto_messages.pods import (
+    BucketMove,
+    GetMoveStatus,
+    GetMoveStatusReply,
+    GetOwnership,
+    GetOwnershipReply,
+    TakeBuckets,
+)
+from stretto_messages.values import ParameterServer
 
 from . import observations as seen
 
@@ -24,8 +33,8 @@ log = structlog.get_logger("stretto.actuator")
 class Edge(Protocol):
     """What moving needs of the service."""
 
-    async def observe(self, key: str, message: wire.Message, trace: str = "") -> None: ...
-    async def call_pod(self, pod: str, request: wire.Message, timeout_s: float = 5.0, trace: str = "") -> Any: ...
+    async def observe(self, key: str, message: Message, trace: str = "") -> None: ...
+    async def call_pod(self, pod: str, request: Message, timeout_s: float = 5.0, trace: str = "") -> Any: ...
 
 
 class Mover:
@@ -100,10 +109,10 @@ class Mover:
         self, destination: int, moves: list[tuple[int, int]], names: dict[int, str], state: ActuatorState
     ) -> None:
         servers = tuple(Server(pod.number, pod.address, pod.leaving) for pod in state.listed())
-        request = wire.TakeBuckets(
+        request = TakeBuckets(
             job=self._job,
-            moves=tuple(wire.BucketMove(bucket=column, source=source) for column, source in moves),
-            servers=tuple(wire.ParameterServer(index=s.index, address=s.address, leaving=s.leaving) for s in servers),
+            moves=tuple(BucketMove(bucket=column, source=source) for column, source in moves),
+            servers=tuple(ParameterServer(index=s.index, address=s.address, leaving=s.leaving) for s in servers),
         )
         reply = await self._edge.call_pod(names[destination], request)
         if reply.accepted:
@@ -129,11 +138,11 @@ class Mover:
                     log.warning("move broke off; continued", job=self._job, pod=names[number], error=status.error)
         return False
 
-    async def _status(self, name: str) -> wire.GetMoveStatusReply:
-        return await self._edge.call_pod(name, wire.GetMoveStatus(job=self._job))
+    async def _status(self, name: str) -> GetMoveStatusReply:
+        return await self._edge.call_pod(name, GetMoveStatus(job=self._job))
 
-    async def _ownership(self, name: str) -> wire.GetOwnershipReply:
-        return await self._edge.call_pod(name, wire.GetOwnership(job=self._job))
+    async def _ownership(self, name: str) -> GetOwnershipReply:
+        return await self._edge.call_pod(name, GetOwnership(job=self._job))
 
-    async def _observe(self, message: wire.Message) -> None:
+    async def _observe(self, message: Message) -> None:
         await self._edge.observe(self._job, message)

@@ -11,11 +11,12 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-import stretto_wire as wire
 import structlog
 from stretto_bus import CallRefused, CallTimeout
 from stretto_bus.faults import Fault
 from stretto_core.actuator import ActuatorState, Pod, Steps, next_steps
+from stretto_messages.base import Message
+from stretto_messages.pods import ClaimBuckets, PodPing, TrainUnder
 from stretto_runtime import PartitionLost
 
 from . import observations as seen
@@ -36,8 +37,8 @@ log = structlog.get_logger("stretto.actuator")
 class Edge(Protocol):
     """What the reconciler needs of the service."""
 
-    async def observe(self, key: str, message: wire.Message, trace: str = "") -> None: ...
-    async def call_pod(self, pod: str, request: wire.Message, timeout_s: float = 5.0, trace: str = "") -> Any: ...
+    async def observe(self, key: str, message: Message, trace: str = "") -> None: ...
+    async def call_pod(self, pod: str, request: Message, timeout_s: float = 5.0, trace: str = "") -> Any: ...
     def identity(self, job: str, pod: str) -> Mapping[str, bytes]: ...
     def now(self) -> float: ...
     def trace_of(self, key: str) -> str: ...
@@ -242,7 +243,7 @@ class Reconciler:
     async def _greet_one(self, pod: Pod, status: PodStatus) -> None:
         took_s = max(self._edge.now() - status.launched_at_s, 0.0)
         try:
-            reply = await self._edge.call_pod(pod.name, wire.PodPing(job=self.job), PING_S)
+            reply = await self._edge.call_pod(pod.name, PodPing(job=self.job), PING_S)
         except (CallTimeout, CallRefused):
             reply = None
         if reply is not None and reply.ready:
@@ -311,7 +312,7 @@ class Reconciler:
         return pod.name in self._told or pod.plan_version != self.state.plan_version
 
     async def _tell(self, pod: Pod, version: int) -> bool:
-        request = wire.TrainUnder(job=self.job, plan_version=version, cpu_cores=pod.cpu_cores)
+        request = TrainUnder(job=self.job, plan_version=version, cpu_cores=pod.cpu_cores)
         try:
             await self._edge.call_pod(pod.name, request, PING_S)
         except (CallTimeout, CallRefused) as error:
@@ -326,7 +327,7 @@ class Reconciler:
         """All or nothing: a server that refuses owns something else, and is replaced with its peers."""
 
         async def ask(name: str, buckets: list[int], slices: list[int]) -> bool:
-            request = wire.ClaimBuckets(job=self.job, buckets=tuple(buckets), slices=tuple(slices))
+            request = ClaimBuckets(job=self.job, buckets=tuple(buckets), slices=tuple(slices))
             reply = await self._edge.call_pod(name, request)
             if not reply.accepted:
                 log.warning("claim refused; replaced", job=self.job, pod=name, detail=reply.detail)
@@ -337,7 +338,7 @@ class Reconciler:
         if all(accepted):
             await self._observe(seen.ServersClaimed(job=self.job, pods=tuple(steps.claim)))
 
-    async def _observe(self, message: wire.Message) -> None:
+    async def _observe(self, message: Message) -> None:
         await self._edge.observe(self.job, message)
 
 

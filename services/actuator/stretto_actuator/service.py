@@ -13,6 +13,12 @@ import structlog
 from stretto_bus import CallRefused, CallTimeout
 from stretto_bus.tasks import end
 from stretto_core.actuator import ActuatorMachine, ActuatorState
+from stretto_messages.actuator import GetServers, RenewCredentials, RenewCredentialsReply
+from stretto_messages.arbiter import PlanDecided, ReplacementDecided
+from stretto_messages.checkpoints import CheckpointFailed, CheckpointFlushed, CheckpointRestored
+from stretto_messages.dispatcher import JobCompleted, ShardAbandoned
+from stretto_messages.gateway import JobCancelled
+from stretto_messages.profiler import HotPsCleared, HotPsDetected
 from stretto_runtime import Input, Meta, Service, SettingsFault
 
 from . import handlers
@@ -51,19 +57,19 @@ class Actuator(Service):
     settings_type = ActuatorSettings
     inputs = (
         Input(wire.JobSubmitted),
-        Input(wire.JobCancelled),
-        Input(wire.PlanDecided),
-        Input(wire.HotPsDetected),
-        Input(wire.HotPsCleared),
-        Input(wire.ReplacementDecided),
-        Input(wire.JobCompleted),
-        Input(wire.ShardAbandoned),
-        Input(wire.CheckpointRestored),
-        Input(wire.CheckpointFlushed),
-        Input(wire.CheckpointFailed),
+        Input(JobCancelled),
+        Input(PlanDecided),
+        Input(HotPsDetected),
+        Input(HotPsCleared),
+        Input(ReplacementDecided),
+        Input(JobCompleted),
+        Input(ShardAbandoned),
+        Input(CheckpointRestored),
+        Input(CheckpointFlushed),
+        Input(CheckpointFailed),
     )
-    rpcs = (wire.GetServers,)
-    queries = (wire.RenewCredentials,)
+    rpcs = (GetServers,)
+    queries = (RenewCredentials,)
     observations = OBSERVATIONS
     tick_s = 5.0
     state_types: ClassVar[dict[str, type]] = {"job": ActuatorState}
@@ -96,7 +102,7 @@ class Actuator(Service):
     def to_message(self, key: str, fact: Any) -> Any:
         return handlers.to_message(key, fact)
 
-    def answer(self, query: Any, machine: ActuatorMachine | None) -> wire.RenewCredentialsReply:
+    def answer(self, query: Any, machine: ActuatorMachine | None) -> RenewCredentialsReply:
         return self._issuer.renew(query, machine, self.now())
 
     def identity(self, job: str, pod: str) -> dict[str, bytes]:
@@ -126,7 +132,7 @@ class Actuator(Service):
         """The owner of the job, whichever replica that is, has the last word on each pod."""
         for pod in await self._backend.list(job):
             asked = f"sweep-{job}.{uuid.uuid4().hex[:8]}"  # never the same: it would get the remembered reply
-            reply = await self.call(wire.GetServers(job=job, request_id=asked, pod=pod.pod), 5.0)
+            reply = await self.call(GetServers(job=job, request_id=asked, pod=pod.pod), 5.0)
             if reply.answer != "unknown":
                 continue
             try:

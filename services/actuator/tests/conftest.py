@@ -15,6 +15,10 @@ from stretto_actuator.local import LocalBackend
 from stretto_actuator.service import Actuator
 from stretto_actuator.settings import ActuatorSettings
 from stretto_bus import Client
+from stretto_messages.actuator import PlanApplied
+from stretto_messages.arbiter import PlanDecided
+from stretto_messages.base import Message
+from stretto_messages.values import Plan
 from stretto_runtime import EmbeddedServer, provision, serve
 
 sys.path.insert(0, str(Path(__file__).parent))  # importlib mode leaves the helpers beside the tests off the path
@@ -29,7 +33,7 @@ class Stage:
 
     def __init__(self, server: EmbeddedServer, client: Client, folder: Path) -> None:
         self.server, self.client, self.folder = server, client, folder
-        self.events: list[wire.Message] = []
+        self.events: list[Message] = []
         self._following = asyncio.create_task(self._follow())
         self._actuator: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
@@ -50,7 +54,7 @@ class Stage:
         self, version: int, workers: int = 1, ps: int = 1, cpu: float = 0.5, memory: int = 256 * MIB
     ) -> None:
         """The arbiter's word."""
-        wanted = wire.Plan(
+        wanted = Plan(
             workers=workers,
             ps=ps,
             worker_cpu_cores=cpu,
@@ -61,7 +65,7 @@ class Stage:
         fields = {"cost_per_hour": 0.0, "reasons": ("test",), "alternatives": (), "algorithm": "test"}
         fields |= dict.fromkeys(("previous", "throughput", "throughput_interval", "throughput_before"))
         fields |= {"free_cpu_cores": 0.0, "free_memory_bytes": 0, "kind": "initial"}
-        await self.client.publish(wire.PlanDecided(job="actuated", version=version, plan=wanted, **fields))
+        await self.client.publish(PlanDecided(job="actuated", version=version, plan=wanted, **fields))
 
     async def _follow(self) -> None:
         async for event in self.client.events(patterns=("evt.v1.actuator.*.*",)):
@@ -114,8 +118,8 @@ class Stage:
             await asyncio.sleep(0.02)
         return result
 
-    async def applied(self, version: int) -> wire.PlanApplied:
-        return (await self.until(lambda: [e for e in self.told(wire.PlanApplied) if e.version == version]))[0]
+    async def applied(self, version: int) -> PlanApplied:
+        return (await self.until(lambda: [e for e in self.told(PlanApplied) if e.version == version]))[0]
 
     async def running(self) -> list[str]:
         return sorted(pod.pod for pod in await self.backend.list() if pod.state == "running")

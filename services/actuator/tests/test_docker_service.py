@@ -10,8 +10,9 @@ from typing import Any
 
 import docker
 import pytest
-import stretto_wire as wire
 from engine_place import Containers, engine_client
+from stretto_messages.actuator import PodExited, PodStarted, ServersChanged
+from stretto_messages.gateway import JobCancelled
 
 TRAINER = os.environ.get("STRETTO_TEST_TRAINER_IMAGE", "stretto/trainer:0.1.0")
 LIMIT_S = 300.0
@@ -63,17 +64,17 @@ async def test_a_plan_becomes_containers_that_find_each_other_and_are_replaced(
     )
     await stage.submit(model={"entry": "stretto.examples.wide_deep:WideDeep"})
     await stage.decide(1, workers=1, ps=2, cpu=1.0, memory=1 << 30)
-    first = await stage.until(lambda: stage.told(wire.ServersChanged), LIMIT_S)
+    first = await stage.until(lambda: stage.told(ServersChanged), LIMIT_S)
     hosts = [server.address.partition(":")[0] for server in first[0].servers]
     assert hosts == [f"ps-{number}.actuated.{place.name}" for number in (0, 1)]
-    await stage.until(lambda: [e for e in stage.told(wire.PodStarted) if e.role == "worker"], LIMIT_S)
-    assert {e.limits for e in stage.told(wire.PodStarted)} == {("docker-cpu", "docker-memory")}
-    assert {e.cpu_cores for e in stage.told(wire.PodStarted)} == {1.0}
+    await stage.until(lambda: [e for e in stage.told(PodStarted) if e.role == "worker"], LIMIT_S)
+    assert {e.limits for e in stage.told(PodStarted)} == {("docker-cpu", "docker-memory")}
+    assert {e.cpu_cores for e in stage.told(PodStarted)} == {1.0}
     await place.slay("actuated", "worker-0")
-    (exited,) = await stage.until(lambda: stage.told(wire.PodExited), LIMIT_S)
+    (exited,) = await stage.until(lambda: stage.told(PodExited), LIMIT_S)
     assert (exited.pod, exited.reason) == ("worker-0", "killed")
-    await stage.until(lambda: [e for e in stage.told(wire.PodStarted) if e.pod == "worker-1"], LIMIT_S)
-    await stage.client.publish(wire.JobCancelled(job="actuated"))
-    await stage.until(lambda: len(stage.told(wire.PodExited)) == 4, LIMIT_S)
+    await stage.until(lambda: [e for e in stage.told(PodStarted) if e.pod == "worker-1"], LIMIT_S)
+    await stage.client.publish(JobCancelled(job="actuated"))
+    await stage.until(lambda: len(stage.told(PodExited)) == 4, LIMIT_S)
     await stage.stop_actuator()
     assert place.client.containers(filters={"name": place.name}) == []

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import stretto_wire as wire
 from fake_kubernetes import Cluster, running_cluster
+from stretto_messages.actuator import MigrationFinished, PlanApplied, PodExited, PodPending, PodStarted
+from stretto_messages.gateway import JobCancelled
 
 
 @pytest.fixture
@@ -48,17 +49,17 @@ async def test_pods_get_the_limits_of_a_new_plan_in_place_or_by_being_replaced(
     assert cores(cluster) == {"500m"}
 
     await stage.decide(2, workers=2, ps=2, cpu=0.7)
-    await stage.until(lambda: [event for event in stage.told(wire.PlanApplied) if event.version == 2], limit_s=60)
+    await stage.until(lambda: [event for event in stage.told(PlanApplied) if event.version == 2], limit_s=60)
     assert cores(cluster) == {"700m"}
     if in_place:
         assert names(cluster) == ["ps-0", "ps-1", "worker-0", "worker-1"]
     else:
         assert names(cluster) == ["ps-2", "ps-3", "worker-2", "worker-3"]
-        assert stage.told(wire.MigrationFinished), "parameters moved, they were not lost"
-    exits = {event.reason for event in stage.told(wire.PodExited)}
+        assert stage.told(MigrationFinished), "parameters moved, they were not lost"
+    exits = {event.reason for event in stage.told(PodExited)}
     assert exits == (set() if in_place else {"stopped"})
 
-    await stage.client.publish(wire.JobCancelled(job="actuated", by="test", reason=""))
+    await stage.client.publish(JobCancelled(job="actuated", by="test", reason=""))
     await stage.until(lambda: cluster.storage.objects == {})
 
 
@@ -75,9 +76,9 @@ async def test_an_actuator_and_an_api_server_that_die_are_outlived(cluster: Clus
     cluster.kubelet.running[uid].process.kill()
     await start(cluster, stage)
     await cluster.server.start()
-    replaced = await stage.until(lambda: [e for e in stage.told(wire.PodStarted) if e.pod == "worker-1"])
+    replaced = await stage.until(lambda: [e for e in stage.told(PodStarted) if e.pod == "worker-1"])
     assert replaced[0].cause == "relaunch"
-    (exited,) = stage.told(wire.PodExited)
+    (exited,) = stage.told(PodExited)
     assert (exited.pod, exited.reason, exited.exit_code) == ("worker-0", "killed", 137)
 
 
@@ -86,7 +87,7 @@ async def test_a_pod_without_room_is_told_of_and_runs_once_there_is(cluster: Clu
     await start(cluster, stage)
     await stage.submit()
     await stage.decide(1, workers=2, ps=1)
-    (pending,) = await stage.until(lambda: stage.told(wire.PodPending))
+    (pending,) = await stage.until(lambda: stage.told(PodPending))
     assert (pending.role, pending.reason) == ("worker", "no-room")
     assert "Insufficient cpu" in pending.detail
     cluster.kubelet.nodes["node-1"] = (4.0, 64 << 30)

@@ -16,7 +16,7 @@ from stretto_actuator.backend import BackendError, Places, PodSpec, PodStatus, W
 from stretto_actuator.reconcile import Reconciler
 from stretto_actuator.settings import ActuatorSettings
 from stretto_core.actuator import ActuatorMachine, ActuatorState, JobSubmitted, PlanDecided, Pod, next_steps
-from stretto_core.model.types import Plan
+from stretto_messages.values import Plan
 
 
 class Backend:

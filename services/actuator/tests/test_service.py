@@ -9,13 +9,31 @@ import signal
 from typing import Any
 
 import pytest
-import stretto_wire as wire
 from stretto_actuator.backend import BackendError, PodSpec
 from stretto_actuator.local import LocalBackend
+from stretto_messages.actuator import (
+    GetServers,
+    JobFailed,
+    JobFinished,
+    MigrationFinished,
+    MigrationStarted,
+    PodExited,
+    PodResized,
+    PodStarted,
+    ReplacementAsked,
+    ReplacementEnded,
+    ServersChanged,
+)
+from stretto_messages.arbiter import ReplacementDecided
+from stretto_messages.books import CompletedBooks
+from stretto_messages.dispatcher import JobCompleted
+from stretto_messages.gateway import JobCancelled
+from stretto_messages.pods import GetOwnership
+from stretto_messages.profiler import HotPsDetected
 
 
 async def ownership(stage: Any, job: str, pods: list[str]) -> dict[str, int]:
-    replies = {pod: await stage.client.call_pod(pod, wire.GetOwnership(job=job)) for pod in pods}
+    replies = {pod: await stage.client.call_pod(pod, GetOwnership(job=job)) for pod in pods}
     return {pod: sum(reply.buckets) for pod, reply in replies.items()}
 
 
@@ -26,14 +44,14 @@ async def test_a_job_from_its_first_plan_to_its_books(stage: Any) -> None:
     await stage.applied(1)
     assert await stage.running() == ["ps-0", "ps-1", "worker-0"]
     assert json.loads((stage.folder / "pods/actuated/ps-1/files/job.json").read_text())["name"] == "actuated"
-    first = stage.told(wire.ServersChanged)[0]
+    first = stage.told(ServersChanged)[0]
     assert [server.address for server in first.servers] == ["127.0.0.1:9000", "127.0.0.1:9001"]
-    reply = await stage.client.call(wire.GetServers(job="actuated", request_id="a.1", pod="worker-0"))
+    reply = await stage.client.call(GetServers(job="actuated", request_id="a.1", pod="worker-0"))
     assert (reply.answer, reply.version, len(reply.servers)) == ("ok", 1, 2)
 
     await stage.decide(2, workers=2, ps=3)
     await stage.applied(2)
-    (move,) = stage.told(wire.MigrationFinished)
+    (move,) = stage.told(MigrationFinished)
     assert (move.buckets, move.moved_bytes) == (25, 25000), "21 buckets and 4 dense slices"
     assert await ownership(stage, "actuated", ["ps-0", "ps-1", "ps-2"]) == {"ps-0": 22, "ps-1": 21, "ps-2": 21}
 
@@ -42,29 +60,29 @@ async def test_a_job_from_its_first_plan_to_its_books(stage: Any) -> None:
 
     pid = int((stage.folder / "pods/actuated/worker-1/pid").read_text())
     os.kill(pid, signal.SIGKILL)
-    replaced = await stage.until(lambda: [e for e in stage.told(wire.PodStarted) if e.pod == "worker-2"])
+    replaced = await stage.until(lambda: [e for e in stage.told(PodStarted) if e.pod == "worker-2"])
     assert replaced[0].cause == "relaunch"
-    (exited,) = stage.told(wire.PodExited)
+    (exited,) = stage.told(PodExited)
     assert (exited.pod, exited.reason, exited.exit_code) == ("worker-1", "killed", 137)
 
     await stage.decide(3, workers=1, ps=1, cpu=0.7)
     await stage.applied(3)
     assert await stage.running() == ["ps-0", "worker-0"]
     assert await ownership(stage, "actuated", ["ps-0"]) == {"ps-0": 64}
-    assert {event.pod for event in stage.told(wire.PodResized)} >= {"ps-0", "worker-0"}
+    assert {event.pod for event in stage.told(PodResized)} >= {"ps-0", "worker-0"}
 
-    done = wire.JobCompleted(
+    done = JobCompleted(
         job="actuated", samples=1000, samples_abandoned=0, epochs=1, shards=4, requeued=1, started_at_s=0.0,
-        books=wire.CompletedBooks(fingerprint="00000000000000aa"),
+        books=CompletedBooks(fingerprint="00000000000000aa"),
     )  # fmt: skip
     await stage.client.publish(done)
-    (books,) = await stage.until(lambda: stage.told(wire.JobFinished))
+    (books,) = await stage.until(lambda: stage.told(JobFinished))
     assert (books.samples_applied, books.samples_lost, books.samples_repeated) == (1000, 0, 0)
     assert (books.rows, books.repeats_recognised) == (64, 3)
     assert books.evaluation.auc == 0.7
-    await stage.until(lambda: len(stage.told(wire.PodExited)) == 6)
+    await stage.until(lambda: len(stage.told(PodExited)) == 6)
     assert await stage.running() == []
-    names = [event.pod for event in stage.told(wire.PodStarted)]
+    names = [event.pod for event in stage.told(PodStarted)]
     assert len(set(names)) == len(names)
 
 
@@ -76,13 +94,13 @@ async def test_killed_actuator_adopts_and_continues_a_migration(stage: Any) -> N
     await stage.applied(1)
     pid = (stage.folder / "pods/actuated/worker-0/pid").read_text()
     await stage.decide(2, workers=2, ps=2)
-    await stage.until(lambda: stage.told(wire.MigrationStarted))
+    await stage.until(lambda: stage.told(MigrationStarted))
     await stage.stop_actuator(abruptly=True)
     await stage.start()
     await stage.applied(2)
     assert (stage.folder / "pods/actuated/worker-0/pid").read_text() == pid
     assert await stage.running() == ["ps-0", "ps-1", "worker-0", "worker-1"]
-    assert len(stage.told(wire.MigrationFinished)) == 1
+    assert len(stage.told(MigrationFinished)) == 1
     assert await ownership(stage, "actuated", ["ps-0", "ps-1"]) == {"ps-0": 32, "ps-1": 32}
 
 
@@ -93,16 +111,16 @@ async def test_hot_server_is_replaced_while_its_worker_trains_on_even_by_another
     await stage.applied(1)
     pid = (stage.folder / "pods/actuated/worker-0/pid").read_text()
     hot = {"update_time_s": 0.1, "peers_update_time_s": 0.002, "cpu_used_cores": 0.03, "cpu_limit_cores": 1.0}
-    await stage.client.publish(wire.HotPsDetected(job="actuated", pod="ps-0", **hot))
-    (asked,) = await stage.until(lambda: stage.told(wire.ReplacementAsked))
-    await stage.client.publish(wire.ReplacementDecided(job="actuated", pod=asked.pod, granted=True, reasons=("test",)))
-    (started,) = await stage.until(lambda: stage.told(wire.MigrationStarted))
+    await stage.client.publish(HotPsDetected(job="actuated", pod="ps-0", **hot))
+    (asked,) = await stage.until(lambda: stage.told(ReplacementAsked))
+    await stage.client.publish(ReplacementDecided(job="actuated", pod=asked.pod, granted=True, reasons=("test",)))
+    (started,) = await stage.until(lambda: stage.told(MigrationStarted))
     assert (started.cause, started.sources, started.destinations) == ("hot-ps", ("ps-0",), ("ps-1",))
     await stage.stop_actuator(abruptly=True)
     await stage.start()
-    (exited,) = await stage.until(lambda: stage.told(wire.PodExited))
+    (exited,) = await stage.until(lambda: stage.told(PodExited))
     assert (exited.pod, exited.reason) == ("ps-0", "stopped")
-    assert [e.pod for e in await stage.until(lambda: stage.told(wire.ReplacementEnded))] == ["ps-0"]
+    assert [e.pod for e in await stage.until(lambda: stage.told(ReplacementEnded))] == ["ps-0"]
     assert await stage.running() == ["ps-1", "worker-0"]
     assert await ownership(stage, "actuated", ["ps-1"]) == {"ps-1": 64}
     assert (stage.folder / "pods/actuated/worker-0/pid").read_text() == pid
@@ -116,17 +134,17 @@ async def test_worker_that_dies_while_nobody_watches_is_replaced(stage: Any) -> 
     await stage.stop_actuator()
     os.kill(int((stage.folder / "pods/actuated/worker-0/pid").read_text()), signal.SIGKILL)
     await stage.start()
-    await stage.until(lambda: [e for e in stage.told(wire.PodStarted) if e.pod == "worker-1"])
-    assert stage.told(wire.PodExited)[0].exit_code == 137
+    await stage.until(lambda: [e for e in stage.told(PodStarted) if e.pod == "worker-1"])
+    assert stage.told(PodExited)[0].exit_code == 137
 
 
 async def test_users_error_is_told_with_its_last_words(stage: Any) -> None:
     await stage.start()
     await stage.submit(environment={"FAKE_FAIL": "worker"}, restarts={"worker_failures": 1})
     await stage.decide(1)
-    (failed,) = await stage.until(lambda: stage.told(wire.JobFailed))
+    (failed,) = await stage.until(lambda: stage.told(JobFailed))
     assert "column 7 is not a number" in failed.reason
-    await stage.until(lambda: [e for e in stage.told(wire.PodExited) if e.pod == "ps-0"])
+    await stage.until(lambda: [e for e in stage.told(PodExited) if e.pod == "ps-0"])
     assert await stage.running() == []
 
 
@@ -135,10 +153,10 @@ async def test_cancel_ends_all_pods_and_unknown_jobs_have_no_servers(stage: Any)
     await stage.submit()
     await stage.decide(1)
     await stage.applied(1)
-    await stage.client.publish(wire.JobCancelled(job="actuated"))
-    await stage.until(lambda: len(stage.told(wire.PodExited)) == 2)
-    assert {event.reason for event in stage.told(wire.PodExited)} == {"stopped"}
-    reply = await stage.client.call(wire.GetServers(job="other", request_id="a.1", pod="worker-0"))
+    await stage.client.publish(JobCancelled(job="actuated"))
+    await stage.until(lambda: len(stage.told(PodExited)) == 2)
+    assert {event.reason for event in stage.told(PodExited)} == {"stopped"}
+    reply = await stage.client.call(GetServers(job="other", request_id="a.1", pod="worker-0"))
     assert reply.answer == "unknown"
     await stage.until(lambda: not list((stage.folder / "pods/actuated").glob("*/files")))
 
@@ -193,5 +211,5 @@ async def test_pod_that_the_jobs_state_does_not_know_is_ended(stage: Any) -> Non
             break
         await asyncio.sleep(0.05)
     assert await stage.running() == ["ps-0", "worker-0"]
-    await stage.client.publish(wire.JobCancelled(job="actuated"))
-    await stage.until(lambda: len(stage.told(wire.PodExited)) == 2)
+    await stage.client.publish(JobCancelled(job="actuated"))
+    await stage.until(lambda: len(stage.told(PodExited)) == 2)

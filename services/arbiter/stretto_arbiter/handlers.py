@@ -8,20 +8,36 @@ from typing import Any
 
 from stretto_core import jobs
 from stretto_core.model.pareto import Candidate
+from stretto_messages.actuator import (
+    JobFailed,
+    JobFinished,
+    PlanApplied,
+    PodExited,
+    PodPending,
+    PodStarted,
+    ReplacementAsked,
+    ReplacementEnded,
+)
+from stretto_messages.arbiter import PlanDecided, PlanRefused, ReplacementDecided
+from stretto_messages.base import Message
+from stretto_messages.dispatcher import JobCompleted, JobProgressed
+from stretto_messages.gateway import JobCancelled, PlanRequested
+from stretto_messages.oom import OomForecast
+from stretto_messages.planner import CandidatesComputed, PlanProposed
+from stretto_messages.values import Alternative, Round, Studied
 from stretto_runtime import Meta
-from stretto_runtime.planning import applied, plan_of, sent_interval, sent_plan, submitted
-from stretto_wire import events, values
-from stretto_wire.base import Message
+from stretto_runtime.planning import applied, sent_interval, submitted
+from stretto_wire.submission import JobSubmitted
 
 from stretto_arbiter.observations import StudyDone
 
 
-def _proposed(message: events.PlanProposed) -> jobs.PlanProposed:
+def _proposed(message: PlanProposed) -> jobs.PlanProposed:
     interval = message.throughput_interval
     return jobs.PlanProposed(
         job=message.job,
         kind=message.kind,
-        plan=plan_of(message.plan),
+        plan=message.plan,
         cost_per_hour=message.cost_per_hour,
         reasons=message.reasons,
         throughput=message.throughput,
@@ -30,22 +46,22 @@ def _proposed(message: events.PlanProposed) -> jobs.PlanProposed:
     )
 
 
-def _requested(message: events.PlanRequested) -> jobs.PlanProposed:
+def _requested(message: PlanRequested) -> jobs.PlanProposed:
     reason = f"{message.by} asks for it: the job gets it if there is room, whatever it brings"
-    return jobs.PlanProposed(message.job, "requested", plan_of(message.plan), 0.0, (reason,))
+    return jobs.PlanProposed(message.job, "requested", message.plan, 0.0, (reason,))
 
 
-def _computed(message: events.CandidatesComputed) -> jobs.CandidatesComputed:
+def _computed(message: CandidatesComputed) -> jobs.CandidatesComputed:
     return jobs.CandidatesComputed(
         job=message.job,
         plan_version=message.plan_version,
-        plan=plan_of(message.plan),
+        plan=message.plan,
         throughput=message.throughput,
         algorithm=message.algorithm,
         plans_considered=message.plans_considered,
         candidates=tuple(
             Candidate(
-                plan=plan_of(candidate.plan),
+                plan=candidate.plan,
                 throughput=candidate.throughput,
                 throughput_low=candidate.throughput_interval.low,
                 throughput_high=candidate.throughput_interval.high,
@@ -58,7 +74,7 @@ def _computed(message: events.CandidatesComputed) -> jobs.CandidatesComputed:
     )
 
 
-def _pending(message: events.PodPending) -> jobs.PodUnplaced | jobs.PodSettled | None:
+def _pending(message: PodPending) -> jobs.PodUnplaced | jobs.PodSettled | None:
     """A pod whose image is on its way has found room; data workers are beyond the plan."""
     if message.role == "data":
         return None
@@ -68,35 +84,35 @@ def _pending(message: events.PodPending) -> jobs.PodUnplaced | jobs.PodSettled |
 
 
 def _studied(message: StudyDone) -> jobs.StudyDone:
-    plans = {job: plan_of(plan) for job, plan in message.plans.items()}
+    plans = {job: plan for job, plan in message.plans.items()}
     return jobs.StudyDone(message.number, plans, message.gap, message.took_s, message.fault)
 
 
 def seen(job: str, done: jobs.StudyDone) -> StudyDone:
     """The observation of a study's answer."""
-    plans = {name: sent_plan(plan) for name, plan in done.plans.items()}
+    plans = {name: plan for name, plan in done.plans.items()}
     return StudyDone(
         job=job, number=done.number, plans=plans, gap=done.gap, took_s=done.took_s, fault=done.fault[:2000]
     )
 
 
 _EVENTS: dict[type[Message], Callable[[Any], Any]] = {
-    events.JobSubmitted: submitted,
-    events.JobCancelled: lambda m: jobs.JobEnded(m.job, "cancelled"),
-    events.PlanProposed: _proposed,
-    events.PlanRequested: _requested,
-    events.CandidatesComputed: _computed,
-    events.OomForecast: lambda m: jobs.OomForecast(m.job, m.action, m.recommended_ps_memory_bytes, m.reason),
-    events.PlanApplied: applied,
-    events.PodPending: _pending,
-    events.PodStarted: lambda m: jobs.PodSettled(m.job, m.pod),
-    events.PodExited: lambda m: jobs.PodSettled(m.job, m.pod),
-    events.ReplacementAsked: lambda m: jobs.ReplacementAsked(m.job, m.pod),
-    events.ReplacementEnded: lambda m: jobs.ReplacementEnded(m.job, m.pod),
-    events.JobProgressed: lambda m: jobs.JobProgressed(m.job, m.samples_done, m.samples_total, m.samples_per_s),
-    events.JobCompleted: lambda m: jobs.JobEnded(m.job, "completed"),
-    events.JobFinished: lambda m: jobs.JobEnded(m.job, "gone"),
-    events.JobFailed: lambda m: jobs.JobEnded(m.job, "failed"),
+    JobSubmitted: submitted,
+    JobCancelled: lambda m: jobs.JobEnded(m.job, "cancelled"),
+    PlanProposed: _proposed,
+    PlanRequested: _requested,
+    CandidatesComputed: _computed,
+    OomForecast: lambda m: jobs.OomForecast(m.job, m.action, m.recommended_ps_memory_bytes, m.reason),
+    PlanApplied: applied,
+    PodPending: _pending,
+    PodStarted: lambda m: jobs.PodSettled(m.job, m.pod),
+    PodExited: lambda m: jobs.PodSettled(m.job, m.pod),
+    ReplacementAsked: lambda m: jobs.ReplacementAsked(m.job, m.pod),
+    ReplacementEnded: lambda m: jobs.ReplacementEnded(m.job, m.pod),
+    JobProgressed: lambda m: jobs.JobProgressed(m.job, m.samples_done, m.samples_total, m.samples_per_s),
+    JobCompleted: lambda m: jobs.JobEnded(m.job, "completed"),
+    JobFinished: lambda m: jobs.JobEnded(m.job, "gone"),
+    JobFailed: lambda m: jobs.JobEnded(m.job, "failed"),
     StudyDone: _studied,
 }
 
@@ -106,12 +122,12 @@ def to_event(message: Message, meta: Meta) -> Any:
     return _EVENTS[type(message)](message)
 
 
-def _sent_study(found: jobs.Studied) -> values.Studied:
-    return values.Studied(**{**asdict(found), "reason": found.reason[:2000]})
+def _sent_study(found: jobs.Studied) -> Studied:
+    return Studied(**{**asdict(found), "reason": found.reason[:2000]})
 
 
-def _sent_round(found: jobs.Round) -> values.Round:
-    return values.Round(
+def _sent_round(found: jobs.Round) -> Round:
+    return Round(
         algorithm=found.algorithm,
         objective=found.objective,
         jobs=found.jobs,
@@ -123,21 +139,21 @@ def _sent_round(found: jobs.Round) -> values.Round:
     )
 
 
-def _send_decided(fact: jobs.PlanDecided) -> events.PlanDecided:
-    return events.PlanDecided(
+def _send_decided(fact: jobs.PlanDecided) -> PlanDecided:
+    return PlanDecided(
         job=fact.job,
         version=fact.version,
         kind=fact.kind,
-        plan=sent_plan(fact.plan),
-        previous=sent_plan(fact.previous) if fact.previous else None,
+        plan=fact.plan,
+        previous=fact.previous,
         throughput=fact.throughput,
         throughput_interval=sent_interval(fact.throughput_low, fact.throughput_high),
         throughput_before=fact.throughput_before,
         cost_per_hour=fact.cost_per_hour,
         reasons=fact.reasons,
         alternatives=tuple(
-            values.Alternative(
-                plan=sent_plan(row.plan),
+            Alternative(
+                plan=row.plan,
                 throughput=row.throughput,
                 cost_per_hour=row.cost_per_hour,
                 efficiency=row.efficiency,
@@ -155,7 +171,7 @@ def _send_decided(fact: jobs.PlanDecided) -> events.PlanDecided:
 def to_message(key: str, fact: Any) -> Message:
     """The message of a fact."""
     if isinstance(fact, jobs.PlanRefused):
-        return events.PlanRefused(job=fact.job, kind=fact.kind, wanted=sent_plan(fact.wanted), reasons=fact.reasons)
+        return PlanRefused(job=fact.job, kind=fact.kind, wanted=fact.wanted, reasons=fact.reasons)
     if isinstance(fact, jobs.ReplacementDecided):
-        return events.ReplacementDecided(job=fact.job, pod=fact.pod, granted=fact.granted, reasons=fact.reasons)
+        return ReplacementDecided(job=fact.job, pod=fact.pod, granted=fact.granted, reasons=fact.reasons)
     return _send_decided(fact)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
-from pydantic import Field
-from stretto_wire import Message
-from stretto_wire.base import Count, JobId, Seconds, Text
-from stretto_wire.values import Plan
+from annotated_types import Ge, MaxLen
+from stretto_messages.base import Count, JobId, Message, Seconds, Text
+from stretto_messages.values import Plan
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StudyDone(Message):
     """The answer to the study of that number; ``job``, which every message has, is one of those that it is about."""
 
     number: Count
-    plans: Annotated[dict[JobId, Plan], Field(max_length=1000)]
-    gap: Annotated[float | None, Field(ge=0)]
+    plans: Annotated[dict[JobId, Plan], MaxLen(1000)]
+    gap: Annotated[float | None, Ge(0)]
     took_s: Seconds
     fault: Text
 

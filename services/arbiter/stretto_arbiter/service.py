@@ -7,10 +7,24 @@ from typing import Any, ClassVar
 from stretto_core.algorithms import SELECT
 from stretto_core.arbiter import ArbiterMachine
 from stretto_core.arbiter.state import ArbiterState
+from stretto_messages.actuator import (
+    JobFailed,
+    JobFinished,
+    PlanApplied,
+    PodExited,
+    PodPending,
+    PodStarted,
+    ReplacementAsked,
+    ReplacementEnded,
+)
+from stretto_messages.base import Message
+from stretto_messages.dispatcher import JobCompleted, JobProgressed
+from stretto_messages.gateway import JobCancelled, PlanRequested
+from stretto_messages.oom import OomForecast
+from stretto_messages.planner import CandidatesComputed, PlanProposed
 from stretto_runtime import Input, Meta, Service
 from stretto_runtime.algorithms import algorithm
-from stretto_wire import events
-from stretto_wire.base import Message
+from stretto_wire.submission import JobSubmitted
 
 from stretto_arbiter import handlers
 from stretto_arbiter.observations import OBSERVATIONS
@@ -25,22 +39,22 @@ class Arbiter(Service):
     version = ArbiterMachine.version
     settings_type = ArbiterSettings
     inputs = (
-        Input(events.JobSubmitted, scope="cluster"),
-        Input(events.JobCancelled, scope="cluster"),
-        Input(events.PlanProposed, scope="cluster"),
-        Input(events.PlanRequested, scope="cluster"),
-        Input(events.CandidatesComputed, scope="cluster"),
-        Input(events.OomForecast, scope="cluster"),
-        Input(events.PlanApplied, scope="cluster"),
-        Input(events.PodPending, scope="cluster"),
-        Input(events.PodStarted, scope="cluster"),
-        Input(events.PodExited, scope="cluster"),
-        Input(events.ReplacementAsked, scope="cluster"),
-        Input(events.ReplacementEnded, scope="cluster"),
-        Input(events.JobProgressed, scope="cluster"),
-        Input(events.JobCompleted, scope="cluster"),
-        Input(events.JobFinished, scope="cluster"),
-        Input(events.JobFailed, scope="cluster"),
+        Input(JobSubmitted, scope="cluster"),
+        Input(JobCancelled, scope="cluster"),
+        Input(PlanProposed, scope="cluster"),
+        Input(PlanRequested, scope="cluster"),
+        Input(CandidatesComputed, scope="cluster"),
+        Input(OomForecast, scope="cluster"),
+        Input(PlanApplied, scope="cluster"),
+        Input(PodPending, scope="cluster"),
+        Input(PodStarted, scope="cluster"),
+        Input(PodExited, scope="cluster"),
+        Input(ReplacementAsked, scope="cluster"),
+        Input(ReplacementEnded, scope="cluster"),
+        Input(JobProgressed, scope="cluster"),
+        Input(JobCompleted, scope="cluster"),
+        Input(JobFinished, scope="cluster"),
+        Input(JobFailed, scope="cluster"),
     )
     observations = OBSERVATIONS
     tick_s = 1.0

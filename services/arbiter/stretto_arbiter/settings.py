@@ -7,7 +7,7 @@ import os
 from pydantic import Field
 from stretto_core.arbiter.selection import Objective
 from stretto_core.arbiter.state import ArbiterSettings as MachineSettings
-from stretto_core.model.types import Resources
+from stretto_messages.values import Resources
 from stretto_runtime import Settings
 
 

@@ -14,19 +14,25 @@ from stretto_arbiter.settings import ArbiterSettings
 from stretto_core import jobs
 from stretto_core.arbiter.state import ArbiterState
 from stretto_core.machine import Tick
-from stretto_core.model.types import GIB
+from stretto_messages.actuator import JobFailed, JobFinished, PlanApplied, PodExited, PodPending
+from stretto_messages.arbiter import PlanRefused
+from stretto_messages.base import GIB
+from stretto_messages.dispatcher import JobCompleted, JobProgressed
+from stretto_messages.gateway import PlanRequested
+from stretto_messages.planner import CandidatesComputed, PlanProposed
+from stretto_messages.values import Candidate, Interval, Plan
 from stretto_runtime import Meta, SettingsFault
 from stretto_runtime.inputs import CLUSTER
 from stretto_runtime.owner.machines import Machines
 from stretto_runtime.owner.snapshots import Document
-from stretto_runtime.planning import plan_of
-from stretto_wire import events, spec, values
-from stretto_wire.registry import decode, encode
+from stretto_wire import spec
+from stretto_wire.codec import decode, encode
+from stretto_wire.submission import JobSubmitted
 
 META = Meta(1, 1000.0, "evt", {}, "_")
 
 
-def plan(workers: int, **changes: Any) -> values.Plan:
+def plan(workers: int, **changes: Any) -> Plan:
     fields = {
         "workers": workers,
         "ps": 1,
@@ -35,16 +41,16 @@ def plan(workers: int, **changes: Any) -> values.Plan:
         "worker_memory_bytes": GIB,
         "ps_memory_bytes": GIB,
     }
-    return values.Plan(**{**fields, **changes})
+    return Plan(**{**fields, **changes})
 
 
-def submitted(job: str = "a") -> events.JobSubmitted:
+def submitted(job: str = "a") -> JobSubmitted:
     document = {"name": job, "model": {"entry": "m:M"}, "dataset": {"samples": 10**9}}
-    return events.JobSubmitted(job=job, spec=spec.JobSpec.parse(document))
+    return JobSubmitted(job=job, spec=spec.JobSpec.parse(document))
 
 
-def candidates(version: int, *rows: tuple[int, float]) -> events.CandidatesComputed:
-    return events.CandidatesComputed(
+def candidates(version: int, *rows: tuple[int, float]) -> CandidatesComputed:
+    return CandidatesComputed(
         job="a",
         plan_version=version,
         plan=plan(1),
@@ -52,12 +58,12 @@ def candidates(version: int, *rows: tuple[int, float]) -> events.CandidatesCompu
         algorithm="exact",
         plans_considered=9,
         candidates=tuple(
-            values.Candidate(
+            Candidate(
                 id=f"c{i}",
                 plan=plan(workers),
                 cost_per_hour=0.05 * workers,
                 throughput=rate,
-                throughput_interval=values.Interval(low=rate * 0.9, high=rate * 1.1),
+                throughput_interval=Interval(low=rate * 0.9, high=rate * 1.1),
                 gain=rate - 1000.0,
                 overhead_s=5.0,
             )
@@ -83,10 +89,10 @@ class Cluster:
 
     def start(self) -> None:
         self.tell(submitted())
-        proposal = events.PlanProposed(job="a", kind="warm-start", plan=plan(1), cost_per_hour=0.1, reasons=("r",))
+        proposal = PlanProposed(job="a", kind="warm-start", plan=plan(1), cost_per_hour=0.1, reasons=("r",))
         (decided,) = self.tell(proposal)
         assert (decided.version, decided.plan, decided.previous) == (1, plan(1), None)
-        self.tell(events.PlanApplied(job="a", version=1, plan=plan(1), took_s=3.0))
+        self.tell(PlanApplied(job="a", version=1, plan=plan(1), took_s=3.0))
 
 
 def test_a_decision_says_why_and_what_else_was_possible() -> None:
@@ -120,19 +126,17 @@ def test_an_interval_that_reaches_zero_is_no_crash() -> None:
     cluster = Cluster()
     cluster.start()
     message = candidates(1, (2, 1900.0))
-    wide = message.candidates[0].model_copy(update={"throughput_interval": values.Interval(low=0.0, high=9e9)})
-    assert cluster.tell(message.model_copy(update={"candidates": (wide,)}), 60) == []
+    wide = replace(message.candidates[0], throughput_interval=Interval(low=0.0, high=9e9))
+    assert cluster.tell(replace(message, candidates=(wide,)), 60) == []
 
 
 def test_a_completed_job_gives_back_its_room_when_its_pods_are_gone() -> None:
     cluster = Cluster()
     cluster.start()
-    completed = events.JobCompleted(
-        job="a", samples=1, samples_abandoned=0, epochs=1, shards=1, requeued=0, started_at_s=1.0
-    )
+    completed = JobCompleted(job="a", samples=1, samples_abandoned=0, epochs=1, shards=1, requeued=0, started_at_s=1.0)
     cluster.tell(completed)
     assert cluster.machine.free().cpu_cores == 6
-    finished = events.JobFinished(
+    finished = JobFinished(
         job="a",
         samples_expected=1,
         samples_applied=1,
@@ -150,16 +154,16 @@ def test_what_a_pod_finds_no_room_for_is_not_given_to_others() -> None:
     cluster = Cluster()
     cluster.start()
     waits = {"job": "a", "pod": "worker-0", "role": "worker"}
-    cluster.tell(events.PodPending(**waits, reason="no-room", detail="3 Insufficient cpu."))
+    cluster.tell(PodPending(**waits, reason="no-room", detail="3 Insufficient cpu."))
     assert cluster.machine.free().cpu_cores == 5
-    cluster.tell(events.PodExited(**waits, reason="stopped", exit_code=None))
+    cluster.tell(PodExited(**waits, reason="stopped", exit_code=None))
     assert cluster.machine.free().cpu_cores == 6
-    cluster.tell(events.PodPending(**waits, reason="quota"))
+    cluster.tell(PodPending(**waits, reason="quota"))
     assert cluster.machine.free().cpu_cores == 5
-    (decided,) = cluster.tell(events.PlanRequested(job="a", plan=plan(2), by="ada"))
+    (decided,) = cluster.tell(PlanRequested(job="a", plan=plan(2), by="ada"))
     assert any("no room for worker-0 of the plan before" in reason and "quota" in reason for reason in decided.reasons)
     for reason in ("no-room", "image-pull"):
-        data = events.PodPending(job="a", pod="data-0", role="data", reason=reason)
+        data = PodPending(job="a", pod="data-0", role="data", reason=reason)
         assert cluster.service.to_event(data, META) is None
 
 
@@ -167,20 +171,20 @@ def test_a_pod_that_waits_for_its_image_has_found_the_room_that_it_lacked() -> N
     cluster = Cluster()
     cluster.start()
     waits = {"job": "a", "pod": "worker-0", "role": "worker"}
-    cluster.tell(events.PodPending(**waits, reason="no-room"))
+    cluster.tell(PodPending(**waits, reason="no-room"))
     assert cluster.machine.free().cpu_cores == 5
-    cluster.tell(events.PodPending(**waits, reason="image-pull"))
+    cluster.tell(PodPending(**waits, reason="image-pull"))
     assert cluster.machine.free().cpu_cores == 6
 
 
 def test_what_a_user_asks_for_is_given_whatever_it_brings_and_no_measurement_takes_its_place() -> None:
     cluster = Cluster()
     cluster.start()
-    measure = events.PlanProposed(job="a", kind="measure", plan=plan(2), cost_per_hour=0.1, reasons=("r",))
+    measure = PlanProposed(job="a", kind="measure", plan=plan(2), cost_per_hour=0.1, reasons=("r",))
     (decided,) = cluster.tell(measure)
-    assert cluster.tell(events.PlanRequested(job="a", plan=plan(3), by="ada")) == []  # plan 2 is being applied
+    assert cluster.tell(PlanRequested(job="a", plan=plan(3), by="ada")) == []  # plan 2 is being applied
     assert cluster.tell(measure) == []
-    (decided,) = cluster.tell(events.PlanApplied(job="a", version=decided.version, plan=plan(2), took_s=3.0))
+    (decided,) = cluster.tell(PlanApplied(job="a", version=decided.version, plan=plan(2), took_s=3.0))
     assert (decided.kind, decided.plan, decided.throughput) == ("requested", plan(3), None)
     assert "ada" in decided.reasons[0]
 
@@ -188,7 +192,7 @@ def test_what_a_user_asks_for_is_given_whatever_it_brings_and_no_measurement_tak
 def test_what_a_user_asks_for_without_room_is_refused_with_the_reason() -> None:
     cluster = Cluster()
     cluster.start()
-    (refused,) = cluster.tell(events.PlanRequested(job="a", plan=plan(40), by="ada"))
+    (refused,) = cluster.tell(PlanRequested(job="a", plan=plan(40), by="ada"))
     assert (refused.kind, refused.wanted.workers) == ("requested", 40)
     assert "free" in refused.reasons[-1]
 
@@ -196,7 +200,7 @@ def test_what_a_user_asks_for_without_room_is_refused_with_the_reason() -> None:
 def test_events_of_unknown_jobs_change_nothing() -> None:
     cluster = Cluster()
     assert cluster.tell(candidates(1, (2, 1900.0))) == []
-    assert cluster.tell(events.JobFailed(job="a", reason="x")) == []
+    assert cluster.tell(JobFailed(job="a", reason="x")) == []
     assert cluster.tell(Tick()) == []
 
 
@@ -224,11 +228,11 @@ def test_settings_come_from_the_environment_under_the_service_s_name() -> None:
 def test_a_refusal_names_what_was_wanted() -> None:
     cluster = Cluster()
     cluster.start()
-    proposal = events.PlanProposed(job="a", kind="measure", plan=plan(30), cost_per_hour=1.0, reasons=("r",))
+    proposal = PlanProposed(job="a", kind="measure", plan=plan(30), cost_per_hour=1.0, reasons=("r",))
     (refused,) = cluster.tell(proposal)
-    assert isinstance(refused, events.PlanRefused)
+    assert isinstance(refused, PlanRefused)
     assert refused.wanted == plan(30)
-    assert handlers.to_event(proposal, META) == jobs.PlanProposed("a", "measure", plan_of(plan(30)), 1.0, ("r",))
+    assert handlers.to_event(proposal, META) == jobs.PlanProposed("a", "measure", plan(30), 1.0, ("r",))
 
 
 def test_the_plans_that_earlier_versions_decided_are_continued() -> None:
@@ -255,8 +259,8 @@ def test_only_what_changed_is_saved_and_another_replica_decides_on_from_it() -> 
     jobs_here = ["a", "b", "c"]
     proposal = {"kind": "warm-start", "plan": plan(1), "cost_per_hour": 0.1, "reasons": ("r",)}
     told: list[Any] = [submitted(job) for job in jobs_here]
-    told += [events.PlanProposed(job=job, **proposal) for job in jobs_here]
-    told += [events.PlanApplied(job=job, version=1, plan=plan(1), took_s=3.0) for job in jobs_here]
+    told += [PlanProposed(job=job, **proposal) for job in jobs_here]
+    told += [PlanApplied(job=job, version=1, plan=plan(1), took_s=3.0) for job in jobs_here]
     for seq, message in enumerate(told, start=1):
         machines.handle(CLUSTER, service.to_event(message, META), 1000.0 + seq, seq)
     document = machines.documents([CLUSTER])[CLUSTER]
@@ -264,7 +268,7 @@ def test_only_what_changed_is_saved_and_another_replica_decides_on_from_it() -> 
     document.saved()
     progress = {"samples_total": 9, "epoch": 0, "samples_per_s": 1.0, "shards_leased": 1, "shards_requeued_total": 0}
     for job in jobs_here:
-        done = events.JobProgressed(job=job, samples_done=7, **progress)
+        done = JobProgressed(job=job, samples_done=7, **progress)
         machines.handle(CLUSTER, service.to_event(done, META), 1015.0, 15)
     machines.handle(CLUSTER, service.to_event(candidates(1, (2, 1900.0)), META), 1016.0, 16)
     document = machines.documents([CLUSTER])[CLUSTER]

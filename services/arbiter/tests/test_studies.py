@@ -8,6 +8,7 @@ import pickle
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,15 @@ from stretto_arbiter.studying import Studies
 from stretto_bus import Client
 from stretto_core.arbiter.selection import SelectionProblem
 from stretto_core.arbiter.studies import Task
+from stretto_messages.actuator import PlanApplied
+from stretto_messages.arbiter import PlanDecided
+from stretto_messages.gateway import JobCancelled
+from stretto_messages.planner import CandidatesComputed, PlanProposed
+from stretto_messages.values import Candidate, Interval, Plan
 from stretto_runtime import EmbeddedServer, provision
 from stretto_runtime.replay import replay
-from stretto_wire import events, spec, values
+from stretto_wire import spec
+from stretto_wire.submission import JobSubmitted
 
 GIB = 2**30
 PLUG_IN = '''
@@ -81,12 +88,12 @@ class Stage:
     def __init__(self, server: EmbeddedServer, client: Client, folder: Path, plug_in: Path) -> None:
         self.server, self.client, self.folder, self.plug_in = server, client, folder, plug_in
         self.replicas: list[Process] = []
-        self.decided: list[events.PlanDecided] = []
+        self.decided: list[PlanDecided] = []
         self.following = asyncio.create_task(self.follow())
 
     async def follow(self) -> None:
         async for event in self.client.events(patterns=["evt.v1.arbiter.plan-decided.*"]):
-            assert isinstance(event.message, events.PlanDecided)
+            assert isinstance(event.message, PlanDecided)
             self.decided.append(event.message)
 
     async def add(self) -> Process:
@@ -119,7 +126,7 @@ class Stage:
         """The processes that were asked to be thorough."""
         return {int(path.name.split("-")[1]) for path in self.plug_in.glob("asked-*")}
 
-    def of(self, job: str) -> list[events.PlanDecided]:
+    def of(self, job: str) -> list[PlanDecided]:
         return [decided for decided in self.decided if decided.job == job]
 
     async def propose(self, job: str, workers: int) -> None:
@@ -127,16 +134,16 @@ class Stage:
         if job == "a":
             document["priority"] = 2.0  # gives nothing back to the others
         else:
-            document["resources"] = {"initial": plan(workers).model_dump(), "fixed": True}
-        await self.client.publish(events.JobSubmitted(job=job, spec=spec.JobSpec.parse(document)))
+            document["resources"] = {"initial": asdict(plan(workers)), "fixed": True}
+        await self.client.publish(JobSubmitted(job=job, spec=spec.JobSpec.parse(document)))
         proposed = {"kind": "initial", "plan": plan(workers), "cost_per_hour": 0.1, "reasons": ("the first",)}
-        await self.client.publish(events.PlanProposed(job=job, **proposed))
+        await self.client.publish(PlanProposed(job=job, **proposed))
 
     async def study(self) -> None:
         """Job a has two cores and could have one more for 200 samples/s, or three for 1,000: that is studied."""
         await self.propose("a", 1)
         await self.until(lambda: self.of("a"))
-        await self.client.publish(events.PlanApplied(job="a", version=1, plan=plan(1), took_s=1.0))
+        await self.client.publish(PlanApplied(job="a", version=1, plan=plan(1), took_s=1.0))
         rows = [(2, 1200.0), (4, 2000.0)]
         computed = {
             "plan_version": 1,
@@ -146,22 +153,22 @@ class Stage:
             "plans_considered": 9,
         }
         front = tuple(candidate(*row) for row in rows)
-        await self.client.publish(events.CandidatesComputed(job="a", candidates=front, **computed))
+        await self.client.publish(CandidatesComputed(job="a", candidates=front, **computed))
         await self.until(self.asked)
 
 
-def plan(workers: int) -> values.Plan:
+def plan(workers: int) -> Plan:
     sizes = {"worker_cpu_cores": 1.0, "ps_cpu_cores": 1.0, "worker_memory_bytes": GIB, "ps_memory_bytes": GIB}
-    return values.Plan(workers=workers, ps=1, **sizes)
+    return Plan(workers=workers, ps=1, **sizes)
 
 
-def candidate(workers: int, rate: float) -> values.Candidate:
-    return values.Candidate(
+def candidate(workers: int, rate: float) -> Candidate:
+    return Candidate(
         id=f"w{workers}",
         plan=plan(workers),
         cost_per_hour=0.1 * workers,
         throughput=rate,
-        throughput_interval=values.Interval(low=0.99 * rate, high=1.01 * rate),
+        throughput_interval=Interval(low=0.99 * rate, high=1.01 * rate),
         gain=rate - 1000.0,
         overhead_s=1.0,
     )
@@ -202,10 +209,10 @@ async def test_jobs_start_and_ticks_count_while_a_study_takes_long_and_its_answe
     await stage.propose("b", 4)
     await stage.until(lambda: stage.of("b"))
     await stage.propose("c", 4)  # has room when b's is free again, which only the time tells
-    await stage.client.publish(events.JobCancelled(job="b"))
+    await stage.client.publish(JobCancelled(job="b"))
     await stage.until(lambda: stage.of("c"))
     assert len(stage.of("a")) == 1, "it waits for the study"
-    await stage.client.publish(events.JobCancelled(job="c"))
+    await stage.client.publish(JobCancelled(job="c"))
     await stage.propose("d", 1)
     await stage.until(lambda: stage.of("d"))
     (stage.plug_in / "answer").touch()

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 import stretto_wire as wire
+from pydantic_core import to_json
 from stretto_core.checkpoints import facts as core
+from stretto_messages.actuator import JobFailed, JobFinished, MigrationFinished, MigrationStarted, ServersChanged
+from stretto_messages.base import Message
+from stretto_messages.checkpoints import (
+    CheckpointFailed,
+    CheckpointFlushed,
+    CheckpointRestored,
+    CheckpointSaved,
+    SaveCheckpoint,
+    SaveCheckpointReply,
+)
+from stretto_messages.dispatcher import JobCompleted
+from stretto_messages.gateway import JobCancelled
+from stretto_wire.codec import decode
 
 from . import observations as seen
 
@@ -22,7 +36,7 @@ def to_event(message: Any, store: str) -> Any:
 
 def to_message(job: str, fact: Any) -> Any:
     """The wire message of a core fact or reply."""
-    return _FACTS[type(fact)](job=job, **asdict(fact))
+    return decode(_FACTS[type(fact)], to_json({"job": job, **asdict(fact)}))
 
 
 def _submitted(message: wire.JobSubmitted, store: str) -> core.JobSubmitted:
@@ -37,31 +51,29 @@ def _submitted(message: wire.JobSubmitted, store: str) -> core.JobSubmitted:
     )
 
 
-def _fields(message: wire.Message) -> dict[str, Any]:
-    return message.model_dump(exclude={"job"})
+def _fields(message: Message) -> dict[str, Any]:
+    return {field.name: getattr(message, field.name) for field in fields(message) if field.name != "job"}
 
 
 _EVENTS: dict[type, Callable[[Any], Any]] = {
-    wire.ServersChanged: lambda m: core.ServersChanged(m.version, tuple(s.index for s in m.servers if not s.leaving)),
-    wire.MigrationStarted: lambda m: core.MigrationStarted(),
-    wire.MigrationFinished: lambda m: core.MigrationFinished(),
-    wire.JobCompleted: lambda m: core.JobCompleted(),
-    wire.JobFinished: lambda m: core.JobEnded(finished=True),
-    wire.JobFailed: lambda m: core.JobEnded(),
-    wire.JobCancelled: lambda m: core.JobEnded(),
-    wire.SaveCheckpoint: lambda m: core.SaveAsked(),
+    ServersChanged: lambda m: core.ServersChanged(m.version, tuple(s.index for s in m.servers if not s.leaving)),
+    MigrationStarted: lambda m: core.MigrationStarted(),
+    MigrationFinished: lambda m: core.MigrationFinished(),
+    JobCompleted: lambda m: core.JobCompleted(),
+    JobFinished: lambda m: core.JobEnded(finished=True),
+    JobFailed: lambda m: core.JobEnded(),
+    JobCancelled: lambda m: core.JobEnded(),
+    SaveCheckpoint: lambda m: core.SaveAsked(),
     seen.ImagesTaken: lambda m: core.Saved(**_fields(m)),
     seen.ImagesStored: lambda m: core.Stored(**_fields(m)),
     seen.CheckpointBroken: lambda m: core.Broken(**_fields(m)),
-    seen.ParametersLoaded: lambda m: core.Loaded(
-        m.id, core.Checkpoint(**m.checkpoint.model_dump()), m.ledger, m.servers
-    ),
+    seen.ParametersLoaded: lambda m: core.Loaded(m.id, core.Checkpoint(**asdict(m.checkpoint)), m.ledger, m.servers),
 }
 
-_FACTS: dict[type, type[wire.Message]] = {
-    core.CheckpointSaved: wire.CheckpointSaved,
-    core.CheckpointFlushed: wire.CheckpointFlushed,
-    core.CheckpointRestored: wire.CheckpointRestored,
-    core.CheckpointFailed: wire.CheckpointFailed,
-    core.SaveAnswered: wire.SaveCheckpointReply,
+_FACTS: dict[type, type[Message]] = {
+    core.CheckpointSaved: CheckpointSaved,
+    core.CheckpointFlushed: CheckpointFlushed,
+    core.CheckpointRestored: CheckpointRestored,
+    core.CheckpointFailed: CheckpointFailed,
+    core.SaveAnswered: SaveCheckpointReply,
 }

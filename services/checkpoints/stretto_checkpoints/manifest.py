@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import fsspec
-import stretto_wire as wire
+from stretto_messages.values import CheckpointRef
 
 VERSION = 1
 
@@ -30,7 +30,7 @@ class ManifestDamaged(ManifestError):
 class Manifest:
     """A complete checkpoint as its manifest tells it."""
 
-    checkpoint: wire.CheckpointRef
+    checkpoint: CheckpointRef
     job: str
     taken_at_s: float
     ledger: str
@@ -40,7 +40,7 @@ class Manifest:
         """Under another name first: what has the final name is complete. Raises ManifestError."""
         document = {
             "version": VERSION,
-            **self.checkpoint.model_dump(exclude={"url"}),
+            **{name: value for name, value in asdict(self.checkpoint).items() if name != "url"},
             "job": self.job,
             "taken_at_s": self.taken_at_s,
             "ledger": self.ledger,
@@ -71,7 +71,7 @@ def read(url: str) -> Manifest:
     try:
         document = json.loads(text)
         version, digest, names = document["version"], document["digest"], ("id", "samples", "size_bytes", "ps")
-        reference = wire.CheckpointRef(url=url, **{name: document[name] for name in names})
+        reference = CheckpointRef(url=url, **{name: document[name] for name in names})
         manifest = Manifest(
             reference, document["job"], document["taken_at_s"], document["ledger"], tuple(document["parts"])
         )

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
-from pydantic import Field
-from stretto_wire import CheckpointRef, Message
-from stretto_wire.base import Bytes, Count, Name, Seconds, Text
+from annotated_types import MaxLen
+from stretto_messages.base import Bytes, Count, Message, Name, Seconds, Text
+from stretto_messages.values import CheckpointRef
 
-Ledger = Annotated[str, Field(max_length=200_000)]
+Ledger = Annotated[str, MaxLen(200000)]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ImagesTaken(Message):
     """All parameter servers have their images in memory; ``memory_bytes`` of them in what was reserved."""
 
@@ -23,6 +25,7 @@ class ImagesTaken(Message):
     memory_bytes: Bytes = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ImagesStored(Message):
     """All images are in the store, and the manifest that names them."""
 
@@ -30,6 +33,7 @@ class ImagesStored(Message):
     took_s: Seconds
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointBroken(Message):
     """It could not be taken, stored or read; ``damaged``: it never will be."""
 
@@ -38,13 +42,14 @@ class CheckpointBroken(Message):
     damaged: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ParametersLoaded(Message):
     """Every parameter server has its part of the checkpoint."""
 
     id: Name
     checkpoint: CheckpointRef
     ledger: Ledger
-    servers: Annotated[tuple[Count, ...], Field(max_length=1000)]
+    servers: Annotated[tuple[Count, ...], MaxLen(1000)]
 
 
 OBSERVATIONS = (ImagesTaken, ImagesStored, CheckpointBroken, ParametersLoaded)

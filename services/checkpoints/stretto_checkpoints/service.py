@@ -9,6 +9,10 @@ import stretto_wire as wire
 from stretto_bus.tasks import end
 from stretto_core.checkpoints.facts import CheckpointState
 from stretto_core.checkpoints.machine import CheckpointMachine
+from stretto_messages.actuator import JobFailed, JobFinished, MigrationFinished, MigrationStarted, ServersChanged
+from stretto_messages.checkpoints import SaveCheckpoint
+from stretto_messages.dispatcher import JobCompleted
+from stretto_messages.gateway import JobCancelled
 from stretto_runtime import Input, Meta, Service
 
 from . import handlers
@@ -25,15 +29,15 @@ class Checkpoints(Service):
     settings_type = CheckpointsSettings
     inputs = (
         Input(wire.JobSubmitted),
-        Input(wire.JobCancelled),
-        Input(wire.ServersChanged),
-        Input(wire.MigrationStarted),
-        Input(wire.MigrationFinished),
-        Input(wire.JobCompleted),
-        Input(wire.JobFinished),
-        Input(wire.JobFailed),
+        Input(JobCancelled),
+        Input(ServersChanged),
+        Input(MigrationStarted),
+        Input(MigrationFinished),
+        Input(JobCompleted),
+        Input(JobFinished),
+        Input(JobFailed),
     )
-    rpcs = (wire.SaveCheckpoint,)
+    rpcs = (SaveCheckpoint,)
     observations = OBSERVATIONS
     tick_s = 1.0
     state_types: ClassVar[dict[str, type]] = {"job": CheckpointState}

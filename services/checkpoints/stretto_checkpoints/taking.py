@@ -14,12 +14,15 @@ import uuid
 from collections.abc import Callable
 from typing import Any, Protocol
 
-import stretto_wire as wire
 import structlog
 from stretto_bus.faults import Fault
 from stretto_bus.tasks import end
 from stretto_core.actuator import claim
 from stretto_core.checkpoints.facts import Attempt, CheckpointState, Restore
+from stretto_messages.base import Message
+from stretto_messages.dispatcher import MarkLedger
+from stretto_messages.pods import ExportState, GetExportStatus, GetOwnership, ImportState
+from stretto_messages.values import CheckpointRef
 from stretto_runtime import PartitionLost
 
 from . import manifest
@@ -47,9 +50,9 @@ class ImageDamaged(TakingError):
 class Edge(Protocol):
     """What taking needs of the service."""
 
-    async def observe(self, key: str, message: wire.Message, trace: str = "") -> None: ...
-    async def call(self, request: wire.Message, timeout_s: float = 15.0, trace: str = "") -> Any: ...
-    async def call_pod(self, pod: str, request: wire.Message, timeout_s: float = 5.0, trace: str = "") -> Any: ...
+    async def observe(self, key: str, message: Message, trace: str = "") -> None: ...
+    async def call(self, request: Message, timeout_s: float = 15.0, trace: str = "") -> Any: ...
+    async def call_pod(self, pod: str, request: Message, timeout_s: float = 5.0, trace: str = "") -> Any: ...
     def now(self) -> float: ...
 
 
@@ -158,7 +161,7 @@ class Taker:
         began_s = self._edge.now()
         # one lane each: the dispatcher remembers the last reply of a lane. Taken again after our own restart, the first
         # mark is the remembered one; the second is always new, and refused if it had been given before
-        first = wire.MarkLedger(job=self.job, request_id=f"mark-first.{attempt.id}")
+        first = MarkLedger(job=self.job, request_id=f"mark-first.{attempt.id}")
         mark = await self._edge.call(first)
         if mark.answer != "ok":
             raise TakingError(f"the dispatcher does not know {self.job}; nothing can be marked")
@@ -167,7 +170,7 @@ class Taker:
             if not reply.accepted:
                 raise TakingError(f"ps-{number} could not copy its state: {reply.detail}")
         again = f"mark-second.{attempt.id}-{uuid.uuid4().hex[:8]}"
-        second = wire.MarkLedger(job=self.job, request_id=again, after=first.request_id)
+        second = MarkLedger(job=self.job, request_id=again, after=first.request_id)
         whole = await self._edge.call(second)
         taken = seen.ImagesTaken(
             job=self.job,
@@ -183,7 +186,7 @@ class Taker:
 
     async def _export(self, attempt: Attempt) -> list[Any]:
         """Every server writes its image to what was reserved for it here, or to its disk."""
-        owned = await self._ask_all(attempt.servers, wire.GetOwnership(job=self.job))
+        owned = await self._ask_all(attempt.servers, GetOwnership(job=self.job))
         columns = zip(*((*reply.buckets, *reply.slices) for reply in owned), strict=True)
         if nobodys := [number for number, states in enumerate(columns) if not any(states)]:
             raise TakingError(f"columns {nobodys[:8]} have no owner among servers {attempt.servers}")
@@ -192,7 +195,7 @@ class Taker:
         reserved = await _to_its_end(self._memory.reserve, self.job, attempt.id, rooms)
         cache_url = await asyncio.to_thread(self._cache.open_to, self.job)
         requests = {
-            pod: wire.ExportState(
+            pod: ExportState(
                 job=self.job,
                 checkpoint_id=attempt.id,
                 cache_url=cache_url,
@@ -206,7 +209,7 @@ class Taker:
 
     async def _store(self, attempt: Attempt) -> None:
         """Wait for the copies, then write what makes them one."""
-        request = wire.GetExportStatus(job=self.job, checkpoint_id=attempt.id)
+        request = GetExportStatus(job=self.job, checkpoint_id=attempt.id)
         while True:
             replies = await self._ask_all(attempt.servers, request)
             failed = [
@@ -219,7 +222,7 @@ class Taker:
             if all(reply.stage == "stored" for reply in replies):
                 break
             await asyncio.sleep(self._settings.poll_s)
-        reference = wire.CheckpointRef(
+        reference = CheckpointRef(
             id=attempt.id,
             url=attempt.url,
             samples=attempt.samples,
@@ -243,7 +246,7 @@ class Taker:
             cache_url = await asyncio.to_thread(self._cache.open_to, self.job)
             parts = claim(restore.servers)
             requests = {
-                number: wire.ImportState(
+                number: ImportState(
                     job=self.job,
                     checkpoint=whole.checkpoint,
                     number=restore.number,
@@ -272,7 +275,7 @@ class Taker:
         )
         await self._edge.observe(self.job, loaded)
 
-    async def _ask_all(self, servers: list[int], request: wire.Message) -> list[Any]:
+    async def _ask_all(self, servers: list[int], request: Message) -> list[Any]:
         return await asyncio.gather(*(self._edge.call_pod(f"ps-{number}", request, CALL_S) for number in servers))
 
     async def _remove_expired(self) -> None:

@@ -6,14 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
-import stretto_wire as wire
 from stretto_checkpoints import manifest
 from stretto_checkpoints.manifest import Manifest, ManifestError
+from stretto_messages.values import CheckpointRef
 
 
 def made(folder: Path) -> Manifest:
     url = f"file://{folder}/j/j-000001/manifest.json"
-    reference = wire.CheckpointRef(id="j-000001", url=url, samples=5, size_bytes=10, ps=1)
+    reference = CheckpointRef(id="j-000001", url=url, samples=5, size_bytes=10, ps=1)
     return Manifest(reference, "j", 1.5, "ledger", ({"pod": "ps-0", "file": "a"},))
 
 

@@ -17,6 +17,17 @@ import stretto_wire as wire
 from stretto_bus import Client
 from stretto_bus.ordered_consumer import read
 from stretto_checkpoints import manifest
+from stretto_messages.actuator import JobFailed, ServersChanged
+from stretto_messages.checkpoints import (
+    CheckpointFailed,
+    CheckpointFlushed,
+    CheckpointRestored,
+    CheckpointSaved,
+    SaveCheckpoint,
+    SaveCheckpointReply,
+)
+from stretto_messages.dispatcher import JobCompleted
+from stretto_messages.values import ParameterServer
 from stretto_runtime import EmbeddedServer, provision
 from stretto_wire.registry import STATE, STATE_PREFIX
 
@@ -116,11 +127,11 @@ class Stage:
 
     async def serve(self, version: int, *numbers: int) -> None:
         self.numbers = numbers
-        servers = tuple(wire.ParameterServer(index=n, address=f"127.0.0.1:{9000 + n}") for n in numbers)
-        await self.client.publish(wire.ServersChanged(job="j", version=version, servers=servers))
+        servers = tuple(ParameterServer(index=n, address=f"127.0.0.1:{9000 + n}") for n in numbers)
+        await self.client.publish(ServersChanged(job="j", version=version, servers=servers))
 
-    async def save(self, number: int) -> wire.SaveCheckpointReply:
-        return await self.client.call(wire.SaveCheckpoint(job="j", request_id=f"me.{number}"), timeout_s=60)
+    async def save(self, number: int) -> SaveCheckpointReply:
+        return await self.client.call(SaveCheckpoint(job="j", request_id=f"me.{number}"), timeout_s=60)
 
     async def told(self, kind: type[Any], count: int = 1, check: Callable[[], bool] = lambda: True) -> list[Any]:
         for _ in range(600):
@@ -152,17 +163,17 @@ async def test_checkpoint_on_demand_then_lost_servers_then_restore_at_another_nu
     await stage.serve(1, 0, 1)
     reply = await stage.save(1)
     assert (reply.answer, reply.id) == ("begun", "j-000001")
-    (saved,) = await stage.told(wire.CheckpointSaved)
+    (saved,) = await stage.told(CheckpointSaved)
     assert (saved.checkpoint.samples, saved.checkpoint.size_bytes, saved.pause_s) == (4711, 100, 0.01)
     assert saved.memory_bytes == 50, "of one server only: it is told that the other had no room"
     assert stage.calls.index("mark-ledger") < stage.calls.index("export-state")
-    (flushed,) = await stage.told(wire.CheckpointFlushed)
+    (flushed,) = await stage.told(CheckpointFlushed)
     whole = manifest.read(flushed.checkpoint.url)
     assert [part["pod"] for part in whole.parts] == ["ps-0", "ps-1"]
     first = list(stage.memory.values())
     assert [(path.stat().st_size, path.stat().st_mode & 0o777) for path in first] == [(4096, 0o600)] * 2
     await stage.save(2)
-    await stage.told(wire.CheckpointFlushed, 2)
+    await stage.told(CheckpointFlushed, 2)
     newest = sorted(stage.memory.values())
 
     def only_the_newest_stays() -> bool:
@@ -170,32 +181,32 @@ async def test_checkpoint_on_demand_then_lost_servers_then_restore_at_another_nu
         there = set(stage.folder.glob("stretto.j.*"))
         return set(newest) <= there and not set(first) & there and all(".spare." in p.name for p in there - {*newest})
 
-    await stage.told(wire.CheckpointFlushed, 2, only_the_newest_stays)
+    await stage.told(CheckpointFlushed, 2, only_the_newest_stays)
     folder = stage.folder / "checkpoints/j"
-    await stage.told(wire.CheckpointFlushed, 2, lambda: not (folder / "j-000001").exists())
+    await stage.told(CheckpointFlushed, 2, lambda: not (folder / "j-000001").exists())
     assert (folder / "j-000002/manifest.json").exists()
 
     await stage.serve(2)
     await stage.serve(3, 2, 3, 4)
-    (restored,) = await stage.told(wire.CheckpointRestored)
+    (restored,) = await stage.told(CheckpointRestored)
     assert (restored.ps, restored.ledger, restored.checkpoint.id) == (3, "the ledger", "j-000002")
     assert sorted(stage.imported) == ["ps-2", "ps-3", "ps-4"]
     assert sorted(b for buckets in stage.imported.values() for b in buckets) == list(range(64))
 
-    await stage.client.publish(wire.JobFailed(job="j", reason="enough"))
-    await stage.told(wire.CheckpointFlushed, 2, lambda: not list(stage.folder.glob("stretto.j.*")))
+    await stage.client.publish(JobFailed(job="j", reason="enough"))
+    await stage.told(CheckpointFlushed, 2, lambda: not list(stage.folder.glob("stretto.j.*")))
 
 
 async def test_service_killed_while_copies_are_under_way_still_completes_the_checkpoint(stage: Stage) -> None:
     stage.stored = False
     await stage.submit()
     await stage.serve(1, 0)  # the first is taken at once
-    await stage.told(wire.CheckpointSaved)
+    await stage.told(CheckpointSaved)
     await stage.kill()
     stage.stored = True
     await stage.start()
-    await stage.told(wire.CheckpointFlushed)
-    assert len(await stage.told(wire.CheckpointSaved)) == 1
+    await stage.told(CheckpointFlushed)
+    assert len(await stage.told(CheckpointSaved)) == 1
 
 
 async def test_killed_at_any_step_it_is_taken_up_there_and_nothing_is_done_twice(stage: Stage) -> None:
@@ -217,29 +228,29 @@ async def test_killed_at_any_step_it_is_taken_up_there_and_nothing_is_done_twice
         die_during(verb)
         await stage.save(number)
         await died()
-        flushed = await stage.told(wire.CheckpointFlushed, number)
+        flushed = await stage.told(CheckpointFlushed, number)
         assert [event.checkpoint.id for event in flushed][-1] == f"j-{number:06d}"
-        assert len(flushed) == len(await stage.told(wire.CheckpointSaved)) == number
+        assert len(flushed) == len(await stage.told(CheckpointSaved)) == number
     die_during("import-state")
     await stage.serve(2)
     await stage.serve(3, 1)
     await died()
-    (restored,) = await stage.told(wire.CheckpointRestored)
+    (restored,) = await stage.told(CheckpointRestored)
     assert restored.checkpoint.id == f"j-{len(steps):06d}"
     events = [e.message async for e in stage.client.events(patterns=("evt.v1.checkpoints.*.*",), follow=False)]
-    assert not [event for event in events if isinstance(event, wire.CheckpointFailed)]
+    assert not [event for event in events if isinstance(event, CheckpointFailed)]
     assert len(list((stage.folder / "checkpoints/j").iterdir())) == 2, "keep"
 
 
 async def test_killed_it_leaves_images_in_memory_and_stopped_in_good_order_none(stage: Stage) -> None:
     await stage.submit()
     await stage.serve(1, 0)
-    await stage.told(wire.CheckpointFlushed)
+    await stage.told(CheckpointFlushed)
     await stage.kill()
     assert list(stage.folder.glob("stretto.j.*"))
     await stage.start()
     await stage.save(1)
-    await stage.told(wire.CheckpointFlushed, 2)
+    await stage.told(CheckpointFlushed, 2)
     await stage.stop()
     assert not list(stage.folder.glob("stretto.j.*"))
 
@@ -247,7 +258,7 @@ async def test_killed_it_leaves_images_in_memory_and_stopped_in_good_order_none(
 async def test_an_heir_gets_the_images_of_whoever_is_stopped(stage: Stage) -> None:
     await stage.submit()
     await stage.serve(1, 0)
-    await stage.told(wire.CheckpointFlushed)
+    await stage.told(CheckpointFlushed)
     (image,) = stage.folder.glob("stretto.j.*")
     stage.lease_s = 10.0  # on a busy machine, one of a second may expire under a living heir
     await stage.start()
@@ -257,7 +268,7 @@ async def test_an_heir_gets_the_images_of_whoever_is_stopped(stage: Stage) -> No
     await stage.stop()
     assert image.exists()
     await stage.save(1)  # the heir is at work, and frees what is old
-    await stage.told(wire.CheckpointFlushed, 2, lambda: not image.exists())
+    await stage.told(CheckpointFlushed, 2, lambda: not image.exists())
     assert list(stage.folder.glob("stretto.j.*"))
 
 
@@ -265,23 +276,21 @@ async def test_refusal_is_told_with_its_reason_and_periodic_ones_go_on(stage: St
     stage.refuse = "export-state"
     await stage.submit(every_s=1.0)
     await stage.serve(1, 0)
-    failed = await stage.told(wire.CheckpointFailed)
+    failed = await stage.told(CheckpointFailed)
     assert "ps-0" in failed[0].reason
     assert "no shared memory" in failed[0].reason
     stage.refuse = ""
-    await stage.told(wire.CheckpointFlushed)
-    done = wire.JobCompleted(
-        job="j", samples=1000, samples_abandoned=0, epochs=1, shards=4, requeued=0, started_at_s=0.0
-    )
+    await stage.told(CheckpointFlushed)
+    done = JobCompleted(job="j", samples=1000, samples_abandoned=0, epochs=1, shards=4, requeued=0, started_at_s=0.0)
     await stage.client.publish(done)
-    flushed = await stage.told(wire.CheckpointFlushed, 2)
+    flushed = await stage.told(CheckpointFlushed, 2)
     assert flushed[-1].checkpoint.id.endswith("-final")
 
 
 async def test_no_way_back_is_told(stage: Stage) -> None:
     await stage.submit(restore_from=f"file://{stage.folder}/nothing/manifest.json")
     await stage.serve(1, 0)
-    (failed,) = await stage.told(wire.CheckpointFailed)
+    (failed,) = await stage.told(CheckpointFailed)
     assert "-restore-" in failed.id
     assert "name the manifest of a complete checkpoint" in failed.reason
 
@@ -289,13 +298,13 @@ async def test_no_way_back_is_told(stage: Stage) -> None:
 async def test_an_image_that_is_damaged_everywhere_is_not_read_again(stage: Stage) -> None:
     await stage.submit()
     await stage.serve(1, 0)
-    await stage.told(wire.CheckpointFlushed)
+    await stage.told(CheckpointFlushed)
     await stage.save(1)
-    await stage.told(wire.CheckpointFlushed, 2)
+    await stage.told(CheckpointFlushed, 2)
     stage.refuse = "import-state"
     await stage.serve(2)
     await stage.serve(3, 1)
-    (failed,) = await stage.told(wire.CheckpointFailed)
+    (failed,) = await stage.told(CheckpointFailed)
     assert "checksum differs" in failed.reason
     assert stage.calls.count("import-state") == 2, "once each: the newest, and the one before it"
 
@@ -305,5 +314,5 @@ async def test_a_column_that_is_nobodys_is_not_left_out_in_silence(stage: Stage)
     await stage.serve(1, 0)
     stage.numbers = (7,)  # as ps-0 answers now
     await stage.save(1)
-    (failed,) = await stage.told(wire.CheckpointFailed)
+    (failed,) = await stage.told(CheckpointFailed)
     assert "columns [0, 1, 2, 3, 4, 5, 6, 7] have no owner among servers [0]" in failed.reason

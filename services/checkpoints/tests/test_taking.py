@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import stretto_wire as wire
 from stretto_checkpoints import manifest, taking
 from stretto_checkpoints.memory import SharedMemory
 from stretto_checkpoints.settings import CheckpointsSettings
 from stretto_checkpoints.taking import Taker
 from stretto_core.checkpoints.facts import Attempt, CheckpointState, Restore
+from stretto_messages.dispatcher import MarkLedgerReply
+from stretto_messages.pods import GetOwnershipReply
 from stretto_runtime import RuntimeFault
 
 
@@ -61,11 +62,11 @@ class Servers(Edge):
     """They answer, and one of them owns everything."""
 
     async def call(self, *_: Any) -> Any:
-        return wire.MarkLedgerReply(job="j", answer="ok", ledger="", samples_done=0)
+        return MarkLedgerReply(job="j", answer="ok", ledger="", samples_done=0)
 
     async def call_pod(self, *_: Any) -> Any:
         owns_all: dict[str, Any] = {"buckets": (1,) * 64, "slices": (1,) * 12, "bucket_rows": (0,) * 64}
-        return wire.GetOwnershipReply(job="j", applied_samples=0, image_bytes=4096, **owns_all)
+        return GetOwnershipReply(job="j", applied_samples=0, image_bytes=4096, **owns_all)
 
 
 class Slow(SharedMemory):

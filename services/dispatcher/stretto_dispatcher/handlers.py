@@ -12,18 +12,43 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 from stretto_core import dispatcher as ledger
+from stretto_messages.actuator import JobFailed, PodExited
+from stretto_messages.base import Message
+from stretto_messages.books import CompletedBooks, EpochBooks, GivenUp, Lease, LedgerBooks, PartialShard, PartitionBooks
+from stretto_messages.checkpoints import CheckpointRestored
+from stretto_messages.dispatcher import (
+    AuditLedger,
+    AuditLedgerReply,
+    EvaluationMeasured,
+    JobCompleted,
+    JobProgressed,
+    MarkLedger,
+    MarkLedgerReply,
+    NextShard,
+    NextShardReply,
+    ReleaseShard,
+    ReleaseShardReply,
+    ShardAbandoned,
+    ShardCompleted,
+    ShardHeartbeat,
+    ShardHeartbeatReply,
+    ShardLeased,
+    ShardRequeued,
+)
+from stretto_messages.gateway import DataArrived, JobCancelled
+from stretto_messages.profiler import StragglerCleared, StragglerDetected
+from stretto_messages.values import DataPartition, Evaluation, Shard
 from stretto_runtime import Meta
-from stretto_wire import books, events, requests, values
-from stretto_wire.base import Message
 from stretto_wire.errors import WireError
 from stretto_wire.spec import JobSpec
+from stretto_wire.submission import JobSubmitted
 
 _BOOK = TypeAdapter(ledger.Book)
 EPOCHS_MAX, OPEN_MAX, PARTITIONS_TOLD = 64, 500, 200
 PACKED_OVER = 150_000
 
 
-def _opened(message: events.JobSubmitted, time_s: float) -> ledger.JobOpened:
+def _opened(message: JobSubmitted, time_s: float) -> ledger.JobOpened:
     spec, data = message.spec, message.spec.dataset
     samples = 0 if data.growing else data.samples
     # with blanks, which no name has: without one, no other job's data, be it of that name in another installation
@@ -46,7 +71,7 @@ def _held_out(spec: JobSpec) -> ledger.HeldOut | None:
     return ledger.HeldOut(spec.evaluate, spec.evaluate_every_samples, start, spec.dataset.held_out or "")
 
 
-def _arrivals(partitions: Iterable[values.DataPartition]) -> tuple[ledger.Arrival, ...]:
+def _arrivals(partitions: Iterable[DataPartition]) -> tuple[ledger.Arrival, ...]:
     return tuple(ledger.Arrival(part.name, part.samples, part.priority) for part in partitions)
 
 
@@ -56,7 +81,7 @@ def _worker(pod: str) -> str:
     return pod
 
 
-def _next(message: requests.NextShard) -> ledger.NextRequested:
+def _next(message: NextShard) -> ledger.NextRequested:
     worker, done = _worker(message.pod), message.complete
     if done is None:
         return ledger.NextRequested(worker, message.request_id)
@@ -67,7 +92,7 @@ def _next(message: requests.NextShard) -> ledger.NextRequested:
     return ledger.NextRequested(worker, message.request_id, done.id, done.attempt, of_shard)
 
 
-def _restored(message: events.CheckpointRestored) -> ledger.LedgerRestored:
+def _restored(message: CheckpointRestored) -> ledger.LedgerRestored:
     try:
         return ledger.LedgerRestored(_BOOK.validate_python(ledger.migrated_book(_unpacked(message.ledger))))
     except ValidationError as error:
@@ -91,30 +116,30 @@ def _unpacked(document: str) -> Any:
 
 
 _EVENTS: dict[type[Message], Callable[[Any], Any]] = {
-    events.DataArrived: lambda m: ledger.DataArrived(_arrivals(m.partitions), m.closed),
-    events.JobCancelled: lambda m: ledger.JobClosed(f"cancelled by {m.by}"),
-    events.JobFailed: lambda m: ledger.JobClosed(f"failed: {m.reason}"),
-    events.PodExited: lambda m: ledger.WorkerExited(m.pod),
-    events.StragglerDetected: lambda m: ledger.StragglerNamed(m.pod, m.slowdown),
-    events.StragglerCleared: lambda m: ledger.StragglerNamed(m.pod, 1.0),
-    events.CheckpointRestored: _restored,
-    requests.NextShard: _next,
-    requests.ShardHeartbeat: lambda m: ledger.HeartbeatReceived(_worker(m.pod), m.shard, m.attempt, m.offset),
-    requests.ReleaseShard: lambda m: ledger.ShardReturned(_worker(m.pod), m.shard, m.attempt, m.offset, m.failure),
-    requests.AuditLedger: lambda m: ledger.AuditRequested(),
-    requests.MarkLedger: lambda m: ledger.MarkRequested(m.request_id, m.after),
+    DataArrived: lambda m: ledger.DataArrived(_arrivals(m.partitions), m.closed),
+    JobCancelled: lambda m: ledger.JobClosed(f"cancelled by {m.by}"),
+    JobFailed: lambda m: ledger.JobClosed(f"failed: {m.reason}"),
+    PodExited: lambda m: ledger.WorkerExited(m.pod),
+    StragglerDetected: lambda m: ledger.StragglerNamed(m.pod, m.slowdown),
+    StragglerCleared: lambda m: ledger.StragglerNamed(m.pod, 1.0),
+    CheckpointRestored: _restored,
+    NextShard: _next,
+    ShardHeartbeat: lambda m: ledger.HeartbeatReceived(_worker(m.pod), m.shard, m.attempt, m.offset),
+    ReleaseShard: lambda m: ledger.ShardReturned(_worker(m.pod), m.shard, m.attempt, m.offset, m.failure),
+    AuditLedger: lambda m: ledger.AuditRequested(),
+    MarkLedger: lambda m: ledger.MarkRequested(m.request_id, m.after),
 }
 
 
 def to_event(message: Message, meta: Meta) -> Any:
     """The ledger's event of a message. WireError for a pod that is no worker, or a document that is no ledger's."""
-    if isinstance(message, events.JobSubmitted):
+    if isinstance(message, JobSubmitted):
         return _opened(message, meta.time_s)
     return _EVENTS[type(message)](message)
 
 
-def _shard(shard: ledger.Shard) -> values.Shard:
-    return values.Shard(
+def _shard(shard: ledger.Shard) -> Shard:
+    return Shard(
         id=shard.id,
         attempt=shard.attempt,
         epoch=shard.epoch,
@@ -127,7 +152,7 @@ def _shard(shard: ledger.Shard) -> values.Shard:
 
 
 def _next_reply(job: str, body: ledger.NextReply) -> Message:
-    return requests.NextShardReply(
+    return NextShardReply(
         job=job,
         answer=body.answer,  # type: ignore[arg-type]
         shard=_shard(body.shard) if body.shard else None,
@@ -139,12 +164,12 @@ def _next_reply(job: str, body: ledger.NextReply) -> Message:
 
 def _mark_reply(job: str, body: ledger.MarkReply) -> Message:
     if body.book is None:
-        return requests.MarkLedgerReply(job=job, answer="unknown")
-    return requests.MarkLedgerReply(job=job, answer="ok", ledger=_packed(body.book), samples_done=body.samples_done)
+        return MarkLedgerReply(job=job, answer="unknown")
+    return MarkLedgerReply(job=job, answer="ok", ledger=_packed(body.book), samples_done=body.samples_done)
 
 
 def _progressed(job: str, fact: ledger.JobProgressed) -> Message:
-    return events.JobProgressed(
+    return JobProgressed(
         job=job,
         samples_done=fact.samples_done,
         samples_total=fact.samples_total,
@@ -156,16 +181,16 @@ def _progressed(job: str, fact: ledger.JobProgressed) -> Message:
 
 
 def _measured(job: str, fact: ledger.EvaluationMeasured) -> Message:
-    return events.EvaluationMeasured(
+    return EvaluationMeasured(
         job=job,
         samples_done=fact.samples_done,
         samples_done_after=fact.samples_done_after,
-        evaluation=values.Evaluation(samples=fact.samples, loss=fact.loss, auc=fact.auc),
+        evaluation=Evaluation(samples=fact.samples, loss=fact.loss, auc=fact.auc),
     )
 
 
 def _completed(job: str, fact: ledger.JobCompleted) -> Message:
-    return events.JobCompleted(
+    return JobCompleted(
         job=job,
         samples=fact.samples,
         samples_abandoned=fact.samples_abandoned,
@@ -177,12 +202,12 @@ def _completed(job: str, fact: ledger.JobCompleted) -> Message:
     )
 
 
-def _completed_books(said: ledger.JobCompleted | ledger.Book) -> books.CompletedBooks:
-    return books.CompletedBooks(
+def _completed_books(said: ledger.JobCompleted | ledger.Book) -> CompletedBooks:
+    return CompletedBooks(
         samples_before=said.samples_before,
         fingerprint=f"{said.fingerprint:016x}",
-        given_up=tuple(books.GivenUp(**asdict(entry)) for entry in said.given_up),
-        partial=tuple(books.PartialShard(shard=shard, known=known) for shard, known in said.partial),
+        given_up=tuple(GivenUp(**asdict(entry)) for entry in said.given_up),
+        partial=tuple(PartialShard(shard=shard, known=known) for shard, known in said.partial),
         unproven=said.unproven,
     )
 
@@ -190,29 +215,29 @@ def _completed_books(said: ledger.JobCompleted | ledger.Book) -> books.Completed
 def _audit_reply(job: str, body: ledger.AuditReply) -> Message:
     book = body.book
     if book is None:
-        return requests.AuditLedgerReply(job=job, answer="unknown")
-    leases = [books.Lease(pod=pod, shard=_shard(shard)) for pod, shard in body.leased.items()]
-    returned = [books.Lease(shard=_shard(shard)) for shard in book.requeued]
-    found = books.LedgerBooks(
+        return AuditLedgerReply(job=job, answer="unknown")
+    leases = [Lease(pod=pod, shard=_shard(shard)) for pod, shard in body.leased.items()]
+    returned = [Lease(shard=_shard(shard)) for shard in book.requeued]
+    found = LedgerBooks(
         samples_total=book.samples_total,
         epoch_samples=book.source.samples,
         samples_done=book.samples_done,
         samples_given_up=book.samples_abandoned,
         samples_waiting=book.samples_waiting,
-        epochs=tuple(books.EpochBooks(**asdict(e)) for e in ledger.epochs_of(book, body.leased)[:EPOCHS_MAX]),
+        epochs=tuple(EpochBooks(**asdict(e)) for e in ledger.epochs_of(book, body.leased)[:EPOCHS_MAX]),
         open=tuple((*leases, *returned)[:OPEN_MAX]),
         books=_completed_books(book),
         closed=body.closed,
         growing=not book.source.complete,
         partitions=_partitions(book.source),
     )
-    return requests.AuditLedgerReply(job=job, answer="ok", ledger=found)
+    return AuditLedgerReply(job=job, answer="ok", ledger=found)
 
 
-def _partitions(source: ledger.Source) -> tuple[books.PartitionBooks, ...]:
+def _partitions(source: ledger.Source) -> tuple[PartitionBooks, ...]:
     left = ((name, part) for name, part in source.partitions.items() if name and part.opened < part.samples)
     return tuple(
-        books.PartitionBooks(name=name, samples=part.samples, priority=part.priority, opened=part.opened)
+        PartitionBooks(name=name, samples=part.samples, priority=part.priority, opened=part.opened)
         for name, part in islice(left, PARTITIONS_TOLD)
     )
 
@@ -221,17 +246,15 @@ _MESSAGES: dict[type, Callable[[str, Any], Message]] = {
     ledger.NextReply: _next_reply,
     ledger.MarkReply: _mark_reply,
     ledger.AuditReply: _audit_reply,
-    ledger.HeartbeatReply: lambda job, r: requests.ShardHeartbeatReply(job=job, answer=r.answer),
-    ledger.ReturnReply: lambda job, r: requests.ReleaseShardReply(job=job, answer=r.answer),
+    ledger.HeartbeatReply: lambda job, r: ShardHeartbeatReply(job=job, answer=r.answer),
+    ledger.ReturnReply: lambda job, r: ReleaseShardReply(job=job, answer=r.answer),
     ledger.JobProgressed: _progressed,
     ledger.EvaluationMeasured: _measured,
     ledger.JobCompleted: _completed,
-    ledger.ShardLeased: lambda job, f: events.ShardLeased(job=job, shard=_shard(f.shard), pod=f.worker),
-    ledger.ShardCompleted: lambda job, f: events.ShardCompleted(job=job, shard=_shard(f.shard), pod=f.worker),
-    ledger.ShardRequeued: lambda job, f: events.ShardRequeued(
-        job=job, shard=_shard(f.shard), pod=f.worker, reason=f.reason
-    ),
-    ledger.ShardAbandoned: lambda job, f: events.ShardAbandoned(job=job, shard=_shard(f.shard), reason=f.reason[:2000]),
+    ledger.ShardLeased: lambda job, f: ShardLeased(job=job, shard=_shard(f.shard), pod=f.worker),
+    ledger.ShardCompleted: lambda job, f: ShardCompleted(job=job, shard=_shard(f.shard), pod=f.worker),
+    ledger.ShardRequeued: lambda job, f: ShardRequeued(job=job, shard=_shard(f.shard), pod=f.worker, reason=f.reason),
+    ledger.ShardAbandoned: lambda job, f: ShardAbandoned(job=job, shard=_shard(f.shard), reason=f.reason[:2000]),
 }
 
 

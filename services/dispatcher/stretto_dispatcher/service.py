@@ -5,9 +5,14 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from stretto_core.dispatcher import LedgerState, ShardLedger
+from stretto_messages.actuator import JobFailed, PodExited
+from stretto_messages.base import Message
+from stretto_messages.checkpoints import CheckpointRestored
+from stretto_messages.dispatcher import AuditLedger, MarkLedger, NextShard, ReleaseShard, ShardHeartbeat
+from stretto_messages.gateway import DataArrived, JobCancelled
+from stretto_messages.profiler import StragglerCleared, StragglerDetected
 from stretto_runtime import Input, Meta, Service
-from stretto_wire import events, requests
-from stretto_wire.base import Message
+from stretto_wire.submission import JobSubmitted
 
 from stretto_dispatcher import handlers
 from stretto_dispatcher.settings import DispatcherSettings
@@ -20,21 +25,21 @@ class Dispatcher(Service):
     version = ShardLedger.version
     settings_type = DispatcherSettings
     inputs = (
-        Input(events.JobSubmitted),
-        Input(events.DataArrived),
-        Input(events.JobCancelled),
-        Input(events.JobFailed),
-        Input(events.PodExited),
-        Input(events.StragglerDetected),
-        Input(events.StragglerCleared),
-        Input(events.CheckpointRestored),
+        Input(JobSubmitted),
+        Input(DataArrived),
+        Input(JobCancelled),
+        Input(JobFailed),
+        Input(PodExited),
+        Input(StragglerDetected),
+        Input(StragglerCleared),
+        Input(CheckpointRestored),
     )
     rpcs = (
-        requests.NextShard,
-        requests.ShardHeartbeat,
-        requests.ReleaseShard,
-        requests.MarkLedger,
-        requests.AuditLedger,
+        NextShard,
+        ShardHeartbeat,
+        ReleaseShard,
+        MarkLedger,
+        AuditLedger,
     )
     tick_s = 1.0
     state_types: ClassVar[dict[str, type]] = {"job": LedgerState}

@@ -6,16 +6,30 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from stretto_bus import CallRefused, Client
 from stretto_dispatcher.service import Dispatcher
 from stretto_dispatcher.settings import DispatcherSettings
+from stretto_messages.actuator import PodExited
+from stretto_messages.checkpoints import CheckpointRestored
+from stretto_messages.dispatcher import (
+    JobCompleted,
+    MarkLedger,
+    NextShard,
+    NextShardReply,
+    ReleaseShard,
+    ShardAbandoned,
+    ShardHeartbeat,
+    ShardReport,
+)
+from stretto_messages.gateway import JobCancelled
+from stretto_messages.values import CheckpointRef, Shard
 from stretto_runtime import EmbeddedServer, provision, serve
-from stretto_wire import events, requests
 from stretto_wire.spec import JobSpec
-from stretto_wire.values import CheckpointRef, Shard
+from stretto_wire.submission import JobSubmitted
 
 
 class Desk:
@@ -39,22 +53,22 @@ class Desk:
 
     async def submit(self, job: str, **dataset: int) -> None:
         document = {"name": job, "model": {"entry": "a:B"}, "dataset": dataset}
-        seq = await self.client.publish(events.JobSubmitted(job=job, spec=JobSpec.parse(document)))
+        seq = await self.client.publish(JobSubmitted(job=job, spec=JobSpec.parse(document)))
         assert seq > 0
-        probe = requests.MarkLedger(job=job, request_id="probe")
+        probe = MarkLedger(job=job, request_id="probe")
         for n in range(200):
-            request = probe.model_copy(update={"request_id": f"probe.{n}"})
+            request = replace(probe, request_id=f"probe.{n}")
             if (await self.client.call(request)).answer == "ok":
                 return
             await asyncio.sleep(0.02)
         raise AssertionError("the job did not become known")
 
-    def request(self, job: str, pod: str, done: Shard | None = None) -> requests.NextShard:
+    def request(self, job: str, pod: str, done: Shard | None = None) -> NextShard:
         self._serial[pod] += 1
-        report = requests.ShardReport(id=done.id, attempt=done.attempt) if done else None
-        return requests.NextShard(job=job, request_id=f"{pod}.{self._serial[pod]}", pod=pod, complete=report)
+        report = ShardReport(id=done.id, attempt=done.attempt) if done else None
+        return NextShard(job=job, request_id=f"{pod}.{self._serial[pod]}", pod=pod, complete=report)
 
-    async def next(self, job: str, pod: str, done: Shard | None = None) -> requests.NextShardReply:
+    async def next(self, job: str, pod: str, done: Shard | None = None) -> NextShardReply:
         return await self.client.call(self.request(job, pod, done))
 
     async def lease(self, job: str, pod: str, done: Shard | None = None) -> Shard:
@@ -110,15 +124,13 @@ async def test_a_restart_changes_no_lease_and_no_answer(desk: Desk) -> None:
     assert await desk.client.call(request) == answer
     assert await desk.lease("long", "worker-0") == first
     lost = answer.shard
-    await desk.client.publish(
-        events.PodExited(job="long", pod="worker-1", role="worker", reason="killed", exit_code=-9)
-    )
+    await desk.client.publish(PodExited(job="long", pod="worker-1", role="worker", reason="killed", exit_code=-9))
     while (await desk.next("long", "worker-1")).answer != "unknown":
         await asyncio.sleep(0.02)
     shards = [first, *await desk.drain("long", "worker-0", first)]
     assert covered(shards) == Counter({(e, s): 1 for e in range(2) for s in range(990)})
     assert [(s.id, s.attempt) for s in shards if s.id == lost.id] == [(lost.id, 2)]
-    completed = await desk.said(events.JobCompleted)
+    completed = await desk.said(JobCompleted)
     assert [(c.samples, c.requeued) for c in completed] == [(1980, 1)]  # type: ignore[attr-defined]
 
 
@@ -126,45 +138,43 @@ async def test_bad_reports_are_refused_by_field_value_and_remedy(desk: Desk) -> 
     assert (await desk.next("nobody", "worker-0")).answer == "unknown"
     await desk.submit("strict", samples=100, batch_size=10, batches_per_shard=4)
     shard = await desk.lease("strict", "worker-0")
-    beat = requests.ShardHeartbeat(
-        job="strict", pod="worker-0", shard=shard.id, attempt=1, offset=41, samples_per_s=5.0
-    )
+    beat = ShardHeartbeat(job="strict", pod="worker-0", shard=shard.id, attempt=1, offset=41, samples_per_s=5.0)
     with pytest.raises(CallRefused, match="offset is 41; give 0 to 40"):
         await desk.client.call(beat)
     with pytest.raises(CallRefused, match="pod = ps-0: the name of a worker"):
         await desk.next("strict", "ps-0")
-    assert (await desk.client.call(beat.model_copy(update={"offset": 40}))).answer == "ok"
-    assert (await desk.client.call(beat.model_copy(update={"attempt": 2}))).answer == "stale"
-    assert (await desk.client.call(beat.model_copy(update={"pod": "worker-5"}))).answer == "stale"
+    assert (await desk.client.call(replace(beat, offset=40))).answer == "ok"
+    assert (await desk.client.call(replace(beat, attempt=2))).answer == "stale"
+    assert (await desk.client.call(replace(beat, pod="worker-5"))).answer == "stale"
 
 
 async def test_failing_data_are_abandoned_and_the_job_completes(desk: Desk) -> None:
     await desk.submit("dirty", samples=80, batch_size=10, batches_per_shard=4)
     bad = await desk.lease("dirty", "worker-0")
     for attempt in (1, 2, 3):
-        back = requests.ReleaseShard(
+        back = ReleaseShard(
             job="dirty", pod="worker-0", shard=bad.id, attempt=attempt, offset=10, failure="row 12 is not a number"
         )
         assert (await desk.client.call(back)).answer == "ok"
         if attempt < 3:
             assert (await desk.lease("dirty", "worker-0")).id == bad.id
     await desk.drain("dirty", "worker-0")
-    (abandoned,) = await desk.said(events.ShardAbandoned)
+    (abandoned,) = await desk.said(ShardAbandoned)
     assert (abandoned.shard.id, abandoned.shard.offset) == (bad.id, 10)  # type: ignore[attr-defined]
-    (completed,) = await desk.said(events.JobCompleted)
+    (completed,) = await desk.said(JobCompleted)
     assert (completed.samples, completed.samples_abandoned) == (50, 30)  # type: ignore[attr-defined]
 
 
 async def test_books_go_back_with_a_checkpoint(desk: Desk) -> None:
     await desk.submit("twice", samples=160, batch_size=10, batches_per_shard=4)
     first = await desk.lease("twice", "worker-0")
-    mark = await desk.client.call(requests.MarkLedger(job="twice", request_id="mark.1"))
+    mark = await desk.client.call(MarkLedger(job="twice", request_id="mark.1"))
     later = await desk.lease("twice", "worker-0", first)
     reference = CheckpointRef(id="c1", url="file:///c1", samples=0, size_bytes=1, ps=1)
     await desk.client.publish(
-        events.CheckpointRestored(job="twice", checkpoint=reference, ps=1, ledger=mark.ledger, request_id="r1")
+        CheckpointRestored(job="twice", checkpoint=reference, ps=1, ledger=mark.ledger, request_id="r1")
     )
-    broken = events.CheckpointRestored(job="twice", checkpoint=reference, ps=1, ledger="{}", request_id="r2")
+    broken = CheckpointRestored(job="twice", checkpoint=reference, ps=1, ledger="{}", request_id="r2")
     await desk.client.publish(broken)
     reply = await desk.next("twice", "worker-0", later)
     while not reply.stale:  # the restore has not been heard yet
@@ -180,17 +190,17 @@ async def test_books_go_back_with_a_checkpoint(desk: Desk) -> None:
 
 async def test_images_copied_while_training_goes_on_are_restored_between_two_marks(desk: Desk) -> None:
     await desk.submit("flash", samples=160, batch_size=10, batches_per_shard=4)
-    first = requests.MarkLedger(job="flash", request_id="mark-first.c1")
+    first = MarkLedger(job="flash", request_id="mark-first.c1")
     assert (await desk.client.call(first)).samples_done == 0
     during = await desk.lease("flash", "worker-0")
     after = await desk.lease("flash", "worker-0", during)
-    second = requests.MarkLedger(job="flash", request_id="mark-second.c1", after=first.request_id)
+    second = MarkLedger(job="flash", request_id="mark-second.c1", after=first.request_id)
     mark = await desk.client.call(second)
     with pytest.raises(CallRefused, match="after is 'mark-first"):
-        await desk.client.call(second.model_copy(update={"request_id": "mark-second.c1-again"}))
+        await desk.client.call(replace(second, request_id="mark-second.c1-again"))
     reference = CheckpointRef(id="c1", url="file:///c1", samples=0, size_bytes=1, ps=1)
     await desk.client.publish(
-        events.CheckpointRestored(job="flash", checkpoint=reference, ps=1, ledger=mark.ledger, request_id="r1")
+        CheckpointRestored(job="flash", checkpoint=reference, ps=1, ledger=mark.ledger, request_id="r1")
     )
     reply = await desk.next("flash", "worker-0", after)
     while not reply.stale:
@@ -206,9 +216,9 @@ async def test_images_copied_while_training_goes_on_are_restored_between_two_mar
 async def test_a_cancelled_job_ends_its_workers(desk: Desk) -> None:
     await desk.submit("short", samples=160, batch_size=10, batches_per_shard=4)
     shard = await desk.lease("short", "worker-0")
-    await desk.client.publish(events.JobCancelled(job="short", by="alice"))
+    await desk.client.publish(JobCancelled(job="short", by="alice"))
     while (reply := await desk.next("short", "worker-0")).answer == "shard":
         await asyncio.sleep(0.02)
     assert reply.answer == "end"
-    beat = requests.ShardHeartbeat(job="short", pod="worker-0", shard=shard.id, attempt=1, offset=0, samples_per_s=0.0)
+    beat = ShardHeartbeat(job="short", pod="worker-0", shard=shard.id, attempt=1, offset=0, samples_per_s=0.0)
     assert (await desk.client.call(beat)).answer == "stale"

@@ -7,18 +7,20 @@ import pytest
 from stretto_core import dispatcher as ledger
 from stretto_dispatcher import handlers
 from stretto_dispatcher.service import Dispatcher
-from stretto_wire import events
+from stretto_messages.checkpoints import CheckpointRestored
+from stretto_messages.values import CheckpointRef
+from stretto_wire import document_of
 from stretto_wire.errors import WireError
 from stretto_wire.registry import CHANNELS
 from stretto_wire.spec import JobSpec
-from stretto_wire.values import CheckpointRef
+from stretto_wire.submission import JobSubmitted
 
 SHARD = ledger.Shard(3, 2, 1, 640, 64, 32, 1)
 
 
 def test_every_input_and_request_is_translated() -> None:
     heard = {entry.message for entry in Dispatcher.inputs} | set(Dispatcher.rpcs)
-    assert heard == {events.JobSubmitted, *handlers._EVENTS}
+    assert heard == {JobSubmitted, *handlers._EVENTS}
     answered = {c.message for c in CHANNELS if c.kind == "rpc" and c.service == "dispatcher"}
     assert answered == set(Dispatcher.rpcs)
 
@@ -39,7 +41,7 @@ def test_every_fact_has_a_message_of_the_dispatcher() -> None:
 
 def test_replies_keep_what_the_ledger_said() -> None:
     reply = handlers.to_message("job-1", ledger.NextReply("shard", SHARD, stale=True, forget=[1, 2]))
-    assert reply.model_dump(mode="json") == {
+    assert document_of(reply) == {
         "job": "job-1",
         "answer": "shard",
         "shard": {
@@ -60,7 +62,7 @@ def test_replies_keep_what_the_ledger_said() -> None:
 
 def restored(document: str) -> ledger.Book:
     reference = CheckpointRef(id="c1", url="file:///c1", samples=0, size_bytes=1, ps=1)
-    message = events.CheckpointRestored(job="j", checkpoint=reference, ps=1, ledger=document, request_id="r")
+    message = CheckpointRestored(job="j", checkpoint=reference, ps=1, ledger=document, request_id="r")
     meta: Any = None
     return handlers.to_event(message, meta).book
 
@@ -95,7 +97,7 @@ def test_the_dataset_s_name_says_whose_data_are_the_same_and_without_one_they_ar
     def opened(job: str, at_s: float = 1e9, **dataset: Any) -> ledger.DataSpec:
         document = {"name": job, "model": {"entry": "m:M"}, "dataset": {"samples": 4096, **dataset}}
         meta: Any = SimpleNamespace(time_s=at_s)
-        return handlers.to_event(events.JobSubmitted(job=job, spec=JobSpec.parse(document)), meta).data
+        return handlers.to_event(JobSubmitted(job=job, spec=JobSpec.parse(document)), meta).data
 
     assert opened("monday") == opened("monday") != opened("tuesday")
     assert opened("monday") != opened("monday", 1e9 + 60), "a job of that name in another installation"

@@ -16,10 +16,20 @@ from pathlib import Path
 from typing import Any
 
 from stretto_bus import Client
+from stretto_messages.actuator import PodExited
+from stretto_messages.dispatcher import (
+    AuditLedger,
+    EvaluationMeasured,
+    JobCompleted,
+    MarkLedger,
+    NextShard,
+    ShardReport,
+)
+from stretto_messages.gateway import DataArrived
+from stretto_messages.values import SCORE_BINS, DataPartition, PartialEvaluation, Shard
 from stretto_runtime import EmbeddedServer, provision
-from stretto_wire import events, requests
 from stretto_wire.spec import JobSpec
-from stretto_wire.values import SCORE_BINS, DataPartition, PartialEvaluation, Shard
+from stretto_wire.submission import JobSubmitted
 
 JOB, SAMPLES, WORKERS = "killed", 12_000, 4
 
@@ -52,10 +62,10 @@ class Stage:
             await process.wait()
         self._replicas.clear()
 
-    async def submit(self, submitted: events.JobSubmitted) -> None:
+    async def submit(self, submitted: JobSubmitted) -> None:
         """Returns when the dispatcher knows the job."""
         await self.client.publish(submitted)
-        while (await self.client.call(requests.MarkLedger(job=JOB, request_id=os.urandom(8).hex()), 60)).answer != "ok":
+        while (await self.client.call(MarkLedger(job=JOB, request_id=os.urandom(8).hex()), 60)).answer != "ok":
             await asyncio.sleep(0.05)
 
     async def said(self) -> list[Any]:
@@ -85,7 +95,7 @@ async def work(client: Client, pod: str, trained: Counter[int]) -> None:
     number, done = 0, None
     while True:
         number += 1
-        request = requests.NextShard(job=JOB, request_id=f"{pod}.{number}", pod=pod, complete=done)
+        request = NextShard(job=JOB, request_id=f"{pod}.{number}", pod=pod, complete=done)
         reply = await client.call(request, timeout_s=60)
         assert not reply.stale
         if reply.answer == "end":
@@ -96,7 +106,7 @@ async def work(client: Client, pod: str, trained: Counter[int]) -> None:
             continue
         assert reply.shard is not None, reply
         trained.update(range(reply.shard.start, reply.shard.start + reply.shard.length))
-        done = requests.ShardReport(id=reply.shard.id, attempt=reply.shard.attempt)
+        done = ShardReport(id=reply.shard.id, attempt=reply.shard.attempt)
         await asyncio.sleep(0.005)
 
 
@@ -105,7 +115,7 @@ async def test_no_lease_and_no_completion_is_lost_when_the_dispatcher_is_killed(
     spec = JobSpec.parse({"name": JOB, "model": {"entry": "a:B"}, "dataset": dataset})
     trained: Counter[int] = Counter()
     async with dispatching(tmp_path) as stage:
-        await stage.submit(events.JobSubmitted(job=JOB, spec=spec))
+        await stage.submit(JobSubmitted(job=JOB, spec=spec))
         workers = [asyncio.create_task(work(stage.client, f"worker-{n}", trained)) for n in range(WORKERS)]
         for third in (1, 2):
             while sum(trained.values()) < third * SAMPLES / 3:
@@ -115,7 +125,7 @@ async def test_no_lease_and_no_completion_is_lost_when_the_dispatcher_is_killed(
         await asyncio.gather(*workers)
         said = await stage.said()
     assert trained == Counter({sample: 1 for sample in range(SAMPLES)})
-    completed = [message for message in said if isinstance(message, events.JobCompleted)]
+    completed = [message for message in said if isinstance(message, JobCompleted)]
     assert [(c.samples, c.requeued) for c in completed] == [(SAMPLES, 0)]
 
 
@@ -131,7 +141,7 @@ class Stream:
         self.pods = 0
         self.evaluated = 0
 
-    def submitted(self) -> events.JobSubmitted:
+    def submitted(self) -> JobSubmitted:
         document = {
             "name": JOB,
             "model": {"entry": "a:B"},
@@ -139,16 +149,16 @@ class Stream:
             "evaluate": self.HELD_OUT,
             "evaluate_every_samples": self.EVERY,
         }
-        return events.JobSubmitted(job=JOB, spec=JobSpec.parse(document))
+        return JobSubmitted(job=JOB, spec=JobSpec.parse(document))
 
     async def arrive(self) -> None:
         for number in range(self.PARTS):
             half = number % 2 * self.EACH // 2  # every other one comes in two pieces
             for samples in (self.EACH - half, self.EACH):
                 part = DataPartition(name=f"part={number}", samples=samples, priority=number % 3)
-                await self.client.publish(events.DataArrived(job=JOB, partitions=(part,)))
+                await self.client.publish(DataArrived(job=JOB, partitions=(part,)))
                 await asyncio.sleep(0.05)
-        await self.client.publish(events.DataArrived(job=JOB, closed=True))
+        await self.client.publish(DataArrived(job=JOB, closed=True))
 
     async def work(self) -> None:
         """Pods one after the other: each vanishes after some shards, having trained one that it does not report."""
@@ -156,7 +166,7 @@ class Stream:
             pod, done = f"worker-{self.pods}", None
             self.pods += 1
             for number in range(60):
-                request = requests.NextShard(job=JOB, request_id=f"{pod}.{number}", pod=pod, complete=done)
+                request = NextShard(job=JOB, request_id=f"{pod}.{number}", pod=pod, complete=done)
                 reply = await self.client.call(request, timeout_s=60)
                 assert not reply.stale
                 if reply.answer == "end":
@@ -171,31 +181,31 @@ class Stream:
                 self.vanished.append((pod, reply.shard))
                 if reply.shard.kind == "train":  # its records are with the servers: whoever goes on skips them
                     self.count(reply.shard, -1)
-            await self.client.publish(events.PodExited(job=JOB, pod=pod, role="worker", reason="killed", exit_code=-9))
+            await self.client.publish(PodExited(job=JOB, pod=pod, role="worker", reason="killed", exit_code=-9))
 
     def count(self, shard: Shard, times: int) -> None:
         for sample in range(shard.start, shard.start + shard.length):
             self.trained[shard.partition, sample] += times
 
-    def train(self, shard: Shard) -> requests.ShardReport:
+    def train(self, shard: Shard) -> ShardReport:
         if shard.kind == "train":
             self.count(shard, 1)
-            return requests.ShardReport(id=shard.id, attempt=shard.attempt)
+            return ShardReport(id=shard.id, attempt=shard.attempt)
         assert shard.partition == "test"
         self.evaluated += shard.length
         positives = (shard.length,) + (0,) * (SCORE_BINS - 1)
         found = PartialEvaluation(
             samples=shard.length, loss_sum=shard.length * 0.5, positives=positives, negatives=(0,) * SCORE_BINS
         )
-        return requests.ShardReport(id=shard.id, attempt=shard.attempt, evaluation=found)
+        return ShardReport(id=shard.id, attempt=shard.attempt, evaluation=found)
 
     async def late_words(self) -> None:
         """Zombies report what they had: they are told that nobody knows them, and nothing counts twice."""
         for pod, shard in self.vanished:
-            late = requests.NextShard(job=JOB, request_id=f"{pod}.999", pod=pod, complete=self.report(shard))
+            late = NextShard(job=JOB, request_id=f"{pod}.999", pod=pod, complete=self.report(shard))
             assert (await self.client.call(late, timeout_s=60)).answer == "unknown"
 
-    def report(self, shard: Shard) -> requests.ShardReport:
+    def report(self, shard: Shard) -> ShardReport:
         before, trained = self.evaluated, self.trained.copy()
         report = self.train(shard)
         self.evaluated, self.trained = before, trained
@@ -217,14 +227,14 @@ async def test_a_growing_job_under_kills_trains_each_sample_and_counts_each_eval
             await stage.replace()
         await asyncio.gather(*tasks)
         await stream.late_words()
-        books = (await stage.client.call(requests.AuditLedger(job=JOB), 60)).ledger
+        books = (await stage.client.call(AuditLedger(job=JOB), 60)).ledger
         said = await stage.said()
     every = {(f"part={n}", sample): 1 for n in range(stream.PARTS) for sample in range(stream.EACH)}
     assert stream.trained == Counter(every)
     assert (books.samples_done, books.samples_total, books.growing) == (total, total, False)
-    (completed,) = [message for message in said if isinstance(message, events.JobCompleted)]
+    (completed,) = [message for message in said if isinstance(message, JobCompleted)]
     assert completed.samples == total
     assert completed.requeued == sum(shard.kind == "train" for _, shard in stream.vanished) > 0
-    measured = [message for message in said if isinstance(message, events.EvaluationMeasured)]
+    measured = [message for message in said if isinstance(message, EvaluationMeasured)]
     assert len(measured) >= 2
     assert {(m.evaluation.samples, m.evaluation.loss) for m in measured} == {(stream.HELD_OUT, 0.5)}

@@ -7,33 +7,38 @@ from typing import Any
 
 from stretto_core import jobs
 from stretto_core.model.throughput import KnownModel
-from stretto_core.model.types import Plan
+from stretto_messages.actuator import JobFailed
+from stretto_messages.base import Message
+from stretto_messages.dispatcher import JobCompleted
+from stretto_messages.fitter import ModelFitted
+from stretto_messages.gateway import JobCancelled
+from stretto_messages.planner import HistoryMatched
+from stretto_messages.profiler import ProfileMeasured
+from stretto_messages.values import Interval, MeasuredConfiguration, Plan
 from stretto_runtime import Meta
-from stretto_wire import events, values
-from stretto_wire.base import Message
 
 _OUTCOMES: dict[type[Message], jobs.Outcome] = {
-    events.JobCompleted: "completed",
-    events.JobCancelled: "cancelled",
-    events.JobFailed: "failed",
+    JobCompleted: "completed",
+    JobCancelled: "cancelled",
+    JobFailed: "failed",
 }
 
 
 def to_event(message: Message, meta: Meta) -> Any:
     """The machine's event of a message."""
-    if isinstance(message, events.JobCompleted | events.JobCancelled | events.JobFailed):
+    if isinstance(message, JobCompleted | JobCancelled | JobFailed):
         return jobs.JobEnded(message.job, _OUTCOMES[type(message)])
-    if isinstance(message, events.HistoryMatched):  # of the matches only what was learned matters here
-        model = None if message.model is None else KnownModel(**message.model.model_dump())
+    if isinstance(message, HistoryMatched):  # of the matches only what was learned matters here
+        model = None if message.model is None else KnownModel(**asdict(message.model))
         return jobs.HistoryMatched(message.job, {}, (), message.smoothing, None, model)
-    if not isinstance(message, events.ProfileMeasured):
+    if not isinstance(message, ProfileMeasured):
         return None
     times = message.times
     components = {"emb": times.emb_s, "grad": times.grad_s, "upd": times.upd_s, "sync": times.sync_s}
     return jobs.ProfileMeasured(
         job=message.job,
         plan_version=message.plan_version,
-        plan=Plan(**message.plan.model_dump()),
+        plan=message.plan,
         batch_size=message.batch_size,
         window_s=message.window_s,
         step_time_s=message.step_time_s,
@@ -48,7 +53,7 @@ def to_message(key: str, fact: Any) -> Message:
     """The message of a fact: a fitter has only one kind."""
     fitted: jobs.ModelFitted = fact
     model = fitted.model
-    return events.ModelFitted(
+    return ModelFitted(
         job=fitted.job,
         form=model.form,  # type: ignore[arg-type]
         coefficients=model.coefficients,
@@ -62,17 +67,17 @@ def to_message(key: str, fact: Any) -> Message:
         configurations=len(fitted.measured),
         unidentified=model.unidentified,
         plan_version=fitted.plan_version,
-        plan=values.Plan(**asdict(fitted.plan)),
+        plan=Plan(**asdict(fitted.plan)),
         batch_size=fitted.batch_size,
         measured_step_time_s=fitted.measured_step_time_s,
         predicted_step_time_s=fitted.predicted_step_time_s,
-        predicted_interval_s=values.Interval(low=fitted.predicted_low_s, high=fitted.predicted_high_s),
+        predicted_interval_s=Interval(low=fitted.predicted_low_s, high=fitted.predicted_high_s),
     )
 
 
-def _measured(row: jobs.MeasuredConfiguration) -> values.MeasuredConfiguration:
+def _measured(row: jobs.MeasuredConfiguration) -> MeasuredConfiguration:
     at = row.configuration
-    return values.MeasuredConfiguration(
+    return MeasuredConfiguration(
         workers=at.workers,
         ps=at.ps,
         worker_cpu_cores=at.worker_cpu_cores,

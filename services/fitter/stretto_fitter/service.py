@@ -6,10 +6,14 @@ from typing import Any, ClassVar
 
 from stretto_core.algorithms import FIT
 from stretto_core.fitter.machine import FitMachine, FitState
+from stretto_messages.actuator import JobFailed
+from stretto_messages.base import Message
+from stretto_messages.dispatcher import JobCompleted
+from stretto_messages.gateway import JobCancelled
+from stretto_messages.planner import HistoryMatched
+from stretto_messages.profiler import ProfileMeasured
 from stretto_runtime import Input, Meta, Service
 from stretto_runtime.algorithms import algorithm
-from stretto_wire import events
-from stretto_wire.base import Message
 
 from stretto_fitter import handlers
 from stretto_fitter.settings import FitterSettings
@@ -22,11 +26,11 @@ class Fitter(Service):
     version = FitMachine.version
     settings_type = FitterSettings
     inputs = (
-        Input(events.HistoryMatched),
-        Input(events.ProfileMeasured),
-        Input(events.JobCompleted),
-        Input(events.JobCancelled),
-        Input(events.JobFailed),
+        Input(HistoryMatched),
+        Input(ProfileMeasured),
+        Input(JobCompleted),
+        Input(JobCancelled),
+        Input(JobFailed),
     )
     state_types: ClassVar[dict[str, type]] = {"job": FitState}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from pydantic import TypeAdapter
@@ -11,20 +12,23 @@ from stretto_core.machine import Emit
 from stretto_core.model.throughput import Configuration, Inputs
 from stretto_fitter.service import Fitter
 from stretto_fitter.settings import FitterSettings
+from stretto_messages.fitter import ModelFitted
+from stretto_messages.planner import HistoryMatched
+from stretto_messages.profiler import ProfileMeasured
+from stretto_messages.values import KnownModel, Plan, StepTimes
 from stretto_runtime import Meta, SettingsFault
 from stretto_runtime.owner.machines import Machines
 from stretto_runtime.owner.snapshots import Document
-from stretto_wire import events, values
-from stretto_wire.registry import decode, encode
+from stretto_wire.codec import decode, encode
 
 META = Meta(1, 1000.0, "evt.v1.profiler.profile-measured.a", {}, "a")
 
 
-def profile(step_time_s: float, workers: int = 1, settled: bool = True) -> events.ProfileMeasured:
-    return events.ProfileMeasured(
+def profile(step_time_s: float, workers: int = 1, settled: bool = True) -> ProfileMeasured:
+    return ProfileMeasured(
         job="a",
         plan_version=1,
-        plan=values.Plan(
+        plan=Plan(
             workers=workers,
             ps=1,
             worker_cpu_cores=0.5,
@@ -35,7 +39,7 @@ def profile(step_time_s: float, workers: int = 1, settled: bool = True) -> event
         batch_size=512,
         window_s=5.0,
         step_time_s=step_time_s,
-        times=values.StepTimes(emb_s=step_time_s / 4, grad_s=step_time_s / 2, upd_s=0.001, sync_s=0.002),
+        times=StepTimes(emb_s=step_time_s / 4, grad_s=step_time_s / 2, upd_s=0.001, sync_s=0.002),
         throughput=workers * 512 / max(step_time_s, 1e-3),
         samples_total=1000,
         categories=10,
@@ -45,7 +49,7 @@ def profile(step_time_s: float, workers: int = 1, settled: bool = True) -> event
     )
 
 
-def fitted(*messages: events.ProfileMeasured) -> list[events.ModelFitted]:
+def fitted(*messages: ProfileMeasured) -> list[ModelFitted]:
     service = Fitter(FitterSettings())
     machine = service.machine("a", None)
     result = []
@@ -60,7 +64,7 @@ def test_windows_become_models_that_any_reader_can_parse() -> None:
     models = fitted(profile(0.05), profile(0.052), profile(0.06, workers=2))
     assert [model.configurations for model in models] == [1, 1, 2]
     last = models[-1]
-    assert decode(events.ModelFitted, encode(last)) == last
+    assert decode(ModelFitted, encode(last)) == last
     assert len(last.covariance) == len(last.coefficients)
     assert last.predicted_interval_s.low < last.predicted_step_time_s < last.predicted_interval_s.high
     assert last.measured[-1].workers == 2
@@ -86,10 +90,10 @@ def test_an_unknown_form_is_refused_by_name() -> None:
 
 def test_the_model_of_a_similar_job_counts_while_little_is_measured_unless_its_form_is_another() -> None:
     """It grew with the workers, of which one window says nothing."""
-    known = values.KnownModel(form="default", coefficients={"a1": 0.00004, "a4": 0.03})
-    heard = events.HistoryMatched(job="a", metadata={}, matches=(), smoothing=0.5, plan=None, model=known)
+    known = KnownModel(form="default", coefficients={"a1": 0.00004, "a4": 0.03})
+    heard = HistoryMatched(job="a", metadata={}, matches=(), smoothing=0.5, plan=None, model=known)
     other, unknown = (
-        heard.model_copy(update={"model": known.model_copy(update=changed)})
+        replace(heard, model=replace(known, **changed))
         for changed in ({"form": "paper", "coefficients": {}}, {"coefficients": {"z9": 0.03}})
     )
     grows = {}
@@ -106,15 +110,15 @@ def test_the_model_of_a_similar_job_counts_while_little_is_measured_unless_its_f
 
 
 def test_an_overlap_of_computing_and_communicating_reaches_the_planner() -> None:
-    windows = list[events.ProfileMeasured]()
+    windows = list[ProfileMeasured]()
     for workers in range(1, 17):
-        times = values.StepTimes(emb_s=0.0, grad_s=0.05, upd_s=0.0, sync_s=0.01 * workers)
+        times = StepTimes(emb_s=0.0, grad_s=0.05, upd_s=0.0, sync_s=0.01 * workers)
         measured = profile(max(times.grad_s, times.sync_s), workers=workers)
-        windows.append(measured.model_copy(update={"times": times}))
+        windows.append(replace(measured, times=times))
     last = fitted(*windows)[-1]
     assert last.overlap > 1
     assert last.predicted_step_time_s == pytest.approx(0.16, rel=0.1)
-    assert decode(events.ModelFitted, encode(last)).overlap == last.overlap
+    assert decode(ModelFitted, encode(last)).overlap == last.overlap
 
 
 def test_what_the_version_before_measured_is_fitted_on() -> None:

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import stretto_wire as w
 import yaml
 from stretto_bus import Client
+from stretto_messages.dispatcher import JobProgressed
 from stretto_runtime import EmbeddedServer, provision
 
 SECRET = "whsec_" + base64.b64encode(b"s" * 32).decode()
@@ -114,7 +114,7 @@ class World:
         ids = [f"dispatcher.{job}:{number}:0" for number in numbers]
         for number, id_ in zip(numbers, ids, strict=True):
             await self.client.publish(
-                w.JobProgressed(
+                JobProgressed(
                     job=job, samples_done=number, samples_total=10**6, epoch=0, samples_per_s=1.0, shards_leased=1,
                     shards_requeued_total=0,
                 ),

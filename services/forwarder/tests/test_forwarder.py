@@ -10,7 +10,8 @@ import json
 import time
 from typing import Any
 
-import stretto_wire as w
+from stretto_messages.gateway import JobCancelled
+from stretto_messages.profiler import StragglerCleared
 
 from .conftest import SECRET, Receiver, Request, World, until
 
@@ -58,9 +59,9 @@ async def test_events_arrive_in_order_as_signed_cloud_events(world: World, recei
 
 async def test_an_endpoint_hears_only_what_it_wants(world: World, receiver: Receiver) -> None:
     await world.publish(range(3), "a")
-    await world.client.publish(w.JobCancelled(job="a", by="x"))
-    await world.client.publish(w.JobCancelled(job="ab", by="x"))
-    await world.client.publish(w.StragglerCleared(job="b", pod="worker-0"))
+    await world.client.publish(JobCancelled(job="a", by="x"))
+    await world.client.publish(JobCancelled(job="ab", by="x"))
+    await world.client.publish(StragglerCleared(job="b", pod="worker-0"))
     both = ["job-cancelled", "straggler-cleared"]
     world.start(
         {"name": "one", "url": f"{receiver.url}/one", "events": ["job-cancelled"]},

@@ -11,9 +11,8 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, Field, TypeAdapter
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
-from stretto_wire import Plan
+from stretto_messages.values import PARTITIONS_MAX, PS_MAX, DataPartition, Plan
 from stretto_wire.schemas import job_schema
-from stretto_wire.values import PARTITIONS_MAX, PS_MAX, DataPartition
 
 from . import auditing, documents, edge, learning, problems, sse
 from .callers import Access, Caller, require, require_own

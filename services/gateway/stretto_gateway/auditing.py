@@ -6,9 +6,22 @@ import asyncio
 from dataclasses import asdict, dataclass, replace
 from typing import Protocol
 
-import stretto_wire as w
 from stretto_bus import CallTimeout
 from stretto_core.dispatcher import Applied, Counted, Fault, prove
+from stretto_messages.actuator import GetServers, GetServersReply, JobFinished
+from stretto_messages.base import Message
+from stretto_messages.books import (
+    AppliedBooks,
+    CompletedBooks,
+    EpochBooks,
+    GivenUp,
+    Lease,
+    LedgerBooks,
+    partly_done,
+    spread,
+)
+from stretto_messages.dispatcher import AuditLedger, AuditLedgerReply, JobCompleted
+from stretto_messages.pods import GetBooks, GetBooksReply
 
 from .problems import Problem
 from .views import Status
@@ -19,15 +32,15 @@ READINGS = 5
 class Bus(Protocol):
     """What an audit needs of the bus."""
 
-    async def call(self, request: w.Message, timeout_s: float) -> w.Message: ...
-    async def call_pod(self, pod: str, request: w.Message, timeout_s: float) -> w.Message: ...
+    async def call(self, request: Message, timeout_s: float) -> Message: ...
+    async def call_pod(self, pod: str, request: Message, timeout_s: float) -> Message: ...
 
 
 @dataclass(frozen=True, slots=True)
 class OpenShard:
     """A shard that is not complete: who holds it, and how far the columns are that are least and most far."""
 
-    lease: w.Lease
+    lease: Lease
     applied_least: int
     applied_most: int
 
@@ -58,9 +71,9 @@ class JobAudit:
     columns: int
     columns_exact: int
     faults: tuple[Fault, ...] = ()
-    epochs: tuple[w.EpochBooks, ...] = ()
+    epochs: tuple[EpochBooks, ...] = ()
     open: tuple[OpenShard, ...] = ()
-    given_up: tuple[w.GivenUp, ...] = ()
+    given_up: tuple[GivenUp, ...] = ()
 
 
 async def running(bus: Bus, job: str, status: Status, timeout_s: float, number: int) -> JobAudit:
@@ -84,17 +97,17 @@ async def running(bus: Bus, job: str, status: Status, timeout_s: float, number: 
 class _Reading:
     """``still``: nothing was leased or completed between the ledger's books and those of the servers."""
 
-    ledger: w.LedgerBooks
-    servers: list[w.GetBooksReply]
+    ledger: LedgerBooks
+    servers: list[GetBooksReply]
     still: bool
 
 
 async def _reading(bus: Bus, job: str, timeout_s: float, number: int) -> _Reading:
     before = await _ledger(bus, job, timeout_s)
-    servers = await bus.call(w.GetServers(job=job, request_id=f"gateway-audit.{number}", pod="ps-0"), timeout_s)
-    assert isinstance(servers, w.GetServersReply)
-    shards = [lease.shard.id for lease in before.open] + [shard for shard, _ in w.partly_done(before.books)]
-    request = w.GetBooks(job=job, shards=tuple(shards), checksum=False)
+    servers = await bus.call(GetServers(job=job, request_id=f"gateway-audit.{number}", pod="ps-0"), timeout_s)
+    assert isinstance(servers, GetServersReply)
+    shards = [lease.shard.id for lease in before.open] + [shard for shard, _ in partly_done(before.books)]
+    request = GetBooks(job=job, shards=tuple(shards), checksum=False)
     try:
         replies = await asyncio.gather(
             *(bus.call_pod(f"ps-{server.index}", request, timeout_s) for server in servers.servers)
@@ -109,28 +122,28 @@ async def _reading(bus: Bus, job: str, timeout_s: float, number: int) -> _Readin
             remedy="ask again while it trains; `stretto watch` shows its pods",
         ) from silent
     after = await _ledger(bus, job, timeout_s)
-    books = [reply for reply in replies if isinstance(reply, w.GetBooksReply)]
+    books = [reply for reply in replies if isinstance(reply, GetBooksReply)]
     return _Reading(before, books, _still(before) == _still(after))
 
 
-async def _ledger(bus: Bus, job: str, timeout_s: float) -> w.LedgerBooks:
-    reply = await bus.call(w.AuditLedger(job=job), timeout_s)
-    assert isinstance(reply, w.AuditLedgerReply)
+async def _ledger(bus: Bus, job: str, timeout_s: float) -> LedgerBooks:
+    reply = await bus.call(AuditLedger(job=job), timeout_s)
+    assert isinstance(reply, AuditLedgerReply)
     if reply.ledger is None:
         raise Problem(503, "unknown", f"the dispatcher has no books of {job}", field="job", value=job,
                       remedy="ask again in a second")  # fmt: skip
     return reply.ledger
 
 
-def _still(ledger: w.LedgerBooks) -> object:
+def _still(ledger: LedgerBooks) -> object:
     """What must not change while the servers are read; how far a heartbeat said that a shard is may."""
     return ledger.books, sorted((lease.pod, lease.shard.id, lease.shard.attempt) for lease in ledger.open)
 
 
-def finished(completed: w.JobCompleted, ended: w.JobFinished, status: Status) -> JobAudit:
+def finished(completed: JobCompleted, ended: JobFinished, status: Status) -> JobAudit:
     """The same from the two last facts of a job, whose servers are gone."""
-    books = completed.books or w.CompletedBooks(fingerprint="0" * 16)
-    ledger = w.LedgerBooks(
+    books = completed.books or CompletedBooks(fingerprint="0" * 16)
+    ledger = LedgerBooks(
         samples_total=completed.samples + completed.samples_abandoned,
         epoch_samples=(completed.samples + completed.samples_abandoned) // max(1, completed.epochs),
         samples_done=completed.samples,
@@ -144,25 +157,25 @@ def finished(completed: w.JobCompleted, ended: w.JobFinished, status: Status) ->
     return audit(completed.job, status, ledger, [ended.applied])
 
 
-def _given_up_by_epoch(completed: w.JobCompleted, books: w.CompletedBooks) -> tuple[w.EpochBooks, ...]:
+def _given_up_by_epoch(completed: JobCompleted, books: CompletedBooks) -> tuple[EpochBooks, ...]:
     samples = (completed.samples + completed.samples_abandoned) // max(1, completed.epochs)
     lost: dict[int, int] = {}
     for entry in books.given_up:
         lost[entry.epoch] = lost.get(entry.epoch, 0) + entry.length
     return tuple(
-        w.EpochBooks(epoch=epoch, waiting=0, in_flight=0, given_up=given_up, done=samples - given_up)
+        EpochBooks(epoch=epoch, waiting=0, in_flight=0, given_up=given_up, done=samples - given_up)
         for epoch, given_up in sorted(lost.items())[:64]
     )
 
 
-def audit(job: str, status: Status, ledger: w.LedgerBooks, applied: list[w.AppliedBooks]) -> JobAudit:
+def audit(job: str, status: Status, ledger: LedgerBooks, applied: list[AppliedBooks]) -> JobAudit:
     """Compare the two sides, column by column."""
     books = ledger.books
-    known = dict(w.partly_done(books))
+    known = dict(partly_done(books))
     rest = [
         Applied(part.shard, part.columns, part.samples, known.get(part.shard, 0))
         for server in applied
-        for part in w.spread(server)
+        for part in spread(server)
     ]
     counted = [
         Counted(part.columns, part.samples, int(part.fingerprint, 16)) for server in applied for part in server.columns
@@ -202,7 +215,7 @@ def audit(job: str, status: Status, ledger: w.LedgerBooks, applied: list[w.Appli
     )
 
 
-def _open(lease: w.Lease, applied: list[Applied]) -> OpenShard:
+def _open(lease: Lease, applied: list[Applied]) -> OpenShard:
     far = [part.samples for part in applied if part.shard == lease.shard.id]
     return OpenShard(lease, min(far, default=0), max(far, default=0))
 
@@ -226,9 +239,9 @@ def document(found: JobAudit) -> dict[str, object]:
     """As JSON tells it."""
     return {
         **{key: value for key, value in asdict(replace(found, epochs=(), open=(), given_up=())).items()},
-        "epochs": [epoch.model_dump() for epoch in found.epochs],
+        "epochs": [asdict(epoch) for epoch in found.epochs],
         "open": [
-            {**shard.lease.model_dump(), "applied_least": shard.applied_least, "applied_most": shard.applied_most}
+            {**asdict(shard.lease), "applied_least": shard.applied_least, "applied_most": shard.applied_most}
             for shard in found.open
         ],
         "given_up": [entry.model_dump() for entry in found.given_up],

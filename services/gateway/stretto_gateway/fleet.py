@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from functools import singledispatchmethod
 
-import stretto_wire as w
+from stretto_messages.actuator import MigrationFinished, MigrationStarted, PodExited, PodResized, PodStarted
+from stretto_messages.base import Message
+from stretto_messages.checkpoints import CheckpointFailed, CheckpointFlushed, CheckpointRestored, CheckpointSaved
+from stretto_messages.dispatcher import ShardAbandoned, ShardCompleted, ShardLeased, ShardRequeued
+from stretto_messages.values import CheckpointRef
 
 from . import views as v
 from .folding import Fold, push
@@ -16,13 +20,13 @@ class FleetFold(Fold):
     """Pods and what they hold."""
 
     @singledispatchmethod
-    def fold(self, message: w.Message) -> None:
+    def fold(self, message: Message) -> None:
         """Messages of other kinds are passed over."""
 
     # pods --------------------------------------------------------------------------------------------------------
 
     @fold.register
-    def _(self, message: w.PodStarted) -> None:
+    def _(self, message: PodStarted) -> None:
         pods = self.view.pods
         pods[message.pod] = v.PodView(
             pod=message.pod,
@@ -44,7 +48,7 @@ class FleetFold(Fold):
             self._enter("steady", f"plan {self.view.plan_version}")
 
     @fold.register
-    def _(self, message: w.PodExited) -> None:
+    def _(self, message: PodExited) -> None:
         pod = self.view.pods.setdefault(message.pod, v.PodView(pod=message.pod, role=message.role))
         pod.state, pod.exited_at_s = "exited", self.time_s
         pod.exit_reason, pod.exit_code, pod.detail = message.reason, message.exit_code, message.detail
@@ -56,7 +60,7 @@ class FleetFold(Fold):
                 self.view.reason = f"{message.pod} {message.reason}: {message.detail}"
 
     @fold.register
-    def _(self, message: w.PodResized) -> None:
+    def _(self, message: PodResized) -> None:
         pod = self.view.pods.get(message.pod)
         before = pod.memory_limit_bytes if pod else None
         push(
@@ -67,7 +71,7 @@ class FleetFold(Fold):
             pod.cpu_limit_cores, pod.memory_limit_bytes = message.cpu_cores, message.memory_bytes
 
     @fold.register
-    def _(self, message: w.MigrationStarted) -> None:
+    def _(self, message: MigrationStarted) -> None:
         migration = v.Migration(
             message.plan_version,
             message.cause,
@@ -80,7 +84,7 @@ class FleetFold(Fold):
         self._enter("migrating", f"{message.buckets} buckets ({message.cause})")
 
     @fold.register
-    def _(self, message: w.MigrationFinished) -> None:
+    def _(self, message: MigrationFinished) -> None:
         for migration in reversed(self.view.migrations):
             if migration.finished_at_s is None:
                 migration.finished_at_s = self.time_s
@@ -93,45 +97,45 @@ class FleetFold(Fold):
     # shards and checkpoints --------------------------------------------------------------------------------------
 
     @fold.register
-    def _(self, message: w.ShardLeased) -> None:
+    def _(self, message: ShardLeased) -> None:
         self._train()
         shards = self.view.shards
         shards.leased[str(message.shard.id)] = message.pod
         shards.leases += 1
 
     @fold.register
-    def _(self, message: w.ShardCompleted) -> None:
+    def _(self, message: ShardCompleted) -> None:
         self.view.shards.leased.pop(str(message.shard.id), None)
         self.view.shards.completed += 1
 
     @fold.register
-    def _(self, message: w.ShardRequeued) -> None:
+    def _(self, message: ShardRequeued) -> None:
         self.view.shards.leased.pop(str(message.shard.id), None)
         self.view.shards.requeued += 1
 
     @fold.register
-    def _(self, message: w.ShardAbandoned) -> None:
+    def _(self, message: ShardAbandoned) -> None:
         self.view.shards.leased.pop(str(message.shard.id), None)
         self.view.shards.abandoned += 1
 
     @fold.register
-    def _(self, message: w.CheckpointSaved) -> None:
+    def _(self, message: CheckpointSaved) -> None:
         view = v.CheckpointView(message.checkpoint.id, "cached", self.time_s, message.checkpoint, message.pause_s)
         push(self.view.checkpoints, view)
 
     @fold.register
-    def _(self, message: w.CheckpointFlushed) -> None:
+    def _(self, message: CheckpointFlushed) -> None:
         self._stage(message.checkpoint.id, "stored", message.checkpoint)
 
     @fold.register
-    def _(self, message: w.CheckpointRestored) -> None:
+    def _(self, message: CheckpointRestored) -> None:
         self._stage(message.checkpoint.id, "restored", message.checkpoint)
 
     @fold.register
-    def _(self, message: w.CheckpointFailed) -> None:
+    def _(self, message: CheckpointFailed) -> None:
         self._stage(message.id, "failed", None).detail = message.reason
 
-    def _stage(self, id: str, stage: v.CheckpointStage, checkpoint: w.CheckpointRef | None) -> v.CheckpointView:
+    def _stage(self, id: str, stage: v.CheckpointStage, checkpoint: CheckpointRef | None) -> v.CheckpointView:
         found = next((view for view in self.view.checkpoints if view.id == id), None)
         if found is None:
             found = v.CheckpointView(id, "cached", self.time_s, checkpoint)

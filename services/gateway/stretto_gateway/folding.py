@@ -13,7 +13,16 @@ from collections.abc import Callable
 from functools import singledispatchmethod
 from typing import TypeVar
 
-import stretto_wire as w
+from stretto_messages.actuator import JobFailed, JobFinished, PlanApplied
+from stretto_messages.arbiter import PlanDecided, PlanRefused
+from stretto_messages.base import Message
+from stretto_messages.dispatcher import JobCompleted, JobProgressed
+from stretto_messages.fitter import ModelFitted
+from stretto_messages.gateway import JobCancelled
+from stretto_messages.oom import OomForecast
+from stretto_messages.planner import CandidatesComputed, HistoryMatched, PlanProposed
+from stretto_messages.pods import PsReported, WorkerReported
+from stretto_messages.profiler import HotPsCleared, HotPsDetected, ProfileMeasured, StragglerCleared, StragglerDetected
 
 from . import views as v
 
@@ -39,8 +48,8 @@ class Evidence:
         self.proposals: dict[str, v.Proposal] = {}
         self.warm_start: v.WarmStart | None = None
         self.settled: dict[int, list[tuple[float, float]]] = {}
-        self.completed: w.JobCompleted | None = None
-        self.finished: w.JobFinished | None = None
+        self.completed: JobCompleted | None = None
+        self.finished: JobFinished | None = None
 
 
 class Fold:
@@ -66,21 +75,21 @@ class JobFold(Fold):
     """The job itself: its course, its measurements, its decisions."""
 
     @singledispatchmethod
-    def fold(self, message: w.Message) -> None:
+    def fold(self, message: Message) -> None:
         """Messages that change no view (fleeting requests, telemetry of other kinds) are passed over."""
 
     # the job -----------------------------------------------------------------------------------------------------
 
     @fold.register
-    def _(self, message: w.JobCancelled) -> None:
+    def _(self, message: JobCancelled) -> None:
         self._end("cancelled", message.reason or f"by {message.by}")
 
     @fold.register
-    def _(self, message: w.JobFailed) -> None:
+    def _(self, message: JobFailed) -> None:
         self._end("failed", message.reason)
 
     @fold.register
-    def _(self, message: w.JobProgressed) -> None:
+    def _(self, message: JobProgressed) -> None:
         self._train()
         progress = self.view.progress
         if message.samples_done != progress.samples_done:  # fewer after a restore: then it trains, too
@@ -92,7 +101,7 @@ class JobFold(Fold):
         progress.updated_at_s = self.time_s
 
     @fold.register
-    def _(self, message: w.JobCompleted) -> None:
+    def _(self, message: JobCompleted) -> None:
         self.evidence.completed = message
         self.view.progress.samples_done = message.samples
         self.view.progress.updated_at_s = self.time_s
@@ -101,7 +110,7 @@ class JobFold(Fold):
             self._enter("finishing", "every sample trained; books and evaluation")
 
     @fold.register
-    def _(self, message: w.JobFinished) -> None:
+    def _(self, message: JobFinished) -> None:
         completed, self.evidence.finished = self.evidence.completed, message
         self.view.books = v.Books(
             samples_expected=message.samples_expected,
@@ -131,7 +140,7 @@ class JobFold(Fold):
     # measurements ------------------------------------------------------------------------------------------------
 
     @fold.register
-    def _(self, message: w.ProfileMeasured) -> None:
+    def _(self, message: ProfileMeasured) -> None:
         view = self.view
         view.throughput.append(
             v.ThroughputPoint(
@@ -166,7 +175,7 @@ class JobFold(Fold):
             self.evidence.measured_settled = measured
             self._bring(message)
 
-    def _bring(self, message: w.ProfileMeasured) -> None:
+    def _bring(self, message: ProfileMeasured) -> None:
         """What the decision of this plan has brought so far: medians of its settled windows."""
         windows = self.evidence.settled.setdefault(message.plan_version, [])
         push(windows, (message.throughput, message.step_time_s))
@@ -188,7 +197,7 @@ class JobFold(Fold):
             return
 
     @fold.register
-    def _(self, message: w.WorkerReported) -> None:
+    def _(self, message: WorkerReported) -> None:
         pod = self.view.pods.get(message.pod)
         if pod is not None:
             pod.cpu_used_cores, pod.memory_used_bytes = message.cpu_used_cores, message.memory_used_bytes
@@ -212,7 +221,7 @@ class JobFold(Fold):
             migration.longest_gap_s = max(migration.longest_gap_s or 0.0, message.longest_gap_s)
 
     @fold.register
-    def _(self, message: w.PsReported) -> None:
+    def _(self, message: PsReported) -> None:
         pod = self.view.pods.get(message.pod)
         if pod is None:
             return
@@ -221,19 +230,19 @@ class JobFold(Fold):
         pod.reported_at_s = self.time_s
 
     @fold.register
-    def _(self, message: w.StragglerDetected) -> None:
+    def _(self, message: StragglerDetected) -> None:
         self._mark(message.pod, lambda pod: setattr(pod, "straggler", True))
 
     @fold.register
-    def _(self, message: w.StragglerCleared) -> None:
+    def _(self, message: StragglerCleared) -> None:
         self._mark(message.pod, lambda pod: setattr(pod, "straggler", False))
 
     @fold.register
-    def _(self, message: w.HotPsDetected) -> None:
+    def _(self, message: HotPsDetected) -> None:
         self._mark(message.pod, lambda pod: setattr(pod, "hot", True))
 
     @fold.register
-    def _(self, message: w.HotPsCleared) -> None:
+    def _(self, message: HotPsCleared) -> None:
         self._mark(message.pod, lambda pod: setattr(pod, "hot", False))
 
     def _mark(self, pod: str, change: Callable[[v.PodView], None]) -> None:
@@ -241,7 +250,7 @@ class JobFold(Fold):
             change(found)
 
     @fold.register
-    def _(self, message: w.ModelFitted) -> None:
+    def _(self, message: ModelFitted) -> None:
         self.view.model = v.Fitted(
             self.time_s,
             message.form,
@@ -257,7 +266,7 @@ class JobFold(Fold):
         )
 
     @fold.register
-    def _(self, message: w.OomForecast) -> None:
+    def _(self, message: OomForecast) -> None:
         forecast = v.Forecast(
             self.time_s,
             message.ps,
@@ -275,17 +284,17 @@ class JobFold(Fold):
     # decisions ---------------------------------------------------------------------------------------------------
 
     @fold.register
-    def _(self, message: w.HistoryMatched) -> None:
+    def _(self, message: HistoryMatched) -> None:
         self.evidence.warm_start = v.WarmStart(self.time_s, message.matches, message.smoothing, message.plan)
 
     @fold.register
-    def _(self, message: w.CandidatesComputed) -> None:
+    def _(self, message: CandidatesComputed) -> None:
         self.evidence.front = v.Front(
             self.time_s, message.algorithm, message.plans_considered, message.throughput, message.candidates
         )
 
     @fold.register
-    def _(self, message: w.PlanProposed) -> None:
+    def _(self, message: PlanProposed) -> None:
         self.evidence.proposals[message.kind] = v.Proposal(
             self.time_s,
             message.kind,
@@ -296,7 +305,7 @@ class JobFold(Fold):
         )
 
     @fold.register
-    def _(self, message: w.PlanDecided) -> None:
+    def _(self, message: PlanDecided) -> None:
         view, evidence = self.view, self.evidence
         measured = evidence.measured_settled or evidence.measured
         before = message.throughput_before or (measured.throughput if measured else None)
@@ -333,13 +342,13 @@ class JobFold(Fold):
         self._enter("applying", f"plan {message.version} ({message.kind})")
 
     @fold.register
-    def _(self, message: w.PlanRefused) -> None:
+    def _(self, message: PlanRefused) -> None:
         push(self.view.refusals, v.Refusal(self.time_s, message.kind, message.wanted, message.reasons))
         if self.view.status in ("submitted", "waiting"):
             self.view.status, self.view.reason = "waiting", message.reasons[-1] if message.reasons else ""
 
     @fold.register
-    def _(self, message: w.PlanApplied) -> None:
+    def _(self, message: PlanApplied) -> None:
         self.view.applied_version = message.version
         for decision in reversed(self.view.decisions):
             if decision.version == message.version:

@@ -15,6 +15,10 @@ from typing import Any
 
 import stretto_wire as w
 from pydantic import TypeAdapter, ValidationError
+from stretto_messages.arbiter import PlanDecided
+from stretto_messages.base import Message
+from stretto_messages.gateway import DataArrived
+from stretto_messages.values import DataPartition
 from stretto_wire.registry import EVENTS_KEPT_S
 
 from .views import OVER, JobView
@@ -33,7 +37,7 @@ class Kept:
     data: str
 
     @classmethod
-    def of(cls, message: w.Message, seq: int, time_s: float, traceparent: str) -> Kept:
+    def of(cls, message: Message, seq: int, time_s: float, traceparent: str) -> Kept:
         return cls(w.subject_of(message), seq, time_s, traceparent, w.encode(message).decode())
 
 
@@ -56,16 +60,16 @@ _ENTRY = TypeAdapter(Entry)
 class Keeping:
     """What is to be kept of each job, and what the bucket has."""
 
-    known: dict[str, dict[type[w.Message], Kept]] = field(default_factory=dict[str, Any])
+    known: dict[str, dict[type[Message], Kept]] = field(default_factory=dict[str, Any])
     stored: dict[str, bytes] = field(default_factory=dict[str, bytes])
     spent: dict[str, Entry] = field(default_factory=dict[str, Entry])
     """jobs that nothing but the name is known of"""
 
-    def note(self, message: w.Message, seq: int, time_s: float, traceparent: str) -> None:
+    def note(self, message: Message, seq: int, time_s: float, traceparent: str) -> None:
         """A message was folded in."""
         if isinstance(message, w.JobSubmitted):
             self.known.setdefault(message.job, {}).setdefault(type(message), Kept.of(message, seq, time_s, traceparent))
-        elif isinstance(message, w.PlanDecided) and message.job in self.known:
+        elif isinstance(message, PlanDecided) and message.job in self.known:
             self.known[message.job][type(message)] = Kept.of(message, seq, time_s, traceparent)
 
     def aged_out(self, first_seq: int, now: float) -> list[Kept]:
@@ -92,14 +96,14 @@ class Keeping:
         return {job: entry for job, entry in due.items() if self.stored.get(job) != entry}
 
 
-def _entry(view: JobView, known: dict[type[w.Message], Kept]) -> Entry:
+def _entry(view: JobView, known: dict[type[Message], Kept]) -> Entry:
     messages = list(known.values())
     if view.data.last_seq:
         parts = tuple(
-            w.DataPartition(name=name, samples=part.samples, priority=part.priority)
+            DataPartition(name=name, samples=part.samples, priority=part.priority)
             for name, part in view.data.partitions.items()
         )
-        arrived = w.DataArrived(job=view.name, partitions=parts, closed=not view.data.growing)
+        arrived = DataArrived(job=view.name, partitions=parts, closed=not view.data.growing)
         messages.append(Kept.of(arrived, view.data.last_seq, view.submitted_at_s, ""))
     ended_at_s = view.ended_at_s if view.status in OVER else None
     return Entry(tuple(sorted(messages, key=lambda kept: kept.seq)), ended_at_s)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import singledispatchmethod
 
-import stretto_wire as w
+from stretto_messages.base import Message
+from stretto_messages.dispatcher import EvaluationMeasured, ShardAbandoned
+from stretto_messages.gateway import DataArrived
+from stretto_messages.values import PARTITIONS_MAX, DataPartition
 
 from .folding import Fold
 from .problems import Problem
@@ -18,11 +21,11 @@ class LearningFold(Fold):
     """Data and evaluations."""
 
     @singledispatchmethod
-    def fold(self, message: w.Message) -> None:
+    def fold(self, message: Message) -> None:
         """Messages of other kinds are passed over."""
 
     @fold.register
-    def _(self, message: w.DataArrived) -> None:
+    def _(self, message: DataArrived) -> None:
         data = self.view.data
         data.last_seq = self.seq
         if not data.growing:
@@ -32,11 +35,11 @@ class LearningFold(Fold):
         self.view.progress.samples_total = data.samples
 
     @fold.register
-    def _(self, message: w.ShardAbandoned) -> None:
+    def _(self, message: ShardAbandoned) -> None:
         self.view.data.given_up += message.shard.length - message.shard.offset
 
     @fold.register
-    def _(self, message: w.EvaluationMeasured) -> None:
+    def _(self, message: EvaluationMeasured) -> None:
         found = message.evaluation
         self.view.learning.append(
             LearningPoint(
@@ -47,7 +50,7 @@ class LearningFold(Fold):
             del self.view.learning[1:-1:2]
 
 
-def take(data: DataView, partitions: tuple[w.DataPartition, ...]) -> None:
+def take(data: DataView, partitions: tuple[DataPartition, ...]) -> None:
     """Partitions have these totals now; none of them shrinks."""
     for part in partitions:
         known = data.partitions.get(part.name)
@@ -60,11 +63,11 @@ def take(data: DataView, partitions: tuple[w.DataPartition, ...]) -> None:
 class Wanted:
     """What a user says of a job's data: totals of partitions, and whether more will come."""
 
-    partitions: tuple[w.DataPartition, ...] = field(default=())
+    partitions: tuple[DataPartition, ...] = field(default=())
     closed: bool = False
 
 
-def arrival(view: JobView, wanted: Wanted) -> w.DataArrived | None:
+def arrival(view: JobView, wanted: Wanted) -> DataArrived | None:
     """The event that says it; None: all of it is known already. Raises Problem for what cannot be."""
     job, data = view.name, view.data
     names = [part.name for part in wanted.partitions]
@@ -92,11 +95,11 @@ def arrival(view: JobView, wanted: Wanted) -> w.DataArrived | None:
         raise Problem(409, "closed", f"the dataset of {job} {was}", field="job", value=job,
                       remedy="nothing can be added any more; submit another job")  # fmt: skip
     count = len(data.partitions.keys() | {part.name for part in news})
-    if count > w.PARTITIONS_MAX:
+    if count > PARTITIONS_MAX:
         raise Problem(409, "too-many", f"{job} would have {count} partitions", field="partition", value=news[-1].name,
-                      remedy=f"at most {w.PARTITIONS_MAX}; add to one that there is")  # fmt: skip
-    return w.DataArrived(job=job, partitions=news, closed=wanted.closed)
+                      remedy=f"at most {PARTITIONS_MAX}; add to one that there is")  # fmt: skip
+    return DataArrived(job=job, partitions=news, closed=wanted.closed)
 
 
-def _shown(part: w.DataPartition) -> PartitionView:
+def _shown(part: DataPartition) -> PartitionView:
     return PartitionView(part.samples, part.priority)

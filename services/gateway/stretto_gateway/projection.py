@@ -7,6 +7,11 @@ last one) changes nothing.
 from __future__ import annotations
 
 import stretto_wire as w
+from stretto_messages.actuator import JobFinished
+from stretto_messages.base import Message
+from stretto_messages.dispatcher import JobCompleted
+from stretto_messages.gateway import ChangeAudited
+from stretto_messages.planner import HistoryRecorded
 
 from . import views as v
 from .fleet import FleetFold
@@ -26,14 +31,14 @@ class Projection:
         """events of jobs that were never submitted"""
         self._evidence: dict[str, Evidence] = {}
 
-    def apply(self, message: w.Message, seq: int, time_s: float, trace_id: str | None = None) -> v.JobView | None:
+    def apply(self, message: Message, seq: int, time_s: float, trace_id: str | None = None) -> v.JobView | None:
         """Fold one message in. Returns the view it changed, None if it changed none."""
         if seq <= self.last_seq:
             return None
         self.last_seq = seq
-        if isinstance(message, w.ChangeAudited):  # who asked is no fact of the job
+        if isinstance(message, ChangeAudited):  # who asked is no fact of the job
             return None
-        if isinstance(message, w.HistoryRecorded):
+        if isinstance(message, HistoryRecorded):
             self._record_history(message, time_s)
             return self.jobs.get(message.job)
         if isinstance(message, w.JobSubmitted):
@@ -47,7 +52,7 @@ class Projection:
             fold(view, self._evidence[message.job], seq, time_s).fold(message)
         return view
 
-    def last_facts(self, job: str) -> tuple[w.JobCompleted | None, w.JobFinished | None]:
+    def last_facts(self, job: str) -> tuple[JobCompleted | None, JobFinished | None]:
         """How the dispatcher and the actuator closed a job."""
         evidence = self._evidence[job]
         return evidence.completed, evidence.finished
@@ -76,7 +81,7 @@ class Projection:
         self._evidence[message.job] = Evidence()
         return view
 
-    def _record_history(self, message: w.HistoryRecorded, time_s: float) -> None:
+    def _record_history(self, message: HistoryRecorded, time_s: float) -> None:
         self.history[message.job] = PastJob(
             message.job,
             time_s,

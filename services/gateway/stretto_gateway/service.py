@@ -10,11 +10,16 @@ import asyncio
 import difflib
 import hashlib
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
 import stretto_wire as w
 import structlog
 from stretto_bus.faults import Fault
+from stretto_messages.base import Message
+from stretto_messages.checkpoints import SaveCheckpoint, SaveCheckpointReply
+from stretto_messages.gateway import JobCancelled, PlanRequested
+from stretto_messages.values import Plan
 
 from . import auditing
 from .keeping import Keeping
@@ -26,7 +31,7 @@ from .sse import EventSource, trace_id_of
 from .summaries import JobSummary, as_of, summary
 from .views import OVER, JobView, Status
 
-R = TypeVar("R", bound=w.Message)
+R = TypeVar("R", bound=Message)
 READ_BACK_S = 5.0
 KEEP_EVERY_S = 60.0
 ATTEMPTS = 5
@@ -41,15 +46,15 @@ class Bus(EventSource, Protocol):
         """Whether it was reached; before, everything raises BusFault."""
         ...
 
-    async def publish(self, message: w.Message, msg_id: str, last: int | None = None, trace: str = "") -> int | None:
+    async def publish(self, message: Message, msg_id: str, last: int | None = None, trace: str = "") -> int | None:
         """Store an event; returns its sequence. With ``last``, None unless that is the subject's last (0: of none)."""
         ...
 
-    async def call(self, request: w.Message, timeout_s: float) -> w.Message:
+    async def call(self, request: Message, timeout_s: float) -> Message:
         """Ask the owner of a job."""
         ...
 
-    async def call_pod(self, pod: str, request: w.Message, timeout_s: float) -> w.Message:
+    async def call_pod(self, pod: str, request: Message, timeout_s: float) -> Message:
         """Ask one pod."""
         ...
 
@@ -61,7 +66,7 @@ class Bus(EventSource, Protocol):
         """Keep it until another is said."""
         ...
 
-    async def fold(self, apply: Callable[[w.Message, int, float, str], None], caught_up: Callable[[], None],
+    async def fold(self, apply: Callable[[Message, int, float, str], None], caught_up: Callable[[], None],
                    advanced: Callable[[], Awaitable[None]]) -> None:  # fmt: skip
         """Everything stored from the start on, for ever; ``advanced`` after each batch, ``caught_up`` once.
 
@@ -106,7 +111,7 @@ class Gateway:
     async def follow(self) -> None:
         """Keep the read model up to date; returns never."""
 
-        def apply(message: w.Message, seq: int, time_s: float, traceparent: str) -> None:
+        def apply(message: Message, seq: int, time_s: float, traceparent: str) -> None:
             if isinstance(message, w.JobSubmitted):
                 self._traceparents.setdefault(message.job, traceparent)
             if self.projection.apply(message, seq, time_s, trace_id_of(traceparent)) is not None:
@@ -206,12 +211,12 @@ class Gateway:
         if view.status in OVER:
             raise Problem(409, "over", f"{job} has {view.status} already", field="job", value=job,
                           remedy="nothing is left to cancel")  # fmt: skip
-        message = w.JobCancelled(job=job, by=by, reason=reason)
+        message = JobCancelled(job=job, by=by, reason=reason)
         await self._bus.publish(message, f"gateway:{job}:cancelled", trace=self._traceparents.get(job, ""))
         await self._seen(lambda: view.status in OVER)
         return view
 
-    async def request(self, job: str, workers: int | None, ps: int | None, by: str) -> w.Plan:
+    async def request(self, job: str, workers: int | None, ps: int | None, by: str) -> Plan:
         """Ask for another number of pods; returns the whole plan that was asked for.
 
         Raises Problem: 409 for a job without a plan, or over; 422 beyond the limits of its specification.
@@ -227,8 +232,8 @@ class Gateway:
             if not least <= count <= most:
                 raise Problem(422, "beyond-limits", f"{name} = {count} is outside the limits of {job}", field=name,
                               value=count, remedy=f"{least} to {most}, as its resources.{name}.count says")  # fmt: skip
-        plan = view.plan.model_copy(update=asked)
-        message = w.PlanRequested(job=job, plan=plan, by=by)
+        plan = replace(view.plan, **asked)
+        message = PlanRequested(job=job, plan=plan, by=by)
         id_ = f"gateway:{job}:requested:{view.last_seq}:{plan.workers}:{plan.ps}"
         await self._bus.publish(message, id_, trace=self._traceparents.get(job, ""))
         return plan
@@ -263,9 +268,9 @@ class Gateway:
         if view.status in OVER:
             raise Problem(409, "over", f"{job} has {view.status}", field="job", value=job,
                           remedy="only a running job has something to save")  # fmt: skip
-        request = w.SaveCheckpoint(job=job, request_id=f"gateway.{view.last_seq}")
+        request = SaveCheckpoint(job=job, request_id=f"gateway.{view.last_seq}")
         reply = await self._bus.call(request, self.settings.call_timeout_s)
-        assert isinstance(reply, w.SaveCheckpointReply)
+        assert isinstance(reply, SaveCheckpointReply)
         if reply.answer == "begun":
             return reply.id
         remedy = "wait for checkpoint-saved" if reply.answer == "busy" else "try again once it trains"

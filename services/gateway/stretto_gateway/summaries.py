@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from stretto_wire import Plan
+from stretto_messages.values import Plan
 
 from .views import JobView, Status
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal, Protocol
 
-import stretto_wire as w
 import structlog
 from pydantic import TypeAdapter, ValidationError
 from stretto_bus.faults import Fault
-from stretto_wire.base import JobId
-from stretto_wire.events import NO_JOB
+from stretto_messages.base import JobId, Message
+from stretto_messages.gateway import NO_JOB, ChangeAudited
 
 from .buckets import Buckets
 
@@ -25,7 +24,7 @@ _JOB = TypeAdapter(JobId)
 class Bus(Protocol):
     """What the trail needs of the bus."""
 
-    async def publish(self, message: w.Message, msg_id: str) -> int | None: ...
+    async def publish(self, message: Message, msg_id: str) -> int | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +62,16 @@ class Trail:
             await self._bus.publish(message, f"gateway:audit:{uuid.uuid4().hex}")
         except Fault as fault:
             self._untold += untold + refused
-            log.error("a change is not in the audit trail", fault=str(fault), **message.model_dump())
+            log.error("a change is not in the audit trail", fault=str(fault), **asdict(message))
 
 
-def audited(change: Change, untold: int) -> w.ChangeAudited:
+def audited(change: Change, untold: int) -> ChangeAudited:
     """The event. What a client wrote where a job's name belongs may be anything."""
     try:
         job = _JOB.validate_python(change.job)
     except ValidationError:
         job = NO_JOB
-    return w.ChangeAudited(
+    return ChangeAudited(
         job=job,
         actor=change.actor or "anonymous",
         role=change.role,

@@ -9,19 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from stretto_wire import (
+from stretto_messages.values import (
     Alternative,
     Candidate,
     CheckpointRef,
     Evaluation,
     Interval,
-    JobSpec,
     Match,
     Plan,
     PsForecast,
     Round,
     StepTimes,
 )
+from stretto_wire import JobSpec
 
 Status = Literal["submitted", "waiting", "starting", "training", "finishing", "finished", "failed", "cancelled"]
 OVER: frozenset[Status] = frozenset({"finished", "failed", "cancelled"})

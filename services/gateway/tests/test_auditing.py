@@ -2,66 +2,81 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
-import stretto_wire as w
 from stretto_bus import CallTimeout
 from stretto_core.dispatcher import fingerprint_of
 from stretto_gateway import auditing
 from stretto_gateway.problems import Problem
+from stretto_messages.actuator import GetServers, GetServersReply, JobFinished
+from stretto_messages.base import Message
+from stretto_messages.books import (
+    AppliedBooks,
+    ColumnBooks,
+    CompletedBooks,
+    GivenUp,
+    Lease,
+    LedgerBooks,
+    PartialShard,
+    ShardApplied,
+)
+from stretto_messages.dispatcher import AuditLedgerReply, JobCompleted
+from stretto_messages.pods import GetBooks, GetBooksReply
+from stretto_messages.values import ParameterServer, Shard
 
 JOB = "ctr"
 DONE = {0: 80, 1: 80}
-OPEN = w.Shard(id=2, attempt=1, epoch=0, start=160, length=80, offset=0)
+OPEN = Shard(id=2, attempt=1, epoch=0, start=160, length=80, offset=0)
 
 
 def prints(*parts: tuple[int, int]) -> str:
     return f"{sum(fingerprint_of(*part) for part in parts) % 2**64:016x}"
 
 
-def column(number: int, samples: int, *parts: tuple[int, int]) -> w.ColumnBooks:
-    return w.ColumnBooks(columns=(number,), samples=samples, fingerprint=prints(*parts))
+def column(number: int, samples: int, *parts: tuple[int, int]) -> ColumnBooks:
+    return ColumnBooks(columns=(number,), samples=samples, fingerprint=prints(*parts))
 
 
-def far(number: int, samples: int) -> w.ShardApplied:
-    return w.ShardApplied(shard=2, columns=(number,), samples=samples)
+def far(number: int, samples: int) -> ShardApplied:
+    return ShardApplied(shard=2, columns=(number,), samples=samples)
 
 
-def ledger(open_: tuple[w.Lease, ...] = (), waiting: int = 80, **more: Any) -> w.LedgerBooks:
-    return w.LedgerBooks(
+def ledger(open_: tuple[Lease, ...] = (), waiting: int = 80, **more: Any) -> LedgerBooks:
+    return LedgerBooks(
         samples_total=240, epoch_samples=240, samples_done=160, samples_given_up=0, samples_waiting=waiting,
-        epochs=(), open=open_, books=w.CompletedBooks(fingerprint=prints(*DONE.items())), **more,
+        epochs=(), open=open_, books=CompletedBooks(fingerprint=prints(*DONE.items())), **more,
     )  # fmt: skip
 
 
-GOOD = w.AppliedBooks(columns_total=2, columns=(column(0, 160, *DONE.items()), column(1, 160, *DONE.items())))
+GOOD = AppliedBooks(columns_total=2, columns=(column(0, 160, *DONE.items()), column(1, 160, *DONE.items())))
 
 
 class FakeBus:
     """A dispatcher whose books change ``moves`` times, and one parameter server."""
 
     def __init__(self, moves: int = 0, silent: bool = False) -> None:
-        self.moves, self.silent, self.asked = moves, silent, list[w.Message]()
+        self.moves, self.silent, self.asked = moves, silent, list[Message]()
 
-    async def call(self, request: w.Message, timeout_s: float) -> w.Message:
+    async def call(self, request: Message, timeout_s: float) -> Message:
         self.asked.append(request)
-        if isinstance(request, w.GetServers):
-            return w.GetServersReply(job=JOB, answer="ok", servers=(w.ParameterServer(index=3, address="a:1"),))
+        if isinstance(request, GetServers):
+            return GetServersReply(job=JOB, answer="ok", servers=(ParameterServer(index=3, address="a:1"),))
         self.moves -= 1
         attempt = 1 + max(0, self.moves)
-        lease = w.Lease(pod="worker-0", shard=OPEN.model_copy(update={"attempt": attempt}))
-        return w.AuditLedgerReply(job=JOB, answer="ok", ledger=ledger((lease,), 0))
+        lease = Lease(pod="worker-0", shard=replace(OPEN, attempt=attempt))
+        return AuditLedgerReply(job=JOB, answer="ok", ledger=ledger((lease,), 0))
 
-    async def call_pod(self, pod: str, request: w.Message, timeout_s: float) -> w.Message:
+    async def call_pod(self, pod: str, request: Message, timeout_s: float) -> Message:
         if self.silent:
             raise CallTimeout("ps-3 is not there")
         assert pod == "ps-3"
-        assert isinstance(request, w.GetBooks)
+        assert isinstance(request, GetBooks)
         assert (request.shards, request.checksum) == ((2,), False)
         columns = (column(0, 170, *DONE.items(), (2, 10)), column(1, 180, *DONE.items(), (2, 20)))
-        applied = w.AppliedBooks(columns_total=2, columns=columns, shards=(far(0, 10), far(1, 20)))
-        return w.GetBooksReply(job=JOB, applied_samples=170, skipped_repeats=0, rejected_pushes=0, owns_dense=True,
+        applied = AppliedBooks(columns_total=2, columns=columns, shards=(far(0, 10), far(1, 20)))
+        return GetBooksReply(job=JOB, applied_samples=170, skipped_repeats=0, rejected_pushes=0, owns_dense=True,
                                rows=1, applied=applied)  # fmt: skip
 
 
@@ -71,16 +86,14 @@ def test_exact_and_quiet() -> None:
 
 
 def test_opposite_errors_of_two_columns_both_show() -> None:
-    wrong = w.AppliedBooks(
-        columns_total=2, columns=(column(0, 150, (0, 70), (1, 80)), column(1, 170, (0, 90), (1, 80)))
-    )
+    wrong = AppliedBooks(columns_total=2, columns=(column(0, 150, (0, 70), (1, 80)), column(1, 170, (0, 90), (1, 80))))
     found = auditing.audit(JOB, "training", ledger(), [wrong])
     assert (found.exact, found.samples_lost, found.samples_repeated, found.columns_exact) == (False, 10, 10, 0)
     assert found.findings == ("1 columns (1): 10 samples repeated", "1 columns (0): 10 samples lost")
 
 
 def test_opposite_errors_of_two_shards_show_in_one_column() -> None:
-    wrong = w.AppliedBooks(columns_total=2, columns=(GOOD.columns[0], column(1, 160, (0, 70), (1, 90))))
+    wrong = AppliedBooks(columns_total=2, columns=(GOOD.columns[0], column(1, 160, (0, 70), (1, 90))))
     found = auditing.audit(JOB, "training", ledger(), [wrong])
     assert not found.exact
     assert (found.columns_exact, found.samples_lost, found.samples_repeated) == (1, 1, 1)
@@ -96,21 +109,21 @@ async def test_a_job_in_training_is_read_until_the_ledger_stood_still() -> None:
     found = await auditing.running(bus, JOB, "training", 1.0, 7)
     assert (found.exact, found.quiet, found.samples_in_flight) == (True, False, 80)
     assert (found.open[0].applied_least, found.open[0].applied_most, found.open[0].lease.pod) == (10, 20, "worker-0")
-    assert [r.request_id for r in bus.asked if isinstance(r, w.GetServers)] == ["gateway-audit.7", "gateway-audit.8"]
+    assert [r.request_id for r in bus.asked if isinstance(r, GetServers)] == ["gateway-audit.7", "gateway-audit.8"]
     assert "went on" in (await auditing.running(FakeBus(moves=99), JOB, "training", 1.0, 7)).findings[0]
     with pytest.raises(Problem, match="does not answer"):
         await auditing.running(FakeBus(silent=True), JOB, "training", 1.0, 7)
 
 
 def test_a_finished_job_is_proved_by_its_last_facts() -> None:
-    given_up = w.GivenUp(shard=2, offset=10, epoch=0, start=170, length=70, reason="row 24")
-    completed = w.JobCompleted(
+    given_up = GivenUp(shard=2, offset=10, epoch=0, start=170, length=70, reason="row 24")
+    completed = JobCompleted(
         job=JOB, samples=170, samples_abandoned=70, epochs=1, shards=2, requeued=0, started_at_s=0.0,
-        books=w.CompletedBooks(fingerprint=prints(*DONE.items(), (2, 10)), given_up=(given_up,)),
+        books=CompletedBooks(fingerprint=prints(*DONE.items(), (2, 10)), given_up=(given_up,)),
     )  # fmt: skip
     columns = (column(0, 170, *DONE.items(), (2, 10)), column(1, 180, *DONE.items(), (2, 20)))
-    torn = w.AppliedBooks(columns_total=2, columns=columns, shards=(far(0, 10), far(1, 20)))
-    ended = w.JobFinished(
+    torn = AppliedBooks(columns_total=2, columns=columns, shards=(far(0, 10), far(1, 20)))
+    ended = JobFinished(
         job=JOB, samples_expected=170, samples_applied=170, samples_lost=0, samples_repeated=0, repeats_recognised=0,
         rows=1, applied=torn,
     )  # fmt: skip
@@ -118,27 +131,27 @@ def test_a_finished_job_is_proved_by_its_last_facts() -> None:
     assert (found.exact, found.quiet, found.samples_given_up) == (True, True, 70)
     assert found.epochs[0].given_up == 70
     told = auditing.document(found)
-    assert told["given_up"] == [given_up.model_dump()]
+    assert told["given_up"] == [asdict(given_up)]
     assert told["exact"] is True
 
 
 def test_what_was_in_flight_in_the_checkpoint_a_job_came_from_is_asked_for_and_accounted_for() -> None:
     """Both columns have 30 samples of shard 7 of the other data: told once for all columns."""
-    books = w.CompletedBooks(
-        fingerprint=prints(*DONE.items()), partial=(w.PartialShard(shard=7, known=0),), samples_before=0
+    books = CompletedBooks(
+        fingerprint=prints(*DONE.items()), partial=(PartialShard(shard=7, known=0),), samples_before=0
     )
     columns = tuple(column(n, 190, *DONE.items(), (7, 30)) for n in range(2))
-    shards = (w.ShardApplied(shard=7, columns=(), samples=30),)
-    applied = w.AppliedBooks(columns_total=2, columns=columns, shards=shards)
-    found = auditing.audit(JOB, "training", ledger().model_copy(update={"books": books}), [applied])
+    shards = (ShardApplied(shard=7, columns=(), samples=30),)
+    applied = AppliedBooks(columns_total=2, columns=columns, shards=shards)
+    found = auditing.audit(JOB, "training", replace(ledger(), books=books), [applied])
     assert found.exact, found.findings
 
 
 def test_more_given_up_shards_than_the_books_name_are_called_not_provable() -> None:
-    books = w.CompletedBooks(fingerprint=prints(*DONE.items()), unproven=50)
+    books = CompletedBooks(fingerprint=prints(*DONE.items()), unproven=50)
     columns = tuple(column(n, 190, *DONE.items(), (7, 30)) for n in range(2))
-    applied = w.AppliedBooks(columns_total=2, columns=columns)
-    found = auditing.audit(JOB, "training", ledger().model_copy(update={"books": books}), [applied])
+    applied = AppliedBooks(columns_total=2, columns=columns)
+    found = auditing.audit(JOB, "training", replace(ledger(), books=books), [applied])
     assert (found.exact, found.samples_lost, found.samples_repeated) == (False, 0, 0)
     (finding,) = found.findings
     assert "30 samples more than the books tell; not provable" in finding

@@ -11,6 +11,9 @@ import nats
 import stretto_wire as w
 from stretto_gateway.projection import Projection
 from stretto_gateway.summaries import STALLED_S, as_of
+from stretto_messages.dispatcher import EvaluationMeasured, JobProgressed, ShardAbandoned
+from stretto_messages.gateway import DataArrived
+from stretto_messages.values import Evaluation, Shard
 
 from .conftest import Running
 
@@ -82,13 +85,13 @@ def test_words_at_the_same_time_are_heard_one_after_the_other(gateway: Running) 
         answers = list(pool.map(tell, range(10)))
     assert answers[7] == 200
 
-    async def stored() -> list[w.DataArrived]:
+    async def stored() -> list[DataArrived]:
         client = await gateway.operator()
         try:
             everything = [event.message async for event in client.events(follow=False)]
         finally:
             await client.close()
-        return [message for message in everything if isinstance(message, w.DataArrived) and message.job == name]
+        return [message for message in everything if isinstance(message, DataArrived) and message.job == name]
 
     told = asyncio.run(stored())
     named = {part.name for message in told for part in message.partitions}
@@ -102,7 +105,7 @@ def test_a_job_that_waits_for_data_is_not_shown_as_stalled() -> None:
     projection.apply(w.JobSubmitted(job=spec.name, spec=spec), 1, 1.0)
 
     def progressed(done: int, seq: int) -> None:
-        message = w.JobProgressed(
+        message = JobProgressed(
             job=spec.name, samples_done=done, samples_total=100, epoch=0, samples_per_s=9.0, shards_leased=1,
             shards_requeued_total=0,
         )  # fmt: skip
@@ -111,8 +114,8 @@ def test_a_job_that_waits_for_data_is_not_shown_as_stalled() -> None:
     progressed(60, 2)
     view = projection.jobs[spec.name]
     assert as_of(view, 3.0 + STALLED_S).progress.stalled_since_s == 2.0
-    lost = w.Shard(id=1, attempt=3, epoch=0, start=0, length=20, offset=5)
-    projection.apply(w.ShardAbandoned(job=spec.name, shard=lost, reason="bad rows"), 3, 3.0)
+    lost = Shard(id=1, attempt=3, epoch=0, start=0, length=20, offset=5)
+    projection.apply(ShardAbandoned(job=spec.name, shard=lost, reason="bad rows"), 3, 3.0)
     progressed(85, 4)
     waiting = as_of(view, 99.0).progress
     assert (waiting.stalled_since_s, waiting.samples_per_s) == (None, 0.0)
@@ -123,8 +126,8 @@ def test_evaluations_make_a_learning_curve() -> None:
     spec = w.JobSpec.parse(growing())
     projection.apply(w.JobSubmitted(job=spec.name, spec=spec), 1, 1.0)
     for seq in range(2, 1500):
-        found = w.Evaluation(samples=10, loss=1 / seq, auc=0.7)
-        message = w.EvaluationMeasured(job=spec.name, samples_done=seq, samples_done_after=seq + 1, evaluation=found)
+        found = Evaluation(samples=10, loss=1 / seq, auc=0.7)
+        message = EvaluationMeasured(job=spec.name, samples_done=seq, samples_done_after=seq + 1, evaluation=found)
         projection.apply(message, seq, float(seq))
     curve = projection.jobs[spec.name].learning
     assert len(curve) <= 500

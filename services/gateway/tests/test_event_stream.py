@@ -11,9 +11,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import httpx
-import stretto_wire as w
 from stretto_gateway.callers import LOOK_S
 from stretto_gateway.sse import ALLOWED_S
+from stretto_messages.dispatcher import JobProgressed
 from stretto_runtime.access.tokens import FILE, issue, write_tokens
 
 from .conftest import Running
@@ -29,7 +29,7 @@ def publish_progress(gateway: Running, job: str, numbers: range) -> None:
         client = await gateway.operator()
         for number in numbers:
             await client.publish(
-                w.JobProgressed(
+                JobProgressed(
                     job=job, samples_done=number, samples_total=1000, epoch=0, samples_per_s=1.0, shards_leased=1,
                     shards_requeued_total=0,
                 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from stretto_gateway.problems import Problem
 from stretto_gateway.projection import Projection
 from stretto_gateway.service import Gateway
 from stretto_gateway.settings import GatewaySettings
-from stretto_wire.examples import EXAMPLES
+from stretto_messages.arbiter import PlanDecided
+from stretto_messages.base import example_of
+from stretto_messages.gateway import JobCancelled
 from stretto_wire.registry import EVENTS_KEPT_S
 
 from .conftest import Running
@@ -45,8 +48,8 @@ def decide(gateway: Running, job: str, version: int) -> None:
     async def publish() -> None:
         client = await gateway.operator()
         try:
-            example = EXAMPLES[w.PlanDecided]
-            await client.publish(example.model_copy(update={"job": job, "version": version}))
+            example = example_of(PlanDecided)
+            await client.publish(replace(example, job=job, version=version))
         finally:
             await client.close()
 
@@ -85,7 +88,7 @@ def submitted(name: str) -> w.JobSubmitted:
 
 def test_what_is_over_is_kept_until_a_day_before_its_end_ages_out_and_no_longer() -> None:
     projection, keeping = Projection(), Keeping()
-    for seq, message in enumerate((submitted("j"), w.JobCancelled(job="j", by="user", reason="")), start=1):
+    for seq, message in enumerate((submitted("j"), JobCancelled(job="j", by="user", reason="")), start=1):
         projection.apply(message, seq, 1000.0)
         keeping.note(message, seq, 1000.0, "")
     soon, late = 1000.0 + EVENTS_KEPT_S - 90_000, 1000.0 + EVENTS_KEPT_S - 80_000
@@ -103,7 +106,7 @@ def test_what_is_over_is_kept_until_a_day_before_its_end_ages_out_and_no_longer(
 async def test_the_name_of_a_job_that_aged_out_is_not_given_again() -> None:
     """The services know what they have decided about the old one: they would take it for that, and do nothing."""
     projection, keeping = Projection(), Keeping()
-    for seq, message in enumerate((submitted("j"), w.JobCancelled(job="j", by="user", reason="")), start=1):
+    for seq, message in enumerate((submitted("j"), JobCancelled(job="j", by="user", reason="")), start=1):
         projection.apply(message, seq, 1000.0)
         keeping.note(message, seq, 1000.0, "")
     late = 1000.0 + EVENTS_KEPT_S

@@ -13,13 +13,33 @@ from stretto_gateway.folding import HISTORY_POINTS
 from stretto_gateway.projection import Projection
 from stretto_gateway.summaries import STALLED_S, as_of, summary
 from stretto_gateway.views import JobView
+from stretto_messages.actuator import (
+    JobFailed,
+    JobFinished,
+    MigrationFinished,
+    MigrationStarted,
+    PlanApplied,
+    PodExited,
+    PodResized,
+    PodStarted,
+)
+from stretto_messages.arbiter import PlanDecided
+from stretto_messages.base import Message
+from stretto_messages.checkpoints import CheckpointFailed
+from stretto_messages.dispatcher import JobCompleted, JobProgressed, ShardCompleted, ShardLeased, ShardRequeued
+from stretto_messages.fitter import ModelFitted
+from stretto_messages.gateway import JobCancelled
+from stretto_messages.planner import CandidatesComputed, HistoryRecorded
+from stretto_messages.pods import WorkerReported
+from stretto_messages.profiler import ProfileMeasured
+from stretto_messages.values import Evaluation, Interval, Plan, Shard, StepTimes
 
 MIB = 2**20
-TIMES = w.StepTimes(emb_s=0.01, grad_s=0.02, upd_s=0.001, sync_s=0.002)
+TIMES = StepTimes(emb_s=0.01, grad_s=0.02, upd_s=0.001, sync_s=0.002)
 
 
-def plan(workers: int = 1, ps: int = 1, ps_memory_bytes: int = 900 * MIB) -> w.Plan:
-    return w.Plan(
+def plan(workers: int = 1, ps: int = 1, ps_memory_bytes: int = 900 * MIB) -> Plan:
+    return Plan(
         workers=workers,
         ps=ps,
         worker_cpu_cores=0.5,
@@ -34,7 +54,7 @@ def submitted(job: str = "a") -> w.JobSubmitted:
     return w.JobSubmitted(job=job, spec=w.JobSpec.parse(document))
 
 
-def decided(version: int, kind: str, new: w.Plan, previous: w.Plan | None, **more: object) -> w.PlanDecided:
+def decided(version: int, kind: str, new: Plan, previous: Plan | None, **more: object) -> PlanDecided:
     fields: dict[str, object] = {
         "throughput": None,
         "throughput_interval": None,
@@ -47,33 +67,33 @@ def decided(version: int, kind: str, new: w.Plan, previous: w.Plan | None, **mor
         "free_memory_bytes": 0,
     }
     given = {**fields, **more}
-    return w.PlanDecided(job="a", version=version, kind=kind, plan=new, previous=previous, **given)  # type: ignore[arg-type]
+    return PlanDecided(job="a", version=version, kind=kind, plan=new, previous=previous, **given)  # type: ignore[arg-type]
 
 
-def profile(version: int, of: w.Plan, rate: float, settled: bool = True) -> w.ProfileMeasured:
-    return w.ProfileMeasured(
+def profile(version: int, of: Plan, rate: float, settled: bool = True) -> ProfileMeasured:
+    return ProfileMeasured(
         job="a", plan_version=version, plan=of, batch_size=512, window_s=3.0, step_time_s=0.05, times=TIMES,
         throughput=rate, samples_total=1, categories=10, settled=settled, workers=(), ps=(),
     )  # fmt: skip
 
 
-def started(pod: str, cause: str = "plan") -> w.PodStarted:
+def started(pod: str, cause: str = "plan") -> PodStarted:
     role = pod.partition("-")[0]
-    return w.PodStarted(
+    return PodStarted(
         job="a", pod=pod, role=role, plan_version=1, address="x:1", cpu_cores=0.5, memory_bytes=900 * MIB,
         took_s=5.0, cause=cause,
     )  # type: ignore[arg-type]  # fmt: skip
 
 
-def worker_report(pod: str, ended_at_s: float, gap_s: float) -> w.WorkerReported:
-    return w.WorkerReported(
+def worker_report(pod: str, ended_at_s: float, gap_s: float) -> WorkerReported:
+    return WorkerReported(
         job="a", pod=pod, plan_version=1, ended_at_s=ended_at_s, window_s=1.0, steps=10, steps_total=10,
         samples_total=5120, step_time_s=0.1, longest_gap_s=gap_s, times=TIMES, cpu_used_cores=0.4, cpu_limit_cores=0.5,
         memory_used_bytes=600 * MIB, memory_limit_bytes=900 * MIB,
     )  # fmt: skip
 
 
-def fold(*messages: w.Message) -> Projection:
+def fold(*messages: Message) -> Projection:
     """One message a second, sequences from 1."""
     projection = Projection()
     for number, message in enumerate(messages, start=1):
@@ -84,19 +104,19 @@ def fold(*messages: w.Message) -> Projection:
 def test_a_job_goes_from_submitted_to_finished_with_its_books() -> None:
     projection = Projection()
     seen = []
-    shard = w.Shard(id=3, attempt=1, epoch=0, start=0, length=100)
-    messages: list[w.Message] = [
+    shard = Shard(id=3, attempt=1, epoch=0, start=0, length=100)
+    messages: list[Message] = [
         submitted(),
         decided(1, "warm-start", plan(), None),
         started("ps-0"),
-        w.ShardLeased(job="a", shard=shard, pod="worker-0"),
-        w.ShardCompleted(job="a", shard=shard, pod="worker-0"),
-        w.JobCompleted(
+        ShardLeased(job="a", shard=shard, pod="worker-0"),
+        ShardCompleted(job="a", shard=shard, pod="worker-0"),
+        JobCompleted(
             job="a", samples=2000, samples_abandoned=0, epochs=2, shards=20, requeued=1, started_at_s=3.0
         ),
-        w.JobFinished(
+        JobFinished(
             job="a", samples_expected=2000, samples_applied=2000, samples_lost=0, samples_repeated=0,
-            repeats_recognised=64, rows=7, evaluation=w.Evaluation(samples=10, loss=0.4, auc=0.8),
+            repeats_recognised=64, rows=7, evaluation=Evaluation(samples=10, loss=0.4, auc=0.8),
         ),
     ]  # fmt: skip
     for number, message in enumerate(messages, start=1):
@@ -116,12 +136,12 @@ def test_a_job_goes_from_submitted_to_finished_with_its_books() -> None:
 
 
 def test_a_decision_keeps_what_it_rested_on_and_learns_what_it_brought() -> None:
-    fitted = w.ModelFitted(
+    fitted = ModelFitted(
         job="a", form="default", coefficients={"a1": 1.0}, log_sd=0.1, rmsle=0.02, points=3, configurations=1,
         unidentified=("a2",), plan_version=1, plan=plan(), batch_size=512, measured_step_time_s=0.05,
-        predicted_step_time_s=0.051, predicted_interval_s=w.Interval(low=0.04, high=0.06),
+        predicted_step_time_s=0.051, predicted_interval_s=Interval(low=0.04, high=0.06),
     )  # fmt: skip
-    candidates = w.CandidatesComputed(
+    candidates = CandidatesComputed(
         job="a", plan_version=1, plan=plan(), throughput=100.0, algorithm="exact", plans_considered=12, candidates=()
     )
     projection = fold(
@@ -131,8 +151,8 @@ def test_a_decision_keeps_what_it_rested_on_and_learns_what_it_brought() -> None
         profile(1, plan(), 100.0),
         fitted,
         candidates,
-        decided(2, "improve", plan(2), plan(), throughput=180.0, throughput_interval=w.Interval(low=150.0, high=210.0)),
-        w.PlanApplied(job="a", version=2, plan=plan(2), took_s=4.0),
+        decided(2, "improve", plan(2), plan(), throughput=180.0, throughput_interval=Interval(low=150.0, high=210.0)),
+        PlanApplied(job="a", version=2, plan=plan(2), took_s=4.0),
         profile(2, plan(2), 60.0, settled=False),
         profile(2, plan(2), 160.0),
         profile(2, plan(2), 170.0),
@@ -156,17 +176,17 @@ def test_a_decision_keeps_what_it_rested_on_and_learns_what_it_brought() -> None
 
 
 def test_the_longest_gap_counts_in_every_phase_that_its_window_touches() -> None:
-    migration = w.MigrationStarted(
+    migration = MigrationStarted(
         job="a", plan_version=2, cause="plan", sources=("ps-0",), destinations=("ps-1",), buckets=32
     )
-    finished = w.MigrationFinished(
+    finished = MigrationFinished(
         job="a", plan_version=2, buckets=32, moved_bytes=5 * MIB, took_s=1.0, longest_freeze_s=0.01
     )
     projection = fold(
         submitted(),  # 1 s
         decided(1, "warm-start", plan(), None),
         started("worker-0"),
-        w.PlanApplied(job="a", version=1, plan=plan(), took_s=1.0),  # 4 s: steady
+        PlanApplied(job="a", version=1, plan=plan(), took_s=1.0),  # 4 s: steady
         worker_report("worker-0", 5.0, 0.08),
         migration,  # 6 s
         worker_report("worker-0", 6.5, 0.30),
@@ -189,11 +209,11 @@ def test_a_gap_that_began_before_the_window_counts_for_the_migration_that_it_fel
         submitted(),
         decided(1, "warm-start", plan(), None),
         started("worker-0"),
-        w.PlanApplied(job="a", version=1, plan=plan(), took_s=1.0),
-        w.MigrationStarted(
+        PlanApplied(job="a", version=1, plan=plan(), took_s=1.0),
+        MigrationStarted(
             job="a", plan_version=2, cause="plan", sources=("ps-0",), destinations=("ps-1",), buckets=32
         ),  # 5 s
-        w.MigrationFinished(
+        MigrationFinished(
             job="a", plan_version=2, buckets=32, moved_bytes=5 * MIB, took_s=1.0, longest_freeze_s=0.01
         ),  # 6 s
         worker_report("worker-0", 9.5, 4.0),  # its window began at 8.5 s, the gap at 4.5 s or later
@@ -208,8 +228,8 @@ def test_a_killed_worker_is_a_phase_of_its_own_until_its_replacement_runs() -> N
         submitted(),
         decided(1, "warm-start", plan(), None),
         started("worker-0"),
-        w.PlanApplied(job="a", version=1, plan=plan(), took_s=1.0),
-        w.PodExited(job="a", pod="worker-0", role="worker", reason="killed", exit_code=-9),
+        PlanApplied(job="a", version=1, plan=plan(), took_s=1.0),
+        PodExited(job="a", pod="worker-0", role="worker", reason="killed", exit_code=-9),
         started("worker-1", "relaunch"),
     )
     view = projection.jobs["a"]
@@ -220,7 +240,7 @@ def test_a_killed_worker_is_a_phase_of_its_own_until_its_replacement_runs() -> N
 
 
 def test_a_resize_tells_the_limit_before_it_and_outlasts_what_the_pod_believes() -> None:
-    resized = w.PodResized(job="a", pod="worker-0", cpu_cores=0.5, memory_bytes=1200 * MIB)
+    resized = PodResized(job="a", pod="worker-0", cpu_cores=0.5, memory_bytes=1200 * MIB)
     view = fold(submitted(), started("worker-0"), resized, worker_report("worker-0", 5.0, 0.1)).jobs["a"]
     assert view.resizes[0].memory_before_bytes == 900 * MIB
     assert view.pods["worker-0"].memory_limit_bytes == 1200 * MIB
@@ -228,11 +248,11 @@ def test_a_resize_tells_the_limit_before_it_and_outlasts_what_the_pod_believes()
 
 
 def test_events_of_strangers_and_repeats_change_nothing() -> None:
-    projection = fold(w.JobFailed(job="never-submitted", reason="?"), submitted())
+    projection = fold(JobFailed(job="never-submitted", reason="?"), submitted())
     assert projection.jobs.keys() == {"a"}
     assert projection.strangers == 1
     before = TypeAdapter(JobView).dump_json(projection.jobs["a"])
-    assert projection.apply(w.JobFailed(job="a", reason="late"), 2, 9.0) is None
+    assert projection.apply(JobFailed(job="a", reason="late"), 2, 9.0) is None
     assert TypeAdapter(JobView).dump_json(projection.jobs["a"]) == before
 
 
@@ -244,12 +264,12 @@ def test_the_first_submission_of_a_name_is_the_job() -> None:
 
 
 def test_an_end_is_final() -> None:
-    view = fold(submitted(), w.JobCancelled(job="a", reason="enough"), w.JobFailed(job="a", reason="late")).jobs["a"]
+    view = fold(submitted(), JobCancelled(job="a", reason="enough"), JobFailed(job="a", reason="late")).jobs["a"]
     assert (view.status, view.reason, view.ended_at_s) == ("cancelled", "enough", 2.0)
 
 
 def test_past_jobs_are_history_and_not_jobs() -> None:
-    past = w.HistoryRecorded(
+    past = HistoryRecorded(
         job="old", metadata={"model": "x"}, plan=plan(), throughput=1.0, duration_s=1.0, ps_memory_peak_bytes=1,
         samples=1,
     )  # fmt: skip
@@ -276,18 +296,18 @@ EVENTS = st.sampled_from(
         started("worker-0"),
         started("worker-1", "relaunch"),
         worker_report("worker-0", 4.0, 0.1),
-        w.PodExited(job="a", pod="worker-0", role="worker", reason="killed", exit_code=-9),
-        w.PlanApplied(job="a", version=1, plan=plan(), took_s=1.0),
-        w.MigrationStarted(job="a", plan_version=2, cause="plan", sources=(), destinations=(), buckets=1),
-        w.MigrationFinished(
+        PodExited(job="a", pod="worker-0", role="worker", reason="killed", exit_code=-9),
+        PlanApplied(job="a", version=1, plan=plan(), took_s=1.0),
+        MigrationStarted(job="a", plan_version=2, cause="plan", sources=(), destinations=(), buckets=1),
+        MigrationFinished(
             job="a", plan_version=2, buckets=1, moved_bytes=1, took_s=1.0, longest_freeze_s=0.1
         ),
-        w.CheckpointFailed(job="a", id="c", reason="disk"),
-        w.JobFailed(job="a", reason="no"),
-        w.ShardRequeued(
-            job="a", shard=w.Shard(id=1, attempt=1, epoch=0, start=0, length=5), pod="worker-0", reason="pod-exited"
+        CheckpointFailed(job="a", id="c", reason="disk"),
+        JobFailed(job="a", reason="no"),
+        ShardRequeued(
+            job="a", shard=Shard(id=1, attempt=1, epoch=0, start=0, length=5), pod="worker-0", reason="pod-exited"
         ),
-        w.JobFinished(
+        JobFinished(
             job="a", samples_expected=1, samples_applied=1, samples_lost=0, samples_repeated=0, repeats_recognised=0,
             rows=0,
         ),
@@ -297,7 +317,7 @@ EVENTS = st.sampled_from(
 
 @settings(max_examples=80, deadline=None)
 @given(st.lists(EVENTS, max_size=30))
-def test_any_order_of_events_gives_a_view_that_can_be_served(messages: list[w.Message]) -> None:
+def test_any_order_of_events_gives_a_view_that_can_be_served(messages: list[Message]) -> None:
     one, two = fold(*messages), fold(*messages)
     adapter = TypeAdapter(dict[str, JobView])
     assert adapter.dump_json(one.jobs) == adapter.dump_json(two.jobs)
@@ -307,8 +327,8 @@ def test_any_order_of_events_gives_a_view_that_can_be_served(messages: list[w.Me
         assert (view["ended_at_s"] is not None) == (view["status"] in ("finished", "failed", "cancelled"))
 
 
-def progressed(done: int) -> w.JobProgressed:
-    return w.JobProgressed(
+def progressed(done: int) -> JobProgressed:
+    return JobProgressed(
         job="a", samples_done=done, samples_total=2000, epoch=0, samples_per_s=500.0, shards_leased=1,
         shards_requeued_total=0,
     )  # fmt: skip
@@ -336,5 +356,5 @@ def test_a_job_that_is_not_training_never_stalls() -> None:
     projection = fold(submitted(), decided(1, "initial", plan(), None))
     assert as_of(projection.jobs["a"], 1e6).progress.stalled_since_s is None
     projection.apply(progressed(1), 3, 3.0)
-    projection.apply(w.JobCancelled(job="a", by="user", reason=""), 4, 4.0)
+    projection.apply(JobCancelled(job="a", by="user", reason=""), 4, 4.0)
     assert as_of(projection.jobs["a"], 1e6).progress.stalled_since_s is None

@@ -13,9 +13,10 @@ import uuid
 from typing import Any
 
 import httpx
-import stretto_wire as w
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from stretto_messages.arbiter import PlanDecided
+from stretto_messages.values import Plan
 
 from .conftest import Running
 
@@ -189,10 +190,10 @@ def test_cancel_is_repeatable_and_final(gateway: Running) -> None:
 def test_another_number_of_pods_is_asked_for_within_the_limits_of_the_job(gateway: Running) -> None:
     document = spec(resources={"workers": {"count": {"max": 4}}})
     path = f"/jobs/{document['name']}"
-    plan = w.Plan(
+    plan = Plan(
         workers=1, ps=1, worker_cpu_cores=1.0, ps_cpu_cores=1.0, worker_memory_bytes=2**30, ps_memory_bytes=2**30
     )
-    decided = w.PlanDecided(
+    decided = PlanDecided(
         job=document["name"], version=1, kind="initial", plan=plan, previous=None, throughput=None, algorithm="exact",
         throughput_interval=None, throughput_before=None, cost_per_hour=0.1, reasons=("r",), alternatives=(),
         free_cpu_cores=1.0, free_memory_bytes=1,

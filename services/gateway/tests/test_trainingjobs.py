@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from fake_kubernetes import Cluster, running_cluster
 from stretto_bus import Client
 from stretto_gateway.trainingjobs_schema import TRAINING_JOBS, definition
 from stretto_kube import Api
-from stretto_wire.examples import EXAMPLES
+from stretto_messages.actuator import JobFinished, PodStarted
+from stretto_messages.base import Message, example_of
 from stretto_wire.kubernetes import INSTALLATION, JOB
 
 from .conftest import Running, installed, start_gateway
@@ -49,9 +51,9 @@ class Stage:
     def condition(self, name: str, kind: str) -> dict[str, Any]:
         return next((each for each in self.status(name).get("conditions", []) if each["type"] == kind), {})
 
-    async def happens(self, message: type[w.Message], job: str, **more: Any) -> None:
+    async def happens(self, message: type[Message], job: str, **more: Any) -> None:
         """As told by the service whose word it is."""
-        await self.bus.publish(EXAMPLES[message].model_copy(update={"job": job, **more}))
+        await self.bus.publish(replace(example_of(message), job=job, **more))
 
     async def rest(self, job: str) -> dict[str, Any]:
         with self.gateway.http() as http:
@@ -115,10 +117,10 @@ async def test_what_is_applied_is_submitted_and_shows_what_rest_shows(stage: Sta
     assert seen["submitted_by"] == "trainingjob/training/clicks"
     assert seen["spec"]["priority"] == 2
 
-    await stage.happens(w.PodStarted, "clicks", pod="ps-0", role="ps")
-    await stage.happens(w.PodStarted, "clicks", pod="worker-0", role="worker")
+    await stage.happens(PodStarted, "clicks", pod="ps-0", role="ps")
+    await stage.happens(PodStarted, "clicks", pod="worker-0", role="worker")
     await stage.until(lambda: (stage.status("clicks").get("workers"), stage.status("clicks").get("ps")) == (1, 1))
-    await stage.happens(w.JobFinished, "clicks")
+    await stage.happens(JobFinished, "clicks")
     await stage.until(lambda: stage.condition("clicks", "Completed").get("status") == "True")
     assert stage.status("clicks")["phase"] == "Finished"
     assert stage.condition("clicks", "Running")["status"] == "False"
@@ -213,6 +215,6 @@ async def test_an_api_server_that_dies_meanwhile_is_found_again(own_stage: Stage
     await own_stage.apply("last")
     await own_stage.until(lambda: own_stage.condition("last", "Admitted").get("status") == "True")
     await own_stage.cluster.server.stop()
-    await own_stage.happens(w.PodStarted, "last", pod="worker-0", role="worker")
+    await own_stage.happens(PodStarted, "last", pod="worker-0", role="worker")
     await own_stage.cluster.server.start()
     await own_stage.until(lambda: own_stage.status("last").get("workers") == 1)

@@ -6,9 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 from stretto_core import oom as memory
-from stretto_wire import events, values
-from stretto_wire.base import Message
+from stretto_messages.actuator import JobFailed, PlanApplied, PodExited, PodResized
+from stretto_messages.arbiter import PlanDecided
+from stretto_messages.base import Message
+from stretto_messages.dispatcher import JobCompleted, JobProgressed
+from stretto_messages.gateway import JobCancelled
+from stretto_messages.oom import OomForecast
+from stretto_messages.profiler import ProfileMeasured
+from stretto_messages.values import Interval, PsForecast
 from stretto_wire.spec import ModelSpec
+from stretto_wire.submission import JobSubmitted
 
 KEY_BYTES = 8
 FLOAT_BYTES = 4
@@ -21,13 +28,13 @@ def row_bytes(model: ModelSpec) -> int:
     return KEY_BYTES + FLOAT_BYTES * floats
 
 
-def _opened(message: events.JobSubmitted, table_slots: int) -> memory.WatchOpened:
+def _opened(message: JobSubmitted, table_slots: int) -> memory.WatchOpened:
     spec = message.spec
     bounds = spec.resources.ps.memory
     return memory.WatchOpened(spec.samples_total, row_bytes(spec.model), bounds.min, bounds.max, table_slots)
 
 
-def _measured(message: events.ProfileMeasured) -> memory.MemoryMeasured:
+def _measured(message: ProfileMeasured) -> memory.MemoryMeasured:
     servers = tuple(
         memory.ServerMeasured(ps.pod, ps.memory_used_bytes, ps.memory_limit_bytes, ps.categories, ps.buckets)
         for ps in message.ps
@@ -40,40 +47,40 @@ def _of_server(pod: str, event: Any) -> Any:
 
 
 _EVENTS: dict[type[Message], Callable[[Any], Any]] = {
-    events.ProfileMeasured: _measured,
-    events.JobProgressed: lambda m: memory.ProgressSeen(m.samples_done, m.samples_total, m.samples_per_s),
-    events.PlanDecided: lambda m: memory.LimitDecided(m.plan.ps_memory_bytes),
-    events.PlanApplied: lambda m: memory.LimitChanged(m.plan.ps_memory_bytes),
-    events.PodResized: lambda m: _of_server(m.pod, memory.LimitChanged(m.memory_bytes, m.pod)),
-    events.PodExited: lambda m: _of_server(m.pod, memory.ServerLeft(m.pod, m.reason == "oom-killed")),
-    events.JobCompleted: lambda m: memory.WatchClosed(completed=True),
-    events.JobCancelled: lambda m: memory.WatchClosed(),
-    events.JobFailed: lambda m: memory.WatchClosed(),
+    ProfileMeasured: _measured,
+    JobProgressed: lambda m: memory.ProgressSeen(m.samples_done, m.samples_total, m.samples_per_s),
+    PlanDecided: lambda m: memory.LimitDecided(m.plan.ps_memory_bytes),
+    PlanApplied: lambda m: memory.LimitChanged(m.plan.ps_memory_bytes),
+    PodResized: lambda m: _of_server(m.pod, memory.LimitChanged(m.memory_bytes, m.pod)),
+    PodExited: lambda m: _of_server(m.pod, memory.ServerLeft(m.pod, m.reason == "oom-killed")),
+    JobCompleted: lambda m: memory.WatchClosed(completed=True),
+    JobCancelled: lambda m: memory.WatchClosed(),
+    JobFailed: lambda m: memory.WatchClosed(),
 }
 
 
 def to_event(message: Message, table_slots: int) -> Any:
     """The watch's event of a message; None for pods that are no parameter servers."""
-    if isinstance(message, events.JobSubmitted):
+    if isinstance(message, JobSubmitted):
         return _opened(message, table_slots)
     return _EVENTS[type(message)](message)
 
 
-def _server(server: memory.ServerForecast) -> values.PsForecast:
-    return values.PsForecast(
+def _server(server: memory.ServerForecast) -> PsForecast:
+    return PsForecast(
         pod=server.pod,
         used_bytes=server.used_bytes,
         limit_bytes=server.limit_bytes,
         at_end_bytes=server.at_end_bytes,
-        at_end_interval_bytes=values.Interval(low=float(server.at_end_low_bytes), high=float(server.at_end_high_bytes)),
+        at_end_interval_bytes=Interval(low=float(server.at_end_low_bytes), high=float(server.at_end_high_bytes)),
         oom_in_s=server.oom_in_s,
         oom_at_samples=server.oom_at_samples,
     )
 
 
-def to_message(job: str, fact: memory.OomForecast) -> events.OomForecast:
+def to_message(job: str, fact: memory.OomForecast) -> OomForecast:
     """The forecast on the wire."""
-    return events.OomForecast(
+    return OomForecast(
         job=job,
         ps=tuple(_server(server) for server in fact.servers),
         samples_done=fact.samples_done,

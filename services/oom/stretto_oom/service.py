@@ -6,10 +6,15 @@ from typing import Any, ClassVar
 
 from stretto_core.algorithms import OOM
 from stretto_core.oom import OomMachine, WatchState
+from stretto_messages.actuator import JobFailed, PlanApplied, PodExited, PodResized
+from stretto_messages.arbiter import PlanDecided
+from stretto_messages.base import Message
+from stretto_messages.dispatcher import JobCompleted, JobProgressed
+from stretto_messages.gateway import JobCancelled
+from stretto_messages.profiler import ProfileMeasured
 from stretto_runtime import Input, Meta, Service
 from stretto_runtime.algorithms import algorithm
-from stretto_wire import events
-from stretto_wire.base import Message
+from stretto_wire.submission import JobSubmitted
 
 from stretto_oom import handlers
 from stretto_oom.settings import OomSettings
@@ -22,16 +27,16 @@ class Oom(Service):
     version = OomMachine.version
     settings_type = OomSettings
     inputs = (
-        Input(events.JobSubmitted),
-        Input(events.JobCancelled),
-        Input(events.JobFailed),
-        Input(events.JobCompleted),
-        Input(events.ProfileMeasured),
-        Input(events.JobProgressed),
-        Input(events.PlanDecided),
-        Input(events.PlanApplied),
-        Input(events.PodResized),
-        Input(events.PodExited),
+        Input(JobSubmitted),
+        Input(JobCancelled),
+        Input(JobFailed),
+        Input(JobCompleted),
+        Input(ProfileMeasured),
+        Input(JobProgressed),
+        Input(PlanDecided),
+        Input(PlanApplied),
+        Input(PodResized),
+        Input(PodExited),
     )
     state_types: ClassVar[dict[str, type]] = {"job": WatchState}
 

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pydantic import TypeAdapter
 from stretto_bus import Client
 from stretto_core import oom as memory
+from stretto_messages.actuator import PodExited, PodResized
+from stretto_messages.dispatcher import JobProgressed
+from stretto_messages.oom import OomForecast
+from stretto_messages.profiler import ProfileMeasured
+from stretto_messages.values import Plan, PsProfile, StepTimes
 from stretto_oom import handlers
 from stretto_oom.service import Oom
 from stretto_oom.settings import OomSettings
 from stretto_runtime import EmbeddedServer, SettingsFault, provision, serve
 from stretto_runtime.owner.machines import Machines
 from stretto_runtime.owner.snapshots import Document
-from stretto_wire import events, values
 from stretto_wire.spec import JobSpec, ModelSpec
+from stretto_wire.submission import JobSubmitted
 
 MIB = 2**20
-PLAN = values.Plan(
+PLAN = Plan(
     workers=2,
     ps=2,
     worker_cpu_cores=1.0,
@@ -29,10 +35,10 @@ PLAN = values.Plan(
 )
 
 
-def profile(job: str, step: int) -> events.ProfileMeasured:
+def profile(job: str, step: int) -> ProfileMeasured:
     """10,000 samples and, on each PS, 2,000 rows of 13,000 bytes a step."""
     rows = 2000 * step
-    ps = values.PsProfile(
+    ps = PsProfile(
         pod="ps-0",
         cpu_used_cores=0.5,
         cpu_limit_cores=1.0,
@@ -42,25 +48,25 @@ def profile(job: str, step: int) -> events.ProfileMeasured:
         buckets=32,
         update_time_s=0.002,
     )
-    return events.ProfileMeasured(
+    return ProfileMeasured(
         job=job,
         plan_version=1,
         plan=PLAN,
         batch_size=512,
         window_s=5.0,
         step_time_s=0.05,
-        times=values.StepTimes(emb_s=0.01, grad_s=0.01, upd_s=0.01, sync_s=0.01),
+        times=StepTimes(emb_s=0.01, grad_s=0.01, upd_s=0.01, sync_s=0.01),
         throughput=2000.0,
         samples_total=77_000 + 10_000 * step,  # as the pods count: more than the ledger
         categories=2 * rows,
         settled=True,
         workers=(),
-        ps=(ps, ps.model_copy(update={"pod": "ps-1"})),
+        ps=(ps, replace(ps, pod="ps-1")),
     )
 
 
-def progress(job: str, step: int) -> events.JobProgressed:
-    return events.JobProgressed(
+def progress(job: str, step: int) -> JobProgressed:
+    return JobProgressed(
         job=job,
         samples_done=10_000 * step,
         samples_total=300_000,
@@ -85,14 +91,14 @@ async def test_memory_is_asked_for_before_it_runs_out(tmp_path: Path) -> None:
     settings = OomSettings(nats_url=server.url, state_folder=tmp_path / "state", table_slots=0)
     task = asyncio.create_task(serve(Oom(settings), stop))
     try:
-        await client.publish(events.JobSubmitted(job="grows", spec=spec("grows")))
+        await client.publish(JobSubmitted(job="grows", spec=spec("grows")))
         for step in range(1, 10):
             await client.publish(progress("grows", step))
             await client.publish(profile("grows", step))
         asked = None
         async with asyncio.timeout(20):
             async for event in client.events():
-                if isinstance(event.message, events.OomForecast) and event.message.action == "grow":
+                if isinstance(event.message, OomForecast) and event.message.action == "grow":
                     asked = event.message
                     break
     finally:
@@ -120,15 +126,15 @@ def test_the_law_of_growth_is_chosen_by_name_and_an_unknown_one_refused() -> Non
 
 def test_every_routed_message_is_translated() -> None:
     heard = {entry.message for entry in Oom.inputs}
-    assert heard == {*handlers._EVENTS, events.JobSubmitted}
+    assert heard == {*handlers._EVENTS, JobSubmitted}
 
 
 def test_workers_are_not_its_business_and_rows_cost_what_the_optimiser_keeps() -> None:
-    resized = events.PodResized(job="a", pod="worker-1", cpu_cores=1.0, memory_bytes=MIB)
+    resized = PodResized(job="a", pod="worker-1", cpu_cores=1.0, memory_bytes=MIB)
     assert handlers.to_event(resized, 256) is None
-    resized = resized.model_copy(update={"pod": "ps-1"})
+    resized = replace(resized, pod="ps-1")
     assert handlers.to_event(resized, 256) == memory.LimitChanged(MIB, "ps-1")
-    exited = events.PodExited(job="a", pod="ps-1", role="ps", reason="oom-killed", exit_code=137)
+    exited = PodExited(job="a", pod="ps-1", role="ps", reason="oom-killed", exit_code=137)
     assert handlers.to_event(exited, 256) == memory.ServerLeft("ps-1", oom_killed=True)
     assert handlers.row_bytes(ModelSpec(entry="a:B")) == 136
     assert handlers.row_bytes(ModelSpec(entry="a:B", optimizer="adam")) == 204

@@ -7,21 +7,29 @@ from dataclasses import asdict
 from typing import Any
 
 from stretto_core import jobs
-from stretto_core.model.pareto import Candidate
-from stretto_core.model.throughput import Configuration, FittedModel, KnownModel
-from stretto_core.model.types import Resources
+from stretto_core.model.pareto import Candidate as CoreCandidate
+from stretto_core.model.throughput import Configuration, FittedModel
+from stretto_core.model.throughput import KnownModel as CoreKnownModel
 from stretto_core.planner.warmstart import PastJob, SimilarJob
+from stretto_messages.actuator import JobFailed, PlanApplied
+from stretto_messages.arbiter import PlanDecided, PlanRefused
+from stretto_messages.base import Message
+from stretto_messages.dispatcher import JobCompleted, JobProgressed
+from stretto_messages.fitter import ModelFitted
+from stretto_messages.gateway import JobCancelled
+from stretto_messages.planner import CandidatesComputed, HistoryMatched, HistoryRecorded, PlanProposed
+from stretto_messages.profiler import ProfileMeasured
+from stretto_messages.values import Candidate, Interval, KnownModel, Match, Resources
 from stretto_runtime import Meta
-from stretto_runtime.planning import applied, plan_of, sent_interval, sent_plan, submitted
-from stretto_wire import events, values
-from stretto_wire.base import Message
+from stretto_runtime.planning import applied, sent_interval, submitted
+from stretto_wire.submission import JobSubmitted
 
 
-def _recorded(message: events.HistoryRecorded) -> jobs.HistoryRecorded:
+def _recorded(message: HistoryRecorded) -> jobs.HistoryRecorded:
     past = PastJob(
         job=message.job,
         metadata=dict(message.metadata),
-        plan=plan_of(message.plan),
+        plan=message.plan,
         throughput=message.throughput,
         duration_s=message.duration_s,
         ps_memory_peak_bytes=message.ps_memory_peak_bytes,
@@ -31,36 +39,36 @@ def _recorded(message: events.HistoryRecorded) -> jobs.HistoryRecorded:
     return jobs.HistoryRecorded(message.job, past)
 
 
-def _known(model: values.KnownModel | None) -> KnownModel | None:
-    return None if model is None else KnownModel(**model.model_dump())
+def _known(model: KnownModel | None) -> CoreKnownModel | None:
+    return None if model is None else CoreKnownModel(**asdict(model))
 
 
-def _sent_known(model: KnownModel | None) -> values.KnownModel | None:
-    return None if model is None else values.KnownModel(**asdict(model))
+def _sent_known(model: CoreKnownModel | None) -> KnownModel | None:
+    return None if model is None else KnownModel(**asdict(model))
 
 
-def _matched(message: events.HistoryMatched) -> jobs.HistoryMatched:
+def _matched(message: HistoryMatched) -> jobs.HistoryMatched:
     matches = tuple(
         SimilarJob(
-            past=PastJob(match.job, {}, plan_of(match.plan), match.throughput, 0.0, 0, 0),
+            past=PastJob(match.job, {}, match.plan, match.throughput, 0.0, 0, 0),
             similarity=match.similarity,
             features=dict(match.features),
             weight=match.weight,
         )
         for match in message.matches
     )
-    plan = plan_of(message.plan) if message.plan else None
+    plan = message.plan
     metadata, model = dict(message.metadata), _known(message.model)
     return jobs.HistoryMatched(message.job, metadata, matches, message.smoothing, plan, model)
 
 
-def _decided(message: events.PlanDecided) -> jobs.PlanDecided:
+def _decided(message: PlanDecided) -> jobs.PlanDecided:
     return jobs.PlanDecided(
         job=message.job,
         version=message.version,
         kind=message.kind,
-        plan=plan_of(message.plan),
-        previous=plan_of(message.previous) if message.previous else None,
+        plan=message.plan,
+        previous=message.previous,
         cost_per_hour=message.cost_per_hour,
         reasons=message.reasons,
         algorithm=message.algorithm,
@@ -68,7 +76,7 @@ def _decided(message: events.PlanDecided) -> jobs.PlanDecided:
     )
 
 
-def _fitted(message: events.ModelFitted) -> jobs.ModelFitted:
+def _fitted(message: ModelFitted) -> jobs.ModelFitted:
     measured = tuple(
         jobs.MeasuredConfiguration(
             Configuration(row.workers, row.ps, row.worker_cpu_cores, row.ps_cpu_cores, row.batch_size),
@@ -95,7 +103,7 @@ def _fitted(message: events.ModelFitted) -> jobs.ModelFitted:
         windows=message.points,
         measured=measured,
         plan_version=message.plan_version,
-        plan=plan_of(message.plan),
+        plan=message.plan,
         batch_size=message.batch_size,
         measured_step_time_s=message.measured_step_time_s,
         predicted_step_time_s=message.predicted_step_time_s,
@@ -104,11 +112,11 @@ def _fitted(message: events.ModelFitted) -> jobs.ModelFitted:
     )
 
 
-def _measured(message: events.ProfileMeasured) -> jobs.ProfileMeasured:
+def _measured(message: ProfileMeasured) -> jobs.ProfileMeasured:
     return jobs.ProfileMeasured(
         job=message.job,
         plan_version=message.plan_version,
-        plan=plan_of(message.plan),
+        plan=message.plan,
         batch_size=message.batch_size,
         window_s=message.window_s,
         step_time_s=message.step_time_s,
@@ -120,18 +128,18 @@ def _measured(message: events.ProfileMeasured) -> jobs.ProfileMeasured:
 
 
 _EVENTS: dict[type[Message], Callable[[Any], Any]] = {
-    events.JobSubmitted: submitted,
-    events.HistoryRecorded: _recorded,
-    events.HistoryMatched: _matched,
-    events.PlanDecided: _decided,
-    events.PlanRefused: lambda m: jobs.PlanRefused(m.job, m.kind, plan_of(m.wanted), m.reasons),
-    events.PlanApplied: applied,
-    events.ModelFitted: _fitted,
-    events.ProfileMeasured: _measured,
-    events.JobProgressed: lambda m: jobs.JobProgressed(m.job, m.samples_done, m.samples_total, m.samples_per_s),
-    events.JobCompleted: lambda m: jobs.JobEnded(m.job, "completed"),
-    events.JobCancelled: lambda m: jobs.JobEnded(m.job, "cancelled"),
-    events.JobFailed: lambda m: jobs.JobEnded(m.job, "failed"),
+    JobSubmitted: submitted,
+    HistoryRecorded: _recorded,
+    HistoryMatched: _matched,
+    PlanDecided: _decided,
+    PlanRefused: lambda m: jobs.PlanRefused(m.job, m.kind, m.wanted, m.reasons),
+    PlanApplied: applied,
+    ModelFitted: _fitted,
+    ProfileMeasured: _measured,
+    JobProgressed: lambda m: jobs.JobProgressed(m.job, m.samples_done, m.samples_total, m.samples_per_s),
+    JobCompleted: lambda m: jobs.JobEnded(m.job, "completed"),
+    JobCancelled: lambda m: jobs.JobEnded(m.job, "cancelled"),
+    JobFailed: lambda m: jobs.JobEnded(m.job, "failed"),
 }
 
 
@@ -140,33 +148,33 @@ def to_event(message: Message, meta: Meta) -> Any:
     return _EVENTS[type(message)](message)
 
 
-def _send_matched(fact: jobs.HistoryMatched) -> events.HistoryMatched:
-    return events.HistoryMatched(
+def _send_matched(fact: jobs.HistoryMatched) -> HistoryMatched:
+    return HistoryMatched(
         job=fact.job,
         metadata=fact.metadata,
         matches=tuple(
-            values.Match(
+            Match(
                 job=match.past.job,
                 similarity=min(match.similarity, 1.0),
                 weight=min(match.weight, 1.0),
-                plan=sent_plan(match.past.plan),
+                plan=match.past.plan,
                 throughput=match.past.throughput,
                 features=match.features,
             )
             for match in fact.matches
         ),
         smoothing=fact.smoothing,
-        plan=sent_plan(fact.plan) if fact.plan else None,
+        plan=fact.plan,
         model=_sent_known(fact.model),
     )
 
 
-def _send_recorded(fact: jobs.HistoryRecorded) -> events.HistoryRecorded:
+def _send_recorded(fact: jobs.HistoryRecorded) -> HistoryRecorded:
     past = fact.past
-    return events.HistoryRecorded(
+    return HistoryRecorded(
         job=fact.job,
         metadata=past.metadata,
-        plan=sent_plan(past.plan),
+        plan=past.plan,
         throughput=past.throughput,
         duration_s=past.duration_s,
         ps_memory_peak_bytes=past.ps_memory_peak_bytes,
@@ -175,11 +183,11 @@ def _send_recorded(fact: jobs.HistoryRecorded) -> events.HistoryRecorded:
     )
 
 
-def _send_proposed(fact: jobs.PlanProposed) -> events.PlanProposed:
-    return events.PlanProposed(
+def _send_proposed(fact: jobs.PlanProposed) -> PlanProposed:
+    return PlanProposed(
         job=fact.job,
         kind=fact.kind,
-        plan=sent_plan(fact.plan),
+        plan=fact.plan,
         throughput=fact.throughput,
         throughput_interval=sent_interval(fact.throughput_low, fact.throughput_high),
         cost_per_hour=fact.cost_per_hour,
@@ -187,23 +195,23 @@ def _send_proposed(fact: jobs.PlanProposed) -> events.PlanProposed:
     )
 
 
-def _send_candidate(index: int, candidate: Candidate) -> values.Candidate:
-    return values.Candidate(
+def _send_candidate(index: int, candidate: CoreCandidate) -> Candidate:
+    return Candidate(
         id=f"c{index}",
-        plan=sent_plan(candidate.plan),
+        plan=candidate.plan,
         cost_per_hour=candidate.cost_per_hour,
         throughput=candidate.throughput,
-        throughput_interval=values.Interval(low=candidate.throughput_low, high=candidate.throughput_high),
+        throughput_interval=Interval(low=candidate.throughput_low, high=candidate.throughput_high),
         gain=candidate.gain,
         overhead_s=candidate.overhead_s,
     )
 
 
-def _send_candidates(fact: jobs.CandidatesComputed) -> events.CandidatesComputed:
-    return events.CandidatesComputed(
+def _send_candidates(fact: jobs.CandidatesComputed) -> CandidatesComputed:
+    return CandidatesComputed(
         job=fact.job,
         plan_version=fact.plan_version,
-        plan=sent_plan(fact.plan),
+        plan=fact.plan,
         throughput=fact.throughput,
         algorithm=fact.algorithm,
         plans_considered=fact.plans_considered,

@@ -7,10 +7,11 @@ from typing import Annotated
 
 from pydantic import Field
 from stretto_core.model.pareto import Overheads
-from stretto_core.model.types import GIB, Plan, Resources
 from stretto_core.planner.exploration import ExplorationLimits
 from stretto_core.planner.history import HistorySettings
 from stretto_core.planner.machine import PlannerSettings as MachineSettings
+from stretto_messages.base import GIB
+from stretto_messages.values import Plan, Resources
 from stretto_runtime import Settings
 
 Positive = Annotated[float, Field(gt=0)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -12,17 +13,21 @@ from stretto_core.fitter.machine import FitMachine
 from stretto_core.fitter.regression import fit
 from stretto_core.model.pareto import CandidateProblem, Comparison, Overheads, exact_front, grid_within, weigh
 from stretto_core.model.throughput import Configuration, KnownModel, Measurement
-from stretto_core.model.types import GIB, JobLimits, Plan, Prices, Resources
+from stretto_core.model.types import JobLimits, Prices
 from stretto_core.planner.history import HistoryMachine
 from stretto_core.planner.machine import PlanMachine
 from stretto_core.planner.warmstart import PastJob, SimilarJob
+from stretto_messages.base import GIB
+from stretto_messages.planner import CandidatesComputed
+from stretto_messages.values import Plan, Resources
 from stretto_planner import handlers
 from stretto_planner.service import Planner
 from stretto_planner.settings import PlannerSettings
 from stretto_runtime import Meta, SettingsFault
-from stretto_runtime.planning import profile_of, sent_plan
-from stretto_wire import events, spec
-from stretto_wire.registry import decode, encode
+from stretto_runtime.planning import profile_of
+from stretto_wire import spec
+from stretto_wire.codec import decode, encode
+from stretto_wire.submission import JobSubmitted
 
 META = Meta(1, 1000.0, "evt", {}, "a")
 PLAN = Plan(2, 1, 0.5, 1.5, GIB, 2 * GIB)
@@ -42,7 +47,7 @@ def submitted(**resources: Any) -> jobs.JobSubmitted:
         "resources": resources,
         "priority": 2.0,
     }
-    return handlers.to_event(events.JobSubmitted(job="a", spec=spec.JobSpec.parse(document)), META)
+    return handlers.to_event(JobSubmitted(job="a", spec=spec.JobSpec.parse(document)), META)
 
 
 def test_a_specification_becomes_what_the_decisions_need() -> None:
@@ -91,7 +96,7 @@ def test_a_zero_worker_plan_or_an_odd_model_is_no_crash() -> None:
     idle = Plan(0, 1, 1.0, 1.0, GIB, GIB)
     assert fitter.handle(jobs.ProfileMeasured("a", 1, idle, 64, 5.0, 0.1, {}, 0.0, 0, True), 1.0) == []
     machine = Planner(PlannerSettings()).machine("a", None)
-    (action,) = machine.handle(submitted(initial=sent_plan(idle).model_dump(), fixed=True), 1.0)
+    (action,) = machine.handle(submitted(initial=asdict(idle), fixed=True), 1.0)
     assert action.fact.plan.workers == 1
 
 
@@ -102,7 +107,7 @@ def test_candidates_survive_the_wire_well_enough_to_be_sent_on() -> None:
     front = weigh(problem, exact_front(problem), Comparison(PLAN, 1000.0, 1e9, Overheads()))[:64]
     fact = jobs.CandidatesComputed("a", 3, PLAN, 1000.0, "exact", 10, tuple(front))
     message = handlers.to_message("a", fact)
-    assert decode(events.CandidatesComputed, encode(message)) == message
+    assert decode(CandidatesComputed, encode(message)) == message
     assert [candidate.throughput for candidate in message.candidates] == [c.throughput for c in front]
 
 

@@ -7,8 +7,24 @@ from dataclasses import fields
 from typing import Any
 
 import stretto_wire as wire
-from stretto_core.model.types import Plan
+from pydantic_core import to_json
 from stretto_core.profiler import facts as core
+from stretto_messages.actuator import (
+    JobFailed,
+    MigrationFinished,
+    MigrationStarted,
+    PlanApplied,
+    PodExited,
+    PodResized,
+    PodStarted,
+)
+from stretto_messages.arbiter import PlanDecided
+from stretto_messages.base import Message
+from stretto_messages.dispatcher import JobCompleted, JobProgressed
+from stretto_messages.gateway import JobCancelled
+from stretto_messages.pods import PsReported, WorkerReported
+from stretto_messages.profiler import HotPsCleared, HotPsDetected, ProfileMeasured, StragglerCleared, StragglerDetected
+from stretto_wire.codec import decode
 
 
 def to_event(message: Any) -> Any:
@@ -21,10 +37,10 @@ def to_message(job: str, fact: Any) -> Any:
     """The wire message of a core fact."""
     kind, names = _FACTS[type(fact)]
     told: dict[str, Any] = {name: getattr(fact, name) for name in names}
-    return kind.model_validate({"job": job, **told}, from_attributes=True)
+    return decode(kind, to_json({"job": job, **told}))
 
 
-def _worker(message: wire.WorkerReported) -> core.WorkerReported:
+def _worker(message: WorkerReported) -> core.WorkerReported:
     times = message.times
     return core.WorkerReported(
         message.pod,
@@ -44,7 +60,7 @@ def _worker(message: wire.WorkerReported) -> core.WorkerReported:
     )
 
 
-def _ps(message: wire.PsReported) -> core.PsReported:
+def _ps(message: PsReported) -> core.PsReported:
     return core.PsReported(
         message.pod,
         message.ended_at_s,
@@ -61,7 +77,7 @@ def _ps(message: wire.PsReported) -> core.PsReported:
     )
 
 
-def _started(message: wire.PodStarted) -> core.PodStarted | None:
+def _started(message: PodStarted) -> core.PodStarted | None:
     if message.role == "data":
         return None
     return core.PodStarted(message.pod, message.role, message.cpu_cores, message.memory_bytes)
@@ -69,29 +85,29 @@ def _started(message: wire.PodStarted) -> core.PodStarted | None:
 
 _EVENTS: dict[type, Callable[[Any], Any]] = {
     wire.JobSubmitted: lambda m: core.JobSubmitted(m.spec.dataset.batch_size),
-    wire.PlanDecided: lambda m: core.PlanDecided(m.version),
-    wire.PlanApplied: lambda m: core.PlanApplied(m.version, Plan(**m.plan.model_dump())),
-    wire.PodStarted: _started,
-    wire.PodResized: lambda m: core.PodResized(m.pod, m.cpu_cores, m.memory_bytes),
-    wire.PodExited: lambda m: core.PodExited(m.pod),
-    wire.MigrationStarted: lambda m: core.MigrationStarted(),
-    wire.MigrationFinished: lambda m: core.MigrationFinished(),
-    wire.JobCompleted: lambda m: core.JobEnded(completed=True),
-    wire.JobProgressed: lambda m: core.JobProgressed(),
-    wire.JobFailed: lambda m: core.JobEnded(),
-    wire.JobCancelled: lambda m: core.JobEnded(),
-    wire.WorkerReported: _worker,
-    wire.PsReported: _ps,
+    PlanDecided: lambda m: core.PlanDecided(m.version),
+    PlanApplied: lambda m: core.PlanApplied(m.version, m.plan),
+    PodStarted: _started,
+    PodResized: lambda m: core.PodResized(m.pod, m.cpu_cores, m.memory_bytes),
+    PodExited: lambda m: core.PodExited(m.pod),
+    MigrationStarted: lambda m: core.MigrationStarted(),
+    MigrationFinished: lambda m: core.MigrationFinished(),
+    JobCompleted: lambda m: core.JobEnded(completed=True),
+    JobProgressed: lambda m: core.JobProgressed(),
+    JobFailed: lambda m: core.JobEnded(),
+    JobCancelled: lambda m: core.JobEnded(),
+    WorkerReported: _worker,
+    PsReported: _ps,
 }
 
-_FACTS: dict[type, tuple[type[wire.Message], tuple[str, ...]]] = {
+_FACTS: dict[type, tuple[type[Message], tuple[str, ...]]] = {
     kind: (message, tuple(field.name for field in fields(kind)))
     for kind, message in (
-        (core.ProfileMeasured, wire.ProfileMeasured),
-        (core.StragglerDetected, wire.StragglerDetected),
-        (core.StragglerCleared, wire.StragglerCleared),
-        (core.HotPsDetected, wire.HotPsDetected),
-        (core.HotPsCleared, wire.HotPsCleared),
+        (core.ProfileMeasured, ProfileMeasured),
+        (core.StragglerDetected, StragglerDetected),
+        (core.StragglerCleared, StragglerCleared),
+        (core.HotPsDetected, HotPsDetected),
+        (core.HotPsCleared, HotPsCleared),
     )
 }
 """Each fact's message, and the names that it has in common with it."""

@@ -8,6 +8,19 @@ import stretto_wire as wire
 from stretto_core.algorithms import DETECT
 from stretto_core.profiler.books import ProfilerState
 from stretto_core.profiler.machine import ProfilerMachine
+from stretto_messages.actuator import (
+    JobFailed,
+    MigrationFinished,
+    MigrationStarted,
+    PlanApplied,
+    PodExited,
+    PodResized,
+    PodStarted,
+)
+from stretto_messages.arbiter import PlanDecided
+from stretto_messages.dispatcher import JobCompleted, JobProgressed
+from stretto_messages.gateway import JobCancelled
+from stretto_messages.pods import PsReported, WorkerReported
 from stretto_runtime import Input, Meta, Service
 from stretto_runtime.algorithms import algorithm
 
@@ -23,19 +36,19 @@ class Profiler(Service):
     settings_type = ProfilerSettings
     inputs = (
         Input(wire.JobSubmitted),
-        Input(wire.JobCancelled),
-        Input(wire.JobCompleted),
-        Input(wire.JobProgressed),
-        Input(wire.JobFailed),
-        Input(wire.PlanDecided),
-        Input(wire.PlanApplied),
-        Input(wire.PodStarted),
-        Input(wire.PodExited),
-        Input(wire.PodResized),
-        Input(wire.MigrationStarted),
-        Input(wire.MigrationFinished),
-        Input(wire.WorkerReported),
-        Input(wire.PsReported),
+        Input(JobCancelled),
+        Input(JobCompleted),
+        Input(JobProgressed),
+        Input(JobFailed),
+        Input(PlanDecided),
+        Input(PlanApplied),
+        Input(PodStarted),
+        Input(PodExited),
+        Input(PodResized),
+        Input(MigrationStarted),
+        Input(MigrationFinished),
+        Input(WorkerReported),
+        Input(PsReported),
     )
     state_types: ClassVar[dict[str, type]] = {"job": ProfilerState}
 

@@ -15,8 +15,12 @@ from pathlib import Path
 import stretto_wire as wire
 from runtime_live import saved_state
 from stretto_bus import Client
+from stretto_messages.actuator import PodStarted
+from stretto_messages.pods import WorkerReported
+from stretto_messages.values import StepTimes
 from stretto_runtime import EmbeddedServer, provision
-from stretto_wire.registry import encode, subject_of
+from stretto_wire.codec import encode
+from stretto_wire.registry import subject_of
 
 JOB, PODS, REPORTS = "j", 30, 1000
 MIB = 1 << 20
@@ -92,17 +96,17 @@ def memory(process: subprocess.Popen[bytes], name: str) -> int:
     return int(status.partition(f"{name}:")[2].split()[0]) * 1024
 
 
-def started(pod: int) -> wire.PodStarted:
-    return wire.PodStarted(
+def started(pod: int) -> PodStarted:
+    return PodStarted(
         job=JOB, pod=f"worker-{pod}", role="worker", plan_version=1, address="", cpu_cores=1.0, memory_bytes=GIB,
         took_s=1.0, cause="plan",
     )  # fmt: skip
 
 
-def report(pod: int, number: int) -> wire.WorkerReported:
-    return wire.WorkerReported(
+def report(pod: int, number: int) -> WorkerReported:
+    return WorkerReported(
         job=JOB, pod=f"worker-{pod}", plan_version=1, ended_at_s=time.time(), window_s=0.1, steps=2,
         steps_total=2 * number, samples_total=1024 * number, step_time_s=0.05, longest_gap_s=0.06,
-        times=wire.StepTimes(emb_s=0.01, grad_s=0.02, upd_s=0.01, sync_s=0.01), cpu_used_cores=0.9,
+        times=StepTimes(emb_s=0.01, grad_s=0.02, upd_s=0.01, sync_s=0.01), cpu_used_cores=0.9,
         cpu_limit_cores=1.0, memory_used_bytes=GIB // 2, memory_limit_bytes=GIB,
     )  # fmt: skip

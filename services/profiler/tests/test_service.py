@@ -11,16 +11,20 @@ import pytest
 import stretto_wire as wire
 from stretto_bus import Client
 from stretto_core.profiler.peers import cusum, threshold
+from stretto_messages.actuator import PlanApplied, PodStarted
+from stretto_messages.pods import PsReported, WorkerReported
+from stretto_messages.profiler import ProfileMeasured
+from stretto_messages.values import Plan, StepTimes
 from stretto_profiler.service import Profiler
 from stretto_profiler.settings import ProfilerSettings
 from stretto_runtime import EmbeddedServer, SettingsFault, provision, serve
 
 GIB = 2**30
-PLAN = wire.Plan(workers=1, ps=1, worker_cpu_cores=1.0, ps_cpu_cores=1.0, worker_memory_bytes=GIB, ps_memory_bytes=GIB)
+PLAN = Plan(workers=1, ps=1, worker_cpu_cores=1.0, ps_cpu_cores=1.0, worker_memory_bytes=GIB, ps_memory_bytes=GIB)
 
 
-def started(pod: str, role: Any) -> wire.PodStarted:
-    return wire.PodStarted(
+def started(pod: str, role: Any) -> PodStarted:
+    return PodStarted(
         job="j",
         pod=pod,
         role=role,
@@ -33,7 +37,7 @@ def started(pod: str, role: Any) -> wire.PodStarted:
     )
 
 
-def report(number: int, at_s: float, **more: Any) -> wire.WorkerReported:
+def report(number: int, at_s: float, **more: Any) -> WorkerReported:
     fields: dict[str, Any] = {
         "job": "j",
         "pod": "worker-0",
@@ -45,13 +49,13 @@ def report(number: int, at_s: float, **more: Any) -> wire.WorkerReported:
         "samples_total": 1024 * number,
         "step_time_s": 0.05,
         "longest_gap_s": 0.06,
-        "times": wire.StepTimes(emb_s=0.01, grad_s=0.02, upd_s=0.01, sync_s=0.01),
+        "times": StepTimes(emb_s=0.01, grad_s=0.02, upd_s=0.01, sync_s=0.01),
         "cpu_used_cores": 0.9,
         "cpu_limit_cores": 1.0,
         "memory_used_bytes": GIB // 2,
         "memory_limit_bytes": GIB,
     }
-    return wire.WorkerReported(**{**fields, **more})
+    return WorkerReported(**{**fields, **more})
 
 
 async def test_profiles_and_dead_letters(tmp_path: Path) -> None:
@@ -72,11 +76,11 @@ async def test_profiles_and_dead_letters(tmp_path: Path) -> None:
     await client.publish(wire.JobSubmitted(job="j", spec=spec))
     await client.publish(started("ps-0", "ps"))
     await client.publish(started("worker-0", "worker"))
-    await client.publish(wire.PlanApplied(job="j", version=1, plan=PLAN, took_s=1.0))
+    await client.publish(PlanApplied(job="j", version=1, plan=PLAN, took_s=1.0))
     for number in range(1, 21):
         now = time.time()
         await client.publish(report(number, now))
-        ps = wire.PsReported(
+        ps = PsReported(
             job="j", pod="ps-0", ended_at_s=now, window_s=0.1, updates=2, update_time_s=0.001,
             applied_samples_total=1024, categories=77, buckets=64, cpu_used_cores=0.1, cpu_limit_cores=1.0,
             memory_used_bytes=GIB // 4, memory_limit_bytes=GIB,
@@ -88,7 +92,7 @@ async def test_profiles_and_dead_letters(tmp_path: Path) -> None:
     profiles: list[Any] = []
     for _ in range(100):
         events = [e.message async for e in client.events(patterns=("evt.v1.profiler.*.*",), follow=False)]
-        profiles = [message for message in events if isinstance(message, wire.ProfileMeasured)]
+        profiles = [message for message in events if isinstance(message, ProfileMeasured)]
         dead = await client.dead_letters()
         if len(profiles) >= 2 and len(dead) >= 2:
             break

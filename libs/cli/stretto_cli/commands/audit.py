@@ -1,4 +1,4 @@
-"""Prove the books of a job."""
+"""``stretto audit``: prove the books of a job."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ def audit(
 ) -> None:
     """Prove that every sample was trained exactly once, by the parameter servers' own count.
 
-    The ledger's books are compared with what every column of the parameters counted: how many samples, and which.
-    Nothing is netted. Exit status 0 only when they agree and nothing is in flight.
+    The ledger's books are compared with the counts of every column of the parameters: how many samples, and which.
+    Losses and repetitions are counted separately; one never cancels the other. Exit status 0 only if the books agree
+    and no sample is in flight.
     """
     with connect(folder, url, token) as gateway:
         found = gateway.audit(job)
@@ -46,11 +47,11 @@ def audit(
         raise CliError(f"the books of {job} are not exact: {'; '.join(found['findings'])}")
     if not found["quiet"]:
         why = "; ".join(found["findings"]) or f"{found['samples_in_flight']:,} samples are in flight"
-        raise CliError(f"exact so far, but this is no quiet point: {why}")
+        raise CliError(f"exact so far, but training is in progress: {why}")
 
 
 def shown(found: Json) -> RenderableType:
-    """The audit for people."""
+    """Render the audit for people."""
     parts: list[RenderableType] = []
     made = table("samples", "count", right=("count",))
     for title, name in (
@@ -69,8 +70,9 @@ def shown(found: Json) -> RenderableType:
     if found["epochs"]:
         made = table("epoch", "done", "in flight", "waiting", "given up", right=("done", "in flight", "waiting"))
         for e in found["epochs"]:
-            made.add_row(str(e["epoch"]), f"{e['done']:,}", f"{e['in_flight']:,}", f"{e['waiting']:,}",
-                         f"{e['given_up']:,}")  # fmt: skip
+            made.add_row(
+                str(e["epoch"]), f"{e['done']:,}", f"{e['in_flight']:,}", f"{e['waiting']:,}", f"{e['given_up']:,}"
+            )
         parts.append(made)
     if found["open"]:
         made = table("open shard", "attempt", "held by", "samples", "applied", right=("samples", "applied"))

@@ -64,7 +64,7 @@ def explain(
 
 
 def decisions(view: Json, chosen: list[Json]) -> RenderableType:
-    """All decisions of a job, oldest first, and what was refused, under the job's name, state and plan."""
+    """Render decisions of a job, oldest first, and the latest refusals, under the job's name, state and plan."""
     parts: list[RenderableType] = [head(view), *(_decision(decision) for decision in chosen)]
     for refusal in view["refusals"][-REFUSALS_SHOWN:]:
         parts.append(
@@ -117,7 +117,7 @@ def _why(d: Json) -> RenderableType:
     if chosen := d.get("round"):
         grid.add_row("round", _round(chosen))
         if study := chosen.get("study"):
-            grid.add_row("beside it", _study(study))
+            grid.add_row("background", _study(study))
     if d["previous"]:
         grid.add_row("instead of", figures.plan(d["previous"]))
     grid.add_row(
@@ -129,7 +129,7 @@ def _why(d: Json) -> RenderableType:
 
 
 def _round(chosen: Json) -> str:
-    """What the choice over all jobs reached, and what is proven of it."""
+    """Return the value of the choice over all jobs, and its proven bound."""
     jobs = f"{chosen['jobs']} job{'s' * (chosen['jobs'] != 1)}"
     return (
         f"{escape(chosen['algorithm'])} over {jobs}: {escape(chosen['objective'])} {chosen['value']:.6g}, at most "
@@ -138,22 +138,33 @@ def _round(chosen: Json) -> str:
 
 
 def _study(study: Json) -> str:
-    """What a slower algorithm made of that choice, and what it counted."""
+    """Return the outcome of the slower algorithm that re-optimised the choice in the background."""
     took = "" if study["took_s"] is None else f" after {figures.seconds(study['took_s'])}"
-    said = f"{study['algorithm']}, {study['outcome']}{took}: {study['reason']}"
+    text = f"{study['algorithm']}, {study['outcome']}{took}: {study['reason']}"
     if study["value"] is not None:
-        said += f"; {study['value']:.6g} in place of {study['instead_of']:.6g}"
+        text += f"; {study['value']:.6g} in place of {study['instead_of']:.6g}"
     if study["gap"] is not None:
-        said += f"; at most {study['gap']:.3%} are missing of what it was asked"
-    return escape(said)
+        text += f"; at most {study['gap']:.3%} below the optimum of its question"
+    return escape(text)
 
 
 def _warm_start(w: Json) -> RenderableType:
-    made = table("  similar past job", "similarity", "weight", "its plan", "its throughput",
-                 right=("similarity", "weight", "its throughput"))  # fmt: skip
+    made = table(
+        "  similar past job",
+        "similarity",
+        "weight",
+        "its plan",
+        "its throughput",
+        right=("similarity", "weight", "its throughput"),
+    )
     for match in w["matches"]:
-        made.add_row(f"  {match['job']}", f"{match['similarity']:.3f}", f"{match['weight']:.3f}",
-                     figures.short_plan(match["plan"]), figures.rate(match["throughput"]))  # fmt: skip
+        made.add_row(
+            f"  {match['job']}",
+            f"{match['similarity']:.3f}",
+            f"{match['weight']:.3f}",
+            figures.short_plan(match["plan"]),
+            figures.rate(match["throughput"]),
+        )
     return made
 
 
@@ -161,8 +172,10 @@ def _forecast(w: Json) -> RenderableType:
     lines = [f"{w['action']}: {w['reason']}"]
     for ps in w["ps"]:
         full = "never full" if ps["oom_in_s"] is None else f"full in {figures.seconds(ps['oom_in_s'])}"
-        lines.append(f"{ps['pod']}: {figures.size(ps['used_bytes'])} of {figures.size(ps['limit_bytes'])} now, "
-                     f"{figures.size(ps['at_end_bytes'])} at the end, {full}")  # fmt: skip
+        lines.append(
+            f"{ps['pod']}: {figures.size(ps['used_bytes'])} of {figures.size(ps['limit_bytes'])} now, "
+            f"{figures.size(ps['at_end_bytes'])} at the end, {full}"
+        )
     return _line("forecast", "\n".join(lines))
 
 
@@ -172,7 +185,7 @@ def _measured(m: Json) -> RenderableType:
     told = ", ".join(f"{name} {figures.seconds(part_s)}" for name, part_s in parts.items())
     together_s, step_s = sum(parts.values()), m["step_time_s"]
     more = f"{figures.seconds(together_s - step_s)} of it at the same time"
-    rest = f"the other {figures.seconds(step_s - together_s)} is none of these"
+    rest = f"the other {figures.seconds(step_s - together_s)} is in none of these"
     settled = "" if m["settled"] else " (not settled)"
     return _line(
         "measured",
@@ -196,8 +209,9 @@ def _fitted(m: Json) -> RenderableType:
 
 def _front(d: Json) -> RenderableType:
     front = d["front"]
-    made = table("  id", "plan", "rate/s", "90 %", "gain/s", "waste", "cost/h",
-                 right=("rate/s", "gain/s", "waste", "cost/h"))  # fmt: skip
+    made = table(
+        "  id", "plan", "rate/s", "90 %", "gain/s", "waste", "cost/h", right=("rate/s", "gain/s", "waste", "cost/h")
+    )
     for candidate in front["candidates"][:CANDIDATES_SHOWN]:
         mark, interval = "→" if candidate["plan"] == d["plan"] else " ", candidate["throughput_interval"]
         made.add_row(
@@ -217,8 +231,15 @@ def _front(d: Json) -> RenderableType:
 
 
 def _alternatives(d: Json) -> RenderableType:
-    made = table("  not taken", "rate/s", "cost/h", "efficiency", "why not",
-                 right=("rate/s", "cost/h", "efficiency"), wrapped="why not")  # fmt: skip
+    made = table(
+        "  not taken",
+        "rate/s",
+        "cost/h",
+        "efficiency",
+        "why not",
+        right=("rate/s", "cost/h", "efficiency"),
+        wrapped="why not",
+    )
     for other in d["alternatives"][:ALTERNATIVES_SHOWN]:
         made.add_row(
             f"  {figures.short_plan(other['plan'])}",

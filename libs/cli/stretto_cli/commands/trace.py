@@ -90,7 +90,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A line of the waterfall. ``repeats``: how many like it, later, are not shown."""
+    """A line of the waterfall. ``repeats``: number of later spans of the same name that are not shown."""
 
     depth: int
     span: Span
@@ -99,7 +99,7 @@ class Row:
 
 
 def read(folder: Path, trace_id: str) -> list[Span]:
-    """The spans of a trace. A line that is cut off or of another kind is passed over."""
+    """Read the spans of a trace, skipping incomplete and foreign lines."""
     found: list[Span] = []
     for path in sorted((folder / "spans").glob("*.jsonl*")):
         with path.open(errors="replace") as lines:
@@ -110,14 +110,23 @@ def read(folder: Path, trace_id: str) -> list[Span]:
 def _span(line: str) -> Span | None:
     try:
         d = json.loads(line)
-        return Span(d["trace_id"], d["span_id"], d.get("parent_id"), d.get("service") or "", d["name"],
-                    float(d["start_s"]), float(d["end_s"]), d.get("attributes") or {}, d.get("error"))  # fmt: skip
+        return Span(
+            d["trace_id"],
+            d["span_id"],
+            d.get("parent_id"),
+            d.get("service") or "",
+            d["name"],
+            float(d["start_s"]),
+            float(d["end_s"]),
+            d.get("attributes") or {},
+            d.get("error"),
+        )
     except (ValueError, KeyError, TypeError):
         return None
 
 
 def tree(spans: Iterable[Span]) -> list[Span]:
-    """Roots, oldest first, children below their parents. A span whose parent was not kept is a root."""
+    """Return the root spans, oldest first, with their children. A span whose parent was not kept is a root."""
     by_id = {span.span_id: span for span in spans}
     roots: list[Span] = []
     for span in sorted(by_id.values(), key=lambda span: span.start_s):
@@ -127,7 +136,7 @@ def tree(spans: Iterable[Span]) -> list[Span]:
 
 
 def rows(roots: list[Span], everything: bool = False) -> Iterator[Row]:
-    """Depth first. Of many siblings of one name the first few are shown, and the others counted."""
+    """Yield lines depth first; of many siblings of one name, the first few are shown and the others counted."""
     stack = list(reversed(_level(roots, 0, everything)))
     while stack:
         row = stack.pop()
@@ -155,7 +164,7 @@ def _level(spans: list[Span], depth: int, everything: bool) -> list[Row]:
 
 
 def render(roots: list[Span], everything: bool = False) -> Table:
-    """The waterfall: what, by whom, since when, how long."""
+    """Render the waterfall: span, service, start and duration."""
     flat = list(rows(roots, everything))
     begin = min(row.span.start_s for row in flat)
     end = max(max(row.span.end_s, row.until_s) for row in flat)

@@ -83,7 +83,7 @@ def _screen(view: Json) -> RenderableType:
 
 
 def dashboard(view: Json, width: int = 160, rows: int | None = None) -> RenderableType:
-    """Everything of a job. ``rows``: what the screen has; pods beyond it are only counted. None: all."""
+    """Render a job. ``rows``: height of the screen; pods beyond it are only counted. None: no limit."""
     top = _top(view, width)
     ended = books(view)
     decisions = _decisions(view, width)
@@ -119,13 +119,13 @@ def _top(view: Json, width: int) -> Table:
 
 
 def _partitions(data: Json, parts: Json) -> str:
-    """The newest first: what there is no room for is cut."""
+    """List the partitions, newest first; the table cuts the rest."""
     named = ", ".join(f"{escape(name)} {figures.short(part['samples'])}" for name, part in reversed(parts.items()))
     return f"{len(parts)} partition{'s' * (len(parts) != 1)}{', growing' * data['growing']}: {named}"
 
 
 def _quality(curve: list[Json], width: int) -> str:
-    """On held-out samples, from the first evaluation to the last."""
+    """Summarise the quality on held-out samples, from the first evaluation to the last."""
     last, areas = curve[-1], [point["auc"] for point in curve]
     low = min(areas)
     line = f"[cyan]{figures.sparkline([area - low for area in areas], width)}[/cyan]  " if len(curve) > 1 else ""
@@ -136,7 +136,7 @@ def _quality(curve: list[Json], width: int) -> str:
 
 
 def _applying(view: Json) -> str:
-    """How far the pods are: importing TensorFlow takes them a while."""
+    """Say how many pods run already: importing TensorFlow takes a while."""
     running = sum(pod["state"] == "running" for pod in view["pods"].values())
     if view["status"] == "starting":
         return f"starting: {running} of {view['plan']['workers'] + view['plan']['ps']} pods run"
@@ -157,9 +157,9 @@ def _speed(view: Json, width: int) -> str:
 def _pods(view: Json, width: int, rows: int | None) -> RenderableType:
     pods = sorted(view["pods"].values(), key=lambda pod: (pod["role"], int(pod["pod"].rpartition("-")[2])))
     running = [pod for pod in pods if pod["state"] == "running"]
-    running.sort(key=lambda pod: not (pod["straggler"] or pod["hot"]))  # what needs a look comes first
+    running.sort(key=lambda pod: not (pod["straggler"] or pod["hot"]))  # pods with a problem come first
     exited = [pod for pod in pods if pod["state"] != "running"]
-    exited.sort(key=lambda pod: (pod["exit_reason"] != "stopped", pod["exited_at_s"] or 0))  # failures are kept longest
+    exited.sort(key=lambda pod: (pod["exit_reason"] != "stopped", pod["exited_at_s"] or 0))  # failures stay longest
     forecast = {ps["pod"]: ps for ps in (view["forecast"] or {"ps": ()})["ps"]} if not view["books"] else {}
     made = table("pod", "cores", "memory", "rows", "speed", "", right=("cores", "memory", "rows", "speed"))
     most = EXITED_SHOWN if running else rows
@@ -193,7 +193,7 @@ def _running(pod: Json, ps: Json | None, width: int) -> tuple[str, ...]:
 
 
 def _memory(ps: Json, width: int) -> str:
-    """Where the memory of a parameter server goes: the forecast of the end, or when it is full before."""
+    """Return the forecast of a server's memory at the end, or the time until it is full."""
     if ps["oom_in_s"] is not None:
         return f"[red]full in {figures.seconds(ps['oom_in_s'])}[/red]"
     end = f"at end {figures.size(ps['at_end_bytes'])}"
@@ -204,7 +204,7 @@ def _memory(ps: Json, width: int) -> str:
 
 
 def _decisions(view: Json, width: int) -> list[RenderableType]:
-    """The latest decisions, a line each; where there is no room beside it, the reason is below."""
+    """Render the latest decisions, one per line; on a narrow screen, the reason is on the next line."""
     lines: list[RenderableType] = []
     for decision in view["decisions"][-DECISIONS_SHOWN:]:
         brought = (
@@ -217,8 +217,14 @@ def _decisions(view: Json, width: int) -> list[RenderableType]:
         why = (decision["reasons"] or ("",))[0]
         lines += [_line(line + why)] if width >= WIDE else [_line(line), _line("     " + why, "dim")]
     if lines:
-        lines.insert(0, _line(f"{'decision':<17} {'at':<9} {'plan':<22} {'predicted → brought':<19}"
-                              + (" why" if width >= WIDE else ""), "dim"))  # fmt: skip
+        lines.insert(
+            0,
+            _line(
+                f"{'decision':<17} {'at':<9} {'plan':<22} {'predicted → brought':<19}"
+                + (" why" if width >= WIDE else ""),
+                "dim",
+            ),
+        )
     return lines
 
 

@@ -1,4 +1,4 @@
-"""What runs in an installation's folder: ``run/up.json``, the services' addresses and their readiness."""
+"""The state of an installation in its folder: ``run/up.json``, the services' addresses and their readiness."""
 
 from __future__ import annotations
 

@@ -12,7 +12,9 @@ from pydantic import Field
 from rich.console import Group
 from rich.text import Text
 from stretto_core.algorithms import DETECT, OOM, SIMULATE_CLUSTER
-from stretto_core.model.types import GIB, InvalidValue, JobLimits, Plan
+from stretto_core.model.types import JobLimits
+from stretto_messages.base import GIB, InvalidValue
+from stretto_messages.values import Plan
 from stretto_sim.cluster import Arrival, Outcome, Policy, Settings, TraceJob, jobs_of, simulate
 from stretto_sim.cluster.stretto import STRETTO, Knobs, with_knobs
 

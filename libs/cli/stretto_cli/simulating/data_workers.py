@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 from stretto_core.algorithms import SIMULATE_DATA_WORKERS
-from stretto_core.model.types import InvalidValue
+from stretto_messages.base import InvalidValue
 from stretto_sim.data_workers import Outcome, TraceJob, simulate
 
 from .. import figures as f

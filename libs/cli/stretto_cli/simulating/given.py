@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from stretto_core.model.types import InvalidValue
+from stretto_messages.base import InvalidValue
 
 from ..options import Output
 from ..whatif.reading import BadData, Given, refuse, rows

@@ -9,15 +9,13 @@ from pydantic import Field
 from rich.console import Group, RenderableType
 from stretto_core.algorithms import ALLOCATE
 from stretto_core.offline.allocation import Allocation, AllocationProblem, ElasticJob
-from stretto_core.offline.allocation.certified import certified
 
 from ..options import Output, OutputOption, answer
 from ..render import table
 from . import pages
-from .reading import AlgorithmOption, Count, FileArgument, Given, NotNegative, Positive, document, once, refuse
+from .reading import AlgorithmOption, Count, FileArgument, Given, NotNegative, Positive, Whole, document, once, refuse
 from .solving import algorithm, gap_to_upper, solved
 
-Whole = Annotated[int, Field(ge=0)]
 SHOWN_JOBS = 40
 
 
@@ -84,7 +82,13 @@ def problem_of(given: Instance) -> AllocationProblem:
 
 def told_of(problem: AllocationProblem, found: Allocation, solve_s: float) -> dict[str, Any]:
     """The answer as a document; an allocator without a bound of its own is held against the certified one's."""
-    bound = found.bound if math.isfinite(found.bound) else max(certified(problem).bound, found.objective)
+    bound = found.bound
+    if not math.isfinite(bound):
+        from stretto_core.offline.allocation.certified import (
+            certified,
+        )  # loads SciPy: other commands do not wait for it
+
+        bound = max(certified(problem).bound, found.objective)
     return {
         "feasible": True,
         "nodes": found.first(problem),

@@ -11,20 +11,19 @@ from stretto_core.algorithms import MEMORY
 from stretto_core.oom.series import SeriesError, SeriesForecast, SeriesPoint, SeriesProblem
 
 from ..options import Output, OutputOption, answer
-from .reading import AlgorithmOption, BadData, FileArgument, Given, refuse, rows
+from .reading import WHOLE_MAX, AlgorithmOption, BadData, FileArgument, Given, refuse, rows
 from .solving import algorithm, solved
 
 GIB = 1024**3
-COUNT_MOST, GIB_MOST = 2.0**53, 2.0**30
-"""whole numbers that floats tell apart"""
+GIB_MOST = 2.0**30
 
 
 class Row(Given):
     """What one parameter server held at a moment."""
 
-    time_s: Annotated[float, Field(ge=-COUNT_MOST, le=COUNT_MOST)]
-    samples_trained: Annotated[float, Field(ge=0, le=COUNT_MOST)]
-    categories: Annotated[float, Field(ge=0, le=COUNT_MOST)]
+    time_s: Annotated[float, Field(ge=-WHOLE_MAX, le=WHOLE_MAX)]
+    samples_trained: Annotated[float, Field(ge=0, le=WHOLE_MAX)]
+    categories: Annotated[float, Field(ge=0, le=WHOLE_MAX)]
     memory_gib: Annotated[float, Field(gt=0, le=GIB_MOST)]
 
 
@@ -46,8 +45,8 @@ def memory(
     """
     if not 0 < capacity_gib <= GIB_MOST:
         refuse("--capacity-gib", str(capacity_gib), f"a finite number above 0, at most {GIB_MOST:g}")
-    if not 0 <= samples_remaining <= COUNT_MOST:
-        refuse("--samples-remaining", str(samples_remaining), f"a finite number, at least 0, at most {COUNT_MOST:g}")
+    if not 0 <= samples_remaining <= WHOLE_MAX:
+        refuse("--samples-remaining", str(samples_remaining), f"a finite number, at least 0, at most {WHOLE_MAX:g}")
     problem = problem_of(rows(file, Row), capacity_gib, samples_remaining)
     found, _ = solved(algorithm(MEMORY, name), problem)
     told = told_of(found)

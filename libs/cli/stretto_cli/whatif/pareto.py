@@ -18,7 +18,7 @@ from . import pages
 from .reading import AlgorithmOption, Count, FileArgument, Given, NotNegative, Positive, document, refuse
 from .solving import algorithm, solved
 
-BudgetOption = Annotated[float | None, typer.Option(help="what the plan marked on the page may cost", min=0)]
+BudgetOption = Annotated[float | None, typer.Option(help="most that the plan marked on the page may cost")]
 PLANS_MAX = 20_000_000
 """that fit into memory at once: some 100 bytes each"""
 HEADINGS = {
@@ -79,6 +79,8 @@ def pareto(
 
     The page marks the fastest plan within the budget, without one that of the most samples for its money.
     """
+    if budget_per_hour is not None and not 0 <= budget_per_hour < math.inf:
+        refuse("--budget-per-hour", budget_per_hour, "a finite number of at least 0")
     problem = problem_of(document(file, Model))
     front, solve_s = solved(algorithm(PARETO, name), problem)
     points = [_point(priced) for priced in front]

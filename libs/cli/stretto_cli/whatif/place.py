@@ -10,14 +10,26 @@ import typer
 from pydantic import Field
 from rich.console import Group, RenderableType
 from stretto_core.algorithms import PLACE
-from stretto_core.model.types import InvalidValue
 from stretto_core.offline.placement import DeviceType, LearningAlgorithm, Placement, PlacementProblem
 from stretto_core.offline.placement import Layer as ProfiledLayer
+from stretto_messages.base import InvalidValue
 
 from ..options import Output, OutputOption, answer
 from ..render import table
 from ..simulating.watching import watched
-from .reading import AlgorithmOption, BadData, FileArgument, Given, NotNegative, Positive, Share, document, once, refuse
+from .reading import (
+    AlgorithmOption,
+    BadData,
+    FileArgument,
+    Given,
+    NotNegative,
+    Positive,
+    Share,
+    Whole,
+    document,
+    once,
+    refuse,
+)
 from .solving import algorithm, gap_to_lower, solved
 
 Price = Annotated[float, Field(ge=0, le=1e15)]
@@ -30,7 +42,7 @@ class Type(Given):
 
     name: Annotated[str, Field(min_length=1)]
     price_per_hour: Price
-    limit: Annotated[int, Field(ge=0, le=2**53)] | None = None
+    limit: Whole | None = None
 
 
 class Layer(Given):
@@ -73,7 +85,7 @@ def place(
     file: FileArgument,
     name: AlgorithmOption = PLACE.default,
     model: ModelOption = None,
-    seed: Annotated[int, typer.Option(min=0, help="of algorithms that draw random numbers")] = 0,
+    seed: Annotated[int, typer.Option(help="seed of algorithms that draw random numbers, at least 0")] = 0,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Place the layers of a model on types of devices: the cheapest way to reach a throughput.
@@ -83,6 +95,8 @@ def place(
     and transfer_s (seconds for a profiled batch on one unit), parallel_fraction, transfer_parallel_fraction (0 to 1).
     The whole format, with an example: libs/cli/WHATIF.md.
     """
+    if seed < 0:
+        refuse("--seed", seed, "a whole number of at least 0")
     problem = replace(problem_of(document(file, Layers)), seed=seed)
     if model is not None and not model.parent.is_dir():
         refuse("--model", str(model), "a file in a folder that exists")

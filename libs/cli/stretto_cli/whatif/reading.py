@@ -12,12 +12,25 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from ..errors import BadInput
 
 SHOWN = 60
 """characters of a wrong value"""
+WHOLE_MAX = 2**53
+"""above this, floats do not tell whole numbers apart"""
+
+WORDING = (
+    ("Input should be ", ""),
+    ("Value error, ", ""),
+    ("greater than or equal to ", "at least "),
+    ("greater than ", "more than "),
+    ("less than or equal to ", "at most "),
+    ("a valid integer", "a whole number"),
+    ("a valid number", "a number"),
+)
+"""of pydantic's messages, and ours"""
 
 FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="a file, or - for standard input")]
 AlgorithmOption = Annotated[
@@ -37,11 +50,17 @@ class Given(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False, extra="allow")
 
 
+def _integral(value: object) -> object:
+    """Make a whole number that JSON spells with a fraction, such as 512.0 or 5e2, an integer."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 Parsed = TypeVar("Parsed", bound=Given)
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(ge=1)]
+Whole = Annotated[int, BeforeValidator(_integral), Field(ge=0, le=WHOLE_MAX)]
+Count = Annotated[int, BeforeValidator(_integral), Field(ge=1, le=WHOLE_MAX)]
 
 
 def refuse(field: str, value: object, expected: str) -> NoReturn:
@@ -65,10 +84,7 @@ def text_of(file: str) -> str:
 
 
 def document(file: str, form: type[Parsed]) -> Parsed:
-    """A JSON file as ``form``. Raises BadData for the first thing that is wrong in it."""
-
-    def number(text: str) -> NoReturn:
-        refuse("FILE", text, "finite numbers only")
+    """Read a JSON file as ``form``. Raises BadData for the first thing that is wrong in it."""
 
     def fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
@@ -78,14 +94,27 @@ def document(file: str, form: type[Parsed]) -> Parsed:
         return found
 
     try:
-        value = json.loads(text_of(file), parse_constant=number, object_pairs_hook=fields)
+        value = json.loads(text_of(file), object_pairs_hook=fields)
     except json.JSONDecodeError as error:
         refuse("FILE", f"line {error.lineno}, column {error.colno}", f"JSON ({error.msg})")
     except ValueError:  # Python's limit for the digits of a whole number
         refuse("FILE", file, f"numbers of at most {sys.get_int_max_str_digits()} digits")
     except RecursionError:
         refuse("FILE", file, "JSON of fewer levels")
+    _all_finite(value, "")
     return checked(value, form, "")
+
+
+def _all_finite(value: Any, place: str) -> None:
+    """Refuse the first NaN or infinity by the name of its field, also in a field that nobody reads."""
+    if isinstance(value, float) and not math.isfinite(value):
+        refuse(place or "FILE", value, "a finite number")
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            _all_finite(inner, _joined(place, [name]))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            _all_finite(inner, _joined(place, [index]))
 
 
 def checked(value: Any, form: type[Parsed], place: str) -> Parsed:
@@ -100,13 +129,15 @@ def checked(value: Any, form: type[Parsed], place: str) -> Parsed:
         if first["type"] == "missing":
             refuse(at, "", f"a value; the fields are {', '.join(form.model_fields)}" if len(first["loc"]) == 1
                    else "a value")  # fmt: skip
-        refuse(at, first["input"], _lower(first["msg"]))
+        refuse(at, first["input"], _expected(first["msg"]))
     _nearly_named(parsed, place)
     return parsed
 
 
-def _lower(message: str) -> str:
-    message = message.removeprefix("Input should be ").removeprefix("Value error, ")
+def _expected(message: str) -> str:
+    """Turn pydantic's message into what follows "expected"."""
+    for theirs, ours in WORDING:
+        message = message.replace(theirs, ours)
     return message[:1].lower() + message[1:]
 
 

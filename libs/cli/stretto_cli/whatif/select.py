@@ -42,7 +42,7 @@ class Candidates(Given):
 
     capacity: dict[str, NotNegative]
     objective: Objective = "efficiency"
-    rho: float = 2.5
+    rho: NotNegative = 2.5
     epsilon: Positive = 1e-6
     jobs: list[Job]
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import stretto_wire as w
 from installed_gateway import PLAN, Installed, decided, write_spec
+from stretto_messages.actuator import JobFailed
 
 
 def test_events_are_one_json_line_each_and_can_be_resumed(installed: Installed, tmp_path: Path) -> None:
     name, file = write_spec(tmp_path)
     installed.stretto("submit", file)
-    installed.publish(decided(name, 1, PLAN, None), w.JobFailed(job=name, reason="over"))
+    installed.publish(decided(name, 1, PLAN, None), JobFailed(job=name, reason="over"))
     lines = [json.loads(line) for line in installed.stretto("events", "--job", name, "-o", "json").stdout.splitlines()]
     assert [line["event"] for line in lines] == ["job-submitted", "change-audited", "plan-decided", "job-failed"]
     assert lines[0]["data"]["spec"]["name"] == name

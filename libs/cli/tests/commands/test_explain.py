@@ -3,46 +3,51 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
-import stretto_wire as w
 from installed_gateway import PLAN, Installed, decided, write_spec
+from stretto_messages.actuator import PlanApplied
+from stretto_messages.fitter import ModelFitted
+from stretto_messages.planner import CandidatesComputed, HistoryMatched
+from stretto_messages.profiler import ProfileMeasured
+from stretto_messages.values import Candidate, Interval, Match, Plan, StepTimes
 
 
 def test_explain_tells_what_was_measured_fitted_considered_and_brought(installed: Installed, tmp_path: Path) -> None:
     name, file = write_spec(tmp_path)
     installed.stretto("submit", file)
-    times = w.StepTimes(emb_s=0.01, grad_s=0.02, upd_s=0.001, sync_s=0.002)
-    wider = PLAN.model_copy(update={"workers": 2})
+    times = StepTimes(emb_s=0.01, grad_s=0.02, upd_s=0.001, sync_s=0.002)
+    wider = replace(PLAN, workers=2)
 
-    def profile(version: int, plan: w.Plan, rate: float) -> w.ProfileMeasured:
-        return w.ProfileMeasured(
+    def profile(version: int, plan: Plan, rate: float) -> ProfileMeasured:
+        return ProfileMeasured(
             job=name, plan_version=version, plan=plan, batch_size=512, window_s=3.0, step_time_s=0.05, times=times,
             throughput=rate, samples_total=1, categories=4321, settled=True, workers=(), ps=(),
         )  # fmt: skip
 
-    candidate = w.Candidate(
+    candidate = Candidate(
         id="c1", plan=wider, cost_per_hour=0.06, throughput=180.0,
-        throughput_interval=w.Interval(low=150.0, high=210.0), gain=75.0, overhead_s=5.0,
+        throughput_interval=Interval(low=150.0, high=210.0), gain=75.0, overhead_s=5.0,
     )  # fmt: skip
     installed.publish(
-        w.HistoryMatched(
+        HistoryMatched(
             job=name, metadata={}, smoothing=0.5, plan=PLAN,
-            matches=(w.Match(job="past-1", similarity=0.9, weight=1.0, plan=PLAN, throughput=99.0),),
+            matches=(Match(job="past-1", similarity=0.9, weight=1.0, plan=PLAN, throughput=99.0),),
         ),
         decided(name, 1, PLAN, None),
         profile(1, PLAN, 100.0),
-        w.ModelFitted(
+        ModelFitted(
             job=name, form="default", coefficients={"a1": 0.5}, log_sd=0.1, rmsle=0.023, points=3, configurations=1,
             unidentified=("a2",), plan_version=1, plan=PLAN, batch_size=512, measured_step_time_s=0.05,
-            predicted_step_time_s=0.051, predicted_interval_s=w.Interval(low=0.04, high=0.06),
+            predicted_step_time_s=0.051, predicted_interval_s=Interval(low=0.04, high=0.06),
         ),
-        w.CandidatesComputed(
+        CandidatesComputed(
             job=name, plan_version=1, plan=PLAN, throughput=100.0, algorithm="exact", plans_considered=123,
             candidates=(candidate,),
         ),
         decided(name, 2, wider, PLAN),
-        w.PlanApplied(job=name, version=2, plan=wider, took_s=4.0),
+        PlanApplied(job=name, version=2, plan=wider, took_s=4.0),
         profile(2, wider, 171.0),
     )  # fmt: skip
     document = json.loads(installed.stretto("explain", name, "-o", "json").stdout)

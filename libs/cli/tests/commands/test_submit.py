@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import stretto_wire as w
 import yaml
 from installed_gateway import Installed, write_spec
 from stretto_cli.main import app
+from stretto_messages.actuator import JobFailed
 from stretto_wire import JobSpec
 from typer.testing import CliRunner
 
@@ -122,7 +122,7 @@ def test_who_submits_a_job_that_is_over_is_told_so_and_how_to_train_it_again(
     name, file = write_spec(tmp_path)
     installed.stretto("submit", file)
     assert f"{name} was submitted before and is submitted" in installed.stretto("submit", file).stdout
-    installed.publish(w.JobFailed(job=name, reason="over"))
+    installed.publish(JobFailed(job=name, reason="over"))
     again = installed.stretto("submit", file)
     assert (again.exit_code, "nothing was started" in again.stdout) == (0, True)
     assert "is failed" in again.stdout

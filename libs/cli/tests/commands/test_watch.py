@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,31 +16,36 @@ from stretto_cli.commands import explain, watch
 from stretto_gateway.projection import Projection
 from stretto_gateway.summaries import as_of, summary
 from stretto_gateway.views import JobView
-from stretto_wire.examples import EXAMPLES
+from stretto_messages.actuator import PodStarted
+from stretto_messages.arbiter import PlanDecided
+from stretto_messages.base import Message, example_of
+from stretto_messages.dispatcher import JobProgressed
+from stretto_messages.values import Plan, Round, Studied
+from stretto_wire import document_of
 
 GIB = 2**30
 WHY = "the number of workers was always 3 in 1 measured configuration: measure 2 of them before anything else"
 
 
-STUDY = w.Studied(
+STUDY = Studied(
     algorithm="exact", outcome="adopted", reason="2.05% better", value=1990.0, instead_of=1950.0, gap=0.0, took_s=0.25
 )
-ROUND = w.Round(
+ROUND = Round(
     algorithm="hull", objective="gain", jobs=12, value=1990.0, bound=2000.0, gap=0.005, term=190.0, study=STUDY
 )
 
 
-def plan(workers: int) -> w.Plan:
-    return w.Plan(workers=workers, ps=2, worker_cpu_cores=0.5, ps_cpu_cores=1.5, worker_memory_bytes=GIB,
+def plan(workers: int) -> Plan:
+    return Plan(workers=workers, ps=2, worker_cpu_cores=0.5, ps_cpu_cores=1.5, worker_memory_bytes=GIB,
                   ps_memory_bytes=2 * GIB)  # fmt: skip
 
 
-def messages(workers: int) -> list[w.Message]:
+def messages(workers: int) -> list[Message]:
     spec = w.JobSpec.parse({"name": "a", "model": {"entry": "m:M"}, "dataset": {"samples": 4_000_000}})
-    told: list[w.Message] = [w.JobSubmitted(job="a", spec=spec)]
+    told: list[Message] = [w.JobSubmitted(job="a", spec=spec)]
     for version in (1, 2, 3, 4):
         told.append(
-            w.PlanDecided(
+            PlanDecided(
                 job="a", version=version, kind="warm-start" if version == 1 else "measure", plan=plan(version),
                 previous=plan(1) if version > 1 else None, throughput=37_400.0, throughput_interval=None,
                 throughput_before=None, cost_per_hour=0.1, reasons=(WHY,), alternatives=(),
@@ -51,11 +56,11 @@ def messages(workers: int) -> list[w.Message]:
     pods = [("ps", 2), ("worker", workers)]
     for role, count in pods:
         told += [
-            w.PodStarted(job="a", pod=f"{role}-{n}", role=role, plan_version=4, address="x:1", cpu_cores=0.5,
+            PodStarted(job="a", pod=f"{role}-{n}", role=role, plan_version=4, address="x:1", cpu_cores=0.5,
                          memory_bytes=2 * GIB, took_s=1.0, cause="plan")  # type: ignore[arg-type]
             for n in range(count)
         ]  # fmt: skip
-    told.append(w.JobProgressed(job="a", samples_done=2_172_000, samples_total=4_000_000, epoch=0,
+    told.append(JobProgressed(job="a", samples_done=2_172_000, samples_total=4_000_000, epoch=0,
                                 samples_per_s=39_157.0, shards_leased=2, shards_requeued_total=1))  # fmt: skip
     return told
 
@@ -147,12 +152,12 @@ def test_the_story_of_decisions_begins_with_the_jobs_name_state_and_plan() -> No
 
 def test_a_decision_of_a_round_is_told_with_algorithm_value_bound_and_gap() -> None:
     found = document(view())
-    assert [decision["round"] for decision in found["decisions"]] == [None, None, ROUND.model_dump(), None]
+    assert [decision["round"] for decision in found["decisions"]] == [None, None, asdict(ROUND), None]
     lines = shown(explain.decisions(found, found["decisions"]), 160)
     told = " ".join("".join(line.strip("│") for line in lines).split())
     said = "hull over 12 jobs: gain 1990, at most 2000 is possible (gap 0.500%); this plan's part 190"
     assert told.count(said) == 1
-    beside = "exact, adopted after 250 ms: 2.05% better; 1990 in place of 1950; at most 0.000% are missing of what"
+    beside = "exact, adopted after 250 ms: 2.05% better; 1990 in place of 1950; at most 0.000% below the optimum"
     assert told.count(beside) == 1
 
 
@@ -197,7 +202,7 @@ def test_a_job_that_is_over_tells_all_its_pods_as_far_as_there_is_room() -> None
 
 
 @pytest.mark.parametrize(
-    ("step_s", "said"), [(0.05, "20 ms of it at the same time"), (0.08, "the other 10 ms is none of these")]
+    ("step_s", "said"), [(0.05, "20 ms of it at the same time"), (0.08, "the other 10 ms is in none of these")]
 )
 def test_the_parts_of_a_step_add_up(step_s: float, said: str) -> None:
     times = {"emb_s": 0.01, "grad_s": 0.03, "upd_s": 0.01, "sync_s": 0.02}
@@ -212,9 +217,7 @@ def test_the_parts_of_a_step_add_up(step_s: float, said: str) -> None:
 def test_every_event_says_something_in_a_few_words() -> None:
     events = [channel for channel in w.CHANNELS if channel.kind == "evt"]
     assert len(events) > 20
-    silent = [
-        each.name for each in events if not render.gist(each.name, EXAMPLES[each.message].model_dump(mode="json"))
-    ]
+    silent = [each.name for each in events if not render.gist(each.name, document_of(example_of(each.message)))]
     assert silent == []
 
 

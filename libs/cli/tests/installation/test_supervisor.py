@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from installed_gateway import Installed
+from installed_gateway import Installed, eventually
 from stretto_cli import installation as package
 from stretto_cli.client import Gateway, locate
 from stretto_cli.errors import CliError, NotRunning
@@ -33,9 +33,10 @@ from stretto_cli.installation.state import read_state
 from stretto_cli.installation.supervisor import Installation
 from stretto_cli.main import app
 from stretto_core.algorithms import REINSTALL
+from stretto_messages.actuator import JobFailed
+from stretto_messages.profiler import StragglerCleared
 from stretto_runtime.access.permissions import SERVICES
 from stretto_runtime.process.pid import ProcessIdentity
-from stretto_wire import JobFailed, StragglerCleared
 from typer.testing import CliRunner
 
 ROOT = Path(__file__).parents[4]
@@ -122,22 +123,20 @@ def test_a_killed_gateway_comes_back_knows_everything_and_followers_miss_nothing
 
     follower = threading.Thread(target=follow, daemon=True)
     follower.start()
-    while not followed:
-        time.sleep(0.02)
+    eventually(lambda: bool(followed))
     gateway = installed.installation.children["gateway"]
     before = gateway.pid
     assert before is not None
     os.kill(before, signal.SIGKILL)
     installed.publish(StragglerCleared(job="survivor", pod="worker-1"), JobFailed(job="survivor", reason="end"))
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        found = installed.stretto("jobs", "-o", "json")
-        if found.exit_code == 0 and gateway.pid not in (None, before):
-            break
-        time.sleep(0.1)
-    assert "survivor" in [job["name"] for job in json.loads(found.stdout)]
+
+    def answers_again() -> bool:
+        return gateway.pid not in (None, before) and installed.stretto("jobs", "-o", "json").exit_code == 0
+
+    eventually(answers_again, 60)
+    assert "survivor" in [job["name"] for job in json.loads(installed.stretto("jobs", "-o", "json").stdout)]
     assert json.loads(installed.stretto("status", "-o", "json").stdout)["processes"][-1]["restarts"] == 1
-    follower.join(20)
+    follower.join(60)
     assert [name for name in followed if name != "change-audited"] == [
         "job-submitted",
         "straggler-cleared",
@@ -156,9 +155,7 @@ def test_a_killed_bus_comes_back_with_everything_that_was_stored(installed: Inst
     before = nats.pid
     assert before is not None
     os.kill(before, signal.SIGKILL)
-    deadline = time.monotonic() + 30
-    while (nats.pid in (None, before) or submit("after-the-crash") != 0) and time.monotonic() < deadline:
-        time.sleep(0.2)
+    eventually(lambda: nats.pid not in (None, before) and submit("after-the-crash") == 0, 60)
     names = [job["name"] for job in json.loads(installed.stretto("jobs", "-o", "json").stdout)]
     assert {"before-the-crash", "after-the-crash"} <= set(names)
 
@@ -229,9 +226,7 @@ def test_pods_are_found_by_their_files_and_ended_with_their_children(tmp_path: P
     (pod / "pod.json").write_text(json.dumps({"pid": shell.pid, "birth": ProcessIdentity.of(shell.pid)}))
     (tmp_path / "pods" / "a" / "worker-1").mkdir()
     (tmp_path / "pods" / "a" / "worker-1" / "pod.json").write_text("{")
-    deadline = time.monotonic() + 5
-    while len(pods_of(tmp_path)) < 2 and time.monotonic() < deadline:
-        time.sleep(0.02)
+    eventually(lambda: len(pods_of(tmp_path)) == 2)
     assert end_all(pods_of(tmp_path), 2.0) == 2
     shell.wait(5)
     assert pods_of(tmp_path) == []
@@ -243,11 +238,12 @@ def test_what_outlives_the_leader_of_its_session_is_ended_too(tmp_path: Path) ->
     )
     leader, birth = shell.pid, ProcessIdentity.of(shell.pid)
     assert birth is not None
-    deadline = time.monotonic() + 5
-    others: list[psutil.Process] = []
-    while not (others and len(sessions_of([(leader, birth)])) == 2) and time.monotonic() < deadline:
-        time.sleep(0.02)
-        others = [child for child in shell.children(recursive=True) if os.getsid(child.pid) != leader]
+
+    def in_sessions_of_their_own() -> list[psutil.Process]:
+        return [child for child in shell.children(recursive=True) if os.getsid(child.pid) != leader]
+
+    eventually(lambda: bool(in_sessions_of_their_own()) and len(sessions_of([(leader, birth)])) == 2)
+    others = in_sessions_of_their_own()
     shell.kill()
     shell.wait(5)
     (tmp_path / "run").mkdir()
@@ -312,8 +308,11 @@ async def test_an_installation_whose_folder_is_removed_ends_and_touches_no_other
     child = Child(command(folder / "logs", "import time; time.sleep(600)"), installation._write_state)
     installation.children["redis"] = child
     await child.start()
+    looks: list[bool] = []
+    owns_folder = installation._owns_folder
+    monkeypatch.setattr(installation, "_owns_folder", lambda: looks.append(True) or owns_folder())
     staying = asyncio.create_task(installation.watch_folder())
-    await asyncio.sleep(0.1)
+    await until(lambda: len(looks) > 2)
     assert not staying.done()
     shutil.rmtree(folder)
     if made_anew:
@@ -367,9 +366,7 @@ def test_the_whole_installation_comes_up_and_goes_down(tmp_path: Path) -> None:
         pids = [(entry["pid"], ProcessIdentity.told(entry["birth"])) for entry in up["processes"].values()]
     finally:
         os.kill(read_state(tmp_path)["pid"], signal.SIGTERM)
-        deadline = time.monotonic() + 40
-        while (tmp_path / "run" / "up.json").exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        eventually(lambda: not (tmp_path / "run" / "up.json").exists(), 60)
     assert all(same_process(pid, birth) is None for pid, birth in pids)
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from stretto_messages.values import Plan
+
 from stretto_core.dispatcher.audit import Applied, Counted
-from stretto_core.model.types import Plan
 
 Role = Literal["worker", "ps"]
 NobodysFault = Literal["evicted", "preempted", "node-lost"]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from stretto_messages.values import Plan, Resources
+
 from stretto_core.arbiter.desk import Answer, Desk
 from stretto_core.arbiter.state import JobState
 from stretto_core.arbiter.worth import fit_into, give_back, in_words, larger, shortage
 from stretto_core.jobs import PlanProposed, PlanRefused, ReplacementDecided
-from stretto_core.model.types import Plan, Resources
 
 ROUNDING = Resources(1e-6, 0)
 

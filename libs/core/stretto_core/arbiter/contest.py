@@ -6,6 +6,8 @@ import math
 from collections.abc import Container, Mapping
 from typing import NamedTuple
 
+from stretto_messages.values import Plan, Resources
+
 from stretto_core.arbiter.desk import Desk
 from stretto_core.arbiter.register import Prospect
 from stretto_core.arbiter.selection import Contender, Option, SelectionProblem
@@ -14,7 +16,6 @@ from stretto_core.arbiter.selection.table import Table
 from stretto_core.arbiter.state import JobState
 from stretto_core.arbiter.worth import by_resource
 from stretto_core.jobs import Round
-from stretto_core.model.types import Plan, Resources
 
 
 class Chosen(NamedTuple):

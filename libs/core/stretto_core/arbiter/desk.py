@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stretto_messages.values import NOTHING, Plan, Resources
+
 from stretto_core.arbiter.register import Register
 from stretto_core.arbiter.state import ArbiterSettings, ArbiterState, JobState
 from stretto_core.arbiter.worth import in_words
@@ -17,7 +19,6 @@ from stretto_core.jobs import (
     Round,
 )
 from stretto_core.model.pareto import Candidate
-from stretto_core.model.types import NOTHING, Plan, Resources
 
 NAMED_MOST = 5
 """pods of a reason"""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stretto_messages.base import GIB
+from stretto_messages.values import Resources
+
 from stretto_core.arbiter.selection import Contender, Objective, Option, SelectionProblem
 from stretto_core.arbiter.worth import as_option, holdable, identified, in_words, required_gain
 from stretto_core.jobs import Alternative, CandidatesComputed, Round
 from stretto_core.model.pareto import Candidate
-from stretto_core.model.types import GIB, JobProfile, Resources
+from stretto_core.model.types import JobProfile
 
 TERMS: dict[Objective, str] = {
     "efficiency": "gain / cost x weight (Eq. 12, rho {rho:g})",

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from stretto_messages.values import Resources
+
 from stretto_core.arbiter import admission, memory, rounds, studies
 from stretto_core.arbiter.desk import Answer, Desk
 from stretto_core.arbiter.register import holds_s
@@ -32,7 +34,6 @@ from stretto_core.jobs import (
     StudyDone,
 )
 from stretto_core.machine import Action, Emit
-from stretto_core.model.types import Resources
 
 
 class ArbiterMachine:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from stretto_messages.base import GIB
+
 from stretto_core.arbiter import studies
 from stretto_core.arbiter.contest import Chosen, contest, outcome
 from stretto_core.arbiter.desk import Answer, Desk
@@ -13,7 +15,6 @@ from stretto_core.arbiter.selection import SelectionAlgorithm, SelectionProblem
 from stretto_core.arbiter.state import JobState
 from stretto_core.jobs import StudyDone
 from stretto_core.model.pareto import Candidate
-from stretto_core.model.types import GIB
 
 ALTERNATIVES_MAX = 8
 

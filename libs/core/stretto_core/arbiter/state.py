@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from stretto_messages.values import NOTHING, Plan, Resources, total
+
 from stretto_core.arbiter.selection import Objective
 from stretto_core.arbiter.worth import larger, same_shape
 from stretto_core.jobs import CandidatesComputed, PlanKind, PlanProposed, PlanRefused
-from stretto_core.model.types import NOTHING, JobProfile, Plan, Resources, total
+from stretto_core.model.types import JobProfile
 
 URGENCY_MAX = 10.0
 

@@ -14,13 +14,14 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from stretto_messages.values import Plan
+
 from stretto_core.arbiter.contest import Chosen, Outcome, contest, outcome, plan_of
 from stretto_core.arbiter.desk import Desk
 from stretto_core.arbiter.selection import Option, Selection, SelectionAlgorithm, SelectionProblem
 from stretto_core.arbiter.selection.doubt import doubtful
 from stretto_core.arbiter.state import Study
 from stretto_core.jobs import Studied, StudyDone
-from stretto_core.model.types import Plan
 
 STUDIED_MOST = 1000
 """jobs of one study, those of the largest terms: its answer is one message"""

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from stretto_messages.base import GIB
+from stretto_messages.values import PLAN_FIELDS, Plan, Resources
+
 from stretto_core.arbiter.selection import Option
 from stretto_core.jobs import CandidatesComputed
 from stretto_core.model.pareto import Candidate
-from stretto_core.model.types import GIB, PLAN_FIELDS, JobLimits, JobProfile, Plan, Resources
+from stretto_core.model.types import JobLimits, JobProfile
 
 HALF_WIDTH_MAX = 0.5  # of the 90 % interval of log throughput: beyond it a plan is not identified, only guessed
 

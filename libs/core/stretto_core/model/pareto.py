@@ -13,9 +13,11 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from stretto_messages.base import GIB
+from stretto_messages.values import Plan, Resources
 
 from stretto_core.model.throughput import KNOWS_NOTHING, Array, Configuration, FittedModel, Inputs, throughput
-from stretto_core.model.types import GIB, JobLimits, Plan, Prices, Resources
+from stretto_core.model.types import JobLimits, Prices
 
 MEBIBYTE = 1024**2
 MEMORY_STEP_BYTES = 64 * MEBIBYTE

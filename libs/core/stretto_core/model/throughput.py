@@ -26,9 +26,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+from stretto_messages.values import Plan
 
 from stretto_core.machine import CoreError
-from stretto_core.model.types import Plan
 
 Array = NDArray[np.float64]
 

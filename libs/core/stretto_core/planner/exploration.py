@@ -10,9 +10,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stretto_messages.values import Plan, Resources
+
 from stretto_core.model.pareto import CandidateProblem, Grid, Verified
 from stretto_core.model.throughput import Configuration, Inputs, throughput
-from stretto_core.model.types import Plan, Resources
 
 AXES = ("workers", "ps", "worker_cpu_cores", "ps_cpu_cores")
 AXIS_NAMES = {

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
+from stretto_messages.base import GIB
+from stretto_messages.values import Plan, Resources
+
 from stretto_core.jobs import (
     CandidatesComputed,
     HistoryMatched,
@@ -35,7 +38,7 @@ from stretto_core.model.pareto import (
     with_verified,
 )
 from stretto_core.model.throughput import Configuration, Inputs, throughput
-from stretto_core.model.types import GIB, JobProfile, Plan, Resources
+from stretto_core.model.types import JobProfile
 from stretto_core.planner.exploration import ExplorationLimits, next_measurement
 from stretto_core.planner.warmstart import PastJob
 

@@ -6,9 +6,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from stretto_messages.base import InvalidValue
+from stretto_messages.values import Plan, Value
+
 from stretto_core.model.pareto import MEMORY_STEP_BYTES
 from stretto_core.model.throughput import KnownModel
-from stretto_core.model.types import InvalidValue, JobLimits, Plan, Value
+from stretto_core.model.types import JobLimits
 
 
 @dataclass(frozen=True, slots=True)

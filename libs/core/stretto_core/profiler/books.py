@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import median
 
-from stretto_core.model.types import Plan
+from stretto_messages.values import Plan
+
 from stretto_core.profiler.facts import PsProfile, PsReported, Role, StepTimes, WorkerProfile, WorkerReported
 
 

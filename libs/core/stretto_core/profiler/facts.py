@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from stretto_messages.values import Plan
+
 from stretto_core.machine import CoreError
-from stretto_core.model.types import Plan
 
 Role = Literal["worker", "ps"]
 

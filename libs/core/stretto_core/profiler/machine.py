@@ -11,8 +11,9 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any, ClassVar, TypeVar
 
+from stretto_messages.values import Plan
+
 from stretto_core.machine import Action, Emit, as_it_was
-from stretto_core.model.types import Plan
 from stretto_core.profiler.books import (
     PodBook,
     ProfilerState,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from stretto_core import actuator as a
 from stretto_core.actuator import failures
-from stretto_core.model.types import GIB
+from stretto_messages.base import GIB
 
 
 def test_first_plan_starts_servers_then_claims_then_workers() -> None:

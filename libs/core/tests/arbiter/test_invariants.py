@@ -24,7 +24,8 @@ from stretto_core.jobs import (
     ReplacementEnded,
 )
 from stretto_core.machine import Tick
-from stretto_core.model.types import GIB, Plan, Resources, total
+from stretto_messages.base import GIB
+from stretto_messages.values import Plan, Resources, total
 
 CAPACITY = Resources(9.0, 20 * GIB)
 JOBS = st.sampled_from(["a", "b", "c", "d"])

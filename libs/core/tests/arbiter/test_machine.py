@@ -24,7 +24,9 @@ from stretto_core.jobs import (
 )
 from stretto_core.machine import Emit, Tick
 from stretto_core.model.pareto import Candidate
-from stretto_core.model.types import GIB, JobLimits, Resources
+from stretto_core.model.types import JobLimits
+from stretto_messages.base import GIB
+from stretto_messages.values import Resources
 
 BIG = Resources(64, 256 * GIB)
 

@@ -11,7 +11,8 @@ from stretto_core.arbiter import ArbiterMachine
 from stretto_core.arbiter.state import ArbiterSettings
 from stretto_core.jobs import JobEnded, JobSubmitted, PlanApplied, PlanProposed, PlanRefused, PodSettled, PodUnplaced
 from stretto_core.machine import Tick
-from stretto_core.model.types import GIB, Resources
+from stretto_messages.base import GIB
+from stretto_messages.values import Resources
 
 SAYS = "0/3 nodes are available: 3 Insufficient cpu."
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from selection_problems import brute_force, problems
 from stretto_core.arbiter.selection import Contender, Option, SelectionProblem, weighted_greedy
-from stretto_core.model.types import InvalidValue
+from stretto_messages.base import InvalidValue
 
 
 @settings(max_examples=150, deadline=None)

@@ -22,7 +22,7 @@ from stretto_core.arbiter.selection import (
 )
 from stretto_core.arbiter.selection.exact import exact
 from stretto_core.arbiter.selection.hull import hull
-from stretto_core.model.types import InvalidValue
+from stretto_messages.base import InvalidValue
 
 
 def value_of(problem: SelectionProblem, selection: Selection) -> float:

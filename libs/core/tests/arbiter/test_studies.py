@@ -22,7 +22,8 @@ from stretto_core.arbiter.state import ArbiterSettings
 from stretto_core.arbiter.studies import Task
 from stretto_core.jobs import JobEnded, PlanDecided, PlanProposed, StudyDone
 from stretto_core.machine import Tick
-from stretto_core.model.types import GIB, Resources
+from stretto_messages.base import GIB
+from stretto_messages.values import Resources
 
 
 def modest(problem: SelectionProblem) -> Selection:

@@ -13,7 +13,8 @@ from stretto_core.arbiter.selection import Objective, Selection
 from stretto_core.arbiter.state import ArbiterSettings
 from stretto_core.jobs import JobEnded, PlanApplied
 from stretto_core.machine import Tick
-from stretto_core.model.types import GIB, Resources
+from stretto_messages.base import GIB
+from stretto_messages.values import Resources
 
 PLENTY = Resources(1e4, 10**5 * GIB)
 

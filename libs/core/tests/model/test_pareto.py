@@ -20,7 +20,9 @@ from stretto_core.model.pareto import (
     weigh,
 )
 from stretto_core.model.throughput import Configuration, Measurement
-from stretto_core.model.types import GIB, JobLimits, Plan, Prices, Resources
+from stretto_core.model.types import JobLimits, Prices
+from stretto_messages.base import GIB
+from stretto_messages.values import Plan, Resources
 
 
 def model_of(seed: int):

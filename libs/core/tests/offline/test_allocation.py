@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import linprog
 from stretto_core.algorithms import ALLOCATE
-from stretto_core.model.types import InvalidValue
 from stretto_core.offline.allocation import Allocation, AllocationProblem, ElasticJob
 from stretto_core.offline.allocation.certified import certified
+from stretto_core.offline.allocation.level_method import TOLERANCE, least_bound
 from stretto_core.offline.allocation.milp import big_m, one_hot
+from stretto_core.offline.allocation.responses import Responses
+from stretto_messages.base import InvalidValue
 
 EXACT = (one_hot, big_m)
 INEXACT = ("certified", "greedy", "greedy-once", "marginal-doubling")
@@ -121,6 +124,57 @@ def test_among_many_jobs_little_is_left_to_gain(jobs: int, nodes: int, least: in
     found = certified(many(jobs, nodes, least))
     check(many(jobs, nodes, least), found)
     assert found.bound - found.objective <= gap * found.bound
+
+
+def short_and_long(jobs: int, kind: str) -> AllocationProblem:
+    """An overload whose demands span three decades: most jobs are short, many need a fraction of one step."""
+    random = np.random.default_rng(1)
+    if kind == "pareto":
+        demands = np.minimum(0.02 * (1 + random.pareto(0.8, jobs)), 50.0)
+    else:
+        demands = 0.01 * 1000 ** (random.random(jobs) ** 3)
+    return AllocationProblem(tuple(ElasticJob(f"j{i}", float(d), 0, 16) for i, d in enumerate(demands)), jobs // 2)
+
+
+@pytest.mark.parametrize("kind", ["pareto", "cubed"])
+@pytest.mark.parametrize("jobs", [150, 1000, 4000])
+def test_many_short_jobs_in_overload_leave_a_gap_below_one_percent(jobs: int, kind: str) -> None:
+    """At the best prices whole groups of short jobs are indifferent between two steps: no price clears."""
+    problem = short_and_long(jobs, kind)
+    found = certified(problem)
+    check(problem, found)
+    assert found.bound - found.objective <= 0.005 * found.bound
+
+
+def best_mixture(problem: AllocationProblem) -> float:
+    """The least Lagrangian bound by linear programming: its dual mixes all plans of every job."""
+    cost, rows, owners = list[float](), list[list[int]](), list[int]()
+    for index, job in enumerate(problem.jobs):
+        for plan in product(problem.allowed(job), repeat=problem.steps):
+            one = AllocationProblem((job,), problem.nodes, problem.steps, problem.step_hours, problem.sizes)
+            cost.append(-float(one.value(np.array([plan]))[0]))
+            rows.append(list(plan))
+            owners.append(index)
+    each = np.equal.outer(np.arange(len(problem.jobs)), owners).astype(float)
+    found = linprog(
+        cost, A_ub=np.array(rows).T, b_ub=np.full(problem.steps, problem.nodes), A_eq=each, b_eq=np.ones(len(each))
+    )
+    return -float(found.fun)
+
+
+@settings(max_examples=40, deadline=None)
+@given(problems(6, 3))
+def test_the_level_method_ends_next_to_the_least_bound(problem: AllocationProblem) -> None:
+    if problem.infeasible():
+        return
+    least = best_mixture(problem)
+    start = np.ones((1, problem.steps))
+    found = least_bound(Responses(problem), problem.nodes, start, 1.0)
+    assert least - 1e-9 <= found.value <= least * (1 + 2 * TOLERANCE) + 1e-9
+    assert math.isclose(found.weights.sum(), 1.0)
+    taken = [Responses(problem).at(prices)[1].sum(axis=0) for prices in found.mixed_prices]
+    if least > 1e-9:
+        assert (found.weights @ np.array(taken) <= problem.nodes + 1e-3).all(), "the mixture fits on average"
 
 
 def greedy_plan(nodes: int, name: str = "greedy", *jobs: tuple[int, float]) -> list[int]:

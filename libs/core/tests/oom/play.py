@@ -20,7 +20,7 @@ from stretto_core import jobs
 from stretto_core.arbiter import ArbiterMachine
 from stretto_core.arbiter.state import ArbiterSettings
 from stretto_core.machine import Emit
-from stretto_core.model.types import GIB, JobLimits, JobProfile, Plan, Resources
+from stretto_core.model.types import JobLimits, JobProfile
 from stretto_core.oom import (
     LimitChanged,
     MemoryMeasured,
@@ -31,6 +31,8 @@ from stretto_core.oom import (
     WatchOpened,
     WatchSettings,
 )
+from stretto_messages.base import GIB
+from stretto_messages.values import Plan, Resources
 
 WINDOW_S = 5.0
 KNOWABLE_FACTOR = 2.0

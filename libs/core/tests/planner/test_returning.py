@@ -10,8 +10,10 @@ from closed_loop import LIMITS, MIB, Loop, plan, profile
 from stretto_core.arbiter.state import ArbiterSettings
 from stretto_core.jobs import OomForecast, PlanDecided, PlanRefused
 from stretto_core.model.pareto import Overheads
-from stretto_core.model.types import GIB, JobLimits, Plan, Resources
+from stretto_core.model.types import JobLimits
 from stretto_core.planner.machine import PlannerSettings
+from stretto_messages.base import GIB
+from stretto_messages.values import Plan, Resources
 
 ROOM = Resources(2, 24 * GIB)
 SMALL = replace(plan(1, 1, 0.5, 0.5), worker_memory_bytes=2 * GIB, ps_memory_bytes=960 * MIB)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stretto_core.model.types import GIB, InvalidValue, JobLimits, Plan
+from stretto_core.model.types import JobLimits
 from stretto_core.planner.warmstart import (
     PastJob,
     feature_similarity,
@@ -14,6 +14,8 @@ from stretto_core.planner.warmstart import (
     smoothed_plan,
     smoothing_weights,
 )
+from stretto_messages.base import GIB, InvalidValue
+from stretto_messages.values import Plan
 
 LIMITS = JobLimits(Plan(1, 1, 0.25, 0.25, GIB // 2, GIB // 2), Plan(64, 16, 32.0, 32.0, 64 * GIB, 64 * GIB))
 

@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from stretto_core.algorithms import DETECT
-from stretto_core.model.types import GIB, Plan
 from stretto_core.profiler import facts as p
 from stretto_core.profiler.books import ProfilerState
 from stretto_core.profiler.machine import ProfilerMachine
 from stretto_core.profiler.peers import Detector, _median_of_others, cusum, threshold
+from stretto_messages.base import GIB
+from stretto_messages.values import Plan
 
 BATCH = 100
 

@@ -41,53 +41,75 @@ def _model(name: str) -> str:
 
 
 def _page(path: Path | None) -> Path | None:
-    """Refused before anything is started, not when minutes are over."""
+    """Refuse a bad path before anything is started, not after minutes."""
     if path is None:
         return None
     if path.is_dir():
-        raise BadInput(f"--report {path}: it is a folder; name a file, as in {path / 'chaos.html'}")
+        raise BadInput(f"--report {path}: it is a folder; name a file, e.g. {path / 'chaos.html'}")
     if path.suffix == ".json":
-        raise BadInput(f"--report {path}: this is where the JSON beside it goes; give {path.stem}.html")
-    made = next(parent for parent in path.absolute().parents if parent.exists())  # what lacks below it is made
+        raise BadInput(f"--report {path}: the JSON report goes there; give {path.stem}.html")
+    made = next(parent for parent in path.absolute().parents if parent.exists())  # missing folders below it are created
     if not made.is_dir() or not os.access(made, os.W_OK | os.X_OK):
-        raise BadInput(f"--report {path}: {made} is not a folder that can be written; choose another place")
+        raise BadInput(f"--report {path}: {made} is not a writable folder; choose another place")
     return path
 
 
+OnlyOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        autocompletion=complete_from(FAULTS), callback=_known, help="Inject only this kind of fault; may be repeated."
+    ),
+]
+WithoutOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        autocompletion=complete_from(FAULTS), callback=_known, help="Do not inject this kind of fault; may be repeated."
+    ),
+]
+FolderOption = Annotated[
+    Path | None,
+    typer.Option(help="Folder of a running installation to put under fire. Default: an installation of its own."),
+]
+ReportOption = Annotated[
+    Path | None,
+    typer.Option(callback=_page, help="File for the HTML timeline; the JSON report is written next to it."),
+]
+YesOption = Annotated[
+    bool, typer.Option("--yes", "-y", help="Do not ask before the installation in --folder is put under fire.")
+]
+KeepOption = Annotated[bool, typer.Option("--keep", help="Keep the installation's folder even if every job was exact.")]
+
+
 def chaos(
-    seed: Annotated[int | None, typer.Option(min=0, help="of the schedule; default: a random one")] = None,
-    schedules: Annotated[int, typer.Option(min=1, help="so many jobs in turn, with seeds from --seed on")] = 1,
-    undisturbed: Annotated[int, typer.Option(min=0, help="so many jobs without faults before, to compare with")] = 0,
-    intensity: Annotated[Intensity, typer.Option(help="how much happens to a job")] = Intensity.ROUGH,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(autocompletion=complete_from(FAULTS), callback=_known, help="only these faults; repeatable"),
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the schedule. Default: a random one.")] = None,
+    schedules: Annotated[
+        int, typer.Option(min=1, help="Number of jobs, one after another, with seeds from --seed on.")
+    ] = 1,
+    undisturbed: Annotated[int, typer.Option(min=0, help="Number of jobs without faults before, for comparison.")] = 0,
+    intensity: Annotated[Intensity, typer.Option(help="How much happens to a job.")] = Intensity.ROUGH,
+    only: OnlyOption = None,
+    without: WithoutOption = None,
+    model: Annotated[
+        str, typer.Option(callback=_model, help="Model to train: wide_deep, xdeepfm or dcn.")
+    ] = "wide_deep",
+    samples: Annotated[
+        int | None, typer.Option(min=20_000, help="Number of samples of each job. Default: by intensity.")
     ] = None,
-    without: Annotated[
-        list[str] | None,
-        typer.Option(autocompletion=complete_from(FAULTS), callback=_known, help="not these faults; repeatable"),
-    ] = None,
-    model: Annotated[str, typer.Option(callback=_model, help="wide_deep, xdeepfm or dcn")] = "wide_deep",
-    samples: Annotated[int | None, typer.Option(min=20_000, help="of each job; default: by intensity")] = None,
-    folder: Annotated[
-        Path | None, typer.Option(help="of an installation that runs, to be tried; default: one of its own")
-    ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask before --folder is hurt")] = False,
-    report: Annotated[
-        Path | None, typer.Option(callback=_page, help="where the HTML timeline goes; JSON beside it")
-    ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="its own folder, also when all was exact")] = False,
+    folder: FolderOption = None,
+    yes: YesOption = False,
+    report: ReportOption = None,
+    keep: KeepOption = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Put a real job under fire: kill, freeze and damage by a seeded schedule what it depends on, and count.
+    """Put a real job under a seeded schedule of real faults, and count its samples.
 
-    Workers, parameter servers, services, the bus, the cache and checkpoints are hit for real, while the plan changes
-    and parameters move. At the end: every fault with its pauses, the books by the servers' own count, and a timeline.
-    Exit status 0 only if every job completed with nothing lost and nothing repeated. Then the folder of its own
-    installation is removed, unless --keep; else it is kept, with logs and streams, and named.
+    The faults hit workers, parameter servers, services, the bus, the cache and checkpoints, while the plan changes and
+    parameters move. The report lists every fault with its pauses, the books by the servers' own counts, and a timeline.
+    Exit status 0 only if every job completed with nothing lost and nothing repeated. Then the installation's folder is
+    removed, unless --keep; otherwise it is kept, with logs and streams, and printed.
 
-    With --folder an installation of yours is hurt: its bus, cache and all its services, and through them every job in
-    it; only of the job of this command are pods killed.
+    With --folder the faults hit an installation of yours: its bus, cache and services, and through them all its jobs.
+    Only pods of this command's own job are killed.
     """
     from . import script
 
@@ -112,10 +134,14 @@ def chaos(
 
 
 def _ask(folder: Path) -> None:
-    """Before an installation of the user's is hurt."""
-    warning = (f"[yellow]In {folder} services, the bus and the cache will be killed and frozen; all its jobs will "
-               "feel it, though none should lose a sample.[/yellow]")  # fmt: skip
+    """Ask before an installation of the user's is put under fire."""
+    warning = (
+        f"[yellow]In {folder} services, the bus and the cache will be killed and frozen; all its jobs will "
+        "feel it, though none should lose a sample.[/yellow]"
+    )
     if not console.is_terminal:
-        raise BadInput(f"--folder {folder}: an installation that runs is hurt only with --yes")
+        raise BadInput(
+            f"--folder {folder}: without a terminal to ask, a running installation is put under fire only with --yes"
+        )
     complaints.print(warning)
     typer.confirm("Go on?", abort=True)

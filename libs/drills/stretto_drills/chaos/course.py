@@ -1,4 +1,4 @@
-"""One job through one schedule: submit it, do to it what is due, heal what was done, wait for its books."""
+"""One job under one schedule: submit it, inject the faults when they are due, heal them, wait for the books."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from .world import NotNow, World, until
 
 LOOK_S = 0.1
 MOMENT_S = 150.0
-"""a fault that waits for a moment waits no longer"""
+"""Longest wait of a fault for its moment, such as a migration."""
 JOB_LIMIT_S = 900.0
 STALLED_S = 180.0
-"""without a sample trained, nothing held back by us: the job hangs, and waiting longer would only hide it"""
+"""After this long without a trained sample or an active fault, the job hangs: waiting longer would hide it."""
 GATEWAY_S = 45.0
-"""it may be just starting again"""
+"""Longest wait for an answer of the gateway, which may just be restarting."""
 CHANGED_S = 240.0
 END_S = 45.0
 
 
 @dataclass(slots=True)
 class Happening:
-    """What became of something planned. Times are seconds since the epoch."""
+    """The outcome of one planned fault or change. Times are seconds since the epoch."""
 
     planned: Planned
     on: str = ""
@@ -46,7 +46,7 @@ class Happening:
 
 @dataclass(slots=True)
 class Outcome:
-    """A job after its schedule. ``audit``: of the gateway; None if it could not be had."""
+    """A job after its schedule. ``audit``: the gateway's audit; None if the gateway gave none."""
 
     schedule: Schedule | None
     record: Record
@@ -58,7 +58,7 @@ class Outcome:
 
     @property
     def exact(self) -> bool:
-        """Completed, nothing lost, nothing repeated, by the parameter servers' own count."""
+        """Return whether the job finished with nothing lost or repeated, by the parameter servers' own counts."""
         books = self.audit
         return (
             self.record.ended == "finished"
@@ -74,7 +74,7 @@ Tell = Callable[[str], None]
 
 @dataclass
 class Course:
-    """A job under way. ``tell`` is given a line of text for what is done; ``show`` each fact of the job."""
+    """A job under way. ``tell`` prints a line about what is done to it."""
 
     world: World
     schedule: Schedule | None
@@ -87,7 +87,7 @@ class Course:
     _furthest: float = 0.0
 
     async def run(self, spec: Json) -> Outcome:
-        """Until the job has ended and its books are read, or it cannot be waited for any longer."""
+        """Run until the job has ended and its books are read, or until it is given up."""
         record, began_s = self.world.record, time.time()
         self._slots = asyncio.Semaphore(self.schedule.at_once if self.schedule else 1)
         following = asyncio.create_task(follow(self.world.client, record))
@@ -107,7 +107,7 @@ class Course:
     # the job ---------------------------------------------------------------------------------------------------
 
     async def _audit(self) -> Json | None:
-        """Once the gateway is there again and has read that the job is over."""
+        """Read the audit once the gateway is back and knows that the job has ended."""
         job = self.world.record.job
         try:
             return await self._asked(lambda gateway: gateway.audit(job), GATEWAY_S)
@@ -116,7 +116,7 @@ class Course:
             return None
 
     async def _asked(self, ask: Callable[[Gateway], Json], within_s: float) -> Json:
-        """An answer of the gateway, which may be just starting again. Raises CliError."""
+        """Ask the gateway, which may just be restarting, until it answers. Raises CliError after ``within_s``."""
         deadline = time.monotonic() + within_s
 
         def once() -> Json:
@@ -132,7 +132,7 @@ class Course:
             await asyncio.sleep(0.5)
 
     async def _wait(self) -> None:
-        """For the end of the job. Of one that hangs, nothing is to be had by waiting."""
+        """Wait for the end of the job; give it up when it hangs."""
         record, deadline = self.world.record, time.monotonic() + JOB_LIMIT_S
         moved, seen, queued = time.monotonic(), (-1, 0), False
         while not record.ended:
@@ -140,7 +140,7 @@ class Course:
             now, at = time.monotonic(), (record.samples_done, len(record.pods))
             if at != seen or self._hurt:
                 moved, seen = now, at
-            if record.queued and self.world.shared:  # behind jobs of the user's, for as long as it takes
+            if record.queued and self.world.shared:  # the user's own jobs go first, however long they take
                 moved, deadline = now, now + JOB_LIMIT_S
                 if not queued:
                     self.tell(f"it waits for room: {record.queued}")
@@ -156,7 +156,7 @@ class Course:
     # the schedule ----------------------------------------------------------------------------------------------
 
     async def _perform(self, happening: Happening) -> None:
-        """One thing of the schedule, from when it is due until it is healed."""
+        """Perform one entry of the schedule, from when it is due until it is healed."""
         planned, record = happening.planned, self.world.record
         try:
             await until(lambda: record.over or (record.started and self._furthest >= planned.at), math.inf, LOOK_S)
@@ -165,7 +165,7 @@ class Course:
                 await self._change(happening)
                 return
             while happening.at_s is None:
-                await self._moment(planned)  # outside: who only waits keeps nobody from striking
+                await self._moment(planned)  # outside the semaphore: a waiting fault must not block the others
                 async with self._slots:
                     self._still()
                     if not planned.during or record.migration is not None:
@@ -188,13 +188,13 @@ class Course:
             raise NotNow("every sample was trained before it was due")
 
     async def _strike(self, happening: Happening) -> None:
-        """Inject, leave it for as long as planned, heal."""
+        """Inject a fault, leave it for as long as planned, heal it."""
         planned, record = happening.planned, self.world.record
         fault = FAULTS[planned.kind](planned, self.world)
         self._faults.append(fault)
         self._hurt += 1
         try:
-            happening.on = await fault.inject()  # which may have to look for its moment first
+            happening.on = await fault.inject()  # it may have to wait for its moment first
             happening.at_s = time.time()
             self.tell(f"[red]{planned.number}. {KINDS[planned.kind].title}[/red]: {happening.on}")
             await until(lambda: bool(record.ended), planned.lasts_s, LOOK_S)
@@ -212,7 +212,7 @@ class Course:
         self.tell(f"   [green]{happening.planned.number}. healed[/green] after {after}")
 
     async def _heal_all(self) -> None:
-        """Whatever has happened: nobody stays frozen."""
+        """End all faults, whatever has happened: no process stays frozen."""
         waiting = list(self._tasks)
         if self.world.record.ended and waiting:
             await asyncio.wait(waiting, timeout=END_S)

@@ -1,8 +1,8 @@
-"""What a fault did to training, read from the workers' own telemetry. Pure; times are seconds since the epoch.
+"""Effects of a fault on training, from the workers' own telemetry. Pure; times are seconds since the epoch.
 
-A worker reports about once a second: how many steps it finished, and the longest time between two of them. Where in
-the window that pause was, it does not say; a pause that fills most of the window is taken to be at its beginning, so
-that what is said of the end of a stall is right to a few tenths of a second.
+A worker reports about once a second how many steps it finished and the longest time between two of them, but not where
+in the window that pause was. A pause that fills most of the window is assumed to be at its beginning, so the end of a
+stall is right to a few tenths of a second.
 """
 
 from __future__ import annotations
@@ -12,21 +12,24 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from stretto_wire import WorkerReported
+from stretto_messages.pods import WorkerReported
 
 STALL_S = 0.5
-"""a shorter silence of all workers is one step that took long"""
+"""A shorter silence of all workers is one slow step."""
 AFTER_S = 3.0
-"""what begins later than this after the healing is not counted as an effect of the fault"""
+"""A pause that begins later than this after the healing is not an effect of the fault."""
 LEAST_S = 0.5
-"""faults that strike within so short a time cannot be told apart"""
+"""Faults closer together than this cannot be distinguished."""
 BIN_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """``pause_s``: the longest time between two steps of any worker. ``stall_s``: until the job trained again, 0 if it
-    never stopped; None: it never did again."""
+    """Effect of one fault.
+
+    ``pause_s``: longest time between two steps of any worker. ``stall_s``: time until the job trained again; 0 if it
+    never stopped, None if it never trained again.
+    """
 
     pause_s: float | None
     stall_s: float | None
@@ -45,7 +48,7 @@ class Span:
 
 
 def active(report: WorkerReported) -> Span | None:
-    """When in its window the worker made steps."""
+    """Return the part of a report's window in which the worker made steps, or None."""
     if report.steps == 0:
         return None
     begin_s = report.ended_at_s - report.window_s
@@ -56,7 +59,7 @@ def active(report: WorkerReported) -> Span | None:
 
 
 def stalls(reports: Iterable[WorkerReported], until_s: float) -> list[Span]:
-    """Stretches in which no worker of the job made a step, from its first step to ``until_s``."""
+    """Return the stretches in which no worker made a step, from the job's first step to ``until_s``."""
     spans = sorted((span.begin_s, span.end_s) for span in map(active, reports) if span is not None)
     found: list[Span] = []
     if not spans:
@@ -70,7 +73,7 @@ def stalls(reports: Iterable[WorkerReported], until_s: float) -> list[Span]:
 
 
 def effect(at_s: float, until_s: float, reports: Sequence[WorkerReported], silent: Sequence[Span]) -> Effect:
-    """Of a fault that was injected at ``at_s``; what began after ``until_s`` is none of it. ``silent``: the stalls."""
+    """Return the effect of a fault injected at ``at_s``. Later than ``until_s`` nothing counts. ``silent``: stalls."""
     during = [span for span in silent if span.end_s > at_s and span.begin_s < until_s]
     pauses = [span.length_s for span in during]
     for report in reports:
@@ -82,13 +85,13 @@ def effect(at_s: float, until_s: float, reports: Sequence[WorkerReported], silen
 
 
 def effect_ends(at_s: float, healed_s: float | None, others_s: Iterable[float]) -> float:
-    """Shortly after the healing, and when the next fault (``others_s``: when each struck) is at work, if sooner."""
+    """Return when a fault's effect ends: shortly after healing, or when the next fault (in ``others_s``) strikes."""
     following = [other_s for other_s in others_s if other_s > at_s + LEAST_S]
     return min([(healed_s or at_s) + AFTER_S, *following])
 
 
 def throughput(reports: Iterable[WorkerReported], begin_s: float, end_s: float) -> list[tuple[float, float]]:
-    """(middle of a bin, samples per second of all workers) for every ``BIN_S`` of a stretch."""
+    """Return (middle of a bin, samples per second of all workers) for every ``BIN_S`` of a stretch."""
     count = max(1, int((end_s - begin_s) / BIN_S + 1))
     bins = [0.0] * count
     for span, samples in _trained(reports):
@@ -101,7 +104,7 @@ def throughput(reports: Iterable[WorkerReported], begin_s: float, end_s: float) 
 
 
 def _trained(reports: Iterable[WorkerReported]) -> list[tuple[Span, int]]:
-    """Of each report when it trained, and how many samples since the one before."""
+    """Return for each report when the worker trained, and its samples since the report before."""
     pods: dict[str, list[WorkerReported]] = defaultdict(list)
     for report in reports:
         pods[report.pod].append(report)

@@ -1,8 +1,8 @@
-"""The faults themselves: how each is done to real processes and files, and how it is undone.
+"""The faults: how each is injected into real processes and files, and how it is healed.
 
-``inject`` returns on whom; NotNow when there is nobody. ``heal`` returns once what was done is undone, or what was
-killed is there again by itself: nothing is ever started here, that is the system's own task. ``release`` takes back
-at once what must not stay, whatever happens: nobody is left frozen.
+``inject`` returns the victim, or raises NotNow if there is none. ``heal`` returns once the fault is undone, or the
+killed process is back by itself: restarting is the system's own task, so nothing is started here. ``release`` undoes
+at once what must never stay: no process is left frozen.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from .schedule import Planned
 from .world import Image, NotNow, World, send, until
 
 HEALED_S = 150.0
-"""what is not there again by then is told as not healed"""
+"""A victim that is not back by then counts as not healed."""
 TOLD_S = 2.0
-"""after which the loss of parameters would have been told"""
+"""The loss of parameters would be published within this time."""
 SLOW = 0.10
-"""of the time a slow worker is let run"""
+"""Share of the time that a slow worker runs."""
 HOT = 0.03
+"""Share of the time that a throttled server runs."""
 PERIOD_S = 0.2
 FREEZE_TRIES = 400
 FILLER_BYTES = 1 << 20
@@ -40,21 +41,21 @@ class Fault(ABC):
 
     @abstractmethod
     async def inject(self) -> str:
-        """Do it. Returns on whom. Raises NotNow."""
+        """Inject the fault; returns the victim. Raises NotNow."""
 
     @abstractmethod
     async def heal(self) -> bool:
-        """Undo it, or wait until the system has; whether it is well again."""
+        """Undo the fault, or wait until the system has; returns whether all is well again."""
 
-    def release(self) -> None:  # noqa: B027 - most leave nothing
-        """Take back at once what must not stay."""
+    def release(self) -> None:  # noqa: B027 - most faults leave nothing
+        """Undo at once what must never stay."""
 
 
 # pods ----------------------------------------------------------------------------------------------------------
 
 
 class KillPod(Fault):
-    """``role`` of the pod; it is replaced under a new name."""
+    """Kill a pod of ``role``; it is replaced under a new name."""
 
     role = "worker"
 
@@ -65,7 +66,7 @@ class KillPod(Fault):
         return pod
 
     async def heal(self) -> bool:
-        """As many as the plan wants run again, the dead one not among them."""
+        """Wait until the victim is replaced."""
         return await until(self._replaced, HEALED_S)
 
     def _victim(self) -> str:
@@ -77,7 +78,7 @@ class KillPod(Fault):
 
 
 class KillServer(KillPod):
-    """All pods of the job are replaced, and it goes back to its last checkpoint."""
+    """Kill a parameter server: all pods are replaced and the job returns to its last checkpoint."""
 
     role = "ps"
 
@@ -86,7 +87,7 @@ class KillServer(KillPod):
         return await super().inject()
 
     def _replaced(self) -> bool:
-        """Once a checkpoint is restored on servers that are new; of one that held nothing any more, once it is gone."""
+        """Return whether a checkpoint was restored on new servers, or a victim that held no parameters is gone."""
         record = self.world.record
         if record.ended:
             return True
@@ -101,7 +102,7 @@ class KillServer(KillPod):
 
 
 class KillServerCold(KillServer):
-    """Before, every copy of its images but those in the persistent store is removed, and the cache killed."""
+    """Kill a server after removing its images from shared memory and killing the cache: only the store has them."""
 
     async def inject(self) -> str:
         if not self.world.checkpoints():
@@ -115,7 +116,7 @@ class KillServerCold(KillServer):
 
 
 class DamageCheckpoint(KillServer):
-    """Every copy of one image of the newest checkpoint is truncated, or has a bit flipped: the one before must do."""
+    """Truncate, or flip a bit of, every copy of an image of the newest checkpoint: the one before must be used."""
 
     async def inject(self) -> str:
         complete = self.world.checkpoints()
@@ -124,7 +125,7 @@ class DamageCheckpoint(KillServer):
         newest = [image for image in complete[-1] if not image.cached]
         if not newest:
             raise NotNow("every image of the newest checkpoint has a copy in the cache, which is out of reach")
-        self._victim()  # who is passed over has damaged nothing
+        self._victim()  # before any damage: without a victim the fault is skipped
         image = newest[int(self.planned.chance * len(newest))]
         how = _truncate if self.planned.chance * 7 % 1 < 0.5 else _flip
         done = how([image.stored, *image.in_memory])
@@ -132,7 +133,7 @@ class DamageCheckpoint(KillServer):
 
 
 class KillMover(KillServer):
-    """The server that takes buckets, stopped between the freeze of a bucket and its flip, and killed there."""
+    """Kill the server that receives buckets, stopped between the freeze of a bucket and its flip."""
 
     async def inject(self) -> str:
         self._seen = len(self.world.record.facts)
@@ -141,7 +142,7 @@ class KillMover(KillServer):
         return taker if frozen else f"{taker} (while it took buckets)"
 
     async def _stop_in_mid_air(self) -> tuple[str, bool]:
-        """Stop it at any moment, and look what the givers say: if one has frozen a bucket, this is the moment."""
+        """Stop the receiver at some moment and ask the givers: if one has frozen a bucket, this is the moment."""
         for _ in range(FREEZE_TRIES):
             migration = self.world.record.migration
             if migration is None:
@@ -153,7 +154,7 @@ class KillMover(KillServer):
                 try:
                     givers = [await self.world.ownership(pod) for pod in migration["sources"] if pod != taker]
                     frozen = any(owned and 2 in (*owned.buckets, *owned.slices) for owned in givers)
-                finally:  # also when the run is interrupted while a giver is asked
+                finally:  # also if the run is interrupted while a giver is asked
                     if not frozen:
                         send(processes, signal.SIGCONT)
                 if frozen:
@@ -167,7 +168,7 @@ class KillMover(KillServer):
 
 
 class Frozen(Fault):
-    """SIGSTOP to some processes for as long as planned, then SIGCONT."""
+    """Freeze processes (SIGSTOP) for as long as planned, then let them continue (SIGCONT)."""
 
     _held: list[psutil.Process]
 
@@ -184,7 +185,7 @@ class Frozen(Fault):
 
 
 class StopWorker(Frozen):
-    """Frozen beyond its lease: what it held goes to another, and then it wakes."""
+    """Freeze a worker beyond its lease: its shard goes to another worker, and then it wakes."""
 
     async def inject(self) -> str:
         pod = self.world.pod("worker", self.planned.chance)
@@ -193,7 +194,7 @@ class StopWorker(Frozen):
 
 
 class Throttled(Frozen):
-    """A duty cycle of SIGSTOP and SIGCONT: it runs for ``share`` of the time."""
+    """Slow a pod by a duty cycle of SIGSTOP and SIGCONT: it runs for ``share`` of the time."""
 
     role, share = "worker", SLOW
 
@@ -224,7 +225,7 @@ class Throttled(Frozen):
 
 
 class HotServer(Throttled):
-    """Its peers have all the processor that they want."""
+    """Throttle a parameter server while its peers have all the processor that they want."""
 
     role, share = "ps", HOT
 
@@ -233,7 +234,7 @@ class HotServer(Throttled):
 
 
 class KillService(Fault):
-    """The supervisor starts it again."""
+    """Kill a service; the supervisor restarts it."""
 
     number = signal.SIGKILL
 
@@ -248,13 +249,13 @@ class KillService(Fault):
 
 
 class StopService(KillService):
-    """In good order: it hands over first."""
+    """Stop a service in good order: it hands over first."""
 
     number = signal.SIGTERM
 
 
 class FreezeService(Frozen):
-    """Beyond its lease: it may wake to find another in its place."""
+    """Freeze a service beyond its lease: another owner may have taken its place when it wakes."""
 
     async def inject(self) -> str:
         self._freeze([self.world.service(self.planned.service)])
@@ -269,7 +270,7 @@ class FreezeService(Frozen):
 
 
 class FillMemory(Fault):
-    """Not a byte is left in the folder of shared memory."""
+    """Fill the folder of shared memory to the last byte."""
 
     async def inject(self) -> str:
         if self.world.memory is None:
@@ -311,7 +312,7 @@ def _all(checkpoints: list[list[Image]]) -> list[Image]:
 
 
 def _truncate(copies: list[Path]) -> str:
-    """By another file in its place: who has mapped the old one reads on, and is not a second victim (SIGBUS)."""
+    """Replace each copy by a truncated file; a process that has mapped the old one reads on, without SIGBUS."""
     for copy in copies:
         with contextlib.suppress(OSError):
             draft = copy.with_name(f".{copy.name}.half")
@@ -321,7 +322,7 @@ def _truncate(copies: list[Path]) -> str:
 
 
 def _flip(copies: list[Path]) -> str:
-    """The same bit everywhere: of two copies, neither can stand in for the other."""
+    """Flip the same bit in every copy, so that no copy can stand in for another."""
     for copy in copies:
         with contextlib.suppress(OSError), copy.open("r+b") as file:
             at = copy.stat().st_size // 3
@@ -333,7 +334,7 @@ def _flip(copies: list[Path]) -> str:
 
 
 def _fill(path: Path) -> int:
-    """Until the file system is full; how many MiB that took."""
+    """Write until the file system is full; returns how many MiB that took."""
     written = 0
     with path.open("wb", buffering=0) as file:
         for size in (FILLER_BYTES, 4096):

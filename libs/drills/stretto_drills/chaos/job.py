@@ -15,9 +15,9 @@ WORKERS = 2
 WORKERS_MOST, PS_MOST = 3, 3
 CLUSTER_CPU_CORES = 8.0
 CLUSTER_MEMORY_BYTES = 32 * GIB
-"""claims, not use: pods of a quarter of the size would do, and the machine's true size must not forbid a change"""
+"""Claimed, not used: a quarter would do, but the machine's true size must not forbid a change of the plan."""
 
-# quick leases, windows and looks: what takes hours in production is to be seen in a minute
+# short leases, windows and intervals: a minute has to show what takes hours in production
 SETTINGS = {
     "STRETTO_LEASE_S": "2",
     "STRETTO_DISPATCHER_LEASE_TIMEOUT_S": "5.5",
@@ -32,9 +32,9 @@ SETTINGS = {
 
 
 def spec(name: str, model: str, samples: int, training_s: float, batch_size: int = 512) -> dict[str, Any]:
-    """Two workers and two servers that Stretto leaves alone, but for what the schedule asks for; one of MODELS.
+    """Return the job: two workers and two servers, which only the schedule changes; ``model`` is one of MODELS.
 
-    Its data come from a store so slow that the two workers need ``training_s`` at least.
+    Its data come from a store so slow that two workers need at least ``training_s``.
     """
     return {
         "api": "stretto/v1",

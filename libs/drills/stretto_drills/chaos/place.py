@@ -1,7 +1,7 @@
-"""Where a chaos run takes place: an installation of its own in a temporary folder, or one of the user's that runs.
+"""The place of a chaos run: an installation of its own in a temporary folder, or a running one of the user's.
 
-While it goes on, ``run/chaos.json`` there names it and its job. A run that is killed can heal nothing: the next one
-sees by that file that its owner is dead, lets go what is still frozen, and clears a temporary folder away.
+During the run, ``run/chaos.json`` there names the run's process and its job. A killed run heals nothing: the next run
+sees by that file that the owner is dead, lets frozen processes continue, and removes a temporary folder.
 """
 
 from __future__ import annotations
@@ -39,8 +39,11 @@ Tell = Callable[[str], None]
 
 @dataclass(slots=True)
 class Place:
-    """``memory``: the folder of shared memory, where it may be filled. ``page``: of the timeline, unless the user says
-    otherwise. ``spent``: nothing in a folder of our own is of use any more."""
+    """An installation under fire.
+
+    ``memory``: folder of shared memory, if a fault may fill it. ``page``: default path of the timeline. ``spent``: the
+    folder is ours and nothing in it is needed any more.
+    """
 
     folder: Path
     page: Path
@@ -48,7 +51,7 @@ class Place:
     spent: bool = False
 
     def mark(self, job_name: str = "") -> None:
-        """Say who is at work here, and on which job."""
+        """Name this process and its job in the folder."""
         write_json(self.folder / MARK, {**leftovers.owner_entry(), "job": job_name})
 
     def unmark(self) -> None:
@@ -57,7 +60,7 @@ class Place:
 
 @contextlib.contextmanager
 def of_the_user(folder: Path, tell: Tell) -> Generator[Place]:
-    """An installation that runs. Raises NotRunning; CliError while another run is at work in it."""
+    """Use a running installation of the user's. Raises NotRunning, or CliError during another chaos run in it."""
     read_state(folder)
     folder = folder.resolve()
     with _alone(folder):
@@ -76,12 +79,12 @@ def of_the_user(folder: Path, tell: Tell) -> Generator[Place]:
 
 @contextlib.contextmanager
 def of_our_own(tell: Tell) -> Generator[Place]:
-    """An installation of eleven processes in a temporary folder, which is taken down again, and removed if ``spent``.
+    """Start an installation in a temporary folder; take it down at the end, and remove the folder if ``spent``.
 
-    Before, what is left of runs that were killed is cleared away.
+    First clear away what killed runs left.
     """
     for left in clear_away(Path(tempfile.gettempdir())):
-        tell(f"cleared away what a killed run had left in {left}")
+        tell(f"removed the remains of a killed run in {left}")
     folder = Path(tempfile.mkdtemp(prefix=PREFIX)).resolve()
     (folder / MARK).parent.mkdir()
     place = Place(folder, folder.with_suffix(".html"))
@@ -108,13 +111,13 @@ def of_our_own(tell: Tell) -> Generator[Place]:
 
 
 def clear_away(among: Path) -> list[Path]:
-    """End, unmount and remove what runs that were killed have left in the temporary folder ``among``; returns where."""
+    """End, unmount and remove the remains of killed runs in the temporary folder ``among``; returns their folders."""
     cleared: list[Path] = []
     for folder in among.glob(f"{PREFIX}*"):
         owner = leftovers.owner_in(folder / MARK) if leftovers.is_ours(folder) else None
         if owner is None or not leftovers.is_dead(owner):
             continue
-        take_down(folder)  # its supervisor may be at it
+        take_down(folder)  # its supervisor may be taking it down already
         leftovers.end_leftovers(folder)
         leftovers.free_memory(folder.resolve())
         if os.path.ismount(folder / "memory"):
@@ -126,7 +129,7 @@ def clear_away(among: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Generator[None]:
-    """Of two that begin in one moment, one goes on: the other finds no mark yet. Raises CliError."""
+    """Let only one of two runs continue that start at the same moment, before either has its mark. Raises CliError."""
     with (folder / "run" / "chaos.lock").open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -142,17 +145,17 @@ def _at_work(folder: Path) -> CliError:
 
 
 def _recover(folder: Path, job_name: str, tell: Tell) -> None:
-    """Let go whom a killed run has frozen, and end its job."""
+    """Let processes continue that a killed run has frozen, and cancel its job."""
     frozen = [process for process in _processes(folder) if process.status() == psutil.STATUS_STOPPED]
     send(frozen, signal.SIGCONT)
     if job_name:
         with contextlib.suppress(CliError), Gateway(*locate(folder, None, None)) as gateway:
             gateway.cancel(job_name, "the chaos run was killed")
-    tell(f"a run was killed in {folder}: {len(frozen)} frozen processes let go, its job {job_name or '–'} ended")
+    tell(f"a run was killed in {folder}: {len(frozen)} frozen processes continue, its job {job_name or '–'} cancelled")
 
 
 def _processes(folder: Path) -> list[psutil.Process]:
-    """Of services and pods."""
+    """Return the processes of services and pods."""
     known = read_state(folder)["processes"].values()
     services = [named_in(entry) for entry in known]
     return [*filter(None, services), *pods_of(folder)]
@@ -160,7 +163,7 @@ def _processes(folder: Path) -> list[psutil.Process]:
 
 @contextlib.contextmanager
 def _memory(place: Path) -> Generator[Path | None]:
-    """A small file system in memory of our own, where this user may mount one; None else."""
+    """Mount a small file system in memory; None where this user may not."""
     place.mkdir(parents=True, exist_ok=True)
     options = f"size={MEMORY_BYTES},mode=0700"
     if shutil.which("umount") is None or _fails("mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)):
@@ -175,5 +178,5 @@ def _memory(place: Path) -> Generator[Path | None]:
 def _fails(*command: str) -> bool:
     try:
         return subprocess.run(command, capture_output=True, check=False).returncode != 0
-    except OSError:  # there is no such command
+    except OSError:  # no such command here
         return True

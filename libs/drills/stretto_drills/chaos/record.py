@@ -1,7 +1,7 @@
-"""A job as it can be followed through fire: everything that was stored of it, and what of it matters now.
+"""The stored events and telemetry of a job under fire, and its present state folded from them.
 
-The bus is asked itself, not the gateway: both may be among those that are killed, but only the bus comes back with
-everything. What was stored once is read once, in order, whatever happens in between.
+The source is the bus, not the gateway: faults may kill both, but only the bus comes back with everything. Every stored
+message is read once, in order, whatever happens in between.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Any
 
 from stretto_bus import BusFault, Client
 from stretto_bus.faults import Fault
-from stretto_wire import PsReported, WorkerReported, channel_at
-from stretto_wire.base import Message
+from stretto_messages.base import Message
+from stretto_messages.pods import PsReported, WorkerReported
+from stretto_wire import channel_at, document_of
 
 AGAIN_S = 0.3
 ENDS = {"job-finished": "finished", "job-failed": "failed", "job-cancelled": "cancelled"}
@@ -33,7 +34,7 @@ class Happened:
 
 @dataclass(slots=True)
 class Pod:
-    """A pod as the events tell it."""
+    """A pod's life, from the events."""
 
     name: str
     role: str
@@ -44,7 +45,7 @@ class Pod:
 
 @dataclass(slots=True)
 class Record:
-    """Folded from the stream; ``facts`` without shards, of which there are too many."""
+    """State folded from the stream; ``facts`` leaves out the many events of shards."""
 
     job: str
     facts: list[Happened] = field(default_factory=list[Happened])
@@ -55,13 +56,13 @@ class Record:
     plan: Json | None = None
     applied: Json | None = None
     migration: Json | None = None
-    """the one that is going on"""
+    """The migration in progress, if any."""
     applying: bool = False
     samples_done: int = 0
     samples_total: int = 1
     requeued: int = 0
     queued: str = ""
-    """why it has no plan yet"""
+    """Reason why the job has no plan yet."""
     started: bool = False
     completed: bool = False
     ended: str = ""
@@ -70,16 +71,16 @@ class Record:
 
     @property
     def share(self) -> float:
-        """Part of the samples that are trained."""
+        """Return the share of the samples that are trained."""
         return self.samples_done / self.samples_total
 
     @property
     def over(self) -> bool:
-        """Whether nothing is left to train."""
+        """Return whether nothing is left to train."""
         return bool(self.ended) or self.completed
 
     def running(self, role: str) -> list[str]:
-        """Pods of a role that have started and not exited, by number."""
+        """Return the running pods of a role, by number."""
         found = [pod.name for pod in self.pods.values() if pod.role == role and pod.exited_s is None]
         return sorted(found, key=lambda name: int(name.rpartition("-")[2]))
 
@@ -96,7 +97,7 @@ class Record:
     def _fact(self, seq: int, time_s: float, name: str, message: Message) -> None:
         if name in ("shard-leased", "shard-completed"):
             return
-        data = message.model_dump(mode="json")
+        data = document_of(message)
         self.facts.append(Happened(time_s, seq, name, data))
         handle = getattr(self, "_on_" + name.replace("-", "_"), None)
         if handle is not None:
@@ -128,7 +129,7 @@ class Record:
         self.migration = None
 
     def _on_servers_changed(self, time_s: float, data: Json) -> None:
-        if not data["servers"]:  # the parameters are lost: what moved them is over
+        if not data["servers"]:  # the parameters are lost, and their migration with them
             self.migration = None
 
     def _on_shard_requeued(self, time_s: float, data: Json) -> None:
@@ -145,7 +146,7 @@ class Record:
 
 
 async def follow(client: Client, record: Record) -> None:
-    """Read everything of the job, until its end, over every death of the bus."""
+    """Read everything about the job until its end, through every restart of the bus."""
     patterns = (f"evt.v1.*.*.{record.job}", f"tel.v1.*.*.{record.job}")
     while not record.ended:
         with contextlib.suppress(BusFault, Fault, OSError):

@@ -1,4 +1,4 @@
-"""What came out: a document for programs, tables for people. Everything is computed from what was stored."""
+"""The report: a document for programs, tables for people; all of it is computed from stored events."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.text import Text
-from stretto_cli import figures as f
+from stretto_cli import figures
 from stretto_cli.render import table
 
 from . import effects
@@ -28,7 +28,7 @@ COUNTED = {
 
 
 def build(outcomes: Sequence[Outcome], where: Json) -> Json:
-    """Everything that the runs have to show."""
+    """Build the document of all runs."""
     runs = [run(outcome) for outcome in outcomes]
     disturbed = [one for one in runs if one["seed"] is not None]
     calm = [one for one in runs if one["seed"] is None]
@@ -41,7 +41,7 @@ def build(outcomes: Sequence[Outcome], where: Json) -> Json:
 
 
 def run(outcome: Outcome) -> Json:
-    """One job."""
+    """Build the document of one job."""
     record, audit = outcome.record, outcome.audit
     finished = next((fact.data for fact in record.facts if fact.name == "job-finished"), None)
     names = [fact.name for fact in record.facts]
@@ -66,7 +66,7 @@ def run(outcome: Outcome) -> Json:
 
 
 def trained_until(outcome: Outcome) -> float:
-    """When the last sample was trained, for the last time; the end of a job that did not get so far."""
+    """Return when all samples were last complete, or the end of a job that never completed."""
     completed = [fact.time_s for fact in outcome.record.facts if fact.name == "job-completed"]
     return completed[-1] if completed else outcome.ended_s
 
@@ -76,7 +76,7 @@ def _lost(record: Record) -> int:
 
 
 def _books(audit: Json, finished: Json) -> Json:
-    """Assigned and reported by the ledger, applied by the servers; lost and repeated by the worst of all columns."""
+    """Return the counts of the ledger and of the servers; lost and repeated are those of the worst column."""
     return {
         "samples": audit["samples_total"],
         "assigned": audit["samples_assigned"],
@@ -116,7 +116,7 @@ def _happening(one: Happening, outcome: Outcome, silent: Sequence[effects.Span])
 
 
 def _quality(runs: Sequence[Json]) -> Json | None:
-    """Loss and AUC over several jobs on the same data."""
+    """Return mean, deviation and range of loss and AUC over several jobs on the same data."""
     measured = [one["evaluation"] for one in runs if one["evaluation"]]
     if not measured:
         return None
@@ -136,20 +136,26 @@ def _quality(runs: Sequence[Json]) -> Json | None:
 
 
 def of_run(one: Json) -> RenderableType:
-    """A job's faults and its books."""
+    """Render a job's faults and its books."""
     right = ("#", "at", "healed", "longest pause", "trained again")
-    made = table("#", "what", "on", "at", "healed", "longest pause", "trained again", right=right,
-                 wrapped="on")  # fmt: skip
+    made = table("#", "what", "on", "at", "healed", "longest pause", "trained again", right=right, wrapped="on")
     for h in one["happenings"]:
         style = "cyan" if h["planned_change"] else "red"
         title = f"[{style}]{h['kind']}[/{style}]"
         if h["skipped"]:
             made.add_row(str(h["number"]), f"[dim]{h['kind']}[/dim]", f"[dim]– {escape(h['skipped'])}[/dim]")
             continue
-        healed = f"{f.seconds(h['healed_after_s'])}" if h["healed"] else "[red]not healed[/red]"
+        healed = f"{figures.seconds(h['healed_after_s'])}" if h["healed"] else "[red]not healed[/red]"
         again = h["trained_again_after_s"]
-        made.add_row(str(h["number"]), title, escape(h["on"]), f.seconds(h["at_s"]), healed,
-                     f.seconds(h["longest_pause_s"]), "never stopped" if again == 0 else f.seconds(again))  # fmt: skip
+        made.add_row(
+            str(h["number"]),
+            title,
+            escape(h["on"]),
+            figures.seconds(h["at_s"]),
+            healed,
+            figures.seconds(h["longest_pause_s"]),
+            "never stopped" if again == 0 else figures.seconds(again),
+        )
     return Group(made, Text(), *_verdict(one))
 
 
@@ -162,17 +168,17 @@ def _verdict(one: Json) -> list[RenderableType]:
         shown.add_row(*(f"{books[name]:,}" for name in names), f"{books['columns_exact']} of {books['columns']} exact")
         lines.append(shown)
     lines += [f"[red]{escape(finding)}[/red]" for finding in one["findings"]]
-    told = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count)
+    counted = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count)
     if quality := one["evaluation"]:
-        told += f"; held-out loss {quality['loss']:.5f}, AUC {quality['auc']:.4f}"
+        counted += f"; held-out loss {quality['loss']:.5f}, AUC {quality['auc']:.4f}"
     verdict = "[green bold]exact[/green bold]" if one["exact"] else "[red bold]not exact[/red bold]"
     reason = f": {escape(one['reason'])}" if one["reason"] else ""
-    lines.append(f"{verdict}, {one['status']}{reason} in {f.seconds(one['took_s'])}; {told}")
+    lines.append(f"{verdict}, {one['status']}{reason} in {figures.seconds(one['took_s'])}; {counted}")
     return lines
 
 
 def summary(document: Json) -> RenderableType:
-    """Several jobs beside each other, and their quality."""
+    """Render several jobs next to each other, and their quality."""
     right = ("faults", "lost", "repeated", "longest pause", "took", "loss", "AUC")
     made = table("job", "faults", "lost", "repeated", "longest pause", "took", "loss", "AUC", "", right=right)
     for one in document["runs"]:
@@ -184,8 +190,8 @@ def summary(document: Json) -> RenderableType:
             str(len(done)),
             "–" if books is None else f"{books['lost']:,}",
             "–" if books is None else f"{books['repeated']:,}",
-            f.seconds(max(pauses, default=None)),
-            f.seconds(one["took_s"]),
+            figures.seconds(max(pauses, default=None)),
+            figures.seconds(one["took_s"]),
             f"{quality['loss']:.5f}" if quality else "–",
             f"{quality['auc']:.4f}" if quality else "–",
             "[green]exact[/green]" if one["exact"] else f"[red]{one['status']}, not exact[/red]",

@@ -1,8 +1,8 @@
-"""What is to happen to a job, drawn from a seed: the same seed, the same schedule, on every machine.
+"""The schedule of faults for a job, drawn from a seed: the same seed gives the same schedule on every machine.
 
-Nothing here knows of processes. A fault is due once so large a share of the samples is trained (a slow machine gets
-the same schedule as a fast one), and may wait for a moment, such as a migration. Whom it hits is drawn, too, as a
-number: those who are there are known only then.
+A fault is due once a certain share of the samples is trained, so that a slow machine gets the same schedule as a fast
+one, and it may wait for a moment, such as a migration. Its victim is drawn as a number, since the running pods are
+known only when it strikes. No process is handled here.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import Any, Literal
 from stretto_runtime.access.permissions import SERVICES
 
 FIRST_AT, LAST_AT = 0.06, 0.84
-"""shares of the samples: before, there is hardly anything to lose; after, the job may be over before the end of it"""
+"""Shares of the samples: earlier, there is hardly anything to lose; later, the job may end before the fault does."""
 APART = 0.004
-"""between a change of the plan and what waits for its migration"""
+"""Share between a change of the plan and the fault that waits for its migration."""
 
 Moment = Literal["", "migration", "migration-start"]
-"""what is waited for: a migration, and then any moment in it; or just its beginning"""
+"""The moment that a fault waits for: any moment of a migration, or its beginning."""
 ANY = "any"
 
 
 class Intensity(StrEnum):
-    """How much happens."""
+    """How much happens to a job."""
 
     CALM = "calm"
     ROUGH = "rough"
@@ -37,8 +37,8 @@ class Intensity(StrEnum):
 class Kind:
     """A kind of fault or of planned change. ``lasts_s``: least and most seconds until it is healed.
 
-    ``restores``: the job goes back to a checkpoint, which costs more than all others. ``service``: the process that is
-    meant; ANY: drawn. ``weight``: how often it is drawn.
+    ``restores``: the job returns to a checkpoint, which costs more than all else. ``service``: the process to hit; ANY:
+    drawn. ``weight``: how often the kind is drawn.
     """
 
     title: str
@@ -81,7 +81,7 @@ CHANGES = tuple(name for name, kind in KINDS.items() if kind.planned)
 
 @dataclass(frozen=True, slots=True)
 class _Measure:
-    """What an intensity means: how many faults, changes of the plan, ways back to a checkpoint, faults at once."""
+    """Numbers of an intensity: faults, changes of the plan, returns to a checkpoint, faults at once."""
 
     faults: int
     changes: int
@@ -89,7 +89,7 @@ class _Measure:
     at_once: int
     samples: int
     training_s: float
-    """at least, of the job as planned: on a fast machine it would be over before a migration begins"""
+    """Least training time: on a fast machine the job would end before a migration begins."""
 
 
 _MEASURES = {
@@ -101,9 +101,9 @@ _MEASURES = {
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One thing that is to happen. ``at``: the share of the samples from which on it is due.
+    """One entry of a schedule. ``at``: share of the samples from which on it is due.
 
-    ``chance`` in [0, 1) chooses among those whom it can hit; ``number`` counts from 1 in the order of ``at``.
+    ``chance`` in [0, 1) chooses among the possible victims; ``number`` counts from 1 in the order of ``at``.
     """
 
     number: int
@@ -116,13 +116,13 @@ class Planned:
 
     @property
     def planned(self) -> bool:
-        """Whether it is a change of the plan, not a fault."""
+        """Return whether it is a change of the plan, not a fault."""
         return KINDS[self.kind].planned
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Everything that is to happen in one run; ``at_once`` faults at most are not healed at the same time."""
+    """All faults and changes of one run; at most ``at_once`` faults are active at the same time."""
 
     seed: int
     intensity: Intensity
@@ -130,7 +130,7 @@ class Schedule:
     planned: tuple[Planned, ...]
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the schedule for JSON."""
         return {
             "seed": self.seed,
             "intensity": str(self.intensity),
@@ -140,29 +140,34 @@ class Schedule:
 
 
 def kinds_for(only: Collection[str] = (), without: Collection[str] = ()) -> list[str]:
-    """Kinds of faults that are wished for. What cannot be done here is drawn too, and passed over when it is due: else
-    a seed would bring another schedule on another machine."""
+    """Return the kinds of faults that the user allows.
+
+    Kinds that cannot be done on this machine are drawn too and skipped when due: otherwise a seed would give another
+    schedule on another machine.
+    """
     return [name for name in FAULTS if (not only or name in only) and name not in without]
 
 
 def samples_for(intensity: Intensity) -> int:
-    """How many samples a job needs that all of it is to happen to."""
+    """Return how many samples a job needs to live through a whole schedule."""
     return _MEASURES[intensity].samples
 
 
 def training_s_for(intensity: Intensity) -> float:
-    """How long it has to train at least, so that there is time for it."""
+    """Return how long the job has to train at least, to live through a whole schedule."""
     return _MEASURES[intensity].training_s
 
 
 def draw(seed: int, intensity: Intensity, kinds: list[str]) -> Schedule:
-    """The schedule of a seed, out of these kinds of faults (none: only changes of the plan)."""
-    dice = random.Random(f"stretto-chaos 1 {seed} {intensity}")  # a text: hashed by SHA-512, the same everywhere
+    """Draw the schedule of a seed from these kinds of faults; without any, it holds only changes of the plan."""
+    dice = random.Random(
+        f"stretto-chaos 1 {seed} {intensity}"
+    )  # a string seed is hashed by SHA-512, the same everywhere
     measure = _MEASURES[intensity]
     chosen = _kinds(dice, measure, kinds)
     waiting = [name for name in chosen if KINDS[name].during]
     free = [name for name in chosen if not KINDS[name].during]
-    # what waits for a migration needs a change that causes one; else migrations and workers take turns by lot
+    # a fault that waits for a migration needs a change that causes one; the other changes are drawn
     changes = ["scale-ps"] * len(waiting)
     while len(changes) < measure.changes:
         changes.append(CHANGES[_below(dice, len(CHANGES))])
@@ -170,7 +175,7 @@ def draw(seed: int, intensity: Intensity, kinds: list[str]) -> Schedule:
     order = _shuffled(dice, [*free, *changes])
     rows: list[tuple[float, str]] = []
     for slot, name in zip(slots, order, strict=True):
-        at = max(slot, rows[-1][0]) if rows else slot  # after what waits for the migration before
+        at = max(slot, rows[-1][0]) if rows else slot  # not before the fault that waits for the previous migration
         rows.append((at, name))
         if name == "scale-ps" and waiting:
             rows.append((at + APART, waiting.pop(0)))
@@ -179,7 +184,7 @@ def draw(seed: int, intensity: Intensity, kinds: list[str]) -> Schedule:
 
 
 def _kinds(dice: random.Random, measure: _Measure, kinds: list[str]) -> list[str]:
-    """Each kind once before any comes twice; those that go back to a checkpoint at most ``restores`` times."""
+    """Draw each kind once before any twice; kinds that return to a checkpoint at most ``restores`` times."""
     chosen: list[str] = []
     pool = list(kinds)
     while len(chosen) < measure.faults and pool:
@@ -213,12 +218,12 @@ def _planned(dice: random.Random, number: int, name: str, at: float) -> Planned:
 
 
 def _spread(dice: random.Random, count: int) -> list[float]:
-    """One in each of ``count`` equal stretches, anywhere in it."""
+    """Draw one point in each of ``count`` equal stretches."""
     width = (LAST_AT - FIRST_AT) / max(count, 1)
     return [FIRST_AT + width * (index + dice.random()) for index in range(count)]
 
 
-# of a generator only random() is promised to stay the same between versions of Python
+# only random() is guaranteed to stay the same between versions of Python; the rest is derived from it
 
 
 def _below(dice: random.Random, count: int) -> int:

@@ -1,4 +1,4 @@
-"""What ``stretto chaos`` does from its beginning to its end."""
+"""``stretto chaos`` from start to end."""
 
 from __future__ import annotations
 
@@ -32,8 +32,10 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the user asked for. ``folder``: of an installation that runs; None: one of its own, which is removed when
-    every job was exact, unless ``keep``."""
+    """The user's options. ``folder``: a running installation; None: one of its own.
+
+    The own installation is removed when every job was exact, unless ``keep``.
+    """
 
     seed: int
     schedules: int
@@ -49,7 +51,7 @@ class Wish:
 
     @property
     def command(self) -> str:
-        """What brings the same schedules again."""
+        """Return the command line that gives the same schedules again."""
         words = ["stretto chaos", f"--seed {self.seed}", f"--intensity {self.intensity}"]
         words += [f"--schedules {self.schedules}"] if self.schedules > 1 else []
         words += [f"--undisturbed {self.undisturbed}"] if self.undisturbed else []
@@ -60,10 +62,10 @@ class Wish:
 
 
 def main(wish: Wish, quiet: bool) -> int:
-    """Run it; returns the exit status: 0 only if every job completed with nothing lost and nothing repeated."""
+    """Run all jobs; returns exit status 0 only if every one completed with nothing lost and nothing repeated."""
     interruptible()
     story = Story(quiet)
-    configure_logs("chaos", "critical")  # a bus that breaks is what we came for
+    configure_logs("chaos", "critical")  # the bus breaks on purpose here
     story.tell(f"[bold]{wish.command}[/bold]")
     chosen = place.of_our_own(story.tell) if wish.folder is None else place.of_the_user(wish.folder, story.tell)
     with chosen as where:
@@ -81,14 +83,14 @@ def main(wish: Wish, quiet: bool) -> int:
 
 @dataclass(slots=True)
 class _Runs:
-    """All jobs, one after another, in one installation."""
+    """All jobs of a run, one after another, in one installation."""
 
     wish: Wish
     place: Place
     story: Story
 
     async def all(self) -> Json:
-        """Returns the report, which is written anew after each of them: who interrupts the rest keeps what there is."""
+        """Run all jobs and return the report, which is rewritten after each: an interrupted run keeps it."""
         wish, story = self.wish, self.story
         kinds = kinds_for(wish.only, wish.without)
         seeds = range(wish.seed, wish.seed + wish.schedules)
@@ -102,7 +104,7 @@ class _Runs:
             story.console.print()
             story.console.print(report.of_run(document["runs"][-1]))
             if not outcome.record.ended:
-                break  # it may still hold what the next would need
+                break  # it may still hold resources that the next job needs
         return document
 
     def _write(self, outcomes: list[Outcome]) -> Json:
@@ -119,9 +121,11 @@ class _Runs:
         name = f"calm-{number}" if schedule is None else f"chaos-{schedule.seed}"
         if self.wish.folder is not None:  # a name belongs to one job for ever
             name = f"{name}-{secrets.token_hex(3)}"
-        what = "undisturbed" if schedule is None else (
-            f"seed {schedule.seed}, {schedule.intensity}: {len(schedule.planned)} things are to happen"
-        )  # fmt: skip
+        what = (
+            "undisturbed"
+            if schedule is None
+            else (f"seed {schedule.seed}, {schedule.intensity}: {len(schedule.planned)} faults and changes")
+        )
         self.story.chapter(f"{name}, {what}")
         self.place.mark(name)
         folder = self.place.folder
@@ -135,19 +139,19 @@ class _Runs:
             spec = job.spec(name, self.wish.model, samples, training_s_for(intensity))
             return await Course(world, schedule, self.story.tell).run(spec)
         except asyncio.CancelledError:
-            if self.wish.folder is not None:  # an installation of our own is taken down with all its jobs
+            if self.wish.folder is not None:  # our own installation is taken down with all its jobs
                 await asyncio.to_thread(self._end, name)
             raise
         finally:
             await client.close()
 
     def _end(self, name: str) -> None:
-        """Leave no job of ours behind."""
+        """Cancel our job."""
         with contextlib.suppress(CliError), Gateway(*locate(self.place.folder, None, None)) as gateway:
             gateway.cancel(name, "the chaos run was interrupted")
 
     async def _ready(self, world: World) -> None:
-        """The last fault of the job before may not be over: nothing of it is to be this job's."""
+        """Wait until all processes are ready: the last fault of the previous job must not hit this one."""
         deadline = asyncio.get_running_loop().time() + READY_S
         for name in read_state(world.folder)["processes"]:
             while not await world.ready(name):

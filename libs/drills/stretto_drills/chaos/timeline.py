@@ -1,4 +1,4 @@
-"""The job under fire as one HTML file that needs nothing else: lanes over time, drawn as SVG."""
+"""The timeline of a job under fire: one HTML file that loads nothing, with lanes over time drawn as SVG."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from stretto_cli import figures as f
-from stretto_cli import svg
+from stretto_cli import figures, svg
 from stretto_cli.page import figure, head
 from stretto_cli.page import page as whole
 
@@ -20,7 +19,7 @@ from .schedule import KINDS
 LEFT, WIDTH, RIGHT = 150.0, 1000.0, 24.0
 ROW, BAR = 19.0, 11.0
 GAP_LOW_S, GAP_HIGH_S = 0.02, 30.0
-"""of the lane of pauses, which is logarithmic"""
+"""Range of the lane of pauses, which is logarithmic."""
 SIGNS = (
     ("fault", "fault, until it is healed"),
     ("change", "change of the plan, until it is applied"),
@@ -36,7 +35,7 @@ Lane = Callable[["Canvas"], None]
 
 @dataclass(slots=True)
 class Canvas:
-    """Where the next lane begins, and what has been drawn. ``x`` of a time, ``y`` grows downwards."""
+    """The drawing: its shapes, and where the next lane begins. ``y`` grows downwards."""
 
     outcome: Outcome
     begin_s: float
@@ -65,7 +64,7 @@ class Canvas:
 
 
 def page(document: Json, outcomes: Sequence[Outcome]) -> str:
-    """The whole file. ``document`` is :func:`report.build` of ``outcomes``."""
+    """Return the whole file. ``document`` is :func:`report.build` of ``outcomes``."""
     parts = [_head(document)]
     if len(outcomes) > 1:
         parts.append(_overview(document))
@@ -98,8 +97,8 @@ def _title(one: Json) -> str:
     mark = '<em class="good">exact</em>' if one["exact"] else '<em class="bad">not exact</em>'
     seed = "undisturbed" if one["seed"] is None else f"seed {one['seed']}, {one['intensity']}"
     quality = one["evaluation"]
-    told = f"; loss {quality['loss']:.5f}, AUC {quality['auc']:.4f}" if quality else ""
-    return f"<b>{escape(one['job'])}</b> {seed}: {mark} in {f.seconds(one['took_s'])}{told}"
+    figures_text = f"; loss {quality['loss']:.5f}, AUC {quality['auc']:.4f}" if quality else ""
+    return f"<b>{escape(one['job'])}</b> {seed}: {mark} in {figures.seconds(one['took_s'])}{figures_text}"
 
 
 def _legend() -> str:
@@ -112,12 +111,19 @@ def _overview(document: Json) -> str:
         books, quality = one["books"] or {}, one["evaluation"] or {}
         done = [h for h in one["happenings"] if not h["skipped"] and not h["planned_change"]]
         pause = max((h["longest_pause_s"] for h in done if h["longest_pause_s"] is not None), default=None)
-        rows.append(_row(
-            f'<a href="#{escape(one["job"])}">{escape(one["job"])}</a>', str(len(done)), _count(books.get("lost")),
-            _count(books.get("repeated")), f.seconds(pause), f.seconds(one["took_s"]),
-            f"{quality['loss']:.5f}" if quality else "–", f"{quality['auc']:.4f}" if quality else "–",
-            '<em class="good">exact</em>' if one["exact"] else '<em class="bad">not exact</em>',
-        ))  # fmt: skip
+        rows.append(
+            _row(
+                f'<a href="#{escape(one["job"])}">{escape(one["job"])}</a>',
+                str(len(done)),
+                _count(books.get("lost")),
+                _count(books.get("repeated")),
+                figures.seconds(pause),
+                figures.seconds(one["took_s"]),
+                f"{quality['loss']:.5f}" if quality else "–",
+                f"{quality['auc']:.4f}" if quality else "–",
+                '<em class="good">exact</em>' if one["exact"] else '<em class="bad">not exact</em>',
+            )
+        )
     head = _row("job", "faults", "lost", "repeated", "longest pause", "took", "loss", "AUC", "", cell="th")
     return f"<table><thead>{head}</thead><tbody>{''.join(rows)}</tbody></table>"
 
@@ -132,10 +138,10 @@ def _table(one: Json) -> str:
             again = h["trained_again_after_s"]
             cells = [
                 escape(h["on"]),
-                f.seconds(h["at_s"]),
-                f.seconds(h["healed_after_s"]) if h["healed"] else "not healed",
-                f.seconds(h["longest_pause_s"]),
-                "never stopped" if again == 0 else f.seconds(again),
+                figures.seconds(h["at_s"]),
+                figures.seconds(h["healed_after_s"]) if h["healed"] else "not healed",
+                figures.seconds(h["longest_pause_s"]),
+                "never stopped" if again == 0 else figures.seconds(again),
             ]
         rows.append(_row(str(h["number"]), f'<span class="{kind}">{escape(h["title"])}</span>', *cells))
     head = _row("#", "what", "on", "at", "healed after", "longest pause", "trained again after", cell="th")
@@ -170,7 +176,7 @@ def _figure(outcome: Outcome) -> str:
 
 
 def _grid(canvas: Canvas, height: float) -> list[str]:
-    """Seconds, and a thin line through all lanes for each fault."""
+    """Draw the axis in seconds, and a thin line through all lanes for each fault."""
     length_s = canvas.end_s - canvas.begin_s
     step_s = next(step for step in (1, 2, 5, 10, 20, 30, 60, 120, 300, 10**9) if length_s / step <= 14)
     shapes: list[str] = []
@@ -188,7 +194,7 @@ def _done(outcome: Outcome) -> list[Happening]:
 
 
 def _faults(canvas: Canvas) -> None:
-    """Each in a row of its own as long as another is not healed."""
+    """Draw the faults; two that overlap are in different rows."""
     canvas.label("faults", "and changes of plan")
     free_at: list[float] = []
     top = canvas.y
@@ -202,8 +208,13 @@ def _faults(canvas: Canvas) -> None:
         canvas.y = top + row * ROW
         style = "change" if one.planned.planned else "fault"
         healed = f"healed after {end_s - begin_s:.1f} s" if one.well else "not healed"
-        canvas.span(begin_s, end_s, style, f"{one.planned.number}. {KINDS[one.planned.kind].title}: {one.on}\n"
-                                           f"at {canvas.at(begin_s)}, {healed}", 14)  # fmt: skip
+        canvas.span(
+            begin_s,
+            end_s,
+            style,
+            f"{one.planned.number}. {KINDS[one.planned.kind].title}: {one.on}\nat {canvas.at(begin_s)}, {healed}",
+            14,
+        )
         canvas.add(svg.text(canvas.x(begin_s) + 4, canvas.y + 12, words[:44], "on-bar"))
     canvas.y = top + max(len(free_at), 2) * ROW + 8
 
@@ -212,11 +223,14 @@ def _chart(canvas: Canvas, points: list[tuple[float, float]], height: float, sty
     most = max((value for _, value in points), default=0.0) or 1.0
     base = canvas.y + height
     placed = [(canvas.x(time_s), base - height * value / most) for time_s, value in points]
-    canvas.add(svg.line(LEFT, base, LEFT + WIDTH, base, "axis"), svg.area(placed, base, f"{style} area"),
-               svg.polyline(placed, f"{style} line"))  # fmt: skip
+    canvas.add(
+        svg.line(LEFT, base, LEFT + WIDTH, base, "axis"),
+        svg.area(placed, base, f"{style} area"),
+        svg.polyline(placed, f"{style} line"),
+    )
     for (time_s, value), (x, _) in zip(points, placed, strict=True):
         canvas.add(svg.rect(x - 3, canvas.y, 6, height, "ghost", f"{canvas.at(time_s)}: {value:,.0f} {unit}", 0))
-    canvas.add(svg.text(LEFT - 12, canvas.y + BAR + 13, f"top {f.short(most)} {unit}", "detail"))
+    canvas.add(svg.text(LEFT - 12, canvas.y + BAR + 13, f"top {figures.short(most)} {unit}", "detail"))
     canvas.y = base + 14
 
 
@@ -227,14 +241,14 @@ def _throughput(canvas: Canvas) -> None:
 
 
 def _progress(canvas: Canvas) -> None:
-    """It falls where the job went back to a checkpoint."""
+    """Draw the trained samples; they fall where the job returned to a checkpoint."""
     canvas.label("trained")
     points = [(time_s, float(done)) for time_s, done in canvas.outcome.record.progress]
     _chart(canvas, points, 44, "done", "samples")
 
 
 def _plan(canvas: Canvas) -> None:
-    """How many pods of each role run, beside how many the plan wants."""
+    """Draw how many pods of each role run, and how many the plan wants."""
     record = canvas.outcome.record
     for role, field in (("worker", "workers"), ("ps", "ps")):
         canvas.label({"worker": "workers", "ps": "servers"}[role], "run · wanted")
@@ -261,7 +275,7 @@ def _plan(canvas: Canvas) -> None:
 
 
 def _pods(canvas: Canvas) -> None:
-    """Their lives; how each ended; and when it was held up by a fault."""
+    """Draw the pods' lives, how each ended, and when a fault held it up."""
     record = canvas.outcome.record
     for pod in sorted(record.pods.values(), key=lambda pod: (pod.role == "ps", int(pod.name.rpartition("-")[2]))):
         canvas.label(pod.name)
@@ -279,7 +293,7 @@ def _pods(canvas: Canvas) -> None:
 
 
 def _services(canvas: Canvas) -> None:
-    """Only those that were hit: from the blow until they were ready again."""
+    """Draw the services that were hit, from the fault until they were ready again."""
     hit: dict[str, list[Happening]] = {}
     for one in _done(canvas.outcome):
         if one.planned.service:
@@ -296,7 +310,7 @@ def _services(canvas: Canvas) -> None:
 
 
 def _parameters(canvas: Canvas) -> None:
-    """Migrations; checkpoints; the times without parameters, until a checkpoint was restored."""
+    """Draw migrations, checkpoints, and the times without parameters until a checkpoint was restored."""
     facts = canvas.outcome.record.facts
     canvas.label("parameters", "moved · saved · back")
     begun: Json | None = None
@@ -307,9 +321,10 @@ def _parameters(canvas: Canvas) -> None:
         if fact.name == "migration-started":
             begun, began_s = fact.data, fact.time_s
         elif fact.name == "migration-finished" and begun is not None:
-            title = f"{begun['buckets']} buckets, {f.size(fact.data['moved_bytes'])}, {', '.join(begun['sources'])} → "
-            title += f"{', '.join(begun['destinations'])} in {f.seconds(fact.data['took_s'])}, longest freeze "
-            title += f.seconds(fact.data["longest_freeze_s"])
+            title = f"{begun['buckets']} buckets, {figures.size(fact.data['moved_bytes'])}, "
+            title += f"{', '.join(begun['sources'])} → {', '.join(begun['destinations'])} in "
+            title += f"{figures.seconds(fact.data['took_s'])}, longest freeze "
+            title += figures.seconds(fact.data["longest_freeze_s"])
             canvas.span(began_s, fact.time_s, "moved", title)
             begun = None
         elif fact.name in ("checkpoint-saved", "checkpoint-flushed", "checkpoint-failed"):
@@ -331,7 +346,7 @@ def _parameters(canvas: Canvas) -> None:
 
 
 def _pauses(canvas: Canvas) -> None:
-    """The longest pause between two steps in each window of each worker, logarithmic."""
+    """Draw the longest pause between two steps in each window of each worker, on a logarithmic scale."""
     canvas.label("pauses", "of each worker")
     height = 64.0
     base = canvas.y + height
@@ -345,7 +360,7 @@ def _pauses(canvas: Canvas) -> None:
         if one.steps:
             gap_s = min(max(one.longest_gap_s, GAP_LOW_S), GAP_HIGH_S)
             y = base - height * math.log(gap_s / GAP_LOW_S) / span
-            title = f"{one.pod}: {f.seconds(one.longest_gap_s)} between two steps, in the second to "
+            title = f"{one.pod}: {figures.seconds(one.longest_gap_s)} between two steps, in the second to "
             title += canvas.at(one.ended_at_s)
             canvas.add(svg.dot(canvas.x(one.ended_at_s), y, 2.6, "pause long" if gap_s > 1 else "pause", title))
     for silent in effects.stalls(canvas.outcome.record.workers, report.trained_until(canvas.outcome)):

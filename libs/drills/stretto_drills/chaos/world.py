@@ -1,4 +1,4 @@
-"""What faults can lay hands on: the processes, files and caches of one job and of the installation it trains in."""
+"""The processes, files and caches that faults can hit: those of one job and of its installation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stretto_bus.faults import Fault
 from stretto_cli.errors import CliError
 from stretto_cli.installation.processes import named_in
 from stretto_cli.installation.state import read_state, readiness
-from stretto_wire import GetOwnership, GetOwnershipReply
+from stretto_messages.pods import GetOwnership, GetOwnershipReply
 
 from .record import Record
 
@@ -26,12 +26,12 @@ LOOK_S = 0.05
 
 
 class NotNow(Exception):
-    """There is nobody whom the fault could hit; says why. It is passed over, and told so."""
+    """The fault has no victim now, for the reason in the text; the fault is skipped and reported so."""
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """One server's part of a complete checkpoint: its file in the store, its copies in shared memory and in Redis."""
+    """A server's part of a complete checkpoint: its file in the store, its copies in shared memory and in Redis."""
 
     checkpoint: str
     pod: str
@@ -53,8 +53,10 @@ class Image:
 
 @dataclass(slots=True)
 class World:
-    """``memory``: the folder of shared memory, where it is one of our own that may be filled. ``shared``: the user's
-    jobs are there, too."""
+    """Access to one job and its installation.
+
+    ``memory``: folder of shared memory, if it is ours and may be filled. ``shared``: the user's jobs run there too.
+    """
 
     folder: Path
     record: Record
@@ -65,7 +67,7 @@ class World:
     # pods ------------------------------------------------------------------------------------------------------
 
     def pod(self, role: str, chance: float, among: Sequence[str] = ()) -> str:
-        """One that runs, chosen by ``chance`` in [0, 1); only of ``among``, if any is named. Raises NotNow."""
+        """Return a running pod, chosen by ``chance`` in [0, 1), among ``among`` if given. Raises NotNow."""
         running = self.record.running(role)
         there = [name for name in running if (not among or name in among) and self.processes(name)]
         if not there:
@@ -73,36 +75,36 @@ class World:
         return there[min(int(chance * len(there)), len(there) - 1)]
 
     def processes(self, pod: str) -> list[psutil.Process]:
-        """The pod itself and what it has started; not the shell around it, which tells how it ends."""
+        """Return the pod's process and its children, without the shell around it, which records how the pod ends."""
         home = self.folder / "pods" / self.record.job / pod
         try:
             process = psutil.Process(int((home / "pid").read_text()))
-            told = process.environ().get("STRETTO_POD_FOLDER", "")  # names installation, job and pod
-            if process.status() == psutil.STATUS_ZOMBIE or Path(told).resolve() != home.resolve():
-                return []  # the pid is another's by now
+            pod_folder = process.environ().get("STRETTO_POD_FOLDER", "")  # names installation, job and pod
+            if process.status() == psutil.STATUS_ZOMBIE or Path(pod_folder).resolve() != home.resolve():
+                return []  # the pid belongs to another process by now
             return [process, *process.children(recursive=True)]
         except (OSError, ValueError, psutil.Error):
             return []
 
     def kill_pod(self, pod: str) -> None:
-        """SIGKILL, as the kernel would when memory is short. Raises NotNow when it is gone already."""
+        """Kill a pod as the kernel would when memory is short. Raises NotNow if it is gone already."""
         send(self.processes(pod)[:1] or _gone(pod), signal.SIGKILL)
 
     # services --------------------------------------------------------------------------------------------------
 
     def service(self, name: str) -> psutil.Process:
-        """The process of a service, of nats or of redis. Raises NotNow while it is being started again."""
+        """Return the process of a service, of nats or of redis. Raises NotNow while it is restarting."""
         try:
             entry = read_state(self.folder)["processes"][name]
         except (CliError, KeyError) as error:
             raise NotNow(f"{name} is not one of the processes of {self.folder}") from error
         process = named_in(entry)
         if process is None:
-            raise NotNow(f"{name} is just being started again")
+            raise NotNow(f"{name} is restarting")
         return process
 
     async def ready(self, name: str, other_than: int | None = None) -> bool:
-        """Whether it runs (as another process than ``other_than``) and says that it is ready."""
+        """Return whether a service is ready, in another process than ``other_than``."""
         try:
             process = self.service(name)
         except NotNow:
@@ -113,13 +115,13 @@ class World:
             return self.client.bus.connected
         if name == "redis":
             return await self._redis_answers()
-        said = await readiness(self.folder, name, process.pid)
-        return bool(said["ready"])
+        answer = await readiness(self.folder, name, process.pid)
+        return bool(answer["ready"])
 
     # caches and stores -----------------------------------------------------------------------------------------
 
     async def _redis_answers(self) -> bool:
-        """Whoever answers, if only that a password is missing, is there."""
+        """Return whether Redis answers at all, if only that a password is missing."""
         with contextlib.suppress(OSError, ValueError, KeyError, TimeoutError):
             text = (self.folder / "redis" / "redis.conf").read_text()
             port = int(dict(line.split(" ", 1) for line in text.splitlines())["port"])
@@ -132,7 +134,7 @@ class World:
         return False
 
     def checkpoints(self) -> list[list[Image]]:
-        """The images of the job's complete checkpoints in the installation's own store, oldest checkpoint first."""
+        """Return the images of the job's complete checkpoints in the installation's store, oldest checkpoint first."""
         found: list[list[Image]] = []
         for path in sorted((self.folder / "checkpoints").glob(f"{self.record.job}/*/manifest.json")):
             with contextlib.suppress(OSError, ValueError, KeyError):
@@ -143,7 +145,7 @@ class World:
     # parameters ------------------------------------------------------------------------------------------------
 
     async def ownership(self, pod: str, within_s: float = 0.5) -> GetOwnershipReply | None:
-        """What a parameter server owns now; None if it does not say."""
+        """Return what a parameter server owns now; None if it does not answer."""
         try:
             return await self.client.call_pod(pod, GetOwnership(job=self.record.job), within_s)
         except (CallTimeout, CallRefused, Fault):
@@ -151,14 +153,14 @@ class World:
 
 
 def send(processes: Sequence[psutil.Process], number: signal.Signals) -> None:
-    """A signal to those of them that are still there."""
+    """Send a signal to the processes that still exist."""
     for process in processes:
         with contextlib.suppress(psutil.Error):
             process.send_signal(number)
 
 
 async def until(reached: Callable[[], Awaitable[bool] | bool], within_s: float, look_s: float = LOOK_S) -> bool:
-    """Look again and again; whether it came true within that time."""
+    """Poll until ``reached`` is true; returns False if it is not within ``within_s``."""
     deadline = time.monotonic() + within_s
     while True:
         found = reached()

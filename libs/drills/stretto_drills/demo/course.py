@@ -1,21 +1,23 @@
-"""What the demonstration chooses: the past jobs, the job, the cluster, and the settings of its services."""
+"""The demonstration's choices: past jobs, the job, the cluster, and the settings of the services."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
 import yaml
-from stretto_wire import HistoryRecorded, Plan
+from stretto_messages.planner import HistoryRecorded
+from stretto_messages.values import Plan
 
 GIB = 2**30
 MIB = 2**20
 
 CLUSTER_CPU_CORES = 2.0
 PS_MEMORY_BYTES = 896 * MIB
-"""what sufficed for the past jobs, whose tables were a third of this one's"""
+"""Enough for the past jobs, whose tables were a third of this job's."""
 
-# a job of minutes instead of hours: shorter windows, quicker changes, and a measurement pays back sooner
+# the job lasts minutes, not hours: shorter windows, quicker changes, and a measurement that pays back sooner
 SETTINGS = {
     "STRETTO_PROFILER_WINDOW_S": "3",
     "STRETTO_PLANNER_WINDOW_S": "3",
@@ -28,12 +30,12 @@ SETTINGS = {
 
 
 def job() -> dict[str, Any]:
-    """The elastic job, as its file states it."""
+    """Return the elastic job as its file states it."""
     return yaml.safe_load((files("stretto_drills.demo") / "elastic.yaml").read_text())
 
 
 def reference(plan: dict[str, Any]) -> dict[str, Any]:
-    """The same model and data at a fixed plan, with memory to spare."""
+    """Return the same model and data at a fixed plan, with memory to spare."""
     spec = job()
     spec["name"] = "demo-reference"
     spec["resources"] = {"fixed": True, "initial": {**plan, "ps_memory_bytes": 2 * GIB}}
@@ -41,7 +43,7 @@ def reference(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def past_jobs() -> list[HistoryRecorded]:
-    """Eight past jobs, made up: five small ones of this model that warm start should follow, three of other kinds."""
+    """Return eight invented past jobs: five small ones of this model, for warm start to follow, and three others."""
     alike = job()["model"]["metadata"]
     small = Plan(
         workers=1,
@@ -51,7 +53,7 @@ def past_jobs() -> list[HistoryRecorded]:
         worker_memory_bytes=2 * GIB,
         ps_memory_bytes=PS_MEMORY_BYTES,
     )
-    large = small.model_copy(update={"workers": 6, "ps": 3, "worker_cpu_cores": 2.0, "ps_memory_bytes": 4 * GIB})
+    large = replace(small, workers=6, ps=3, worker_cpu_cores=2.0, ps_memory_bytes=4 * GIB)
     rows = [
         _past(f"wide-deep-{n}", {**alike, "samples": samples}, small, throughput, samples)
         for n, (samples, throughput) in enumerate(

@@ -1,4 +1,4 @@
-"""The demonstration's figures: taken from the gateway's views, as a document and as tables."""
+"""The demonstration's report, from the gateway's views: a document and tables."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.text import Text
-from stretto_cli import figures as f
+from stretto_cli import figures
 from stretto_cli.render import table
 
 from .stations import Course
@@ -25,7 +25,7 @@ def good_plan(view: Json) -> Json:
 
 
 def build(view: Json, reference: Json | None, course: Course, where: Json, elapsed_s: float) -> Json:
-    """Everything that the demonstration has to show for itself."""
+    """Build the document of the demonstration."""
     stations = {
         name: {"passed": s.seen_s is not None, "title": s.title, "after_s": s.seen_s, "what": s.what}
         for name, s in course.stations.items()
@@ -76,7 +76,7 @@ def _decision(d: Json) -> Json:
 
 
 def _pauses(view: Json) -> list[Json]:
-    """The longest time between two steps of any worker, per phase."""
+    """Return the longest time between two steps of any worker, per phase."""
     return [
         {
             "phase": phase["kind"],
@@ -92,7 +92,7 @@ def _pauses(view: Json) -> list[Json]:
 
 
 def _exact(view: Json) -> bool:
-    """Whether the servers applied every sample, once."""
+    """Return whether the servers applied every sample exactly once."""
     books = view["books"]
     return (
         books is not None
@@ -116,7 +116,7 @@ def _duration(view: Json | None) -> float | None:
 
 
 def _forecasts(view: Json) -> list[Json]:
-    """Forecasts that were acted on beside what came: the memory that each server used in the end."""
+    """Return the forecasts that were acted on, with the memory that each server used in the end."""
     found: list[Json] = []
     for decision in view["decisions"]:
         if decision["kind"] != "memory" or not decision["forecast"]:
@@ -141,29 +141,39 @@ def _forecasts(view: Json) -> list[Json]:
 
 
 def tables(s: Json) -> RenderableType:
-    """The summary for people."""
+    """Render the summary for people."""
     parts: list[RenderableType] = [Text()]
     made = table("station", "after", "what", right=("after",))
     for station in s["stations"].values():
         mark = "[green]✔[/green]" if station["passed"] else "[red]✘ did not happen:[/red]"
-        made.add_row(f"{mark} {station['title']}", f.seconds(station["after_s"]), escape(station["what"]))
+        made.add_row(f"{mark} {station['title']}", figures.seconds(station["after_s"]), escape(station["what"]))
     parts += [made, Text()]
     made = table("decision", "plan", "before", "predicted", "90 %", "came", right=("before", "predicted", "came"))
     for d in s["decisions"]:
-        made.add_row(f"v{d['version']} {d['kind']}", f.short_plan(d["plan"]), f.rate(d["throughput_before"]),
-                     f.rate(d["throughput_predicted"]), escape(f.interval(d["throughput_interval"])),
-                     f.rate(d["throughput_after"]))  # fmt: skip
+        made.add_row(
+            f"v{d['version']} {d['kind']}",
+            figures.short_plan(d["plan"]),
+            figures.rate(d["throughput_before"]),
+            figures.rate(d["throughput_predicted"]),
+            escape(figures.interval(d["throughput_interval"])),
+            figures.rate(d["throughput_after"]),
+        )
     parts += [made, Text()]
     made = table("phase", "lasted", "longest pause of any worker", right=("lasted",))
     for p in s["pauses"]:
-        made.add_row(f"{p['phase']}: {escape(p['detail'])}", f.seconds(p["lasted_s"]), f.seconds(p["longest_gap_s"]))
+        made.add_row(
+            f"{p['phase']}: {escape(p['detail'])}", figures.seconds(p["lasted_s"]), figures.seconds(p["longest_gap_s"])
+        )
     parts += [made, Text()]
     if s["forecasts"]:
         made = table("memory forecast", "limit", "forecast for the end", "came")
         for w in s["forecasts"]:
             spread = "" if w["servers_then"] == w["servers_at_end"] else f" (spread over {w['servers_at_end']})"
             made.add_row(
-                w["pod"], f.size(w["limit_bytes"]), f.size(w["at_end_bytes"]), f.size(w["came_bytes"]) + spread
+                w["pod"],
+                figures.size(w["limit_bytes"]),
+                figures.size(w["at_end_bytes"]),
+                figures.size(w["came_bytes"]) + spread,
             )
         parts += [made, Text()]
     parts.append(_quality_table(s))
@@ -173,10 +183,10 @@ def tables(s: Json) -> RenderableType:
     if samples := s["reference_samples"]:
         parts.append(f"of the reference: {_counted(samples)}")
     verdict = "[green bold]passed[/green bold]" if s["passed"] else "[red bold]not passed[/red bold]"
-    parts.append(f"{verdict} in {f.seconds(s['took_s'])}")
+    parts.append(f"{verdict} in {figures.seconds(s['took_s'])}")
     for bar in s["bars"]:
         mark = "[green]met[/green]" if bar["met"] else "[red]missed[/red]"
-        parts.append(f"at most {f.seconds(bar['bar'])}: {mark}, {f.seconds(bar['value'])}")
+        parts.append(f"at most {figures.seconds(bar['bar'])}: {mark}, {figures.seconds(bar['value'])}")
     return Group(*parts)
 
 
@@ -192,5 +202,5 @@ def _quality_table(s: Json) -> RenderableType:
     for name, took in (("elastic", s["job_s"]), ("reference", s["reference_job_s"])):
         quality = s["quality"][name]
         if quality:
-            made.add_row(name, f"{quality['loss']:.5f}", f"{quality['auc']:.4f}", f.seconds(took))
+            made.add_row(name, f"{quality['loss']:.5f}", f"{quality['auc']:.4f}", figures.seconds(took))
     return made

@@ -1,4 +1,4 @@
-"""The demonstration's course, told while it happens."""
+"""The demonstration from start to end, reported while it happens."""
 
 from __future__ import annotations
 
@@ -34,17 +34,30 @@ CALM_BEFORE_KILL_S = 15.0
 STATUS_EVERY_S = 8.0
 TOLD = frozenset(
     {
-        "history-matched", "plan-decided", "plan-refused", "plan-applied", "pod-started", "pod-exited", "pod-resized",
-        "migration-started", "migration-finished", "model-fitted", "straggler-detected", "hot-ps-detected",
-        "job-completed", "job-finished", "job-failed", "checkpoint-saved",
+        "history-matched",
+        "plan-decided",
+        "plan-refused",
+        "plan-applied",
+        "pod-started",
+        "pod-exited",
+        "pod-resized",
+        "migration-started",
+        "migration-finished",
+        "model-fitted",
+        "straggler-detected",
+        "hot-ps-detected",
+        "job-completed",
+        "job-finished",
+        "job-failed",
+        "checkpoint-saved",
     }
-)  # fmt: skip
+)
 
 Json = dict[str, Any]
 
 
 def main(folder: Path | None, quiet: bool) -> int:
-    """Run it; returns the exit status: 0 only if neither run lost or repeated a sample and every station was passed."""
+    """Run it; returns exit status 0 only if no sample was lost or repeated and every station was passed."""
     folder = (folder or Path(tempfile.mkdtemp(prefix="stretto-demo-"))).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     interruptible()
@@ -62,7 +75,9 @@ def main(folder: Path | None, quiet: bool) -> int:
             summary = _play(gateway, folder, story, where)
     finally:
         take_down(folder)
-    for images in (folder / "checkpoints").glob("demo-*"):  # of its own two jobs: half a gigabyte that nobody will read
+    for images in (folder / "checkpoints").glob(
+        "demo-*"
+    ):  # of the two jobs here: half a gigabyte that nobody will read
         shutil.rmtree(images, ignore_errors=True)
     path = folder / "demo-summary.json"
     path.write_text(json.dumps(summary, indent=2) + "\n")
@@ -77,8 +92,10 @@ def main(folder: Path | None, quiet: bool) -> int:
 def _play(gateway: Gateway, folder: Path, story: Story, where: Json) -> Json:
     spec = course.job()
     story.chapter("A job without resources")
-    story.tell(f"submitting {spec['name']}: {spec['model']['entry']}, {spec['dataset']['samples']:,} samples; how many "
-               "workers, servers, cores or bytes it needs is not said")  # fmt: skip
+    story.tell(
+        f"submitting {spec['name']}: {spec['model']['entry']}, {spec['dataset']['samples']:,} samples; the "
+        "file states no workers, servers, cores or memory"
+    )
     elastic = Course()
     _run(gateway, folder, story, spec, elastic, kill=True)
     view = gateway.job(spec["name"])
@@ -94,14 +111,14 @@ def _play(gateway: Gateway, folder: Path, story: Story, where: Json) -> Json:
 
 
 def _run(gateway: Gateway, folder: Path, story: Story, spec: Json, stations: Course, kill: bool) -> None:
-    """Submit a job and tell its story until it has ended. Raises CliError if it takes far too long."""
+    """Submit a job and report on it until it has ended. Raises CliError if its event stream breaks."""
     job = spec["name"]
     gateway.submit(yaml.safe_dump(spec))
     events = _listen(folder, job)
     began, status_s, calm_s = time.monotonic(), time.monotonic(), time.monotonic()
     while stations.ended is None:
         if time.monotonic() - began > JOB_LIMIT_S:
-            story.tell(f"{job} is not over after {JOB_LIMIT_S:.0f} s: giving up", "red")
+            story.tell(f"{job} has not ended after {JOB_LIMIT_S:.0f} s: giving up", "red")
             gateway.cancel(job, "the demonstration gave up")
             stations.ended = "given up"
             return
@@ -137,18 +154,20 @@ def _status(gateway: Gateway, story: Story, job: str) -> None:
     progress = view["progress"]
     share = progress["samples_done"] / max(progress["samples_total"], 1)
     rates = [point["throughput"] for point in view["throughput"]]
-    story.tell(f"[cyan]{figures.bar(share)} {share:4.0%}  {figures.rate(progress['samples_per_s']):>9}  "
-               f"{figures.sparkline(rates, 30)}[/cyan]")  # fmt: skip
+    story.tell(
+        f"[cyan]{figures.bar(share)} {share:4.0%}  {figures.rate(progress['samples_per_s']):>9}  "
+        f"{figures.sparkline(rates, 30)}[/cyan]"
+    )
 
 
 def _time_to_kill(stations: Course, calm_s: float) -> bool:
-    """Once the elastic part is over, and in any case early enough for the replacement to train."""
+    """Return whether to kill now: after the elastic part, but early enough for the replacement to train."""
     ready = all(stations.seen(name) for name in ("scale-out", "migration")) and calm_s > CALM_BEFORE_KILL_S
     return stations.workers > 0 and (ready or stations.share > KILL_AT_LATEST)
 
 
 def _kill(gateway: Gateway, folder: Path, story: Story, job: str, stations: Course) -> None:
-    """SIGKILL to the process of a worker that holds a shard."""
+    """Kill the process of a worker that holds a shard."""
     view = gateway.job(job)
     running = {name for name, pod in view["pods"].items() if pod["state"] == "running" and pod["role"] == "worker"}
     holding = [pod for pod in view["shards"]["leased"].values() if pod in running]
@@ -162,7 +181,7 @@ def _kill(gateway: Gateway, folder: Path, story: Story, job: str, stations: Cour
 
 
 def _listen(folder: Path, job: str) -> queue.Queue[Event | BaseException]:
-    """The events of a job, read by a thread with a connection of its own."""
+    """Return the queue of a job's events, which a thread reads over a connection of its own."""
     events: queue.Queue[Event | BaseException] = queue.Queue()
 
     def read() -> None:

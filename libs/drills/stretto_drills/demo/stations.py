@@ -1,4 +1,4 @@
-"""What has to happen in the demonstration, recognised in the events of the job: nothing is taken on trust."""
+"""The stations of the demonstration, recognised in the events of the job: nothing is taken on trust."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Json = dict[str, Any]
 
 @dataclass(slots=True)
 class Station:
-    """One thing to see. ``seen_s``: seconds after the job's submission."""
+    """One thing that must happen. ``seen_s``: seconds after the job's submission."""
 
     title: str
     seen_s: float | None = None
@@ -32,7 +32,7 @@ def _stations() -> dict[str, Station]:
 
 @dataclass(slots=True)
 class Course:
-    """The stations of one job, and what the next ones wait for."""
+    """The stations of one job, and the state that the next ones wait for."""
 
     stations: dict[str, Station] = field(default_factory=_stations)
     killed_pod: str | None = None
@@ -49,7 +49,7 @@ class Course:
     _memory_grown: bool = False
 
     def take(self, name: str, time_s: float, data: Json) -> None:
-        """Fold one event of the job in, by the event's name."""
+        """Fold in one event of the job."""
         if name == "job-submitted":
             self._began_s = time_s
         handle = getattr(self, "_on_" + name.replace("-", "_"), None)
@@ -57,17 +57,17 @@ class Course:
             handle(time_s, data)
 
     def seen(self, name: str) -> bool:
-        """Whether a station has been passed."""
+        """Return whether a station has been passed."""
         return self.stations[name].seen_s is not None
 
     @property
     def complete(self) -> bool:
-        """Whether every station has been passed."""
+        """Return whether every station has been passed."""
         return all(station.seen_s is not None for station in self.stations.values())
 
     @property
     def share(self) -> float:
-        """Part of the samples that are trained."""
+        """Return the share of the samples that are trained."""
         return self.samples_done / self.samples_total
 
     def _see(self, name: str, time_s: float, what: str) -> None:

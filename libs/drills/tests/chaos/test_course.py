@@ -13,9 +13,8 @@ from stretto_drills.chaos.faults import Fault
 from stretto_drills.chaos.record import Record
 from stretto_drills.chaos.schedule import Intensity, Planned, Schedule
 from stretto_drills.chaos.world import World, until
-from stretto_wire import PlanDecided, PlanRefused
-from stretto_wire.base import Message
-from stretto_wire.examples import EXAMPLES
+from stretto_messages.arbiter import PlanDecided, PlanRefused
+from stretto_messages.base import Message, example_of
 from stretto_wire.registry import subject_of
 
 
@@ -28,7 +27,7 @@ async def test_a_job_that_waits_for_room_behind_those_of_the_user_does_not_hang(
     run = Course(World(tmp_path, record, cast("Any", None), shared=True), None, told.append)
 
     def take(kind: type[Message]) -> None:
-        record.take(1, 0.0, subject_of(EXAMPLES[kind]), EXAMPLES[kind])
+        record.take(1, 0.0, subject_of(example_of(kind)), example_of(kind))
 
     take(PlanRefused)
     waiting = asyncio.create_task(run._wait())
@@ -46,7 +45,7 @@ async def test_a_job_that_no_other_job_can_keep_waiting_is_given_up(
     monkeypatch.setattr(course, "STALLED_S", 0.2)
     record = Record("chaos-1")
     run = Course(World(tmp_path, record, cast("Any", None)), None, lambda line: None)
-    record.take(1, 0.0, subject_of(EXAMPLES[PlanRefused]), EXAMPLES[PlanRefused])
+    record.take(1, 0.0, subject_of(example_of(PlanRefused)), example_of(PlanRefused))
     waiting = asyncio.create_task(run._wait())
     assert await until(lambda: bool(run.trouble), 5)
     waiting.cancel()

@@ -145,7 +145,7 @@ async def test_a_service_is_killed_and_healed_by_another_process_only(place: Pla
     assert await fault.inject() == "redis"
     assert old.wait(5) == -9
     assert not await place.world.ready("redis", old.pid)
-    with pytest.raises(NotNow, match="just being started again"):
+    with pytest.raises(NotNow, match="redis is restarting"):
         await place.fault("redis-kill", service="redis").inject()
     with pytest.raises(NotNow, match="not one of the processes"):
         await place.fault("bus-kill", service="nats").inject()

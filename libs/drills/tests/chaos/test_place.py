@@ -98,7 +98,7 @@ def test_the_next_run_lets_go_what_a_killed_one_has_frozen_in_the_installation_o
     told: list[str] = []
     with place.of_the_user(installed.folder, told.append) as here:
         assert not stopped(psutil.Process(redis))
-        assert "1 frozen processes let go, its job chaos-7-abc ended" in told[0]
+        assert "1 frozen processes continue, its job chaos-7-abc cancelled" in told[0]
         with (
             pytest.raises(CliError, match=f"process {os.getpid()} is at work in it"),
             place.of_the_user(installed.folder, told.append),

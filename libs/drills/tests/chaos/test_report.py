@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -13,20 +14,13 @@ from stretto_drills.chaos import effects, report, timeline
 from stretto_drills.chaos.course import Happening, Outcome
 from stretto_drills.chaos.record import Record
 from stretto_drills.chaos.schedule import FAULTS, Intensity, draw
-from stretto_wire import (
-    JobProgressed,
-    MigrationFinished,
-    MigrationStarted,
-    PlanDecided,
-    PodExited,
-    PodStarted,
-    ServersChanged,
-    StepTimes,
-    WorkerReported,
-)
-from stretto_wire.base import Message
+from stretto_messages.actuator import MigrationFinished, MigrationStarted, PodExited, PodStarted, ServersChanged
+from stretto_messages.arbiter import PlanDecided
+from stretto_messages.base import Message
+from stretto_messages.dispatcher import JobProgressed
+from stretto_messages.pods import WorkerReported
+from stretto_messages.values import Plan, StepTimes
 from stretto_wire.registry import subject_of
-from stretto_wire.values import Plan
 
 T0 = 1_795_000_000.0
 GIB = 2**30
@@ -104,7 +98,7 @@ def story() -> list[tuple[float, Message]]:
         "throughput": None, "throughput_interval": None, "throughput_before": None, "cost_per_hour": 0.1,
         "reasons": ("r",), "alternatives": (), "algorithm": "a", "free_cpu_cores": 1.0, "free_memory_bytes": 1,
     }  # fmt: skip
-    wider = PLAN.model_copy(update={"ps": 3})
+    wider = replace(PLAN, ps=3)
     pods: list[tuple[float, Message]] = [
         (2.0, PodStarted(job="j", pod=name, role=role, plan_version=1, address="a:1", cpu_cores=0.5,
                          memory_bytes=GIB, took_s=1, cause="plan"))

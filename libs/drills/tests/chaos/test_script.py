@@ -35,9 +35,9 @@ async def test_a_run_that_is_interrupted_ends_its_job_in_the_installation_of_the
     [
         (["--model", "deepfm"], "--model deepfm"),
         (["--only", "ps-kill", "--without", "ps-kill"], "--without takes away every fault"),
-        (["--report", "/tmp"], "--report /tmp: it is a folder; name a file, as in /tmp/chaos.html"),
+        (["--report", "/tmp"], "--report /tmp: it is a folder; name a file, e.g. /tmp/chaos.html"),
         (["--report", "fire.json"], "give fire.html"),
-        (["--report", "/proc/version/below/fire.html"], "/proc/version is not a folder that can be written"),
+        (["--report", "/proc/version/below/fire.html"], "/proc/version is not a writable folder"),
     ],
 )
 def test_what_chaos_cannot_use_is_refused_before_anything_is_asked_or_started(

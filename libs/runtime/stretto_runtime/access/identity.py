@@ -18,7 +18,7 @@ from nacl.exceptions import BadSignatureError
 from pydantic import TypeAdapter, ValidationError
 from stretto_bus.faults import IdentityFault
 from stretto_bus.login import Claims, claims_of
-from stretto_wire.base import JobId, PodId
+from stretto_messages.base import JobId, PodId
 from stretto_wire.registry import partition_of
 
 from stretto_runtime.access.permissions import Rights, pod_rights

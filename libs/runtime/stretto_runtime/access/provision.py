@@ -11,15 +11,8 @@ from stretto_bus.bus import Bus
 from stretto_bus.faults import BusFault
 from stretto_bus.login import Login
 from stretto_bus.writer import SYNC_METADATA
-from stretto_wire.registry import (
-    DEAD_LETTERS,
-    EVENTS_KEPT_S,
-    MAX_MESSAGE_BYTES,
-    PARTITIONS,
-    STATE,
-    STATE_PREFIX,
-    STREAM,
-)
+from stretto_messages.base import MAX_MESSAGE_BYTES
+from stretto_wire.registry import DEAD_LETTERS, EVENTS_KEPT_S, PARTITIONS, STATE, STATE_PREFIX, STREAM
 
 from stretto_runtime.access.certificates import Certificate
 from stretto_runtime.access.permissions import EXTERNAL_STREAM, RPC_MAPPING

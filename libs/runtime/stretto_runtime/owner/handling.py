@@ -15,11 +15,12 @@ from stretto_bus.ordered_consumer import Stored, read
 from stretto_bus.refusals import refusal
 from stretto_bus.writer import Writer
 from stretto_core.machine import Action, CoreError, Reply
-from stretto_wire.base import Message
+from stretto_messages.base import Message
+from stretto_messages.refusals import ERROR_HEADER
 from stretto_wire.cloudevents import event_lines
+from stretto_wire.codec import encode
 from stretto_wire.errors import WireError
-from stretto_wire.refusals import ERROR_HEADER
-from stretto_wire.registry import DEAD_LETTERS, channel_of, encode, subject_of
+from stretto_wire.registry import DEAD_LETTERS, channel_of, subject_of
 
 from stretto_runtime.inputs import CLUSTER, Arrival
 from stretto_runtime.owner.context import Context

@@ -16,10 +16,11 @@ from stretto_bus.ordered_consumer import OrderedConsumer
 from stretto_bus.refusals import refusal
 from stretto_bus.tasks import end
 from stretto_bus.writer import Fence
-from stretto_wire.base import Message
+from stretto_messages.base import Message
+from stretto_messages.refusals import ERROR_HEADER
+from stretto_wire.codec import encode
 from stretto_wire.errors import WireError
-from stretto_wire.refusals import ERROR_HEADER
-from stretto_wire.registry import STREAM, encode, parse
+from stretto_wire.registry import STREAM, parse
 
 from stretto_runtime.inputs import TICK_ENTRY, request_entry
 from stretto_runtime.owner.context import Context

@@ -13,8 +13,8 @@ from runtime_counting import Counting, add
 from runtime_live import Replicas, connect, published, running
 from stretto_bus import Client
 from stretto_bus.ordered_consumer import OrderedConsumer, read
+from stretto_messages.dispatcher import NextShard
 from stretto_runtime import EmbeddedServer
-from stretto_wire import requests
 from stretto_wire.registry import DEAD_LETTERS, STATE, STATE_PREFIX, STREAM
 
 
@@ -151,7 +151,7 @@ async def test_requests_are_answered_exactly_once_through_kills(
         serial = 0
         while asyncio.get_running_loop().time() < end:
             serial += 1
-            request = requests.NextShard(job=job, request_id=f"worker-{number}.{serial}", pod=f"worker-{number}")
+            request = NextShard(job=job, request_id=f"worker-{number}.{serial}", pod=f"worker-{number}")
             reply = await caller_client.call(request)
             answers[job].append(int(reply.wait_s))
         await caller_client.close()

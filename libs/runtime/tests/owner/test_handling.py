@@ -9,7 +9,7 @@ from unittest.mock import MagicMock
 import pytest
 from runtime_counting import Add, Counting, CountingSettings, CountState
 from stretto_bus.connection import lines_of
-from stretto_bus.parser import header_lines
+from stretto_bus.received import header_lines
 from stretto_runtime.owner.handling import Handling, Takeover
 from stretto_runtime.owner.machines import Machines
 from stretto_wire.cloudevents import event_lines, headers_of

@@ -12,8 +12,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from stretto_core.model.types import InvalidValue
 from stretto_core.offline.allocation import AllocationProblem, ElasticJob
+from stretto_messages.base import InvalidValue
 
 from stretto_sim.allocation.policies import Policy
 from stretto_sim.allocation.trace import Fate, Settings, TraceJob, fates

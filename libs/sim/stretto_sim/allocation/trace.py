@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from stretto_core.model.types import InvalidValue
+from stretto_messages.base import InvalidValue
 
 HANGS_WITHIN_S = 300.0
 """of training, if a job contains a bug"""

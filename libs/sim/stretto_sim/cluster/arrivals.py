@@ -25,7 +25,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from stretto_core.model.pareto import MEMORY_STEP_BYTES
-from stretto_core.model.types import GIB, InvalidValue, JobLimits, Plan
+from stretto_core.model.types import JobLimits
+from stretto_messages.base import GIB, InvalidValue
+from stretto_messages.values import Plan
 
 from stretto_sim.cluster import truth
 from stretto_sim.cluster.trace import TraceJob

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from stretto_core.model.types import Plan, Resources
+from stretto_messages.values import Plan, Resources
 
 from stretto_sim.cluster import policies as p
 from stretto_sim.cluster.trace import Settings, TraceJob

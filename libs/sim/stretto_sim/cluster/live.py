@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
-from stretto_core.model.types import GIB, Plan, Resources
+from stretto_messages.base import GIB
+from stretto_messages.values import Plan, Resources
 
 from stretto_sim.cluster import truth
 from stretto_sim.cluster.nodes import NOWHERE, Nodes, Pod

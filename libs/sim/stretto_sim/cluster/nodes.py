@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
-from stretto_core.model.types import Resources
+from stretto_messages.values import Resources
 
 from stretto_sim.cluster.trace import Settings
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from stretto_core.model.types import Plan, Resources
+from stretto_messages.values import Plan, Resources
 
 from stretto_sim.cluster import policies as p
 from stretto_sim.cluster import truth

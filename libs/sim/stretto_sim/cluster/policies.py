@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from stretto_core.model.types import Plan
+from stretto_messages.values import Plan
 
 from stretto_sim.cluster.search import tuned_plan
 from stretto_sim.cluster.trace import Settings, TraceJob

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 from stretto_core.model.pareto import MEMORY_STEP_BYTES
-from stretto_core.model.types import Plan
+from stretto_messages.values import Plan
 
 from stretto_sim.cluster import truth
 from stretto_sim.cluster.trace import Settings, TraceJob

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
-from stretto_core.model.types import Plan
+from stretto_messages.values import Plan
 
 from stretto_sim.cluster import policies as p
 from stretto_sim.cluster import truth

@@ -23,7 +23,7 @@ from stretto_core.arbiter.selection.hull import hull
 from stretto_core.arbiter.state import ArbiterSettings
 from stretto_core.fitter.machine import FitMachine, FitterSettings
 from stretto_core.machine import Emit, Tick
-from stretto_core.model.types import GIB, JobProfile, Plan
+from stretto_core.model.types import JobProfile
 from stretto_core.oom import GrowthLaw, OomMachine, WatchSettings, fit_growth
 from stretto_core.planner.exploration import ExplorationLimits
 from stretto_core.planner.history import HistoryMachine
@@ -31,6 +31,8 @@ from stretto_core.planner.machine import PlanMachine, PlannerSettings
 from stretto_core.profiler.books import PodBook
 from stretto_core.profiler.facts import HotPsDetected, ProfilingRules, PsProfile
 from stretto_core.profiler.peers import Detector, Window, cusum
+from stretto_messages.base import GIB
+from stretto_messages.values import Plan
 
 from stretto_sim.cluster import policies as p
 from stretto_sim.cluster.live import FIRST_WINDOWS, LONGEST_WINDOW_S, WINDOW_S

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from stretto_core.model.types import GIB, InvalidValue, JobLimits, Plan, Resources
+from stretto_core.model.types import JobLimits
+from stretto_messages.base import GIB, InvalidValue
+from stretto_messages.values import Plan, Resources
 
 from stretto_sim.measures import LATEST_S
 

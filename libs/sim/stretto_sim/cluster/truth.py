@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stretto_core.model.types import InvalidValue, Plan
+from stretto_messages.base import InvalidValue
+from stretto_messages.values import Plan
 
 from stretto_sim.cluster.trace import TraceJob
 from stretto_sim.measures import HORIZON_YEARS, YEAR_S

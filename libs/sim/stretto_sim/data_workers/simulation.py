@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from stretto_core.machine import Emit, Tick
-from stretto_core.model.types import InvalidValue
 from stretto_core.offline.data_workers import DataWorkers, QueueState, SharingSettings
 from stretto_core.offline.data_workers.facts import (
     Change,
@@ -30,6 +29,7 @@ from stretto_core.offline.data_workers.facts import (
 )  # fmt: skip
 from stretto_core.offline.data_workers.machine import Worker
 from stretto_core.offline.data_workers.placing import DUST, Free, best_node, pack
+from stretto_messages.base import InvalidValue
 
 from stretto_sim.data_workers.policies import Need, Policy
 from stretto_sim.data_workers.trace import Cluster, TraceJob

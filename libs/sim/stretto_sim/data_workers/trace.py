@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from stretto_core.model.types import InvalidValue
+from stretto_messages.base import InvalidValue
 
 from stretto_sim.measures import HORIZON_YEARS, LATEST_S, YEAR_S
 

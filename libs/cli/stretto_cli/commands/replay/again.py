@@ -26,7 +26,7 @@ MACHINES = tuple(name for name in SERVICES if name != "gateway")
 
 
 def service_named(name: str, folder: Path) -> Service:
-    """The service of that name, with its defaults. Raises BadInput, and CliError when it is not installed."""
+    """Make the service of that name with its defaults. Raises BadInput, or CliError if it is not installed."""
     if name not in MACHINES:
         raise BadInput(f"--service {name}: give one of {', '.join(MACHINES)}")
     try:
@@ -42,7 +42,7 @@ def service_named(name: str, folder: Path) -> Service:
 
 
 def overrides(service: Service, settings: Sequence[str]) -> dict[str, Any]:
-    """Those of ``STRETTO_<SERVICE>_<FIELD>=value`` that are this service's. Raises BadInput."""
+    """Select this service's settings among ``STRETTO_<SERVICE>_<FIELD>=value``. Raises BadInput."""
     given: dict[str, str] = {}
     for entry in settings:
         name, equals, value = entry.partition("=")
@@ -58,17 +58,17 @@ def overrides(service: Service, settings: Sequence[str]) -> dict[str, Any]:
 
 
 async def decide_again(folder: Path, job: str, services: Sequence[str], settings: Sequence[str]) -> list[Replayed]:
-    """Everything that ``services`` decided about ``job``, decided again.
+    """Repeat every decision of ``services`` about ``job``.
 
     Raises:
         BadInput: no such service, setting or job.
-        CliError: the stream cannot be read, or a snapshot not continued by this code.
+        CliError: the stream cannot be read, or this code cannot continue from a snapshot.
     """
-    configure_logs("replay", "critical")  # what a machine refused then, it refuses again: no news
+    configure_logs("replay", "critical")  # machines refuse again what they refused then: no news
     chosen = [service_named(name, folder) for name in services or MACHINES]
     changed = {service.name: overrides(service, settings) for service in chosen}
     if missed := [entry for entry in settings if not any(_concerns(entry, service) for service in chosen)]:
-        raise BadInput(f"--set {missed[0]}: that service is not replayed; name it with --service")
+        raise BadInput(f"--set {missed[0]}: this service is not replayed; add it with --service")
     try:
         async with _stream(folder) as client:
             return [await replay(client.bus, service, job, changed[service.name]) for service in chosen]
@@ -86,7 +86,7 @@ def _concerns(entry: str, service: Service) -> bool:
 
 @asynccontextmanager
 async def _stream(folder: Path) -> AsyncGenerator[Client]:
-    """A reader of the installation that runs in ``folder``; of one that is down, its stream alone is woken."""
+    """Connect to the running installation in ``folder``; if it is down, start its bus alone."""
     server: EmbeddedServer | None = None
     try:
         url = read_state(folder)["nats_url"]
@@ -101,7 +101,7 @@ async def _stream(folder: Path) -> AsyncGenerator[Client]:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise CliError(f"an installation is just starting or ending in {folder}; try again") from None
+                raise CliError(f"an installation is starting or ending in {folder}; try again") from None
             try:
                 await server.start()
             except Fault as fault:

@@ -19,18 +19,18 @@ TEXT_SHOWN = 60
 
 
 def different(done: Replayed) -> list[Decision]:
-    """What came out otherwise, oldest first."""
+    """Return the decisions that differ, oldest first."""
     return [decision for decision in done.decisions if decision.verdict not in ("same", "not replayed")]
 
 
 def reproduced(found: Sequence[Replayed]) -> bool:
-    """Nothing came out otherwise, and something was decided again if there was anything."""
+    """Return whether nothing differs, and at least one decision was replayed if there were any."""
     decided = any(done.decisions for done in found)
     return all(done.reproduced for done in found) and (not decided or any(done.count("same") for done in found))
 
 
 def document(job: str, found: Sequence[Replayed]) -> dict[str, Any]:
-    """For programs."""
+    """Return the report for programs."""
     return {"job": job, "reproduced": reproduced(found), "services": [_of_service(done) for done in found]}
 
 
@@ -58,9 +58,17 @@ def _of_service(done: Replayed) -> dict[str, Any]:
 
 
 def for_people(job: str, found: Sequence[Replayed]) -> RenderableType:
-    """For people: a line per service, then each one's first difference field by field."""
-    made = table("service", "reproduced", "other", "not replayed", "inputs", "version then", "now",
-                 right=("reproduced", "other", "not replayed", "inputs"))  # fmt: skip
+    """Render the report for people: a line per service, then each one's first difference field by field."""
+    made = table(
+        "service",
+        "reproduced",
+        "other",
+        "not replayed",
+        "inputs",
+        "version then",
+        "now",
+        right=("reproduced", "other", "not replayed", "inputs"),
+    )
     for done in found:
         total, same, other = len(done.decisions), done.count("same"), len(different(done))
         then = sorted({decision.version for decision in done.decisions if decision.version is not None})
@@ -95,7 +103,7 @@ def _first(done: Replayed, other: Sequence[Decision]) -> list[RenderableType]:
         made.add_row(f"  {escape(name)}", _short(old), _short(new))
     parts: list[RenderableType] = [Text.from_markup(f"\n{title}"), made]
     if len(rows) > FIELDS_SHOWN:
-        parts.append(Text(f"  … and {len(rows) - FIELDS_SHOWN} more fields; -o json tells all", style="dim"))
+        parts.append(Text(f"  … and {len(rows) - FIELDS_SHOWN} more fields; -o json prints all", style="dim"))
     return parts
 
 

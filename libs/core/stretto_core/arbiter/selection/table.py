@@ -8,9 +8,9 @@ from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
+from stretto_messages.base import InvalidValue
 
 from stretto_core.arbiter.selection.problem import Option, Selection, SelectionProblem
-from stretto_core.model.types import InvalidValue
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

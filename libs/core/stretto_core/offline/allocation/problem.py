@@ -13,8 +13,7 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-
-from stretto_core.model.types import InvalidValue
+from stretto_messages.base import InvalidValue
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

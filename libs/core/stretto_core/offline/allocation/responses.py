@@ -11,11 +11,10 @@ from functools import lru_cache
 from itertools import combinations_with_replacement
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stretto_core.offline.allocation.problem import AllocationProblem, Floats, Ints
 
-BLOCK = 512
+BLOCK = 256
 """jobs at a time, so that what is worked on stays in the processor's cache"""
 
 
@@ -51,42 +50,52 @@ class Responses:
         high = np.array([job.max_nodes for job in every])
         self._barred = np.where((self.sizes[:, None] < low) | (self.sizes[:, None] > high), np.inf, 0.0)
         self._states = _states(len(self.sizes), problem.steps)
-        self._kept = self._served(slice(None)) if len(every) <= BLOCK else None
+        self.count = len(every)
+        width = min(len(every), BLOCK)
+        self._worths = [np.empty((len(counts), width)) for counts, _ in self._states]
+        self._other = np.empty_like(self._worths[-2])
 
     def at(self, prices: Floats) -> tuple[float, Ints]:
-        """All jobs' value less what their nodes cost, and their sizes by [job, step]; ``prices`` are by step."""
-        values, plans = 0.0, list[Ints]()
-        for begin in range(0, len(self._demand), BLOCK):
+        """All jobs' value less what their nodes cost, and their sizes by [job, step].
+
+        ``prices`` are by step, or by [job, step] where jobs pay different ones.
+        """
+        value, plan = 0.0, np.empty((len(self._demand), len(self._states) - 1), dtype=np.int64)
+        for begin in range(0, len(plan), BLOCK):
             block = slice(begin, begin + BLOCK)
-            value, plan = self._block(prices, self._kept or self._served(block), self._barred[:, block])
-            values += value
-            plans.append(plan)
-        return values, np.concatenate(plans)
+            paid = prices[block].T if prices.ndim == 2 else prices[:, None]
+            value += self._block(paid, block, plan[block])
+        return value, plan
 
-    def _served(self, block: slice) -> list[Floats]:
-        """Share of the demand by [state, job], for each number of steps passed."""
-        return [np.minimum((counts @ self._speeds)[:, None] / self._demand[block], 1.0) for counts, _ in self._states]
-
-    def _block(self, prices: Floats, served: list[Floats], barred: Floats) -> tuple[float, Ints]:
-        steps, jobs = len(prices), barred.shape[1]
-        best = np.zeros((len(self._states[steps][0]), jobs))  # what can still be had, by [state, job]
-        chosen: list[NDArray[np.int8]] = []
-        for step in range(steps - 1, -1, -1):
-            worth = served[step + 1] + best
-            after = self._states[step][1]
-            paid = self.sizes[:, None] * prices[step] + barred
-            best = worth[after[:, 0]] - paid[0]
-            choice = np.zeros(best.shape, dtype=np.int8)
-            for option in range(1, len(self.sizes)):
-                other = worth[after[:, option]]
-                other -= paid[option]
-                choice[other > best] = option
-                np.maximum(best, other, out=best)
-            chosen.append(choice)
-        plan = np.empty((jobs, steps), dtype=np.int64)
+    def _block(self, prices: Floats, block: slice, plan: Ints) -> float:
+        """Write the jobs' plan and return what they gain; ``prices`` by [step, job] or, equal for all, [step, 1]."""
+        demand, barred = self._demand[block], self._barred[:, block]
+        jobs = len(demand)
+        worths = [worth[:, :jobs] for worth in self._worths]
+        costs = [self.sizes[:, None] * price + barred for price in prices]
+        for passed in range(len(prices), -1, -1):
+            counts, after = self._states[passed]
+            worth = worths[passed]
+            if passed == len(prices):
+                worth[:] = 0.0
+            else:
+                self._best(worth, worths[passed + 1], after, costs[passed])
+            if passed > 0:  # the share served by now, beside all that can still be had
+                share = (counts @ self._speeds)[:, None] / demand
+                worth += np.minimum(share, 1.0, out=share)
         state, every = np.zeros(jobs, dtype=np.int64), np.arange(jobs)
-        for step, choice in enumerate(reversed(chosen)):
-            option = choice[state, every]
+        for step, cost in enumerate(costs):
+            after = self._states[step][1][state]
+            option = (worths[step + 1][after.T, every] - cost).argmax(axis=0)
             plan[:, step] = self.sizes[option]
-            state = self._states[step][1][state, option]
-        return float(best[0].sum()), plan
+            state = after[every, option]
+        return float(worths[0].sum())
+
+    def _best(self, best: Floats, following: Floats, after: Ints, cost: Floats) -> None:
+        """Write into ``best`` what the best option leads to, less its cost."""
+        other = self._other[: len(best), : best.shape[1]]
+        np.subtract(following[after[:, 0]], cost[0], out=best)
+        for option in range(1, len(cost)):
+            np.take(following, after[:, option], axis=0, out=other, mode="clip")
+            other -= cost[option]
+            np.maximum(best, other, out=best)

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import product
 
-from stretto_core.model.types import InvalidValue
+from stretto_messages.base import InvalidValue
+
 from stretto_core.offline.placement.problem import Placement, PlacementProblem
 from stretto_core.offline.placement.provisioning import provision
 

@@ -17,8 +17,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
-
-from stretto_core.model.types import InvalidValue
+from stretto_messages.base import InvalidValue
 
 Floats = NDArray[np.float64]
 SECONDS_PER_HOUR = 3600.0

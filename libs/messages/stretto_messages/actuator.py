@@ -1,0 +1,284 @@
+"""Facts of the actuator: what became of a job's pods, parameters and the job itself; requests that it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Le, MaxLen, MinLen
+
+from stretto_messages.base import GIB, Bytes, Cores, Count, Message, Name, PodId, RequestId, Seconds, Text, example
+from stretto_messages.books import AppliedBooks
+from stretto_messages.scenario import APPLIED, JOB, SERVERS, WIDER
+from stretto_messages.values import Evaluation, ParameterServer, Plan, Role
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodStarted(Message):
+    """A pod is ready: a parameter server listens, a worker has asked for its first shard."""
+
+    pod: PodId
+    role: Role
+    plan_version: Count
+    address: Annotated[str, MaxLen(300)]
+    cpu_cores: Cores
+    memory_bytes: Bytes
+    took_s: Seconds
+    """From launch to ready."""
+    cause: Literal["plan", "relaunch", "adopted"]
+    limits: Annotated[tuple[Name, ...], MaxLen(8)] = ()
+    """How the limits are enforced here."""
+
+
+example(
+    PodStarted(
+        job=JOB,
+        pod="worker-2",
+        role="worker",
+        plan_version=2,
+        address="10.4.0.17:41203",
+        cpu_cores=2.0,
+        memory_bytes=4 * GIB,
+        took_s=6.4,
+        cause="plan",
+        limits=("cgroup-cpu", "cgroup-memory"),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodPending(Message):
+    """A pod that is wanted cannot run yet. Said once for each reason; it ends with pod-started or pod-exited."""
+
+    pod: PodId
+    role: Role
+    reason: Literal["no-room", "quota", "image-pull"]
+    """No node has room; an account is used up; its image cannot be had, or is on its way."""
+    detail: Text = ""
+
+
+example(
+    PodPending(
+        job=JOB, pod="worker-3", role="worker", reason="no-room", detail="0/3 nodes are available: 3 Insufficient cpu."
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodExited(Message):
+    """A pod is gone for good; its name is not used again."""
+
+    pod: PodId
+    role: Role
+    reason: Literal[
+        "completed",
+        "stopped",
+        "failed",
+        "killed",
+        "oom-killed",
+        "evicted",
+        "preempted",
+        "node-lost",
+        "image-pull",
+        "vanished",
+    ]
+    """Evicted, preempted, node-lost: by its node or scheduler; image-pull: never began."""
+    exit_code: Annotated[int, Ge(-255), Le(255)] | None
+    detail: Text = ""
+
+
+example(
+    PodExited(job=JOB, pod="worker-1", role="worker", reason="killed", exit_code=-9, detail="signal 9 from outside")
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodResized(Message):
+    """Limits of a running pod were changed in place."""
+
+    pod: PodId
+    cpu_cores: Cores
+    memory_bytes: Bytes
+
+
+example(PodResized(job=JOB, pod="ps-0", cpu_cores=1.5, memory_bytes=2 * GIB))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanApplied(Message):
+    """All pods match the plan, and all parameters are where it wants them."""
+
+    version: Annotated[int, Ge(1)]
+    plan: Plan
+    took_s: Seconds
+
+
+example(PlanApplied(job=JOB, version=2, plan=WIDER, took_s=7.9))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServersChanged(Message):
+    """The parameter servers of a job. Workers connect to new ones and leave those that are gone."""
+
+    version: Annotated[int, Ge(1)]
+    """Grows with every change."""
+    servers: Annotated[tuple[ParameterServer, ...], MaxLen(1000)]
+
+
+example(
+    ServersChanged(
+        job=JOB,
+        version=3,
+        servers=(
+            ParameterServer(index=0, address="10.4.0.11:40101"),
+            ParameterServer(index=1, address="10.4.0.12:40102", leaving=True),
+        ),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigrationStarted(Message):
+    """Parameters begin to move while training goes on."""
+
+    plan_version: Count
+    cause: Literal["plan", "hot-ps", "memory", "repair"]
+    sources: Annotated[tuple[PodId, ...], MaxLen(1000)]
+    destinations: Annotated[tuple[PodId, ...], MaxLen(1000)]
+    buckets: Count
+    """Embedding buckets and dense slices that move."""
+
+
+example(
+    MigrationStarted(
+        job=JOB, plan_version=3, cause="plan", sources=("ps-0", "ps-1"), destinations=("ps-2",), buckets=25
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigrationFinished(Message):
+    """Every bucket that had to move has its new owner."""
+
+    plan_version: Count
+    buckets: Count
+    moved_bytes: Bytes
+    took_s: Seconds
+    longest_freeze_s: Seconds
+    """Longest time one bucket refused pushes."""
+
+
+example(
+    MigrationFinished(job=JOB, plan_version=3, buckets=25, moved_bytes=89_478_485, took_s=3.2, longest_freeze_s=0.09)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplacementAsked(Message):
+    """A fresh parameter server would take the place of the hot ``pod``, if there is room for both of them."""
+
+    pod: PodId
+
+
+example(ReplacementAsked(job=JOB, pod="ps-1"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplacementEnded(Message):
+    """The job has no more servers than its plan says: ``pod`` has left, or the fresh one was given up."""
+
+    pod: PodId
+
+
+example(ReplacementEnded(job=JOB, pod="ps-1"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFinished(Message):
+    """The books of a completed job, counted where the gradients landed, and its pods are going."""
+
+    samples_expected: Count
+    samples_applied: Count
+    """By the parameter servers' own count."""
+    samples_lost: Count
+    """By the worst column."""
+    samples_repeated: Count
+    """By the worst column: 0 unless something is broken."""
+    repeats_recognised: Count
+    """Samples of repeated pushes that were not applied again."""
+    rows: Count
+    checksum: Annotated[str, MaxLen(100)] = ""
+    evaluation: Evaluation | None = None
+    applied: AppliedBooks = field(default_factory=AppliedBooks)
+
+
+example(
+    JobFinished(
+        job=JOB,
+        samples_expected=91_681_234,
+        samples_applied=91_681_234,
+        samples_lost=0,
+        samples_repeated=0,
+        repeats_recognised=1536,
+        rows=2_811_902,
+        checksum="9f1c2d",
+        evaluation=Evaluation(samples=100_000, loss=0.4512, auc=0.7983),
+        applied=APPLIED,
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFailed(Message):
+    """The job cannot go on. What it has trained stays in its last checkpoint."""
+
+    reason: Text
+
+
+example(JobFailed(job=JOB, reason="the model's code failed 10 times: ValueError: unknown column C27"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetServers(Message):
+    """A pod asks which parameter servers its job has."""
+
+    request_id: RequestId
+    pod: PodId
+
+
+example(GetServers(job=JOB, request_id="worker-1:servers:0", pod="worker-1"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetServersReply(Message):
+    """The servers as of ``version`` (0: none yet), and the plan that pods are to train under."""
+
+    answer: Literal["ok", "unknown"]
+    version: Count = 0
+    plan_version: Count = 0
+    servers: Annotated[tuple[ParameterServer, ...], MaxLen(1000)] = ()
+
+
+example(GetServersReply(job=JOB, answer="ok", version=2, plan_version=1, servers=SERVERS))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenewCredentials(Message):
+    """A pod shows the token of its credentials and gets it back with a later end; its key it keeps to itself."""
+
+    pod: PodId
+    token: Annotated[str, MinLen(1), MaxLen(8192)]
+
+
+example(RenewCredentials(job=JOB, pod="worker-1", token="eyJ0eXAiOiJKV1QifQ.eyJuYW1lIjoid29ya2VyLTEifQ.c2lnbmF0dXJl"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenewCredentialsReply(Message):
+    """``unknown``: there is no such pod any more."""
+
+    answer: Literal["ok", "unknown"]
+    token: Annotated[str, MaxLen(8192)] = ""
+
+
+example(RenewCredentialsReply(job=JOB, answer="ok", token="eyJ0eXAiOiJKV1QifQ.eyJuYW1lIjoid29ya2VyLTEifQ.bGF0ZXItZW5k"))

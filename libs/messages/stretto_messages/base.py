@@ -1,0 +1,110 @@
+"""The base of every message and the vocabulary of its fields: names, bounds and units.
+
+A field's unit stands in its name (``_s`` seconds, ``_bytes``, ``_cores``, ``_per_hour``); a field without a unit is a
+count or a name. Bounds keep every message below :data:`MAX_MESSAGE_BYTES`. They are checked where a message is read or
+written (:mod:`stretto_wire.codec`), not where it is made: a machine makes thousands that nobody publishes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from annotated_types import Ge, Le, MaxLen, MinLen
+
+GIB = 2**30
+MAX_MESSAGE_BYTES = 256 * 1024
+"""Largest message that a publisher may send and a reader has to accept; the server's own limit is 1 MiB."""
+
+
+class InvalidValue(ValueError):
+    """A value outside its domain; the text names the field, the value and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """The whole text matches this regular expression."""
+
+    regex: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        """Tell pydantic, which this package does not import, about the pattern."""
+        return {**handler(source), "pattern": self.regex}
+
+
+@dataclass(frozen=True, slots=True)
+class Doc:
+    """Describes a type that many fields share."""
+
+    text: str
+
+    def __get_pydantic_json_schema__(self, core_schema: Any, handler: Any) -> Any:
+        """Put the description into the JSON Schema."""
+        return {**handler(core_schema), "description": self.text}
+
+
+JobId = Annotated[
+    str,
+    Pattern(r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"),
+    Doc("a DNS label: lower-case letters, digits and hyphens, at most 63; one token of a subject"),
+]
+POD_PATTERN = r"^(worker|ps|data)-[0-9]{1,9}$"
+PodId = Annotated[str, Pattern(POD_PATTERN), Doc("role and number; a number is never used again within a job")]
+Text = Annotated[str, MaxLen(2000)]
+Name = Annotated[str, MinLen(1), MaxLen(200)]
+RequestId = Annotated[str, Pattern(r"^[A-Za-z0-9_.:-]{1,100}$")]
+
+Count = Annotated[int, Ge(0), Le(10**15)]
+Seconds = Annotated[float, Ge(0), Le(10**9)]
+EpochSeconds = Annotated[float, Ge(0), Le(10**11), Doc("seconds since 1970-01-01 UTC")]
+Rate = Annotated[float, Ge(0), Le(10**12), Doc("samples per second")]
+Cores = Annotated[float, Ge(0), Le(100_000)]
+Bytes = Annotated[int, Ge(0), Le(2**53 - 1)]  # the largest integer all JSON readers agree on (RFC 8259 section 6)
+Money = Annotated[float, Ge(0), Le(10**12)]
+Fraction = Annotated[float, Ge(0), Le(1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A value inside messages."""
+
+    # read by pydantic: strict types, unknown fields of a newer writer ignored, bounds checked again before writing
+    __pydantic_config__: ClassVar[dict[str, Any]] = {
+        "strict": True,
+        "extra": "ignore",
+        "allow_inf_nan": False,
+        "ser_json_inf_nan": "null",
+        "revalidate_instances": "always",
+        "use_attribute_docstrings": True,
+        "defer_build": True,  # no process needs all of the messages
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message(Record):
+    """One subject's payload. Every message belongs to a job; the job is the subject's last token."""
+
+    job: JobId
+
+
+_Record = TypeVar("_Record", bound=Record)
+_examples: dict[type[Record], Record] = {}
+
+
+def example(record: _Record) -> _Record:
+    """Register a realistic instance of a message: documents show it, subscribers in other languages test against it."""
+    _examples[type(record)] = record
+    return record
+
+
+def examples() -> Mapping[type[Record], Record]:
+    """Return the registered examples of all imported modules, by message type."""
+    return _examples
+
+
+def example_of(record_type: type[_Record]) -> _Record:
+    """Return the registered example of a message type."""
+    found = _examples[record_type]
+    assert isinstance(found, record_type)
+    return found

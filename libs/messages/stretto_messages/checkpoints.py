@@ -1,0 +1,92 @@
+"""Facts of the checkpoints service, and the request that it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import MaxLen
+
+from stretto_messages.base import Bytes, Count, Message, Name, RequestId, Seconds, Text, example
+from stretto_messages.scenario import CHECKPOINT, JOB
+from stretto_messages.values import CheckpointRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSaved(Message):
+    """A checkpoint was copied while training went on; no push waited longer than ``pause_s`` for it.
+
+    ``memory_bytes`` of it are in shared memory, for a fast return; what had no room there went by way of disks.
+    """
+
+    checkpoint: CheckpointRef
+    pause_s: Seconds
+    took_s: Seconds
+    memory_bytes: Bytes = 0
+
+
+example(CheckpointSaved(job=JOB, checkpoint=CHECKPOINT, pause_s=0.004, took_s=0.9, memory_bytes=CHECKPOINT.size_bytes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointFlushed(Message):
+    """A checkpoint is complete in the persistent store."""
+
+    checkpoint: CheckpointRef
+    took_s: Seconds
+
+
+example(CheckpointFlushed(job=JOB, checkpoint=CHECKPOINT, took_s=4.7))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRestored(Message):
+    """Parameters and ledger of the job are those of the checkpoint. ``ledger`` is the document ``MarkLedger`` gave."""
+
+    checkpoint: CheckpointRef
+    ps: Count
+    ledger: Annotated[str, MaxLen(200_000)]
+    request_id: RequestId
+
+
+example(
+    CheckpointRestored(
+        job=JOB,
+        checkpoint=CHECKPOINT,
+        ps=3,
+        ledger='{"epoch":0,"next":311,"open":[[311,12288]]}',
+        request_id="restore-ctr-ranking-42-000003",
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointFailed(Message):
+    """A checkpoint could not be taken, flushed or read; the previous one stands."""
+
+    id: Name
+    reason: Text
+
+
+example(CheckpointFailed(job=JOB, id="ctr-ranking-42-000004", reason="the store is full: 0 bytes free"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveCheckpoint(Message):
+    """Take a checkpoint now."""
+
+    request_id: RequestId
+
+
+example(SaveCheckpoint(job=JOB, request_id="ada-2026-11-20T11:06:40Z"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveCheckpointReply(Message):
+    """Whether it has begun; CheckpointSaved follows."""
+
+    answer: Literal["begun", "busy", "unknown"]
+    id: Name | None = None
+
+
+example(SaveCheckpointReply(job=JOB, answer="begun", id="ctr-ranking-42-000003"))

@@ -1,0 +1,269 @@
+"""Facts of the dispatcher: who trains which samples, and what came of it; requests that it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Ge, MaxLen
+
+from stretto_messages.base import Count, EpochSeconds, Message, PodId, Rate, Record, RequestId, Seconds, Text, example
+from stretto_messages.books import CompletedBooks, LedgerBooks
+from stretto_messages.scenario import BOOKS, COMPLETED, JOB, LEDGER, REST, SHARD
+from stretto_messages.values import Evaluation, PartialEvaluation, Shard
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardLeased(Message):
+    """A worker holds a shard."""
+
+    shard: Shard
+    pod: PodId
+
+
+example(ShardLeased(job=JOB, shard=SHARD, pod="worker-1"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardCompleted(Message):
+    """Every sample of a shard has been applied."""
+
+    shard: Shard
+    pod: PodId
+
+
+example(ShardCompleted(job=JOB, shard=SHARD, pod="worker-1"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardRequeued(Message):
+    """The unprocessed rest of a shard goes to somebody else."""
+
+    shard: Shard
+    pod: PodId
+    reason: Literal["pod-exited", "lease-expired", "released", "failed", "straggler"]
+
+
+example(ShardRequeued(job=JOB, shard=REST, pod="worker-1", reason="pod-exited"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardAbandoned(Message):
+    """A shard failed by itself as often as allowed: its data are dead-lettered, by name, and the job goes on."""
+
+    shard: Shard
+    reason: Text
+
+
+example(ShardAbandoned(job=JOB, shard=REST, reason="3 attempts failed: row 10191002 has 38 columns instead of 39"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobProgressed(Message):
+    """How far a job is; some seconds apart."""
+
+    samples_done: Count
+    samples_total: Count
+    """Of all epochs; of a dataset that grows: known so far."""
+    epoch: Count
+    samples_per_s: Rate
+    shards_leased: Count
+    shards_requeued_total: Count
+
+
+example(
+    JobProgressed(
+        job=JOB,
+        samples_done=10_190_848,
+        samples_total=91_681_234,
+        epoch=0,
+        samples_per_s=35900.0,
+        shards_leased=2,
+        shards_requeued_total=1,
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCompleted(Message):
+    """Every sample of every epoch was trained (or dead-lettered by name)."""
+
+    samples: Count
+    samples_abandoned: Count
+    epochs: Count
+    shards: Count
+    requeued: Count
+    started_at_s: EpochSeconds
+    books: CompletedBooks | None = None
+
+
+example(
+    JobCompleted(
+        job=JOB,
+        samples=91_681_234,
+        samples_abandoned=0,
+        epochs=2,
+        shards=2798,
+        requeued=1,
+        started_at_s=1794998598.25,
+        books=COMPLETED,
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationMeasured(Message):
+    """Quality on the held-out samples while training went on, between these numbers of samples done."""
+
+    samples_done: Count
+    samples_done_after: Count
+    evaluation: Evaluation
+
+
+example(
+    EvaluationMeasured(
+        job=JOB,
+        samples_done=10_000_000,
+        samples_done_after=10_190_848,
+        evaluation=Evaluation(samples=100_000, loss=0.4633, auc=0.7871),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardReport(Record):
+    """A worker's word on a shard: every sample of it has been applied by the parameter servers, or was evaluated."""
+
+    id: Count
+    attempt: Annotated[int, Ge(1)]
+    evaluation: PartialEvaluation | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextShard(Message):
+    """Complete one shard and lease another, in one request. The same ``request_id`` gets the same reply."""
+
+    request_id: RequestId
+    pod: PodId
+    complete: ShardReport | None = None
+
+
+example(NextShard(job=JOB, request_id="worker-1:312", pod="worker-1", complete=ShardReport(id=310, attempt=1)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextShardReply(Message):
+    """``shard``: train it; ``wait``: nothing free now, ask again; ``end``: the job is over; ``unknown``: see below.
+
+    ``unknown``: there is no such job, or the pod is known to have exited. ``stale`` tells that the completion was of a
+    lease which somebody else holds now.
+    """
+
+    answer: Literal["shard", "wait", "end", "unknown"]
+    shard: Shard | None = None
+    wait_s: Seconds = 0.0
+    stale: bool = False
+    forget: Annotated[tuple[Count, ...], MaxLen(256)] = ()
+    """Finished shards whose progress records the parameter servers may delete."""
+
+
+example(NextShardReply(job=JOB, answer="shard", shard=SHARD, forget=(307, 308)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardHeartbeat(Message):
+    """A worker lives and has processed ``offset`` samples of its shard."""
+
+    pod: PodId
+    shard: Count
+    attempt: Annotated[int, Ge(1)]
+    offset: Count
+    samples_per_s: Rate
+
+
+example(ShardHeartbeat(job=JOB, pod="worker-1", shard=311, attempt=1, offset=12_288, samples_per_s=17700.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardHeartbeatReply(Message):
+    """``stale``: the lease is somebody else's now; stop training it and ask for the next.
+
+    ``unknown``: there is no such job, or the pod is known to have exited.
+    """
+
+    answer: Literal["ok", "stale", "unknown"]
+
+
+example(ShardHeartbeatReply(job=JOB, answer="ok"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseShard(Message):
+    """A worker that leaves gives its shard back."""
+
+    pod: PodId
+    shard: Count
+    attempt: Annotated[int, Ge(1)]
+    offset: Count
+    failure: Text | None = None
+    """Set when the data themselves failed, not the pod."""
+
+
+example(ReleaseShard(job=JOB, pod="worker-1", shard=311, attempt=1, offset=12_288))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseShardReply(Message):
+    """Whether the lease was this worker's."""
+
+    answer: Literal["ok", "stale", "unknown"]
+
+
+example(ReleaseShardReply(job=JOB, answer="ok"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkLedger(Message):
+    """Ask for the ledger's state at this instant, for a checkpoint whose pushes are frozen now.
+
+    Images that are copied while training goes on need two marks: one before the first image, and one after the last,
+    with ``after`` the ``request_id`` of the first. The second belongs to the images: it lists as outstanding
+    whatever was not complete at the first or was leased since, and the records in the images filter it.
+    """
+
+    request_id: RequestId
+    after: RequestId | None = None
+
+
+example(MarkLedger(job=JOB, request_id="checkpoint-000003"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkLedgerReply(Message):
+    """``ledger`` restores the state (CheckpointRestored carries it back); opaque to everybody but the dispatcher."""
+
+    answer: Literal["ok", "unknown"]
+    ledger: Annotated[str, MaxLen(200_000)] = ""
+    samples_done: Count = 0
+
+
+example(MarkLedgerReply(job=JOB, answer="ok", ledger=LEDGER, samples_done=10_158_080))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditLedger(Message):
+    """Show the books at this instant. Changes nothing."""
+
+
+example(AuditLedger(job=JOB))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditLedgerReply(Message):
+    """Everything the ledger knows of where the samples are."""
+
+    answer: Literal["ok", "unknown"]
+    ledger: LedgerBooks | None = None
+
+
+example(AuditLedgerReply(job=JOB, answer="ok", ledger=BOOKS))

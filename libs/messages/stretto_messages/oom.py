@@ -1,0 +1,51 @@
+"""Facts of the memory watch: where the memory of parameter servers is going."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import MaxLen
+
+from stretto_messages.base import GIB, Bytes, Count, Message, Seconds, Text, example
+from stretto_messages.scenario import JOB
+from stretto_messages.values import Interval, PsForecast
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OomForecast(Message):
+    """Where the memory of a job's parameter servers is going, and what they need."""
+
+    ps: Annotated[tuple[PsForecast, ...], MaxLen(400)]
+    samples_done: Count
+    samples_total: Count
+    horizon_s: Seconds
+    recommended_ps_memory_bytes: Bytes
+    limit_ps_memory_bytes: Bytes
+    action: Literal["none", "grow", "shrink"]
+    reason: Text
+
+
+example(
+    OomForecast(
+        job=JOB,
+        ps=(
+            PsForecast(
+                pod="ps-0",
+                used_bytes=1_932_735_283,
+                limit_bytes=2 * GIB,
+                at_end_bytes=3 * GIB,
+                at_end_interval_bytes=Interval(low=2.8 * GIB, high=3.3 * GIB),
+                oom_in_s=410.0,
+                oom_at_samples=24_900_000,
+            ),
+        ),
+        samples_done=10_190_848,
+        samples_total=91_681_234,
+        horizon_s=2270.0,
+        recommended_ps_memory_bytes=4 * GIB,
+        limit_ps_memory_bytes=2 * GIB,
+        action="grow",
+        reason="ps-0 would run out of memory in 410 s, 1,860 s before the job ends",
+    )
+)

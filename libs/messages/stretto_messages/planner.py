@@ -1,0 +1,131 @@
+"""Facts of the planner: the history of jobs, proposals and candidates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import MaxLen
+
+from stretto_messages.base import Bytes, Count, Fraction, Message, Money, Name, Rate, Seconds, example
+from stretto_messages.scenario import JOB, METADATA, PLAN, WIDER
+from stretto_messages.values import Candidate, Interval, KnownModel, Match, Metadata, Plan, PlanKind, Reasons
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryRecorded(Message):
+    """A past job and the configuration that served it: what warm start reads."""
+
+    metadata: Metadata
+    plan: Plan
+    throughput: Rate
+    duration_s: Seconds
+    ps_memory_peak_bytes: Bytes
+    samples: Count
+    model: KnownModel | None = None
+
+
+example(
+    HistoryRecorded(
+        job=JOB,
+        metadata=METADATA,
+        plan=WIDER,
+        throughput=66400.0,
+        duration_s=1402.0,
+        ps_memory_peak_bytes=1_503_238_553,
+        samples=91_681_234,
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryMatched(Message):
+    """The past jobs most similar to a new one, and their smoothed configuration (Alg. 1)."""
+
+    metadata: Metadata
+    matches: Annotated[tuple[Match, ...], MaxLen(20)]
+    smoothing: Fraction
+    plan: Plan | None
+    model: KnownModel | None = None
+    """Of the most similar one that left any."""
+
+
+example(
+    HistoryMatched(
+        job=JOB,
+        metadata=METADATA,
+        matches=(
+            Match(
+                job="ctr-ranking-41",
+                similarity=0.93,
+                weight=0.7,
+                plan=PLAN,
+                throughput=34800.0,
+                features={"family": 1.0, "rows": 0.86},
+            ),
+        ),
+        smoothing=0.3,
+        plan=PLAN,
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanProposed(Message):
+    """One plan that the job should have next, for a reason that is not throughput alone."""
+
+    kind: PlanKind
+    plan: Plan
+    throughput: Rate | None = None
+    throughput_interval: Interval | None = None
+    cost_per_hour: Money
+    reasons: Reasons
+
+
+example(
+    PlanProposed(
+        job=JOB,
+        kind="warm-start",
+        plan=PLAN,
+        throughput=34800.0,
+        throughput_interval=Interval(low=30100.0, high=39600.0),
+        cost_per_hour=0.3,
+        reasons=("3 past jobs resemble it; ctr-ranking-41 most (0.93)",),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidatesComputed(Message):
+    """The Pareto front of cost and throughput gain around the current plan (Eq. 9), cheapest first."""
+
+    plan_version: Count
+    plan: Plan
+    throughput: Rate
+    """Of the current plan."""
+    algorithm: Name
+    plans_considered: Count
+    candidates: Annotated[tuple[Candidate, ...], MaxLen(64)]
+
+
+example(
+    CandidatesComputed(
+        job=JOB,
+        plan_version=1,
+        plan=PLAN,
+        throughput=35900.0,
+        algorithm="exact-front",
+        plans_considered=640,
+        candidates=(
+            Candidate(
+                id="w4-p2",
+                plan=WIDER,
+                cost_per_hour=0.54,
+                throughput=66400.0,
+                throughput_interval=Interval(low=61000.0, high=71900.0),
+                gain=29800.0,
+                overhead_s=1.5,
+            ),
+        ),
+    )
+)

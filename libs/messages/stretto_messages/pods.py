@@ -1,0 +1,436 @@
+"""Messages of pods: telemetry that they report about once a second, and requests that they answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Le, Lt, MaxLen
+
+from stretto_messages.base import (
+    GIB,
+    Bytes,
+    Cores,
+    Count,
+    EpochSeconds,
+    Message,
+    Name,
+    PodId,
+    Record,
+    Seconds,
+    Text,
+    example,
+)
+from stretto_messages.books import AppliedBooks
+from stretto_messages.scenario import APPLIED, CHECKPOINT, JOB, NOW_S, SERVERS, TIMES
+from stretto_messages.values import CheckpointRef, Evaluation, ParameterServer, StepTimes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerReported(Message):
+    """A worker's last window. ``steps_total`` and ``samples_total`` never fall within the life of a pod."""
+
+    pod: PodId
+    plan_version: Count
+    """The plan it was started or last told to train under."""
+    ended_at_s: EpochSeconds
+    window_s: Annotated[Seconds, Gt(0)]
+    steps: Count
+    """Steps finished in the window."""
+    steps_total: Count
+    samples_total: Count
+    step_time_s: Seconds
+    """Mean time of a step in the window, waiting for shards excluded."""
+    longest_gap_s: Seconds
+    """Longest time between two finished steps in the window."""
+    times: StepTimes
+    cpu_used_cores: Cores
+    cpu_limit_cores: Cores
+    memory_used_bytes: Bytes
+    memory_limit_bytes: Bytes
+
+
+example(
+    WorkerReported(
+        job=JOB,
+        pod="worker-0",
+        plan_version=1,
+        ended_at_s=NOW_S,
+        window_s=1.0,
+        steps=35,
+        steps_total=9952,
+        samples_total=5_095_424,
+        step_time_s=0.0281,
+        longest_gap_s=0.041,
+        times=TIMES,
+        cpu_used_cores=1.91,
+        cpu_limit_cores=2.0,
+        memory_used_bytes=1_610_612_736,
+        memory_limit_bytes=4 * GIB,
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PsReported(Message):
+    """A parameter server's last window."""
+
+    pod: PodId
+    ended_at_s: EpochSeconds
+    window_s: Annotated[Seconds, Gt(0)]
+    updates: Count
+    """Pushes applied in the window."""
+    update_time_s: Seconds
+    """Mean time of a push, queueing included."""
+    applied_samples_total: Count
+    """Samples whose dense gradient it applied, all time."""
+    categories: Count
+    """Rows in its embedding tables."""
+    buckets: Annotated[int, Ge(0), Le(1024)]
+    cpu_used_cores: Cores
+    cpu_limit_cores: Cores
+    memory_used_bytes: Bytes
+    memory_limit_bytes: Bytes
+
+
+example(
+    PsReported(
+        job=JOB,
+        pod="ps-0",
+        ended_at_s=NOW_S,
+        window_s=1.0,
+        updates=70,
+        update_time_s=0.0032,
+        applied_samples_total=10_190_848,
+        categories=602_004,
+        buckets=32,
+        cpu_used_cores=0.71,
+        cpu_limit_cores=1.0,
+        memory_used_bytes=734_003_200,
+        memory_limit_bytes=2 * GIB,
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodPing(Message):
+    """Is the pod ready, and where does it listen?"""
+
+
+example(PodPing(job=JOB))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodPingReply(Message):
+    """``ready``: a parameter server serves, a worker has imported the model and may lease."""
+
+    ready: bool
+    address: Annotated[str, MaxLen(300)] = ""
+    detail: Text = ""
+
+
+example(PodPingReply(job=JOB, ready=True, address="10.4.0.11:40101"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketMove(Record):
+    """A column that moves: an embedding bucket, or the number of buckets plus a dense slice."""
+
+    bucket: Annotated[int, Ge(0), Lt(1024)]
+    source: Annotated[int, Ge(0)]
+    """Index of the parameter server that owns it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeBuckets(Message):
+    """To the destination of a migration: take these buckets over, one by one, while training goes on.
+
+    Repeating the request after a crash resumes it; buckets already here are skipped.
+    """
+
+    moves: Annotated[tuple[BucketMove, ...], MaxLen(1100)]
+    servers: Annotated[tuple[ParameterServer, ...], MaxLen(1000)]
+
+
+example(
+    TakeBuckets(
+        job=JOB,
+        moves=(BucketMove(bucket=0, source=0), BucketMove(bucket=33, source=1), BucketMove(bucket=70, source=1)),
+        servers=(*SERVERS, ParameterServer(index=2, address="10.4.0.13:40103")),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeBucketsReply(Message):
+    """Progress is published as telemetry; the reply comes at once, ``MoveStatus`` tells how far it is."""
+
+    accepted: bool
+    detail: Text = ""
+
+
+example(TakeBucketsReply(job=JOB, accepted=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetMoveStatus(Message):
+    """How far is the migration into this parameter server?"""
+
+
+example(GetMoveStatus(job=JOB))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetMoveStatusReply(Message):
+    """``running`` false and ``done`` equal to ``total``: finished."""
+
+    running: bool
+    done: Count
+    total: Count
+    moved_bytes: Bytes
+    longest_freeze_s: Seconds
+    error: Text | None = None
+
+
+example(
+    GetMoveStatusReply(
+        job=JOB, running=True, done=11, total=25, moved_bytes=39_370_533, longest_freeze_s=0.09, error=None
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetOwnership(Message):
+    """Which buckets and dense slices does this parameter server own? The truth of a job's layout lives here."""
+
+
+example(GetOwnership(job=JOB))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetOwnershipReply(Message):
+    """Per bucket and per dense slice: 0 not mine, 1 mine, 2 frozen. With sizes for balanced moves.
+
+    ``image_bytes``: what a checkpoint of it would take at most.
+    """
+
+    buckets: Annotated[tuple[Annotated[int, Ge(0), Le(2)], ...], MaxLen(1024)]
+    slices: Annotated[tuple[Annotated[int, Ge(0), Le(2)], ...], MaxLen(1024)]
+    bucket_rows: Annotated[tuple[Count, ...], MaxLen(1024)]
+    applied_samples: Count = 0
+    image_bytes: Bytes = 0
+
+
+example(
+    GetOwnershipReply(
+        job=JOB,
+        buckets=(1, 1, 2, 0),
+        slices=(1, 0),
+        bucket_rows=(18_812, 18_790, 18_904, 0),
+        applied_samples=10_190_848,
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimBuckets(Message):
+    """To a parameter server of a new job: own these, empty. Refused when it owns others already."""
+
+    buckets: Annotated[tuple[Annotated[int, Ge(0), Lt(1024)], ...], MaxLen(1024)]
+    slices: Annotated[tuple[Annotated[int, Ge(0), Lt(1024)], ...], MaxLen(1024)]
+
+
+example(ClaimBuckets(job=JOB, buckets=(0, 1, 2, 3), slices=(0, 1)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimBucketsReply(Message):
+    """Whether it owns exactly these now."""
+
+    accepted: bool
+    detail: Text = ""
+
+
+example(ClaimBucketsReply(job=JOB, accepted=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportState(Message):
+    """Copy everything owned, column by column; each carries its progress, so no push is refused.
+
+    ``memory_path``: a file in shared memory that was reserved for it; empty, or not there: to the pod's disk and the
+    cache. The copy goes on to the store in the background under ``checkpoint_id``.
+    """
+
+    checkpoint_id: Name
+    cache_url: Annotated[str, MaxLen(1000)]
+    store_url: Annotated[str, MaxLen(1000)]
+    memory_path: Annotated[str, MaxLen(1000)] = ""
+
+
+example(
+    ExportState(
+        job=JOB,
+        checkpoint_id="ctr-ranking-42-000003",
+        cache_url="redis://127.0.0.1:6379/0",
+        store_url="file:///data/checkpoints/ctr-ranking-42/000003",
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportStateReply(Message):
+    """What this parameter server copied. ``pause_s``: no push waited longer than that for it; pulls never wait.
+
+    ``in_memory``: to the file that was reserved for it.
+    """
+
+    accepted: bool
+    size_bytes: Bytes = 0
+    in_memory: bool = False
+    digest: Annotated[str, MaxLen(200)] = ""
+    pause_s: Seconds = 0.0
+    detail: Text = ""
+
+
+example(ExportStateReply(job=JOB, accepted=True, size_bytes=134_217_728, digest="sha256:51fe", pause_s=0.004))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetExportStatus(Message):
+    """Where is that copy now?"""
+
+    checkpoint_id: Name
+
+
+example(GetExportStatus(job=JOB, checkpoint_id="ctr-ranking-42-000003"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetExportStatusReply(Message):
+    """``part`` describes this server's file for the manifest (JSON), set once it is stored."""
+
+    stage: Literal["unknown", "memory", "cached", "stored", "failed"]
+    part: Annotated[str, MaxLen(100_000)] = ""
+    detail: Text = ""
+
+
+example(GetExportStatusReply(job=JOB, stage="stored", part='{"file":"ps-0.bin","bytes":134217728}'))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportState(Message):
+    """To a parameter server of a job that starts from a checkpoint: load and own these buckets and slices.
+
+    ``number``: of the return to a checkpoint that it belongs to. One with a lower number than another that the server
+    has heard of is late, and refused. ``cache_url``: where images may lie nearer than in the store; empty: nowhere.
+    """
+
+    checkpoint: CheckpointRef
+    number: Count = 0
+    buckets: Annotated[tuple[Annotated[int, Ge(0), Lt(1024)], ...], MaxLen(1024)]
+    slices: Annotated[tuple[Annotated[int, Ge(0), Lt(1024)], ...], MaxLen(1024)]
+    cache_url: Annotated[str, MaxLen(1000)] = ""
+
+
+example(ImportState(job=JOB, checkpoint=CHECKPOINT, buckets=(0, 1, 2, 3), slices=(0, 1)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportStateReply(Message):
+    """Whether it has them; checksums were verified. ``damaged``: no copy is whole, so trying again will not help."""
+
+    accepted: bool
+    damaged: bool = False
+    size_bytes: Bytes = 0
+    detail: Text = ""
+
+
+example(ImportStateReply(job=JOB, accepted=True, size_bytes=89_478_485))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainUnder(Message):
+    """To a worker: telemetry belongs to this plan from now on; the CPU limit it should adapt its threads to."""
+
+    plan_version: Count
+    cpu_cores: Annotated[float, Gt(0), Le(1024)]
+
+
+example(TrainUnder(job=JOB, plan_version=2, cpu_cores=2.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainUnderReply(Message):
+    """Taken note of."""
+
+    ok: bool = True
+
+
+example(TrainUnderReply(job=JOB))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluateModel(Message):
+    """To a worker: evaluate the model as it stands. Asked again, it tells how far it is."""
+
+    samples: Annotated[int, Ge(1)]
+
+
+example(EvaluateModel(job=JOB, samples=100_000))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluateModelReply(Message):
+    """``evaluation`` is set once it is done."""
+
+    state: Literal["running", "done", "failed"]
+    evaluation: Evaluation | None = None
+    detail: Text = ""
+
+
+example(EvaluateModelReply(job=JOB, state="done", evaluation=Evaluation(samples=100_000, loss=0.4512, auc=0.7983)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetBooks(Message):
+    """What has this parameter server applied? Counted where gradients land, independent of the ledger.
+
+    ``shards``: also how far its columns are with these. ``checksum`` false spares it to read all its rows.
+    """
+
+    shards: Annotated[tuple[Count, ...], MaxLen(2000)] = ()
+    checksum: bool = True
+
+
+example(GetBooks(job=JOB, shards=(311,)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetBooksReply(Message):
+    """The totals of all time, and what each column counted: of one instant between two pushes if ``steady``."""
+
+    applied_samples: Count
+    skipped_repeats: Count
+    """Samples of repeated pushes that were recognised and not applied."""
+    rejected_pushes: Count
+    owns_dense: bool
+    rows: Count
+    checksum: Annotated[str, MaxLen(100)] = ""
+    """Order-free, over keys, rows and slots."""
+    applied: AppliedBooks = field(default_factory=AppliedBooks)
+    steady: bool = True
+
+
+example(
+    GetBooksReply(
+        job=JOB,
+        applied_samples=91_681_234,
+        skipped_repeats=1536,
+        rejected_pushes=48,
+        owns_dense=True,
+        rows=1_405_951,
+        checksum="9f1c2d",
+        applied=APPLIED,
+    )
+)

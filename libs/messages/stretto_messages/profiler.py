@@ -1,0 +1,136 @@
+"""Facts of the profiler: windows of telemetry, stragglers and hot parameter servers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Gt, Le, MaxLen
+
+from stretto_messages.base import GIB, Cores, Count, Message, PodId, Rate, Seconds, example
+from stretto_messages.scenario import JOB, PLAN, TIMES
+from stretto_messages.values import Plan, PsProfile, StepTimes, WorkerProfile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileMeasured(Message):
+    """One window of one job under one plan: medians over all pods, and the figures of at most 400 pods of each role."""
+
+    plan_version: Count
+    plan: Plan
+    batch_size: Annotated[int, Ge(1)]
+    window_s: Annotated[Seconds, Gt(0)]
+    step_time_s: Seconds
+    """Median over workers."""
+    times: StepTimes
+    throughput: Rate
+    samples_total: Count
+    """Trained so far in the whole job, as the workers count."""
+    categories: Count
+    settled: bool
+    """False while pods are starting, leaving or being migrated."""
+    workers: Annotated[tuple[WorkerProfile, ...], MaxLen(400)]
+    ps: Annotated[tuple[PsProfile, ...], MaxLen(400)]
+
+
+example(
+    ProfileMeasured(
+        job=JOB,
+        plan_version=1,
+        plan=PLAN,
+        batch_size=512,
+        window_s=5.0,
+        step_time_s=0.0285,
+        times=TIMES,
+        throughput=35900.0,
+        samples_total=10_190_848,
+        categories=1_204_331,
+        settled=True,
+        workers=(
+            WorkerProfile(
+                pod="worker-0",
+                step_time_s=0.0281,
+                samples_per_s=18200.0,
+                cpu_used_cores=1.91,
+                memory_used_bytes=1_610_612_736,
+            ),
+            WorkerProfile(
+                pod="worker-1",
+                step_time_s=0.0289,
+                samples_per_s=17700.0,
+                cpu_used_cores=1.88,
+                memory_used_bytes=1_598_029_824,
+            ),
+        ),
+        ps=(
+            PsProfile(
+                pod="ps-0",
+                cpu_used_cores=0.71,
+                cpu_limit_cores=1.0,
+                memory_used_bytes=734_003_200,
+                memory_limit_bytes=2 * GIB,
+                categories=602_004,
+                buckets=32,
+                update_time_s=0.0032,
+            ),
+        ),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StragglerDetected(Message):
+    """A worker is much slower than its peers."""
+
+    pod: PodId
+    samples_per_s: Rate
+    peers_samples_per_s: Rate
+    slowdown: Annotated[float, Ge(1), Le(10**6)]
+    """Peers' median rate over its own."""
+
+
+example(
+    StragglerDetected(
+        job=JOB, pod="worker-1", samples_per_s=6100.0, peers_samples_per_s=18200.0, slowdown=18200.0 / 6100.0
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StragglerCleared(Message):
+    """A worker keeps pace with its peers again."""
+
+    pod: PodId
+
+
+example(StragglerCleared(job=JOB, pod="worker-1"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HotPsDetected(Message):
+    """A parameter server is much slower or busier than its peers; than itself before, where it has none."""
+
+    pod: PodId
+    update_time_s: Seconds
+    peers_update_time_s: Seconds
+    cpu_used_cores: Cores
+    cpu_limit_cores: Cores
+
+
+example(
+    HotPsDetected(
+        job=JOB, pod="ps-1", update_time_s=0.0128, peers_update_time_s=0.0032, cpu_used_cores=0.99, cpu_limit_cores=1.0
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HotPsCleared(Message):
+    """A parameter server that was hot has kept pace with its peers for a while."""
+
+    pod: PodId
+    update_time_s: Seconds
+    peers_update_time_s: Seconds
+
+
+example(HotPsCleared(job=JOB, pod="ps-1", update_time_s=0.0031, peers_update_time_s=0.0032))

@@ -1,0 +1,46 @@
+"""How a request is refused: instead of its reply, told apart by a header ``error``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import MaxLen
+
+from stretto_messages.base import Pattern, Record, Text, example
+
+ERROR_HEADER = "error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal(Record):
+    """What was refused, with which value, and what to do."""
+
+    code: Annotated[str, Pattern(r"^[a-z][a-z-]{0,39}$")]
+    """What kind: such as invalid, refused, busy, malformed, failed, internal."""
+    message: Text
+    field: Annotated[str, MaxLen(500)] = ""
+    """Dotted path in the request; empty: the whole."""
+    value: Annotated[str, MaxLen(500)] = ""
+    """What stood there, shortened."""
+    remedy: Text = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused(Record):
+    """The reply to any request that was not carried out."""
+
+    error: Refusal
+
+
+example(
+    Refused(
+        error=Refusal(
+            code="invalid",
+            message="offset = -1: a whole number, at least 0 and at most 1000000000000000",
+            field="offset",
+            value="-1",
+            remedy="a whole number, at least 0 and at most 1000000000000000",
+        )
+    )
+)

@@ -1,0 +1,403 @@
+"""Values that several messages share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Le, MaxLen, MinLen
+
+from stretto_messages.base import (
+    GIB,
+    Bytes,
+    Cores,
+    Count,
+    Doc,
+    Fraction,
+    InvalidValue,
+    JobId,
+    Money,
+    Name,
+    Pattern,
+    PodId,
+    Rate,
+    Record,
+    Seconds,
+    Text,
+)
+
+Value = str | float | int | bool  # of one field of a job's metadata
+Role = Literal["worker", "ps", "data"]
+Reasons = Annotated[tuple[Text, ...], MaxLen(20)]
+
+
+PlanKind = Literal["initial", "warm-start", "measure", "improve", "memory", "rebalance", "fit-capacity", "requested"]
+Metadata = Annotated[
+    dict[Annotated[str, Pattern(r"^[a-z][a-z0-9_]{0,39}$")], str | int | float | bool],
+    MaxLen(40),
+    Doc("what is known of the model and its data; warm start compares jobs by it"),
+]
+
+
+PS_MAX = 1_000
+"""Largest number of parameter servers of one job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """An amount of every resource that the cluster hands out, cores and bytes. A difference may be negative."""
+
+    cpu_cores: float
+    memory_bytes: int
+
+    def __add__(self, other: Resources) -> Resources:
+        return Resources(self.cpu_cores + other.cpu_cores, self.memory_bytes + other.memory_bytes)
+
+    def __sub__(self, other: Resources) -> Resources:
+        return Resources(self.cpu_cores - other.cpu_cores, self.memory_bytes - other.memory_bytes)
+
+    def fits(self, free: Resources) -> bool:
+        """Return True if this amount is available in ``free`` (1e-9 of a core of slack for rounding)."""
+        return self.cpu_cores <= free.cpu_cores + 1e-9 and self.memory_bytes <= free.memory_bytes
+
+
+NOTHING = Resources(0.0, 0)
+
+
+def total(amounts: Iterable[Resources]) -> Resources:
+    """Sum ``amounts``; the result does not depend on their order."""
+    each = tuple(amounts)
+    return Resources(math.fsum(one.cpu_cores for one in each), sum(one.memory_bytes for one in each))
+
+
+def require(name: str, value: float, low: float, high: float = math.inf) -> None:
+    """Raise InvalidValue for NaN, infinities and values outside [low, high]."""
+    if not math.isfinite(value) or not low <= value <= high:
+        raise InvalidValue(f"{name} is {value!r}; give a finite number of at least {low:g}")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan(Record):
+    """Number of pods of each role, and the size of each pod (DLRover-RM §4.1: w, p, lambda_w, lambda_p).
+
+    Raises:
+        InvalidValue: a field is outside the domain of every decision. The narrower bounds beside the fields hold for
+            plans that are published.
+    """
+
+    workers: Annotated[int, Ge(0), Le(10_000)]
+    ps: Annotated[int, Ge(1), Le(PS_MAX)]
+    worker_cpu_cores: Annotated[float, Gt(0), Le(1024)]
+    ps_cpu_cores: Annotated[float, Gt(0), Le(1024)]
+    worker_memory_bytes: Annotated[int, Ge(2**20), Le(2**46)]
+    ps_memory_bytes: Annotated[int, Ge(2**20), Le(2**46)]
+
+    def __post_init__(self) -> None:
+        # one condition for all fields: a candidate has a plan, a job fifty candidates, and nothing is made as often
+        counts = 0 <= self.workers < math.inf and 1 <= self.ps < math.inf
+        cores = 1e-3 <= self.worker_cpu_cores < math.inf and 1e-3 <= self.ps_cpu_cores < math.inf
+        if counts and cores and 1 <= self.worker_memory_bytes < math.inf and 1 <= self.ps_memory_bytes < math.inf:
+            return
+        require("workers", self.workers, 0)
+        for name in ("ps", "worker_memory_bytes", "ps_memory_bytes"):
+            require(name, getattr(self, name), 1)
+        for name in ("worker_cpu_cores", "ps_cpu_cores"):
+            require(name, getattr(self, name), 1e-3)
+
+    @property
+    def resources(self) -> Resources:
+        """Resources of the whole job."""
+        return Resources(
+            self.workers * self.worker_cpu_cores + self.ps * self.ps_cpu_cores,
+            self.workers * self.worker_memory_bytes + self.ps * self.ps_memory_bytes,
+        )
+
+    def pod(self, role: Literal["worker", "ps"]) -> Resources:
+        """Return the resources of one pod of the role."""
+        if role == "worker":
+            return Resources(self.worker_cpu_cores, self.worker_memory_bytes)
+        return Resources(self.ps_cpu_cores, self.ps_memory_bytes)
+
+    def same_speed(self, other: Plan) -> bool:
+        """Return True if both plans are one configuration for the throughput model, which does not see memory."""
+        return (self.workers, self.ps, self.worker_cpu_cores, self.ps_cpu_cores) == (
+            other.workers,
+            other.ps,
+            other.worker_cpu_cores,
+            other.ps_cpu_cores,
+        )
+
+    def describe(self) -> str:
+        """Return a short phrase for reasons that people read."""
+        return (
+            f"{self.workers} worker{'s' * (self.workers != 1)} x {self.worker_cpu_cores:g} cores"
+            f" / {self.worker_memory_bytes / GIB:.2f} GiB,"
+            f" {self.ps} PS x {self.ps_cpu_cores:g} cores / {self.ps_memory_bytes / GIB:.2f} GiB"
+        )
+
+
+PLAN_FIELDS = ("workers", "ps", "worker_cpu_cores", "ps_cpu_cores", "worker_memory_bytes", "ps_memory_bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval(Record):
+    """A 90 % interval."""
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if self.low > self.high:
+            raise InvalidValue("low must not be above high")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate(Record):
+    """A plan that a job could have: a point of its Pareto front (DLRover-RM Eq. 7-9)."""
+
+    id: Name
+    plan: Plan
+    cost_per_hour: Money
+    throughput: Rate
+    throughput_interval: Interval
+    gain: float
+    """Samples per second over the current plan, less the overhead (Eq. 8)."""
+    overhead_s: Seconds
+    """Training time lost by changing to it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownModel(Record):
+    """What is remembered of a job's throughput model when the job is over; as in `fitter.model-fitted`."""
+
+    form: Literal["default", "paper"]
+    coefficients: Annotated[dict[Name, Annotated[float, Ge(0)]], MaxLen(20)]
+    overlap: Annotated[float, Ge(1)] = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match(Record):
+    """A past job that resembles a new one (DLRover-RM Alg. 1)."""
+
+    job: JobId
+    similarity: Fraction
+    weight: Fraction
+    """Its share in the smoothed plan (Eq. 10)."""
+    plan: Plan
+    throughput: Rate
+    features: Annotated[dict[Name, Fraction], MaxLen(80)] = field(default_factory=dict[str, float])
+    """Similarity of each metadata field."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredConfiguration(Record):
+    """The step time of one configuration over all its windows: a point that a throughput model is fitted to."""
+
+    workers: Annotated[int, Ge(1), Le(10_000)]
+    ps: Annotated[int, Ge(1), Le(1000)]
+    worker_cpu_cores: Annotated[float, Gt(0), Le(1024)]
+    ps_cpu_cores: Annotated[float, Gt(0), Le(1024)]
+    batch_size: Annotated[int, Ge(1)]
+    step_time_s: Annotated[float, Gt(0), Le(10**9)]
+    """Robust: a median over windows."""
+    windows: Annotated[int, Ge(1), Le(10**9)]
+    log_sd: Annotated[float, Ge(0)]
+    """Standard error of the logarithm of the step time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Studied(Record):
+    """A slower algorithm's look at a choice, beside it, and what became of that. Null where there is no answer."""
+
+    algorithm: Name
+    outcome: Literal["begun", "adopted", "dropped"]
+    """Begun: nobody waits for it who gets this plan."""
+    reason: Text
+    value: float | None = None
+    """Of the objective, what a choice with its answer reaches."""
+    instead_of: float | None = None
+    """Of the objective, what the choice without it reaches."""
+    gap: Annotated[float | None, Ge(0)] = None
+    """Proven for what it was asked; null: nothing is."""
+    took_s: Seconds | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round(Record):
+    """A choice over all jobs under the cluster's capacity, and what proves how good it is."""
+
+    algorithm: Name
+    objective: Name
+    jobs: Annotated[int, Ge(1)]
+    """That could get something."""
+    value: float
+    """Of the objective, what is chosen for all jobs."""
+    bound: float
+    """No choice exceeds it: proven."""
+    gap: Annotated[float, Ge(0)]
+    """(bound - value) / bound: what may be missing at most."""
+    term: float
+    """This plan's part of the value."""
+    study: Studied | None = None
+    """Null: none was asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative(Record):
+    """A plan that was considered and not taken, and why."""
+
+    plan: Plan
+    throughput: Rate
+    cost_per_hour: Money
+    efficiency: float
+    """Gain over cost times weight: the term of Eq. 12."""
+    why_not: Text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard(Record):
+    """A lease of consecutive samples of one epoch's order.
+
+    A requeued shard keeps its id and range; ``attempt`` grows, so that a late report of an earlier holder is
+    recognised. ``offset`` samples of it are known to be processed.
+    """
+
+    id: Count
+    attempt: Annotated[int, Ge(1), Le(10**6)]
+    epoch: Annotated[int, Ge(0), Le(10**6)]
+    start: Count
+    """First sample, in the order of the dataset, or of its partition."""
+    length: Annotated[int, Ge(1), Le(10**12)]
+    offset: Count = 0
+    partition: Annotated[str, MaxLen(60)] = ""
+    """Empty: the dataset has none."""
+    kind: Literal["train", "evaluate"] = "train"
+    """Evaluate: held-out samples, never trained."""
+
+
+PartitionName = Annotated[
+    str,
+    Pattern(r"^[A-Za-z0-9][A-Za-z0-9_.:=/-]{0,59}$"),
+    Doc("letters, digits and _.:=/-, at most 60, as in day=2026-11-21"),
+]
+
+
+PARTITIONS_MAX = 1000
+"""Largest number of partitions of one job, in all its life."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataPartition(Record):
+    """A named part of a dataset: all samples that it has so far, and what it is trained before."""
+
+    name: PartitionName
+    samples: Annotated[int, Ge(1), Le(10**13)]
+    """All that it has so far."""
+    priority: Annotated[int, Ge(-1000), Le(1000)] = 0
+    """Higher is trained first, equal ones are mixed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerProfile(Record):
+    """One worker over a window."""
+
+    pod: PodId
+    step_time_s: Seconds
+    samples_per_s: Rate
+    cpu_used_cores: Cores
+    memory_used_bytes: Bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PsProfile(Record):
+    """One parameter server at the end of a window."""
+
+    pod: PodId
+    cpu_used_cores: Cores
+    cpu_limit_cores: Cores
+    memory_used_bytes: Bytes
+    memory_limit_bytes: Bytes
+    categories: Count
+    """Rows in its embedding tables."""
+    buckets: Count
+    """Embedding buckets that it owns."""
+    update_time_s: Seconds
+    """Mean time of one push in it, queueing included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PsForecast(Record):
+    """Where the memory of one parameter server is going (DLRover-RM section 5.3)."""
+
+    pod: PodId
+    used_bytes: Bytes
+    limit_bytes: Bytes
+    at_end_bytes: Bytes
+    at_end_interval_bytes: Interval
+    oom_in_s: Seconds | None
+    oom_at_samples: Count | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterServer(Record):
+    """Where a parameter server listens. ``index`` is the number in its name."""
+
+    index: Annotated[int, Ge(0), Le(10**9)]
+    address: Annotated[str, Pattern(r"^[A-Za-z0-9_.:\[\]-]{3,260}$")]
+    leaving: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRef(Record):
+    """A complete checkpoint: model parameters and ledger state of one instant."""
+
+    id: Name
+    url: Annotated[str, MaxLen(1000)]
+    """Its manifest, any fsspec URL."""
+    samples: Count
+    size_bytes: Bytes
+    ps: Annotated[int, Ge(1), Le(1000)]
+    """Parameter servers that wrote it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation(Record):
+    """Quality on held-out samples: those that follow the training samples in the dataset."""
+
+    samples: Count
+    loss: Annotated[float, Ge(0)]
+    """Mean log loss."""
+    auc: Fraction
+
+
+SCORE_BINS = 256
+
+
+Histogram = Annotated[tuple[Count, ...], MinLen(SCORE_BINS), MaxLen(SCORE_BINS)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartialEvaluation(Record):
+    """What one worker found on some held-out samples. Bins are equal steps of the logit from -12 to 12."""
+
+    samples: Annotated[int, Ge(1), Le(10**12)]
+    loss_sum: Annotated[float, Ge(0), Le(10**15)]
+    """Log loss, summed over samples."""
+    positives: Histogram
+    negatives: Histogram
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimes(Record):
+    """Where the time of a training step goes (DLRover-RM Eq. 2-5), seconds per step.
+
+    ``emb_s`` pull of embedding rows, ``grad_s`` local computation, ``upd_s`` slowest update in a parameter server,
+    ``sync_s`` dense pull and push less the update.
+    """
+
+    emb_s: Seconds
+    grad_s: Seconds
+    upd_s: Seconds
+    sync_s: Seconds

@@ -1,0 +1,1 @@
+"""Genetic algorithms by pymoo: candidates on the front, and placements of layers."""

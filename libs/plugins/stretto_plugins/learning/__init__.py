@@ -1,0 +1,1 @@
+"""Placement by reinforcement learning on TensorFlow (HeterPS §5.2)."""

@@ -1,0 +1,26 @@
+"""The base of every part of a specification."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+from pydantic.annotated_handlers import GetCoreSchemaHandler
+
+
+class Spec(BaseModel):
+    """A part of a specification; strict, closed and immutable."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
+
+
+@dataclass(frozen=True, slots=True)
+class FromMapping:
+    """Accepts a mapping for a value of messages, whose strict mode asks for an instance. Its fields stay strict."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        """Return the schema of the value that reads mappings, too."""
+        schema: dict[str, Any] = dict(handler.resolve_ref_schema(handler(source)))
+        schema.pop("ref", None)
+        return {**schema, "strict": False}
