@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from stretto_messages.values import BUCKETS, SLICES
 
 from ..errors import LayoutError
 
@@ -86,8 +87,8 @@ class Layout:
     optimizer: Optimizer = field(default_factory=Optimizer)
     seed: int = 0
     initial_scale: float = 0.05
-    buckets: int = 64
-    slices: int = 12
+    buckets: int = BUCKETS
+    slices: int = SLICES
 
     def __post_init__(self) -> None:
         if self.dimension < 1:
