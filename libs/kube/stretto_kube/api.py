@@ -30,11 +30,9 @@ WATCH_S = 240
 SILENCE_S = 90.0
 """Silence after which a watch has lost its server: bookmarks arrive about every minute."""
 PAGE = 500
-APPLY, MERGE, STRATEGIC = (
-    "application/apply-patch+yaml",
-    "application/merge-patch+json",
-    "application/strategic-merge-patch+json",
-)
+APPLY = "application/apply-patch+yaml"
+MERGE = "application/merge-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,9 @@ class Election:
     def __init__(
         self, api: Api, name: str, me: str, duration_s: float = 15.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._api, self._name, self._me = api, name, me
+        self._api = api
+        self._name = name
+        self._me = me
         self._duration_s = duration_s
         self._clock = clock
         self._observed: Observed | None = None

@@ -17,7 +17,8 @@ from .api import Api, Kind
 from .faults import KubeFault
 from .store import Change, Store
 
-FIRST_S, LONGEST_S = 0.2, 10.0
+FIRST_S = 0.2
+LONGEST_S = 10.0
 
 log = structlog.get_logger("stretto.kube")
 
@@ -40,7 +41,9 @@ class Reflector:
     ) -> None:
         self.store = Store()
         self.synced = asyncio.Event()
-        self._api, self._kind, self._labels = api, kind, labels
+        self._api = api
+        self._kind = kind
+        self._labels = labels
         self._changed = changed
         self._chance = chance
         self._failures = 0

@@ -44,7 +44,8 @@ class Store:
 
     def seen(self, one: Object) -> Change | None:
         """Take an object, current or outdated, from a listing or the answer to a write. Return the change, if any."""
-        name, version = name_of(one), version_of(one)
+        name = name_of(one)
+        version = version_of(one)
         if version <= self._known(name):
             return None
         self.objects[name] = one
@@ -52,7 +53,8 @@ class Store:
 
     def take(self, event: Object) -> Change | None:
         """Take an event of a watch. Return the change, if any. Raises KubeFault if the watch cannot continue."""
-        kind, one = event["type"], event["object"]
+        kind = event["type"]
+        one = event["object"]
         if kind == "ERROR":
             status = int(one.get("code", EXPIRED))
             raise KubeFault("watch", status, str(one.get("reason", "")), str(one.get("message", "")))

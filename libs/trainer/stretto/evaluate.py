@@ -41,7 +41,8 @@ def log_loss(label: NDArray[Any], probability: NDArray[Any]) -> float:
 def auc(label: NDArray[Any], score: NDArray[Any]) -> float:
     """Return the exact area under the ROC curve: the Mann-Whitney statistic with mean ranks for ties."""
     positive = label > 0.5
-    n_positive, n = int(positive.sum()), len(label)
+    n_positive = int(positive.sum())
+    n = len(label)
     if n_positive in (0, n):
         return 0.5
     _, inverse, counts = np.unique(score, return_inverse=True, return_counts=True)
@@ -83,7 +84,9 @@ def evaluate_part(
     The bins of scores are equal steps of the logit, which spreads the small probabilities of rare clicks. The area
     under the curve that is computed from bins treats scores of one bin as ties. Raises DataError.
     """
-    passed, loss_sum, counts = 0, 0.0, np.zeros((2, SCORE_BINS), np.int64)
+    passed = 0
+    loss_sum = 0.0
+    counts = np.zeros((2, SCORE_BINS), np.int64)
     for label, score in _predictions(program, pull, samples, batch_size, partition):
         loss_sum += log_loss(label, score) * len(label)
         p = np.clip(score.astype(np.float64), _EPSILON, 1 - _EPSILON)

@@ -58,7 +58,9 @@ class Exports:
     """The exports of one server, one at a time. At most one bucket of an image is in this process."""
 
     def __init__(self, job: str, pod: str, control: Control, pod_folder: Path | None = None) -> None:
-        self._job, self._pod, self._control = job, pod, control
+        self._job = job
+        self._pod = pod
+        self._control = control
         self._disk = pod_folder or Path(tempfile.gettempdir())
         self._lock = threading.Lock()
         self._exports: dict[str, Export] = {}
@@ -144,7 +146,8 @@ class Exports:
                 log.info("checkpoint %s stored: %d bytes at %s", checkpoint, part.size_bytes, part.url)
             except Exception as error:
                 # file systems raise errors of many kinds: in any case the checkpoint is not complete
-                export.stage, export.detail = "failed", f"{part.url}: {type(error).__name__}: {error}"
+                export.stage = "failed"
+                export.detail = f"{part.url}: {type(error).__name__}: {error}"
                 log.exception("checkpoint %s was not stored", checkpoint)
         if export.stage == "stored" and cache_url:
             self._uncache_older(checkpoint, cache_url)
@@ -331,7 +334,8 @@ class _Cache:
 
     def reader(self, key: str) -> ReadRange:
         def read(offset: int, length: int) -> bytes:
-            first, last = offset // _CHUNK, (offset + length - 1) // _CHUNK
+            first = offset // _CHUNK
+            last = (offset + length - 1) // _CHUNK
             chunks = [self._get(f"{key}:{number}") for number in range(first, last + 1)]
             return b"".join(chunks)[offset - first * _CHUNK :][:length]
 

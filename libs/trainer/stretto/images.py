@@ -137,7 +137,8 @@ def verified(part: Part, file: BinaryIO, chunk_bytes: int) -> Iterator[bytes]:
     at = _BEGIN
     for name, entry in sorted(json.loads(description)["blocks"].items(), key=lambda item: item[1]["offset"]):
         yield read(at, _BEGIN + entry["offset"] - at)  # the zeros before it
-        at, end = _BEGIN + entry["offset"], _BEGIN + entry["offset"] + entry["bytes"]
+        at = _BEGIN + entry["offset"]
+        end = _BEGIN + entry["offset"] + entry["bytes"]
         checksum = BlockChecksum()
         while at < end:
             chunk = read(at, min(chunk_bytes, end - at))
@@ -153,7 +154,9 @@ def verified(part: Part, file: BinaryIO, chunk_bytes: int) -> Iterator[bytes]:
 
 class _Blocks(Mapping[str, np.ndarray]):
     def __init__(self, pod: str, entries: dict[str, dict[str, Any]], sources: Sequence[tuple[str, ReadRange]]) -> None:
-        self._pod, self._entries, self._sources = pod, entries, sources
+        self._pod = pod
+        self._entries = entries
+        self._sources = sources
         self._small: dict[str, np.ndarray] = {}
 
     def __iter__(self) -> Iterator[str]:

@@ -119,7 +119,8 @@ class Leases:
     def release(self, offset: int, failure: str | None = None) -> None:
         """Return the shard to the queue; ``failure`` is the error message if its data failed."""
         with self._lock:
-            held, self._held = self._held, None
+            held = self._held
+            self._held = None
         if held is None:
             return
         request = ReleaseShard(
@@ -141,7 +142,8 @@ class Leases:
             held = self._held
             if held is None or self._stale:
                 return
-            shard, offset = held.shard, held.offset
+            shard = held.shard
+            offset = held.offset
             rate = (offset - held.first_offset) / max(1e-3, time.monotonic() - held.since_s)
         beat = ShardHeartbeat(
             job=self._bus.job,

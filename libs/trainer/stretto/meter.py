@@ -56,7 +56,10 @@ class Meter:
         self._clear()
 
     def _clear(self) -> None:
-        self._steps, self._busy_s, self._gap_s, self._times = 0, 0.0, 0.0, StepTime()
+        self._steps = 0
+        self._busy_s = 0.0
+        self._gap_s = 0.0
+        self._times = StepTime()
 
     def idle(self) -> None:
         """Note that the worker waits for a shard: the time until its next step belongs to no step."""

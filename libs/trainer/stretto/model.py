@@ -196,7 +196,8 @@ class Program:
         batch["label"] = np.array([0.0, 1.0], np.float32)
         keys = self.layout.index(np.arange(2 * self.fields).reshape(2, self.fields))
         rows = np.zeros((len(keys), self.layout.dimension), np.float32)
-        dense, state = self.initial_dense(), self.initial_state()
+        dense = self.initial_dense()
+        state = self.initial_state()
         self._step(rows, keys.inverse, dense, state, self._local, self._inputs(batch), batch["label"])
 
     def _inputs(self, batch: Batch) -> dict[str, Any]:

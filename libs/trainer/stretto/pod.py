@@ -95,7 +95,8 @@ def settings_of(environment: Mapping[str, str], role: str) -> PodSettings:
         raise PodError(f"STRETTO_JOB_SPEC = {path!r} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise PodError(f"STRETTO_JOB_SPEC = {path!r}: {error}") from error
-    state, own = environment.get("STRETTO_STATE_FOLDER", ""), environment.get("STRETTO_POD_FOLDER", "")
+    state = environment.get("STRETTO_STATE_FOLDER", "")
+    own = environment.get("STRETTO_POD_FOLDER", "")
     return PodSettings(
         job=need("JOB"),
         pod=pod,
@@ -135,10 +136,12 @@ class Usage:
         return times.user + times.system
 
     def measure(self) -> Used:
-        now, spent = time.monotonic(), self._spent_s()
+        now = time.monotonic()
+        spent = self._spent_s()
         window = max(1e-6, now - self._at_s)
         used = Used(window, max(0.0, spent - self._cpu_s) / window, self._process.memory_info().rss)
-        self._at_s, self._cpu_s = now, spent
+        self._at_s = now
+        self._cpu_s = spent
         return used
 
 
@@ -168,7 +171,9 @@ class Pod:
     def ready(self, address: str = "") -> None:
         """Answer pings as ready from now on."""
         self.usage.measure()  # keep the start out of the first window
-        self._address, self._detail, self._ready = address, "", True
+        self._address = address
+        self._detail = ""
+        self._ready = True
 
     def detail(self, text: str) -> None:
         """Set the text that pings return until the pod is ready."""
@@ -209,7 +214,8 @@ def run_pod(role: str, work: Callable[[Pod], int]) -> NoReturn:
         pod.join()
         code = work(pod)
     except (ModelRefused, DataError) as error:
-        code, reason = EXIT_USER, str(error)
+        code = EXIT_USER
+        reason = str(error)
         log.error("%s", error, exc_info=error.__cause__ is not None)
         if pod is not None:
             pod.detail(str(error))

@@ -47,7 +47,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("stretto.ps")
 
 _BOOKS_READINGS = 20
-_REPORT_PAUSE, _REPORT_PAUSE_MOST_S = 10, 4.0
+_REPORT_PAUSE = 10
+_REPORT_PAUSE_MOST_S = 4.0
 """Pause between two reports: _REPORT_PAUSE times the duration of the last one, at most _REPORT_PAUSE_MOST_S."""
 
 
@@ -106,7 +107,8 @@ class Agent:
         return sorted(columns)
 
     def _claim(self, request: ClaimBuckets) -> ClaimBucketsReply:
-        wanted, has = self._columns(request.buckets, request.slices), self._control.columns()
+        wanted = self._columns(request.buckets, request.slices)
+        has = self._control.columns()
         if has and has != wanted:
             detail = f"owns {len(has)} columns already, not the {len(wanted)} claimed: send TakeBuckets instead"
             return ClaimBucketsReply(job=self._job, accepted=False, detail=detail)
@@ -176,7 +178,8 @@ class Agent:
 
     def _reading(self) -> tuple[I64, Applied, I64, I64, bool]:
         """Read ownership, counters and records; the last value is True if none of them changed meanwhile."""
-        own, before = self._control.own(), self._control.applied()
+        own = self._control.own()
+        before = self._control.applied()
         ids, records = self._control.records()
         after = self._control.applied()
         steady = bool((before.fingerprints == after.fingerprints).all() and (own == self._control.own()).all())
@@ -204,7 +207,8 @@ class Agent:
             return
         used = self._pod.usage.measure()
         stats = self._control.stats()
-        updates, seconds = stats.updates - self._last_stats[0], stats.update_seconds - self._last_stats[1]
+        updates = stats.updates - self._last_stats[0]
+        seconds = stats.update_seconds - self._last_stats[1]
         self._last_stats = (stats.updates, stats.update_seconds)
         self._pod.bus.tell(
             PsReported(
@@ -254,11 +258,9 @@ class Agent:
             return self._import_alone(request)
 
     def _import_alone(self, request: ImportState) -> ImportStateReply:
-        wanted, has, url = (
-            self._columns(request.buckets, request.slices),
-            self._control.columns(),
-            request.checkpoint.url,
-        )
+        wanted = self._columns(request.buckets, request.slices)
+        has = self._control.columns()
+        url = request.checkpoint.url
         if request.number < self._restore_number:
             # from a service that was frozen while its successor went on, or delayed in a queue
             detail = f"restore {request.number} from {url} is late: restore {self._restore_number} was requested since"
@@ -302,8 +304,12 @@ class Move:
         with self._lock:
             if self._running:
                 return ""
-            self._running, self._error = True, None
-            self._done, self._total, self._moved_bytes, self._longest_freeze_s = 0, len(moves), 0, 0.0
+            self._running = True
+            self._error = None
+            self._done = 0
+            self._total = len(moves)
+            self._moved_bytes = 0
+            self._longest_freeze_s = 0.0
         threading.Thread(target=self._run, args=(moves, addresses), name="move", daemon=True).start()
         return ""
 
@@ -314,14 +320,16 @@ class Move:
         try:
             for step in move(self._server, {m.bucket: m.source for m in moves}, addresses):
                 with self._lock:
-                    self._done, self._total = step.done, step.total
+                    self._done = step.done
+                    self._total = step.total
                     self._moved_bytes += step.moved_bytes
                     self._longest_freeze_s = max(self._longest_freeze_s, step.frozen_seconds)
         except Exception as failure:
             log.exception("the move failed")
             error = f"{type(failure).__name__}: {failure}"[:2000]
         with self._lock:
-            self._running, self._error = False, error
+            self._running = False
+            self._error = error
             if error is None:
                 self._done = self._total
         log.info("moved %d bytes, longest freeze %.3f s", self._moved_bytes, self._longest_freeze_s)

@@ -192,7 +192,8 @@ class Trainer:
 
     def _settle(self) -> bool:
         """Wait for the push that is on its way and count its step; False if training is to stop before it succeeds."""
-        pushing, self._on_its_way = self._on_its_way, None
+        pushing = self._on_its_way
+        self._on_its_way = None
         if pushing is None:
             return True
         pushed = pushing.push.result()

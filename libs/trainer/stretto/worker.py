@@ -15,7 +15,7 @@ from stretto_messages.values import Evaluation, Shard, StepTimes
 
 from .errors import BusError, DataError, ModelRefused, OwnershipUnknown, ServerLost, StrettoError
 from .leases import Leases
-from .meter import Meter
+from .meter import Meter, Window
 from .pod import EXIT_OK, REPORT_EVERY_S, Pod, run_pod
 from .program import build_program
 from .servers import ServerList
@@ -31,7 +31,8 @@ _HEARTBEAT_S = 1.0
 _PATIENCE_S = 8.0
 """A push or pull that no server accepts fails after this time, so that the worker can check whether it is to leave."""
 _EVALUATION_KEPT_S = 60.0
-_PULL_AGAIN_S, _PULL_PAUSE_S = 20.0, 0.3
+_PULL_AGAIN_S = 20.0
+_PULL_PAUSE_S = 0.3
 """How long an evaluation repeats a pull from a server that is leaving, and the pause between tries."""
 _HOPELESS_SHARDS = 5
 """If the first shards fail, this many in a row, the fault is in the code and not in the data."""
@@ -122,7 +123,9 @@ class Worker:
             passed=self._leases.passed,
             pipeline=self._spec.model.pipeline,
         )
-        failures, generation, seeded = 0, 0, self._seeded
+        failures = 0
+        generation = 0
+        seeded = self._seeded
         while not self._pod.leaving.is_set():
             if not self._leases.asking:
                 # read before the request is sent: the lease does not refer to servers that are replaced after it
@@ -256,32 +259,8 @@ class Worker:
     # --- reports and requests -----------------------------------------------------------------------------
 
     def _report(self) -> None:
-        used = self._pod.usage.measure()
-        window = self._meter.window()
-        self._pod.bus.tell(
-            WorkerReported(
-                job=self._pod.settings.job,
-                pod=self._pod.settings.pod,
-                plan_version=self._plan_version,
-                ended_at_s=time.time(),
-                window_s=used.window_s,
-                steps=window.steps,
-                steps_total=window.steps_total,
-                samples_total=window.samples_total,
-                step_time_s=window.step_s,
-                longest_gap_s=window.longest_gap_s,
-                times=StepTimes(
-                    emb_s=window.times.rows_s,
-                    grad_s=window.times.gradient_s,
-                    upd_s=window.times.update_s,
-                    sync_s=max(0.0, window.times.sync_s),
-                ),
-                cpu_used_cores=used.cpu_cores,
-                cpu_limit_cores=self._cpu_cores,
-                memory_used_bytes=used.memory_bytes,
-                memory_limit_bytes=self._pod.settings.memory_bytes,
-            )
-        )
+        report = _reported(self._pod, self._meter.window(), self._plan_version, self._cpu_cores)
+        self._pod.bus.tell(report)
 
     def _train_under(self, request: TrainUnder) -> TrainUnderReply:
         self._plan_version = request.plan_version
@@ -296,6 +275,32 @@ class Worker:
         start = 0 if data.partitioned else data.samples
         quality = evaluate(self.program, self._pull, start, samples, partition=data.held_out or "")
         return Evaluation(samples=quality.samples, loss=quality.loss, auc=quality.auc)
+
+
+def _reported(pod: Pod, window: Window, plan_version: int, cpu_cores: float) -> WorkerReported:
+    used = pod.usage.measure()
+    return WorkerReported(
+        job=pod.settings.job,
+        pod=pod.settings.pod,
+        plan_version=plan_version,
+        ended_at_s=time.time(),
+        window_s=used.window_s,
+        steps=window.steps,
+        steps_total=window.steps_total,
+        samples_total=window.samples_total,
+        step_time_s=window.step_s,
+        longest_gap_s=window.longest_gap_s,
+        times=StepTimes(
+            emb_s=window.times.rows_s,
+            grad_s=window.times.gradient_s,
+            upd_s=window.times.update_s,
+            sync_s=max(0.0, window.times.sync_s),
+        ),
+        cpu_used_cores=used.cpu_cores,
+        cpu_limit_cores=cpu_cores,
+        memory_used_bytes=used.memory_bytes,
+        memory_limit_bytes=pod.settings.memory_bytes,
+    )
 
 
 class Evaluations:
@@ -316,7 +321,8 @@ class Evaluations:
                     return self._reply
                 if self._samples == request.samples and time.monotonic() - self._ended_s < _EVALUATION_KEPT_S:
                     return self._reply
-            self._samples, self._reply = request.samples, running
+            self._samples = request.samples
+            self._reply = running
         threading.Thread(target=self._run, args=(request,), name="evaluate", daemon=True).start()
         return running
 
@@ -330,7 +336,8 @@ class Evaluations:
                 job=request.job, state="failed", detail=f"{type(error).__name__}: {error}"[:2000]
             )
         with self._lock:
-            self._reply, self._ended_s = reply, time.monotonic()
+            self._reply = reply
+            self._ended_s = time.monotonic()
 
 
 def main() -> None:

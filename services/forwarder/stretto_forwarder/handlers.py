@@ -55,7 +55,8 @@ def start_of(endpoint: Endpoint) -> dict[str, Any]:
 
 def wanted(endpoint: Endpoint, subject: str) -> bool:
     """Return True if the endpoint asked for this event. Raises NotForwardable."""
-    channel, job = _channel(subject), subject.rpartition(".")[2]
+    channel = _channel(subject)
+    job = subject.rpartition(".")[2]
     named = not endpoint.events or channel.name in endpoint.events
     return named and (not endpoint.jobs or any(fnmatch.fnmatchcase(job, each) for each in endpoint.jobs))
 

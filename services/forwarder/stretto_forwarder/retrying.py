@@ -65,7 +65,8 @@ class Course:
         one is accepted. So an endpoint that is dead for ever costs one attempt an event.
         """
         if 200 <= outcome.status < 300:
-            self.failing_since_s, self.failures = None, 0
+            self.failing_since_s = None
+            self.failures = 0
             return Delivered()
         if outcome.status == GONE:
             return Stop(outcome.reason)

@@ -91,7 +91,8 @@ class Lane:
             await self._poster.close()
 
     async def _follow(self) -> None:
-        endpoint, cursor_name = self._target.endpoint, f"{NAME}-{self.name}"
+        endpoint = self._target.endpoint
+        cursor_name = f"{NAME}-{self.name}"
         known = await Durable.known(self._bus, STREAM, cursor_name)
         marks: Mapping[str, str] = known["config"].get("metadata", {}) if known else {}
         if STOPPED in marks and marks.get(URL) == self._marks[URL]:
@@ -178,7 +179,8 @@ class Lane:
         log.error("dead letter", endpoint=self.name, subject=subject, seq=stored.seq, reason=reason, error=error[:500])
 
     def _stop(self, reason: str) -> None:
-        self.state, self.last = STOPPED, reason
+        self.state = STOPPED
+        self.last = reason
         self._metrics.stopped.labels(self.name).set(1)
         log.error(
             "the endpoint answered 410 and is stopped; another url under its name starts it again",

@@ -98,8 +98,10 @@ def export_image(control: Control, append: Append) -> Exported:
     """
     layout = control.layout
     columns = control.columns()
-    blocks, progress = _Blocks(append), _Progress(layout)
-    pause_s, buckets = 0.0, [c for c in columns if c < layout.buckets]
+    blocks = _Blocks(append)
+    progress = _Progress(layout)
+    pause_s = 0.0
+    buckets = [c for c in columns if c < layout.buckets]
     slices: I64 = np.array([c - layout.buckets for c in columns if c >= layout.buckets], np.int64)
     if len(slices):
         pause_s = _export_slices(control, slices, blocks, progress)
@@ -151,7 +153,8 @@ class _Copy:
         rows = int(_MARGIN * control.raw_sizes()[buckets].max(initial=0))
         self.keys: I64 = aligned_zeros((slots, 1), np.int64)[:, 0]
         self.rows: F32 = aligned_zeros((rows, control.layout.row_floats), np.float32)
-        self._keys, self._rows = self.keys, self.rows
+        self._keys = self.keys
+        self._rows = self.rows
 
     def take(self, keys: I64, rows: F32) -> None:
         """Copy all keys, which record the slot of each row, and the rows in use."""
@@ -160,7 +163,8 @@ class _Copy:
             self.keys = self._keys = np.zeros(len(keys), np.int64)
         if len(self._rows) < len(live):
             self.rows = self._rows = np.zeros((int(_MARGIN * len(live)), rows.shape[1]), np.float32)
-        self.keys, self.rows = self._keys[: len(keys)], self._rows[: len(live)]
+        self.keys = self._keys[: len(keys)]
+        self.rows = self._rows[: len(live)]
         self.keys[:] = keys[:, 0]
         np.take(rows, live, axis=0, out=self.rows, mode="clip")  # any other mode copies twice
 
@@ -224,7 +228,8 @@ def load_image(control: Control, images: Sequence[PsImage], columns: Iterable[in
     there and replayed elsewhere.
     Raises CheckpointError if the images do not fit the layout or do not hold each column exactly once.
     """
-    layout, wanted = control.layout, sorted(set(columns))
+    layout = control.layout
+    wanted = sorted(set(columns))
     holder = _holders(layout, images)
     for bucket in (c for c in wanted if c < layout.buckets):
         blocks = holder[bucket].blocks
@@ -239,7 +244,8 @@ def load_image(control: Control, images: Sequence[PsImage], columns: Iterable[in
     records = np.zeros((len(shards), layout.columns + 2), np.int64)
     records[:, wanted] = offsets[:, wanted]
     records[:, -1] = dense_samples
-    samples, fingerprints = np.zeros(layout.columns, np.int64), np.zeros(layout.columns, np.int64)
+    samples = np.zeros(layout.columns, np.int64)
+    fingerprints = np.zeros(layout.columns, np.int64)
     for column, image in enumerate(holder):
         samples[column] = image.blocks["progress/samples"][column]
         fingerprints[column] = image.blocks["progress/fingerprints"][column]

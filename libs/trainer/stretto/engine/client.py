@@ -106,7 +106,8 @@ class Parameters:
 
     def seed(self, dense: F32, state: F32 | None = None) -> None:
         """Offer initial dense values. Slices that have values keep them, so every worker may call this."""
-        values, extra = self.layout.split_dense(dense), self._state(state)
+        values = self.layout.split_dense(dense)
+        extra = self._state(state)
         deadline = time.monotonic() + self._patience_s
         while True:
             answers = self._routes.on_all(lambda link: link.seed(values, extra))
@@ -139,7 +140,7 @@ class Parameters:
         dense = np.empty((layout.slices, layout.slice_length), np.float32)
         while True:
             route = self._routes.current()
-            chosen = self._keys_by_server(route, keys)
+            chosen = _keys_by_server(route, keys)
             answers = self._routes.gather(
                 {
                     server: self._pool.submit(
@@ -163,20 +164,6 @@ class Parameters:
         seconds = time.perf_counter() - begun
         share = rows.nbytes / max(1, rows.nbytes + dense.nbytes)
         return Pulled(rows, layout.join_dense(dense), state, seconds, seconds * share)
-
-    def _keys_by_server(self, route: Route, keys: KeyBatch) -> dict[int, Any]:
-        """Return server -> its keys in the batch: a slice (no copy) if its buckets are adjacent, else an index."""
-        ends = np.cumsum(keys.counts)
-        chosen: dict[int, Any] = {}
-        for server, part in route.parts.items():
-            held = np.flatnonzero(part.buckets)
-            if not len(held):
-                chosen[server] = slice(0, 0)
-            elif held[-1] - held[0] + 1 == len(held):
-                chosen[server] = slice(int(ends[held[0]] - keys.counts[held[0]]), int(ends[held[-1]]))
-            else:
-                chosen[server] = np.flatnonzero(np.repeat(part.buckets, keys.counts))
-        return chosen
 
     # --- push ---------------------------------------------------------------------------------------------
 
@@ -206,9 +193,12 @@ class Parameters:
         layout = self.layout
         _check_push(layout, keys, row_gradients, start, stop)
         head = np.array([shard, attempt, start, stop, self.worker], np.int64)
-        slices, delta = layout.split_dense(dense_gradient), self._state(state_delta)
+        slices = layout.split_dense(dense_gradient)
+        delta = self._state(state_delta)
         pending = np.ones(layout.columns, np.bool_)
-        retries, applied, update_seconds = 0, 0, 0.0
+        retries = 0
+        applied = 0
+        update_seconds = 0.0
         backoff = _Backoff()
         while True:
             route = self._routes.current()
@@ -217,7 +207,7 @@ class Parameters:
                     f"push of shard {shard} attempt {attempt} samples {start}..{stop}: parameter servers were lost and "
                     "replaced since the shard was leased; ask the dispatcher whether the lease still holds"
                 )
-            chosen = self._keys_by_server(route, keys)
+            chosen = _keys_by_server(route, keys)
             claims = {server: part.claim & pending & ~route.frozen for server, part in route.parts.items()}
             answers = self._routes.gather(
                 {
@@ -284,7 +274,9 @@ class Parameters:
             answers = self._routes.on_all(lambda link: link.progress(head))
             offsets = np.full(columns, -1, np.int64)
             for answer in answers.values():
-                done, own, record = answer[0], answer[1 : 1 + columns], answer[1 + columns :]
+                done = answer[0]
+                own = answer[1 : 1 + columns]
+                record = answer[1 + columns :]
                 seen = np.where(done == 1, FINISHED, record[:columns])
                 # between two steps of a move two servers have the column: the new owner is ahead
                 offsets = np.where(own != Own.NOT_MINE, np.maximum(offsets, seen), offsets)
@@ -304,6 +296,21 @@ class Parameters:
     def close(self) -> None:
         self._pulls.shutdown(wait=False, cancel_futures=True)
         self._routes.close()
+
+
+def _keys_by_server(route: Route, keys: KeyBatch) -> dict[int, Any]:
+    """Return server -> its keys in the batch: a slice (no copy) if its buckets are adjacent, else an index."""
+    ends = np.cumsum(keys.counts)
+    chosen: dict[int, Any] = {}
+    for server, part in route.parts.items():
+        held = np.flatnonzero(part.buckets)
+        if not len(held):
+            chosen[server] = slice(0, 0)
+        elif held[-1] - held[0] + 1 == len(held):
+            chosen[server] = slice(int(ends[held[0]] - keys.counts[held[0]]), int(ends[held[-1]]))
+        else:
+            chosen[server] = np.flatnonzero(np.repeat(part.buckets, keys.counts))
+    return chosen
 
 
 class _Backoff:

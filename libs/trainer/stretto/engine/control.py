@@ -87,13 +87,15 @@ class RawBucket:
 
     def used(self) -> tuple[I64, F32]:
         """(stored keys, rows) of the slots in use."""
-        keys, live = self.keys.reshape(-1), in_use(self.keys)
+        keys = self.keys.reshape(-1)
+        live = in_use(self.keys)
         return keys[live], self.rows[live]
 
     @staticmethod
     def spread(keys: I64, rows: F32) -> RawBucket:
         """Return the table with these raw keys; its slots in use hold `rows` [n, row_floats], in order."""
-        raw_keys, whole = aligned_zeros((len(keys), 1), np.int64), aligned_zeros((len(keys), rows.shape[1]), np.float32)
+        raw_keys = aligned_zeros((len(keys), 1), np.int64)
+        whole = aligned_zeros((len(keys), rows.shape[1]), np.float32)
         raw_keys[:, 0] = keys.reshape(-1)
         row = np.dtype((np.void, rows.itemsize * rows.shape[1]))  # a row is copied as one value
         whole.view(row)[np.flatnonzero(in_use(keys)), 0] = np.ascontiguousarray(rows).view(row)[:, 0]
@@ -257,7 +259,8 @@ class Control:
 
     def checksum(self) -> int:
         """Return an order-free checksum of all keys, rows and slots owned here. Sums over servers are comparable."""
-        total, own = 0, self.own()
+        total = 0
+        own = self.own()
         for bucket in np.flatnonzero(own[: self.layout.buckets] != Own.NOT_MINE):
             total += checksum(*self.export_bucket(int(bucket)).used())
         ids = np.flatnonzero(own[self.layout.buckets :] != Own.NOT_MINE)
@@ -368,7 +371,8 @@ def _build(state: State, take: Callable[[Any, Any], Any]) -> dict[str, tuple[lis
 
 def _set_own(state: State) -> tuple[list[Any], Any]:
     mask = v1.placeholder(tf.bool, [state.layout.columns])
-    expect, to = v1.placeholder(tf.int64, []), v1.placeholder(tf.int64, [])
+    expect = v1.placeholder(tf.int64, [])
+    to = v1.placeholder(tf.int64, [])
     whole = v1.placeholder(tf.bool, [])
     with Locked(state, [mask, expect, to, whole]) as lock:
         own = read(state.own)

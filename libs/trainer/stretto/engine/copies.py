@@ -88,7 +88,8 @@ def snapshots(state: State, take: Callable[[Any, Any], Any]) -> dict[str, tuple[
 
 
 def merging(state: State) -> tuple[list[Any], Any]:
-    columns, buckets = state.layout.columns, state.layout.buckets
+    columns = state.layout.columns
+    buckets = state.layout.buckets
     mask = v1.placeholder(tf.bool, [columns], "merge_mask")
     shards = v1.placeholder(tf.int64, [None], "merge_shards")
     records = v1.placeholder(tf.int64, [None, state.record_width], "merge_records")
@@ -106,7 +107,8 @@ def merging(state: State) -> tuple[list[Any], Any]:
             1,
         )
         live = tf.where(tf.equal(is_finished, 0))[:, 0]
-        old_samples, old_fingerprints = read(state.samples), read(state.fingerprints)
+        old_samples = read(state.samples)
+        old_fingerprints = read(state.fingerprints)
         writes = [
             insert(state.records, tf.gather(shards, live), tf.gather(merged, live)),
             ops.AssignVariableOp(resource=state.samples, value=tf.where(mask, samples, old_samples)),

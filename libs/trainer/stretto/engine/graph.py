@@ -49,7 +49,8 @@ def insert_rows(state: State, keys: Node, sizes: Node, rows: Node) -> list[Node]
 
 def updated_rows(layout: Layout, rows: Node, gradients: Node) -> Node:
     """Apply one optimiser step to each row (formulas: Optimizer)."""
-    o, d = layout.optimizer, layout.dimension
+    o = layout.optimizer
+    d = layout.dimension
     if o.kind == "adagrad":
         accumulator = rows[:, d:] + tf.square(gradients)
         delta = rows[:, :d] - o.learning_rate * gradients / (tf.sqrt(accumulator) + o.epsilon)
@@ -120,7 +121,8 @@ def build_push(state: State) -> tuple[list[Node], Node]:
     (already at `stop` or later) are skipped.
     """
     layout = state.layout
-    buckets, columns = layout.buckets, layout.columns
+    buckets = layout.buckets
+    columns = layout.columns
     head = v1.placeholder(tf.int64, [len(PUSH_HEAD) + columns + buckets], "push_head")
     keys = v1.placeholder(tf.int64, [None], "push_keys")
     row_gradients = v1.placeholder(tf.float32, [None, layout.dimension], "push_rows")
@@ -150,14 +152,16 @@ def build_push(state: State) -> tuple[list[Node], Node]:
         own = read(state.own)
         record = find(state.records, shard[None], tf.zeros([state.record_width], tf.int64))[0]
         is_finished = find(state.finished, shard[None], tf.zeros([1], tf.int64))[0, 0]
-        offsets, seen_attempt = record[:columns], record[columns]
+        offsets = record[:columns]
+        seen_attempt = record[columns]
         code = _judge(claim, own, offsets, start, stop, tf.less(attempt, seen_attempt) | tf.equal(is_finished, 1))
         accepted = tf.equal(code, APPLIED)
         apply = claim & tf.equal(offsets, start) & accepted
         applied = tf.cast(apply, tf.int64)
 
         kept = tf.where(tf.gather(apply[:buckets], bucket_of_key))[:, 0]
-        kept_keys, kept_sizes = tf.gather(keys, kept), sizes * applied[:buckets]
+        kept_keys = tf.gather(keys, kept)
+        kept_sizes = sizes * applied[:buckets]
         rows = updated_rows(layout, lookup_rows(state, kept_keys, kept_sizes), tf.gather(row_gradients, kept))
         kept_slices = tf.where(tf.gather(apply[buckets:], claimed_slices))[:, 0]
         writes = [
@@ -224,7 +228,8 @@ def _account(
     prints: Node,
 ) -> list[Node]:
     """Write the progress record, the applied counters and the worker's push counter."""
-    columns, buckets = state.layout.columns, state.layout.buckets
+    columns = state.layout.columns
+    buckets = state.layout.buckets
     applied = tf.cast(apply, tf.int64)
     new_record = tf.concat(
         [

@@ -23,7 +23,8 @@ Bools = NDArray[np.bool_]
 # 2^64 / golden ratio, odd: consecutive keys land far apart in the top bits (Knuth, TAOCP 6.4, Fibonacci hashing).
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _INVERSE = np.uint64(pow(0x9E3779B97F4A7C15, -1, 2**64))
-_HALF, _LESS = np.uint64(32), np.uint64(29)
+_HALF = np.uint64(32)
+_LESS = np.uint64(29)
 
 # The two stored values that a DenseHashTable reserves for "empty" and "deleted".
 EMPTY_STORED = np.int64(-(2**63))
@@ -226,7 +227,8 @@ class BlockChecksum:
     PIECE_BYTES = 2**17
 
     def __init__(self) -> None:
-        self._hash, self._bytes = 0, 0
+        self._hash = 0
+        self._bytes = 0
 
     def update(self, data: memoryview | bytes) -> None:
         """Add the next bytes: whole pieces of PIECE_BYTES, except in the last call."""

@@ -25,7 +25,8 @@ from .server import ParameterServer
 _POLL_S = 0.004
 _OTHERS_FREEZE_S = 10.0
 """How long a column may stay frozen by another mover before this move is given up."""
-_SLOW_ASKED, _SLOW_ANSWER_S = 4, 0.1
+_SLOW_ASKED = 4
+_SLOW_ANSWER_S = 0.1
 _GROUP_BYTES = 16 << 20
 """A source that takes longer than _SLOW_ANSWER_S for _SLOW_ASKED small requests has hardly any CPU, and training creeps
 as long as it owns anything. It is frozen as early as possible and gives columns of up to _GROUP_BYTES in one freeze.
@@ -66,7 +67,8 @@ def move(
 
     Raises MigrationError or ServerLost; the current group is then returned to its source, if that still answers.
     """
-    layout, here = server.layout, server.control
+    layout = server.layout
+    here = server.control
     here.set_own([c for c, s in sources.items() if s == server.index], Own.MINE, Own.FROZEN)
     here_before = here.own()
     todo = {c: s for c, s in sources.items() if s != server.index and here_before[c] != Own.MINE}
@@ -89,7 +91,8 @@ def move(
             here.finish(source.finished())
         _empty_leftovers(here)
         _warm(here)
-        groups, done = _groups(layout, todo), 0
+        groups = _groups(layout, todo)
+        done = 0
         bytes_of = {s: control.raw_sizes() * layout.row_bytes for s, control in there.items()}
         while groups:
             source = there[groups[0][0]]
@@ -117,7 +120,8 @@ def _take(groups: list[tuple[int, tuple[int, ...]]], bytes_of: I64, most_bytes: 
     bytes_of: bucket -> bytes. Slices are small and not counted.
     """
     source, first = groups.pop(0)
-    columns, size = list(first), sum(int(bytes_of[c]) for c in first if c < len(bytes_of))
+    columns = list(first)
+    size = sum(int(bytes_of[c]) for c in first if c < len(bytes_of))
     for group in [group for group in groups if group[0] == source]:
         size += sum(int(bytes_of[c]) for c in group[1] if c < len(bytes_of))
         if size > most_bytes:
@@ -146,7 +150,8 @@ def _groups(layout: Layout, sources: Mapping[int, int]) -> list[tuple[int, tuple
 def _warm(here: Control) -> None:
     """Run each operation once: a first run costs tens of milliseconds, too long while a column is frozen."""
     layout = here.layout
-    none, no_shards = np.zeros(0, np.int64), np.zeros((0, layout.columns + 2), np.int64)
+    none = np.zeros(0, np.int64)
+    no_shards = np.zeros((0, layout.columns + 2), np.int64)
     zeros = np.zeros(layout.columns, np.int64)
     here.set_own((), Own.MINE, Own.NOT_MINE)
     here.workers()
@@ -207,7 +212,8 @@ def _freeze(source: Control, columns: tuple[int, ...]) -> None:
 
 def _copy(here: Control, source: Control, columns: tuple[int, ...]) -> int:
     """Copy values, slots, progress and counters of frozen columns from source to here; return the bytes."""
-    layout, moved_bytes = here.layout, 0
+    layout = here.layout
+    moved_bytes = 0
     slices: I64 = np.array([c - layout.buckets for c in columns if c >= layout.buckets], np.int64)
     if len(slices):
         raw_slices = source.export_slices(slices)
@@ -226,7 +232,8 @@ def _copy(here: Control, source: Control, columns: tuple[int, ...]) -> int:
 
 def _empty_leftovers(control: Control) -> None:
     """Empty the buckets that are not owned but hold rows, left by a move that broke off."""
-    sizes, own = control.raw_sizes(), control.own()
+    sizes = control.raw_sizes()
+    own = control.own()
     for bucket in np.flatnonzero((own[: control.layout.buckets] == Own.NOT_MINE) & (sizes > 0)):
         control.import_bucket(int(bucket), RawBucket.empty(control.layout))
 

@@ -268,7 +268,8 @@ class Routes:
 
     def close(self) -> None:
         with self._lock:
-            links, self._links = list(self._links.values()), {}
+            links = list(self._links.values())
+            self._links = {}
         for link in links:
             link.close()
         self.pool.shutdown(wait=False, cancel_futures=True)

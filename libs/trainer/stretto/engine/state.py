@@ -69,7 +69,8 @@ def build_state(layout: Layout) -> State:
             key_dtype=tf.int64, value_dtype=tf.int64, value_shape=[width], shared_name=f"stretto/{name}"
         )
 
-    optimizer, dimension = layout.optimizer, layout.dimension
+    optimizer = layout.optimizer
+    dimension = layout.dimension
     first = [0.0] * layout.row_floats
     if optimizer.kind == "adagrad":
         first[dimension:] = [optimizer.initial_accumulator] * dimension

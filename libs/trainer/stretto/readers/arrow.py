@@ -48,7 +48,9 @@ class Arrow:
         log_dense: bool = True,
     ) -> None:
         self.paths = [paths] if isinstance(paths, str) else list(paths)
-        self._label, self._dense, self._categorical = label, list(dense), list(categorical)
+        self._label = label
+        self._dense = list(dense)
+        self._categorical = list(categorical)
         self._log_dense = log_dense
         self._columns = [label, *self._dense, *self._categorical]
         self._files = [_open(path, self._columns) for path in self.paths]

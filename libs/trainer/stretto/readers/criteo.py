@@ -60,7 +60,8 @@ class Criteo:
                 parse_options=pa_csv.ParseOptions(delimiter="\t", quote_char=False, ignore_empty_lines=False),
                 convert_options=_CONVERT,
             )
-            label, integers = _column(table, "label"), np.stack([_column(table, name) for name in INTEGERS], axis=1)
+            label = _column(table, "label")
+            integers = np.stack([_column(table, name) for name in INTEGERS], axis=1)
             codes = np.stack([_hexadecimal(table.column(name)) for name in CATEGORIES], axis=1)
         except (pa.ArrowInvalid, ValueError) as error:
             raise DataError(_first_malformed(data, self.path, start) or f"{self.path}: {error}") from error
@@ -72,7 +73,8 @@ class Criteo:
 
     def _lines(self, start: int, length: int) -> bytes:
         """Return the bytes of these lines, the last newline included."""
-        first, last = start // _STRIDE, -(-(start + length) // _STRIDE)
+        first = start // _STRIDE
+        last = -(-(start + length) // _STRIDE)
         begin = int(self._offsets[first])
         end = int(self._offsets[min(last, len(self._offsets) - 1)])
         with open(self.path, "rb") as file:
@@ -139,9 +141,11 @@ def _first_malformed(data: bytes, path: str, start: int) -> str | None:
             return f"{path}, line {number}: {len(cells)} columns, expected {len(COLUMNS)} separated by tabs"
         for name, cell in zip(COLUMNS, cells, strict=True):
             if name == "label":
-                good, expected = cell in ("0", "1"), "0 or 1"
+                good = cell in ("0", "1")
+                expected = "0 or 1"
             elif name in INTEGERS:
-                good, expected = not cell or cell.removeprefix("-").isdigit(), "an integer or nothing"
+                good = not cell or cell.removeprefix("-").isdigit()
+                expected = "an integer or nothing"
             else:
                 good = len(cell) <= 8 and all(digit in "0123456789abcdefABCDEF" for digit in cell)
                 expected = "at most 8 hexadecimal digits or nothing"
@@ -168,7 +172,9 @@ def _line_index(path: str) -> tuple[int, NDArray[np.int64]]:
 
 def _scan(path: str) -> tuple[int, NDArray[np.int64]]:
     found: list[NDArray[np.int64]] = [np.zeros(1, np.int64)]
-    lines, position, last = 0, 0, b"\n"
+    lines = 0
+    position = 0
+    last = b"\n"
     with open(path, "rb") as file:
         while chunk := file.read(_CHUNK):
             breaks = np.flatnonzero(np.frombuffer(chunk, np.uint8) == 0x0A)

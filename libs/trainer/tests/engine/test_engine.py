@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from stretto.engine import FINISHED, Layout, Optimizer, Own
+from stretto.engine.client import _keys_by_server
 from stretto.errors import (
     BatchMisaligned,
     LayoutError,
@@ -87,7 +88,7 @@ def test_a_repeated_push_changes_nothing_and_a_torn_one_is_completed(cluster):
     # a worker that dies after it reached one of two servers
     part = torn._routes.current().parts[1]
     head = np.array([5, 1, 40, 80, 1])
-    chosen = torn._keys_by_server(torn._routes.current(), keys)[1]
+    chosen = _keys_by_server(torn._routes.current(), keys)[1]
     torn._push_part(part, part.claim, chosen, head, keys, rows, LAYOUT.split_dense(dense), np.zeros(3, np.float32))
     assert whole.progress(5) == 40
     healed = whole.push(keys, rows, dense, shard=5, attempt=2, start=40, stop=80)
