@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 
 import pytest
 from refusing import assert_refused
+from stretto_cli.charts import LEFT, TICK_WIDTH, WIDTH, distribution
 from stretto_cli.main import app
-from stretto_cli.simulating.charts import LEFT, TICK_WIDTH, WIDTH, distribution
 from typer.testing import CliRunner
 
 HEADER = "submit_s,steps,gpus,step_s_ideal,cpus_per_gpu\n"

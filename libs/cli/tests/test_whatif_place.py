@@ -66,7 +66,7 @@ def test_other_plug_ins_print_the_document_alone(tmp_path: Path, name: str) -> N
     [
         (
             ("--model", "kept.npz"),
-            "--model = kept.npz: expected an algorithm that learns, as rl-lstm; exact keeps nothing",
+            "--model = kept.npz: expected an algorithm that learns, such as rl-lstm; exact has no model",
         ),
         (
             ("--algorithm", "rl-lstm", "--model", "none/kept.npz"),

@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from pydantic_core import from_json
 from stretto_bus.ordered_consumer import Stored
 from stretto_messages.base import Message
 from stretto_wire.codec import decode
-from stretto_wire.registry import CHANNELS, Channel, channel_of, parse, parse_on, partition_of
+from stretto_wire.registry import CHANNELS, Channel, Scope, channel_of, parse, parse_on, partition_of
+from stretto_wire.registry import Input as Input
 
-Scope = Literal["job", "cluster"]
 Kind = Literal["message", "request", "observation", "tick"]
 CLUSTER = "_"
 """The key of the one machine that sees the messages of every job."""
 CLUSTER_PARTITION = partition_of(CLUSTER)
-
-
-@dataclass(frozen=True, slots=True)
-class Input:
-    """A message type that a service hears.
-
-    ``scope="job"``: the machine whose key is the message's job; ``"cluster"``: the one machine with key ``"_"``, which
-    sees that message of every job.
-    """
-
-    message: type[Message]
-    scope: Scope = "job"
 
 
 class Meta(NamedTuple):

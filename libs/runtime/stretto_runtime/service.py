@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Protocol
 
 from stretto_core.machine import Tick
 from stretto_messages.base import Message
+from stretto_wire.registry import inputs_of, requests_of
 
 from stretto_runtime.inputs import Input, Meta
 from stretto_runtime.process.faults import RuntimeFault
@@ -43,15 +44,28 @@ class Service:
     name: ClassVar[str]
     version: ClassVar[int]
     settings_type: ClassVar[type[Settings]] = Settings
-    inputs: ClassVar[tuple[Input, ...]] = ()
-    rpcs: ClassVar[tuple[type[Message], ...]] = ()
-    queries: ClassVar[tuple[type[Message], ...]] = ()
-    """requests that decide nothing: answered at once by ``answer``, neither journalled nor remembered"""
+    inputs: ClassVar[tuple[Input, ...]]
+    """Stored messages that the machines consume. Derived from the registry by ``name`` unless stated."""
+    rpcs: ClassVar[tuple[type[Message], ...]]
+    """Requests that the machines answer. Derived from the registry by ``name`` unless stated."""
+    queries: ClassVar[tuple[type[Message], ...]]
+    """Requests that decide nothing: answered at once by ``answer``, neither journalled nor remembered. Derived, too."""
     observations: ClassVar[tuple[type[Message], ...]] = ()
     """message types that only ``observe`` uses and that have no channel of their own"""
     tick_s: float | None = None
     """seconds between ticks of a partition that has keys; None: no ticks"""
     state_types: ClassVar[dict[str, type]] = {}
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        name = getattr(cls, "name", "")
+        for attribute, derived in (
+            ("inputs", inputs_of(name)),
+            ("rpcs", requests_of(name)),
+            ("queries", requests_of(name, query=True)),
+        ):
+            if not hasattr(cls, attribute):
+                setattr(cls, attribute, derived)
 
     def __init__(self, settings: Any) -> None:
         self.settings = settings
@@ -64,12 +78,12 @@ class Service:
         raise NotImplementedError
 
     def to_event(self, message: Any, meta: Meta) -> Any:
-        """The core event of a wire message, or None to ignore it. Pure."""
-        raise NotImplementedError
+        """Return the event of a message for the machine, or None to ignore it: the message itself. Pure."""
+        return message
 
     def to_message(self, key: str, fact: Any) -> Any:
-        """The wire message of a core fact or reply body; None publishes nothing. Pure."""
-        raise NotImplementedError
+        """Return the message of a fact or reply of the machine: the fact itself. None publishes nothing. Pure."""
+        return fact
 
     def tick_event(self) -> Any:
         """What a machine gets as a tick."""

@@ -114,7 +114,7 @@ def test_a_request_needs_a_pod_that_is_one_token() -> None:
 
 
 def test_what_is_too_large_for_readers_is_not_sent() -> None:
-    spec = replace(SPEC, environment={f"NAME_{n}": "x" * 4000 for n in range(70)})
+    spec = SPEC.model_copy(update={"environment": {f"NAME_{n}": "x" * 4000 for n in range(70)}})
     message = replace(example_of(JobSubmitted), spec=spec)
     with pytest.raises(wire.WireError, match="at most 262144 bytes"):
         wire.encode(message)

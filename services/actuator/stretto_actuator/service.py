@@ -8,18 +8,12 @@ import importlib
 import uuid
 from typing import Any, ClassVar
 
-import stretto_wire as wire
 import structlog
 from stretto_bus import CallRefused, CallTimeout
 from stretto_bus.tasks import end
 from stretto_core.actuator import ActuatorMachine, ActuatorState
-from stretto_messages.actuator import GetServers, RenewCredentials, RenewCredentialsReply
-from stretto_messages.arbiter import PlanDecided, ReplacementDecided
-from stretto_messages.checkpoints import CheckpointFailed, CheckpointFlushed, CheckpointRestored
-from stretto_messages.dispatcher import JobCompleted, ShardAbandoned
-from stretto_messages.gateway import JobCancelled
-from stretto_messages.profiler import HotPsCleared, HotPsDetected
-from stretto_runtime import Input, Meta, Service, SettingsFault
+from stretto_messages.actuator import GetServers, RenewCredentialsReply
+from stretto_runtime import Meta, Service, SettingsFault
 
 from . import handlers
 from .backend import Backend, BackendError, PodStatus
@@ -55,21 +49,6 @@ class Actuator(Service):
     name = "actuator"
     version = ActuatorMachine.version
     settings_type = ActuatorSettings
-    inputs = (
-        Input(wire.JobSubmitted),
-        Input(JobCancelled),
-        Input(PlanDecided),
-        Input(HotPsDetected),
-        Input(HotPsCleared),
-        Input(ReplacementDecided),
-        Input(JobCompleted),
-        Input(ShardAbandoned),
-        Input(CheckpointRestored),
-        Input(CheckpointFlushed),
-        Input(CheckpointFailed),
-    )
-    rpcs = (GetServers,)
-    queries = (RenewCredentials,)
     observations = OBSERVATIONS
     tick_s = 5.0
     state_types: ClassVar[dict[str, type]] = {"job": ActuatorState}

@@ -7,24 +7,9 @@ from typing import Any, ClassVar
 from stretto_core.algorithms import SELECT
 from stretto_core.arbiter import ArbiterMachine
 from stretto_core.arbiter.state import ArbiterState
-from stretto_messages.actuator import (
-    JobFailed,
-    JobFinished,
-    PlanApplied,
-    PodExited,
-    PodPending,
-    PodStarted,
-    ReplacementAsked,
-    ReplacementEnded,
-)
 from stretto_messages.base import Message
-from stretto_messages.dispatcher import JobCompleted, JobProgressed
-from stretto_messages.gateway import JobCancelled, PlanRequested
-from stretto_messages.oom import OomForecast
-from stretto_messages.planner import CandidatesComputed, PlanProposed
-from stretto_runtime import Input, Meta, Service
+from stretto_runtime import Meta, Service
 from stretto_runtime.algorithms import algorithm
-from stretto_wire.submission import JobSubmitted
 
 from stretto_arbiter import handlers
 from stretto_arbiter.observations import OBSERVATIONS
@@ -38,24 +23,6 @@ class Arbiter(Service):
     name = "arbiter"
     version = ArbiterMachine.version
     settings_type = ArbiterSettings
-    inputs = (
-        Input(JobSubmitted, scope="cluster"),
-        Input(JobCancelled, scope="cluster"),
-        Input(PlanProposed, scope="cluster"),
-        Input(PlanRequested, scope="cluster"),
-        Input(CandidatesComputed, scope="cluster"),
-        Input(OomForecast, scope="cluster"),
-        Input(PlanApplied, scope="cluster"),
-        Input(PodPending, scope="cluster"),
-        Input(PodStarted, scope="cluster"),
-        Input(PodExited, scope="cluster"),
-        Input(ReplacementAsked, scope="cluster"),
-        Input(ReplacementEnded, scope="cluster"),
-        Input(JobProgressed, scope="cluster"),
-        Input(JobCompleted, scope="cluster"),
-        Input(JobFinished, scope="cluster"),
-        Input(JobFailed, scope="cluster"),
-    )
     observations = OBSERVATIONS
     tick_s = 1.0
     state_types: ClassVar[dict[str, type]] = {"cluster": ArbiterState}

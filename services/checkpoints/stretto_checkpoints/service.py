@@ -5,15 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any, ClassVar
 
-import stretto_wire as wire
 from stretto_bus.tasks import end
 from stretto_core.checkpoints.facts import CheckpointState
 from stretto_core.checkpoints.machine import CheckpointMachine
-from stretto_messages.actuator import JobFailed, JobFinished, MigrationFinished, MigrationStarted, ServersChanged
-from stretto_messages.checkpoints import SaveCheckpoint
-from stretto_messages.dispatcher import JobCompleted
-from stretto_messages.gateway import JobCancelled
-from stretto_runtime import Input, Meta, Service
+from stretto_runtime import Meta, Service
 
 from . import handlers
 from .observations import OBSERVATIONS
@@ -27,17 +22,6 @@ class Checkpoints(Service):
     name = "checkpoints"
     version = CheckpointMachine.version
     settings_type = CheckpointsSettings
-    inputs = (
-        Input(wire.JobSubmitted),
-        Input(JobCancelled),
-        Input(ServersChanged),
-        Input(MigrationStarted),
-        Input(MigrationFinished),
-        Input(JobCompleted),
-        Input(JobFinished),
-        Input(JobFailed),
-    )
-    rpcs = (SaveCheckpoint,)
     observations = OBSERVATIONS
     tick_s = 1.0
     state_types: ClassVar[dict[str, type]] = {"job": CheckpointState}

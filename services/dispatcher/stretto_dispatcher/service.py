@@ -5,14 +5,8 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from stretto_core.dispatcher import LedgerState, ShardLedger
-from stretto_messages.actuator import JobFailed, PodExited
 from stretto_messages.base import Message
-from stretto_messages.checkpoints import CheckpointRestored
-from stretto_messages.dispatcher import AuditLedger, MarkLedger, NextShard, ReleaseShard, ShardHeartbeat
-from stretto_messages.gateway import DataArrived, JobCancelled
-from stretto_messages.profiler import StragglerCleared, StragglerDetected
-from stretto_runtime import Input, Meta, Service
-from stretto_wire.submission import JobSubmitted
+from stretto_runtime import Meta, Service
 
 from stretto_dispatcher import handlers
 from stretto_dispatcher.settings import DispatcherSettings
@@ -24,23 +18,6 @@ class Dispatcher(Service):
     name = "dispatcher"
     version = ShardLedger.version
     settings_type = DispatcherSettings
-    inputs = (
-        Input(JobSubmitted),
-        Input(DataArrived),
-        Input(JobCancelled),
-        Input(JobFailed),
-        Input(PodExited),
-        Input(StragglerDetected),
-        Input(StragglerCleared),
-        Input(CheckpointRestored),
-    )
-    rpcs = (
-        NextShard,
-        ShardHeartbeat,
-        ReleaseShard,
-        MarkLedger,
-        AuditLedger,
-    )
     tick_s = 1.0
     state_types: ClassVar[dict[str, type]] = {"job": LedgerState}
 

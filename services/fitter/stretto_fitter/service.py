@@ -6,13 +6,8 @@ from typing import Any, ClassVar
 
 from stretto_core.algorithms import FIT
 from stretto_core.fitter.machine import FitMachine, FitState
-from stretto_messages.actuator import JobFailed
 from stretto_messages.base import Message
-from stretto_messages.dispatcher import JobCompleted
-from stretto_messages.gateway import JobCancelled
-from stretto_messages.planner import HistoryMatched
-from stretto_messages.profiler import ProfileMeasured
-from stretto_runtime import Input, Meta, Service
+from stretto_runtime import Meta, Service
 from stretto_runtime.algorithms import algorithm
 
 from stretto_fitter import handlers
@@ -25,13 +20,6 @@ class Fitter(Service):
     name = "fitter"
     version = FitMachine.version
     settings_type = FitterSettings
-    inputs = (
-        Input(HistoryMatched),
-        Input(ProfileMeasured),
-        Input(JobCompleted),
-        Input(JobCancelled),
-        Input(JobFailed),
-    )
     state_types: ClassVar[dict[str, type]] = {"job": FitState}
 
     def __init__(self, settings: FitterSettings) -> None:

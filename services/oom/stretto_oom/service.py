@@ -6,15 +6,9 @@ from typing import Any, ClassVar
 
 from stretto_core.algorithms import OOM
 from stretto_core.oom import OomMachine, WatchState
-from stretto_messages.actuator import JobFailed, PlanApplied, PodExited, PodResized
-from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import Message
-from stretto_messages.dispatcher import JobCompleted, JobProgressed
-from stretto_messages.gateway import JobCancelled
-from stretto_messages.profiler import ProfileMeasured
-from stretto_runtime import Input, Meta, Service
+from stretto_runtime import Meta, Service
 from stretto_runtime.algorithms import algorithm
-from stretto_wire.submission import JobSubmitted
 
 from stretto_oom import handlers
 from stretto_oom.settings import OomSettings
@@ -26,18 +20,6 @@ class Oom(Service):
     name = "oom"
     version = OomMachine.version
     settings_type = OomSettings
-    inputs = (
-        Input(JobSubmitted),
-        Input(JobCancelled),
-        Input(JobFailed),
-        Input(JobCompleted),
-        Input(ProfileMeasured),
-        Input(JobProgressed),
-        Input(PlanDecided),
-        Input(PlanApplied),
-        Input(PodResized),
-        Input(PodExited),
-    )
     state_types: ClassVar[dict[str, type]] = {"job": WatchState}
 
     def __init__(self, settings: OomSettings) -> None:

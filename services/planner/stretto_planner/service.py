@@ -7,17 +7,9 @@ from typing import Any, ClassVar
 from stretto_core.algorithms import PARETO
 from stretto_core.planner.history import HistoryMachine, HistoryState
 from stretto_core.planner.machine import PlanMachine, PlanState
-from stretto_messages.actuator import JobFailed, PlanApplied
-from stretto_messages.arbiter import PlanDecided, PlanRefused
 from stretto_messages.base import Message
-from stretto_messages.dispatcher import JobCompleted, JobProgressed
-from stretto_messages.fitter import ModelFitted
-from stretto_messages.gateway import JobCancelled
-from stretto_messages.planner import HistoryMatched, HistoryRecorded
-from stretto_messages.profiler import ProfileMeasured
-from stretto_runtime import Input, Meta, Service
+from stretto_runtime import Meta, Service
 from stretto_runtime.algorithms import algorithm
-from stretto_wire.submission import JobSubmitted
 
 from stretto_planner import handlers
 from stretto_planner.settings import PlannerSettings
@@ -31,21 +23,6 @@ class Planner(Service):
     name = "planner"
     version = PlanMachine.version + HistoryMachine.version  # a change of either is one of both
     settings_type = PlannerSettings
-    inputs = (
-        Input(JobSubmitted),
-        Input(JobSubmitted, scope="cluster"),
-        Input(HistoryRecorded, scope="cluster"),
-        Input(HistoryMatched),
-        Input(PlanDecided),
-        Input(PlanRefused),
-        Input(PlanApplied),
-        Input(ModelFitted),
-        Input(ProfileMeasured),
-        Input(JobProgressed),
-        Input(JobCompleted),
-        Input(JobCancelled),
-        Input(JobFailed),
-    )
     state_types: ClassVar[dict[str, type]] = {"job": PlanState, "cluster": HistoryState}
 
     def __init__(self, settings: PlannerSettings) -> None:

@@ -4,24 +4,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import stretto_wire as wire
 from stretto_core.algorithms import DETECT
 from stretto_core.profiler.books import ProfilerState
 from stretto_core.profiler.machine import ProfilerMachine
-from stretto_messages.actuator import (
-    JobFailed,
-    MigrationFinished,
-    MigrationStarted,
-    PlanApplied,
-    PodExited,
-    PodResized,
-    PodStarted,
-)
-from stretto_messages.arbiter import PlanDecided
-from stretto_messages.dispatcher import JobCompleted, JobProgressed
-from stretto_messages.gateway import JobCancelled
-from stretto_messages.pods import PsReported, WorkerReported
-from stretto_runtime import Input, Meta, Service
+from stretto_runtime import Meta, Service
 from stretto_runtime.algorithms import algorithm
 
 from . import handlers
@@ -34,22 +20,6 @@ class Profiler(Service):
     name = "profiler"
     version = ProfilerMachine.version
     settings_type = ProfilerSettings
-    inputs = (
-        Input(wire.JobSubmitted),
-        Input(JobCancelled),
-        Input(JobCompleted),
-        Input(JobProgressed),
-        Input(JobFailed),
-        Input(PlanDecided),
-        Input(PlanApplied),
-        Input(PodStarted),
-        Input(PodExited),
-        Input(PodResized),
-        Input(MigrationStarted),
-        Input(MigrationFinished),
-        Input(WorkerReported),
-        Input(PsReported),
-    )
     state_types: ClassVar[dict[str, type]] = {"job": ProfilerState}
 
     def __init__(self, settings: ProfilerSettings) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -10,6 +11,7 @@ import pytest
 from runtime_counting import Add, Counting, CountingSettings, CountState
 from stretto_bus.connection import lines_of
 from stretto_bus.received import header_lines
+from stretto_messages.base import example_of
 from stretto_runtime.owner.handling import Handling, Takeover
 from stretto_runtime.owner.machines import Machines
 from stretto_wire.cloudevents import event_lines, headers_of
@@ -54,7 +56,7 @@ async def test_edges_hear_of_the_machine_that_takes_the_place_of_a_broken_one(ba
 @pytest.mark.parametrize("trace", ["", f"00-{7:032x}-{9:016x}-01", "00-a\nevil: 1"])
 def test_the_headers_of_an_output_are_those_of_any_event(kept: bool, trace: str) -> None:
     kind = next(one.message for one in CHANNELS if one.kind == "evt" and (one.kept_s is None) == kept)
-    message = kind.model_construct(job="a")
+    message = replace(example_of(kind), job="a")
     headers = headers_of(message, "dispatcher:7:0", 1795312000.123, "dispatcher", trace)
     lines = event_lines(message, "dispatcher:7:0", 1795312000.123, "dispatcher", trace)
     assert header_lines(f"Nats-Msg-Id: dispatcher:7:0\r\n{lines}") == header_lines(lines_of(headers))

@@ -1,4 +1,4 @@
-"""`stretto whatif place`: which layer runs on which type of device, and on how many units (HeterPS)."""
+"""`stretto whatif place`: the type of device and the number of units for each layer (HeterPS)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from stretto_core.offline.placement import DeviceType, LearningAlgorithm, Placem
 from stretto_core.offline.placement import Layer as ProfiledLayer
 from stretto_messages.base import InvalidValue
 
-from ..options import Output, OutputOption, answer
-from ..render import table
-from ..simulating.watching import watched
-from .reading import (
+from ...options import Output, OutputOption, answer
+from ...progress import watched
+from ...reading import (
     AlgorithmOption,
     BadData,
     FileArgument,
@@ -26,19 +25,20 @@ from .reading import (
     Positive,
     Share,
     Whole,
-    document,
     once,
+    read_json,
     refuse,
 )
-from .solving import algorithm, gap_to_lower, solved
+from ...render import table
+from ...solving import algorithm, gap_to_lower, solved
 
 Price = Annotated[float, Field(ge=0, le=1e15)]
 Samples = Annotated[float, Field(gt=0, le=1e30)]
-"""beyond, a cost is no finite number"""
+"""above this, a cost is not a finite number"""
 
 
 class Type(Given):
-    """A type of device; no ``limit``: any number of units."""
+    """A type of device; without ``limit`` any number of units."""
 
     name: Annotated[str, Field(min_length=1)]
     price_per_hour: Price
@@ -59,7 +59,7 @@ class Layer(Given):
 
 
 class Layers(Given):
-    """A model's layers and the devices that there are."""
+    """The layers of a model and the types of devices."""
 
     profile_batch: Positive
     throughput_limit: Positive
@@ -69,6 +69,7 @@ class Layers(Given):
 
 
 PER_TYPE = ("compute_s", "parallel_fraction", "transfer_s", "transfer_parallel_fraction")
+"""fields of a layer with one value per type"""
 
 
 ModelOption = Annotated[
@@ -76,7 +77,7 @@ ModelOption = Annotated[
     typer.Option(
         "--model",
         metavar="FILE",
-        help="of what learns: used as it is if there is such a file, else trained and written",
+        help="model of a learning algorithm: used if the file exists, else trained and written",
     ),
 ]
 
@@ -88,16 +89,16 @@ def place(
     seed: Annotated[int, typer.Option(help="seed of algorithms that draw random numbers, at least 0")] = 0,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Place the layers of a model on types of devices: the cheapest way to reach a throughput.
+    """Place the layers of a model on types of devices, at the least cost that reaches a throughput.
 
     FILE is JSON: profile_batch (samples), throughput_limit (samples/s), samples (in all), types (name, price_per_hour,
-    perhaps limit of units) and layers: name, kind, and lists with one value for each type, in their order: compute_s
+    optional limit of units) and layers: name, kind, and lists with one value for each type, in their order: compute_s
     and transfer_s (seconds for a profiled batch on one unit), parallel_fraction, transfer_parallel_fraction (0 to 1).
     The whole format, with an example: libs/cli/WHATIF.md.
     """
     if seed < 0:
         refuse("--seed", seed, "a whole number of at least 0")
-    problem = replace(problem_of(document(file, Layers)), seed=seed)
+    problem = replace(problem_of(read_json(file, Layers)), seed=seed)
     if model is not None and not model.parent.is_dir():
         refuse("--model", str(model), "a file in a folder that exists")
     chosen = algorithm(PLACE, name)
@@ -106,15 +107,15 @@ def place(
     elif model is None:
         found, solve_s = solved(chosen, problem)
     else:
-        refuse("--model", str(model), f"an algorithm that learns, as rl-lstm; {name} keeps nothing")
-    told = told_of(problem, found, solve_s)
-    answer(output, told, lambda: _shown(told, problem))
+        refuse("--model", str(model), f"an algorithm that learns, such as rl-lstm; {name} has no model")
+    result = document_of(problem, found, solve_s)
+    answer(output, result, lambda: _view(result, problem))
 
 
 def _learned(
     chosen: LearningAlgorithm, name: str, file: Path | None, problem: PlacementProblem
 ) -> tuple[Placement | None, float]:
-    """By the model in the file, or by one that is trained; kept only if it found a placement."""
+    """Place by the model in the file, or train one; it is written only if it found a placement."""
     if file is not None and file.exists():
         content = _read(file)
         return solved(lambda asked: chosen.apply(content, asked), problem)
@@ -136,7 +137,7 @@ def _read(file: Path) -> bytes:
 
 
 def problem_of(given: Layers) -> PlacementProblem:
-    """As the core asks it."""
+    """Return the problem as core states it. Raises BadData."""
     once((kind.name for kind in given.types), "types.name")
     once((layer.name for layer in given.layers), "layers.name")
     for index, layer in enumerate(given.layers):
@@ -161,8 +162,8 @@ def problem_of(given: Layers) -> PlacementProblem:
         raise BadData(str(error)) from error
 
 
-def told_of(problem: PlacementProblem, found: Placement | None, solve_s: float) -> dict[str, Any]:
-    """The answer as a document."""
+def document_of(problem: PlacementProblem, found: Placement | None, solve_s: float) -> dict[str, Any]:
+    """Return the answer as a document."""
     if found is None:
         reason = f"no placement was found that reaches {problem.throughput_limit:g} samples/s within the limits"
         return {"feasible": False, "reason": reason, "solve_s": solve_s}
@@ -186,21 +187,22 @@ def told_of(problem: PlacementProblem, found: Placement | None, solve_s: float) 
     }
 
 
-def _shown(told: dict[str, Any], problem: PlacementProblem) -> RenderableType:
-    if not told["feasible"]:
-        return f"not feasible: {told['reason']}"
+def _view(result: dict[str, Any], problem: PlacementProblem) -> RenderableType:
+    if not result["feasible"]:
+        return f"not feasible: {result['reason']}"
     made = table("layers", "type", "units", "$/h", right=("units", "$/h"))
     prices = {kind.name: kind.price_per_hour for kind in problem.types}
-    for stage in told["stages"]:
+    for stage in result["stages"]:
         first, last = (problem.layers[stage[end]].name for end in ("first_layer", "last_layer"))
         layers = first if first == last else f"{first} … {last}"
         hourly = stage["units"] * prices[stage["type"]]
         made.add_row(layers, stage["type"], str(stage["units"]), f"{hourly:.2f}")
     proof = "no bound is known"
-    if told["optimal"]:
+    if result["optimal"]:
         proof = "proven to be the least"
-    elif told["bound"] is not None:
-        proof = f"at most {gap_to_lower(told['cost'], told['bound']):.2%} above the least"
+    elif result["bound"] is not None:
+        proof = f"at most {gap_to_lower(result['cost'], result['bound']):.2%} above the least"
     return Group(
-        made, f"{told['throughput']:,.0f} samples/s for {told['cost']:.2f} in all, {proof}; {told['solve_s']:.3f} s"
+        made,
+        f"{result['throughput']:,.0f} samples/s for {result['cost']:.2f} in all, {proof}; {result['solve_s']:.3f} s",
     )

@@ -1,4 +1,4 @@
-"""`stretto whatif allocate`: how many nodes each elastic job gets in the steps ahead (ModelArts)."""
+"""`stretto whatif allocate`: the nodes of each elastic job in the steps ahead (ModelArts)."""
 
 from __future__ import annotations
 
@@ -10,17 +10,29 @@ from rich.console import Group, RenderableType
 from stretto_core.algorithms import ALLOCATE
 from stretto_core.offline.allocation import Allocation, AllocationProblem, ElasticJob
 
-from ..options import Output, OutputOption, answer
-from ..render import table
+from ...charts import ReportOption
+from ...options import Output, OutputOption, answer
+from ...reading import (
+    AlgorithmOption,
+    Count,
+    FileArgument,
+    Given,
+    NotNegative,
+    Positive,
+    Whole,
+    once,
+    read_json,
+    refuse,
+)
+from ...render import table
+from ...solving import algorithm, gap_to_upper, solved
 from . import pages
-from .reading import AlgorithmOption, Count, FileArgument, Given, NotNegative, Positive, Whole, document, once, refuse
-from .solving import algorithm, gap_to_upper, solved
 
 SHOWN_JOBS = 40
 
 
 class Job(Given):
-    """An elastic job; the last two fields are what ``greedy`` looks at."""
+    """An elastic job; only ``greedy`` reads the last two fields."""
 
     id: Annotated[str, Field(min_length=1)]
     demand_node_hours: Positive
@@ -44,30 +56,30 @@ class Instance(Given):
 def allocate(
     file: FileArgument,
     name: AlgorithmOption = ALLOCATE.default,
-    report: pages.ReportOption = None,
+    report: ReportOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Share a pool of nodes between elastic jobs over the steps ahead.
 
     FILE is JSON: nodes, steps, step_hours (of each), sizes (nodes that a job can have), doubling_efficiency (speed on n
-    nodes is n times this to the power log2 n), and jobs, first in the queue first: id, demand_node_hours, min_nodes and
-    max_nodes (inclusive; a least of 0: it can wait), perhaps current_nodes and trained_s (seconds).
+    nodes is n times this to the power log2 n), and jobs, in the order of the queue: id, demand_node_hours, min_nodes
+    and max_nodes (inclusive; min_nodes 0: the job can wait), optionally current_nodes and trained_s (seconds).
     The whole format, with an example: libs/cli/WHATIF.md.
     """
-    problem = problem_of(document(file, Instance))
+    problem = problem_of(read_json(file, Instance))
     solve = algorithm(ALLOCATE, name)
     if reason := problem.infeasible():
-        told: dict[str, Any] = {"feasible": False, "reason": reason}
+        result: dict[str, Any] = {"feasible": False, "reason": reason}
     else:
         found, solve_s = solved(solve, problem)
-        told = told_of(problem, found, solve_s)
+        result = document_of(problem, found, solve_s)
         if report is not None:
-            pages.allocation(report, told)
-    answer(output, told, lambda: _shown(told))
+            pages.allocation(report, result)
+    answer(output, result, lambda: _view(result))
 
 
 def problem_of(given: Instance) -> AllocationProblem:
-    """As the core asks it."""
+    """Return the problem as core states it. Raises BadData."""
     once((job.id for job in given.jobs), "jobs.id")
     if len(set(given.sizes)) < len(given.sizes):
         refuse("sizes", given.sizes, "every size once")
@@ -80,13 +92,13 @@ def problem_of(given: Instance) -> AllocationProblem:
     )
 
 
-def told_of(problem: AllocationProblem, found: Allocation, solve_s: float) -> dict[str, Any]:
-    """The answer as a document; an allocator without a bound of its own is held against the certified one's."""
+def document_of(problem: AllocationProblem, found: Allocation, solve_s: float) -> dict[str, Any]:
+    """Return the answer as a document. The certified bound replaces that of an allocator that proves none."""
     bound = found.bound
     if not math.isfinite(bound):
         from stretto_core.offline.allocation.certified import (
             certified,
-        )  # loads SciPy: other commands do not wait for it
+        )  # loads SciPy, which greedy does not need
 
         bound = max(certified(problem).bound, found.objective)
     return {
@@ -100,14 +112,16 @@ def told_of(problem: AllocationProblem, found: Allocation, solve_s: float) -> di
     }
 
 
-def _shown(told: dict[str, Any]) -> RenderableType:
-    if not told["feasible"]:
-        return f"not feasible: {told['reason']}"
+def _view(result: dict[str, Any]) -> RenderableType:
+    if not result["feasible"]:
+        return f"not feasible: {result['reason']}"
     made = table("job", "nodes now", "then", right=("nodes now",))
-    plans = list(told["plan"].items())
+    plans = list(result["plan"].items())
     for job, sizes in plans[:SHOWN_JOBS]:
         made.add_row(job, str(sizes[0]), " ".join(map(str, sizes[1:])))
     if len(plans) > SHOWN_JOBS:
         made.add_row(f"… and {len(plans) - SHOWN_JOBS} more", "", "")
-    said = f"objective {told['objective']:.4f}, at most {told['gap']:.3%} below the best; {told['solve_s']:.3f} s"
-    return Group(made, said)
+    summary = (
+        f"objective {result['objective']:.4f}, at most {result['gap']:.3%} below the best; {result['solve_s']:.3f} s"
+    )
+    return Group(made, summary)

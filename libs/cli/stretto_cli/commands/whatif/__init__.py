@@ -1,12 +1,16 @@
-"""Ask for a decision offline: for capacity planning, for a notebook, for a bug report."""
+"""``stretto whatif``: ask for a decision offline, for capacity planning, a notebook or a bug report.
+
+One module per decision; :mod:`.pages` draws their reports. The libraries of an algorithm are loaded when it is chosen.
+"""
 
 from __future__ import annotations
 
 import typer
+from stretto_core.algorithms import KINDS
 
-from ..options import Output, OutputOption, answer, example
-from ..render import table
-from ..whatif import KINDS, allocate, fit, memory, pareto, place, select
+from ...options import Output, OutputOption, answer, example
+from ...render import table
+from . import allocate, fit, memory, pareto, place, select
 
 GROUP = typer.Typer(no_args_is_help=True)
 
@@ -26,7 +30,7 @@ def register(app: typer.Typer) -> None:
 
 
 def algorithms(output: OutputOption = Output.TABLE) -> None:
-    """List what --algorithm can name, plug-ins included; the first of each line is the default."""
+    """List the algorithms that --algorithm can name, plug-ins included; the first of each line is the default."""
     found = {kind.name: kind.names() for kind in KINDS}
 
     def shown() -> object:

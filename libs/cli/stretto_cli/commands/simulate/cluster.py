@@ -1,10 +1,9 @@
-"""`stretto simulate cluster`: recommender training jobs on shared nodes, with what goes wrong there (DLRover-RM §6)."""
+"""`stretto simulate cluster`: recommender training jobs on shared nodes, with their failures (DLRover-RM §6)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -18,42 +17,45 @@ from stretto_messages.values import Plan
 from stretto_sim.cluster import Arrival, Outcome, Policy, Settings, TraceJob, jobs_of, simulate
 from stretto_sim.cluster.stretto import STRETTO, Knobs, with_knobs
 
-from .. import figures as f
-from ..options import Output, OutputOption, answer
-from ..render import table
-from ..whatif.reading import BadData, FileArgument, Given, NotNegative, refuse
-from ..whatif.solving import algorithm, solved
-from .charts import write
-from .cluster_page import page_of
-from .given import jobs_in, named_as_options
-from .watching import watched
+from ... import figures
+from ...charts import ReportOption, write
+from ...options import Output, OutputOption, answer
+from ...progress import watched
+from ...reading import BadData, FileArgument, Given, NotNegative, refuse
+from ...render import table
+from ...solving import algorithm, solved
+from .cluster_report import page_of
+from .traces import jobs_in, named_as_options
 
 DEFAULT = Settings()
 POD_CORES_MOST, WORKERS_MOST, PS_MOST = 16.0, 4, 4
-"""of a job's plans: cores of a pod, and how many times what its user asked for"""
+"""most cores of a pod, and most workers and servers as multiples of the user's request"""
 
-PolicyOption = Annotated[str, typer.Option(help="one of `stretto whatif algorithms`")]
-NodesOption = Annotated[int, typer.Option(help="of the cluster")]
+PolicyOption = Annotated[str, typer.Option(help="a policy that `stretto whatif algorithms` lists")]
+NodesOption = Annotated[int, typer.Option(help="nodes of the cluster")]
 NodeCpuOption = Annotated[float, typer.Option(help="cores of each node")]
 NodeMemoryOption = Annotated[float, typer.Option(help="GiB of each node")]
-PodStartOption = Annotated[float, typer.Option(help="until a pod takes part, from when it has a node")]
-RestartOption = Annotated[float, typer.Option(help="what saving and loading a checkpoint takes, if pods stop for it")]
-NoiseOption = Annotated[float, typer.Option(help="of a measured step time, relative")]
-FailureOption = Annotated[float, typer.Option(help="of one pod, preemption included; DLRover-RM saw 0.015")]
-StragglerOption = Annotated[float, typer.Option(help="share of the jobs of which a worker turns slow; there 0.07")]
-HotOption = Annotated[float, typer.Option(help="share of the jobs of which a server turns slow; there 0.08")]
-BugOption = Annotated[float, typer.Option(help="share of the jobs that fail by their own fault; there 0.05")]
-SeedOption = Annotated[int, typer.Option(help="of what is drawn: disturbances, noise, what the trace does not say")]
-OomOption = Annotated[str, typer.Option(help="law of growth of the memory watch, with --policy stretto")]
+PodStartOption = Annotated[float, typer.Option(help="seconds from a pod's placement on a node until it works")]
+RestartOption = Annotated[float, typer.Option(help="seconds to save and load a checkpoint where pods stop for it")]
+NoiseOption = Annotated[float, typer.Option(help="relative noise of a measured step time")]
+FailureOption = Annotated[
+    float, typer.Option(help="failures of one pod per day, preemption included; DLRover-RM measured 0.015")
+]
+StragglerOption = Annotated[float, typer.Option(help="share of the jobs with a slow worker; DLRover-RM measured 0.07")]
+HotOption = Annotated[float, typer.Option(help="share of the jobs with a slow server; DLRover-RM measured 0.08")]
+BugOption = Annotated[
+    float, typer.Option(help="share of the jobs that fail by a bug of their own; DLRover-RM measured 0.05")
+]
+SeedOption = Annotated[int, typer.Option(help="seed of disturbances, noise, and what the trace leaves out")]
+OomOption = Annotated[str, typer.Option(help="law of memory growth that forecasts OOMs, with --policy stretto")]
 DetectOption = Annotated[str, typer.Option(help="detector of hot servers, with --policy stretto")]
-ReportOption = Annotated[Path | None, typer.Option(metavar="FOLDER", help="write a page with the figures there")]
 
 
 Gib = Annotated[float, Field(ge=0, le=2**30)]
 
 
 class Row(Given):
-    """A job of the trace: an arrival, or all that it is."""
+    """A job of the trace: an arrival (duration_s and gpus), or a full description."""
 
     submit_s: NotNegative
     duration_s: NotNegative = 0.0
@@ -98,12 +100,11 @@ def cluster(
 ) -> None:
     """Train the recommenders of a trace on shared nodes, from the first submission to the last end.
 
-    FILE has a column submit_s and either duration_s and gpus, as the logs of clusters have them; what else a job needs
-    is drawn then, from the figures that DLRover-RM publishes. Or it says all: samples, what `whatif fit --form paper`
-    finds with M, B and D as parts of their coefficients (alpha_grad, alpha_upd, alpha_sync, alpha_emb, constant) and
-    what its user asks for (workers, ps, worker_cpu, ps_cpu, worker_memory_gib, ps_memory_gib); if known also
-    batch_size (512), per_worker_s, embedding_gib (when all is trained), growth (of it, as samples to this power) and
-    model (runs of one resemble each other).
+    FILE is CSV with submit_s (seconds). With duration_s and gpus, as logs of clusters have them, the rest of a job is
+    drawn from the figures that DLRover-RM publishes. Otherwise a row describes its job: samples; the coefficients of
+    `whatif fit --form paper` with M, B and D folded in (alpha_grad, alpha_upd, alpha_sync, alpha_emb, constant); the
+    request of its user (workers, ps, worker_cpu, ps_cpu, worker_memory_gib, ps_memory_gib); optionally batch_size
+    (512), per_worker_s, embedding_gib (at the end), growth (its exponent over samples) and model (its runs are alike).
     """
     if not 0 < node_memory_gib < 2**40:
         refuse("--node-memory-gib", node_memory_gib, "GiB, more than 0")
@@ -111,22 +112,30 @@ def cluster(
         refuse("--node-cpu", node_cpu, "cores, 1 at least")
     with named_as_options(Settings):
         settings = Settings(
-            nodes, node_cpu, round(node_memory_gib * GIB), pod_start_s, restart_s, noise=noise,
-            pod_failures_per_day=pod_failures_per_day, straggler_rate=straggler_rate, hot_rate=hot_rate,
-            bug_rate=bug_rate, seed=seed,
-        )  # fmt: skip
+            nodes,
+            node_cpu,
+            round(node_memory_gib * GIB),
+            pod_start_s,
+            restart_s,
+            noise=noise,
+            pod_failures_per_day=pod_failures_per_day,
+            straggler_rate=straggler_rate,
+            hot_rate=hot_rate,
+            bug_rate=bug_rate,
+            seed=seed,
+        )
     chosen = _policy(policy, oom, detect)
     jobs = _jobs(jobs_in(file, Row, output), settings)
     with watched(f"{policy} on {nodes} nodes") as progress:
         found, _ = solved(lambda trace: simulate(trace, chosen, settings, progress=progress), jobs)
-    told = told_of(found)
+    result = document_of(found)
     if report is not None:
-        write(report, "cluster.html", page_of(found, told, policy))
-    answer(output, told, lambda: _shown(told))
+        write(report, "cluster.html", page_of(found, result, policy))
+    answer(output, result, lambda: _view(result))
 
 
 def _policy(name: str, oom: str, detect: str) -> Policy:
-    """Of that name; only the services of ours have what the other two name."""
+    """Return the policy ``name``; only our own services have a memory forecast and a detector to choose."""
     chosen = algorithm(SIMULATE_CLUSTER, name)
     for option, value, kind in (("--oom", oom, OOM), ("--detect", detect, DETECT)):
         if value != kind.default and chosen is not STRETTO:
@@ -137,7 +146,7 @@ def _policy(name: str, oom: str, detect: str) -> Policy:
 
 
 def _jobs(given: Sequence[Row], settings: Settings) -> list[TraceJob]:
-    """As many as rows. Raises BadData for the first that says neither how long it took nor what it is."""
+    """Return one job per row. Raises BadData for a row that is neither an arrival nor a full description."""
     if all(row.samples == 0 for row in given):
         return jobs_of([_arrival(row, line) for line, row in enumerate(given, 2)], settings.seed)
     return [_job(row, settings, line) for line, row in enumerate(given, 2)]
@@ -147,8 +156,12 @@ def _arrival(row: Row, line: int) -> Arrival:
     for name, expected in (("duration_s", "a number above 0"), ("gpus", "at least 1")):
         if getattr(row, name) <= 0:
             given = getattr(row, name) if name in row.model_fields_set else ""
-            refuse(f"line {line}.{name}", given, f"{expected}: the size of the recommender is drawn from duration_s and"
-                   " gpus; leave out jobs that had none, or say samples and the other columns of a job")  # fmt: skip
+            refuse(
+                f"line {line}.{name}",
+                given,
+                f"{expected}: the size of the recommender is drawn from duration_s and"
+                " gpus; leave out jobs that had none, or say samples and the other columns of a job",
+            )
     try:
         return Arrival(row.submit_s, row.duration_s, row.gpus)
     except InvalidValue as error:
@@ -163,34 +176,51 @@ def _job(row: Row, settings: Settings, line: int) -> TraceJob:
             refuse(f"line {line}.{name}", given, "at least 1" if name in counts else "a number above 0")
     try:
         request = Plan(
-            row.workers, row.ps, row.worker_cpu, row.ps_cpu,
-            round(row.worker_memory_gib * GIB), round(row.ps_memory_gib * GIB),
-        )  # fmt: skip
+            row.workers,
+            row.ps,
+            row.worker_cpu,
+            row.ps_cpu,
+            round(row.worker_memory_gib * GIB),
+            round(row.ps_memory_gib * GIB),
+        )
         return TraceJob(
-            submit_s=row.submit_s, samples=row.samples, batch_size=row.batch_size, alpha_grad=row.alpha_grad,
-            alpha_upd=row.alpha_upd, alpha_sync=row.alpha_sync, alpha_emb=row.alpha_emb, constant_s=row.constant,
-            request=request, limits=_limits(request, settings), per_worker_s=row.per_worker_s,
-            embedding_bytes=round(row.embedding_gib * GIB), growth=row.growth,
+            submit_s=row.submit_s,
+            samples=row.samples,
+            batch_size=row.batch_size,
+            alpha_grad=row.alpha_grad,
+            alpha_upd=row.alpha_upd,
+            alpha_sync=row.alpha_sync,
+            alpha_emb=row.alpha_emb,
+            constant_s=row.constant,
+            request=request,
+            limits=_limits(request, settings),
+            per_worker_s=row.per_worker_s,
+            embedding_bytes=round(row.embedding_gib * GIB),
+            growth=row.growth,
             metadata={"model": row.model or "unnamed", "batch_size": row.batch_size, "samples": row.samples},
-        )  # fmt: skip
+        )
     except InvalidValue as error:
         raise BadData(f"line {line}: {error}") from error
 
 
 def _limits(request: Plan, settings: Settings) -> JobLimits:
-    """Wide: what a scheduler may try, whatever the user asked for."""
+    """Return wide limits: a scheduler may try far more than the user requested."""
     cores = max(min(POD_CORES_MOST, settings.node_cpu_cores), request.worker_cpu_cores, request.ps_cpu_cores)
     memory = settings.node_memory_bytes
     low = Plan(1, 1, min(1.0, cores), min(1.0, cores), min(GIB, memory), min(GIB, memory))
     high = Plan(
-        max(WORKERS_MOST * request.workers, 8), max(PS_MOST * request.ps, 4), cores, cores,
-        max(memory // 2, request.worker_memory_bytes, GIB), max(memory // 2, request.ps_memory_bytes, GIB),
-    )  # fmt: skip
+        max(WORKERS_MOST * request.workers, 8),
+        max(PS_MOST * request.ps, 4),
+        cores,
+        cores,
+        max(memory // 2, request.worker_memory_bytes, GIB),
+        max(memory // 2, request.ps_memory_bytes, GIB),
+    )
     return JobLimits(Plan(**{name: min(getattr(low, name), getattr(request, name)) for name in Plan.__slots__}), high)
 
 
-def told_of(found: Outcome) -> dict[str, Any]:
-    """The answer as a document. None: of no job at all, or of none that completed."""
+def document_of(found: Outcome) -> dict[str, Any]:
+    """Return the answer as a document. A figure is None without any (completed) job."""
     cores, memory = found.allocated
     took = found.completion if found.completed else None
     return {
@@ -208,15 +238,33 @@ def told_of(found: Outcome) -> dict[str, Any]:
     }
 
 
-def _shown(told: dict[str, Any]) -> object:
-    made = table("jobs", "completed", "completion", "median", "of 90 % within", "in the queue",
-                 "cores used", "memory used", "cores given", "changes per job", "failed for")  # fmt: skip
-    cpu, memory = told["cpu_utilisation"], told["memory_utilisation"]
-    failed = ", ".join(f"{cause} {count}" for cause, count in told["failures"].items() if count)
+def _view(result: dict[str, Any]) -> object:
+    made = table(
+        "jobs",
+        "completed",
+        "completion",
+        "median",
+        "of 90 % within",
+        "in the queue",
+        "cores used",
+        "memory used",
+        "cores given",
+        "changes per job",
+        "failed for",
+    )
+    cpu, memory = result["cpu_utilisation"], result["memory_utilisation"]
+    failed = ", ".join(f"{cause} {count}" for cause, count in result["failures"].items() if count)
     made.add_row(
-        f"{told['jobs']:,}", f.share(told["completion_rate"]), f.seconds(told["mean_completion_s"]),
-        f.seconds(told["median_completion_s"]), f.seconds(told["p90_completion_s"]), f.seconds(told["mean_queue_s"]),
-        f"{cpu['workers']:.0%} / {cpu['ps']:.0%}", f"{memory['workers']:.0%} / {memory['ps']:.0%}",
-        f"{told['allocated']['cpu']:.0%}", f"{told['changes_per_job']:.1f}", failed or "nothing",
-    )  # fmt: skip
+        f"{result['jobs']:,}",
+        figures.share(result["completion_rate"]),
+        figures.seconds(result["mean_completion_s"]),
+        figures.seconds(result["median_completion_s"]),
+        figures.seconds(result["p90_completion_s"]),
+        figures.seconds(result["mean_queue_s"]),
+        f"{cpu['workers']:.0%} / {cpu['ps']:.0%}",
+        f"{memory['workers']:.0%} / {memory['ps']:.0%}",
+        f"{result['allocated']['cpu']:.0%}",
+        f"{result['changes_per_job']:.1f}",
+        failed or "nothing",
+    )
     return Group(made, Text("used: by workers / by servers, of what they were given; given: of the cluster", "dim"))

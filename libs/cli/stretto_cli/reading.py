@@ -1,4 +1,4 @@
-"""Files that people write become checked values here; whatever is wrong is one line with field, value and remedy."""
+"""Read files that people write as checked values; every fault is one line with field, value and remedy."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import Annotated, Any, NoReturn, TypeVar
 import typer
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from ..errors import BadInput
+from .errors import BadInput
 
 SHOWN = 60
-"""characters of a wrong value"""
+"""characters of a wrong value in an error"""
 WHOLE_MAX = 2**53
 """above this, floats do not tell whole numbers apart"""
 
@@ -30,7 +30,7 @@ WORDING = (
     ("a valid integer", "a whole number"),
     ("a valid number", "a number"),
 )
-"""of pydantic's messages, and ours"""
+"""parts of pydantic's messages, and our words for them"""
 
 FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="a file, or - for standard input")]
 AlgorithmOption = Annotated[
@@ -39,13 +39,13 @@ AlgorithmOption = Annotated[
 
 
 class BadData(BadInput):
-    """Something in a file cannot be used: always one line, also with -o json."""
+    """Something in a file cannot be used. The error is always one line, also with -o json."""
 
     one_line = True
 
 
 class Given(BaseModel):
-    """A part of a file: numbers are numbers, finite, and no field is nearly named like one that is known."""
+    """A part of a file: numbers are finite, no text stands for a number, and no field name is misspelled."""
 
     model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False, extra="allow")
 
@@ -71,20 +71,20 @@ def refuse(field: str, value: object, expected: str) -> NoReturn:
 
 
 def text_of(file: str) -> str:
-    """The file's text, or standard input's. Raises BadData."""
+    """Return the text of the file, or of standard input for "-". Raises BadData."""
     try:
         if file == "-":
             return sys.stdin.buffer.read().decode("utf-8-sig")
         with open(file, encoding="utf-8-sig", newline="") as opened:
             return opened.read()
     except UnicodeDecodeError as error:
-        refuse("FILE", file, f"UTF-8 text; byte {error.start} is none")
+        refuse("FILE", file, f"UTF-8 text; byte {error.start} is not")
     except OSError as error:
         refuse("FILE", file, f"a file that can be read ({error.strerror})")
 
 
-def document(file: str, form: type[Parsed]) -> Parsed:
-    """Read a JSON file as ``form``. Raises BadData for the first thing that is wrong in it."""
+def read_json(file: str, form: type[Parsed]) -> Parsed:
+    """Read a JSON file as ``form``. Raises BadData for its first fault."""
 
     def fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
@@ -106,7 +106,7 @@ def document(file: str, form: type[Parsed]) -> Parsed:
 
 
 def _all_finite(value: Any, place: str) -> None:
-    """Refuse the first NaN or infinity by the name of its field, also in a field that nobody reads."""
+    """Refuse the first NaN or infinity by the name of its field, also in a field that no command reads."""
     if isinstance(value, float) and not math.isfinite(value):
         refuse(place or "FILE", value, "a finite number")
     if isinstance(value, dict):
@@ -118,7 +118,7 @@ def _all_finite(value: Any, place: str) -> None:
 
 
 def checked(value: Any, form: type[Parsed], place: str) -> Parsed:
-    """``value`` as ``form``. Raises BadData for the first thing that is wrong, naming it below ``place``."""
+    """Return ``value`` as ``form``. Raises BadData for the first fault, with its path below ``place``."""
     if not isinstance(value, dict):
         refuse(place or "FILE", value, "an object with " + ", ".join(form.model_fields))
     try:
@@ -127,8 +127,11 @@ def checked(value: Any, form: type[Parsed], place: str) -> Parsed:
         first = error.errors(include_url=False)[0]
         at = _joined(place, first["loc"])
         if first["type"] == "missing":
-            refuse(at, "", f"a value; the fields are {', '.join(form.model_fields)}" if len(first["loc"]) == 1
-                   else "a value")  # fmt: skip
+            refuse(
+                at,
+                "",
+                f"a value; the fields are {', '.join(form.model_fields)}" if len(first["loc"]) == 1 else "a value",
+            )
         refuse(at, first["input"], _expected(first["msg"]))
     _nearly_named(parsed, place)
     return parsed
@@ -148,7 +151,7 @@ def _joined(place: str, parts: Sequence[str | int]) -> str:
 
 
 def _nearly_named(parsed: Given, place: str) -> None:
-    """A field that was left out, and one that nobody knows, of nearly its name: a slip of the pen."""
+    """Refuse an unknown field whose name is nearly that of a missing one: it is misspelled."""
     left_out = [name for name in type(parsed).model_fields if name not in parsed.model_fields_set]
     for name in parsed.model_extra or {}:
         near = difflib.get_close_matches(name, left_out, n=1, cutoff=0.75)
@@ -164,7 +167,7 @@ def _nearly_named(parsed: Given, place: str) -> None:
 
 
 def once(names: Iterable[str], field: str) -> None:
-    """Refuse a name that comes twice."""
+    """Refuse a repeated name."""
     seen = set[str]()
     for name in names:
         if name in seen:
@@ -172,8 +175,8 @@ def once(names: Iterable[str], field: str) -> None:
         seen.add(name)
 
 
-def rows(file: str, form: type[Parsed]) -> list[Parsed]:
-    """A CSV file with a header, a ``form`` for each row; a field with a default may have no column. Raises BadData."""
+def read_csv(file: str, form: type[Parsed]) -> list[Parsed]:
+    """Read a CSV file with a header as one ``form`` per row; a field with a default needs no column. Raises BadData."""
     reader = csv.reader(io.StringIO(text_of(file)), strict=True)
     try:
         header = [name.strip() for name in next(reader, [])]

@@ -1,4 +1,4 @@
-"""What the simulations are given: traces with jobs in them, and options whose faults bear the options' names."""
+"""Inputs of the simulations: traces of jobs, and options whose errors name the option."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any, TypeVar
 
 from stretto_messages.base import InvalidValue
 
-from ..options import Output
-from ..whatif.reading import BadData, Given, refuse, rows
+from ...options import Output
+from ...reading import BadData, Given, read_csv, refuse
 
 Parsed = TypeVar("Parsed", bound=Given)
 
 
 @contextmanager
 def named_as_options(settings: type[Any]) -> Generator[None]:
-    """A fault of ``settings``, a data class, names its fields; who typed options is told of these."""
+    """Replace field names of the dataclass ``settings`` in its errors by the options that set them."""
     try:
         yield
     except InvalidValue as error:
@@ -31,8 +31,8 @@ def _option(found: re.Match[str]) -> str:
 
 
 def jobs_in(file: str, form: type[Parsed], output: Output) -> list[Parsed]:
-    """A job in each row. People who give none are told so; programs get the document of no jobs."""
-    found = rows(file, form)
+    """Read one job per row. With no rows, a table is refused; a program gets the document of no jobs."""
+    found = read_csv(file, form)
     if not found and output is Output.TABLE:
         refuse("FILE", file, "one job at least below its header")
     return found

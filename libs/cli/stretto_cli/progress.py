@@ -1,4 +1,4 @@
-"""Progress of what takes long, on a terminal only."""
+"""A progress bar for long runs, on a terminal only."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from stretto_sim import measures
 
-from ..options import complaints
+from .options import complaints
 
 
 @contextmanager
 def watched(title: str, what: str = "jobs") -> Generator[measures.Progress]:
-    """What is to be told how many of them are done; drawn on standard error, and gone when it is done."""
+    """Yield a function (done, total) that updates a bar on standard error; the bar vanishes at the end."""
     if not complaints.is_terminal:
         yield lambda left, total: None
         return

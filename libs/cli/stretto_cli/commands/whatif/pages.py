@@ -1,30 +1,25 @@
-"""Answers as pages: the front of plans with the one to choose, and who gets which nodes in the steps ahead."""
+"""Reports of `whatif pareto` (the front and the plan to choose) and `whatif allocate` (nodes by job and step)."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from .. import figures as f
-from .. import svg
-from ..page import figure, head, page
-from ..simulating.charts import part, write
-
-ReportOption = Annotated[Path | None, typer.Option(metavar="FOLDER", help="write a page with the figure there")]
+from ... import figures, svg
+from ...charts import part, write
+from ...page import figure, head, page
 
 LEFT, WIDTH, RIGHT, TOP, HEIGHT = 150.0, 1000.0, 24.0, 24.0, 420.0
 LANE, LARGEST, SHOWN_JOBS = 14.0, 5, 400
 TICKS = 8
-"""of an axis, at most"""
+"""most ticks of an axis"""
 
 Point = dict[str, Any]
 
 
 def chosen(points: list[Point], budget_per_hour: float | None) -> Point | None:
-    """The fastest plan within the budget (None: none is); without a budget that of the most samples for its money."""
+    """Return the fastest plan within the budget, or None; without a budget, the plan with most samples per cost."""
     if budget_per_hour is None:
         return max(points, key=lambda point: point["throughput"] / point["cost_per_hour"], default=None)
     within = (point for point in points if point["cost_per_hour"] <= budget_per_hour)
@@ -32,9 +27,9 @@ def chosen(points: list[Point], budget_per_hour: float | None) -> Point | None:
 
 
 def front(folder: Path, points: list[Point], budget_per_hour: float | None) -> None:
-    """Writes ``pareto.html``: cost against throughput, both on logarithmic axes. Raises OSError."""
+    """Write ``pareto.html``: cost against throughput, both on logarithmic axes. Raises CliError."""
     best = chosen(points, budget_per_hour)
-    rule = "the fastest within the budget" if budget_per_hour is not None else "the most samples for its money"
+    rule = "the fastest within the budget" if budget_per_hour is not None else "the most samples per cost"
     tiles = [("plans on the front", f"{len(points):,}")]
     if best is not None:
         tiles += [
@@ -42,23 +37,23 @@ def front(folder: Path, points: list[Point], budget_per_hour: float | None) -> N
             ("samples per second", _amount(best["throughput"])),
             ("cost per hour", f"{best['cost_per_hour']:.4g}"),
         ]
-    said = rule if best is not None else f"no plan costs at most {budget_per_hour:g} an hour"
-    legend = "a dot is a plan that no other beats in cost and throughput; the large one is chosen"
+    remark = rule if best is not None else f"no plan costs at most {budget_per_hour:g} an hour"
+    legend = "a dot is a plan; the large one is chosen"
     parts = [
-        head("Plans of which none is both cheaper and faster", said, tiles),
+        head("Plans that no other beats in cost and throughput", remark, tiles),
         part(f"Samples per second over cost per hour ({legend})", _front(points, best)),
     ]
     write(folder, "pareto.html", page("Pareto front", parts))
 
 
-def allocation(folder: Path, told: Point) -> None:
-    """Writes ``allocation.html``: the nodes of each job, step by step. Raises OSError."""
-    plans = list(told["plan"].items())
+def allocation(folder: Path, result: Point) -> None:
+    """Write ``allocation.html``: the nodes of each job, step by step. Raises CliError."""
+    plans = list(result["plan"].items())
     tiles = [
         ("jobs", f"{len(plans):,}"),
-        ("objective", f"{told['objective']:.4g}"),
-        ("at most below the best", f"{told['gap']:.3%}"),
-        ("solved in", f.seconds(told["solve_s"])),
+        ("objective", f"{result['objective']:.4g}"),
+        ("at most below the best", f"{result['gap']:.3%}"),
+        ("solved in", figures.seconds(result["solve_s"])),
     ]
     more = f", the first {SHOWN_JOBS}" if len(plans) > SHOWN_JOBS else ""
     parts = [
@@ -77,7 +72,7 @@ def _amount(value: float) -> str:
 
 
 class _Axis:
-    """Values of a logarithmic axis as places between ``begin`` and ``end``."""
+    """A logarithmic axis between the coordinates ``begin`` and ``end``."""
 
     def __init__(self, values: list[float], begin: float, end: float) -> None:
         self.low, self.high = math.log10(min(values)), math.log10(max(values))
@@ -90,7 +85,7 @@ class _Axis:
         return self.begin + (self.end - self.begin) * share
 
     def ticks(self) -> list[float]:
-        """1, 2 and 5 of every decade, or decades alone where these would be too many."""
+        """Return 1, 2 and 5 of every decade, or only the decades where that is too many."""
         decades = range(math.floor(self.low), math.ceil(self.high) + 1)
         for digits in ((1, 2, 5), (1,)):
             found = [digit * 10.0**decade for decade in decades for digit in digits]

@@ -1,4 +1,4 @@
-"""What a page about any simulation draws: how long jobs took, levels over time, and a lane for each job over time."""
+"""Charts of a simulation's page: the distribution of durations, levels over time, and a lane per job over time."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from stretto_sim.measures import Level
 
-from .. import figures as f
-from .. import svg
-from ..errors import of_system
-from ..page import figure
+from . import figures, svg
+from .errors import of_system
+from .page import figure
+
+ReportOption = Annotated[Path | None, typer.Option(metavar="FOLDER", help="write a page with figures into FOLDER")]
 
 LEFT, WIDTH, RIGHT, HEIGHT, TOP = 150.0, 1000.0, 24.0, 150.0, 24.0
 LANE = 4.0
 SHOWN_JOBS = 1500
-"""that get a lane; the first ones"""
+"""number of jobs that get a lane: the first ones of the trace"""
 HOUR_S = 3600.0
 TICKS_S = tuple(
     each * unit_s
@@ -25,15 +28,15 @@ TICKS_S = tuple(
     for each in eachs
 )
 TICK_WIDTH = 70.0
-"""of a time that is written out; nearer ones are left out"""
+"""least distance of two labelled ticks; a nearer one is left out"""
 
 Span = tuple[float, float]
-"""from when to when, in seconds"""
+"""begin and end, in seconds"""
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A level over time; ``most`` is as high as the drawing. ``colour``: a class of the style sheet with a line."""
+    """A level over time. ``most`` is the value at the top of the chart, ``colour`` a class of the style sheet."""
 
     level: Level
     most: float
@@ -42,7 +45,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Of a lane: what was so from when to when. ``style``: classes of the style sheet; the title shows on pointing."""
+    """A stretch of a lane. ``style`` names classes of the style sheet; ``title`` is the tooltip."""
 
     begin_s: float
     end_s: float
@@ -51,7 +54,7 @@ class Piece:
 
 
 def write(folder: Path, name: str, text: str) -> None:
-    """A page into the folder of ``--report``, which is made if it has to be. Raises CliError."""
+    """Write a page into the folder of ``--report``, which is made if it does not exist. Raises CliError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
@@ -60,12 +63,12 @@ def write(folder: Path, name: str, text: str) -> None:
 
 
 def part(title: str, drawing: str) -> str:
-    """A drawing with its title (HTML), which can be folded away."""
+    """Return a drawing below its title as a foldable part of a page (HTML)."""
     return f"<details open><summary>{title}</summary>{drawing}</details>"
 
 
 def distribution(label: str, took_s: Sequence[float]) -> str:
-    """Share of the durations (at least one) that are at most so long, on a logarithmic axis: they differ by orders."""
+    """Draw the cumulative distribution of at least one duration, on a logarithmic axis."""
     took_s = sorted(max(each_s, 1.0) for each_s in took_s)
     low, high = math.log10(took_s[0]), max(math.log10(took_s[-1]), math.log10(took_s[0]) + 0.1)
 
@@ -78,7 +81,7 @@ def distribution(label: str, took_s: Sequence[float]) -> str:
         x, _ = place(tick_s, 0)
         if LEFT <= x <= LEFT + WIDTH and x >= last + TICK_WIDTH:
             last = x
-            shapes += [svg.line(x, TOP - 4, x, TOP + HEIGHT, "grid"), svg.text(x, 14, f.seconds(tick_s), "tick")]
+            shapes += [svg.line(x, TOP - 4, x, TOP + HEIGHT, "grid"), svg.text(x, 14, figures.seconds(tick_s), "tick")]
     for share in (0.0, 0.5, 0.9, 1.0):
         _, y = place(1, share)
         shapes += [svg.line(LEFT, y, LEFT + WIDTH, y, "grid"), svg.text(LEFT - 12, y + 4, f"{share:.0%}", "name")]
@@ -89,7 +92,7 @@ def distribution(label: str, took_s: Sequence[float]) -> str:
 
 
 def levels(label: str, span: Span, curves: Iterable[Curve], top: str) -> str:
-    """Levels over hours on one axis, from 0 to what is called ``top``."""
+    """Draw levels over hours on one axis; ``top`` labels its upper end."""
     base = TOP + HEIGHT
     shapes = [*_grid(span, base + 8)]
     for y, name in ((base, "0"), (TOP, top)):
@@ -104,7 +107,7 @@ def levels(label: str, span: Span, curves: Iterable[Curve], top: str) -> str:
 
 
 def lanes(label: str, span: Span, jobs: Sequence[Iterable[Piece]]) -> str:
-    """A lane of pieces for each job, over hours; the caller shows no more than :data:`SHOWN_JOBS`."""
+    """Draw one lane of pieces per job, over hours. The caller passes at most :data:`SHOWN_JOBS` jobs."""
     height = TOP + LANE * len(jobs) + 8
     shapes = [*_grid(span, height)]
     for index, pieces in enumerate(jobs):
@@ -116,7 +119,7 @@ def lanes(label: str, span: Span, jobs: Sequence[Iterable[Piece]]) -> str:
 
 
 def steps(level: Level, begin_s: float, end_s: float) -> Iterator[tuple[float, float, float]]:
-    """From when to when the level had which amount, between the two times."""
+    """Yield (begin, end, amount) of each constant stretch of the level between the two times."""
     times, amounts = [begin_s, *level.times_s, end_s], [0.0, *level.amounts]
     for start_s, stop_s, amount in zip(times, times[1:], amounts, strict=False):
         if stop_s > start_s:
@@ -129,7 +132,7 @@ def _x(span: Span, time_s: float) -> float:
 
 
 def _grid(span: Span, height: float) -> Iterator[str]:
-    """A line for every so many hours since the span's begin."""
+    """Draw a line at round numbers of hours since the begin of the span, 14 at most."""
     hours = (span[1] - span[0]) / HOUR_S
     step = 10.0 ** math.floor(math.log10(max(hours, 1e-3)))
     step *= next(times for times in (0.1, 0.2, 0.5, 1.0) if hours / (step * times) <= 14)

@@ -1,11 +1,14 @@
-"""Run whole traces of jobs under the decisions: to compare policies before one is chosen."""
+"""``stretto simulate``: run traces of jobs under the decisions, to compare policies before choosing one.
+
+One module per kind of cluster, its page beside it (``*_report``); :mod:`.traces` reads the traces.
+"""
 
 from __future__ import annotations
 
 import typer
 
-from ..options import example
-from ..simulating import allocation, cluster, data_workers
+from ...options import example
+from . import allocation, cluster, data_workers
 
 GROUP = typer.Typer(no_args_is_help=True)
 

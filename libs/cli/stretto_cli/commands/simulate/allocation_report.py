@@ -1,4 +1,4 @@
-"""A simulation of elastic jobs as a page: how long jobs took, how busy the pool was, and who had which nodes."""
+"""The page of `simulate allocation`: durations of jobs, use of the pool, and the nodes of each job."""
 
 from __future__ import annotations
 
@@ -8,29 +8,28 @@ from typing import Any
 from stretto_sim.allocation import Left, Outcome
 from stretto_sim.measures import Level
 
-from .. import figures as f
-from ..page import head, page
-from .charts import SHOWN_JOBS, Curve, Piece, distribution, lanes, levels, part, steps
-from .charts import write as write
+from ... import figures
+from ...charts import SHOWN_JOBS, Curve, Piece, distribution, lanes, levels, part, steps
+from ...page import head, page
 
 LARGEST = 5
-"""shades of sizes: 1, 2, 4, 8, 16 and more"""
+"""number of shades, for sizes of 1, 2, 4, 8, and 16 or more"""
 
 
-def page_of(found: Outcome, told: dict[str, Any], allocator: str) -> str:
-    """The whole file. ``told`` is the answer as a document."""
+def page_of(found: Outcome, result: dict[str, Any], allocator: str) -> str:
+    """Return the page (HTML) of a simulation and its answer."""
     settings = found.settings
     command = (
         f"{allocator}, {settings.nodes} nodes, ETA noise {settings.eta_noise:g}, bugs {settings.bug_rate:g}, "
         f"terminations {settings.termination_rate:g}, delay {settings.scaling_delay_s:g} s, seed {settings.seed}"
     )
     tiles = [
-        ("jobs", f"{told['jobs']:,}"),
-        ("mean completion", f.seconds(told["mean_completion_s"])),
-        ("of 90 % within", f.seconds(told["p90_completion_s"])),
-        ("mean queueing", f.seconds(told["mean_queue_s"])),
-        ("utilisation", f"{told['utilisation']:.1%}"),
-        ("changes per job", f"{told['changes_per_job']:.1f}"),
+        ("jobs", f"{result['jobs']:,}"),
+        ("mean completion", figures.seconds(result["mean_completion_s"])),
+        ("of 90 % within", figures.seconds(result["p90_completion_s"])),
+        ("mean queueing", figures.seconds(result["mean_queue_s"])),
+        ("utilisation", f"{result['utilisation']:.1%}"),
+        ("changes per job", f"{result['changes_per_job']:.1f}"),
     ]
     parts = [head("Elastic jobs on a pool of nodes", command, tiles)]
     if found.jobs:
@@ -41,19 +40,21 @@ def page_of(found: Outcome, told: dict[str, Any], allocator: str) -> str:
         shown = f", the first {SHOWN_JOBS:,}" if len(found.jobs) > SHOWN_JOBS else ""
         legend = "the darker the more nodes; red: in the queue"
         parts += [
-            part("Completion times: share of the jobs that took at most so long",
-                 distribution("completion times", took_s)),
+            part(
+                "Completion times: share of the jobs that took at most so long",
+                distribution("completion times", took_s),
+            ),
             part("Nodes that train, over hours", levels("nodes in use", found.span_s, pool, f"{settings.nodes}")),
             part(f"Nodes of each job{shown}, over hours ({legend})", lanes("nodes by job", found.span_s, pieces)),
-        ]  # fmt: skip
+        ]
     return page("Elastic jobs, simulated", parts)
 
 
 def _pieces(number: int, job: Left, level: Level) -> Iterator[Piece]:
-    """A job's lane, numbered by submission."""
-    end = f"{job.how} after {f.seconds(job.completion_s)}"
+    """Yield the pieces of a job's lane; ``number`` counts submissions."""
+    end = f"{job.how} after {figures.seconds(job.completion_s)}"
     for begin_s, end_s, amount in steps(level, job.submit_s, job.end_s):
         nodes = int(amount)
         style = f"pool size{min(nodes.bit_length(), LARGEST)}" if nodes else "queue"
         what = f"{nodes} nodes" if nodes else "queue"
-        yield Piece(begin_s, end_s, style, f"job {number}, {what}, {f.seconds(end_s - begin_s)}; {end}")
+        yield Piece(begin_s, end_s, style, f"job {number}, {what}, {figures.seconds(end_s - begin_s)}; {end}")

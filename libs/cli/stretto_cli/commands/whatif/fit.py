@@ -1,4 +1,4 @@
-"""`stretto whatif fit`: the throughput model of one job from what was measured (DLRover-RM §4.1, §4.3)."""
+"""`stretto whatif fit`: the throughput model of one job from its measurements (DLRover-RM §4.1, §4.3)."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from stretto_core.model.throughput import (
 )
 from stretto_core.offline.experiments import to_verify, worth_measuring
 
-from ..options import Output, OutputOption, answer
-from ..render import table
-from .reading import AlgorithmOption, Count, FileArgument, Given, NotNegative, Positive, refuse, rows
-from .solving import algorithm, solved
+from ...options import Output, OutputOption, answer
+from ...reading import AlgorithmOption, Count, FileArgument, Given, NotNegative, Positive, read_csv, refuse
+from ...render import table
+from ...solving import algorithm, solved
 
 
 class Setting(Given):
-    """A configuration; a column that is left out is constant or unknown."""
+    """A configuration; a missing column is constant or unknown."""
 
     batch_size: Count = 1
     workers: Count = 1
@@ -43,7 +43,7 @@ class Setting(Given):
 
 
 class Profile(Setting):
-    """A configuration and its measured step time, in seconds; perhaps the terms of it, without the constant."""
+    """A configuration and its measured step time, in seconds; optionally its terms, without the constant."""
 
     step_time_s: Positive
     grad_s: NotNegative = 0.0
@@ -52,14 +52,17 @@ class Profile(Setting):
     emb_s: NotNegative = 0.0
 
 
-OTHERS_ALONE = {"nodes", "worker_memory_gib"}
-"""columns that the paper's form has no term for"""
+NOT_IN_PAPER_FORM = {"nodes", "worker_memory_gib"}
+"""columns for which the paper's form has no term"""
 AXES = {"workers": "workers", "ps": "ps", "worker_cpu": "worker_cpu_cores", "ps_cpu": "ps_cpu_cores"}
 FormOption = Annotated[
-    str, typer.Option("--form", help="of the step time: `paper`, `optimus`, or `default`, which real data support")
+    str,
+    typer.Option(
+        "--form", help="form of the step time: `paper`, `optimus`, or `default`, which fits measured data best"
+    ),
 ]
 PredictOption = Annotated[
-    str | None, typer.Option("--predict", metavar="FILE", help="configurations whose step time is to be told")
+    str | None, typer.Option("--predict", metavar="FILE", help="configurations whose step time to predict")
 ]
 
 
@@ -70,40 +73,40 @@ def fit(
     name: AlgorithmOption = FIT.default,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Fit the step time of a job to its profiles; predict others, and say what to measure next.
+    """Fit the step time of a job to its profiles, predict other configurations, and suggest what to measure next.
 
-    FILE is CSV: step_time_s (seconds) and what varied of workers, ps, worker_cpu and ps_cpu (cores of one pod),
-    batch_size (samples), param_mb (MB), bandwidth_mb_s (MB/s), embedding_dim, which `--form paper` needs all; perhaps
-    the step's terms grad_s, upd_s, sync_s, emb_s (seconds). The FILE of --predict: the same without times.
+    FILE is CSV: step_time_s (seconds) and those columns that varied: workers, ps, worker_cpu and ps_cpu (cores of one
+    pod), batch_size (samples), param_mb (MB), bandwidth_mb_s (MB/s), embedding_dim; `--form paper` needs all of them.
+    Optional: the terms of the step, grad_s, upd_s, sync_s, emb_s (seconds). The FILE of --predict has no times.
     The whole format, with an example: libs/cli/WHATIF.md.
     """
     if form not in FORMS:
         refuse("--form", form, " or ".join(FORMS))
-    profiles = rows(file, Profile)
+    profiles = read_csv(file, Profile)
     if not profiles:
         refuse("FILE", file, "one row at least below the header")
-    others = None if predict is None else _completed(rows(predict, Setting), profiles)
+    others = None if predict is None else _completed(read_csv(predict, Setting), profiles)
     if others == []:
         refuse("--predict", predict, "one row at least below the header")
     if form == PAPER.name:
         _all_given(profiles[0])
     measured = [_measurement(profile) for profile in profiles]
     solve = functools.partial(algorithm(FIT, name), form=form, component_constants=False)
-    for module in ("scipy.optimize", "scipy.special"):  # which the fit loads late: not a part of its time
+    for module in ("scipy.optimize", "scipy.special"):  # the fit loads these late: not a part of its time
         importlib.import_module(module)
     model, solve_s = solved(solve, measured)
-    told = told_of(model, measured, profiles[0], solve_s, others)
-    answer(output, told, lambda: _shown(told))
+    result = document_of(model, measured, profiles[0], solve_s, others)
+    answer(output, result, lambda: _view(result))
 
 
 def _all_given(profile: Profile) -> None:
     for column in Setting.model_fields:
-        if column not in profile.model_fields_set | OTHERS_ALONE:
+        if column not in profile.model_fields_set | NOT_IN_PAPER_FORM:
             refuse("header", column, "this column, for the paper's form")
 
 
 def _completed(others: list[Setting], profiles: list[Profile]) -> list[Setting]:
-    """What is not said of the others is as it was in all profiles."""
+    """Fill the columns that --predict leaves out with the value that all profiles share."""
     first = profiles[0]
     for column in Setting.model_fields:
         if not others or column not in first.model_fields_set or column in others[0].model_fields_set:
@@ -116,9 +119,7 @@ def _completed(others: list[Setting], profiles: list[Profile]) -> list[Setting]:
 
 
 def _measurement(profile: Profile) -> Measurement:
-    parts = {
-        name: getattr(profile, f"{name}_s") for name in COMPONENTS if f"{name}_s" in profile.model_fields_set
-    }  # fmt: skip
+    parts = {name: getattr(profile, f"{name}_s") for name in COMPONENTS if f"{name}_s" in profile.model_fields_set}
     return Measurement(_configuration(profile), profile.step_time_s, 1.0, parts)
 
 
@@ -137,12 +138,12 @@ def _configuration(given: Setting) -> Configuration:
     )
 
 
-def told_of(
+def document_of(
     model: FittedModel, measured: list[Measurement], first: Profile, solve_s: float, others: list[Setting] | None
 ) -> dict[str, Any]:
-    """The answer as a document. Intervals are of what a measurement would show."""
+    """Return the answer as a document. Intervals are those of a new measurement, not of the mean."""
     axes = {column: field for column, field in AXES.items() if column in first.model_fields_set}
-    told: dict[str, Any] = {
+    result: dict[str, Any] = {
         "form": model.form,
         "coefficients": model.coefficients,
         "rmsle": model.rmsle,
@@ -150,36 +151,39 @@ def told_of(
         "solve_s": solve_s,
     }
     if model.overlap > 1:
-        told["overlap"] = model.overlap
+        result["overlap"] = model.overlap
     asked = [_configuration(other) for other in others or ()]
     if others is not None:
         x = Inputs.of(asked)
         low, high = model.interval_s(x, 0.9, of_measurement=True)
-        told["predictions"] = [float(value) for value in model.step_time_s(x)]
-        told["intervals_90"] = [[float(a), float(b)] for a, b in zip(low, high, strict=True)]
+        result["predictions"] = [float(value) for value in model.step_time_s(x)]
+        result["intervals_90"] = [[float(a), float(b)] for a, b in zip(low, high, strict=True)]
     next_ones = worth_measuring(model, [row.configuration for row in measured], list(axes.values()))
     if not next_ones and asked and (fastest := to_verify(model, measured, asked)) is not None:
         next_ones = [fastest]
-    told["measure_next"] = [
+    result["measure_next"] = [
         {column: getattr(configuration, field) for column, field in axes.items()} for configuration in next_ones
     ]
-    return told
+    return result
 
 
-def _shown(told: dict[str, Any]) -> RenderableType:
+def _view(result: dict[str, Any]) -> RenderableType:
     made = table("coefficient", "value", "", right=("value",))
-    for name, value in told["coefficients"].items():
-        made.add_row(name, f"{value:.6g}", "not identified" if name in told["unidentified"] else "")
-    if "overlap" in told:
-        made.add_row("overlap", f"{told['overlap']:g}", "of computing, communicating and reading; 1: they add up")
-    parts: list[RenderableType] = [made, f"RMSLE {told['rmsle']:.4f} over the profiles; {told['solve_s']:.3f} s"]
-    if "predictions" in told:
+    for name, value in result["coefficients"].items():
+        made.add_row(name, f"{value:.6g}", "not identified" if name in result["unidentified"] else "")
+    if "overlap" in result:
+        made.add_row("overlap", f"{result['overlap']:g}", "of computing, communicating and reading; 1: they add up")
+    parts: list[RenderableType] = [
+        made,
+        f"RMSLE {result['rmsle']:.4f} over the profiles; {result['solve_s']:.3f} s",
+    ]
+    if "predictions" in result:
         predicted = table("row", "step time", "90 %", right=("row", "step time"))
-        pairs = zip(told["predictions"], told["intervals_90"], strict=True)
+        pairs = zip(result["predictions"], result["intervals_90"], strict=True)
         for row, (value, (low, high)) in enumerate(pairs, 1):
             predicted.add_row(str(row), f"{value:.4g} s", f"{low:.4g} to {high:.4g} s")
         parts.append(predicted)
     worth = "; ".join(
-        ", ".join(f"{column} {value:g}" for column, value in row.items()) for row in told["measure_next"]
-    )  # fmt: skip
+        ", ".join(f"{column} {value:g}" for column, value in row.items()) for row in result["measure_next"]
+    )
     return Group(*parts, f"measure next: {worth}" if worth else "nothing else is worth measuring")

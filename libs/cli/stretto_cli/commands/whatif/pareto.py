@@ -1,4 +1,4 @@
-"""`stretto whatif pareto`: the plans of which none is both cheaper and faster (DLRover-RM Eq. 7-9)."""
+"""`stretto whatif pareto`: the plans on the Pareto front of cost and throughput (DLRover-RM Eq. 7-9)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from stretto_core.model.pareto import CandidateProblem, Grid, PricedPlan
 from stretto_core.model.throughput import FittedModel
 from stretto_core.model.types import Prices
 
-from ..options import Output, OutputOption, answer
-from ..render import table
+from ...charts import ReportOption
+from ...options import Output, OutputOption, answer
+from ...reading import AlgorithmOption, Count, FileArgument, Given, NotNegative, Positive, read_json, refuse
+from ...render import table
+from ...solving import algorithm, solved
 from . import pages
-from .reading import AlgorithmOption, Count, FileArgument, Given, NotNegative, Positive, document, refuse
-from .solving import algorithm, solved
 
 BudgetOption = Annotated[float | None, typer.Option(help="most that the plan marked on the page may cost")]
 PLANS_MAX = 20_000_000
-"""that fit into memory at once: some 100 bytes each"""
+"""plans that fit into memory at once, at some 100 bytes each"""
 HEADINGS = {
     "workers": "workers",
     "ps": "servers",
@@ -29,11 +30,11 @@ HEADINGS = {
     "cost_per_hour": "cost an hour",
     "throughput": "samples/s",
 }
-"""for people"""
+"""column headings of the table"""
 
 
 class Coefficients(Given):
-    """Of the paper's form (Eq. 1-6)."""
+    """Coefficients of the paper's form (Eq. 1-6)."""
 
     alpha_grad: NotNegative
     alpha_upd: NotNegative
@@ -52,7 +53,7 @@ class Ranges(Given):
 
 
 class Model(Given):
-    """A job's model, its constants, and the plans to look at."""
+    """A job's model, its constants, and the grid of plans."""
 
     coefficients: Coefficients
     batch_size: Count
@@ -66,31 +67,31 @@ class Model(Given):
 def pareto(
     file: FileArgument,
     name: AlgorithmOption = PARETO.default,
-    report: pages.ReportOption = None,
+    report: ReportOption = None,
     budget_per_hour: BudgetOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List the plans of which no other is both cheaper and faster, cheapest first.
+    """List the plans that no other plan beats in both cost and throughput, cheapest first.
 
-    FILE is JSON: coefficients, those of the paper's form only, as `whatif fit --form paper` answers them; the job's
+    FILE is JSON: coefficients of the paper's form, as `whatif fit --form paper` prints them; the job's
     batch_size, param_mb (MB), bandwidth_mb_s (MB/s) and embedding_dim; grid, for workers, ps, worker_cpu and ps_cpu
     (cores of one pod) the first and last whole number, inclusive; cpu_core_price (per hour).
     The whole format, with an example: libs/cli/WHATIF.md.
 
-    The page marks the fastest plan within the budget, without one that of the most samples for its money.
+    The page marks the fastest plan within --budget-per-hour; without a budget, the plan with most samples per cost.
     """
     if budget_per_hour is not None and not 0 <= budget_per_hour < math.inf:
         refuse("--budget-per-hour", budget_per_hour, "a finite number of at least 0")
-    problem = problem_of(document(file, Model))
+    problem = problem_of(read_json(file, Model))
     front, solve_s = solved(algorithm(PARETO, name), problem)
     points = [_point(priced) for priced in front]
     if report is not None:
         pages.front(report, points, budget_per_hour)
-    answer(output, {"points": points, "solve_s": solve_s}, lambda: _shown(points))
+    answer(output, {"points": points, "solve_s": solve_s}, lambda: _view(points))
 
 
 def problem_of(model: Model) -> CandidateProblem:
-    """As the core asks it. Eq. 4's M/B and Eq. 5's D are constants here: they go into the coefficients."""
+    """Return the problem as core states it. M/B (Eq. 4) and D (Eq. 5) are folded into the coefficients."""
     given = model.coefficients
     folded = {
         "alpha_grad": given.alpha_grad,
@@ -127,7 +128,7 @@ def _axis(ranges: Ranges, name: str) -> range:
 
 
 def _certain(coefficients: dict[str, float]) -> FittedModel:
-    """A model that is given, not fitted: nothing about it is uncertain."""
+    """Return a model with given coefficients: its covariance is zero."""
     nothing = tuple((0.0,) * len(coefficients) for _ in coefficients)
     return FittedModel("paper", coefficients, nothing, 0.0, 1.0, 0.0, (), ())
 
@@ -144,7 +145,7 @@ def _point(priced: PricedPlan) -> dict[str, Any]:
     }
 
 
-def _shown(points: list[dict[str, Any]]) -> RenderableType:
+def _view(points: list[dict[str, Any]]) -> RenderableType:
     made = table(*HEADINGS.values(), right=tuple(HEADINGS.values()))
     for point in points:
         values = [point[name] for name in HEADINGS]

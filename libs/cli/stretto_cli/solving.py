@@ -1,4 +1,4 @@
-"""Run a chosen algorithm: silent, timed, and whatever it refuses is said in one line."""
+"""Run a chosen algorithm: silence its library, take its time, turn its refusal into one line."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ Answer = TypeVar("Answer")
 
 
 def algorithm(kind: Kind, name: str) -> Any:
-    """The algorithm of that name. Raises BadData."""
+    """Return the algorithm ``name``. Raises BadData."""
     try:
-        with silent():  # some libraries greet whoever imports them
+        with silent():  # some libraries print when they are imported
             return kind.named(name)
     except AlgorithmError as error:
         raise BadData(str(error)) from error
 
 
 def solved(solve: Callable[[Problem], Answer], problem: Problem) -> tuple[Answer, float]:
-    """What ``solve`` makes of the problem, and the seconds that it took. Raises BadData for what it refuses."""
+    """Return the solution and the seconds that it took. Raises BadData for a problem that ``solve`` refuses."""
     with silent():
         begun_s = time.perf_counter()
         try:
@@ -40,7 +40,7 @@ def solved(solve: Callable[[Problem], Answer], problem: Problem) -> tuple[Answer
 
 @contextmanager
 def silent() -> Generator[None]:
-    """Solvers written in C print to file descriptor 1, past Python: what they say is dropped."""
+    """Drop what is printed to file descriptor 1: solvers written in C bypass Python's stdout."""
     sys.stdout.flush()
     kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     try:
@@ -53,10 +53,10 @@ def silent() -> Generator[None]:
 
 
 def gap_to_upper(value: float, bound: float) -> float:
-    """(bound - value) / bound of a maximisation, 0 where both are 0."""
+    """Return (bound - value) / bound, for a maximisation; 0 where both are 0."""
     return (bound - value) / bound if bound else 0.0
 
 
 def gap_to_lower(value: float, bound: float) -> float:
-    """(value - bound) / bound of a minimisation, 0 where both are 0."""
+    """Return (value - bound) / bound, for a minimisation: how far above the bound; 0 where both are 0."""
     return (value - bound) / bound if bound else 0.0

@@ -1,4 +1,4 @@
-"""`stretto whatif select`: which candidate each job gets, none overdrawing the cluster (DLRover-RM Eq. 11-14)."""
+"""`stretto whatif select`: the candidate of each job, within the capacity of the cluster (DLRover-RM Eq. 11-14)."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from rich.console import Group, RenderableType
 from stretto_core.algorithms import SELECT
 from stretto_core.arbiter.selection import Contender, Objective, Option, Selection, SelectionProblem
 
-from ..options import Output, OutputOption, answer
-from ..render import table
-from .reading import AlgorithmOption, FileArgument, Given, NotNegative, Positive, document, once, refuse
-from .solving import algorithm, gap_to_upper, solved
+from ...options import Output, OutputOption, answer
+from ...reading import AlgorithmOption, FileArgument, Given, NotNegative, Positive, once, read_json, refuse
+from ...render import table
+from ...solving import algorithm, gap_to_upper, solved
 
 SHOWN_JOBS = 40
 
 
 class Candidate(Given):
-    """A change of a job's resources: ``resources`` are additions, ``cost`` theirs per hour."""
+    """A change of a job: ``resources`` are additions, ``cost`` is their price per hour."""
 
     id: Annotated[str, Field(min_length=1)]
     resources: dict[str, NotNegative]
@@ -28,8 +28,10 @@ class Candidate(Given):
 
 
 class Job(Given):
-    """A job that may get one of its candidates. ``throughput``: what it trains at now, for ``completion``; where it is
-    not given, a candidate's less its gain."""
+    """A job that may get one of its candidates.
+
+    ``throughput``, the present one, counts for ``completion``. Default: a candidate's throughput less its gain.
+    """
 
     id: Annotated[str, Field(min_length=1)]
     remaining_samples: NotNegative
@@ -38,7 +40,7 @@ class Job(Given):
 
 
 class Candidates(Given):
-    """What is free, what is best, and who wants what."""
+    """The free capacity, the objective, and the candidates of each job."""
 
     capacity: dict[str, NotNegative]
     objective: Objective = "efficiency"
@@ -49,14 +51,14 @@ class Candidates(Given):
 
 def select(file: FileArgument, name: AlgorithmOption = SELECT.default, output: OutputOption = Output.TABLE) -> None:
     """Choose at most one candidate for each job, within the capacity."""
-    problem = problem_of(document(file, Candidates))
+    problem = problem_of(read_json(file, Candidates))
     found, solve_s = solved(algorithm(SELECT, name), problem)
-    told = told_of(found, solve_s)
-    answer(output, told, lambda: _shown(told))
+    result = document_of(found, solve_s)
+    answer(output, result, lambda: _view(result))
 
 
 def problem_of(given: Candidates) -> SelectionProblem:
-    """As the core asks it."""
+    """Return the problem as core states it. Raises BadData."""
     once((job.id for job in given.jobs), "jobs.id")
     for index, job in enumerate(given.jobs):
         once((candidate.id for candidate in job.candidates), f"jobs[{index}].candidates.id")
@@ -86,8 +88,8 @@ def _option(candidate: Candidate) -> Option:
     return Option(candidate.id, dict(candidate.resources), candidate.cost, candidate.gain, candidate.throughput)
 
 
-def told_of(found: Selection, solve_s: float) -> dict[str, Any]:
-    """The answer as a document."""
+def document_of(found: Selection, solve_s: float) -> dict[str, Any]:
+    """Return the answer as a document."""
     return {
         "chosen": found.chosen,
         "value": found.value,
@@ -97,12 +99,12 @@ def told_of(found: Selection, solve_s: float) -> dict[str, Any]:
     }
 
 
-def _shown(told: dict[str, Any]) -> RenderableType:
+def _view(result: dict[str, Any]) -> RenderableType:
     made = table("job", "candidate")
-    chosen = list(told["chosen"].items())
+    chosen = list(result["chosen"].items())
     for job, candidate in chosen[:SHOWN_JOBS]:
         made.add_row(job, candidate or "–")
     if len(chosen) > SHOWN_JOBS:
         made.add_row(f"… and {len(chosen) - SHOWN_JOBS} more", "")
-    said = f"value {told['value']:.6g}, at most {told['gap']:.4%} below the best; {told['solve_s']:.3f} s"
-    return Group(made, said)
+    summary = f"value {result['value']:.6g}, at most {result['gap']:.4%} below the best; {result['solve_s']:.3f} s"
+    return Group(made, summary)
