@@ -10,7 +10,7 @@ IMAGE    := docker build -f compose/Dockerfile --build-arg VERSION=$(VERSION) \
     --build-arg REVISION=$(shell git rev-parse --short HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo chaos test bench lint proto sbom audit images e2e-kubernetes clean
+.PHONY: help setup demo chaos check test test-long bench lint proto sbom audit images e2e-kubernetes clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -36,8 +36,14 @@ chaos: setup  ## put a real job under seeded fire and count the samples (SEED=7 
 	    $(if $(UNDISTURBED),--undisturbed $(UNDISTURBED)) $(if $(INTENSITY),--intensity $(INTENSITY)) \
 	    $(if $(MODEL),--model $(MODEL)) $(if $(SAMPLES),--samples $(SAMPLES)) $(if $(REPORT),--report $(REPORT))
 
-test: setup  ## run every test
-	@$(BIN)/python -m pytest -n 2 --dist loadfile
+check: setup  ## lint, types and pure tests, in less than a minute
+	@$(BIN)/python -m tests.check
+
+test: setup  ## run every test but the long rounds
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "not long"
+
+test-long: setup  ## run the long rounds under fire and on real engines
+	@$(BIN)/python -m pytest -m long
 
 bench: setup  ## measure, as ratios against baselines of the same run
 	@$(BIN)/python -m tests.bench

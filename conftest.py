@@ -1,7 +1,11 @@
-"""Two tests at a time (``make test``), but what is marked ``alone`` while no other test runs: it needs the machine.
+"""Tiers of tests, and tests that run alone.
 
-Tests wait more than they compute: for leases to expire, for processes to start. A readers' lock of files keeps those
-apart that do not bear company; who waits to be alone holds the turnstile, so that the others let it in.
+``make check`` passes ``--pure``: tests without servers and TensorFlow, with a tenth of Hypothesis' examples. Those
+marked ``proof`` are left to ``make test``.
+
+``make test`` runs two tests at a time, since most wait for leases to expire or processes to start. A test marked
+``alone`` needs the whole machine: the other worker waits. A readers' lock of files keeps them apart; a test that waits
+to be alone holds the turnstile, so that no further test starts before it.
 """
 
 from __future__ import annotations
@@ -12,6 +16,34 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+PURE_EXAMPLES = 0.1
+"""Share of Hypothesis' examples that ``--pure`` runs."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--pure", action="store_true", help="only pure tests, with a tenth of the generated examples")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Under ``--pure``, leave out what is slow, and generate less."""
+    if not config.getoption("--pure"):
+        return
+    left_out = [item for item in items if any(item.get_closest_marker(name) for name in ("slow", "alone", "proof"))]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in set(left_out)]
+    for item in items:
+        function = getattr(getattr(item, "obj", None), "__func__", getattr(item, "obj", None))
+        if (stated := getattr(function, "_hypothesis_internal_use_settings", None)) is not None:
+            function._hypothesis_internal_use_settings = _fewer(stated)  # type: ignore[union-attr]
+    for machine in {getattr(item, "cls", None) for item in items}:  # Hypothesis' stateful tests state theirs by class
+        if isinstance(stated := getattr(machine, "settings", None), settings):
+            machine.settings = _fewer(stated)  # type: ignore[union-attr]
+
+
+def _fewer(stated: settings) -> settings:
+    return settings(stated, max_examples=max(5, int(stated.max_examples * PURE_EXAMPLES)))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -51,7 +51,9 @@ JobId = Annotated[
 ]
 POD_PATTERN = r"^(worker|ps|data)-[0-9]{1,9}$"
 PodId = Annotated[str, Pattern(POD_PATTERN), Doc("role and number; a number is never used again within a job")]
-Text = Annotated[str, MaxLen(2000)]
+TEXT_MAX = 2000
+"""Longest ``Text``, in characters."""
+Text = Annotated[str, MaxLen(TEXT_MAX)]
 Name = Annotated[str, MinLen(1), MaxLen(200)]
 RequestId = Annotated[str, Pattern(r"^[A-Za-z0-9_.:-]{1,100}$")]
 
@@ -63,6 +65,11 @@ Cores = Annotated[float, Ge(0), Le(100_000)]
 Bytes = Annotated[int, Ge(0), Le(2**53 - 1)]  # the largest integer all JSON readers agree on (RFC 8259 section 6)
 Money = Annotated[float, Ge(0), Le(10**12)]
 Fraction = Annotated[float, Ge(0), Le(1)]
+
+
+def bounded(text: str) -> str:
+    """Cut a text to the length that ``Text`` allows: a reason that is too long must not cost the message."""
+    return text[:TEXT_MAX]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,9 @@ import difflib
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, Self, get_args
+from typing import Any, Self, TypeVar, get_args
 
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -25,6 +26,7 @@ from stretto_runtime.process.faults import SettingsFault
 
 PREFIX = "STRETTO_"
 TEXTS = {str, SecretStr, Path, type(None)}
+Rules = TypeVar("Rules")
 COMPONENTS = frozenset((*USERS, "streams", "cli", "trainer", "pod", "job", "demo"))
 
 
@@ -113,6 +115,17 @@ class Settings(BaseSettings):
             if field not in Settings.model_fields:
                 names[f"{PREFIX}{component.upper()}_{field.upper()}"] = field
         return names
+
+
+def machine_settings(rules_type: type[Rules], settings: Settings, **stated: Any) -> Rules:
+    """Build a machine's settings, a dataclass of core, from the service's fields of the same names.
+
+    ``stated`` are the fields that the service puts in another form. A field that the service does not offer keeps the
+    default of the dataclass.
+    """
+    offered = type(settings).model_fields.keys()
+    names = [field.name for field in fields(rules_type) if field.name in offered]  # type: ignore[arg-type]
+    return rules_type(**{name: getattr(settings, name) for name in names} | stated)
 
 
 class StreamsSettings(Settings):

@@ -61,6 +61,7 @@ class TestAgainstTheNaiveOne:
 
 
 class TestAgainstTheory:
+    @pytest.mark.proof
     def test_one_gpu_without_want_of_cpus_is_a_queue_with_one_server(self) -> None:
         """M/D/1: the mean wait is load / (1 - load) / 2 of the run time."""
         jobs, load, run_s = 20_000, 0.7, 100
@@ -70,6 +71,7 @@ class TestAgainstTheory:
             found = simulate(trace, policy(name), Cluster(1, 1, 8.0))
             assert found.mean_queue_s == pytest.approx(load / (1 - load) / 2 * run_s, rel=0.05)
 
+    @pytest.mark.proof
     def test_cpus_for_one_job_at_a_time_go_to_the_shortest(self) -> None:
         """One server, shortest remaining first, the best there is for the mean (Schrage, 1968): a GPU for everybody,
         and each could use all CPUs that there are."""

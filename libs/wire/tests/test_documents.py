@@ -29,6 +29,7 @@ def test_generating_twice_gives_the_same() -> None:
     assert documents.files() == documents.files()
 
 
+@pytest.mark.proof
 def test_the_command_writes_checks_and_removes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert documents.main([str(tmp_path)]) == 0
     assert documents.main(["--check", str(tmp_path)]) == 0
@@ -44,6 +45,7 @@ def test_the_command_writes_checks_and_removes(tmp_path: Path, capsys: pytest.Ca
     assert documents.main(["--check", str(tmp_path)]) == 0
 
 
+@pytest.mark.proof
 def test_a_break_is_not_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     documents.main([str(tmp_path)])
     path = tmp_path / documents.BASELINE

@@ -8,7 +8,7 @@ from typing import Any
 
 import stretto_wire as wire
 from stretto_core import actuator as core
-from stretto_core.checkpoints.facts import is_final, is_restore
+from stretto_core.checkpoints import is_final, is_restore
 from stretto_core.dispatcher import Applied, Counted
 from stretto_messages.actuator import (
     GetServers,

@@ -6,18 +6,17 @@ import asyncio
 from typing import Any, ClassVar
 
 from stretto_bus.tasks import end
-from stretto_core.checkpoints.facts import CheckpointState
-from stretto_core.checkpoints.machine import CheckpointMachine
+from stretto_core.checkpoints import OBSERVATIONS, CheckpointMachine, CheckpointState, JobOpened
+from stretto_messages.base import Message
 from stretto_runtime import Meta, Service
+from stretto_wire.submission import JobSubmitted
 
-from . import handlers
-from .observations import OBSERVATIONS
 from .settings import CheckpointsSettings
 from .taking import Taker
 
 
 class Checkpoints(Service):
-    """See the README."""
+    """Flash checkpoints of every job, and the way back to one; see the README."""
 
     name = "checkpoints"
     version = CheckpointMachine.version
@@ -30,14 +29,21 @@ class Checkpoints(Service):
         super().__init__(settings)
         self._takers: dict[str, tuple[Taker, asyncio.Task[None]]] = {}
 
-    def machine(self, key: str, state: Any) -> CheckpointMachine:
+    def machine(self, key: str, state: CheckpointState | None) -> CheckpointMachine:
         return CheckpointMachine(state)
 
-    def to_event(self, message: Any, meta: Meta) -> Any:
-        return handlers.to_event(message, self.settings.store)
-
-    def to_message(self, key: str, fact: Any) -> Any:
-        return handlers.to_message(key, fact)
+    def to_event(self, message: Message, meta: Meta) -> Message | JobOpened:
+        if not isinstance(message, JobSubmitted):
+            return message
+        policy = message.spec.checkpoint
+        return JobOpened(
+            job=message.job,
+            folder=f"{(policy.url or self.settings.store).rstrip('/')}/{message.job}",
+            every_s=policy.every_s,
+            keep=policy.keep,
+            restore_from=policy.restore_from,
+            final=policy.every_s is not None or policy.url is not None,
+        )
 
     def deciding(self) -> dict[str, Any]:
         return {"store_url": self.settings.store}  # the others are the taker's
@@ -56,5 +62,5 @@ class Checkpoints(Service):
             await end(task)
 
     async def stopped(self) -> None:
-        # nobody is there to free it later; the store has what is complete
+        # no replica is left to free it later; the store has all complete checkpoints
         await asyncio.to_thread(self.settings.memory.free_all)

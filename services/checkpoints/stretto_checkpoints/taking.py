@@ -18,29 +18,35 @@ import structlog
 from stretto_bus.faults import Fault
 from stretto_bus.tasks import end
 from stretto_core.actuator import claim
-from stretto_core.checkpoints.facts import Attempt, CheckpointState, Restore
-from stretto_messages.base import Message
+from stretto_core.checkpoints import (
+    Attempt,
+    CheckpointState,
+    ImagesFlushed,
+    ImagesSaved,
+    ParametersRestored,
+    Restore,
+    StepFailed,
+)
+from stretto_messages.base import Message, bounded
 from stretto_messages.dispatcher import MarkLedger
 from stretto_messages.pods import ExportState, GetExportStatus, GetOwnership, ImportState
-from stretto_messages.values import CheckpointRef
 from stretto_runtime import PartitionLost
 
 from . import manifest
-from . import observations as seen
 from .manifest import Manifest, ManifestDamaged, ManifestError
 from .settings import CheckpointsSettings
 
 CALL_S = 60.0
-TELL_MAX_S = 30.0
+REPORT_PAUSE_MAX_S = 30.0
 HANGS_S = 60.0
-"""A thread that is still at it so long after its step was cancelled hangs with its store or its memory, perhaps for
-ever. What it may do later harms nobody: an attempt's names are its own, and memory that nobody wants is freed."""
+"""A thread that still runs so long after its step was cancelled hangs in the store or in shared memory, perhaps for
+ever. Its later effects do no harm: an attempt's names are its own, and unwanted memory is freed."""
 
 log = structlog.get_logger("stretto.checkpoints")
 
 
 class TakingError(Exception):
-    """A step of a checkpoint failed; says which and why."""
+    """A step of a checkpoint failed; the text names the step and the reason."""
 
 
 class ImageDamaged(TakingError):
@@ -48,7 +54,7 @@ class ImageDamaged(TakingError):
 
 
 class Edge(Protocol):
-    """What taking needs of the service."""
+    """The part of the service that a taker uses."""
 
     async def observe(self, key: str, message: Message, trace: str = "") -> None: ...
     async def call(self, request: Message, timeout_s: float = 15.0, trace: str = "") -> Any: ...
@@ -71,7 +77,7 @@ class Taker:
         self._removed: set[str] = set()
 
     def follow(self, state: CheckpointState) -> None:
-        """The machine has changed."""
+        """Take the state of the machine after a change."""
         self.state = state
         self._wake.set()
 
@@ -91,14 +97,14 @@ class Taker:
             await self._stop_work()
 
     async def _stop_work(self) -> None:
-        """Cancel the step under way and see its end: nothing that it began goes on behind who comes next."""
+        """Cancel the step under way and wait for its end, so that nothing of it runs beside the next step."""
         if self._work is not None:
             _, task = self._work
             self._work = None
             await end(task)
 
     def _in_memory(self) -> tuple[str, ...]:
-        """Memory is precious: the newest complete checkpoint stays there, and the one on its way."""
+        """Name the checkpoints that stay in memory: the newest complete one, and the one on its way."""
         st = self.state
         newest = [] if st.ended else st.complete[-1:]
         return tuple(reference.id for reference in (*newest, *filter(None, [st.attempt])))
@@ -120,7 +126,7 @@ class Taker:
             self._work = wanted, asyncio.create_task(self._guard(wanted[0], step))
 
     async def _guard(self, name: str, step: Any) -> None:
-        """Whatever fails is told; the machine decides what then."""
+        """Report every failure; the machine decides how to go on."""
         try:
             await step
         except PartitionLost:
@@ -128,24 +134,24 @@ class Taker:
         except (TakingError, ManifestError, Fault, TimeoutError) as error:
             log.warning("checkpoint failed", job=self.job, id=name, reason=str(error))
             damaged = isinstance(error, ManifestDamaged | ImageDamaged)
-            await self._tell_broken(name, str(error) or "it took too long", damaged)
-        except Exception as error:  # nobody else would end the attempt, and none would follow
+            await self._report_failure(name, str(error) or "it took too long", damaged)
+        except Exception as error:  # nothing else would end the attempt, and no other would follow
             log.exception("checkpoint failed", job=self.job, id=name)
-            await self._tell_broken(name, f"unforeseen {type(error).__name__}: {error}", False)
+            await self._report_failure(name, f"unforeseen {type(error).__name__}: {error}", False)
 
-    async def _tell_broken(self, name: str, reason: str, damaged: bool) -> None:
-        """Until it is heard: the machine waits for it."""
-        broken = seen.CheckpointBroken(job=self.job, id=name, reason=reason[:2000], damaged=damaged)
+    async def _report_failure(self, name: str, reason: str, damaged: bool) -> None:
+        """Repeat until it is journalled: the machine waits for it."""
+        failure = StepFailed(job=self.job, id=name, reason=bounded(reason), damaged=damaged)
         delay_s = 1.0
         while True:
             try:
-                return await self._edge.observe(self.job, broken)
-            except PartitionLost:  # the next owner will find it broken, too
+                return await self._edge.observe(self.job, failure)
+            except PartitionLost:  # the next owner will find the same failure
                 return
             except Exception as error:
-                log.warning("will tell again", job=self.job, id=name, error=str(error), after_s=delay_s)
+                log.warning("will report again", job=self.job, id=name, error=str(error), after_s=delay_s)
                 await asyncio.sleep(delay_s)
-                delay_s = min(2 * delay_s, TELL_MAX_S)
+                delay_s = min(2 * delay_s, REPORT_PAUSE_MAX_S)
 
     async def _advance(self, attempt: Attempt | None) -> None:
         if attempt is None:
@@ -172,7 +178,7 @@ class Taker:
         again = f"mark-second.{attempt.id}-{uuid.uuid4().hex[:8]}"
         second = MarkLedger(job=self.job, request_id=again, after=first.request_id)
         whole = await self._edge.call(second)
-        taken = seen.ImagesTaken(
+        taken = ImagesSaved(
             job=self.job,
             id=attempt.id,
             ledger=whole.ledger,
@@ -185,7 +191,7 @@ class Taker:
         await self._edge.observe(self.job, taken)
 
     async def _export(self, attempt: Attempt) -> list[Any]:
-        """Every server writes its image to what was reserved for it here, or to its disk."""
+        """Let every server write its image to the memory reserved for it here, or to its disk."""
         owned = await self._ask_all(attempt.servers, GetOwnership(job=self.job))
         columns = zip(*((*reply.buckets, *reply.slices) for reply in owned), strict=True)
         if nobodys := [number for number, states in enumerate(columns) if not any(states)]:
@@ -208,7 +214,7 @@ class Taker:
         return await asyncio.gather(*(self._edge.call_pod(pod, asked, limit_s) for pod, asked in requests.items()))
 
     async def _store(self, attempt: Attempt) -> None:
-        """Wait for the copies, then write what makes them one."""
+        """Wait for the copies, then write the manifest that makes them one checkpoint."""
         request = GetExportStatus(job=self.job, checkpoint_id=attempt.id)
         while True:
             replies = await self._ask_all(attempt.servers, request)
@@ -222,23 +228,16 @@ class Taker:
             if all(reply.stage == "stored" for reply in replies):
                 break
             await asyncio.sleep(self._settings.poll_s)
-        reference = CheckpointRef(
-            id=attempt.id,
-            url=attempt.url,
-            samples=attempt.samples,
-            size_bytes=attempt.size_bytes,
-            ps=len(attempt.servers),
-        )
         parts = tuple(json.loads(reply.part) for reply in replies)
-        whole = Manifest(reference, self.job, attempt.began_at_s, attempt.ledger, parts)
+        whole = Manifest(attempt.reference, self.job, attempt.began_at_s, attempt.ledger, parts)
         await _to_its_end(whole.write)
         took_s = max(self._edge.now() - attempt.began_at_s, 0.0)
-        await self._edge.observe(self.job, seen.ImagesStored(job=self.job, id=attempt.id, took_s=took_s))
+        await self._edge.observe(self.job, ImagesFlushed(job=self.job, id=attempt.id, took_s=took_s))
 
     async def _load(self, restore: Restore) -> None:
-        """Any number of servers: each imports an even part of the buckets from all the files.
+        """Let each server import an even part of the buckets from all files, at any number of servers.
 
-        After a failure, servers that have their part already say so again.
+        After a failure, servers that have their part already accept again.
         """
         await asyncio.sleep(restore.failures * self._settings.restore_pause_s)
         async with asyncio.timeout(self._settings.restore_timeout_s):
@@ -266,7 +265,7 @@ class Taker:
             if not reply.accepted:
                 kind = ImageDamaged if reply.damaged else TakingError
                 raise kind(f"ps-{number} could not load {restore.url}: {reply.detail}")
-        loaded = seen.ParametersLoaded(
+        loaded = ParametersRestored(
             job=self.job,
             id=restore.id,
             checkpoint=whole.checkpoint,
@@ -283,12 +282,12 @@ class Taker:
             self._removed.add(url)
             try:
                 await asyncio.to_thread(manifest.remove, url)
-            except Exception as error:  # an old checkpoint that stays harms nobody
+            except Exception as error:  # an old checkpoint that stays does no harm
                 log.warning("old checkpoint not removed", job=self.job, url=url, error=str(error))
 
 
 async def _to_its_end(work: Callable[..., Any], *args: Any) -> Any:
-    """Run in a thread, which no cancelling stops: so wait for it in any case, unless it hangs."""
+    """Run in a thread and wait for its end even when cancelled, since a thread cannot be stopped; unless it hangs."""
     task = asyncio.ensure_future(asyncio.to_thread(work, *args))
     try:
         return await asyncio.shield(task)

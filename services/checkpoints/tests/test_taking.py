@@ -12,7 +12,7 @@ from stretto_checkpoints import manifest, taking
 from stretto_checkpoints.memory import SharedMemory
 from stretto_checkpoints.settings import CheckpointsSettings
 from stretto_checkpoints.taking import Taker
-from stretto_core.checkpoints.facts import Attempt, CheckpointState, Restore
+from stretto_core.checkpoints import Attempt, CheckpointState, Restore
 from stretto_messages.dispatcher import MarkLedgerReply
 from stretto_messages.pods import GetOwnershipReply
 from stretto_runtime import RuntimeFault

@@ -1,1 +1,27 @@
-"""Checkpoints of a job: when, which one stands, the way back. ``facts``: the vocabulary; ``machine``: the decisions."""
+"""Checkpoints of a job: when they are taken, which one stands, and the way back to it."""
+
+from stretto_core.checkpoints.machine import CheckpointMachine
+from stretto_core.checkpoints.names import is_final, is_restore
+from stretto_core.checkpoints.observations import (
+    OBSERVATIONS,
+    ImagesFlushed,
+    ImagesSaved,
+    ParametersRestored,
+    StepFailed,
+)
+from stretto_core.checkpoints.state import Attempt, CheckpointState, JobOpened, Restore
+
+__all__ = [
+    "OBSERVATIONS",
+    "Attempt",
+    "CheckpointMachine",
+    "CheckpointState",
+    "ImagesFlushed",
+    "ImagesSaved",
+    "JobOpened",
+    "ParametersRestored",
+    "Restore",
+    "StepFailed",
+    "is_final",
+    "is_restore",
+]

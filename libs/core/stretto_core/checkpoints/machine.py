@@ -1,293 +1,338 @@
 """When a job's checkpoints are taken, which one stands, and when parameters go back to it.
 
 A checkpoint has two halves of one instant: the ledger's mark, taken first, and every parameter server's image. It is
-*saved* once all images are in memory (training has gone on already), and *complete* once all are in the store and the
-manifest names them. Whatever fails, the last complete one stands (DLRover-RM section 5.2, flash checkpoint).
+*saved* once all images are in memory (training has gone on already), and *flushed* once all are in the store and the
+manifest names them: then it is complete. Whatever fails, the last complete one stands (DLRover-RM section 5.2, flash
+checkpoint).
 
-The first is taken as soon as there are servers: hardly anything is in it, and whoever loses a server before the
-second goes back to the beginning by the same way as to any other.
+The first is taken as soon as there are servers. It holds hardly anything, and a job that loses a server before the
+second one goes back to the beginning in the same way as to any other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar
-
-from stretto_core.checkpoints.facts import (
-    EXPIRED_KEPT,
-    FINAL,
-    RESTORE,
-    Attempt,
-    Broken,
-    Checkpoint,
+from stretto_messages.actuator import JobFailed, JobFinished, MigrationFinished, MigrationStarted, ServersChanged
+from stretto_messages.base import Message
+from stretto_messages.checkpoints import (
     CheckpointFailed,
     CheckpointFlushed,
     CheckpointRestored,
     CheckpointSaved,
-    CheckpointState,
-    JobCompleted,
-    JobEnded,
-    JobSubmitted,
-    Loaded,
-    MigrationFinished,
-    MigrationStarted,
-    Restore,
-    SaveAnswered,
-    SaveAsked,
-    Saved,
-    ServersChanged,
-    Stored,
-    is_final,
+    SaveCheckpoint,
+    SaveCheckpointReply,
 )
+from stretto_messages.dispatcher import JobCompleted
+from stretto_messages.gateway import JobCancelled
+
+from stretto_core.checkpoints.names import FINAL, RESTORE, is_final
+from stretto_core.checkpoints.observations import (
+    ImagesFlushed,
+    ImagesSaved,
+    Observation,
+    ParametersRestored,
+    StepFailed,
+)
+from stretto_core.checkpoints.state import EXPIRED_KEPT, Attempt, CheckpointState, JobOpened, Restore
 from stretto_core.machine import Action, Emit, Reply, Tick
 
 FINAL_TRIES = 3
-"""attempts at the checkpoint after the last shard"""
+"""Attempts at the checkpoint after the last shard."""
 RESTORE_TRIES = 3
-"""attempts at reading one checkpoint, unless it is damaged"""
+"""Attempts to read one checkpoint, unless it is damaged."""
 FIRST_AGAIN_S = 30.0
-"""until the first complete one is there, it is tried again so soon"""
+"""Longest time between attempts until the first checkpoint is complete."""
+
+JobEnded = JobFinished | JobFailed | JobCancelled
+CheckpointsEvent = (
+    JobOpened
+    | JobCompleted
+    | JobEnded
+    | ServersChanged
+    | MigrationStarted
+    | MigrationFinished
+    | SaveCheckpoint
+    | Observation
+    | Tick
+)
+Facts = list[Message]
 
 
 class CheckpointMachine:
-    """See the module."""
+    """Checkpoints of one job."""
 
-    version = 4
+    version = 1
 
     def __init__(self, state: CheckpointState | None = None) -> None:
         self.state = state if state is not None else CheckpointState()
-        self._out: list[Action] = []
 
     @property
     def ticking(self) -> bool:
-        """Whether time matters."""
-        st = self.state
-        return not st.ended and (st.every_s is not None or (st.completed and st.final_due))
+        """True while the passing of time can make a checkpoint due."""
+        state = self.state
+        return not state.ended and (state.every_s is not None or (state.completed and state.final_due))
 
-    def handle(self, event: Any, now: float) -> list[Action]:
+    def handle(self, event: CheckpointsEvent, now: float) -> list[Action]:
         """Advance by one event."""
-        self._out = []
-        handler = self._HANDLERS.get(type(event))
-        if handler is not None:
-            handler(self, event, now)
-        return self._out
+        facts: Facts = []
+        match event:
+            case JobOpened():
+                self._open(event)
+            case JobCompleted():
+                self._complete(now)
+            case JobFinished() | JobFailed() | JobCancelled():
+                self._end(finished=isinstance(event, JobFinished))
+            case ServersChanged(version=version) if version > self.state.servers_version and not self.state.ended:
+                facts = self._servers_changed(event, now)
+            case MigrationStarted():
+                facts = self._migration_started()
+            case MigrationFinished():
+                self.state.migrating = False
+                self._begin_if_due(now)
+            case SaveCheckpoint():
+                return [Reply(self._answer(event, now))]
+            case ImagesSaved() | ImagesFlushed() | StepFailed() | ParametersRestored():
+                facts = self._observed(event, now)
+            case Tick():
+                self._begin_if_due(now)
+            case _:
+                return []
+        return [Emit(fact) for fact in facts]
+
+    def _observed(self, event: Observation, now: float) -> Facts:
+        """Advance by a step that the service has taken; one that is no longer wanted changes nothing."""
+        attempt, restore = self.state.attempt, self.state.restore
+        match event:
+            case ImagesSaved(id=name) if attempt is not None and attempt.id == name and attempt.stage == "taking":
+                return self._saved(event, attempt)
+            case ImagesFlushed(id=name) if attempt is not None and attempt.id == name and attempt.stage == "storing":
+                return self._flushed(event, attempt, now)
+            case StepFailed(id=name) if attempt is not None and attempt.id == name:
+                return self._attempt_failed(event, attempt, now)
+            case StepFailed(id=name) if restore is not None and restore.id == name:
+                return self._restore_failed(event, restore)
+            case ParametersRestored(id=name) if restore is not None and restore.id == name:
+                return self._restored(event, now)
+            case _:
+                return []
 
     # the job ---------------------------------------------------------------------------------------------------
 
-    def _submitted(self, event: JobSubmitted, now: float) -> None:
-        st = self.state
-        if st.job:
+    def _open(self, event: JobOpened) -> None:
+        state = self.state
+        if state.job:
             return
-        st.job, st.folder = event.job, event.folder.rstrip("/")
-        st.every_s, st.keep, st.final, st.final_due = event.every_s, event.keep, event.final, event.final
-        st.restore_from, st.lost = event.restore_from, event.restore_from is not None
+        state.job = event.job
+        state.folder = event.folder.rstrip("/")
+        state.every_s = event.every_s
+        state.keep = event.keep
+        state.final = event.final
+        state.final_due = event.final
+        state.restore_from = event.restore_from
+        state.lost = event.restore_from is not None
 
-    def _completed(self, event: JobCompleted, now: float) -> None:
+    def _complete(self, now: float) -> None:
+        """Make the last checkpoint due. While parameters are lost, the completion will be undone by the restore."""
         if not self.state.lost:
             self.state.completed = True
             self._begin_if_due(now)
 
-    def _ended(self, event: JobEnded, now: float) -> None:
-        """What a finished job leaves is its result. Any other may be taken up again from what it has."""
-        st = self.state
-        st.ended, st.restore, st.asked = True, None, False
-        if st.attempt is not None and st.attempt.stage == "taking":
+    def _end(self, finished: bool) -> None:
+        """Keep the result of a finished job only. Any other job may be taken up again from what it has."""
+        state = self.state
+        state.ended = True
+        state.restore = None
+        state.requested = False
+        if state.attempt is not None and state.attempt.stage == "taking":
             self._drop()
-        if event.finished and st.complete and is_final(st.complete[-1].id):
-            st.expired += [earlier.url for earlier in st.complete[:-1]]
-            st.complete = st.complete[-1:]
+        if finished and state.complete and is_final(state.complete[-1].id):
+            state.expired += [earlier.url for earlier in state.complete[:-1]]
+            state.complete = state.complete[-1:]
 
     # servers ---------------------------------------------------------------------------------------------------
 
-    def _servers(self, event: ServersChanged, now: float) -> None:
-        st = self.state
-        if event.version <= st.servers_version or st.ended:
-            return
-        st.servers_version, st.servers = event.version, list(event.servers)
-        if not event.servers:
-            st.lost, st.migrating, st.restore, st.completed = True, False, None, False
-            attempt = self._drop()
-            if attempt is not None and not attempt.final:
-                self._tell_failed(attempt, "a parameter server was lost while it was taken")
-            # what was completed is trained again, and has its last checkpoint then
-            st.final_due, st.final_failures, st.final_not_before_s = st.final, 0, 0.0
-        elif st.lost:
-            self._begin_restore()
-        else:
-            if st.attempt is not None and not set(st.attempt.servers) <= set(event.servers):
-                self._take_again("a parameter server left; it is taken again of those that stay")  # it answers no more
-            self._begin_if_due(now)
+    def _servers_changed(self, event: ServersChanged, now: float) -> Facts:
+        state = self.state
+        servers = [server.index for server in event.servers if not server.leaving]
+        state.servers_version = event.version
+        state.servers = servers
+        if not servers:
+            return self._parameters_lost()
+        if state.lost:
+            return self._begin_restore()
+        facts: Facts = []
+        if state.attempt is not None and not set(state.attempt.servers) <= set(servers):  # one of them answers no more
+            facts = self._take_again("a parameter server left; it is taken again of those that stay")
+        self._begin_if_due(now)
+        return facts
 
-    def _begin_restore(self, failures: int = 0) -> None:
-        st = self.state
-        name = f"{st.job}{RESTORE}{st.next_number}"
-        latest = st.complete[-1].url if st.complete else st.restore_from
+    def _parameters_lost(self) -> Facts:
+        state = self.state
+        state.lost = True
+        state.migrating = False
+        state.restore = None
+        state.completed = False
+        attempt = self._drop()
+        # the completed part is trained again and then has its last checkpoint
+        state.final_due = state.final
+        state.final_failures = 0
+        state.final_not_before_s = 0.0
+        if attempt is None or attempt.final:
+            return []
+        return [self._failed(attempt.id, "a parameter server was lost while it was taken")]
+
+    def _begin_restore(self, failures: int = 0) -> Facts:
+        state = self.state
+        name = f"{state.job}{RESTORE}{state.next_number}"
+        latest = state.complete[-1].url if state.complete else state.restore_from
         if latest is None:
-            why = "checkpoint.every_s is null" if st.every_s is None else "none was completed in time"
-            reason = f"the parameters of {st.job} are lost and it has no complete checkpoint ({why}); submit it again"
-            self._out.append(Emit(CheckpointFailed(name, reason)))
-            return
-        st.next_number += 1
-        st.restore = Restore(name, latest, list(st.servers), failures)
+            why = "checkpoint.every_s is null" if state.every_s is None else "none was completed in time"
+            reason = (
+                f"the parameters of {state.job} are lost and it has no complete checkpoint ({why}); submit it again"
+            )
+            return [self._failed(name, reason)]
+        state.next_number += 1
+        state.restore = Restore(name, latest, list(state.servers), failures)
+        return []
 
-    def _migrates(self, event: MigrationStarted, now: float) -> None:
-        st = self.state
-        st.migrating = True
-        if st.attempt is not None and st.attempt.stage == "taking":  # images of two moments of the layout do not fit
-            self._take_again("a migration began; it is taken again after it")
+    def _migration_started(self) -> Facts:
+        self.state.migrating = True
+        attempt = self.state.attempt
+        if attempt is not None and attempt.stage == "taking":  # images of two moments of the layout do not fit
+            return self._take_again("a migration began; it is taken again after it")
+        return []
 
-    def _take_again(self, reason: str) -> None:
+    def _take_again(self, reason: str) -> Facts:
         attempt = self._drop()
         if attempt is None:
-            return
-        self.state.asked = True
+            return []
+        self.state.requested = True
         if attempt.final:
             self.state.final_due = True
-        else:
-            self._tell_failed(attempt, reason)
-
-    def _migrated(self, event: MigrationFinished, now: float) -> None:
-        self.state.migrating = False
-        self._begin_if_due(now)
+            return []
+        return [self._failed(attempt.id, reason)]
 
     # taking ----------------------------------------------------------------------------------------------------
 
-    def _ticked(self, event: Tick, now: float) -> None:
-        self._begin_if_due(now)
-
-    def _asked(self, event: SaveAsked, now: float) -> None:
-        st = self.state
-        if not st.job or st.ended:
-            self._out.append(Reply(SaveAnswered("unknown")))
-        elif self._possible():
-            self._out.append(Reply(SaveAnswered("begun", self._begin(now))))
-        else:
-            self._out.append(Reply(SaveAnswered("busy", st.attempt.id if st.attempt else None)))
+    def _answer(self, request: SaveCheckpoint, now: float) -> SaveCheckpointReply:
+        state = self.state
+        if not state.job or state.ended:
+            return SaveCheckpointReply(job=request.job, answer="unknown")
+        if self._possible():
+            return SaveCheckpointReply(job=request.job, answer="begun", id=self._begin(now))
+        return SaveCheckpointReply(job=request.job, answer="busy", id=state.attempt.id if state.attempt else None)
 
     def _possible(self) -> bool:
-        st = self.state
-        quiet = not (st.migrating or st.lost or st.ended)
-        return quiet and bool(st.servers) and st.attempt is None and st.restore is None
+        state = self.state
+        quiet = not (state.migrating or state.lost or state.ended)
+        return quiet and bool(state.servers) and state.attempt is None and state.restore is None
 
     def _begin_if_due(self, now: float) -> None:
-        st = self.state
+        state = self.state
         if not self._possible():
             return
-        final = st.completed and st.final_due and now >= st.final_not_before_s
-        if final or st.asked or (self._periodic_due(now) and not st.completed):
+        final = state.completed and state.final_due and now >= state.final_not_before_s
+        if final or state.requested or (self._periodic_due(now) and not state.completed):
             self._begin(now)
 
     def _periodic_due(self, now: float) -> bool:
-        st = self.state
-        if st.every_s is None:
+        state = self.state
+        if state.every_s is None:
             return False
-        started = st.complete or st.restore_from is not None
-        return now - st.last_began_at_s >= (st.every_s if started else min(st.every_s, FIRST_AGAIN_S))
+        started = state.complete or state.restore_from is not None
+        return now - state.last_began_at_s >= (state.every_s if started else min(state.every_s, FIRST_AGAIN_S))
 
     def _begin(self, now: float) -> str:
-        st = self.state
-        final = st.completed and st.final_due
-        name = f"{st.job}-{st.next_number:06d}{FINAL if final else ''}"
-        st.next_number += 1
-        st.last_began_at_s, st.asked = now, False
+        state = self.state
+        final = state.completed and state.final_due
+        name = f"{state.job}-{state.next_number:06d}{FINAL if final else ''}"
+        state.next_number += 1
+        state.last_began_at_s = now
+        state.requested = False
         if final:
-            st.final_due = False
-        st.attempt = Attempt(name, f"{st.folder}/{name}/manifest.json", list(st.servers), now, final)
+            state.final_due = False
+        state.attempt = Attempt(name, f"{state.folder}/{name}/manifest.json", list(state.servers), now, final)
         return name
 
     def _drop(self) -> Attempt | None:
-        """The attempt, which comes to nothing; what it has written may go."""
-        st, attempt = self.state, self.state.attempt
+        """Give up the attempt and return it; the files that it has written may go."""
+        attempt = self.state.attempt
         if attempt is not None:
             self._expire(attempt.url)
-            st.attempt = None
+            self.state.attempt = None
         return attempt
 
     def _expire(self, url: str) -> None:
         self.state.expired = [*self.state.expired[-EXPIRED_KEPT + 1 :], url]
 
-    def _tell_failed(self, attempt: Attempt, reason: str) -> None:
-        self._out.append(Emit(CheckpointFailed(attempt.id, reason)))
+    def _failed(self, name: str, reason: str) -> CheckpointFailed:
+        return CheckpointFailed(job=self.state.job, id=name, reason=reason)
 
-    def _saved(self, event: Saved, now: float) -> None:
-        attempt = self.state.attempt
-        if attempt is None or attempt.id != event.id or attempt.stage != "taking":
-            return
-        attempt.stage, attempt.ledger = "storing", event.ledger
-        attempt.samples, attempt.size_bytes = event.samples, event.size_bytes
-        self._out.append(Emit(CheckpointSaved(_reference(attempt), event.pause_s, event.took_s, event.memory_bytes)))
+    # observations ----------------------------------------------------------------------------------------------
 
-    def _stored(self, event: Stored, now: float) -> None:
-        st = self.state
-        attempt = st.attempt
-        if attempt is None or attempt.id != event.id or attempt.stage != "storing":
-            return
-        reference = _reference(attempt)
-        st.attempt = None
-        st.complete.append(reference)
-        self._out.append(Emit(CheckpointFlushed(reference, event.took_s)))
-        while len(st.complete) > st.keep:
-            self._expire(st.complete.pop(0).url)
+    def _saved(self, event: ImagesSaved, attempt: Attempt) -> Facts:
+        attempt.stage = "storing"
+        attempt.ledger = event.ledger
+        attempt.samples = event.samples
+        attempt.size_bytes = event.size_bytes
+        saved = CheckpointSaved(
+            job=self.state.job,
+            checkpoint=attempt.reference,
+            pause_s=event.pause_s,
+            took_s=event.took_s,
+            memory_bytes=event.memory_bytes,
+        )
+        return [saved]
+
+    def _flushed(self, event: ImagesFlushed, attempt: Attempt, now: float) -> Facts:
+        state = self.state
+        state.attempt = None
+        state.complete.append(attempt.reference)
+        while len(state.complete) > state.keep:
+            self._expire(state.complete.pop(0).url)
         self._begin_if_due(now)
+        return [CheckpointFlushed(job=state.job, checkpoint=attempt.reference, took_s=event.took_s)]
 
-    def _broken(self, event: Broken, now: float) -> None:
-        st = self.state
-        if st.attempt is not None and st.attempt.id == event.id:
-            self._attempt_broke(event, st.attempt, now)
-        elif st.restore is not None and st.restore.id == event.id:
-            self._restore_broke(event, st.restore)
-
-    def _attempt_broke(self, event: Broken, attempt: Attempt, now: float) -> None:
-        """The last checkpoint is tried again before its failure is told: whoever waits for it would wait no more."""
-        st = self.state
+    def _attempt_failed(self, event: StepFailed, attempt: Attempt, now: float) -> Facts:
+        """Try the last checkpoint again before its failure is published, since the actuator then stops waiting."""
+        state = self.state
+        facts: Facts = []
         self._drop()
         if attempt.final:
-            st.final_failures += 1
-        if attempt.final and st.final_failures < FINAL_TRIES and not st.ended:
-            st.final_due, st.final_not_before_s = True, now + 2.0**st.final_failures
+            state.final_failures += 1
+        if attempt.final and state.final_failures < FINAL_TRIES and not state.ended:
+            state.final_due = True
+            state.final_not_before_s = now + 2.0**state.final_failures
         else:
-            self._tell_failed(attempt, event.reason)
+            facts = [self._failed(attempt.id, event.reason)]
         self._begin_if_due(now)
+        return facts
 
-    def _restore_broke(self, event: Broken, restore: Restore) -> None:
-        """A server or the store that did not answer says nothing about the checkpoint: it is read again, at first.
+    def _restore_failed(self, event: StepFailed, restore: Restore) -> Facts:
+        """Read the checkpoint again, then fall back to the one before it.
 
-        The one before it may be sound. Nothing is removed from the store: a job that fails can start from it again.
+        A server or a store that does not answer says nothing about the checkpoint. Nothing is removed from the store:
+        a job that fails can start from it again.
         """
-        st = self.state
-        st.restore = None
+        state = self.state
+        state.restore = None
         if not event.damaged and restore.failures + 1 < RESTORE_TRIES:
-            self._begin_restore(restore.failures + 1)
-            return
-        if st.complete and st.complete[-1].url == restore.url:
-            st.complete.pop()
-            if st.complete or st.restore_from:
-                self._begin_restore()
-                return
-        self._out.append(Emit(CheckpointFailed(event.id, event.reason)))
+            return self._begin_restore(restore.failures + 1)
+        if state.complete and state.complete[-1].url == restore.url:
+            state.complete.pop()
+            if state.complete or state.restore_from:
+                return self._begin_restore()
+        return [self._failed(event.id, event.reason)]
 
-    def _loaded(self, event: Loaded, now: float) -> None:
-        st = self.state
-        if st.restore is None or st.restore.id != event.id:
-            return
-        st.restore, st.lost, st.last_began_at_s = None, False, now
-        self._out.append(Emit(CheckpointRestored(event.checkpoint, len(event.servers), event.ledger, event.id)))
-
-    _HANDLERS: ClassVar[dict[type, Callable[[CheckpointMachine, Any, float], None]]] = {
-        JobSubmitted: _submitted,
-        JobCompleted: _completed,
-        JobEnded: _ended,
-        ServersChanged: _servers,
-        MigrationStarted: _migrates,
-        MigrationFinished: _migrated,
-        Tick: _ticked,
-        SaveAsked: _asked,
-        Saved: _saved,
-        Stored: _stored,
-        Broken: _broken,
-        Loaded: _loaded,
-    }
-
-
-def _reference(attempt: Attempt) -> Checkpoint:
-    return Checkpoint(attempt.id, attempt.url, attempt.samples, attempt.size_bytes, len(attempt.servers))
+    def _restored(self, event: ParametersRestored, now: float) -> Facts:
+        state = self.state
+        state.restore = None
+        state.lost = False
+        state.last_began_at_s = now
+        restored = CheckpointRestored(
+            job=state.job,
+            checkpoint=event.checkpoint,
+            ps=len(event.servers),
+            ledger=event.ledger,
+            request_id=event.id,
+        )
+        return [restored]

@@ -230,6 +230,7 @@ def find_no_room(world: World, value: int) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(events, max_size=25))
+@pytest.mark.proof
 def test_every_order_of_exits_plans_duplicates_and_restarts_converges(script: list[tuple[str, Any]]) -> None:
     world = started(plan())
     adapter = TypeAdapter(a.ActuatorState)

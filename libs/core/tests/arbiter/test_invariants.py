@@ -6,6 +6,7 @@ import pickle
 import random
 from dataclasses import replace
 
+import pytest
 from arbiter_world import busy_cluster, event_of
 from closed_loop import MIB, plan, profile
 from hypothesis import given, settings
@@ -98,6 +99,7 @@ def test_capacity_versions_and_running_changes_are_respected(
     st.sampled_from([CAPACITY, Resources(4.0, 9 * GIB), Resources(20.3, 60 * GIB)]),
     st.sampled_from([0.0, 2.0, 10.0]),
 )
+@pytest.mark.proof
 def test_what_a_change_does_not_concern_is_passed_over_without_a_difference(
     seed: int, capacity: Resources, round_s: float
 ) -> None:

@@ -28,6 +28,7 @@ def test_it_never_overdraws_nor_beats_the_optimum_and_its_bound_holds(problem: S
     assert weighted_greedy(problem) == selection, "the same problem gives the same choice"
 
 
+@pytest.mark.proof
 def test_it_comes_close_to_the_optimum_on_the_whole() -> None:
     rng = random.Random(5)
     ratios = []

@@ -6,6 +6,7 @@ import math
 from itertools import product
 
 import numpy as np
+import pytest
 from stretto_core.offline.placement import DeviceType, Layer, PlacementProblem, exact, provision
 from stretto_core.offline.placement.bayesian import bayesian
 from stretto_core.offline.placement.trials import Trials
@@ -27,6 +28,7 @@ def drawn(layers: int, types: int, seed: int, limit: int | None = None, faster: 
     return PlacementProblem(tuple(layer(i) for i in range(layers)), kinds, 512, 4000 * faster, 1e9, seed)
 
 
+@pytest.mark.proof
 def test_it_finds_much_of_what_there_is_to_gain_and_says_what_it_costs() -> None:
     """Among the best twentieth of all assignments, and never below the optimum."""
     for seed in range(2):

@@ -70,6 +70,7 @@ def test_the_optimum_is_what_brute_force_finds(problem: PlacementProblem) -> Non
 
 @settings(max_examples=60, deadline=None)
 @given(problems(st.none() | st.integers(0, 12)))
+@pytest.mark.proof
 def test_under_limits_the_optimum_is_what_brute_force_finds(problem: PlacementProblem) -> None:
     same(problem, exact(problem), brute_force(problem))
 
@@ -87,6 +88,7 @@ def same(problem: PlacementProblem, found: Placement | None, tried: Placement | 
 
 @settings(max_examples=25, deadline=None)
 @given(problems(st.none() | st.integers(0, 12)))
+@pytest.mark.proof
 def test_no_method_is_cheaper_or_does_not_do_what_it_says(problem: PlacementProblem) -> None:
     best = exact(problem)
     for name in METHODS:

@@ -69,6 +69,7 @@ def test_memory_that_is_not_needed_is_given_back(family: str) -> None:
     scale=st.floats(1e3, 1e5),
 )
 @settings(max_examples=25, deadline=None)
+@pytest.mark.proof
 def test_whatever_grows_foreseeably_does_not_run_out(
     gains: list[float], share: float, resize: int, slots: int, servers: int, scale: float
 ) -> None:

@@ -1,4 +1,7 @@
-"""What only the edge of the checkpoints service sees; journalled, so that decisions replay from it."""
+"""Observations of the checkpoints service: journalled inputs, from which its decisions replay.
+
+The words are those of the facts that follow from them: saved, flushed, failed, restored.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,16 @@ from annotated_types import MaxLen
 from stretto_messages.base import Bytes, Count, Message, Name, Seconds, Text
 from stretto_messages.values import CheckpointRef
 
-Ledger = Annotated[str, MaxLen(200000)]
+Ledger = Annotated[str, MaxLen(200_000)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImagesTaken(Message):
-    """All parameter servers have their images in memory; ``memory_bytes`` of them in what was reserved."""
+class ImagesSaved(Message):
+    """All parameter servers have their images in memory; ``memory_bytes`` of them in reserved shared memory."""
 
     id: Name
     ledger: Ledger
+    """The mark that was taken before the images."""
     samples: Count
     size_bytes: Bytes
     pause_s: Seconds
@@ -26,7 +30,7 @@ class ImagesTaken(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImagesStored(Message):
+class ImagesFlushed(Message):
     """All images are in the store, and the manifest that names them."""
 
     id: Name
@@ -34,16 +38,17 @@ class ImagesStored(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointBroken(Message):
-    """It could not be taken, stored or read; ``damaged``: it never will be."""
+class StepFailed(Message):
+    """A checkpoint could not be taken or stored, or (``id`` of a restore) could not be read."""
 
     id: Name
     reason: Text
     damaged: bool = False
+    """The stored checkpoint is not sound: reading it again will not help."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParametersLoaded(Message):
+class ParametersRestored(Message):
     """Every parameter server has its part of the checkpoint."""
 
     id: Name
@@ -52,4 +57,5 @@ class ParametersLoaded(Message):
     servers: Annotated[tuple[Count, ...], MaxLen(1000)]
 
 
-OBSERVATIONS = (ImagesTaken, ImagesStored, CheckpointBroken, ParametersLoaded)
+Observation = ImagesSaved | ImagesFlushed | StepFailed | ParametersRestored
+OBSERVATIONS = (ImagesSaved, ImagesFlushed, StepFailed, ParametersRestored)

@@ -1,0 +1,18 @@
+"""Names of checkpoints. Other services recognise the last checkpoint and a return to one by its name."""
+
+from __future__ import annotations
+
+FINAL = "-final"
+"""Suffix of the checkpoint after the last shard."""
+RESTORE = "-restore-"
+"""Part of the name of a return to a checkpoint; a number follows that grows within the job."""
+
+
+def is_final(name: str) -> bool:
+    """Return True if this checkpoint was taken after the last shard."""
+    return name.endswith(FINAL)
+
+
+def is_restore(name: str) -> bool:
+    """Return True if this names a return to a checkpoint."""
+    return RESTORE in name

@@ -1,0 +1,99 @@
+"""State of the checkpoints machine, and the event that opens a job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from stretto_messages.values import CheckpointRef
+
+from stretto_core.checkpoints.names import RESTORE
+
+EXPIRED_KEPT = 16
+
+
+@dataclass(frozen=True, slots=True)
+class JobOpened:
+    """A job's policy, from its specification."""
+
+    job: str
+    folder: str
+    """URL below which its checkpoints are stored."""
+    every_s: float | None = None
+    """None: only on demand."""
+    keep: int = 2
+    restore_from: str | None = None
+    final: bool = False
+    """Take a checkpoint after the last shard."""
+
+
+@dataclass(slots=True)
+class Attempt:
+    """A checkpoint on its way: ``taking`` until its images are in memory, then ``storing``."""
+
+    id: str
+    url: str
+    servers: list[int]
+    began_at_s: float
+    final: bool
+    stage: Literal["taking", "storing"] = "taking"
+    ledger: str = ""
+    samples: int = 0
+    size_bytes: int = 0
+
+    @property
+    def reference(self) -> CheckpointRef:
+        """The checkpoint that this becomes."""
+        return CheckpointRef(
+            id=self.id, url=self.url, samples=self.samples, size_bytes=self.size_bytes, ps=len(self.servers)
+        )
+
+
+@dataclass(slots=True)
+class Restore:
+    """Empty servers that wait for a checkpoint."""
+
+    id: str
+    url: str
+    servers: list[int]
+    failures: int = 0
+    """Failed attempts to read this checkpoint."""
+
+    @property
+    def number(self) -> int:
+        """Grows with every return of the job to a checkpoint."""
+        return int(self.id.rpartition(RESTORE)[2])
+
+
+@dataclass(slots=True)
+class CheckpointState:
+    """Everything that the checkpoints service knows of one job."""
+
+    job: str = ""
+    folder: str = ""
+    every_s: float | None = None
+    keep: int = 2
+    ended: bool = False
+    completed: bool = False
+    final: bool = False
+    """A checkpoint is taken after the last shard."""
+    final_due: bool = False
+    final_failures: int = 0
+    final_not_before_s: float = 0.0
+
+    servers: list[int] = field(default_factory=list[int])
+    servers_version: int = 0
+    migrating: bool = False
+    lost: bool = False
+    """The next servers are empty and wait for the parameters."""
+    restore_from: str | None = None
+
+    attempt: Attempt | None = None
+    restore: Restore | None = None
+    complete: list[CheckpointRef] = field(default_factory=list[CheckpointRef])
+    expired: list[str] = field(default_factory=list[str])
+    """Manifests whose folders may be removed: the latest while the job lives, all at its end."""
+    next_number: int = 1
+    last_began_at_s: float = 0.0
+    requested: bool = False
+    """A checkpoint is due as soon as it can be taken."""

@@ -1,0 +1,64 @@
+"""Messages and observations of a job named "job", with defaults for the fields that a test does not care about."""
+
+from __future__ import annotations
+
+from stretto_core.checkpoints import ImagesFlushed, ImagesSaved, ParametersRestored, StepFailed
+from stretto_messages.actuator import JobFailed, JobFinished, MigrationFinished, MigrationStarted, ServersChanged
+from stretto_messages.checkpoints import SaveCheckpoint
+from stretto_messages.dispatcher import JobCompleted
+from stretto_messages.values import CheckpointRef, ParameterServer
+
+JOB = "job"
+
+
+def servers_changed(version: int, servers: tuple[int, ...], leaving: tuple[int, ...] = ()) -> ServersChanged:
+    listed = (ParameterServer(index=n, address=f"host:{n}", leaving=n in leaving) for n in (*servers, *leaving))
+    return ServersChanged(job=JOB, version=version, servers=tuple(listed))
+
+
+def migration_started() -> MigrationStarted:
+    return MigrationStarted(job=JOB, plan_version=1, cause="plan", sources=(), destinations=(), buckets=1)
+
+
+def migration_finished() -> MigrationFinished:
+    return MigrationFinished(job=JOB, plan_version=1, buckets=1, moved_bytes=0, took_s=0.0, longest_freeze_s=0.0)
+
+
+def job_completed() -> JobCompleted:
+    return JobCompleted(job=JOB, samples=1000, samples_abandoned=0, epochs=1, shards=4, requeued=0, started_at_s=0.0)
+
+
+def job_finished() -> JobFinished:
+    return JobFinished(
+        job=JOB,
+        samples_expected=1000,
+        samples_applied=1000,
+        samples_lost=0,
+        samples_repeated=0,
+        repeats_recognised=0,
+        rows=0,
+    )
+
+
+def job_failed() -> JobFailed:
+    return JobFailed(job=JOB, reason="enough")
+
+
+def save_checkpoint() -> SaveCheckpoint:
+    return SaveCheckpoint(job=JOB, request_id="test")
+
+
+def images_saved(name: str, ledger: str = "ledger", samples: int = 1) -> ImagesSaved:
+    return ImagesSaved(job=JOB, id=name, ledger=ledger, samples=samples, size_bytes=1000, pause_s=0.1, took_s=0.5)
+
+
+def images_flushed(name: str) -> ImagesFlushed:
+    return ImagesFlushed(job=JOB, id=name, took_s=1.0)
+
+
+def step_failed(name: str, reason: str, damaged: bool = False) -> StepFailed:
+    return StepFailed(job=JOB, id=name, reason=reason, damaged=damaged)
+
+
+def parameters_restored(name: str, checkpoint: CheckpointRef, servers: tuple[int, ...]) -> ParametersRestored:
+    return ParametersRestored(job=JOB, id=name, checkpoint=checkpoint, ledger="ledger", servers=servers)

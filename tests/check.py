@@ -1,0 +1,55 @@
+"""Everything that takes less than a minute: ``make check`` before each commit.
+
+Three columns run beside each other: types; style, import rules and the drift of generated files; pure tests.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+BIN = Path(sys.executable).parent
+PURE = ("libs/core/tests", "libs/messages/tests", "libs/sim/tests", "libs/wire/tests")
+COLUMNS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "types": (("pyright",),),
+    "style": (
+        ("ruff", "check", "."),
+        ("ruff", "format", "--check", "."),
+        ("lint-imports",),
+        ("python", "-m", "stretto_wire.documents", "--check", "proto"),
+    ),
+    "tests": (("python", "-m", "pytest", "--pure", "-p", "no:xdist", *PURE),),
+}
+
+
+def run(column: str) -> tuple[bool, str]:
+    """Run the commands of a column, the rest also after a failure; return success and the output of failures."""
+    failed: list[str] = []
+    for command in COLUMNS[column]:
+        began_s = time.monotonic()
+        done = subprocess.run([BIN / command[0], *command[1:]], cwd=ROOT, capture_output=True, text=True)
+        verdict = "ok" if done.returncode == 0 else "FAILED"
+        print(f"{time.monotonic() - began_s:6.1f} s  {verdict:6}  {' '.join(command[:4])}", flush=True)
+        if done.returncode != 0:
+            failed.append(done.stdout + done.stderr)
+    return not failed, "\n".join(failed)
+
+
+def main() -> int:
+    """The command; exit status 1 when anything fails."""
+    began_s = time.monotonic()
+    with ThreadPoolExecutor(len(COLUMNS)) as pool:
+        results = list(pool.map(run, COLUMNS))
+    for _, output in results:
+        if output:
+            print(output)
+    print(f"{time.monotonic() - began_s:6.1f} s  {'all passed' if all(ok for ok, _ in results) else 'failed'}")
+    return 0 if all(ok for ok, _ in results) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
