@@ -55,8 +55,12 @@ class Training:
 
 def rescale(servers, target):
     """Carry out what the actuator would order: every destination takes its columns."""
+    return carry_out(servers, planned_from(servers.layout, servers.controls(), target))
+
+
+def carry_out(servers, planned):
     steps = []
-    for destination, sources in planned_from(servers.layout, servers.controls(), target).items():
+    for destination, sources in planned.items():
         answer = servers.processes[destination].ask("move", sources=sources, addresses=servers.addresses)
         assert "error" not in answer, answer
         steps += answer["steps"]
@@ -176,11 +180,12 @@ def test_a_move_waits_for_columns_that_another_mover_has_frozen(cluster, trainin
     running = Training(servers, training)
     source, held = servers.control(0), [3, 4, LAYOUT.buckets + 11]
     running.go_on()
+    planned = planned_from(LAYOUT, servers.controls(), [2, 1])  # everything of ps-0, planned before the freeze
     assert source.set_own(held, Own.FROZEN, Own.MINE) == 3
     thaw = threading.Timer(1.0, lambda: source.set_own(held, Own.MINE, Own.FROZEN))
     begun = time.monotonic()
     thaw.start()
-    steps = rescale(servers, [2, 1])  # everything of ps-0
+    steps = carry_out(servers, planned)
     assert time.monotonic() - begun > 1.0
     assert steps
     assert servers.columns()[0] == []
@@ -200,7 +205,7 @@ def test_a_copy_that_somebody_thawed_meanwhile_is_dropped(cluster, training, mon
         return moved
 
     monkeypatch.setattr(migration, "_copy", disturbed)
-    with pytest.raises(MigrationError, match="thawed by somebody else"):
+    with pytest.raises(MigrationError, match="thawed by another mover"):
         migration._move_group(here, source, (5,))
     assert 5 in source.columns()
     assert servers.columns()[2] == []
