@@ -111,7 +111,6 @@ class TestEveryService:
         package = f"stretto_{service.name}"
         wanted = ["pyproject.toml", "README.md"]
         modules = ["__init__", "__main__", "service", "settings"]
-        modules += [] if service.name == "gateway" else ["handlers"]  # it has no machine to translate for
         wanted += [f"{package}/{name}.py" for name in modules]
         assert [name for name in wanted if not (service / name).is_file()] == []
         assert list(service.glob("tests/test_*.py")), "no tests"
