@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 from stretto_core.dispatcher import DataSpec
-from stretto_core.profiler.facts import ProfilingRules, StragglerDetected
+from stretto_core.profiler.state import ProfilingRules
+from stretto_messages.profiler import StragglerDetected
 
 from tests.bench.claims import Claim, at_least, at_most
 from tests.bench.rows import Row, row, row_at_most
@@ -37,8 +38,9 @@ CLAIMS = (
 
 def run() -> list[Row]:
     """Rows of detection by noise, then of a job's time."""
-    if str(TESTS) not in sys.path:
-        sys.path.insert(0, str(TESTS))
+    for folder in (TESTS, TESTS / "profiler"):
+        if str(folder) not in sys.path:
+            sys.path.insert(0, str(folder))
     tests = importlib.import_module("test_stragglers")
     rows = [line for noise in NOISES for line in _told(tests, noise)]
     return rows + _trained(tests)

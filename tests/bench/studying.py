@@ -73,8 +73,8 @@ class Asked(NamedTuple):
 def run() -> list[Row]:
     """One row, against the same without studies."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
-        without = loop.run(_measured({"STRETTO_ARBITER_BESIDE": ""}))
-        beside = loop.run(_measured({"STRETTO_ARBITER_BESIDE": "thorough"}))
+        without = loop.run(_measured({"STRETTO_ARBITER_BACKGROUND_ALGORITHM": ""}))
+        beside = loop.run(_measured({"STRETTO_ARBITER_BACKGROUND_ALGORITHM": "thorough"}))
     if not beside.studied:
         raise RuntimeError("no round was studied: there is nothing to measure")
     busy = " ".join(f"{name} {share:.0%}" for name, share in beside.busy.items())

@@ -61,7 +61,7 @@ class Kind:
 
 FIT = Kind("fit", "robust")
 PARETO = Kind("pareto", "exact")
-SELECT = Kind("select", "exact")
+SELECT = Kind("select", "hull")
 ALLOCATE = Kind("allocate", "certified")
 PLACE = Kind("place", "exact")
 MEMORY = Kind("memory", "growth")

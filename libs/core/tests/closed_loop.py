@@ -87,6 +87,9 @@ class Loop:
                 machines.append(self.fitters.setdefault(job, FitMachine()))
             for machine in machines:
                 queue += [action.fact for action in machine.handle(heard, self.now) if isinstance(action, Emit)]
+            if (task := self.arbiter.task()) is not None:
+                answer = self.arbiter.handle(task.solved(), self.now)
+                queue += [action.fact for action in answer if isinstance(action, Emit)]
 
     def submit(self, job: str, spec: JobProfile) -> None:
         self.profiles[job], self.done[job] = spec, 0.0

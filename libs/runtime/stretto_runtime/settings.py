@@ -117,14 +117,15 @@ class Settings(BaseSettings):
         return names
 
 
-def machine_settings(rules_type: type[Rules], settings: Settings) -> Rules:
+def machine_settings(rules_type: type[Rules], settings: Settings, **stated: Any) -> Rules:
     """Build a machine's settings, a dataclass of core, from the service's fields of the same names.
 
-    A field that the service does not offer keeps the default of the dataclass.
+    ``stated`` are the fields that the service puts in another form. A field that the service does not offer keeps the
+    default of the dataclass.
     """
     offered = type(settings).model_fields.keys()
     names = [field.name for field in fields(rules_type) if field.name in offered]  # type: ignore[arg-type]
-    return rules_type(**{name: getattr(settings, name) for name in names})
+    return rules_type(**{name: getattr(settings, name) for name in names} | stated)
 
 
 class StreamsSettings(Settings):

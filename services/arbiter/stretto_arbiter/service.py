@@ -30,8 +30,8 @@ class Arbiter(Service):
     def __init__(self, settings: ArbiterSettings) -> None:
         super().__init__(settings)
         self._algorithm = algorithm(SELECT, settings.algorithm, "STRETTO_ARBITER_ALGORITHM")
-        if settings.beside:
-            algorithm(SELECT, settings.beside, "STRETTO_ARBITER_BESIDE")
+        if settings.background_algorithm:
+            algorithm(SELECT, settings.background_algorithm, "STRETTO_ARBITER_BACKGROUND_ALGORITHM")
         self._studies = Studies(self)
 
     def machine(self, key: str, state: ArbiterState | None) -> ArbiterMachine:

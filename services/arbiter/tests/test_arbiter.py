@@ -212,9 +212,9 @@ def test_algorithms_are_chosen_by_name_and_unknown_ones_refused() -> None:
         assert decided.round.algorithm == name
     with pytest.raises(SettingsFault, match=r"STRETTO_ARBITER_ALGORITHM='auction'.*installed.*are.*weighted-greedy"):
         Arbiter(ArbiterSettings(algorithm="auction"))
-    with pytest.raises(SettingsFault, match=r"STRETTO_ARBITER_BESIDE='auction'"):
-        Arbiter(ArbiterSettings(beside="auction"))
-    Arbiter(ArbiterSettings(beside=""))
+    with pytest.raises(SettingsFault, match=r"STRETTO_ARBITER_BACKGROUND_ALGORITHM='auction'"):
+        Arbiter(ArbiterSettings(background_algorithm="auction"))
+    Arbiter(ArbiterSettings(background_algorithm=""))
 
 
 def test_settings_come_from_the_environment_under_the_service_s_name() -> None:

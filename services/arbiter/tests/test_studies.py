@@ -70,7 +70,7 @@ def shapeless(problem):
 '''
 SETTINGS = {
     "algorithm": "modest",
-    "beside": "thorough",
+    "background_algorithm": "thorough",
     "objective": "gain",
     "cpu_cores": "8",
     "memory_bytes": str(64 * GIB),

@@ -5,17 +5,19 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from stretto_core.algorithms import DETECT
-from stretto_core.profiler.books import ProfilerState
 from stretto_core.profiler.machine import ProfilerMachine
+from stretto_core.profiler.state import JobOpened, ProfilerState, ProfilingRules
+from stretto_messages.base import Message
 from stretto_runtime import Meta, Service
 from stretto_runtime.algorithms import algorithm
+from stretto_runtime.settings import machine_settings
+from stretto_wire.submission import JobSubmitted
 
-from . import handlers
 from .settings import ProfilerSettings
 
 
 class Profiler(Service):
-    """See the README."""
+    """Publishes a profile of every job in each window, and names stragglers and hot parameter servers."""
 
     name = "profiler"
     version = ProfilerMachine.version
@@ -24,13 +26,14 @@ class Profiler(Service):
 
     def __init__(self, settings: ProfilerSettings) -> None:
         super().__init__(settings)
+        self._rules = machine_settings(ProfilingRules, settings)
         self._detector = algorithm(DETECT, settings.algorithm, "STRETTO_PROFILER_ALGORITHM")
 
-    def machine(self, key: str, state: Any) -> ProfilerMachine:
-        return ProfilerMachine(state, self.settings.rules, self._detector)
+    def machine(self, key: str, state: ProfilerState | None) -> ProfilerMachine:
+        return ProfilerMachine(state, self._rules, self._detector)
 
-    def to_event(self, message: Any, meta: Meta) -> Any:
-        return handlers.to_event(message)
-
-    def to_message(self, key: str, fact: Any) -> Any:
-        return handlers.to_message(key, fact)
+    def to_event(self, message: Message, meta: Meta) -> Any:
+        """Return what the machine needs to know of a new job; every other message is an event as it is."""
+        if isinstance(message, JobSubmitted):
+            return JobOpened(message.spec.dataset.batch_size)
+        return message

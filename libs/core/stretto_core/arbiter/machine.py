@@ -12,6 +12,7 @@ from typing import Any
 
 from stretto_messages.values import Resources
 
+from stretto_core.algorithms import SELECT
 from stretto_core.arbiter import admission, memory, rounds, studies
 from stretto_core.arbiter.desk import Answer, Desk
 from stretto_core.arbiter.register import holds_s
@@ -47,7 +48,7 @@ class ArbiterMachine:
         state: ArbiterState | None = None,
         settings: ArbiterSettings | None = None,
         select: SelectionAlgorithm = hull,
-        select_name: str = "hull",
+        select_name: str = SELECT.default,
     ) -> None:
         self.state = state or ArbiterState()
         self.settings = settings or ArbiterSettings(Resources(1e9, 2**60))

@@ -45,7 +45,7 @@ def choose(desk: Desk, select: SelectionAlgorithm, now: float, done: StudyDone |
     if study is not None and done is not None:
         found = studies.judged(desk, select, problem, found, study, done)
     else:
-        found = studies.beside(desk, problem, found, now)
+        found = studies.in_background(desk, problem, found, now)
     for contender, option, term in _in_turn(desk, problem, found.chosen, now):
         job = desk.state.jobs[contender.job]
         if job.candidates is not None:

@@ -23,8 +23,9 @@ class ArbiterSettings:
     an evaluation may take. A stopped one's stands for ``stop_grace_s``, the time that pods get to leave.
     A job that went back to a plan it had before does so again only after ``return_again_s``: noise swings no job.
     A round decides on ``decisions_most`` jobs, each with its reasons: whatever happens meanwhile waits for all of them.
-    ``beside``: the slower algorithm that studies rounds of a gap above ``study_gap``, none if empty; those that it may
-    serve better wait ``patience_s`` for it, and it is given up after ``study_timeout_s`` (``arbiter.studies``).
+    ``background_algorithm``: the slower algorithm that solves rounds of a gap above ``study_gap`` again in the
+    background; empty: none does. The jobs that it may serve better wait ``patience_s`` for it, and it is given up after
+    ``study_timeout_s`` (``arbiter.studies``).
     """
 
     capacity: Resources
@@ -39,7 +40,7 @@ class ArbiterSettings:
     stop_grace_s: float = 20.0
     shrink_after_s: float = 60.0
     decisions_most: int = 100
-    beside: str = ""
+    background_algorithm: str = "exact"
     study_gap: float = 0.001
     patience_s: float = 1.0
     study_timeout_s: float = 60.0

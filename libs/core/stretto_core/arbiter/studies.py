@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from stretto_messages.values import Plan
 
+from stretto_core.algorithms import SELECT
 from stretto_core.arbiter.contest import Chosen, Outcome, contest, outcome, plan_of
 from stretto_core.arbiter.desk import Desk
 from stretto_core.arbiter.selection import Option, Selection, SelectionAlgorithm, SelectionProblem
@@ -35,6 +36,10 @@ class Task:
     algorithm: str
     problem: SelectionProblem
     plans: dict[str, dict[str, Plan]]
+
+    def solved(self) -> StudyDone:
+        """Return the answer at once: a simulation's clock stands still while it is worked out."""
+        return self.answered(SELECT.named(self.algorithm)(self.problem), 0.0)
 
     def answered(self, selection: Selection, took_s: float) -> StudyDone:
         """With a choice; a plug-in's may name what nobody offered, and prove nothing."""
@@ -70,13 +75,13 @@ def expire(desk: Desk, now: float) -> None:
         return
     concerned = any(_is_as_it_was(desk, job, version) for job, version in study.jobs.items())
     in_time = now - study.begun_s <= desk.settings.study_timeout_s
-    if not (concerned and in_time and study.algorithm == desk.settings.beside):
+    if not (concerned and in_time and study.algorithm == desk.settings.background_algorithm):
         desk.state.study = None
 
 
-def beside(desk: Desk, problem: SelectionProblem, found: Outcome, now: float) -> Outcome:
+def in_background(desk: Desk, problem: SelectionProblem, found: Outcome, now: float) -> Outcome:
     """What is decided now of a fast choice: all of it, but for what a study that begins may know better."""
-    algorithm, study = desk.settings.beside, desk.state.study
+    algorithm, study = desk.settings.background_algorithm, desk.state.study
     if algorithm in ("", desk.select_name) or found.round.gap <= desk.settings.study_gap:
         return found
     if study is not None:

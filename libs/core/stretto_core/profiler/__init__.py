@@ -1,1 +1,1 @@
-"""Profiles of a job from the telemetry of its pods. ``facts``: the vocabulary; ``machine``: the decisions."""
+"""Profiles of a job from the telemetry of its pods; detection of stragglers and hot parameter servers."""

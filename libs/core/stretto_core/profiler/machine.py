@@ -1,65 +1,73 @@
-"""Telemetry of one job, validated and put together into windows; stragglers and hot parameter servers by comparison.
+"""Telemetry of one job: checked, put together into windows, and compared to find stragglers and hot servers.
 
-A window spans ``window_s`` of stored time and one plan. What a pod reports is believed only after it was checked
-against what it said before, and figures of the job are medians over pods, so that one liar or one slow machine does
-not bend a profile. The comparisons follow DLRover-RM section 5.2: a pod is judged by its peers of the same job.
+A window spans ``window_s`` of stored time and one plan. A report is believed only after it was checked against the
+earlier reports of its pod, and figures of the job are medians over pods, so that one liar or one slow machine does not
+bend a profile. The comparisons follow DLRover-RM section 5.2: a pod is judged by its peers of the same job.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from statistics import median
-from typing import Any, ClassVar, TypeVar
+from typing import Literal, TypeVar
 
-from stretto_messages.values import Plan
-
-from stretto_core.machine import Action, Emit, as_it_was
-from stretto_core.profiler.books import (
-    PodBook,
-    ProfilerState,
-    Sums,
-    add_ps,
-    add_worker,
-    median_times,
-    ps_profile,
-    worker_profile,
-)
-from stretto_core.profiler.facts import (
-    ImpossibleTelemetry,
-    JobEnded,
-    JobProgressed,
-    JobSubmitted,
+from stretto_messages.actuator import (
+    JobFailed,
     MigrationFinished,
     MigrationStarted,
     PlanApplied,
-    PlanDecided,
     PodExited,
     PodResized,
     PodStarted,
-    ProfileMeasured,
-    ProfilingRules,
-    PsProfile,
-    PsReported,
-    Role,
-    WorkerProfile,
-    WorkerReported,
 )
-from stretto_core.profiler.peers import Detector, Window, cusum
+from stretto_messages.arbiter import PlanDecided
+from stretto_messages.dispatcher import JobCompleted, JobProgressed
+from stretto_messages.gateway import JobCancelled
+from stretto_messages.pods import PsReported, WorkerReported
+from stretto_messages.profiler import ProfileMeasured
+from stretto_messages.values import Plan, PsProfile, WorkerProfile
 
-GONE_KEPT = 1000
-"""names of pods that have exited, the latest"""
+from stretto_core.machine import Action, Emit
+from stretto_core.profiler.peers import ClosedWindow, Detector, cusum
+from stretto_core.profiler.state import (
+    ImpossibleTelemetry,
+    JobOpened,
+    PodWindow,
+    ProfilerState,
+    ProfilingRules,
+    WindowSums,
+)
+from stretto_core.profiler.window import add_ps, add_worker, median_times, ps_profile, worker_profile
 
-PODS_TOLD = 400
-"""single pods of a role in a profile: what a message has room for"""
+EXITED_MAX = 1000
+"""Names of exited pods that are kept, the latest."""
+
+PODS_MAX = 400
+"""Single pods of a role in a profile: the bound of the message."""
 
 Profile = TypeVar("Profile", WorkerProfile, PsProfile)
 
+ProfilerEvent = (
+    JobOpened
+    | PlanDecided
+    | PlanApplied
+    | PodStarted
+    | PodResized
+    | PodExited
+    | MigrationStarted
+    | MigrationFinished
+    | JobCompleted
+    | JobProgressed
+    | JobFailed
+    | JobCancelled
+    | WorkerReported
+    | PsReported
+)
+
 
 class ProfilerMachine:
-    """See the module."""
+    """The profiler of one job."""
 
-    version = 4
-    migrate = staticmethod(as_it_was)  # until version 3 one slow update in each of two windows was enough to be hot
+    version = 1
 
     def __init__(
         self, state: ProfilerState | None = None, rules: ProfilingRules | None = None, detector: Detector = cusum
@@ -67,252 +75,249 @@ class ProfilerMachine:
         self.state = state if state is not None else ProfilerState()
         self.rules = rules or ProfilingRules()
         self.detector = detector
-        self._out: list[Action] = []
 
-    def handle(self, event: Any, now: float) -> list[Action]:
+    def handle(self, event: ProfilerEvent, now: float) -> list[Action]:
         """Advance by one event. Raises ImpossibleTelemetry for a report that cannot be true."""
-        self._out = []
-        handler = self._HANDLERS.get(type(event))
-        if handler is not None:
-            handler(self, event, now)
-        return self._out
+        state = self.state
+        match event:
+            case WorkerReported():
+                return self._worker_reported(event, now)
+            case PsReported():
+                return self._ps_reported(event, now)
+            case JobOpened(batch_size=batch_size) if not state.batch_size:
+                state.batch_size = batch_size
+            case PlanDecided(version=version) if version > state.decided_version:
+                state.decided_version = version
+                return self._cut(event.job, now)
+            case PlanApplied(version=version) if version > state.plan_version:
+                return self._plan_applied(event, now)
+            case PodStarted(role="worker" | "ps" as role):
+                return self._pod_started(event, role, now)
+            case PodResized(pod=pod) if pod in state.pods:
+                _set_limits(state.pods[pod], event)
+                return self._cut(event.job, now)
+            case PodExited(pod=pod) if pod not in state.exited:
+                return self._pod_exited(event, now)
+            case MigrationStarted() | MigrationFinished():
+                state.migrating = isinstance(event, MigrationStarted)
+                return self._cut(event.job, now)
+            case JobCompleted() | JobFailed() | JobCancelled():
+                state.ended, state.completed = True, isinstance(event, JobCompleted)
+            case JobProgressed() if state.completed:  # a restore took the completed job back
+                state.ended = state.completed = False
+                return self._cut(event.job, now)
+            case _:
+                pass
+        return []
 
-    # the job ---------------------------------------------------------------------------------------------------
+    # the plan and its pods -------------------------------------------------------------------------------------
 
-    def _submitted(self, event: JobSubmitted, now: float) -> None:
-        if not self.state.batch_size:
-            self.state.batch_size = event.batch_size
+    def _plan_applied(self, event: PlanApplied, now: float) -> list[Action]:
+        state = self.state
+        actions = self._cut(event.job, now)
+        state.plan_version, state.plan = event.version, event.plan
+        for window in state.pods.values():
+            window.baseline_update_s = 0.0  # another number of workers has another baseline
+        state.decided_version = max(state.decided_version, event.version)
+        return actions
 
-    def _decided(self, event: PlanDecided, now: float) -> None:
-        if event.version > self.state.decided_version:
-            self.state.decided_version = event.version
-            self._change(now)
+    def _pod_started(self, event: PodStarted, role: Literal["worker", "ps"], now: float) -> list[Action]:
+        state = self.state
+        if event.pod in state.exited:
+            return []
+        window = state.pods.setdefault(event.pod, PodWindow(role))
+        if window.started:
+            return []
+        window.started = True
+        _set_limits(window, event)
+        state.highest_number[role] = max(state.highest_number[role], _number(event.pod))
+        return self._cut(event.job, now)
 
-    def _applied(self, event: PlanApplied, now: float) -> None:
-        if event.version > self.state.plan_version:
-            self._change(now)
-            self.state.plan_version, self.state.plan = event.version, event.plan
-            for book in self.state.pods.values():
-                book.usual_update_s = 0.0  # with other workers another time is usual
-            self.state.decided_version = max(self.state.decided_version, event.version)
-
-    def _started(self, event: PodStarted, now: float) -> None:
-        st = self.state
-        if event.pod in st.gone:
-            return
-        book = st.pods.setdefault(event.pod, PodBook(event.role))
-        if not book.announced:
-            book.announced = True
-            book.cpu_limit_cores, book.memory_limit_bytes = event.cpu_limit_cores, event.memory_limit_bytes
-            st.highest[event.role] = max(st.highest[event.role], _number(event.pod))
-            self._change(now)
-
-    def _resized(self, event: PodResized, now: float) -> None:
-        book = self.state.pods.get(event.pod)
-        if book is not None:
-            book.cpu_limit_cores, book.memory_limit_bytes = event.cpu_limit_cores, event.memory_limit_bytes
-            self._change(now)
-
-    def _exited(self, event: PodExited, now: float) -> None:
-        st = self.state
-        if event.pod in st.gone:
-            return
+    def _pod_exited(self, event: PodExited, now: float) -> list[Action]:
+        state = self.state
         role = "ps" if event.pod.startswith("ps-") else "worker"
-        st.highest[role] = max(st.highest[role], _number(event.pod))
-        book = st.pods.pop(event.pod, None)
-        if book is not None:
-            st.samples_of_gone += book.samples_total
-        st.gone = [*st.gone[-GONE_KEPT + 1 :], event.pod]
-        self._change(now)
-
-    def _moves(self, event: MigrationStarted, now: float) -> None:
-        self.state.migrating = True
-        self._change(now)
-
-    def _moved(self, event: MigrationFinished, now: float) -> None:
-        self.state.migrating = False
-        self._change(now)
-
-    def _ended(self, event: JobEnded, now: float) -> None:
-        self.state.ended, self.state.completed = True, event.completed
-
-    def _progressed(self, event: JobProgressed, now: float) -> None:
-        if self.state.completed:
-            self.state.ended = self.state.completed = False
-            self._change(now)
-
-    def _change(self, now: float) -> None:
-        """What was measured until now is told by itself, so that the next window is of one piece."""
-        st = self.state
-        st.changed_at_s = now
-        if st.plan is not None and not st.ended and now - st.window_began_s >= self.rules.window_s / 2:
-            self._close(now, st.plan)
-        self._begin(now)
+        state.highest_number[role] = max(state.highest_number[role], _number(event.pod))
+        window = state.pods.pop(event.pod, None)
+        if window is not None:
+            state.samples_of_exited += window.samples_total
+        state.exited = [*state.exited[-EXITED_MAX + 1 :], event.pod]
+        return self._cut(event.job, now)
 
     # reports ---------------------------------------------------------------------------------------------------
 
-    def _worker(self, event: WorkerReported, now: float) -> None:
-        book = self._book(event.pod, "worker")
-        if not self._fresh(book, event.ended_at_s, event.window_s, now):
-            return
-        steps, samples = event.steps_total - book.steps_total, event.samples_total - book.samples_total
-        if steps < 0:
-            raise ImpossibleTelemetry(
-                "steps_total", event.steps_total, f"not below {book.steps_total}, which it said before"
-            )
-        if samples < 0:
-            raise ImpossibleTelemetry(
-                "samples_total", event.samples_total, f"not below {book.samples_total}, said before"
-            )
-        if event.steps > steps:
-            raise ImpossibleTelemetry("steps", event.steps, f"at most {steps}, by which steps_total has grown")
-        if samples > (most := steps * self.state.batch_size):
-            raise ImpossibleTelemetry("samples_total", event.samples_total, f"at most {most} more in {steps} steps")
-        if event.steps:
-            busy_s, span_s = event.steps * event.step_time_s, max(event.window_s, event.longest_gap_s)
-            if event.step_time_s <= 0:
-                raise ImpossibleTelemetry("step_time_s", event.step_time_s, "positive when steps were done")
-            if busy_s > 2 * span_s + 2 * event.step_time_s:
-                raise ImpossibleTelemetry("step_time_s", event.step_time_s, f"{event.steps} in {span_s:g} s")
-        first = book.reports == 0
-        self._remember(book, event)
-        book.steps_total, book.samples_total = event.steps_total, event.samples_total
-        current = event.plan_version == self.state.plan_version
-        if current and book.announced and not self.state.ended:
-            own = samples if not first else event.steps * self.state.batch_size
-            add_worker(book.sums, event, min(own, event.steps * self.state.batch_size))
-        self._close_if_due(now)
+    def _worker_reported(self, report: WorkerReported, now: float) -> list[Action]:
+        window = self._window_of(report.pod, "worker")
+        if not self._fresh(window, report, now):
+            return []
+        samples = _check_counters(report, window, self.state.batch_size)
+        first = window.reports == 0
+        self._remember(window, report)
+        window.steps_total, window.samples_total = report.steps_total, report.samples_total
+        current = report.plan_version == self.state.plan_version
+        if current and window.started and not self.state.ended:
+            most = report.steps * self.state.batch_size
+            add_worker(window.sums, report, most if first else min(samples, most))
+        return self._close_if_due(report.job, now)
 
-    def _ps(self, event: PsReported, now: float) -> None:
-        book = self._book(event.pod, "ps")
-        if not self._fresh(book, event.ended_at_s, event.window_s, now):
-            return
-        if event.updates and event.update_time_s <= 0:
-            raise ImpossibleTelemetry("update_time_s", event.update_time_s, "positive when updates were done")
-        self._remember(book, event)
-        book.categories, book.buckets = event.categories, event.buckets
-        add_ps(book.sums, event)
-        self._close_if_due(now)
+    def _ps_reported(self, report: PsReported, now: float) -> list[Action]:
+        window = self._window_of(report.pod, "ps")
+        if not self._fresh(window, report, now):
+            return []
+        if report.updates and report.update_time_s <= 0:
+            raise ImpossibleTelemetry("update_time_s", report.update_time_s, "positive when updates were done")
+        self._remember(window, report)
+        window.categories, window.buckets = report.categories, report.buckets
+        add_ps(window.sums, report)
+        return self._close_if_due(report.job, now)
 
-    def _book(self, pod: str, role: Role) -> PodBook:
-        """Its book. A name that nobody announced yet may be just about to be; one far ahead cannot be."""
-        st = self.state
-        if not st.batch_size:
+    def _window_of(self, pod: str, role: Literal["worker", "ps"]) -> PodWindow:
+        """Return the window of a pod. An unknown name may belong to a pod that starts now; one far ahead cannot."""
+        state = self.state
+        if not state.batch_size:
             raise ImpossibleTelemetry("job", "unknown", "a job that was submitted")
         if not pod.startswith(f"{role}-"):
             raise ImpossibleTelemetry("pod", pod, f"a pod named {role}-<number>")
-        book = st.pods.get(pod)
-        if book is None:
-            if pod in st.gone:
+        window = state.pods.get(pod)
+        if window is None:
+            if pod in state.exited:
                 raise ImpossibleTelemetry(
                     "pod", pod, "has exited and its name is not used again; restart it as a new pod"
                 )
-            if _number(pod) > st.highest[role] + self.rules.names_ahead:
+            if _number(pod) > state.highest_number[role] + self.rules.numbers_ahead:
                 raise ImpossibleTelemetry("pod", pod, "a pod that the actuator has started")
-            book = PodBook(role)  # kept only once its report has been believed
-        return book
+            window = PodWindow(role)  # kept only once its report has been believed
+        return window
 
-    def _fresh(self, book: PodBook, ended_at_s: float, window_s: float, now: float) -> bool:
-        """Whether the report is new; the same again is harmless. Raises when its times cannot be."""
-        rules = self.rules
+    def _fresh(self, window: PodWindow, report: WorkerReported | PsReported, now: float) -> bool:
+        """Return True for a new report, False for a repeated one. Raises when its times cannot be."""
+        rules, ended_at_s = self.rules, report.ended_at_s
         if abs(ended_at_s - now) > rules.clock_skew_s:
             raise ImpossibleTelemetry(
                 "ended_at_s", ended_at_s, f"within {rules.clock_skew_s:g} s of {now:.3f}; set its clock"
             )
-        if window_s > rules.report_span_s:
-            raise ImpossibleTelemetry("window_s", window_s, f"at most {rules.report_span_s:g} s")
-        if book.reports and ended_at_s == book.ended_at_s:
+        if report.window_s > rules.report_span_s:
+            raise ImpossibleTelemetry("window_s", report.window_s, f"at most {rules.report_span_s:g} s")
+        if window.reports and ended_at_s == window.ended_at_s:
             return False
-        if ended_at_s <= book.ended_at_s:
+        if ended_at_s <= window.ended_at_s:
             raise ImpossibleTelemetry(
-                "ended_at_s", ended_at_s, f"after {book.ended_at_s:.3f}, the end of its last report"
+                "ended_at_s", ended_at_s, f"after {window.ended_at_s:.3f}, the end of its last report"
             )
         return True
 
-    def _remember(self, book: PodBook, event: WorkerReported | PsReported) -> None:
-        self.state.pods[event.pod] = book
-        book.reports += 1
-        book.ended_at_s = event.ended_at_s
-        book.memory_used_bytes = event.memory_used_bytes
-        book.cpu_limit_cores = book.cpu_limit_cores or event.cpu_limit_cores  # the actuator knows better
-        book.memory_limit_bytes = book.memory_limit_bytes or event.memory_limit_bytes
+    def _remember(self, window: PodWindow, report: WorkerReported | PsReported) -> None:
+        self.state.pods[report.pod] = window
+        window.reports += 1
+        window.ended_at_s = report.ended_at_s
+        window.memory_used_bytes = report.memory_used_bytes
+        # the actuator's limits are right; a pod may not know that it was resized
+        window.cpu_limit_cores = window.cpu_limit_cores or report.cpu_limit_cores
+        window.memory_limit_bytes = window.memory_limit_bytes or report.memory_limit_bytes
 
     # windows ---------------------------------------------------------------------------------------------------
 
+    def _cut(self, job: str, now: float) -> list[Action]:
+        """Close the open window early because something changes, so that no profile mixes two configurations."""
+        state, actions = self.state, list[Action]()
+        state.changed_at_s = now
+        if state.plan is not None and not state.ended and now - state.window_began_s >= self.rules.window_s / 2:
+            actions = self._close(job, state.plan, now)
+        self._begin(now)
+        return actions
+
     def _begin(self, now: float) -> None:
         self.state.window_began_s = now
-        for book in self.state.pods.values():
-            if book.sums.span_s or book.sums.count:  # most have not reported in a window that is shorter than their own
-                book.sums = Sums()
+        for window in self.state.pods.values():
+            if window.sums.span_s or window.sums.count:  # most are empty in a window shorter than their reports
+                window.sums = WindowSums()
 
-    def _close_if_due(self, now: float) -> None:
-        st = self.state
-        if not st.window_began_s:
+    def _close_if_due(self, job: str, now: float) -> list[Action]:
+        state, actions = self.state, list[Action]()
+        if not state.window_began_s:
             self._begin(now)
-        elif now - st.window_began_s >= self.rules.window_s:
-            if st.plan is not None and not st.ended:
-                self._close(now, st.plan)
+        elif now - state.window_began_s >= self.rules.window_s:
+            if state.plan is not None and not state.ended:
+                actions = self._close(job, state.plan, now)
             self._begin(now)
+        return actions
 
-    def _close(self, now: float, plan: Plan) -> None:
-        st = self.state
-        active = [(pod, book) for pod, book in self._reporting("worker") if book.sums.count]
+    def _close(self, job: str, plan: Plan, now: float) -> list[Action]:
+        state = self.state
+        active = [(pod, window) for pod, window in self._reporting("worker") if window.sums.count]
         if not active:
-            return
-        workers = [worker_profile(pod, book) for pod, book in active]
-        servers = [ps_profile(pod, book) for pod, book in self._reporting("ps")]
-        window_s = now - st.window_began_s
-        seen = Window(workers, [] if st.migrating else servers, st.batch_size, window_s)
-        told = list(self.detector(seen, st.pods, self.rules, now))
+            return []
+        workers = [worker_profile(pod, window) for pod, window in active]
+        servers = [ps_profile(pod, window) for pod, window in self._reporting("ps")]
+        window_s = now - state.window_began_s
+        closed = ClosedWindow(job, workers, [] if state.migrating else servers, state.batch_size, window_s)
+        judgements = list(self.detector(closed, state.pods, self.rules, now))
         settled = (
-            st.plan_version == st.decided_version
-            and not st.migrating
-            and st.window_began_s - st.changed_at_s >= self.rules.window_s
+            state.plan_version == state.decided_version
+            and not state.migrating
+            and state.window_began_s - state.changed_at_s >= self.rules.window_s
             and (len(workers), len(servers)) == (plan.workers, plan.ps)
-            and not any(st.pods[server.pod].bad_windows for server in servers)  # it says nothing about the plan
+            # a window with a suspect server says nothing about the plan
+            and not any(state.pods[server.pod].bad_windows for server in servers)
         )
         profile = ProfileMeasured(
-            plan_version=st.plan_version,
+            job=job,
+            plan_version=state.plan_version,
             plan=plan,
-            batch_size=st.batch_size,
+            batch_size=state.batch_size,
             window_s=window_s,
             step_time_s=median(worker.step_time_s for worker in workers),
-            times=median_times(book for _, book in active),
+            times=median_times(window for _, window in active),
             throughput=sum(worker.samples_per_s for worker in workers),
-            samples_total=st.samples_of_gone + sum(book.samples_total for book in st.pods.values()),
+            samples_total=state.samples_of_exited + sum(window.samples_total for window in state.pods.values()),
             categories=sum(server.categories for server in servers),
             settled=settled,
-            workers=_sample(workers),
-            ps=_sample(servers),
+            workers=_evenly(workers),
+            ps=_evenly(servers),
         )
-        self._out += [Emit(fact) for fact in (profile, *told)]
+        return [Emit(message) for message in (profile, *judgements)]
 
-    def _reporting(self, role: Role) -> list[tuple[str, PodBook]]:
-        """Announced pods that reported in this window, by number."""
-        pods = self.state.pods.items()
-        told = [(pod, book) for pod, book in pods if book.sums.span_s > 0 and book.role == role and book.announced]
-        return sorted(told, key=lambda item: _number(item[0]))
-
-    _HANDLERS: ClassVar[dict[type, Callable[[ProfilerMachine, Any, float], None]]] = {
-        JobSubmitted: _submitted,
-        PlanDecided: _decided,
-        PlanApplied: _applied,
-        PodStarted: _started,
-        PodResized: _resized,
-        PodExited: _exited,
-        MigrationStarted: _moves,
-        MigrationFinished: _moved,
-        JobEnded: _ended,
-        JobProgressed: _progressed,
-        WorkerReported: _worker,
-        PsReported: _ps,
-    }
+    def _reporting(self, role: Literal["worker", "ps"]) -> list[tuple[str, PodWindow]]:
+        """Return the started pods that reported in this window, by number."""
+        reporting = [
+            (pod, window)
+            for pod, window in self.state.pods.items()
+            if window.sums.span_s > 0 and window.role == role and window.started
+        ]
+        return sorted(reporting, key=lambda item: _number(item[0]))
 
 
-def _sample(pods: list[Profile]) -> tuple[Profile, ...]:
-    """The same ones in every window while the pods are the same: evenly spaced over their numbers."""
-    told = min(len(pods), PODS_TOLD)
-    return tuple(pods[index * len(pods) // told] for index in range(told))
+def _check_counters(report: WorkerReported, window: PodWindow, batch_size: int) -> int:
+    """Return the samples trained since the last report. Raises when counters and times contradict each other."""
+    steps, samples = report.steps_total - window.steps_total, report.samples_total - window.samples_total
+    if steps < 0:
+        raise ImpossibleTelemetry(
+            "steps_total", report.steps_total, f"not below {window.steps_total}, which it reported before"
+        )
+    if samples < 0:
+        raise ImpossibleTelemetry(
+            "samples_total", report.samples_total, f"not below {window.samples_total}, reported before"
+        )
+    if report.steps > steps:
+        raise ImpossibleTelemetry("steps", report.steps, f"at most {steps}, by which steps_total has grown")
+    if samples > (most := steps * batch_size):
+        raise ImpossibleTelemetry("samples_total", report.samples_total, f"at most {most} more in {steps} steps")
+    if report.steps:
+        busy_s, span_s = report.steps * report.step_time_s, max(report.window_s, report.longest_gap_s)
+        if report.step_time_s <= 0:
+            raise ImpossibleTelemetry("step_time_s", report.step_time_s, "positive when steps were done")
+        if busy_s > 2 * span_s + 2 * report.step_time_s:
+            raise ImpossibleTelemetry("step_time_s", report.step_time_s, f"{report.steps} in {span_s:g} s")
+    return samples
+
+
+def _set_limits(window: PodWindow, event: PodStarted | PodResized) -> None:
+    window.cpu_limit_cores, window.memory_limit_bytes = event.cpu_cores, event.memory_bytes
+
+
+def _evenly(pods: list[Profile]) -> tuple[Profile, ...]:
+    """Return at most PODS_MAX pods, evenly spaced: the same ones in every window while the pods are the same."""
+    count = min(len(pods), PODS_MAX)
+    return tuple(pods[index * len(pods) // count] for index in range(count))
 
 
 def _number(pod: str) -> int:

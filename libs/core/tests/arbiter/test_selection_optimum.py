@@ -118,9 +118,9 @@ def test_edges(algorithm: SelectionAlgorithm) -> None:
         algorithm(SelectionProblem((Contender("a", 1, ()), Contender("a", 1, ())), {}))
 
 
-def test_they_are_installed_by_name_and_exact_is_the_default() -> None:
+def test_they_are_installed_by_name_and_hull_is_the_default() -> None:
     assert {"exact", "hull", "weighted-greedy"} <= set(SELECT.names())
-    assert SELECT.named(SELECT.default) is exact
+    assert SELECT.named(SELECT.default) is hull
 
 
 def test_where_the_solver_may_look_no_further_what_is_proven_by_then_holds(monkeypatch: pytest.MonkeyPatch) -> None:

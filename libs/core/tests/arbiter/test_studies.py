@@ -39,7 +39,7 @@ def modest(problem: SelectionProblem) -> Selection:
 
 def studied(jobs: int, cores: float, **changes: Any) -> ArbiterMachine:
     """So many jobs of two cores each under a modest arbiter, and so many cores free; the first round comes at 1002."""
-    limits = {"objective": "gain", "beside": "exact", **changes}
+    limits = {"objective": "gain", "background_algorithm": "exact", **changes}
     machine = started(ArbiterSettings(Resources(2.0 * jobs + cores, 1000 * GIB), **limits), jobs)
     machine.select = modest
     machine.state.last_round_s = 1000.0
@@ -207,7 +207,9 @@ def test_whenever_answers_come_nothing_is_overdrawn_and_no_old_one_is_adopted(
 ) -> None:
     """The other machine knows the state alone, as an heir does: it asks the same and decides the same."""
     rng, now, tasks = random.Random(seed), 0.0, list[Task]()
-    limits = ArbiterSettings(capacity, objective="gain", beside="exact", patience_s=patience_s, settle_s=5.0)
+    limits = ArbiterSettings(
+        capacity, objective="gain", background_algorithm="exact", patience_s=patience_s, settle_s=5.0
+    )
     machine, names = ArbiterMachine(None, limits, modest), [f"job-{number}" for number in range(6)]
     for _ in range(100):
         now += rng.choice([0.0, 0.2, 0.5, 2.0, 5.0, 20.0])

@@ -60,7 +60,9 @@ def test_nobody_who_is_gone_or_has_nothing_to_gain_any_more_is_kept_waiting_for(
 @pytest.mark.parametrize("objective", ["efficiency", "gain", "completion"])
 @pytest.mark.parametrize("algorithm", ["hull", "weighted-greedy", "exact"])
 def test_a_decision_tells_what_its_round_reaches_and_what_is_proven(algorithm: str, objective: Objective) -> None:
-    machine = started(ArbiterSettings(Resources(12.0, 100 * GIB), objective=objective), 3, algorithm)
+    machine = started(
+        ArbiterSettings(Resources(12.0, 100 * GIB), objective=objective, background_algorithm=""), 3, algorithm
+    )
     machine.state.last_round_s = 1000.0
     for number in range(3):
         offer(machine, f"job-{number}", 1000.0, (2, 500.0 + number), (4, 900.0), (6, 1300.0))
@@ -79,7 +81,7 @@ def test_a_decision_tells_what_its_round_reaches_and_what_is_proven(algorithm: s
 @pytest.mark.parametrize("bound", [math.inf, math.nan])
 def test_a_plug_in_that_proves_nothing_gets_the_bound_of_the_relaxation(bound: float) -> None:
     """A decision whose bound is no number could not be published: the arbiter died of it, and so did its heir."""
-    machine = started(ArbiterSettings(PLENTY), 1)
+    machine = started(ArbiterSettings(PLENTY, background_algorithm=""), 1)
     machine.select = lambda problem: Selection({"job-0": "0"}, math.nan, bound)
     machine.state.last_round_s = 1000.0
     offer(machine, "job-0", 1000.0, (2, 500.0), (4, 900.0))

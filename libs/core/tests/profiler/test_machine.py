@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from statistics import median
 from typing import Any
 
@@ -12,14 +12,44 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from stretto_core.algorithms import DETECT
-from stretto_core.profiler import facts as p
-from stretto_core.profiler.books import ProfilerState
 from stretto_core.profiler.machine import ProfilerMachine
 from stretto_core.profiler.peers import Detector, _median_of_others, cusum, threshold
-from stretto_messages.base import GIB
-from stretto_messages.values import Plan
+from stretto_core.profiler.state import ImpossibleTelemetry, JobOpened, ProfilerState
+from stretto_messages.actuator import (
+    JobFailed,
+    MigrationFinished,
+    MigrationStarted,
+    PlanApplied,
+    PodExited,
+    PodStarted,
+)
+from stretto_messages.arbiter import PlanDecided
+from stretto_messages.base import GIB, example_of
+from stretto_messages.dispatcher import JobCompleted, JobProgressed
+from stretto_messages.pods import PsReported, WorkerReported
+from stretto_messages.profiler import HotPsCleared, HotPsDetected, ProfileMeasured, StragglerCleared, StragglerDetected
+from stretto_messages.values import Plan, StepTimes
 
 BATCH = 100
+MIGRATION_STARTED, MIGRATION_FINISHED = example_of(MigrationStarted), example_of(MigrationFinished)
+
+
+def plan_decided(version: int) -> PlanDecided:
+    return replace(example_of(PlanDecided), version=version)
+
+
+def plan_applied(version: int, plan: Plan) -> PlanApplied:
+    return PlanApplied(job="j", version=version, plan=plan, took_s=1.0)
+
+
+def pod_started(pod: str) -> PodStarted:
+    """Without limits: those of its reports hold."""
+    role = "ps" if pod.startswith("ps-") else "worker"
+    return replace(example_of(PodStarted), pod=pod, role=role, cpu_cores=0.0, memory_bytes=0)
+
+
+def pod_exited(pod: str) -> PodExited:
+    return replace(example_of(PodExited), pod=pod)
 
 
 def plan(workers: int, ps: int) -> Plan:
@@ -39,13 +69,13 @@ class Job:
         self.buckets = dict.fromkeys(self.update_time_s, 32)
         self.steps = dict.fromkeys(self.step_time_s, 0)
         self.version = 1
-        self.tell(p.JobSubmitted(BATCH))
-        self.tell(p.PlanDecided(1))
+        self.tell(JobOpened(BATCH))
+        self.tell(plan_decided(1))
         for pod in self.update_time_s:
-            self.tell(p.PodStarted(pod, "ps"))
+            self.tell(pod_started(pod))
         for pod in self.step_time_s:
-            self.tell(p.PodStarted(pod, "worker"))
-        self.tell(p.PlanApplied(1, plan(workers, ps)))
+            self.tell(pod_started(pod))
+        self.tell(plan_applied(1, plan(workers, ps)))
 
     def tell(self, event: Any) -> list[Any]:
         facts = [action.fact for action in self.machine.handle(event, self.now)]  # type: ignore[union-attr]
@@ -55,33 +85,46 @@ class Job:
     def told(self, kind: type) -> list[Any]:
         return [fact for fact in self.facts if isinstance(fact, kind)]
 
-    def worker(self, pod: str, **more: Any) -> p.WorkerReported:
+    def worker(self, pod: str, **more: Any) -> WorkerReported:
         step_s = self.step_time_s[pod]
         steps = round(1 / step_s)
-        times = p.StepTimes(0.2 * step_s, 0.5 * step_s, 0.1 * step_s, 0.2 * step_s)
-        report = p.WorkerReported(
-            pod, self.version, self.now, 1.0, steps, self.steps[pod] + steps, (self.steps[pod] + steps) * BATCH,
-            step_s, 2 * step_s, times, 0.9, 1.0, 10**8, GIB,
-        )  # fmt: skip
-        return report._replace(**more)
-
-    def server(self, pod: str, **more: Any) -> p.PsReported:
-        limit = 1.0
-        report = p.PsReported(
-            pod,
-            self.now,
-            1.0,
-            50,
-            self.update_time_s[pod],
-            10,
-            5000,
-            self.buckets[pod],
-            self.cpu[pod],
-            limit,
-            10**8,
-            GIB,
+        times = StepTimes(emb_s=0.2 * step_s, grad_s=0.5 * step_s, upd_s=0.1 * step_s, sync_s=0.2 * step_s)
+        report = WorkerReported(
+            job="j",
+            pod=pod,
+            plan_version=self.version,
+            ended_at_s=self.now,
+            window_s=1.0,
+            steps=steps,
+            steps_total=self.steps[pod] + steps,
+            samples_total=(self.steps[pod] + steps) * BATCH,
+            step_time_s=step_s,
+            longest_gap_s=2 * step_s,
+            times=times,
+            cpu_used_cores=0.9,
+            cpu_limit_cores=1.0,
+            memory_used_bytes=10**8,
+            memory_limit_bytes=GIB,
         )
-        return report._replace(**more)
+        return replace(report, **more)
+
+    def server(self, pod: str, **more: Any) -> PsReported:
+        report = PsReported(
+            job="j",
+            pod=pod,
+            ended_at_s=self.now,
+            window_s=1.0,
+            updates=50,
+            update_time_s=self.update_time_s[pod],
+            applied_samples_total=10,
+            categories=5000,
+            buckets=self.buckets[pod],
+            cpu_used_cores=self.cpu[pod],
+            cpu_limit_cores=1.0,
+            memory_used_bytes=10**8,
+            memory_limit_bytes=GIB,
+        )
+        return replace(report, **more)
 
     def seconds(self, count: int) -> None:
         for _ in range(count):
@@ -98,7 +141,7 @@ def test_windows_are_robust_profiles_of_one_plan() -> None:
     job = Job()
     job.step_time_s["worker-2"] = 0.08
     job.seconds(16)
-    first, second, third = job.told(p.ProfileMeasured)
+    first, second, third = job.told(ProfileMeasured)
     assert [first.settled, second.settled, third.settled] == [False, True, True]
     assert second.step_time_s == pytest.approx(0.05)
     assert second.times.grad_s == pytest.approx(0.025)
@@ -112,47 +155,47 @@ def test_windows_are_robust_profiles_of_one_plan() -> None:
 def test_nothing_counts_as_settled_while_something_changes() -> None:
     job = Job()
     job.seconds(11)
-    assert job.told(p.ProfileMeasured)[-1].settled
-    job.tell(p.MigrationStarted())
+    assert job.told(ProfileMeasured)[-1].settled
+    job.tell(MIGRATION_STARTED)
     job.seconds(5)
-    assert not job.told(p.ProfileMeasured)[-1].settled
-    job.tell(p.MigrationFinished())
+    assert not job.told(ProfileMeasured)[-1].settled
+    job.tell(MIGRATION_FINISHED)
     job.seconds(11)
-    assert job.told(p.ProfileMeasured)[-1].settled
-    job.tell(p.PlanDecided(2))
+    assert job.told(ProfileMeasured)[-1].settled
+    job.tell(plan_decided(2))
     job.seconds(5)
-    assert not job.told(p.ProfileMeasured)[-1].settled
+    assert not job.told(ProfileMeasured)[-1].settled
 
 
 def test_reports_under_an_older_plan_do_not_enter_the_new_ones_window() -> None:
     job = Job()
-    job.tell(p.PlanDecided(2))
-    job.tell(p.PlanApplied(2, plan(3, 2)))
+    job.tell(plan_decided(2))
+    job.tell(plan_applied(2, plan(3, 2)))
     job.seconds(6)
-    assert job.told(p.ProfileMeasured) == []
+    assert job.told(ProfileMeasured) == []
     job.version = 2
     job.seconds(6)
-    assert job.told(p.ProfileMeasured)[-1].plan_version == 2
+    assert job.told(ProfileMeasured)[-1].plan_version == 2
 
 
 def test_straggler_is_told_after_two_windows_and_cleared_with_hysteresis() -> None:
     job = Job()
     job.step_time_s["worker-1"] = 0.2
     job.seconds(6)
-    assert job.told(p.StragglerDetected) == []
+    assert job.told(StragglerDetected) == []
     job.seconds(5)
-    (found,) = job.told(p.StragglerDetected)
+    (found,) = job.told(StragglerDetected)
     assert (found.pod, found.slowdown) == ("worker-1", pytest.approx(4.0))
     assert found.peers_samples_per_s == pytest.approx(2000)
     job.step_time_s["worker-1"] = 0.08
     job.seconds(20)
-    assert job.told(p.StragglerCleared) == []
+    assert job.told(StragglerCleared) == []
     # no straggler by itself, but its shards are cut by what was told last
-    assert [fact.slowdown for fact in job.told(p.StragglerDetected)] == pytest.approx([4.0, 1.6])
+    assert [fact.slowdown for fact in job.told(StragglerDetected)] == pytest.approx([4.0, 1.6])
     job.step_time_s["worker-1"] = 0.05
     job.seconds(15)
-    assert [fact.pod for fact in job.told(p.StragglerCleared)] == ["worker-1"]
-    assert len(job.told(p.StragglerDetected)) == 2
+    assert [fact.pod for fact in job.told(StragglerCleared)] == ["worker-1"]
+    assert len(job.told(StragglerDetected)) == 2
 
 
 @pytest.mark.parametrize("how", ["slow", "busy"])
@@ -163,50 +206,50 @@ def test_hot_server_is_told_and_again_only_after_a_pause(how: str) -> None:
     else:
         job.cpu["ps-1"] = 0.97
     job.seconds(30)
-    (found,) = job.told(p.HotPsDetected)
+    (found,) = job.told(HotPsDetected)
     assert found.pod == "ps-1"
     job.seconds(60)
-    assert len(job.told(p.HotPsDetected)) == 2
+    assert len(job.told(HotPsDetected)) == 2
 
 
 def test_windows_with_a_hot_server_say_nothing_about_the_plan() -> None:
     job = Job()
     job.seconds(11)
-    assert job.told(p.ProfileMeasured)[-1].settled
+    assert job.told(ProfileMeasured)[-1].settled
     job.update_time_s["ps-1"] = 0.01
     job.seconds(60)
-    assert not any(profile.settled for profile in job.told(p.ProfileMeasured)[3:])
+    assert not any(profile.settled for profile in job.told(ProfileMeasured)[3:])
     job.update_time_s["ps-1"] = 0.002
     job.seconds(12)
-    assert job.told(p.ProfileMeasured)[-1].settled
+    assert job.told(ProfileMeasured)[-1].settled
 
 
 def test_no_server_is_hot_while_parameters_move() -> None:
     moving = Job()
     moving.update_time_s["ps-1"] = 0.01
-    moving.tell(p.MigrationStarted())
+    moving.tell(MIGRATION_STARTED)
     moving.seconds(30)
-    assert moving.told(p.HotPsDetected) == []
+    assert moving.told(HotPsDetected) == []
 
 
 def test_a_server_without_peers_is_hot_beside_what_is_usual_for_it_under_the_plan() -> None:
     job = Job(ps=1)
     job.update_time_s["ps-0"] = 1.0  # from the beginning: who could tell
     job.seconds(30)
-    job.tell(p.PlanDecided(2))
+    job.tell(plan_decided(2))
     job.version = 2
-    job.tell(p.PlanApplied(2, plan(3, 1)))
+    job.tell(plan_applied(2, plan(3, 1)))
     job.update_time_s["ps-0"] = 0.002
     job.seconds(30)
-    assert job.told(p.HotPsDetected) == []
+    assert job.told(HotPsDetected) == []
     job.update_time_s["ps-0"] = 0.012
     job.seconds(15)
-    assert job.told(p.HotPsDetected) == [], "the machine is busy"
+    assert job.told(HotPsDetected) == [], "the machine is busy"
     job.update_time_s["ps-0"] = 0.1
     job.seconds(12)
-    assert job.told(p.HotPsDetected) == []
+    assert job.told(HotPsDetected) == []
     job.seconds(12)
-    (found,) = job.told(p.HotPsDetected)
+    (found,) = job.told(HotPsDetected)
     assert (found.update_time_s, found.peers_update_time_s) == (pytest.approx(0.1), pytest.approx(0.007, rel=0.2))
 
 
@@ -219,7 +262,7 @@ def test_a_server_that_ends_no_update_while_its_peers_do_is_hot() -> None:
             job.tell(job.server(pod, **({"updates": 0, "update_time_s": 0.0} if pod == "ps-1" else {})))
         job.tell(job.worker("worker-0"))
         job.steps["worker-0"] += 20
-    assert [found.pod for found in job.told(p.HotPsDetected)] == ["ps-1"]
+    assert [found.pod for found in job.told(HotPsDetected)] == ["ps-1"]
 
 
 @pytest.mark.parametrize("updates", [3, 10, 30, 100])
@@ -229,7 +272,7 @@ def test_load_alone_makes_no_server_hot_but_a_slow_one_is_found_in_the_same_nois
     for slowed in (1.0, 30.0):
         for _ in range(10):
             job, since, last = Job(), 0.0, 10 * 60
-            while not job.told(p.HotPsDetected) and since < last:
+            while not job.told(HotPsDetected) and since < last:
                 job.now += 5
                 since += 5
                 times = 0.002 * rng.lognormal(0, 0.3, (2, updates))
@@ -238,14 +281,14 @@ def test_load_alone_makes_no_server_hot_but_a_slow_one_is_found_in_the_same_nois
                     job.tell(job.server(pod, updates=updates, update_time_s=float(mean_s) * factor))
                 job.tell(job.worker("worker-0"))
                 job.steps["worker-0"] += 20
-            assert [found.pod for found in job.told(p.HotPsDetected)] == (["ps-1"] if slowed > 1 else [])
+            assert [found.pod for found in job.told(HotPsDetected)] == (["ps-1"] if slowed > 1 else [])
             assert slowed == 1 or since <= 90
 
 
 def test_a_threshold_alone_finds_the_slow_one_and_takes_load_for_heat() -> None:
     (slow := Job(detector=threshold)).update_time_s["ps-1"] = 0.03
     slow.seconds(20)
-    assert [found.pod for found in slow.told(p.HotPsDetected)] == ["ps-1"]
+    assert [found.pod for found in slow.told(HotPsDetected)] == ["ps-1"]
     for name in ("threshold", "cusum"):
         loaded = Job(detector=DETECT.named(name))
         for late in (False, False, True, True, False, False):  # one of three updates waits for the processor
@@ -255,7 +298,7 @@ def test_a_threshold_alone_finds_the_slow_one_and_takes_load_for_heat() -> None:
                 loaded.tell(loaded.server(pod, updates=3, update_time_s=0.0187 if waits else 0.002))
             loaded.tell(loaded.worker("worker-0"))
             loaded.steps["worker-0"] += 20
-        assert bool(loaded.told(p.HotPsDetected)) == (name == "threshold")
+        assert bool(loaded.told(HotPsDetected)) == (name == "threshold")
 
 
 def test_a_relieved_server_is_cleared_and_the_longer_it_takes_the_more_often_it_was_hot() -> None:
@@ -268,18 +311,18 @@ def test_a_relieved_server_is_cleared_and_the_longer_it_takes_the_more_often_it_
 
     job = Job()
     job.update_time_s["ps-1"] = 0.01
-    until(1, p.HotPsDetected)
+    until(1, HotPsDetected)
     job.buckets["ps-0"], job.buckets["ps-1"], job.update_time_s["ps-1"] = 54, 10, 0.002
-    assert 55 <= until(1, p.HotPsCleared) <= 70
-    assert 55 <= until(2, p.HotPsCleared) <= 70, "it still has fewer than its peer: more may go back"
+    assert 55 <= until(1, HotPsCleared) <= 70
+    assert 55 <= until(2, HotPsCleared) <= 70, "it still has fewer than its peer: more may go back"
     job.update_time_s["ps-1"] = 0.01
-    assert until(2, p.HotPsDetected) <= 70
+    assert until(2, HotPsDetected) <= 70
     job.update_time_s["ps-1"] = 0.002
-    assert 115 <= until(3, p.HotPsCleared) <= 130
+    assert 115 <= until(3, HotPsCleared) <= 130
     job.buckets["ps-0"] = job.buckets["ps-1"] = 32
-    until(4, p.HotPsCleared)
+    until(4, HotPsCleared)
     job.seconds(400)
-    assert len(job.told(p.HotPsCleared)) == 4, "it has its share again"
+    assert len(job.told(HotPsCleared)) == 4, "it has its share again"
 
 
 @pytest.mark.parametrize(
@@ -303,11 +346,11 @@ def test_a_relieved_server_is_cleared_and_the_longer_it_takes_the_more_often_it_
 def test_impossible_reports_are_refused_by_field_and_change_nothing(change: dict[str, Any], field: str) -> None:
     job = Job()
     job.seconds(2)
-    job.tell(p.PodExited("worker-1"))
+    job.tell(pod_exited("worker-1"))
     before = asdict(job.machine.state)
     job.now += 1
-    with pytest.raises(p.ImpossibleTelemetry) as refused:
-        job.tell(job.worker("worker-0")._replace(**change))
+    with pytest.raises(ImpossibleTelemetry) as refused:
+        job.tell(replace(job.worker("worker-0"), **change))
     assert refused.value.field == field
     assert refused.value.remedy
     assert asdict(job.machine.state) == before
@@ -315,7 +358,7 @@ def test_impossible_reports_are_refused_by_field_and_change_nothing(change: dict
 
 def test_unknown_job_is_refused_and_a_repeated_report_is_harmless() -> None:
     job = Job()
-    with pytest.raises(p.ImpossibleTelemetry, match="a job that was submitted"):
+    with pytest.raises(ImpossibleTelemetry, match="a job that was submitted"):
         ProfilerMachine().handle(job.worker("worker-0"), job.now)
     job.now += 1
     report = job.worker("worker-0")
@@ -329,15 +372,16 @@ def test_pod_that_reports_before_it_was_announced_is_no_part_of_a_profile_yet() 
     job = Job()
     job.step_time_s["worker-3"], job.steps["worker-3"] = 0.05, 0
     job.seconds(5)
-    assert len(job.told(p.ProfileMeasured)[-1].workers) == 3
-    job.tell(p.PodStarted("worker-3", "worker"))
+    assert len(job.told(ProfileMeasured)[-1].workers) == 3
+    job.tell(pod_started("worker-3"))
     job.seconds(5)
-    assert len(job.told(p.ProfileMeasured)[-1].workers) == 4
+    assert len(job.told(ProfileMeasured)[-1].workers) == 4
 
 
 numbers = st.floats(allow_nan=False, allow_infinity=False, min_value=0, max_value=10**9)
 reports = st.builds(
-    p.WorkerReported,
+    WorkerReported,
+    job=st.just("j"),
     pod=st.sampled_from(["worker-0", "worker-1", "worker-7", "worker-900", "ps-0"]),
     plan_version=st.integers(0, 3),
     ended_at_s=st.floats(900, 1100),
@@ -347,7 +391,7 @@ reports = st.builds(
     samples_total=st.integers(0, 10**9),
     step_time_s=numbers,
     longest_gap_s=numbers,
-    times=st.builds(p.StepTimes, numbers, numbers, numbers, numbers),
+    times=st.builds(StepTimes, emb_s=numbers, grad_s=numbers, upd_s=numbers, sync_s=numbers),
     cpu_used_cores=numbers,
     cpu_limit_cores=numbers,
     memory_used_bytes=st.integers(0, 10**12),
@@ -358,7 +402,7 @@ reports = st.builds(
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 3), reports), max_size=30))
 def test_any_report_is_refused_with_a_reason_or_believed_and_the_state_stays_sound(
-    script: list[tuple[float, p.WorkerReported]],
+    script: list[tuple[float, WorkerReported]],
 ) -> None:
     job = Job()
     adapter = TypeAdapter(ProfilerState)
@@ -367,11 +411,11 @@ def test_any_report_is_refused_with_a_reason_or_believed_and_the_state_stays_sou
         job.now += seconds
         try:
             job.tell(report)
-        except p.ImpossibleTelemetry as refused:
+        except ImpossibleTelemetry as refused:
             reasons.append((refused.field, refused.remedy))
         job.machine.state = adapter.validate_json(adapter.dump_json(job.machine.state))
     assert all(field and remedy for field, remedy in reasons)
-    for profile in job.told(p.ProfileMeasured):
+    for profile in job.told(ProfileMeasured):
         assert profile.throughput >= 0
         assert profile.step_time_s > 0
         assert profile.window_s > 0
@@ -380,16 +424,16 @@ def test_any_report_is_refused_with_a_reason_or_believed_and_the_state_stays_sou
 def test_a_completed_job_is_measured_again_once_its_ledger_goes_on() -> None:
     for completed in (True, False):
         job = Job()
-        job.tell(p.JobEnded(completed))
-        job.tell(p.JobProgressed())
+        job.tell(example_of(JobCompleted) if completed else example_of(JobFailed))
+        job.tell(example_of(JobProgressed))
         job.seconds(12)
-        assert bool(job.told(p.ProfileMeasured)) is completed
+        assert bool(job.told(ProfileMeasured)) is completed
 
 
 def test_a_large_job_tells_some_workers_and_counts_all() -> None:
     job = Job(workers=801, ps=1)
     job.seconds(6)
-    profile = job.told(p.ProfileMeasured)[-1]
+    profile = job.told(ProfileMeasured)[-1]
     assert len(profile.workers) == 400
     assert (profile.workers[0].pod, profile.workers[-1].pod) == ("worker-0", "worker-798")
     assert profile.throughput == pytest.approx(801 * 2000, rel=0.01)

@@ -9,14 +9,10 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from ledger_desk import Desk
 from stretto_core.dispatcher import DataSpec, HeartbeatReceived, Shard, StragglerNamed
-from stretto_core.profiler.books import PodBook
-from stretto_core.profiler.facts import (
-    ProfilingRules,
-    StragglerCleared,
-    StragglerDetected,
-    WorkerProfile,
-)
-from stretto_core.profiler.peers import judge_workers
+from stretto_core.profiler.peers import ClosedWindow, judge_workers
+from stretto_core.profiler.state import PodWindow, ProfilingRules
+from stretto_messages.profiler import StragglerCleared, StragglerDetected
+from stretto_messages.values import WorkerProfile
 
 RULES = ProfilingRules()
 BATCH = 10
@@ -25,11 +21,17 @@ BATCH = 10
 def told(step_s: np.ndarray) -> list[tuple[int, StragglerDetected | StragglerCleared]]:
     """What is told of workers whose steps take ``step_s`` [windows, workers], with the number of the window."""
     names = [f"worker-{index}" for index in range(step_s.shape[1])]
-    books = {name: PodBook("worker") for name in names}
+    pods = {name: PodWindow("worker") for name in names}
     found = list[tuple[int, StragglerDetected | StragglerCleared]]()
     for window, steps in enumerate(step_s):
-        profiles = [WorkerProfile(name, float(s), BATCH / s, 1.0, 0) for name, s in zip(names, steps, strict=True)]
-        found += [(window, fact) for fact in judge_workers(profiles, books, BATCH, RULES)]
+        profiles = [
+            WorkerProfile(
+                pod=name, step_time_s=float(s), samples_per_s=BATCH / s, cpu_used_cores=1.0, memory_used_bytes=0
+            )
+            for name, s in zip(names, steps, strict=True)
+        ]
+        closed = ClosedWindow("j", profiles, [], BATCH, 5.0)
+        found += [(window, fact) for fact in judge_workers(closed, pods, RULES)]
     return found
 
 

@@ -28,11 +28,11 @@ from stretto_core.oom import GrowthLaw, OomMachine, WatchSettings, fit_growth
 from stretto_core.planner.exploration import ExplorationLimits
 from stretto_core.planner.history import HistoryMachine
 from stretto_core.planner.machine import PlanMachine, PlannerSettings
-from stretto_core.profiler.books import PodBook
-from stretto_core.profiler.facts import HotPsDetected, ProfilingRules, PsProfile
-from stretto_core.profiler.peers import Detector, Window, cusum
+from stretto_core.profiler.peers import ClosedWindow, Detector, cusum
+from stretto_core.profiler.state import PodWindow, ProfilingRules
 from stretto_messages.base import GIB
-from stretto_messages.values import Plan
+from stretto_messages.profiler import HotPsDetected
+from stretto_messages.values import BUCKETS, Plan, PsProfile
 
 from stretto_sim.cluster import policies as p
 from stretto_sim.cluster.live import FIRST_WINDOWS, LONGEST_WINDOW_S, WINDOW_S
@@ -40,7 +40,6 @@ from stretto_sim.cluster.trace import Settings, TraceJob
 
 ROW_BYTES = 136
 """of a category: its key, 16 weights and as many slots of Adagrad"""
-BUCKETS = 64
 COLD_START = Plan(1, 1, 4.0, 4.0, 4 * GIB, 8 * GIB)
 """of a job without any similar one before it"""
 AXES = ("workers", "ps", "worker_cpu_cores", "ps_cpu_cores")
@@ -74,7 +73,7 @@ class _Desk:
     planner: PlanMachine
     fitter: FitMachine
     watch: OomMachine
-    books: dict[str, PodBook] = field(default_factory=dict[str, PodBook])
+    pods: dict[str, PodWindow] = field(default_factory=dict[str, PodWindow])
     replacing: str = ""
 
 
@@ -177,19 +176,25 @@ class Services:
         """Whether any server is hot; one that stays so is to be replaced."""
         profiles = [
             PsProfile(
-                f"ps-{each.number}", each.busy_cores, each.cores, each.used_bytes, each.limit_bytes, 0,
-                BUCKETS // len(event.servers), each.update_s,
+                pod=f"ps-{each.number}",
+                cpu_used_cores=each.busy_cores,
+                cpu_limit_cores=each.cores,
+                memory_used_bytes=each.used_bytes,
+                memory_limit_bytes=each.limit_bytes,
+                categories=0,
+                buckets=BUCKETS // len(event.servers),
+                update_time_s=each.update_s,
             )
             for each in event.servers
-        ]  # fmt: skip
-        desk.books = {each.pod: desk.books.get(each.pod) or PodBook("ps", announced=True) for each in profiles}
+        ]
+        desk.pods = {each.pod: desk.pods.get(each.pod) or PodWindow("ps", started=True) for each in profiles}
         for each in event.servers:
-            desk.books[f"ps-{each.number}"].sums.count = each.updates
-        seen = Window([], profiles, desk.job.batch_size, event.seconds)
-        for found in self.knobs.detector(seen, desk.books, self.rules, now):
+            desk.pods[f"ps-{each.number}"].sums.count = each.updates
+        window = ClosedWindow(_name(event.job), [], profiles, desk.job.batch_size, event.seconds)
+        for found in self.knobs.detector(window, desk.pods, self.rules, now):
             if isinstance(found, HotPsDetected) and not desk.replacing:
                 self.facts.append(jobs.ReplacementAsked(_name(event.job), found.pod))
-        return any(book.bad_windows for book in desk.books.values())
+        return any(pod.bad_windows for pod in desk.pods.values())
 
     def _died(self, event: p.ServerDied, now: float) -> None:
         self._watch(_name(event.job), memory.ServerLeft(f"ps-{event.number}", event.oom), now)
@@ -210,7 +215,7 @@ class Services:
         self.facts.append(jobs.JobEnded(name, "gone"))
 
     def _period(self, event: p.Period, now: float) -> None:
-        self._take(self.arbiter, Tick(), now)
+        self._to_arbiter(Tick(), now)
 
     def _nothing(self, event: p.Event, now: float) -> None:
         pass
@@ -235,7 +240,7 @@ class Services:
         else:
             self.facts.append(jobs.HistoryMatched(fact.job, {}, (), 0.5, None))
         self._to_planner(fact, now)
-        self._take(self.arbiter, fact, now)
+        self._to_arbiter(fact, now)
 
     def _to_planner(self, fact: Any, now: float) -> None:
         self._take(self.desks[fact.job].planner, fact, now)
@@ -245,7 +250,10 @@ class Services:
         self._take(self.desks[fact.job].fitter, fact, now)
 
     def _to_arbiter(self, fact: Any, now: float) -> None:
+        """Tell the arbiter, and answer what it asks its background algorithm, as the service's other process does."""
         self._take(self.arbiter, fact, now)
+        if (task := self.arbiter.task()) is not None:
+            self._take(self.arbiter, task.solved(), now)
 
     def _recorded(self, fact: jobs.HistoryRecorded, now: float) -> None:
         self._take(self.history, fact, now)
@@ -258,7 +266,7 @@ class Services:
     def _plan_applied(self, fact: jobs.PlanApplied, now: float) -> None:
         self._to_planner(fact, now)
         self._watch(fact.job, memory.LimitChanged(fact.plan.ps_memory_bytes), now)
-        self._take(self.arbiter, fact, now)
+        self._to_arbiter(fact, now)
 
     def _measured(self, fact: jobs.ProfileMeasured, now: float) -> None:
         self._to_planner(fact, now)
@@ -266,12 +274,12 @@ class Services:
 
     def _progressed(self, fact: jobs.JobProgressed, now: float) -> None:
         self._to_planner(fact, now)
-        self._take(self.arbiter, fact, now)
+        self._to_arbiter(fact, now)
         self._watch(fact.job, memory.ProgressSeen(fact.samples_done, fact.samples_total, fact.throughput), now)
 
     def _job_ended(self, fact: jobs.JobEnded, now: float) -> None:
         self._to_planner(fact, now)
-        self._take(self.arbiter, fact, now)
+        self._to_arbiter(fact, now)
 
     def _replacement(self, fact: jobs.ReplacementDecided, now: float) -> None:
         if fact.granted:

@@ -1,0 +1,71 @@
+"""Sums of one window of telemetry, and the profiles made from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import median
+
+from stretto_messages.pods import PsReported, WorkerReported
+from stretto_messages.values import PsProfile, StepTimes, WorkerProfile
+
+from stretto_core.profiler.state import PodWindow, WindowSums
+
+
+def add_ps(sums: WindowSums, report: PsReported) -> None:
+    """Add the report of a parameter server."""
+    sums.span_s += report.window_s
+    sums.cpu_core_s += report.cpu_used_cores * report.window_s
+    sums.count += report.updates
+    sums.busy_s += report.updates * report.update_time_s
+
+
+def add_worker(sums: WindowSums, report: WorkerReported, samples: int) -> None:
+    """Add the report of a worker, in which it trained ``samples``."""
+    times = report.times
+    sums.span_s += report.window_s
+    sums.cpu_core_s += report.cpu_used_cores * report.window_s
+    sums.samples += samples
+    sums.count += report.steps
+    sums.busy_s += report.steps * report.step_time_s
+    sums.emb_s += report.steps * times.emb_s
+    sums.grad_s += report.steps * times.grad_s
+    sums.upd_s += report.steps * times.upd_s
+    sums.sync_s += report.steps * times.sync_s
+
+
+def worker_profile(pod: str, window: PodWindow) -> WorkerProfile:
+    """Return the means of a worker over the window; it finished at least one step."""
+    sums = window.sums
+    return WorkerProfile(
+        pod=pod,
+        step_time_s=sums.busy_s / sums.count,
+        samples_per_s=sums.samples / sums.span_s,
+        cpu_used_cores=sums.cpu_core_s / sums.span_s,
+        memory_used_bytes=window.memory_used_bytes,
+    )
+
+
+def ps_profile(pod: str, window: PodWindow) -> PsProfile:
+    """Return the means of a parameter server over the window, and its sizes at the end of it."""
+    sums = window.sums
+    return PsProfile(
+        pod=pod,
+        cpu_used_cores=sums.cpu_core_s / sums.span_s,
+        cpu_limit_cores=window.cpu_limit_cores,
+        memory_used_bytes=window.memory_used_bytes,
+        memory_limit_bytes=window.memory_limit_bytes,
+        categories=window.categories,
+        buckets=window.buckets,
+        update_time_s=sums.busy_s / sums.count if sums.count else 0.0,
+    )
+
+
+def median_times(windows: Iterable[PodWindow]) -> StepTimes:
+    """Return the medians over workers of the parts of a step."""
+    all_sums = [window.sums for window in windows]
+    return StepTimes(
+        emb_s=median(sums.emb_s / sums.count for sums in all_sums),
+        grad_s=median(sums.grad_s / sums.count for sums in all_sums),
+        upd_s=median(sums.upd_s / sums.count for sums in all_sums),
+        sync_s=median(sums.sync_s / sums.count for sums in all_sums),
+    )
