@@ -41,6 +41,11 @@ Metadata = Annotated[
 ]
 
 
+BUCKETS = 64
+"""Embedding buckets of every job: the actuator places them, the trainer lays rows out in them."""
+SLICES = 12
+"""Dense slices of every job, which are placed and moved like buckets."""
+
 PS_MAX = 1_000
 """Largest number of parameter servers of one job."""
 
