@@ -48,7 +48,7 @@ test-long: setup  ## run the long rounds under fire and on real engines
 bench: setup  ## measure, as ratios against baselines of the same run
 	@$(BIN)/python -m tests.bench
 
-lint: setup  ## ruff, pyright (strict on libs), import rules, drift of proto/
+lint: setup  ## ruff, pyright (strict), import rules, drift of proto/
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports && $(BIN)/pyright && \
 	    $(BIN)/python -m stretto_wire.documents --check proto
 

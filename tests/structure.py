@@ -129,9 +129,8 @@ def main() -> None:
     spelled = {name: len(where) for name, where in classes.items()}
     again = {name: count for name, count in spelled.items() if count > 1}
     product = [path for path in root.glob("*/*/stretto*/**/*.py") if "/tests/" not in str(path)]
-    print(
-        f"\nmessages: {len(classes)} classes, {len(again)} of them defined again elsewhere, {sum(spelled.values())} in all"
-    )
+    total = sum(spelled.values())
+    print(f"\nmessages: {len(classes)} classes, {len(again)} defined again elsewhere, {total} definitions in all")
     for name in sorted(again, key=lambda each: (-again[each], each))[:12]:
         print(f"    {name}: {', '.join(classes[name])}")
     handlers = [path for path in product if path.name == "handlers.py"]

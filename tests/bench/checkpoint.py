@@ -46,7 +46,7 @@ CHILD = ("-m", "tests.bench.checkpoint_ps")
 
 @dataclass
 class Taken:
-    """One checkpoint: seconds to reserve, until it was in memory, until it was in the store."""
+    """One checkpoint, with the seconds to reserve, until it was in memory, and until it was in the store."""
 
     manifest: str
     images: list[Path]
@@ -110,7 +110,7 @@ class Ours:
         )
 
     def load(self, manifest: str) -> float:
-        """Seconds that new servers take until all have their part."""
+        """Return the seconds that new servers take until all have their part."""
         self.kill()
         self.servers = self.start()
         touch_memory()
@@ -173,15 +173,18 @@ def drop_from_cache(path: Path) -> None:
 
 
 def touch_memory(size_bytes: int = 3 * 10**9) -> None:
-    """A virtual machine gets its memory from the host at the first touch, and may give back what was free for a while:
-    neither side is to pay for that (measured: 4 to 45 us a page of 4 KiB)."""
+    """Touch free memory, so that neither side pays for its first touch.
+
+    A virtual machine gets memory from its host at the first touch, and may have returned free memory (measured: 4 to
+    45 us a page of 4 KiB).
+    """
     import numpy as np
 
     np.zeros(size_bytes, np.uint8)[::4096] = 1
 
 
 def run() -> list[Row]:
-    """Rows of both sides, alternating."""
+    """Measure both sides in turns; return the rows."""
     folder = Path(tempfile.mkdtemp(prefix="stretto-bench-"))
     try:
         theirs = Theirs(folder)
@@ -211,7 +214,7 @@ def measure(mine: Ours, theirs: Theirs, number: int) -> dict[str, Any]:
 
 
 def persistent(mine: Ours, taken: Taken, folder: Path) -> float:
-    """Seconds to read a checkpoint of which nothing is in memory any more."""
+    """Return the seconds to read a checkpoint from the store alone."""
     for image in taken.images:
         image.unlink()
     for file in folder.iterdir():

@@ -26,7 +26,7 @@ SLOW_BYTES_PER_S = 100e6
 
 
 class SlowStore(LocalFileSystem):
-    """The store of another place: files of this disk at a declared rate."""
+    """A remote store: files of this disk at a limited rate."""
 
     protocol = "slow"
 
@@ -62,7 +62,7 @@ def start(state, index, layout, folder):
 
 
 def fill(state, columns, rows):
-    """So many rows in each bucket of ``columns``, by inserting them: tables grow as they do in training."""
+    """Insert ``rows`` rows into each bucket of ``columns``: tables grow as in training."""
     ps, layout = state["ps"], state["layout"]
     graph = tf.Graph()
     with graph.as_default(), tf.device(DEVICE):
@@ -113,7 +113,7 @@ def checksum(state):
 
 
 def copy(state):
-    """Bytes a second that this process copies, from one array to another, both in use before."""
+    """Measure the bytes a second that this process copies between two touched arrays."""
     source, target = np.ones(COPIED_BYTES // 8), np.zeros(COPIED_BYTES // 8)
     seconds = []
     for _ in range(4):
@@ -132,7 +132,7 @@ def serve(state):
 
 
 def make_variables(state, count, shape):
-    """TensorFlow's own: variables of as many bytes as there are in rows, and a Saver of them."""
+    """Make variables of as many bytes as the rows have, and a Saver of them."""
     state["graph"] = graph = tf.Graph()
     with graph.as_default(), tf.device("/job:ps/task:0/cpu:0"):
         held = [v1.get_variable(f"v{i}", shape, initializer=v1.random_uniform_initializer(), use_resource=False)

@@ -1,4 +1,4 @@
-"""What the papers claim beside what was measured: a table after `make bench`, bench-results/claims.md beside it.
+"""The papers' claims beside our measurements: a table after `make bench`, and bench-results/claims.md.
 
 A module of the bench names the claims that its rows speak to in ``CLAIMS``. A claim without a row is settled by
 reasoning, and says by which test.
@@ -34,7 +34,7 @@ class Claim:
     ours: str = ""
 
     def line(self, rows: dict[str, Any]) -> tuple[str, ...]:
-        """As in :data:`COLUMNS`. ``rows`` by their names; NaN is told as not measured."""
+        """Return the cells of :data:`COLUMNS`; ``rows`` are by name, and NaN means not measured."""
         if not self.row:
             return self.paper, self.claims, self.published, self.ours, _verdict(self.same(0.0)), self.why
         row = rows.get(self.row)
@@ -75,7 +75,7 @@ def always(_: float) -> bool:
 
 
 def lines(results: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Of the claims of those modules that have results, in their order."""
+    """Return a line per claim of the modules that have results, in order."""
     rows = {row["name"]: row for result in results.values() for row in result["rows"]}
     claims: Iterable[Claim] = (
         claim for module in results for claim in getattr(importlib.import_module(f"tests.bench.{module}"), "CLAIMS", ())
@@ -84,7 +84,7 @@ def lines(results: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 def table(results: dict[str, Any]) -> Table | None:
-    """For a terminal; None where no module speaks to a claim."""
+    """Return a table for a terminal; None without any claim."""
     found = lines(results)
     if not found:
         return None

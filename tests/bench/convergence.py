@@ -54,7 +54,7 @@ HELD_OUT = 20_480
 
 
 def program(model: str, samples: int, seed: int) -> Any:
-    """Data by a seed of its own: every run has the same."""
+    """Build the model. The data have a seed of their own: every run trains the same."""
     from stretto.entry import instantiate
     from stretto.model import Program
 
@@ -65,7 +65,7 @@ def program(model: str, samples: int, seed: int) -> Any:
 
 
 def work(model: str, samples: int, seed: int, index: int) -> None:
-    """A worker: told of the servers in one line, trains the shards whose numbers follow."""
+    """Run a worker: it reads the servers from one line, and trains the shards whose numbers follow."""
     import tensorflow as tf
     from stretto.engine import Parameters
     from stretto.meter import Meter

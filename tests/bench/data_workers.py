@@ -87,7 +87,7 @@ def _log() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def logged(seed: int, jobs: int) -> list[TraceJob]:
-    """Of 8 hours of the log; the same hours for every number of jobs."""
+    """Return jobs of 8 hours of the log; the same hours for every number of jobs."""
     rng = np.random.default_rng(seed)
     when, took, gpus = _log()
     while True:

@@ -1,4 +1,4 @@
-"""How few measurements tell which plan is the fastest: invented jobs, each reading 5 % off, some of them hung.
+"""Measurements needed to find the fastest plan: invented jobs, readings with 5 % noise, some of them hung.
 
 The truth of a third of the jobs is the paper's form, of another the default one, of the last one whose computing and
 communicating overlap; the share of every term in the step is drawn at random. A plan is a number of workers and of
@@ -109,7 +109,7 @@ def invented(seed: int, hung: float = 0.0, unlike: float = 0.0) -> Job:
 
 
 def published() -> list[Job]:
-    """How many GPUs for each model and global batch that ElasticFlow measured, from one on."""
+    """Choose the number of GPUs for each model and global batch that ElasticFlow measured, from one on."""
     found: dict[tuple[int, int], list[Measurement]] = defaultdict(list)
     for number, rows in enumerate(elasticflow()):
         for point in rows:
@@ -145,7 +145,7 @@ def helped(seed: int) -> dict[tuple[int, bool], float]:
 
 
 def choice(job: Job) -> tuple[float, float, int]:
-    """How much slower the chosen plan is than the best one, with and without measuring the best few before; points."""
+    """Return by how many points the chosen plan is slower than the best, with and without measuring the best few."""
     while len(job.readings) < MOST and job.explore():
         pass
     unverified = job.regret(fastest(fit(job.readings), job.plans, job.readings))

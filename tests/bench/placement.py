@@ -72,7 +72,7 @@ def _problems() -> Iterator[tuple[str, PlacementProblem]]:
 
 @dataclass
 class _Tried:
-    """What every method finds on a problem, and the processor seconds that it takes."""
+    """Return each method's placement of a problem, and its processor seconds."""
 
     name: str
     problem: PlacementProblem

@@ -1,4 +1,4 @@
-"""What stale gradients cost: the same samples, trained with fresher and with older parameters.
+"""The cost of stale gradients: the same samples, trained with fresher and with older parameters.
 
 python -m tests.bench.staleness [samples]        minutes; not part of `make bench`, whose rows are about speed
 
@@ -141,7 +141,7 @@ def concurrent(samples: int, pipeline: bool) -> dict[str, Any]:
 
 
 def give(worker: Any, shards: Any) -> int:
-    """1 if there was a shard left for it."""
+    """Give the worker the next shard; return 1, or 0 if there is none left."""
     shard = next(shards, None)
     if shard is None:
         return 0

@@ -103,7 +103,7 @@ class Stretto:
             worker.receive()
 
     def train(self, seconds: float) -> list[list[float]]:
-        """Step ends of each worker, on the machine's monotonic clock."""
+        """Train; return the ends of each worker's steps, on the machine's monotonic clock."""
         ask_all(self.workers, do="train", seconds=seconds)
         return [answer["ends"] for answer in ask_all(self.workers, do="collect")]
 
@@ -119,7 +119,7 @@ class Stretto:
 
 
 class Strategy:
-    """TensorFlow's own."""
+    """TensorFlow's own ParameterServerStrategy."""
 
     def __init__(self) -> None:
         # all ports are held until all are known, so that they differ
@@ -138,7 +138,7 @@ class Strategy:
         self.processes.append(self.chief)
 
     def train(self, steps: int) -> float:
-        """Steps per second."""
+        """Train; return steps per second."""
         return steps / self.chief.ask(steps=steps)["seconds"]
 
     def kill(self) -> None:
@@ -147,7 +147,7 @@ class Strategy:
 
 
 def measure_steps(seconds: float) -> list[Row]:
-    """Alternating rounds of all three, all warm, the others at rest."""
+    """Measure all three in alternating rounds, warm, the others at rest."""
     rounds = 8
     each_s = max(1.5, seconds / (2 * rounds))
     ours, theirs = {pipeline: Stretto() for pipeline in (True, False)}, Strategy()
@@ -173,7 +173,7 @@ def measure_steps(seconds: float) -> list[Row]:
 
 
 def steps_row(rates: list[tuple[dict[bool, float], float]], pipeline: bool) -> Row:
-    """The bar is for what a job does when it does not say."""
+    """Make the row; the bar is for the default of jobs."""
     pairs = [(mine[pipeline], other) for mine, other in rates]
     ratio = statistics.median(mine / other for mine, other in pairs)
     return row(
@@ -196,7 +196,7 @@ def place(job: Stretto) -> None:
 
 
 def fill(job: Stretto) -> float:
-    """Rows into the tables; returns megabytes of keys, rows and slots in use."""
+    """Fill the tables with rows; return the megabytes of keys, rows and slots in use."""
     import numpy as np
     from stretto.engine import Layout, Parameters
 

@@ -1,4 +1,4 @@
-"""What both sides of the trainer benchmark train: Wide & Deep on the same batches, kept in memory."""
+"""The task of both sides of the trainer benchmark: Wide & Deep on the same batches, kept in memory."""
 
 import numpy as np
 from stretto.examples.wide_deep import WideDeep

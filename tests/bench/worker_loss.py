@@ -1,7 +1,7 @@
-"""kill -9 of a worker: how long until another one has trained the rest of its shard.
+"""The time from a worker's kill -9 until another one has trained the rest of its shard.
 
-Real dispatcher, actuator and pods, Wide & Deep. Once with an actuator that sees the process exit and says so; once as
-if its machine were gone with whoever watches it (the actuator is stopped): then its heartbeats are missed.
+Real dispatcher, actuator and pods, Wide & Deep. Once with an actuator that observes the exit of the process; once as
+if the machine were lost with its watcher (the actuator is stopped), so that missed heartbeats reveal it.
 
 python -m tests.bench.worker_loss
 """
@@ -48,7 +48,7 @@ DOCUMENT: dict[str, Any] = {
 
 
 class Scene:
-    """The processes, and what the dispatcher has told of the shards, with the time when it came."""
+    """The processes, and the events of the dispatcher about shards, with their time of arrival."""
 
     def __init__(self, folder: Path, server: EmbeddedServer, client: Client) -> None:
         self.folder, self.server, self.client = folder, server, client
@@ -80,7 +80,7 @@ class Scene:
         await self.client.publish(plan_decided())
 
     def leased(self) -> dict[str, Shard]:
-        """pod -> the shard that it holds, as far as was told."""
+        """Return pod -> its shard, according to the events so far."""
         held: dict[str, Shard] = {}
         for _, message in self.told:
             if isinstance(message, ShardLeased):
@@ -90,7 +90,7 @@ class Scene:
         return held
 
     async def until(self, find: Callable[[], Any], limit_s: float, what: str) -> Any:
-        """What `find` finds. TimeoutError names what was waited for."""
+        """Wait until `find` returns something true, and return it. TimeoutError names `what`."""
         deadline = time.monotonic() + limit_s
         while not (found := find()):
             if reasons := [message.reason for _, message in self.told if isinstance(message, JobFailed)]:
@@ -102,7 +102,7 @@ class Scene:
         return found
 
     async def lose(self) -> tuple[float, float]:
-        """Seconds from the kill until the rest is free again, and until another worker has trained it."""
+        """Kill a worker; return the seconds until the rest is free again, and until another worker has trained it."""
         await self.until(lambda: len(self.leased()) == 2, START_S, "two workers that train")
         pod, since = min(self.leased()), len(self.told)
         os.kill(int((self.folder / f"pods/{JOB}/{pod}/pid").read_text()), signal.SIGKILL)
@@ -122,7 +122,7 @@ class Scene:
         return free_s - killed_s, trained_s - killed_s
 
     async def lose_unseen(self) -> tuple[float, float]:
-        """The same while nobody looks at the pods."""
+        """Kill a worker while the actuator is stopped."""
         await self.until(lambda: len(self.leased()) == 2, START_S, "two workers that train")
         self.children["actuator"].send_signal(signal.SIGSTOP)
         try:
@@ -192,7 +192,7 @@ def told(losses: list[tuple[float, float]]) -> str:
 
 
 def run() -> list[Row]:
-    """Rows of both ways to notice it."""
+    """Return a row for each way to notice the loss."""
     return asyncio.run(measure())
 
 

@@ -62,9 +62,13 @@ def shell(command: str, limit_s: float = 600, **environment: str) -> subprocess.
     return subprocess.CompletedProcess(command, typed.returncode, output, errors)
 
 
-def test_the_demonstration_keeps_exact_books() -> None:
+@pytest.mark.parametrize("reference", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_the_demonstration_keeps_exact_books(reference: bool) -> None:
+    """With and without the reference, a second job that takes as long as the first and shows its quality beside it."""
     assert MAKE == ["make demo", "make test"]
-    done = shell(MAKE[0], 900)  # it took 8 min beside other tests and a build of images
+    done = shell(
+        MAKE[0], 900, STRETTO_DEMO_REFERENCE=str(reference).lower()
+    )  # it took 8 min beside other tests and a build of images
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     summary = json.loads(Path(done.stdout.splitlines()[-1]).read_text())
     books = summary["samples"]

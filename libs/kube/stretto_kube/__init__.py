@@ -1,4 +1,4 @@
-"""Objects of a Kubernetes namespace: applied, followed through lost watches, and one writer by a Lease."""
+"""Objects of a Kubernetes namespace: apply them, follow them through lost watches, elect one writer by a Lease."""
 
 from kubernetes.utils.quantity import parse_quantity
 

@@ -1,7 +1,7 @@
 """Objects of one namespace as the API server sends them: plain JSON, whatever its version.
 
-The official client brings credentials, TLS and connections; its models are left out, because they refuse what a newer
-or older server than theirs says.
+The official client provides credentials, TLS and connections. Its models are not used, because they refuse objects of
+newer and older servers.
 """
 
 from __future__ import annotations
@@ -28,18 +28,16 @@ REQUEST_S = 15.0
 CONNECT_S = 5.0
 WATCH_S = 240
 SILENCE_S = 90.0
-"""bookmarks come about every minute: a watch that is silent for longer has lost its server"""
+"""Silence after which a watch has lost its server: bookmarks arrive about every minute."""
 PAGE = 500
-APPLY, MERGE, STRATEGIC = (
-    "application/apply-patch+yaml",
-    "application/merge-patch+json",
-    "application/strategic-merge-patch+json",
-)
+APPLY = "application/apply-patch+yaml"
+MERGE = "application/merge-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of objects that live in a namespace."""
+    """A kind of namespaced objects."""
 
     group: str
     version: str
@@ -60,7 +58,7 @@ SECRETS = Kind("", "v1", "secrets", "Secret")
 
 
 class Api:
-    """The namespace ``namespace``, as the account of ``client`` may see it. Every call raises KubeFault."""
+    """One namespace, with the permissions of ``client``'s account. Every call may raise KubeFault."""
 
     def __init__(self, client: ApiClient, namespace: str, manager: str) -> None:
         self.client = client
@@ -69,7 +67,7 @@ class Api:
 
     @classmethod
     async def connect(cls, manager: str, namespace: str = "", kubeconfig: Path | None = None) -> Api:
-        """With the pod's own service account, or by ``kubeconfig``; ``manager`` owns the fields that are applied."""
+        """Connect with the pod's service account, or by ``kubeconfig``; ``manager`` owns the applied fields."""
         configuration = Configuration()
         try:
             if kubeconfig is not None:
@@ -86,7 +84,7 @@ class Api:
         await self.client.close()
 
     async def get(self, kind: Kind, name: str) -> Object | None:
-        """None: there is none."""
+        """Return the object, or None if there is none."""
         try:
             return await self._ask("GET", kind.path(self.namespace, name))
         except KubeFault as fault:
@@ -95,7 +93,7 @@ class Api:
             raise
 
     async def list(self, kind: Kind, labels: str = "") -> tuple[list[Object], int]:
-        """All objects of one moment, and its version."""
+        """Return all objects at one moment, and the version of that moment."""
         found: list[Object] = []
         query: dict[str, Any] = {"limit": PAGE, **_selecting(labels)}
         while True:
@@ -107,9 +105,14 @@ class Api:
             query["continue"] = more
 
     async def watch(self, kind: Kind, labels: str, version: int) -> AsyncIterator[Object]:
-        """Events since ``version``, until the server ends the watch in peace; with bookmarks, against silence."""
-        query = {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": str(version),
-                 "timeoutSeconds": WATCH_S, **_selecting(labels)}  # fmt: skip
+        """Yield the events since ``version`` until the server ends the watch; bookmarks show that it is alive."""
+        query = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": str(version),
+            "timeoutSeconds": WATCH_S,
+            **_selecting(labels),
+        }
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENCE_S)
         doing = f"watch {kind.plural}"
         response = await self._send("GET", kind.path(self.namespace), query, timeout=timeout)
@@ -122,7 +125,7 @@ class Api:
             response.response.close()
 
     async def apply(self, kind: Kind, one: Object, subresource: str = "", force: bool = False) -> Object:
-        """Make the fields of ``one`` so, and only these; without ``force``, what others own is refused (409)."""
+        """Set the fields that ``one`` has, and no others; without ``force``, those of other managers are refused."""
         body = {"apiVersion": kind.api_version, "kind": kind.name, **one}
         query = {"fieldManager": self._manager, "force": str(force).lower()}
         return await self.patch(kind, one["metadata"]["name"], body, APPLY, subresource, query)
@@ -141,17 +144,17 @@ class Api:
         return await self._ask("PATCH", kind.path(self.namespace, name, subresource), query, body, form)
 
     async def create(self, kind: Kind, one: Object) -> Object:
-        """409: there is one already."""
+        """Create an object. Status 409: it exists already."""
         body = {"apiVersion": kind.api_version, "kind": kind.name, **one}
         return await self._ask("POST", kind.path(self.namespace), {"fieldManager": self._manager}, body)
 
     async def replace(self, kind: Kind, one: Object) -> Object:
-        """409: it is not as it was when ``one`` was read."""
+        """Replace an object. Status 409: it changed since ``one`` was read."""
         query = {"fieldManager": self._manager}
         return await self._ask("PUT", kind.path(self.namespace, one["metadata"]["name"]), query, one)
 
     async def delete(self, kind: Kind, name: str, grace_s: int | None = None) -> None:
-        """Ask for its end; one that is gone already is no error."""
+        """Delete an object; it is no error if there is none."""
         body: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         if grace_s is not None:
             body["gracePeriodSeconds"] = grace_s
@@ -162,12 +165,12 @@ class Api:
                 raise
 
     async def logs(self, pod: str, lines: int) -> str:
-        """The last lines that a pod wrote; empty when nothing is known of it."""
+        """Return the last lines that a pod wrote; empty if it does not exist or its container has not begun."""
         try:
             response = await self._send("GET", PODS.path(self.namespace, pod, "log"), {"tailLines": lines})
             return (await response.read()).decode(errors="replace")
         except KubeFault as fault:
-            if fault.status in (400, 404):  # its container has not begun
+            if fault.status in (400, 404):
                 return ""
             raise
 
@@ -218,9 +221,9 @@ def _selecting(labels: str) -> dict[str, str]:
 
 
 def _refusal(doing: str, status: int, reason: str, body: bytes) -> KubeFault:
-    """From the server's Status object; what stands before it may answer anything."""
+    """Make the fault from the server's Status object; a proxy before the server may answer with anything else."""
     try:
-        said = json.loads(body)
-        return KubeFault(doing, status, str(said.get("reason") or reason), str(said.get("message") or ""))
+        answer = json.loads(body)
+        return KubeFault(doing, status, str(answer.get("reason") or reason), str(answer.get("message") or ""))
     except (ValueError, AttributeError):
         return KubeFault(doing, status, reason, body[:500].decode(errors="replace"))

@@ -1,4 +1,4 @@
-"""What can go wrong between us and the API server."""
+"""Faults of requests to the API server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _PASSING = frozenset({UNREACHABLE, 401, 408, 429})
 
 
 class KubeFault(Exception):
-    """The API server refused, or did not answer (``status`` 0); ``reason`` and ``message`` are its own words."""
+    """The API server refused a request (``reason`` and ``message`` are its words) or did not answer (``status`` 0)."""
 
     def __init__(self, doing: str, status: int, reason: str, message: str) -> None:
         super().__init__(f"{doing}: {message or reason}" + (f" ({status} {reason})" if status else ""))
@@ -18,5 +18,5 @@ class KubeFault(Exception):
 
     @property
     def passing(self) -> bool:
-        """Whether the same request may succeed later: it is the server's trouble, not the request's."""
+        """True if the same request may succeed later, because the trouble is the server's and not the request's."""
         return self.status in _PASSING or self.status >= 500

@@ -1,7 +1,8 @@
-"""One of several replicas writes: whoever holds a Lease (coordination.k8s.io), renewed while it lives.
+"""Leader election: one of several replicas writes, the holder of a Lease (coordination.k8s.io), which it renews.
 
-As in client-go, no clock is compared with another machine's: a candidate takes a Lease over when it has itself seen
-it unchanged for the whole duration. The holder stops writing before that: after two thirds without a renewal.
+As in client-go, no clock is compared with that of another machine: a candidate takes a Lease over once it has itself
+observed it unchanged for the whole duration. The holder stops writing before that, after two thirds of the duration
+without a renewal.
 """
 
 from __future__ import annotations
@@ -28,62 +29,64 @@ Step = Literal["create", "renew", "take", "wait"]
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """A Lease as last read, and since when it has been so (this machine's monotonic clock)."""
+class Observed:
+    """The version of a Lease, and the time since when it was unchanged (this machine's monotonic clock)."""
 
     version: str
     since_s: float
 
 
-def seen_at(before: Seen | None, lease: Object | None, now_s: float) -> Seen | None:
-    """What is known after reading ``lease``."""
+def observe(before: Observed | None, lease: Object | None, now_s: float) -> Observed | None:
+    """Return the observation that follows from reading ``lease``."""
     if lease is None:
         return None
     version = str(lease["metadata"]["resourceVersion"])
-    return before if before is not None and before.version == version else Seen(version, now_s)
+    return before if before is not None and before.version == version else Observed(version, now_s)
 
 
-def next_step(lease: Object | None, seen: Seen | None, me: str, duration_s: float, now_s: float) -> Step:
-    """What a candidate called ``me`` does about a Lease that it has just read."""
-    if lease is None or seen is None:
+def next_step(lease: Object | None, observed: Observed | None, me: str, duration_s: float, now_s: float) -> Step:
+    """Return the next step of candidate ``me`` after reading ``lease``."""
+    if lease is None or observed is None:
         return "create"
     holder = _spec(lease).get("holderIdentity") or ""
     if holder == me:
         return "renew"
-    return "take" if not holder or now_s - seen.since_s >= duration_s else "wait"
+    return "take" if not holder or now_s - observed.since_s >= duration_s else "wait"
 
 
 def _spec(lease: Object) -> Object:
-    """Of a Lease, which need not have one."""
+    """Return a Lease's spec, which is optional."""
     return lease.get("spec") or {}
 
 
 class Election:
-    """Candidate ``me`` for the Lease ``name``. ``leads`` is to be asked before every write."""
+    """Candidate ``me`` for the Lease ``name``. Check ``leads`` before every write."""
 
     def __init__(
         self, api: Api, name: str, me: str, duration_s: float = 15.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._api, self._name, self._me = api, name, me
+        self._api = api
+        self._name = name
+        self._me = me
         self._duration_s = duration_s
         self._clock = clock
-        self._seen: Seen | None = None
+        self._observed: Observed | None = None
         self._renewed_s: float | None = None
 
     @property
     def leads(self) -> bool:
-        """Whether nobody else can have taken the Lease."""
+        """True while no other candidate can have taken the Lease."""
         return self._renewed_s is not None and self._clock() - self._renewed_s < self._duration_s * HOLD_FRACTION
 
     async def run(self) -> NoReturn:
-        """Try for ever; when cancelled, give the Lease back so that another need not wait."""
+        """Stand for election until cancelled; then release the Lease, so that another candidate need not wait."""
         try:
             while True:
                 try:
                     await self.once()
-                except KubeFault:  # whoever asks sees that nobody leads here
+                except KubeFault:  # `leads` shows that this replica does not lead
                     pass
-                except Exception as error:  # this replica would never stand again, and nobody would know
+                except Exception as error:  # else this replica would never stand again, unnoticed
                     log.exception("cannot stand for the lease; will try again", lease=self._name, error=str(error))
                 await asyncio.sleep(self._duration_s / 5)
         finally:
@@ -92,23 +95,23 @@ class Election:
                     await self._release()
 
     async def once(self) -> None:
-        """One look, and what follows from it. Raises KubeFault."""
+        """Read the Lease once and take the next step. Raises KubeFault."""
         asked_s = self._clock()
         led = self.leads
         lease = await self._api.get(LEASES, self._name)
-        self._seen = seen_at(self._seen, lease, self._clock())
-        step = next_step(lease, self._seen, self._me, self._duration_s, self._clock())
+        self._observed = observe(self._observed, lease, self._clock())
+        step = next_step(lease, self._observed, self._me, self._duration_s, self._clock())
         if step == "wait":
             self._renewed_s = None
             return
         try:
             await self._write(lease, step)
         except KubeFault as fault:
-            if fault.status == 409:  # another was faster
+            if fault.status == 409:  # another candidate was faster
                 self._renewed_s = None
                 return
             raise
-        self._renewed_s = asked_s  # the server's time of it is later: counting from here is on the safe side
+        self._renewed_s = asked_s  # the server renewed it later, so counting from the request is on the safe side
         if not led:
             log.info("leads", lease=self._name, identity=self._me)
 
@@ -124,7 +127,7 @@ class Election:
             await self._api.replace(LEASES, {**lease, "spec": spec})
 
     async def _release(self) -> None:
-        """Nobody's, if it is still ours."""
+        """Remove the holder from the Lease if it is still this candidate."""
         if not self.leads:
             return
         self._renewed_s = None

@@ -1,7 +1,7 @@
-"""A view that follows the API server: list, watch, and after any fault wait a little and list again.
+"""A cached view that follows the API server: list, watch, and after any fault wait a little and list again.
 
-No client's watch survives the death of its API server, and a version can be too old to go on from (410). One way out
-serves all: list again. What changed meanwhile is told as changes, as if it had been watched.
+No watch survives the death of its API server, and a version can be too old to continue from (410). One remedy serves
+all cases: list again. Changes that happened meanwhile are reported as if they had been watched.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from .api import Api, Kind
 from .faults import KubeFault
 from .store import Change, Store
 
-FIRST_S, LONGEST_S = 0.2, 10.0
+FIRST_S = 0.2
+LONGEST_S = 10.0
 
 log = structlog.get_logger("stretto.kube")
 
 
 def delay_s(failures: int, chance: float) -> float:
-    """Before the next try, after so many faults in a row; ``chance`` in [0, 1) keeps replicas from coming together."""
+    """Return the pause after ``failures`` faults in a row; ``chance`` in [0, 1) spreads the replicas' retries."""
     return min(FIRST_S * 2.0 ** min(failures, 16), LONGEST_S) * chance
 
 
 class Reflector:
-    """``store`` is as the server's objects of a kind with some labels; ``changed`` hears of every change."""
+    """Keeps ``store`` equal to the server's objects of a kind with some labels; calls ``changed`` with every change."""
 
     def __init__(
         self,
@@ -40,44 +41,46 @@ class Reflector:
     ) -> None:
         self.store = Store()
         self.synced = asyncio.Event()
-        self._api, self._kind, self._labels = api, kind, labels
+        self._api = api
+        self._kind = kind
+        self._labels = labels
         self._changed = changed
         self._chance = chance
         self._failures = 0
 
     async def run(self) -> NoReturn:
-        """For ever."""
+        """Follow the server until cancelled."""
         while True:
             try:
                 await self.list()
-                while True:  # a watch that ends in peace goes on where it was
+                while True:  # a watch that ends without a fault continues where it was
                     await self._watch()
             except KubeFault as fault:
                 if self._failures == 0:
                     log.info("lost the watch; listing again", kind=self._kind.plural, fault=str(fault))
-            except Exception as error:  # the view would stay as it is for ever, and nobody would know
+            except Exception as error:  # else the view would never change again, unnoticed
                 log.exception("cannot follow; listing again", kind=self._kind.plural, error=str(error))
             self._failures += 1
             await asyncio.sleep(delay_s(self._failures, self._chance()))
 
     async def list(self) -> None:
-        """All objects, once. Raises KubeFault."""
+        """List all objects once. Raises KubeFault."""
         objects, version = await self._api.list(self._kind, self._labels)
-        self._tell(self.store.listed(objects, version))
+        self._report(self.store.listed(objects, version))
         self.synced.set()
 
     def written(self, one: dict[str, object]) -> None:
-        """The answer to a write of our own, which the watch may tell only later."""
+        """Take the answer to one's own write, which the watch may report only later."""
         change = self.store.seen(one)
-        self._tell([change] if change else [])
+        self._report([change] if change else [])
 
     async def _watch(self) -> None:
         async for event in self._api.watch(self._kind, self._labels, self.store.version):
             change = self.store.take(event)
             self._failures = 0
-            self._tell([change] if change else [])
+            self._report([change] if change else [])
         self._failures = 0
 
-    def _tell(self, changes: list[Change]) -> None:
+    def _report(self, changes: list[Change]) -> None:
         for change in changes:
             self._changed(change)

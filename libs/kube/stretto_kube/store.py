@@ -1,7 +1,7 @@
-"""What is known of the objects of one kind: a pure view, fed by listings, watch events and answers to own writes.
+"""The objects of one kind, as far as known: a pure view, fed by listings, watch events and answers to own writes.
 
-The API server numbers every change of everything (``resourceVersion``). Whatever comes twice, late or in another order
-is told by its number: the view depends on which changes were seen, never on how.
+The API server numbers all changes (``resourceVersion``). The number shows whether a change is repeated, late or out of
+order: the view depends on the set of changes that arrived, never on their order.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .faults import EXPIRED, KubeFault
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """An object is new, is different, or (``gone``) was deleted; then this is the last that was seen of it."""
+    """A new or changed object, or (``gone``) the last state of a deleted one."""
 
     object: Object
     gone: bool = False
@@ -23,7 +23,7 @@ class Change:
 
 @dataclass(slots=True)
 class Store:
-    """``objects`` by name. ``version``: everything up to it is known, so a watch goes on from there."""
+    """The view: ``objects`` by name. All changes up to ``version`` are known, so a watch continues from there."""
 
     objects: dict[str, Object] = field(default_factory=dict[str, Object])
     version: int = 0
@@ -31,7 +31,7 @@ class Store:
     _deleted: dict[str, int] = field(default_factory=dict[str, int])
 
     def listed(self, objects: Iterable[Object], version: int) -> list[Change]:
-        """All objects that there were at ``version``."""
+        """Take a listing: all objects at ``version``. Return the changes."""
         present = {name_of(one): one for one in objects}
         changes = [change for one in present.values() if (change := self.seen(one)) is not None]
         for name in [*self.objects]:
@@ -43,16 +43,18 @@ class Store:
         return changes
 
     def seen(self, one: Object) -> Change | None:
-        """An object as it is, or was: from a listing, or the answer to a write."""
-        name, version = name_of(one), version_of(one)
+        """Take an object, current or outdated, from a listing or the answer to a write. Return the change, if any."""
+        name = name_of(one)
+        version = version_of(one)
         if version <= self._known(name):
             return None
         self.objects[name] = one
         return Change(one)
 
     def take(self, event: Object) -> Change | None:
-        """An event of a watch. Raises KubeFault: the watch cannot go on."""
-        kind, one = event["type"], event["object"]
+        """Take an event of a watch. Return the change, if any. Raises KubeFault if the watch cannot continue."""
+        kind = event["type"]
+        one = event["object"]
         if kind == "ERROR":
             status = int(one.get("code", EXPIRED))
             raise KubeFault("watch", status, str(one.get("reason", "")), str(one.get("message", "")))
@@ -72,20 +74,20 @@ class Store:
         return Change(one, gone=True) if known is not None else None
 
     def _known(self, name: str) -> int:
-        """The newest change of this name that is accounted for."""
+        """Return the version of the newest change of this name that is included in the view."""
         known = self.objects.get(name)
         return max(version_of(known) if known else 0, self._deleted.get(name, 0), self._absent(name))
 
     def _absent(self, name: str) -> int:
-        """A listing without a name accounts for everything of it up to then."""
+        """Return the version up to which the last listing shows that the name does not exist."""
         return 0 if name in self.objects else self._listed
 
 
 def name_of(one: Object) -> str:
-    """The object's name."""
+    """Return the object's name."""
     return str(one["metadata"]["name"])
 
 
 def version_of(one: Object) -> int:
-    """The change that made an object what it is. Ordered integers, as etcd has always counted; promised since 1.35."""
+    """Return an object's version. They are ordered integers, as etcd has always counted; promised since 1.35."""
     return int(one["metadata"]["resourceVersion"])

@@ -13,7 +13,7 @@ from fake_kubernetes import Cluster, running_cluster
 from hypothesis import given
 from hypothesis import strategies as st
 from stretto_kube import SECRETS, Api, Change, Election, KubeFault, Reflector
-from stretto_kube.lease import LEASES, Seen, next_step
+from stretto_kube.lease import LEASES, Observed, next_step
 from stretto_kube.reflector import LONGEST_S, delay_s
 
 LABELS = {"of": "us"}
@@ -208,7 +208,7 @@ class TestElection:
 
 def test_a_lease_without_a_spec_is_nobodys() -> None:
     lease = {"metadata": {"resourceVersion": "7"}, "spec": None}
-    assert next_step(lease, Seen("7", 0.0), "me", 10.0, 0.0) == "take"
+    assert next_step(lease, Observed("7", 0.0), "me", 10.0, 0.0) == "take"
 
 
 @given(st.text(max_size=3), st.floats(0, 100), st.floats(0, 100), st.floats(1, 60))
@@ -216,7 +216,7 @@ def test_a_lease_of_another_is_never_taken_within_its_duration(
     holder: str, since_s: float, passed_s: float, duration_s: float
 ) -> None:
     lease = {"metadata": {"resourceVersion": "7"}, "spec": {"holderIdentity": holder}}
-    step = next_step(lease, Seen("7", since_s), "me", duration_s, since_s + passed_s)
+    step = next_step(lease, Observed("7", since_s), "me", duration_s, since_s + passed_s)
     if holder not in ("", "me") and passed_s < duration_s * 0.999:
         assert step == "wait"
     assert (step == "renew") == (holder == "me")

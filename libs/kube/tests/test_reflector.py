@@ -1,4 +1,4 @@
-"""The loop goes on through any sequence of faults, and its view ends as the server's."""
+"""The loop survives any sequence of faults, and its view ends equal to the server's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FAULTS = ("unreachable", "expired", "ends", "dies", "repeats", "bookmarks", "beh
 
 
 class Unreliable:
-    """An API server's list and watch, of a history that goes on with every question; faults as they are drawn."""
+    """List and watch of an API server whose history advances with every request; faults are drawn at random."""
 
     def __init__(self, history: History, faults: list[str]) -> None:
         self.history, self.faults = history, faults

@@ -1,4 +1,4 @@
-"""However a client learns of the changes, it knows the same in the end."""
+"""The view ends the same, in whatever way a client learns of the changes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from watch_history import History, bookmark, histories
 
 @given(histories(), st.lists(st.sampled_from(["list", "watch", "write", "bookmark"]), max_size=12), st.data())
 def test_any_interleaving_gives_the_same_view(history: History, acts: list[str], data: st.DataObject) -> None:
-    """Listings at any time; watches that are lost and begin anew; events twice and in any order; own writes early."""
+    """Listings at any time, watches that break and begin anew, repeated and reordered events, early own writes."""
     store, told = Store(), dict[str, Object]()
     at = 0
 

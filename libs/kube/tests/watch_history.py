@@ -1,4 +1,4 @@
-"""What happened on an API server, as its clients may learn of it."""
+"""The history of an API server, as its clients may learn of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ NAMES = ("a", "b", "c")
 
 
 class History:
-    """What happened on a server: every change with its version, and the objects at any version."""
+    """The history of a server: every change with its version, and the objects at any version."""
 
     def __init__(self) -> None:
         self.events: list[Object] = []

@@ -1,4 +1,4 @@
-"""Facts of the actuator: what became of a job's pods, parameters and the job itself; requests that it answers."""
+"""Facts of the actuator about a job's pods, parameters and end; the requests that it answers."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class PodStarted(Message):
     cpu_cores: Cores
     memory_bytes: Bytes
     took_s: Seconds
-    """From launch to ready."""
+    """Time from launch to ready."""
     cause: Literal["plan", "relaunch", "adopted"]
     limits: Annotated[tuple[Name, ...], MaxLen(8)] = ()
-    """How the limits are enforced here."""
+    """Mechanisms that enforce the limits."""
 
 
 example(
@@ -48,12 +48,12 @@ example(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodPending(Message):
-    """A pod that is wanted cannot run yet. Said once for each reason; it ends with pod-started or pod-exited."""
+    """A pod of the plan cannot run yet. Published once for each reason; PodStarted or PodExited follows."""
 
     pod: PodId
     role: Role
     reason: Literal["no-room", "quota", "image-pull"]
-    """No node has room; an account is used up; its image cannot be had, or is on its way."""
+    """no-room: no node has room. quota: a quota is used up. image-pull: its image is not there (yet)."""
     detail: Text = ""
 
 
@@ -82,7 +82,7 @@ class PodExited(Message):
         "image-pull",
         "vanished",
     ]
-    """Evicted, preempted, node-lost: by its node or scheduler; image-pull: never began."""
+    """evicted, preempted, node-lost: ended by its node or scheduler. image-pull: it never began."""
     exit_code: Annotated[int, Ge(-255), Le(255)] | None
     detail: Text = ""
 
@@ -106,7 +106,7 @@ example(PodResized(job=JOB, pod="ps-0", cpu_cores=1.5, memory_bytes=2 * GIB))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanApplied(Message):
-    """All pods match the plan, and all parameters are where it wants them."""
+    """All pods match the plan, and all parameters are on its servers."""
 
     version: Annotated[int, Ge(1)]
     plan: Plan
@@ -146,7 +146,7 @@ class MigrationStarted(Message):
     sources: Annotated[tuple[PodId, ...], MaxLen(1000)]
     destinations: Annotated[tuple[PodId, ...], MaxLen(1000)]
     buckets: Count
-    """Embedding buckets and dense slices that move."""
+    """Number of embedding buckets and dense slices that move."""
 
 
 example(
@@ -165,7 +165,7 @@ class MigrationFinished(Message):
     moved_bytes: Bytes
     took_s: Seconds
     longest_freeze_s: Seconds
-    """Longest time one bucket refused pushes."""
+    """Longest time for which one bucket refused pushes."""
 
 
 example(
@@ -175,7 +175,7 @@ example(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplacementAsked(Message):
-    """A fresh parameter server would take the place of the hot ``pod``, if there is room for both of them."""
+    """The actuator wants to replace the hot parameter server ``pod`` by a new one, which needs room beyond the plan."""
 
     pod: PodId
 
@@ -185,7 +185,7 @@ example(ReplacementAsked(job=JOB, pod="ps-1"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplacementEnded(Message):
-    """The job has no more servers than its plan says: ``pod`` has left, or the fresh one was given up."""
+    """The job has no more servers than its plan again: ``pod`` has left, or the new server was given up."""
 
     pod: PodId
 
@@ -195,15 +195,15 @@ example(ReplacementEnded(job=JOB, pod="ps-1"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFinished(Message):
-    """The books of a completed job, counted where the gradients landed, and its pods are going."""
+    """The accounts of a completed job, counted where the gradients landed. Its pods are being stopped."""
 
     samples_expected: Count
     samples_applied: Count
-    """By the parameter servers' own count."""
+    """Samples applied, by the parameter servers' own count."""
     samples_lost: Count
-    """By the worst column."""
+    """Samples lost in the worst column."""
     samples_repeated: Count
-    """By the worst column: 0 unless something is broken."""
+    """Samples repeated in the worst column; 0 unless something is broken."""
     repeats_recognised: Count
     """Samples of repeated pushes that were not applied again."""
     rows: Count
@@ -230,7 +230,7 @@ example(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFailed(Message):
-    """The job cannot go on. What it has trained stays in its last checkpoint."""
+    """The job cannot go on. Its last checkpoint stays."""
 
     reason: Text
 
@@ -251,7 +251,7 @@ example(GetServers(job=JOB, request_id="worker-1:servers:0", pod="worker-1"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetServersReply(Message):
-    """The servers as of ``version`` (0: none yet), and the plan that pods are to train under."""
+    """The servers as of ``version`` (0: none yet), and the plan under which pods train."""
 
     answer: Literal["ok", "unknown"]
     version: Count = 0
@@ -264,7 +264,7 @@ example(GetServersReply(job=JOB, answer="ok", version=2, plan_version=1, servers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenewCredentials(Message):
-    """A pod shows the token of its credentials and gets it back with a later end; its key it keeps to itself."""
+    """A pod presents the token of its credentials and gets one that expires later. Its key never leaves the pod."""
 
     pod: PodId
     token: Annotated[str, MinLen(1), MaxLen(8192)]
@@ -275,7 +275,7 @@ example(RenewCredentials(job=JOB, pod="worker-1", token="eyJ0eXAiOiJKV1QifQ.eyJu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenewCredentialsReply(Message):
-    """``unknown``: there is no such pod any more."""
+    """The new token. ``unknown``: the pod does not exist any more."""
 
     answer: Literal["ok", "unknown"]
     token: Annotated[str, MaxLen(8192)] = ""

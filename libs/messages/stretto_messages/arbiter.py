@@ -1,4 +1,4 @@
-"""Facts of the arbiter: the plans that jobs have to have."""
+"""Facts of the arbiter: the plans that jobs must have."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stretto_messages.values import Alternative, Interval, Plan, PlanKind, Reaso
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanDecided(Message):
-    """The plan that the job has to have. ``version`` grows by one with each decision of a job."""
+    """The plan that the job must have. ``version`` grows by one with each decision of a job."""
 
     version: Annotated[int, Ge(1)]
     kind: PlanKind
@@ -28,10 +28,10 @@ class PlanDecided(Message):
     alternatives: Annotated[tuple[Alternative, ...], MaxLen(16)]
     algorithm: Name
     free_cpu_cores: Cores
-    """Left in the cluster after it."""
+    """Free cores of the cluster after this decision."""
     free_memory_bytes: Bytes
     round: Round | None = None
-    """Where the plan was chosen over all jobs."""
+    """The round that chose the plan, if it was chosen over all jobs."""
 
 
 example(
@@ -94,7 +94,7 @@ example(PlanRefused(job=JOB, kind="initial", wanted=PLAN, reasons=("needs 6 core
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplacementDecided(Message):
-    """Whether there is room for one server beyond the plan, which takes the place of ``pod``; until it has ended."""
+    """Answer to ReplacementAsked: one server beyond the plan may or may not run, until ReplacementEnded."""
 
     pod: PodId
     granted: bool

@@ -1,4 +1,4 @@
-"""Records of the books: what the ledger holds for done, beside what every column of the parameters counted."""
+"""The books: samples that the ledger counts as done, and samples that each column counted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stretto_messages.values import Shard
 Fingerprint = Annotated[
     str,
     Pattern(r"^[0-9a-f]{16}$"),
-    Doc("of samples: sum of w(shard) x offset^2 mod 2^64 over shards; equal numbers are not enough"),
+    Doc("fingerprint of a set of samples: sum of w(shard) x offset^2 mod 2^64 over shards"),
 ]
 
 
@@ -25,7 +25,7 @@ Columns = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnBooks(Record):
-    """What each of these columns counted, of all time."""
+    """Samples that each of these columns has counted so far."""
 
     columns: Columns
     samples: Count
@@ -34,9 +34,9 @@ class ColumnBooks(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardApplied(Record):
-    """How many samples of a shard that is not complete each of these columns has.
+    """Samples that each of these columns has of an incomplete shard.
 
-    Without columns: all those of the same books that the shard's other entries do not name.
+    No columns: all columns of the books that the shard's other entries do not name.
     """
 
     shard: Count
@@ -46,30 +46,30 @@ class ShardApplied(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppliedBooks(Record):
-    """What the parameter servers counted, column by column, of ``columns_total`` that there are."""
+    """Counts of the parameter servers, by column; the job has ``columns_total`` columns."""
 
     columns_total: Count = 0
     columns: Annotated[tuple[ColumnBooks, ...], MaxLen(8192)] = ()
     shards: Annotated[tuple[ShardApplied, ...], MaxLen(8192)] = ()
-    """Of shards that were given up or are open."""
+    """Counts of shards that were given up or are open."""
 
 
 def gathered(parts: Iterable[ShardApplied], columns: int) -> tuple[ShardApplied, ...]:
-    """The same, shorter, for books of so many ``columns``: most shards are alike in all of them."""
+    """Shorten the entries of books with ``columns`` columns: most shards have the same count in all of them."""
     far: dict[int, dict[int, list[int]]] = {}
     for part in parts:
         far.setdefault(part.shard, {}).setdefault(part.samples, []).extend(part.columns)
-    told: list[ShardApplied] = []
+    shortened: list[ShardApplied] = []
     for shard, groups in far.items():
         widest = max(groups, key=lambda samples: len(groups[samples]))
         if sum(map(len, groups.values())) == columns:
             groups[widest] = []
-        told += [ShardApplied(shard=shard, columns=tuple(which), samples=n) for n, which in groups.items()]
-    return tuple(told)
+        shortened += [ShardApplied(shard=shard, columns=tuple(which), samples=n) for n, which in groups.items()]
+    return tuple(shortened)
 
 
 def spread(books: AppliedBooks) -> list[ShardApplied]:
-    """What :func:`gathered` left out, put back."""
+    """Expand the entries that :func:`gathered` shortened."""
     every = [column for part in books.columns for column in part.columns]
     named: dict[int, set[int]] = {}
     for part in books.shards:
@@ -96,7 +96,7 @@ class GivenUp(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartialShard(Record):
-    """A shard that nobody will complete, of which ``known`` samples count as done; a column may have some more."""
+    """A shard that nobody will complete. ``known`` of its samples count as done; a column may have more."""
 
     shard: Count
     known: Count
@@ -104,29 +104,29 @@ class PartialShard(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletedBooks(Record):
-    """What the ledger holds for done at the end. ``samples_before``: of other data that the parameters came from."""
+    """The ledger's account at the end. ``samples_before``: samples of other data in the parameters."""
 
     samples_before: Count = 0
     fingerprint: Fingerprint
     given_up: Annotated[tuple[GivenUp, ...], MaxLen(200)] = ()
     partial: Annotated[tuple[PartialShard, ...], MaxLen(800)] = ()
-    """Given up beyond the list, or not complete of the other data."""
+    """Shards given up beyond the list, and incomplete shards of the other data."""
     unproven: Count = 0
-    """Samples of such shards beyond both lists: not provable."""
+    """Samples of such shards beyond both lists, which cannot be proven."""
 
 
 def partly_done(books: CompletedBooks) -> list[tuple[int, int]]:
-    """The shards that nobody will complete, and how many samples of each count as done."""
+    """Return the shards that nobody will complete, with the number of samples that count as done."""
     return [(one.shard, one.offset) for one in books.given_up] + [(one.shard, one.known) for one in books.partial]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochBooks(Record):
-    """Where the samples of one epoch are; the four add up to the dataset."""
+    """Place of the samples of one epoch; the four counts add up to the dataset."""
 
     epoch: Count
     waiting: Count
-    """Never leased, or come back."""
+    """Never leased, or returned."""
     in_flight: Count
     given_up: Count
     done: Count
@@ -134,7 +134,7 @@ class EpochBooks(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease(Record):
-    """A shard that is not complete; ``pod`` holds it, or nobody."""
+    """An incomplete shard. ``pod`` holds it; empty: nobody."""
 
     pod: Annotated[str, MaxLen(100)] = ""
     shard: Shard
@@ -142,7 +142,7 @@ class Lease(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionBooks(Record):
-    """A partition, and how many of its samples have been given to workers in this epoch."""
+    """A data partition. ``opened``: samples given to workers in this epoch."""
 
     name: str
     samples: Count
@@ -155,19 +155,19 @@ class LedgerBooks(Record):
     """The ledger at one instant: assigned = opened - waiting = done + given up + in flight."""
 
     samples_total: Count
-    """Of all epochs."""
+    """Samples of all epochs."""
     epoch_samples: Count
     """Samples of the dataset."""
     samples_done: Count
     samples_given_up: Count
     samples_waiting: Count
     epochs: Annotated[tuple[EpochBooks, ...], MaxLen(64)]
-    """First to last that is neither whole nor untouched."""
+    """Epochs that have begun and are not finished."""
     open: Annotated[tuple[Lease, ...], MaxLen(500)]
     """Shards that are leased or came back."""
     books: CompletedBooks
     closed: Text = ""
     growing: bool = False
-    """More samples may come."""
+    """More samples may arrive."""
     partitions: Annotated[tuple[PartitionBooks, ...], MaxLen(200)] = ()
-    """Those with samples that nobody was given."""
+    """Data partitions with samples that no worker was given yet."""

@@ -16,7 +16,7 @@ from stretto_messages.values import CheckpointRef
 class CheckpointSaved(Message):
     """A checkpoint was copied while training went on; no push waited longer than ``pause_s`` for it.
 
-    ``memory_bytes`` of it are in shared memory, for a fast return; what had no room there went by way of disks.
+    ``memory_bytes`` of it are in shared memory, for a fast restore; the rest had no room there and went to disk.
     """
 
     checkpoint: CheckpointRef
@@ -41,7 +41,7 @@ example(CheckpointFlushed(job=JOB, checkpoint=CHECKPOINT, took_s=4.7))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRestored(Message):
-    """Parameters and ledger of the job are those of the checkpoint. ``ledger`` is the document ``MarkLedger`` gave."""
+    """Parameters and ledger of the job are those of the checkpoint. ``ledger`` is the document of MarkLedgerReply."""
 
     checkpoint: CheckpointRef
     ps: Count
@@ -83,7 +83,7 @@ example(SaveCheckpoint(job=JOB, request_id="ada-2026-11-20T11:06:40Z"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveCheckpointReply(Message):
-    """Whether it has begun; CheckpointSaved follows."""
+    """Answer to SaveCheckpoint. ``begun``: CheckpointSaved follows."""
 
     answer: Literal["begun", "busy", "unknown"]
     id: Name | None = None

@@ -1,4 +1,4 @@
-"""Facts of the dispatcher: who trains which samples, and what came of it; requests that it answers."""
+"""Facts of the dispatcher about shards, progress and the end of the data; the requests that it answers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ example(ShardCompleted(job=JOB, shard=SHARD, pod="worker-1"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardRequeued(Message):
-    """The unprocessed rest of a shard goes to somebody else."""
+    """The unprocessed rest of a shard returns to the queue."""
 
     shard: Shard
     pod: PodId
@@ -60,11 +60,11 @@ example(ShardAbandoned(job=JOB, shard=REST, reason="3 attempts failed: row 10191
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobProgressed(Message):
-    """How far a job is; some seconds apart."""
+    """Progress of a job; published every few seconds."""
 
     samples_done: Count
     samples_total: Count
-    """Of all epochs; of a dataset that grows: known so far."""
+    """Samples of all epochs; of a growing dataset, those known so far."""
     epoch: Count
     samples_per_s: Rate
     shards_leased: Count
@@ -132,7 +132,7 @@ example(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardReport(Record):
-    """A worker's word on a shard: every sample of it has been applied by the parameter servers, or was evaluated."""
+    """A worker's report that every sample of a shard has been applied by the parameter servers, or evaluated."""
 
     id: Count
     attempt: Annotated[int, Ge(1)]
@@ -153,10 +153,10 @@ example(NextShard(job=JOB, request_id="worker-1:312", pod="worker-1", complete=S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextShardReply(Message):
-    """``shard``: train it; ``wait``: nothing free now, ask again; ``end``: the job is over; ``unknown``: see below.
+    """The next shard. ``wait``: nothing is free now, ask again; ``end``: the job is over; ``unknown``: see below.
 
-    ``unknown``: there is no such job, or the pod is known to have exited. ``stale`` tells that the completion was of a
-    lease which somebody else holds now.
+    ``unknown``: there is no such job, or the pod is known to have exited. ``stale``: the
+    completed lease belongs to another worker now.
     """
 
     answer: Literal["shard", "wait", "end", "unknown"]
@@ -186,7 +186,7 @@ example(ShardHeartbeat(job=JOB, pod="worker-1", shard=311, attempt=1, offset=12_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardHeartbeatReply(Message):
-    """``stale``: the lease is somebody else's now; stop training it and ask for the next.
+    """Answer to a heartbeat. ``stale``: another worker holds the lease; stop training it and ask for the next shard.
 
     ``unknown``: there is no such job, or the pod is known to have exited.
     """
@@ -199,7 +199,7 @@ example(ShardHeartbeatReply(job=JOB, answer="ok"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseShard(Message):
-    """A worker that leaves gives its shard back."""
+    """A worker gives its shard back, because it leaves or because the data fail."""
 
     pod: PodId
     shard: Count
@@ -214,7 +214,7 @@ example(ReleaseShard(job=JOB, pod="worker-1", shard=311, attempt=1, offset=12_28
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseShardReply(Message):
-    """Whether the lease was this worker's."""
+    """Answer to ReleaseShard. ``stale``: the lease was not this worker's."""
 
     answer: Literal["ok", "stale", "unknown"]
 
@@ -240,7 +240,7 @@ example(MarkLedger(job=JOB, request_id="checkpoint-000003"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkLedgerReply(Message):
-    """``ledger`` restores the state (CheckpointRestored carries it back); opaque to everybody but the dispatcher."""
+    """The ledger's state as a document that only the dispatcher reads; CheckpointRestored carries it back."""
 
     answer: Literal["ok", "unknown"]
     ledger: Annotated[str, MaxLen(200_000)] = ""
@@ -252,7 +252,7 @@ example(MarkLedgerReply(job=JOB, answer="ok", ledger=LEDGER, samples_done=10_158
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditLedger(Message):
-    """Show the books at this instant. Changes nothing."""
+    """Ask for the books at this instant. Changes nothing."""
 
 
 example(AuditLedger(job=JOB))
@@ -260,7 +260,7 @@ example(AuditLedger(job=JOB))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditLedgerReply(Message):
-    """Everything the ledger knows of where the samples are."""
+    """The books: the place of every sample."""
 
     answer: Literal["ok", "unknown"]
     ledger: LedgerBooks | None = None

@@ -19,20 +19,20 @@ class ModelFitted(Message):
     form: Literal["default", "paper"]
     coefficients: Annotated[dict[Name, Annotated[float, Ge(0)]], MaxLen(20)]
     overlap: Annotated[float, Ge(1)] = 1.0
-    """Of the paths of a step; 1: their times add up."""
+    """Overlap of the paths of a step. 1: their times add up."""
     log_sd: Annotated[float, Ge(0)]
     """Posterior standard deviation of the noise of log step time."""
     covariance: Annotated[tuple[tuple[float, ...], ...], MaxLen(20)] = ()
-    """Of the coefficients in the order in which they are listed, per unit of log_sd squared."""
+    """Posterior covariance of the coefficients, in their order, per unit of ``log_sd`` squared."""
     degrees_of_freedom: Annotated[float, Gt(0), Le(10**6)] = 4.0
-    """Of the t quantile of intervals."""
+    """Degrees of freedom of the t quantile of intervals."""
     measured: Annotated[tuple[MeasuredConfiguration, ...], MaxLen(64)] = ()
     rmsle: Annotated[float, Ge(0)]
-    """Over the points used."""
+    """Error over the points used."""
     points: Count
-    """Windows used."""
+    """Number of windows used."""
     configurations: Count
-    """Distinct plans measured."""
+    """Number of distinct plans measured."""
     unidentified: Annotated[tuple[Name, ...], MaxLen(20)]
     plan_version: Count
     plan: Plan

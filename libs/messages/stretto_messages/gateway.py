@@ -25,7 +25,7 @@ example(JobCancelled(job=JOB, by="ada", reason="the features of yesterday were w
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequested(Message):
-    """A user wants the job to have this plan, within the limits that its specification sets. No gain is asked of it."""
+    """A user wants the job to have this plan, within the limits of its specification. It need not bring any gain."""
 
     plan: Plan
     by: Name = "anonymous"
@@ -36,7 +36,7 @@ example(PlanRequested(job=JOB, plan=WIDER, by="ada"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataArrived(Message):
-    """Partitions of a growing dataset have these totals now, which only grow. ``closed``: nothing more comes."""
+    """New totals of partitions of a growing dataset. Totals only grow. ``closed``: no more data will come."""
 
     partitions: Annotated[tuple[DataPartition, ...], MaxLen(1000)] = ()
     closed: bool = False
@@ -51,23 +51,23 @@ NO_JOB = "unknown"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeAudited(Message):
-    """Somebody asked the gateway for a change: who, what, and what came of it, also when it was refused."""
+    """A change that somebody asked the gateway for, with its outcome; refused changes are published, too."""
 
     actor: Name
-    """Name of the token, or oidc: and the subject; anonymous: not let in."""
+    """Name of the token, or ``oidc:`` and the subject. ``anonymous``: not authenticated."""
     role: Text = ""
-    """Of the actor: viewer, submitter or admin; empty: not let in."""
+    """Role of the actor: viewer, submitter or admin. Empty: not authenticated."""
     action: Name
     """Submit, cancel, scale, data or checkpoint."""
     outcome: Literal["done", "refused", "failed"]
     status: Annotated[int, Ge(100), Le(599)]
-    """Of the HTTP answer."""
+    """Status of the HTTP answer."""
     problem: Text = ""
-    """What kind of problem it was answered with."""
+    """Kind of problem in the answer."""
     address: Text = ""
-    """Of the client."""
+    """Address of the client."""
     untold: Count = 0
-    """Refusals before this one that were too many to be told."""
+    """Number of earlier refusals that were not published, because there were too many."""
 
 
 example(

@@ -1,4 +1,4 @@
-"""Facts of the memory watch: where the memory of parameter servers is going."""
+"""Facts of the OOM predictor: forecasts of the memory of parameter servers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stretto_messages.values import Interval, PsForecast
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OomForecast(Message):
-    """Where the memory of a job's parameter servers is going, and what they need."""
+    """Forecast of the memory of a job's parameter servers, and the limit that they need."""
 
     ps: Annotated[tuple[PsForecast, ...], MaxLen(400)]
     samples_done: Count

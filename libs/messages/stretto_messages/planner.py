@@ -47,7 +47,7 @@ class HistoryMatched(Message):
     smoothing: Fraction
     plan: Plan | None
     model: KnownModel | None = None
-    """Of the most similar one that left any."""
+    """Model of the most similar past job that has one."""
 
 
 example(
@@ -102,7 +102,7 @@ class CandidatesComputed(Message):
     plan_version: Count
     plan: Plan
     throughput: Rate
-    """Of the current plan."""
+    """Throughput of the current plan."""
     algorithm: Name
     plans_considered: Count
     candidates: Annotated[tuple[Candidate, ...], MaxLen(64)]

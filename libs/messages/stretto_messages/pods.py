@@ -32,7 +32,7 @@ class WorkerReported(Message):
 
     pod: PodId
     plan_version: Count
-    """The plan it was started or last told to train under."""
+    """Plan under which it trains."""
     ended_at_s: EpochSeconds
     window_s: Annotated[Seconds, Gt(0)]
     steps: Count
@@ -83,7 +83,7 @@ class PsReported(Message):
     update_time_s: Seconds
     """Mean time of a push, queueing included."""
     applied_samples_total: Count
-    """Samples whose dense gradient it applied, all time."""
+    """Samples whose dense gradient it has applied so far."""
     categories: Count
     """Rows in its embedding tables."""
     buckets: Annotated[int, Ge(0), Le(1024)]
@@ -114,7 +114,7 @@ example(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodPing(Message):
-    """Is the pod ready, and where does it listen?"""
+    """Ask whether the pod is ready, and for its address."""
 
 
 example(PodPing(job=JOB))
@@ -122,7 +122,7 @@ example(PodPing(job=JOB))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodPingReply(Message):
-    """``ready``: a parameter server serves, a worker has imported the model and may lease."""
+    """``ready``: the parameter server serves, or the worker has imported the model and may lease."""
 
     ready: bool
     address: Annotated[str, MaxLen(300)] = ""
@@ -143,7 +143,7 @@ class BucketMove(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeBuckets(Message):
-    """To the destination of a migration: take these buckets over, one by one, while training goes on.
+    """Request to the destination of a migration: take over these buckets, one by one, while training goes on.
 
     Repeating the request after a crash resumes it; buckets already here are skipped.
     """
@@ -163,7 +163,7 @@ example(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeBucketsReply(Message):
-    """Progress is published as telemetry; the reply comes at once, ``MoveStatus`` tells how far it is."""
+    """The move was accepted or not. The reply comes at once; GetMoveStatus asks for progress."""
 
     accepted: bool
     detail: Text = ""
@@ -174,7 +174,7 @@ example(TakeBucketsReply(job=JOB, accepted=True))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetMoveStatus(Message):
-    """How far is the migration into this parameter server?"""
+    """Ask for the progress of the migration into this parameter server."""
 
 
 example(GetMoveStatus(job=JOB))
@@ -182,7 +182,7 @@ example(GetMoveStatus(job=JOB))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetMoveStatusReply(Message):
-    """``running`` false and ``done`` equal to ``total``: finished."""
+    """Progress of a migration. It is finished when ``running`` is false and ``done`` equals ``total``."""
 
     running: bool
     done: Count
@@ -201,7 +201,7 @@ example(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetOwnership(Message):
-    """Which buckets and dense slices does this parameter server own? The truth of a job's layout lives here."""
+    """Ask which buckets and dense slices this parameter server owns. The servers alone know a job's layout."""
 
 
 example(GetOwnership(job=JOB))
@@ -211,7 +211,7 @@ example(GetOwnership(job=JOB))
 class GetOwnershipReply(Message):
     """Per bucket and per dense slice: 0 not mine, 1 mine, 2 frozen. With sizes for balanced moves.
 
-    ``image_bytes``: what a checkpoint of it would take at most.
+    ``image_bytes``: upper bound of the size of its checkpoint.
     """
 
     buckets: Annotated[tuple[Annotated[int, Ge(0), Le(2)], ...], MaxLen(1024)]
@@ -234,7 +234,7 @@ example(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimBuckets(Message):
-    """To a parameter server of a new job: own these, empty. Refused when it owns others already."""
+    """Request to a parameter server of a new job: own these columns, empty. Refused if it owns others already."""
 
     buckets: Annotated[tuple[Annotated[int, Ge(0), Lt(1024)], ...], MaxLen(1024)]
     slices: Annotated[tuple[Annotated[int, Ge(0), Lt(1024)], ...], MaxLen(1024)]
@@ -245,7 +245,7 @@ example(ClaimBuckets(job=JOB, buckets=(0, 1, 2, 3), slices=(0, 1)))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimBucketsReply(Message):
-    """Whether it owns exactly these now."""
+    """``accepted``: it owns exactly these columns."""
 
     accepted: bool
     detail: Text = ""
@@ -258,8 +258,8 @@ example(ClaimBucketsReply(job=JOB, accepted=True))
 class ExportState(Message):
     """Copy everything owned, column by column; each carries its progress, so no push is refused.
 
-    ``memory_path``: a file in shared memory that was reserved for it; empty, or not there: to the pod's disk and the
-    cache. The copy goes on to the store in the background under ``checkpoint_id``.
+    ``memory_path``: a file in shared memory that was reserved for the copy. If it is empty or missing, the copy goes to
+    the pod's disk and the cache. The copy goes on to the store in the background under ``checkpoint_id``.
     """
 
     checkpoint_id: Name
@@ -280,9 +280,9 @@ example(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportStateReply(Message):
-    """What this parameter server copied. ``pause_s``: no push waited longer than that for it; pulls never wait.
+    """The copy of this parameter server. No push waited longer than ``pause_s`` for it; pulls never wait.
 
-    ``in_memory``: to the file that was reserved for it.
+    ``in_memory``: the copy is in the reserved file.
     """
 
     accepted: bool
@@ -298,7 +298,7 @@ example(ExportStateReply(job=JOB, accepted=True, size_bytes=134_217_728, digest=
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetExportStatus(Message):
-    """Where is that copy now?"""
+    """Ask where the copy of a checkpoint is."""
 
     checkpoint_id: Name
 
@@ -320,10 +320,10 @@ example(GetExportStatusReply(job=JOB, stage="stored", part='{"file":"ps-0.bin","
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportState(Message):
-    """To a parameter server of a job that starts from a checkpoint: load and own these buckets and slices.
+    """Request to a parameter server of a job that starts from a checkpoint: load and own these columns.
 
-    ``number``: of the return to a checkpoint that it belongs to. One with a lower number than another that the server
-    has heard of is late, and refused. ``cache_url``: where images may lie nearer than in the store; empty: nowhere.
+    ``number`` counts the job's restores. A request with a lower number than the last is late, and
+    refused. ``cache_url``: a cache that may hold the images; empty: none.
     """
 
     checkpoint: CheckpointRef
@@ -338,7 +338,7 @@ example(ImportState(job=JOB, checkpoint=CHECKPOINT, buckets=(0, 1, 2, 3), slices
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportStateReply(Message):
-    """Whether it has them; checksums were verified. ``damaged``: no copy is whole, so trying again will not help."""
+    """``accepted``: the columns are loaded and their checksums verified. ``damaged``: no copy is whole."""
 
     accepted: bool
     damaged: bool = False
@@ -351,7 +351,7 @@ example(ImportStateReply(job=JOB, accepted=True, size_bytes=89_478_485))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainUnder(Message):
-    """To a worker: telemetry belongs to this plan from now on; the CPU limit it should adapt its threads to."""
+    """Request to a worker: report telemetry under this plan, and adapt the number of threads to the CPU limit."""
 
     plan_version: Count
     cpu_cores: Annotated[float, Gt(0), Le(1024)]
@@ -362,7 +362,7 @@ example(TrainUnder(job=JOB, plan_version=2, cpu_cores=2.0))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainUnderReply(Message):
-    """Taken note of."""
+    """Acknowledges TrainUnder."""
 
     ok: bool = True
 
@@ -372,7 +372,7 @@ example(TrainUnderReply(job=JOB))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluateModel(Message):
-    """To a worker: evaluate the model as it stands. Asked again, it tells how far it is."""
+    """Request to a worker: evaluate the model as it stands. A repeated request returns the progress."""
 
     samples: Annotated[int, Ge(1)]
 
@@ -382,7 +382,7 @@ example(EvaluateModel(job=JOB, samples=100_000))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluateModelReply(Message):
-    """``evaluation`` is set once it is done."""
+    """State of the evaluation; ``evaluation`` is set once it is done."""
 
     state: Literal["running", "done", "failed"]
     evaluation: Evaluation | None = None
@@ -394,9 +394,9 @@ example(EvaluateModelReply(job=JOB, state="done", evaluation=Evaluation(samples=
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetBooks(Message):
-    """What has this parameter server applied? Counted where gradients land, independent of the ledger.
+    """Ask what this parameter server has applied, counted where gradients land, independent of the ledger.
 
-    ``shards``: also how far its columns are with these. ``checksum`` false spares it to read all its rows.
+    ``shards``: also report the progress of its columns with these. ``checksum=False`` spares reading all rows.
     """
 
     shards: Annotated[tuple[Count, ...], MaxLen(2000)] = ()
@@ -408,7 +408,7 @@ example(GetBooks(job=JOB, shards=(311,)))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetBooksReply(Message):
-    """The totals of all time, and what each column counted: of one instant between two pushes if ``steady``."""
+    """Totals so far, and the counts of each column. ``steady``: all of one instant between two pushes."""
 
     applied_samples: Count
     skipped_repeats: Count

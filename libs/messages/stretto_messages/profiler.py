@@ -25,7 +25,7 @@ class ProfileMeasured(Message):
     times: StepTimes
     throughput: Rate
     samples_total: Count
-    """Trained so far in the whole job, as the workers count."""
+    """Samples trained so far in the whole job, by the workers' count."""
     categories: Count
     settled: bool
     """False while pods are starting, leaving or being migrated."""
@@ -86,7 +86,7 @@ class StragglerDetected(Message):
     samples_per_s: Rate
     peers_samples_per_s: Rate
     slowdown: Annotated[float, Ge(1), Le(10**6)]
-    """Peers' median rate over its own."""
+    """Median rate of the peers over the worker's own."""
 
 
 example(
@@ -108,7 +108,7 @@ example(StragglerCleared(job=JOB, pod="worker-1"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HotPsDetected(Message):
-    """A parameter server is much slower or busier than its peers; than itself before, where it has none."""
+    """A parameter server is much slower or busier than its peers, or than before if it has no peers."""
 
     pod: PodId
     update_time_s: Seconds

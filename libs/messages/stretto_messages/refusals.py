@@ -1,4 +1,4 @@
-"""How a request is refused: instead of its reply, told apart by a header ``error``."""
+"""How a request is refused: the reply has a header ``error`` and this body."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ERROR_HEADER = "error"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal(Record):
-    """What was refused, with which value, and what to do."""
+    """Reason of a refusal, with the field, its value and the remedy."""
 
     code: Annotated[str, Pattern(r"^[a-z][a-z-]{0,39}$")]
     """What kind: such as invalid, refused, busy, malformed, failed, internal."""

@@ -37,9 +37,14 @@ PlanKind = Literal["initial", "warm-start", "measure", "improve", "memory", "reb
 Metadata = Annotated[
     dict[Annotated[str, Pattern(r"^[a-z][a-z0-9_]{0,39}$")], str | int | float | bool],
     MaxLen(40),
-    Doc("what is known of the model and its data; warm start compares jobs by it"),
+    Doc("properties of the model and its data, by which warm start finds similar jobs"),
 ]
 
+
+BUCKETS = 64
+"""Embedding buckets of every job: the actuator places them, the trainer lays rows out in them."""
+SLICES = 12
+"""Dense slices of every job, which are placed and moved like buckets."""
 
 PS_MAX = 1_000
 """Largest number of parameter servers of one job."""
@@ -165,12 +170,12 @@ class Candidate(Record):
     gain: float
     """Samples per second over the current plan, less the overhead (Eq. 8)."""
     overhead_s: Seconds
-    """Training time lost by changing to it."""
+    """Training time that changing to this plan costs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownModel(Record):
-    """What is remembered of a job's throughput model when the job is over; as in `fitter.model-fitted`."""
+    """The throughput model of a finished job, as the history keeps it. Fields as in ModelFitted."""
 
     form: Literal["default", "paper"]
     coefficients: Annotated[dict[Name, Annotated[float, Ge(0)]], MaxLen(20)]
@@ -184,7 +189,7 @@ class Match(Record):
     job: JobId
     similarity: Fraction
     weight: Fraction
-    """Its share in the smoothed plan (Eq. 10)."""
+    """Weight of this job in the smoothed plan (Eq. 10)."""
     plan: Plan
     throughput: Rate
     features: Annotated[dict[Name, Fraction], MaxLen(80)] = field(default_factory=dict[str, float])
@@ -201,7 +206,7 @@ class MeasuredConfiguration(Record):
     ps_cpu_cores: Annotated[float, Gt(0), Le(1024)]
     batch_size: Annotated[int, Ge(1)]
     step_time_s: Annotated[float, Gt(0), Le(10**9)]
-    """Robust: a median over windows."""
+    """Median over windows."""
     windows: Annotated[int, Ge(1), Le(10**9)]
     log_sd: Annotated[float, Ge(0)]
     """Standard error of the logarithm of the step time."""
@@ -209,44 +214,44 @@ class MeasuredConfiguration(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Studied(Record):
-    """A slower algorithm's look at a choice, beside it, and what became of that. Null where there is no answer."""
+    """A slower algorithm's solution of a round, computed in the background, and what became of it. Null: no answer."""
 
     algorithm: Name
     outcome: Literal["begun", "adopted", "dropped"]
-    """Begun: nobody waits for it who gets this plan."""
+    """begun: this plan was decided without waiting for the answer."""
     reason: Text
     value: float | None = None
-    """Of the objective, what a choice with its answer reaches."""
+    """Value of the objective with the background solution."""
     instead_of: float | None = None
-    """Of the objective, what the choice without it reaches."""
+    """Value of the objective without it."""
     gap: Annotated[float | None, Ge(0)] = None
-    """Proven for what it was asked; null: nothing is."""
+    """Proven optimality gap of the background solution; null: none is proven."""
     took_s: Seconds | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round(Record):
-    """A choice over all jobs under the cluster's capacity, and what proves how good it is."""
+    """One choice over all jobs under the cluster's capacity, with a proven bound."""
 
     algorithm: Name
     objective: Name
     jobs: Annotated[int, Ge(1)]
-    """That could get something."""
+    """Number of jobs that could get another plan."""
     value: float
-    """Of the objective, what is chosen for all jobs."""
+    """Value of the objective over all jobs."""
     bound: float
-    """No choice exceeds it: proven."""
+    """Proven upper bound of the objective."""
     gap: Annotated[float, Ge(0)]
-    """(bound - value) / bound: what may be missing at most."""
+    """(bound - value) / bound: the largest share that may be missing to the optimum."""
     term: float
-    """This plan's part of the value."""
+    """Part of the value that this plan contributes."""
     study: Studied | None = None
-    """Null: none was asked for."""
+    """The background solution of the round; null: none was requested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative(Record):
-    """A plan that was considered and not taken, and why."""
+    """A plan that was considered and not chosen, with the reason."""
 
     plan: Plan
     throughput: Rate
@@ -268,13 +273,13 @@ class Shard(Record):
     attempt: Annotated[int, Ge(1), Le(10**6)]
     epoch: Annotated[int, Ge(0), Le(10**6)]
     start: Count
-    """First sample, in the order of the dataset, or of its partition."""
+    """First sample, in the order of the dataset or of its data partition."""
     length: Annotated[int, Ge(1), Le(10**12)]
     offset: Count = 0
     partition: Annotated[str, MaxLen(60)] = ""
-    """Empty: the dataset has none."""
+    """Data partition; empty: the dataset has none."""
     kind: Literal["train", "evaluate"] = "train"
-    """Evaluate: held-out samples, never trained."""
+    """evaluate: held-out samples, which are never trained."""
 
 
 PartitionName = Annotated[
@@ -290,13 +295,13 @@ PARTITIONS_MAX = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataPartition(Record):
-    """A named part of a dataset: all samples that it has so far, and what it is trained before."""
+    """A named part of a dataset, with its number of samples and its priority."""
 
     name: PartitionName
     samples: Annotated[int, Ge(1), Le(10**13)]
-    """All that it has so far."""
+    """Number of samples so far."""
     priority: Annotated[int, Ge(-1000), Le(1000)] = 0
-    """Higher is trained first, equal ones are mixed."""
+    """Higher priorities are trained first; equal ones are mixed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,16 +325,16 @@ class PsProfile(Record):
     memory_used_bytes: Bytes
     memory_limit_bytes: Bytes
     categories: Count
-    """Rows in its embedding tables."""
+    """Number of rows in its embedding tables."""
     buckets: Count
-    """Embedding buckets that it owns."""
+    """Number of embedding buckets that it owns."""
     update_time_s: Seconds
-    """Mean time of one push in it, queueing included."""
+    """Mean time of one push, queueing included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PsForecast(Record):
-    """Where the memory of one parameter server is going (DLRover-RM section 5.3)."""
+    """Forecast of the memory of one parameter server (DLRover-RM section 5.3)."""
 
     pod: PodId
     used_bytes: Bytes
@@ -342,7 +347,7 @@ class PsForecast(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterServer(Record):
-    """Where a parameter server listens. ``index`` is the number in its name."""
+    """Address of a parameter server. ``index`` is the number in its name."""
 
     index: Annotated[int, Ge(0), Le(10**9)]
     address: Annotated[str, Pattern(r"^[A-Za-z0-9_.:\[\]-]{3,260}$")]
@@ -355,11 +360,11 @@ class CheckpointRef(Record):
 
     id: Name
     url: Annotated[str, MaxLen(1000)]
-    """Its manifest, any fsspec URL."""
+    """URL of its manifest, in any scheme of fsspec."""
     samples: Count
     size_bytes: Bytes
     ps: Annotated[int, Ge(1), Le(1000)]
-    """Parameter servers that wrote it."""
+    """Number of parameter servers that wrote it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -380,7 +385,7 @@ Histogram = Annotated[tuple[Count, ...], MinLen(SCORE_BINS), MaxLen(SCORE_BINS)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartialEvaluation(Record):
-    """What one worker found on some held-out samples. Bins are equal steps of the logit from -12 to 12."""
+    """Counts of one worker on some held-out samples. Bins are equal steps of the logit from -12 to 12."""
 
     samples: Annotated[int, Ge(1), Le(10**12)]
     loss_sum: Annotated[float, Ge(0), Le(10**15)]
@@ -391,7 +396,7 @@ class PartialEvaluation(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes(Record):
-    """Where the time of a training step goes (DLRover-RM Eq. 2-5), seconds per step.
+    """Parts of the time of a training step (DLRover-RM Eq. 2-5), seconds per step.
 
     ``emb_s`` pull of embedding rows, ``grad_s`` local computation, ``upd_s`` slowest update in a parameter server,
     ``sync_s`` dense pull and push less the update.

@@ -1,4 +1,4 @@
-"""What every simulation is asked for: how long jobs took, and how much of something was in use over time."""
+"""Measures of every simulation: durations of jobs, and levels over time."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from typing import Protocol
 import numpy as np
 
 Progress = Callable[[int, int], None]
-"""told how many of how many jobs have left"""
+"""called with the number of jobs that have left, and of all"""
 
 YEAR_S = 8760 * 3600.0
 HORIZON_YEARS = 10
-"""a million decisions, if one is made every five minutes"""
+"""longest trace: a million decisions, one every five minutes"""
 LATEST_S = 2.0**32
 """the latest submission, 136 years (or that of a clock which began in 1970): beyond, floats know no microseconds"""
 
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """Mean and 90th percentile in seconds; 0 of no jobs."""
+    """Mean and 90th percentile in seconds; 0 without jobs."""
 
     mean_s: float
     p90_s: float
 
     @staticmethod
     def of(values_s: Sequence[float]) -> Durations:
-        """Of one duration for each job."""
+        """Return the measures of one duration per job."""
         if not values_s:
             return Durations(0.0, 0.0)
         return Durations(float(np.mean(values_s)), float(np.percentile(values_s, 90)))
 
 
 class Job(Protocol):
-    """One that has left, from its submission to its end."""
+    """A job that has left, from its submission to its end."""
 
     @property
     def submit_s(self) -> float: ...
@@ -44,7 +44,7 @@ class Job(Protocol):
 
 
 def span_of(jobs: Sequence[Job]) -> tuple[float, float]:
-    """From the first submission to the last end; of no jobs from 0 to 0."""
+    """Return the first submission and the last end; (0, 0) without jobs."""
     if not jobs:
         return 0.0, 0.0
     return min(job.submit_s for job in jobs), max(job.end_s for job in jobs)
@@ -58,7 +58,7 @@ class Level:
     amounts: list[float] = field(default_factory=list[float])
 
     def set(self, now_s: float, amount: float) -> None:
-        """The amount from now on; of several at the same time the last holds."""
+        """Set the amount from now on; the last of several at one time counts."""
         if self.times_s and self.times_s[-1] == now_s:
             self.amounts[-1] = amount
         elif amount != (self.amounts[-1] if self.amounts else 0.0):
@@ -66,7 +66,7 @@ class Level:
             self.amounts.append(amount)
 
     def mean(self, begin_s: float, end_s: float) -> float:
-        """Over the time from ``begin_s`` to ``end_s``; 0 where that is none."""
+        """Return the mean from ``begin_s`` to ``end_s``; 0 for an empty interval."""
         if end_s <= begin_s or not self.times_s:
             return 0.0
         times = np.clip([*self.times_s, end_s], begin_s, end_s)

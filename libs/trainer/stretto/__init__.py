@@ -1,7 +1,7 @@
-"""What a training script imports: elastic parameter-server training on TensorFlow.
+"""Elastic parameter-server training on TensorFlow: the package that a training script imports.
 
 A user writes an object with ``build()``, ``read(start, length)`` and, where the default does not fit, ``keys(batch)``;
-see the README. Importing this package does not import TensorFlow: only what needs it does, when it is first used.
+see the README. Importing this package does not import TensorFlow; the names that need it do, at their first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From the specification's ``module:name`` to the user's object. What fails here is the user's code."""
+"""The user's object, made from the specification's ``module:name``. A failure here is a failure of the user's code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .readers import Batch
 
 
 class Task(Protocol):
-    """What a user writes.
+    """The object that a user writes.
 
     ``keys`` may be left out: then ``batch["categorical"]`` [n, fields] is offset by field. Optional attributes:
     ``optimizer`` (a name or a fresh Keras optimizer) and ``loss(label, output)`` (a scalar or one value a sample).
@@ -28,19 +28,19 @@ class Task(Protocol):
         ...
 
     def keys(self, batch: Batch) -> NDArray[np.int64]:
-        """[n, fields] ids of the embedding rows of each sample."""
+        """Return the ids of the embedding rows of each sample: [n, fields]."""
         ...
 
     def read(self, start: int, length: int) -> Batch:
-        """Samples [start, start + length): arrays by name, ``label`` and the model's other inputs among them.
+        """Return samples [start, start + length): arrays by name, ``label`` and the model's other inputs among them.
 
-        Of a job whose dataset has partitions it is called ``read(start, length, partition)``.
+        If the job's dataset has partitions, it is called as ``read(start, length, partition)``.
         """
         ...
 
 
 def load(spec: ModelSpec) -> Task:
-    """Import the entry and call it with its arguments. Raises ModelRefused with the user's own error inside."""
+    """Import the entry and call it with its arguments. Raises ModelRefused, caused by the user's own error."""
     module_name, _, name = spec.entry.partition(":")
     try:
         entry = getattr(importlib.import_module(module_name), name)
@@ -56,7 +56,7 @@ def load(spec: ModelSpec) -> Task:
 
 
 def instantiate(entry: Any, arguments: Mapping[str, Any], embedding_dim: int) -> Task:
-    """Call a class or factory with ``arguments`` (``embedding_dim`` among them if wanted); take an object as it is."""
+    """Call a class or factory with ``arguments``, and ``embedding_dim`` if it takes that; return an object as is."""
     if inspect.isclass(entry) or inspect.isfunction(entry):
         values = dict(arguments)
         factory = cast("Callable[..., Any]", entry)
@@ -85,7 +85,7 @@ def instantiate(entry: Any, arguments: Mapping[str, Any], embedding_dim: int) ->
 
 
 def read_of(task: Task, start: int, length: int, partition: str = "") -> Batch:
-    """The user's ``read``, which is told the partition of a dataset that has any."""
+    """Call the user's ``read``, with the partition if the dataset has partitions."""
     if not partition:
         return task.read(start, length)
     read = cast("Callable[[int, int, str], Batch]", task.read)
@@ -93,7 +93,7 @@ def read_of(task: Task, start: int, length: int, partition: str = "") -> Batch:
 
 
 def check_reads_partitions(task: Task) -> None:
-    """Raises ModelRefused when ``read`` cannot be told a partition."""
+    """Raise ModelRefused if ``read`` takes no partition."""
     try:
         inspect.signature(task.read).bind(0, 1, "partition")
     except TypeError as error:
@@ -104,6 +104,6 @@ def check_reads_partitions(task: Task) -> None:
 
 
 def keys_of(task: Task, batch: Batch) -> NDArray[np.int64]:
-    """The user's ``keys``, or the default."""
+    """Call the user's ``keys``, or the default."""
     own = getattr(task, "keys", None)
     return own(batch) if own is not None else field_keys(batch["categorical"])

@@ -1,14 +1,14 @@
-"""What can go wrong in the trainer. Every message says what failed, with which value, and what to do."""
+"""The errors of the trainer. Every message names what failed, the value, and the remedy."""
 
 from __future__ import annotations
 
 
 class StrettoError(Exception):
-    """Base of every error of the package."""
+    """The base of every error of the package."""
 
 
 class LayoutError(StrettoError):
-    """A layout, a key or an assignment that cannot be served."""
+    """A layout, a key or a set of columns that cannot be served."""
 
 
 class ServerLost(StrettoError):
@@ -27,7 +27,7 @@ class ServerLost(StrettoError):
 
 
 class ServerBusy(ServerLost):
-    """A parameter server refused this one request, being overloaded; it lives, and the connection stays."""
+    """An overloaded parameter server refused one request. It is alive, and the connection stays."""
 
 
 class OwnershipUnknown(StrettoError):
@@ -39,11 +39,11 @@ class PushRefused(StrettoError):
 
 
 class StaleAttempt(PushRefused):
-    """The shard was leased again with a higher attempt, or is finished: this worker has to drop it."""
+    """The shard was leased again with a higher attempt, or is finished: this worker must drop it."""
 
 
 class ProgressGap(PushRefused):
-    """The batch starts after what the parameter servers have applied: ask for the lease, then `progress(shard)`."""
+    """Samples before the batch are missing on the parameter servers: ask for the lease, then `progress(shard)`."""
 
 
 class ServersReplaced(PushRefused):
@@ -55,7 +55,7 @@ class BatchMisaligned(PushRefused):
 
 
 class MigrationError(StrettoError):
-    """A move could not be finished; what was not moved stays with its source. Plan anew from GetOwnership."""
+    """A move could not be finished. Columns that were not moved stay at their source: plan anew from GetOwnership."""
 
 
 class CheckpointError(StrettoError):
@@ -63,7 +63,7 @@ class CheckpointError(StrettoError):
 
 
 class ImageDamaged(CheckpointError):
-    """Every copy of an image was looked at and none is whole: reading it again will not help."""
+    """Every copy of an image was read and none is whole: reading again will not help."""
 
 
 class ModelRefused(StrettoError):
@@ -71,7 +71,7 @@ class ModelRefused(StrettoError):
 
 
 class DataError(StrettoError):
-    """Samples that are malformed or do not exist: the data failed, not the pod."""
+    """Samples that are malformed or do not exist: the fault is in the data, not in the pod."""
 
 
 class PodError(StrettoError):
@@ -79,7 +79,7 @@ class PodError(StrettoError):
 
 
 class BusError(StrettoError):
-    """The bus or the service behind it did not answer in time; unknown whether the request was handled."""
+    """The bus or the service behind it did not answer in time. The request may have been handled or not."""
 
 
 class CallRefused(StrettoError):

@@ -1,4 +1,4 @@
-"""Exact evaluation: mean log loss and area under the ROC curve over a range of samples, without touching parameters."""
+"""Exact evaluation over a range of samples: mean log loss and area under the ROC curve. It changes no parameter."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _EPSILON = 1e-7
 _LOGIT_MOST = 12.0
 
 Pull = Callable[["KeyBatch"], "tuple[F32, F32, F32]"]
-"""Unique keys -> rows, dense, state. It must not create rows: a key without one has its initial value."""
+"""Unique keys -> rows, dense, state. It must not create rows: a key without a row has its initial value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """samples; loss: mean log loss; auc: 0.5 when only one label occurs."""
+    """The quality of a model over a number of samples. loss: mean log loss. auc: 0.5 if only one label occurs."""
 
     samples: int
     loss: float
@@ -33,15 +33,16 @@ class Quality:
 
 
 def log_loss(label: NDArray[Any], probability: NDArray[Any]) -> float:
-    """Mean binary cross-entropy; probabilities are kept 1e-7 away from 0 and 1."""
+    """Return the mean binary cross-entropy; probabilities are kept 1e-7 away from 0 and 1."""
     p = np.clip(probability.astype(np.float64), _EPSILON, 1 - _EPSILON)
     return float(-np.mean(np.where(label > 0.5, np.log(p), np.log1p(-p))))
 
 
 def auc(label: NDArray[Any], score: NDArray[Any]) -> float:
-    """Exact area under the ROC curve: the Mann-Whitney statistic with mean ranks for ties."""
+    """Return the exact area under the ROC curve: the Mann-Whitney statistic with mean ranks for ties."""
     positive = label > 0.5
-    n_positive, n = int(positive.sum()), len(label)
+    n_positive = int(positive.sum())
+    n = len(label)
     if n_positive in (0, n):
         return 0.5
     _, inverse, counts = np.unique(score, return_inverse=True, return_counts=True)
@@ -75,14 +76,17 @@ def evaluate_part(
     go_on: Callable[[int], bool] = lambda passed: True,
     batch_size: int = 4096,
 ) -> PartialEvaluation | None:
-    """What adds up to an evaluation with what others find on other samples; None when told to stop before its end.
+    """Evaluate a part of the samples; the parts that several workers return add up to one evaluation.
 
-    go_on: hears after each batch how many samples are evaluated, and says whether to.
+    go_on: called after each batch with the number of samples evaluated so far; if it returns False, evaluation stops
+    and returns None.
 
-    The bins of scores are equal steps of the logit, which spreads the small probabilities of rare clicks; the area
-    under the curve that is computed from them ties what falls into one bin. Raises DataError.
+    The bins of scores are equal steps of the logit, which spreads the small probabilities of rare clicks. The area
+    under the curve that is computed from bins treats scores of one bin as ties. Raises DataError.
     """
-    passed, loss_sum, counts = 0, 0.0, np.zeros((2, SCORE_BINS), np.int64)
+    passed = 0
+    loss_sum = 0.0
+    counts = np.zeros((2, SCORE_BINS), np.int64)
     for label, score in _predictions(program, pull, samples, batch_size, partition):
         loss_sum += log_loss(label, score) * len(label)
         p = np.clip(score.astype(np.float64), _EPSILON, 1 - _EPSILON)
@@ -102,7 +106,7 @@ def evaluate_part(
 def _predictions(
     program: Program, pull: Pull, samples: range, batch_size: int, partition: str
 ) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-    """Labels and probabilities, batch after batch."""
+    """Yield labels and probabilities, batch after batch."""
     for position in samples[::batch_size]:
         batch = program.read(position, min(batch_size, samples.stop - position), partition)
         keys = program.index(batch)

@@ -1,10 +1,11 @@
-"""Flash checkpoint of one parameter server (DLRover-RM section 5.2): memory at once, cache and store behind it.
+"""The flash checkpoint of one parameter server (DLRover-RM section 5.2): to memory first, then to cache and store.
 
-Whose memory: a page of shared memory is charged to the control group that touches it first. An image of our own would
-count against this server's limit, of which the forecast of its tables knows nothing. So the checkpoints service
-reserves a file there, and pays; we fill it bucket by bucket. Where it cannot (another machine, no room), the image
-goes to the pod's disk, whose page cache the kernel takes back at need, and on to Redis, where servers on other machines
-find it. A thread copies either to the persistent store. Reading goes the other way round: the nearest whole copy wins.
+A page of shared memory is charged to the control group that touches it first. An image that this server allocated
+would count against its limit, and the forecast of its tables would not know about it. Therefore the checkpoints service
+reserves a file in shared memory and is charged for it; this server fills it bucket by bucket. If that is impossible
+(another machine, no room), the image goes to the pod's disk, whose page cache the kernel can reclaim, and on to Redis,
+where servers on other machines find it. A thread copies either to the persistent store. A restore reads the nearest
+whole copy.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _REMEMBERED = 16
 
 @dataclass(slots=True)
 class Export:
-    """One image of this server. memory: where it is in shared memory. pause_s: no push waited longer for it."""
+    """One image of this server. memory: its path in shared memory. pause_s: the longest that a push waited for it."""
 
     stage: Stage
     memory: Path | None
@@ -54,10 +55,12 @@ class Export:
 
 
 class Exports:
-    """The exports of one server, one at a time. Of an image at most one bucket is in this process."""
+    """The exports of one server, one at a time. At most one bucket of an image is in this process."""
 
     def __init__(self, job: str, pod: str, control: Control, pod_folder: Path | None = None) -> None:
-        self._job, self._pod, self._control = job, pod, control
+        self._job = job
+        self._pod = pod
+        self._control = control
         self._disk = pod_folder or Path(tempfile.gettempdir())
         self._lock = threading.Lock()
         self._exports: dict[str, Export] = {}
@@ -65,14 +68,14 @@ class Exports:
     # --- writing ------------------------------------------------------------------------------------------
 
     def room_bytes(self) -> int:
-        """What an image taken now would need at most."""
+        """Return an upper bound for the size of an image taken now."""
         return image_bytes(self._control)
 
     def begin(self, checkpoint: str, cache_url: str, store_url: str, memory: str = "") -> Export:
-        """Write everything owned to the file ``memory``, which somebody reserved, or else to the disk.
+        """Write everything owned to the reserved file ``memory``, or else to the disk.
 
-        The same checkpoint again is not copied again. Raises CheckpointError when ownership changes meanwhile, or
-        there is no room.
+        A repeated request for the same checkpoint copies nothing. Raises CheckpointError if ownership changes
+        meanwhile, or if there is no room.
         """
         with self._lock:
             known = self._exports.get(checkpoint)
@@ -98,7 +101,7 @@ class Exports:
         return export
 
     def _write(self, memory: str) -> tuple[BinaryIO, Path | None, Exported, int, str]:
-        """Into the first place that has room: (file, its path in memory, what, bytes, SHA-256 of the description)."""
+        """Write to the first place with room: (file, its path in memory, export, bytes, SHA-256 of the description)."""
         wrong: list[str] = []
         for path in (Path(memory), None) if memory else (None,):
             try:
@@ -120,7 +123,7 @@ class Exports:
         )
 
     def _on_disk(self) -> BinaryIO:
-        """A file without a name: however this process ends, it leaves nothing."""
+        """Open a file without a name: nothing is left of it, however this process ends."""
         return cast("BinaryIO", tempfile.TemporaryFile(dir=self._disk))
 
     def _cache_key(self, checkpoint: str) -> str:
@@ -142,32 +145,33 @@ class Exports:
                 export.stage = "stored"
                 log.info("checkpoint %s stored: %d bytes at %s", checkpoint, part.size_bytes, part.url)
             except Exception as error:
-                # whatever a file system raises: the checkpoint is not complete
-                export.stage, export.detail = "failed", f"{part.url}: {type(error).__name__}: {error}"
+                # file systems raise errors of many kinds: in any case the checkpoint is not complete
+                export.stage = "failed"
+                export.detail = f"{part.url}: {type(error).__name__}: {error}"
                 log.exception("checkpoint %s was not stored", checkpoint)
         if export.stage == "stored" and cache_url:
             self._uncache_older(checkpoint, cache_url)
 
     def _uncache_older(self, newest: str, cache_url: str) -> None:
-        """The cache holds one checkpoint of a server, and a second while it is on its way."""
+        """Drop older checkpoints from the cache, which holds one of each server, and a second while it is written."""
         cached = [(name, export) for name, export in list(self._exports.items()) if export.memory is None]
         older = [(name, export) for name, export in cached if name != newest]
         try:
             with redis.Redis.from_url(cache_url, socket_timeout=_CACHE_TIMEOUT_S) as client:
                 for name, export in older:
                     client.unlink(*(key for key, _ in _chunks(self._cache_key(name), export.part.size_bytes)))
-        except redis.RedisError as error:  # they go by themselves after an hour
+        except redis.RedisError as error:  # they expire after an hour
             log.warning("older checkpoints stay in the cache: %s", error)
 
     def status(self, checkpoint: str) -> tuple[Stage, str, str]:
-        """(stage, part for the manifest once stored, detail)."""
+        """Return (stage, part for the manifest once stored, detail)."""
         export = self._exports.get(checkpoint)
         if export is None:
             return "unknown", "", f"{self._pod} has no export of that name"
         return export.stage, export.part.to_json() if export.stage == "stored" else "", export.detail
 
     def close(self) -> None:
-        """Free the shared memory of what is stored: this server leaves, and whoever reserved it may be gone."""
+        """Free the shared memory of stored images: this server leaves, and the service that reserved it may be gone."""
         for export in self._exports.values():
             if export.stage == "stored":
                 _free(export.memory)
@@ -175,7 +179,7 @@ class Exports:
     # --- reading ------------------------------------------------------------------------------------------
 
     def load(self, manifest_url: str, columns: Iterable[int], cache_url: str = "") -> int:
-        """Own ``columns`` as the checkpoint has them; bytes read. Raises CheckpointError."""
+        """Own ``columns`` as the checkpoint has them; return the bytes read. Raises CheckpointError."""
         parts = _parts(manifest_url)
         counted = [0]
         with contextlib.ExitStack() as held:
@@ -195,7 +199,7 @@ def _sources(
             sources.append((f"memory {where}", _file_reader(where, held)))
         elif kind == "cache":
             sources.append((f"cache {where}", cache.reader(where)))
-    # beside its manifest, wherever that was moved to; else where it was written
+    # first beside the manifest, which may have been moved, then at the original place
     beside = f"{manifest_url.rpartition('/')[0]}/{part.file}"
     for url in dict.fromkeys((beside, part.url)):
         sources.append((url, _store_reader(url)))
@@ -209,12 +213,12 @@ def _free(path: Path | None) -> None:
 
 
 def _reserved(path: Path) -> BinaryIO:
-    """A file that was reserved for us, with all its bytes: what it lacks would be charged to this process."""
+    """Open a file that was reserved for this server. A hole in it would be charged to this process."""
     opened = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         status = os.fstat(opened)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
-            raise PermissionError(errno.EPERM, "it is not a file of ours")
+            raise PermissionError(errno.EPERM, "not a regular file of this user")
         _whole_and_held(opened, path)
     except OSError:
         os.close(opened)
@@ -223,23 +227,26 @@ def _reserved(path: Path) -> BinaryIO:
 
 
 def _whole_and_held(opened: int, path: str | Path) -> None:
-    """Nobody makes another image of this file while it is open here, however long this process may be frozen.
+    """Lock the open file, so that it is not used for another image, however long this process may be frozen.
 
-    The checkpoints service renames an image that is no longer wanted, and uses its memory again if nobody holds it.
+    The checkpoints service renames an image that is not needed any more, and reuses its memory if no process holds the
+    lock. Raises FileNotFoundError if it did so before, and OSError if the file has holes.
     """
     try:
         fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise FileNotFoundError(errno.ENOENT, "it is given back just now") from None
+        raise FileNotFoundError(errno.ENOENT, "it is just being given back") from None
     status = os.fstat(opened)
     if os.stat(path, follow_symlinks=False).st_ino != status.st_ino:
         raise FileNotFoundError(errno.ENOENT, "it has been given back")
-    if status.st_blocks * 512 < status.st_size:  # using a hole takes memory, and without any ends the process
-        raise OSError(errno.EINVAL, "it has holes: it is not what was reserved or written")
+    if (
+        status.st_blocks * 512 < status.st_size
+    ):  # writing to a hole takes memory; if none is left, the process is killed
+        raise OSError(errno.EINVAL, "it has holes, so it is not the file that was reserved or written")
 
 
 def _chunks(key: str, size_bytes: int) -> list[tuple[str, int]]:
-    """(key in the cache, bytes) of an image's parts."""
+    """Return (key in the cache, bytes) of each chunk of an image."""
     return [(f"{key}:{at // _CHUNK}", min(_CHUNK, size_bytes - at)) for at in range(0, size_bytes, _CHUNK)]
 
 
@@ -260,7 +267,7 @@ def _to_cache(url: str, key: str, file: BinaryIO, size_bytes: int) -> None:
 
 
 def _to_store(part: Part, source: BinaryIO) -> None:
-    """Write under another name first: what has the final name is complete, and what the server had exported."""
+    """Write under another name first: the file with the final name is complete and verified."""
     filesystem, path = _resolve(part.url)
     filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
     with filesystem.open(f"{path}.part", "wb") as target:
@@ -295,7 +302,7 @@ def _parts(manifest_url: str) -> list[Part]:
 
 
 def _file_reader(path: str, held: contextlib.ExitStack) -> ReadRange:
-    """Views of a file in shared memory: nothing is copied until it is where it belongs. Valid while ``held`` is."""
+    """Return a reader of a file in shared memory, without copies. Its views are valid as long as ``held`` is open."""
 
     @functools.cache
     def whole() -> memoryview:
@@ -315,7 +322,7 @@ def _file_reader(path: str, held: contextlib.ExitStack) -> ReadRange:
 
 
 class _Cache:
-    """Redis during one restore: once it has not answered it is not asked again, or each block would wait for it."""
+    """Redis during one restore. After one failure it is not asked again, or each block would wait for it."""
 
     def __init__(self, url: str) -> None:
         self._client = redis.Redis.from_url(url, socket_timeout=_CACHE_TIMEOUT_S) if url else None
@@ -327,7 +334,8 @@ class _Cache:
 
     def reader(self, key: str) -> ReadRange:
         def read(offset: int, length: int) -> bytes:
-            first, last = offset // _CHUNK, (offset + length - 1) // _CHUNK
+            first = offset // _CHUNK
+            last = (offset + length - 1) // _CHUNK
             chunks = [self._get(f"{key}:{number}") for number in range(first, last + 1)]
             return b"".join(chunks)[offset - first * _CHUNK :][:length]
 

@@ -1,9 +1,9 @@
-"""A parameter server's image as one file: its blocks, then what describes them.
+"""A parameter server's image as one file: its blocks, then their description.
 
 ``STRETTO3`` and zeros up to 64 bytes · blocks · description (JSON: the engine's manifest) · its length (8 bytes,
-little-endian) · ``STRETTO3``. The description comes last because blocks are written one by one, as they are copied. Its
-SHA-256 stands in the checkpoint's manifest; it holds every block's checksum. A block is read only when it is wanted,
-from the nearest copy that is whole.
+little-endian) · ``STRETTO3``. The description comes last because blocks are written one by one, as they are copied. It
+holds every block's checksum, and the checkpoint's manifest holds its SHA-256. A block is read only when it is needed,
+from the nearest whole copy.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ class Part:
     size_bytes: int
     description_sha256: str
     columns: tuple[int, ...] = ()
-    """the buckets and slices in it; those of a checkpoint's parts together are all columns, each once"""
+    """The columns in the file; the parts of a checkpoint have all columns together, each once."""
     copies: tuple[str, ...] = ()
-    """keys of the copies in the cache, and paths in shared memory: tried before the store"""
+    """Copies in the cache (keys) and in shared memory (paths), tried before the store."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 
     @staticmethod
     def parse(value: object) -> Part:
-        """From the manifest's JSON, parsed or not. Raises CheckpointError."""
+        """Read a part from the manifest's JSON, parsed or not. Raises CheckpointError."""
         try:
             data: dict[str, Any] = json.loads(value) if isinstance(value, str) else value  # type: ignore[assignment]
             fields = {name: data[name] for name in ("pod", "file", "url", "size_bytes", "description_sha256")}
@@ -62,9 +62,10 @@ class Part:
 
 
 class ImageWriter:
-    """Writes an image from its beginning to its end; nothing of it stays in this process.
+    """Writes an image from beginning to end and keeps none of it.
 
-    ``room_bytes``: the file has no more, and must not grow: in memory, this process would pay for it. Raises OSError.
+    ``room_bytes``: the size beyond which the file must not grow, because a file in shared memory would then be charged
+    to this process. Raises OSError.
     """
 
     def __init__(self, file: BinaryIO, room_bytes: float = math.inf) -> None:
@@ -80,7 +81,7 @@ class ImageWriter:
         self._size += len(data)
 
     def finish(self, manifest: dict[str, Any]) -> tuple[int, str]:
-        """(bytes of the whole file, SHA-256 of the description)."""
+        """Write the description; return (bytes of the whole file, SHA-256 of the description)."""
         description = json.dumps(manifest, separators=(",", ":")).encode()
         self.append(memoryview(description + struct.pack("<Q", len(description)) + _MAGIC))
         self._file.flush()
@@ -88,9 +89,9 @@ class ImageWriter:
 
 
 def open_image(part: Part, sources: Sequence[tuple[str, ReadRange]]) -> PsImage:
-    """An image whose blocks are read on demand, each from the first source that has it undamaged.
+    """Open an image whose blocks are read on demand, each from the first source that has it undamaged.
 
-    Raises CheckpointError that names what is wrong with each copy; ImageDamaged when all were read.
+    Raises CheckpointError, which names the fault of each copy, and ImageDamaged if all copies could be read.
     """
     description = _first_good(part.pod, "description", sources, lambda read: _description(part, read))
     manifest: dict[str, Any] = json.loads(description)
@@ -116,7 +117,7 @@ def _description(part: Part, read: ReadRange) -> bytes:
 
 
 def verified(part: Part, file: BinaryIO, chunk_bytes: int) -> Iterator[bytes]:
-    """The file from its beginning, in chunks. Raises CheckpointError at the end of a block that was changed.
+    """Yield the file from its beginning, in chunks. Raises CheckpointError at the end of a block that was changed.
 
     chunk_bytes: a multiple of BlockChecksum.PIECE_BYTES.
     """
@@ -136,7 +137,8 @@ def verified(part: Part, file: BinaryIO, chunk_bytes: int) -> Iterator[bytes]:
     at = _BEGIN
     for name, entry in sorted(json.loads(description)["blocks"].items(), key=lambda item: item[1]["offset"]):
         yield read(at, _BEGIN + entry["offset"] - at)  # the zeros before it
-        at, end = _BEGIN + entry["offset"], _BEGIN + entry["offset"] + entry["bytes"]
+        at = _BEGIN + entry["offset"]
+        end = _BEGIN + entry["offset"] + entry["bytes"]
         checksum = BlockChecksum()
         while at < end:
             chunk = read(at, min(chunk_bytes, end - at))
@@ -152,7 +154,9 @@ def verified(part: Part, file: BinaryIO, chunk_bytes: int) -> Iterator[bytes]:
 
 class _Blocks(Mapping[str, np.ndarray]):
     def __init__(self, pod: str, entries: dict[str, dict[str, Any]], sources: Sequence[tuple[str, ReadRange]]) -> None:
-        self._pod, self._entries, self._sources = pod, entries, sources
+        self._pod = pod
+        self._entries = entries
+        self._sources = sources
         self._small: dict[str, np.ndarray] = {}
 
     def __iter__(self) -> Iterator[str]:
@@ -177,7 +181,7 @@ class _Blocks(Mapping[str, np.ndarray]):
         raw = _first_good(self._pod, f"block {name}", self._sources, block)
         array = np.frombuffer(raw, entry["dtype"]).reshape(entry["shape"])
         if not name.startswith("bucket"):
-            # slices and progress are asked for again and again, and are small
+            # slices and progress are read often, and are small
             self._small[name] = array
         return array
 

@@ -1,7 +1,7 @@
-"""From categorical values to embedding keys: pure NumPy.
+"""Embedding keys of categorical values, in pure NumPy.
 
-Every field of a sample has rows of its own, although all rows of a model live in one table: the field's number goes
-into the key.
+All rows of a model live in one table, yet every field of a sample has rows of its own: the field's number is part of
+the key.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ VALUE_BITS = 48
 
 
 def field_keys(values: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-    """Keys of ``values`` [n, fields]: the same value in two fields gets two keys.
+    """Return the keys of ``values`` [n, fields]: the same value in two fields gets two keys.
 
     Values must lie in [0, 2^48); hash anything else with :func:`hash_values` or :func:`hash_strings` first.
     """
@@ -38,7 +38,7 @@ def field_keys(values: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
 
 
 def hash_values(values: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-    """Any integers -> [0, 2^48), by the finaliser of SplitMix64 (Steele et al. 2014); the same on every machine."""
+    """Hash integers to [0, 2^48) by the finaliser of SplitMix64 (Steele et al. 2014); the same on every machine."""
     z = values.astype(np.int64, copy=False).view(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -47,7 +47,7 @@ def hash_values(values: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
 
 
 def hash_strings(values: Sequence[str | bytes | None] | NDArray[Any]) -> NDArray[np.int64]:
-    """Strings of any shape -> [1, 2^48), None -> 0; the same on every machine (unlike ``hash``)."""
+    """Hash strings to [1, 2^48) and None to 0, in any shape; the same on every machine (unlike ``hash``)."""
     array = np.asarray(values, dtype=object)
     seen: dict[Any, int] = {}
     out = np.empty(array.size, np.int64)

@@ -1,4 +1,4 @@
-"""The worker's side of the dispatcher: one lease at a time, kept alive by heartbeats."""
+"""The lease of a worker: one shard at a time, kept by heartbeats to the dispatcher."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Held:
 
 
 class Leases:
-    """Thread-safe: the training thread asks and reports, a timer beats."""
+    """The current lease. Thread-safe: the training thread requests and reports, a timer sends heartbeats."""
 
     def __init__(self, bus: Bus, leaving: threading.Event) -> None:
         self._bus = bus
@@ -47,7 +47,7 @@ class Leases:
         self._request: NextShard | None = None
 
     def next(self) -> NextShardReply | None:
-        """Report the finished shard, if any, and ask for another. None when nobody answered: ask again.
+        """Report the finished shard, if any, and ask for another. None means no answer: call again.
 
         The same request, with its id, is repeated until it is answered, even across calls.
         """
@@ -62,7 +62,7 @@ class Leases:
             return None
         self._request = self._done = None
         if reply.stale:
-            log.info("the completion came late: the shard was leased to somebody else meanwhile")
+            log.info("the completion came late: the shard had been leased to another worker")
         with self._lock:
             self._stale = False
             shard = reply.shard if reply.answer == "shard" else None
@@ -72,39 +72,39 @@ class Leases:
 
     @property
     def asking(self) -> bool:
-        """Whether a request for a shard was sent that nobody has answered yet."""
+        """True while a request for a shard is unanswered."""
         return self._request is not None
 
     def wait(self, reply: NextShardReply) -> None:
-        """As long as the dispatcher said, or until the pod leaves."""
+        """Wait for the time that the dispatcher asked for, or until the pod leaves."""
         self._leaving.wait(min(max(reply.wait_s, 0.05), _LONGEST_WAIT_S))
 
     def passed(self, offset: int) -> None:
-        """So many samples of the shard are applied."""
+        """Record that the first ``offset`` samples of the shard are applied."""
         with self._lock:
             if self._held is not None:
                 self._held.offset = offset
 
     @property
     def shard(self) -> Shard | None:
-        """The shard that is held."""
+        """The leased shard, or None."""
         with self._lock:
             return self._held.shard if self._held else None
 
     @property
     def offset(self) -> int:
-        """How far the held shard is."""
+        """The samples of the leased shard that are applied."""
         with self._lock:
             return self._held.offset if self._held else 0
 
     @property
     def current(self) -> bool:
-        """Whether the lease is still this worker's, as far as it knows."""
+        """False once a heartbeat was answered that another worker has the lease."""
         with self._lock:
             return not self._stale
 
     def completed(self, evaluation: PartialEvaluation | None = None) -> None:
-        """Every sample of the shard is applied, or was evaluated; told with the next request."""
+        """Record that the whole shard is applied, or evaluated; the next request reports it."""
         with self._lock:
             if self._held is not None and not self._stale:
                 shard = self._held.shard
@@ -112,14 +112,15 @@ class Leases:
             self._held = None
 
     def drop(self) -> None:
-        """The lease is somebody else's."""
+        """Forget the lease: another worker has it."""
         with self._lock:
             self._held = None
 
     def release(self, offset: int, failure: str | None = None) -> None:
-        """Give the shard back; ``failure`` when its data failed."""
+        """Return the shard to the queue; ``failure`` is the error message if its data failed."""
         with self._lock:
-            held, self._held = self._held, None
+            held = self._held
+            self._held = None
         if held is None:
             return
         request = ReleaseShard(
@@ -133,15 +134,16 @@ class Leases:
         try:
             self._bus.call(request, ReleaseShardReply, timeout_s=3.0)
         except (BusError, CallRefused) as error:
-            log.warning("release: %s; the dispatcher will learn it from the pod's end", error)
+            log.warning("release: %s; the dispatcher will notice when the pod ends", error)
 
     def beat(self) -> None:
-        """Tell the dispatcher that this worker lives, and how far it is."""
+        """Send the dispatcher a heartbeat with the offset that is reached."""
         with self._lock:
             held = self._held
             if held is None or self._stale:
                 return
-            shard, offset = held.shard, held.offset
+            shard = held.shard
+            offset = held.offset
             rate = (offset - held.first_offset) / max(1e-3, time.monotonic() - held.since_s)
         beat = ShardHeartbeat(
             job=self._bus.job,

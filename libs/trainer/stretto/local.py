@@ -1,4 +1,4 @@
-"""Trying a model on one machine: a parameter server and a worker in this process, no bus and no services."""
+"""A trial of a model on one machine: a parameter server and a worker in this process, no bus and no services."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger("stretto.local")
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What a local run found; losses: of the last batch of every shard, first to last."""
+    """The result of a local run. losses: the loss of the last batch of each shard, in order."""
 
     quality: Quality | None
     losses: list[float]
@@ -53,12 +53,15 @@ def train_locally(
     """Train on samples [0, samples) as a worker of a job would, then evaluate on those that follow.
 
     task: an object with build() and read(start, length), or a class that is called with ``arguments``.
-    samples: of each partition, in this order, when there are any; then it evaluates on the partition ``held_out``.
+    samples: a number, or partition -> number, trained in this order; with partitions, ``held_out`` names the one to
+    evaluate on.
     Raises ModelRefused and DataError as a job would.
     """
     partitioned = isinstance(samples, Mapping)
     if evaluate_samples and partitioned != bool(held_out):
-        raise DataError(f"held_out = {held_out!r}: the partition to evaluate on, if and only if there are partitions")
+        raise DataError(
+            f"held_out = {held_out!r}: name the partition to evaluate on if samples has partitions, else leave it out"
+        )
     made = instantiate(task, arguments or {}, embedding_dim)
     if partitioned:
         check_reads_partitions(made)
@@ -74,11 +77,12 @@ def train_locally(
         losses: list[float] = []
         shard_size = 16 * batch_size
         parts = samples.items() if isinstance(samples, Mapping) else [("", samples)]
-        shards = [(name, start, min(shard_size, end - start)) for name, end in parts
-                  for start in range(0, end, shard_size)]  # fmt: skip
+        shards = [
+            (name, start, min(shard_size, end - start)) for name, end in parts for start in range(0, end, shard_size)
+        ]
         for shard, (partition, start, length) in enumerate(shards):
             work = Work(shard, 1, start, length, partition=partition)
-            while trainer.train(work) is not None:  # nobody else has the lease: an interruption is resumed
+            while trainer.train(work) is not None:  # no other worker has the lease: resume after an interruption
                 log.info("resuming shard %d", shard)
             losses.append(trainer.last_loss)
         window = meter.window()

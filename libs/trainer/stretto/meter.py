@@ -1,4 +1,4 @@
-"""What a worker measures about its steps, handed out in windows."""
+"""Measurements of a worker's steps, summed up in windows."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """Where one step's time went, in seconds (DLRover-RM Eq. 2-5).
+    """The parts of one step's time, in seconds (DLRover-RM Eq. 2-5).
 
-    rows_s and the pull's part of sync_s count only what a step waited for: a pull that was over before it was needed
-    cost nothing. update_s and the push's part of sync_s are what the push took. It runs beside the next computation,
-    so that the sum may exceed the step's length.
+    rows_s and the pull's part of sync_s count only the time that the step waited: a pull that was over before it was
+    needed cost nothing. update_s and the push's part of sync_s are the duration of the push. The push runs beside the
+    next computation, so the sum may exceed the step's length.
     """
 
     rows_s: float = 0.0
@@ -29,14 +29,14 @@ class StepTime:
         )
 
     def over(self, steps: int) -> StepTime:
-        """The mean of so many steps."""
+        """Return the mean over ``steps``."""
         n = max(1, steps)
         return StepTime(self.rows_s / n, self.gradient_s / n, self.update_s / n, self.sync_s / n)
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Steps that ended in a window; step_s: their mean length, waiting for shards excluded."""
+    """The steps that ended in a window. step_s: their mean length without the time spent waiting for shards."""
 
     steps: int
     steps_total: int
@@ -47,7 +47,7 @@ class Window:
 
 
 class Meter:
-    """Thread-safe; times come from one monotonic clock."""
+    """Collects the times of steps. Thread-safe; all times come from one monotonic clock."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -56,15 +56,18 @@ class Meter:
         self._clear()
 
     def _clear(self) -> None:
-        self._steps, self._busy_s, self._gap_s, self._times = 0, 0.0, 0.0, StepTime()
+        self._steps = 0
+        self._busy_s = 0.0
+        self._gap_s = 0.0
+        self._times = StepTime()
 
     def idle(self) -> None:
-        """The worker waits for a shard: the time until its next step is nobody's."""
+        """Note that the worker waits for a shard: the time until its next step belongs to no step."""
         with self._lock:
             self._last_s = None
 
     def step(self, begun_s: float, ended_s: float, samples: int, times: StepTime) -> None:
-        """A step ended. ``begun_s`` counts where there is no step before it."""
+        """Count a step that ended. ``begun_s`` is its beginning if the worker waited before it."""
         with self._lock:
             since = self._last_s if self._last_s is not None else begun_s
             self._busy_s += ended_s - since
@@ -77,7 +80,7 @@ class Meter:
             self._times += times
 
     def window(self) -> Window:
-        """What was measured since the last call."""
+        """Return the measurements since the last call."""
         with self._lock:
             window = Window(
                 self._steps,

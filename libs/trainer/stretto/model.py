@@ -1,4 +1,4 @@
-"""The user's Keras model as a pure function of flat parameters: what a worker computes between pull and push."""
+"""The user's Keras model as a pure function of flat parameters, which a worker computes between pull and push."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OLD_SEED = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """Of the mean loss of a batch: rows [n, dimension], dense [dense_size]; state_delta [state_size] is added."""
+    """Gradients of a batch's mean loss: rows [n, dimension], dense [dense_size]; state_delta [state_size] is added."""
 
     loss: float
     rows: F32
@@ -36,7 +36,7 @@ class Gradients:
 
 
 class Program:
-    """A model ready to train. The same user code and seed give the same layout and start in every process."""
+    """A model ready to train. The same user code and seed give the same layout and initial values in every process."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Program:
             optimizer=resolve(given, optimizer, learning_rate),
             seed=seed,
         )
-        # counters of random layers stay in this process: they are neither parameters nor worth a transfer
+        # counters of random layers stay in this process: they are no parameters
         self._local = [tf.identity(v.value) for v, s in zip(self._fixed, self._is_state, strict=True) if not s]
         features = {
             name: tf.TensorSpec(tensor.shape, tensor.dtype, name=name)
@@ -95,14 +95,14 @@ class Program:
             features,
         )
         label = tf.TensorSpec(tf.TensorShape(cast("Any", None)), tf.float32)
-        # without AutoGraph: a functional model was built without it too, and it takes most of the time of tracing
+        # without AutoGraph, which takes most of the time of tracing: a functional model does not need it
         self._step = tf.function(self._step_graph, input_signature=(*shared, label), autograph=False)
         self._predict = tf.function(self._predict_graph, input_signature=shared, autograph=False)
 
     # --- data ---------------------------------------------------------------------------------------------
 
     def read(self, start: int, length: int, partition: str = "") -> Batch:
-        """The user's ``read``, checked. Raises DataError."""
+        """Call the user's ``read`` and check its batch. Raises DataError."""
         where = f"read({start}, {length}, {partition!r})" if partition else f"read({start}, {length})"
         try:
             batch = read_of(self.task, start, length, partition)
@@ -131,7 +131,7 @@ class Program:
             raise DataError(f"sample {int(where[5 : where.index(',')]) + row}: {name!r} is not finite")
 
     def keys(self, batch: Batch) -> NDArray[np.int64]:
-        """The user's ``keys``, checked: [n, fields]. Raises DataError."""
+        """Call the user's ``keys`` and check the result: [n, fields]. Raises DataError."""
         try:
             ids = np.asarray(keys_of(self.task, batch))
         except DataError:
@@ -146,7 +146,7 @@ class Program:
         return ids.astype(np.int64, copy=False)
 
     def index(self, batch: Batch) -> KeyBatch:
-        """Unique keys of a batch. Raises DataError, also for a key that the tables reserve."""
+        """Return the unique keys of a batch. Raises DataError, also for a key that the tables reserve."""
         try:
             return self.layout.index(self.keys(batch))
         except LayoutError as error:
@@ -155,11 +155,11 @@ class Program:
     # --- parameters ---------------------------------------------------------------------------------------
 
     def initial_dense(self) -> F32:
-        """[dense_size]: the trainable variables as the user's initialisers made them."""
+        """Return the trainable variables as the user's initialisers made them: [dense_size]."""
         return _flat([variable.numpy() for variable in self._trainable])
 
     def initial_state(self) -> F32:
-        """[state_size]: moving statistics, adapted normalisations and the like."""
+        """Return the non-trainable variables, such as moving statistics: [state_size]."""
         return _flat([v.numpy() for v, is_state in zip(self._fixed, self._is_state, strict=True) if is_state])
 
     def load_into_model(self, dense: F32, state: F32) -> None:
@@ -173,7 +173,7 @@ class Program:
     # --- computation --------------------------------------------------------------------------------------
 
     def step(self, rows: F32, keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Gradients:
-        """Forward and backward. rows [n unique, dimension]. Raises ModelRefused when the loss is not finite."""
+        """Compute the gradients. rows [n unique, dimension]. Raises ModelRefused if the loss is not finite."""
         label = np.asarray(batch["label"], np.float32)
         loss, row_gradients, dense_gradient, delta, self._local = self._step(
             rows, keys.inverse, dense, state, self._local, self._inputs(batch), label
@@ -184,11 +184,11 @@ class Program:
         return Gradients(value, row_gradients.numpy(), dense_gradient.numpy(), delta.numpy())
 
     def predict(self, rows: F32, keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> F32:
-        """[n] probabilities of label 1."""
+        """Return the probabilities of label 1: [n]."""
         return self._predict(rows, keys.inverse, dense, state, self._local, self._inputs(batch)).numpy()
 
     def warm(self) -> None:
-        """Trace the step on two made-up samples, so that the first real one is as fast as the others."""
+        """Trace the step on two invented samples, so that the first real step is as fast as the others."""
         batch: Batch = {}
         for name, spec in self._features.items():
             shape = (2, *(int(length or 1) for length in spec.shape[1:]))
@@ -196,7 +196,8 @@ class Program:
         batch["label"] = np.array([0.0, 1.0], np.float32)
         keys = self.layout.index(np.arange(2 * self.fields).reshape(2, self.fields))
         rows = np.zeros((len(keys), self.layout.dimension), np.float32)
-        dense, state = self.initial_dense(), self.initial_state()
+        dense = self.initial_dense()
+        state = self.initial_state()
         self._step(rows, keys.inverse, dense, state, self._local, self._inputs(batch), batch["label"])
 
     def _inputs(self, batch: Batch) -> dict[str, Any]:
@@ -217,7 +218,7 @@ class Program:
     ) -> Any:
         with tf.GradientTape() as tape:
             gathered = tf.gather(rows, inverse)
-            # the pieces are watched, not the flat vector: a slice's gradient is as long as what it was cut from
+            # the pieces are watched and not the flat vector: the gradient of a slice has the length of the whole vector
             pieces = _pieces(dense, self._trainable)
             tape.watch([gathered, *pieces])
             output, fixed, penalties = self._call(gathered, pieces, state, local, features, training=True)
@@ -342,7 +343,7 @@ def _flat(values: list[Any]) -> F32:
 
 
 def _pieces(flat: Any, variables: list[Any]) -> list[Any]:
-    """Views of a flat vector (NumPy or tensor) in the shapes of ``variables``."""
+    """Cut a flat vector (NumPy or tensor) into pieces of the shapes of ``variables``."""
     pieces: list[Any] = []
     position = 0
     for variable in variables:

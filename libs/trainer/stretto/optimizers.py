@@ -1,4 +1,4 @@
-"""Which update the parameter servers apply: from the specification, a name, or an unused Keras optimizer."""
+"""The update that the parameter servers apply: from the specification, a name, or an unused Keras optimizer."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _REMEDY = "use 'adagrad', 'adam', or keras.optimizers.Adagrad / Adam with a cons
 
 
 def resolve(given: object, kind: str, learning_rate: float) -> Optimizer:
-    """The optimizer of a model: ``given`` (a name, a Keras optimizer, or None), else the specification's.
+    """Return the optimizer of a model: ``given`` (a name, a Keras optimizer, or None), else the specification's.
 
-    Raises ModelRefused for what the parameter servers would not do exactly.
+    Raises ModelRefused for an optimizer that the parameter servers would not apply exactly.
     """
     if given is None:
         return _named(kind, learning_rate)
@@ -43,8 +43,8 @@ def _from_keras(given: object) -> Optimizer:
     keras_optimizer = cast("Any", given)
     if getattr(keras_optimizer, "built", False) or int(keras_optimizer.iterations) > 0:
         raise ModelRefused(
-            f"the {name} object has been used already ({int(keras_optimizer.iterations)} steps), but its slots live on "
-            "the parameter servers: give a fresh one, or only its name"
+            f"the {name} object has been used already ({int(keras_optimizer.iterations)} steps), but slots live on the "
+            "parameter servers: give a fresh one, or only its name"
         )
     config: dict[str, Any] = keras_optimizer.get_config()
     rate = config["learning_rate"]

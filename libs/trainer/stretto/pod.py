@@ -1,4 +1,4 @@
-"""What every pod has: its place in the job, its connection, its measured use of the machine, and an orderly end."""
+"""The common part of pods: settings, the connection to the bus, measured use of the machine, and an orderly end."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ log = logging.getLogger("stretto.pod")
 
 @dataclass(frozen=True, slots=True)
 class PodSettings:
-    """A pod's environment, set by whoever launches it (STRETTO_…)."""
+    """A pod's settings, from the variables STRETTO_… that the actuator sets."""
 
     job: str
     pod: str
@@ -53,7 +53,7 @@ class PodSettings:
     pod_folder: Path | None
     traceparent: str
     host: str = LOOPBACK
-    """where other pods reach this one"""
+    """The host name or address at which other pods reach this one."""
 
     @property
     def index(self) -> int:
@@ -62,12 +62,12 @@ class PodSettings:
 
     @property
     def threads(self) -> int:
-        """Threads that the cores allow; TensorFlow fixes them at its start."""
+        """The number of threads for these cores; TensorFlow fixes it at its start."""
         return max(1, round(self.cpu_cores + 0.49))
 
 
 def settings_of(environment: Mapping[str, str], role: str) -> PodSettings:
-    """Parse the environment. Raises PodError that names variable, value and remedy."""
+    """Parse the environment. Raises PodError, which names variable, value and remedy."""
 
     def need(name: str) -> str:
         value = environment.get(f"STRETTO_{name}", "")
@@ -83,11 +83,11 @@ def settings_of(environment: Mapping[str, str], role: str) -> PodSettings:
         try:
             return float(text)
         except ValueError as error:
-            raise PodError(f"STRETTO_{name} = {text!r}: a number") from error
+            raise PodError(f"STRETTO_{name} = {text!r}: give a number") from error
 
     pod = need("POD")
     if not pod.startswith(f"{role}-") or not pod.rpartition("-")[2].isdigit():
-        raise PodError(f"STRETTO_POD = {pod!r}: {role}-<number>")
+        raise PodError(f"STRETTO_POD = {pod!r}: give {role}-<number>")
     path = need("JOB_SPEC")
     try:
         spec = JobSpec.model_validate_json(Path(path).read_bytes())
@@ -95,7 +95,8 @@ def settings_of(environment: Mapping[str, str], role: str) -> PodSettings:
         raise PodError(f"STRETTO_JOB_SPEC = {path!r} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise PodError(f"STRETTO_JOB_SPEC = {path!r}: {error}") from error
-    state, own = environment.get("STRETTO_STATE_FOLDER", ""), environment.get("STRETTO_POD_FOLDER", "")
+    state = environment.get("STRETTO_STATE_FOLDER", "")
+    own = environment.get("STRETTO_POD_FOLDER", "")
     return PodSettings(
         job=need("JOB"),
         pod=pod,
@@ -115,7 +116,7 @@ def settings_of(environment: Mapping[str, str], role: str) -> PodSettings:
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """Since the last measurement: mean cores; resident bytes now."""
+    """The use of the machine since the last measurement: mean cores, and resident bytes now."""
 
     window_s: float
     cpu_cores: float
@@ -123,7 +124,7 @@ class Used:
 
 
 class Usage:
-    """What this process takes from the machine."""
+    """Measures the CPU and memory that this process uses."""
 
     def __init__(self) -> None:
         self._process = psutil.Process()
@@ -135,15 +136,17 @@ class Usage:
         return times.user + times.system
 
     def measure(self) -> Used:
-        now, spent = time.monotonic(), self._spent_s()
+        now = time.monotonic()
+        spent = self._spent_s()
         window = max(1e-6, now - self._at_s)
         used = Used(window, max(0.0, spent - self._cpu_s) / window, self._process.memory_info().rss)
-        self._at_s, self._cpu_s = now, spent
+        self._at_s = now
+        self._cpu_s = spent
         return used
 
 
 class Pod:
-    """The process: answers pings from its first moment, and knows when it was asked to leave."""
+    """The process of a pod: it answers pings from its first second, and ``leaving`` is set when it is to end."""
 
     def __init__(self, settings: PodSettings) -> None:
         self.settings = settings
@@ -166,16 +169,18 @@ class Pod:
         return PodPingReply(job=self.settings.job, ready=self._ready, address=self._address, detail=self._detail[:2000])
 
     def ready(self, address: str = "") -> None:
-        """From now on pings say so."""
-        self.usage.measure()  # what starting took is not in the first window
-        self._address, self._detail, self._ready = address, "", True
+        """Answer pings as ready from now on."""
+        self.usage.measure()  # keep the start out of the first window
+        self._address = address
+        self._detail = ""
+        self._ready = True
 
     def detail(self, text: str) -> None:
-        """What pings say while it is not ready."""
+        """Set the text that pings return until the pod is ready."""
         self._detail = text
 
     def every(self, seconds: float, work: Callable[[], None]) -> None:
-        """Run ``work`` at this interval in a thread, until the pod leaves; a failure is logged and not repeated."""
+        """Run ``work`` at this interval in a thread until the pod leaves; the same failure is logged only once."""
 
         def loop() -> None:
             last = ""
@@ -195,7 +200,7 @@ class Pod:
 def run_pod(role: str, work: Callable[[Pod], int]) -> NoReturn:
     """Start a pod, run ``work``, and end the process with its exit code.
 
-    The interpreter is left by ``os._exit``: TensorFlow clients of a dead server hold an ordinary exit up for minutes.
+    The process ends by ``os._exit``: TensorFlow clients of a dead server would delay an ordinary exit for minutes.
     """
     logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(message)s")
     code = EXIT_PLATFORM
@@ -209,7 +214,8 @@ def run_pod(role: str, work: Callable[[Pod], int]) -> NoReturn:
         pod.join()
         code = work(pod)
     except (ModelRefused, DataError) as error:
-        code, reason = EXIT_USER, str(error)
+        code = EXIT_USER
+        reason = str(error)
         log.error("%s", error, exc_info=error.__cause__ is not None)
         if pod is not None:
             pod.detail(str(error))
@@ -224,7 +230,7 @@ def run_pod(role: str, work: Callable[[Pod], int]) -> NoReturn:
         pod.bus.close()
         with contextlib.suppress(Exception):
             pod.tracing.close()
-    # the last line is what the actuator tells of a pod's end
+    # the actuator reports the last line as the reason of the pod's end
     log.info("exit %d%s", code, f": {' '.join(reason.split())[:1000]}" if reason else "")
     sys.stdout.flush()
     sys.stderr.flush()
@@ -232,7 +238,7 @@ def run_pod(role: str, work: Callable[[Pod], int]) -> NoReturn:
 
 
 def leave_on_signals(leaving: threading.Event) -> None:
-    """SIGTERM and SIGINT ask the pod to leave."""
+    """Set ``leaving`` on SIGTERM and SIGINT."""
 
     def asked(number: int, _: FrameType | None) -> None:
         # in a thread: the handler may have interrupted the very lock that the event needs

@@ -1,4 +1,4 @@
-"""From a pod's specification to its model: where a pod imports TensorFlow."""
+"""A pod's model, built from its specification. This is where a pod imports TensorFlow."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A parameter server and its agent on the bus; ``python -m stretto.ps``.
 
-What it owns is written in its own vectors, and nowhere else: the answers here are read from them.
+The server's own vectors are the only record of what it owns; the answers here are read from them.
 """
 
 from __future__ import annotations
@@ -47,12 +47,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("stretto.ps")
 
 _BOOKS_READINGS = 20
-_REPORT_PAUSE, _REPORT_PAUSE_MOST_S = 10, 4.0
-"""Between two reports: so many times what the last one took, at most so many seconds."""
+_REPORT_PAUSE = 10
+_REPORT_PAUSE_MOST_S = 4.0
+"""Pause between two reports: _REPORT_PAUSE times the duration of the last one, at most _REPORT_PAUSE_MOST_S."""
 
 
 class Agent:
-    """Answers for one parameter server."""
+    """Answers requests for one parameter server."""
 
     def __init__(self, pod: Pod) -> None:
         self._pod = pod
@@ -61,21 +62,21 @@ class Agent:
         self._report_next_s = 0.0
 
     def run(self) -> int:
-        """Serve until asked to leave. The model is built only for its layout: every pod finds the same one."""
+        """Serve until asked to leave. The model is built only for its layout, which is the same in every pod."""
         settings = self._pod.settings
         layout = build_program(self._pod).layout
         from .engine import ParameterServer
         from .exports import Exports
 
         self._layout: Layout = layout
-        # fixed for its life, while its cores may grow in place: what binds is the limit from outside
+        # the number is fixed for life while the cores may grow in place: the limit from outside is the one that binds
         threads = max(2, min(os.cpu_count() or 2, 4 * settings.threads))
         self._server: ParameterServer = ParameterServer(settings.index, layout, f"{settings.host}:0", threads)
         self._control: Control = self._server.control
         self._exports = Exports(self._job, settings.pod, self._control, settings.pod_folder)
         self._move = Move(self._server)
         self._importing = threading.Lock()
-        self._restored = ""  # the manifest that was last imported from, whether or not that went well
+        self._restored = ""  # the manifest of the last import, successful or not
         self._restore_number = 0
         bus = self._pod.bus
         bus.serve(ClaimBuckets, self._claim)
@@ -106,11 +107,10 @@ class Agent:
         return sorted(columns)
 
     def _claim(self, request: ClaimBuckets) -> ClaimBucketsReply:
-        wanted, has = self._columns(request.buckets, request.slices), self._control.columns()
+        wanted = self._columns(request.buckets, request.slices)
+        has = self._control.columns()
         if has and has != wanted:
-            detail = (
-                f"owns {len(has)} columns already, others than the {len(wanted)} claimed: take buckets over instead"
-            )
+            detail = f"owns {len(has)} columns already, not the {len(wanted)} claimed: send TakeBuckets instead"
             return ClaimBucketsReply(job=self._job, accepted=False, detail=detail)
         if not has:
             self._server.own(wanted)
@@ -136,9 +136,9 @@ class Agent:
     # --- accounts -----------------------------------------------------------------------------------------
 
     def _applied_samples(self) -> int:
-        """Samples that this server applied of all time, as its columns count them.
+        """Return the samples that this server has applied, as its columns count them.
 
-        Every column counts every push, so all agree; if one did not, it is the one to tell about.
+        Every column counts every push, so all agree. If one column differs, its count is returned: it shows the fault.
         """
         counts = self._control.applied().samples[self._control.own() != 0]
         if not len(counts):
@@ -147,7 +147,7 @@ class Agent:
         return int(counts[int(np.argmax(np.abs(counts - middle)))])
 
     def _columns_applied(self, shards: set[int]) -> tuple[AppliedBooks, bool]:
-        """What each column that is here counted, those alike together; whether no push came between the readings."""
+        """Return the counters of each column, equal ones together, and True if no push came between the readings."""
         own, before, ids, records, steady = self._reading()
         for _ in range(_BOOKS_READINGS):
             if steady:
@@ -177,8 +177,9 @@ class Agent:
         return applied, steady
 
     def _reading(self) -> tuple[I64, Applied, I64, I64, bool]:
-        """Ownership, counters and records, and whether neither changed meanwhile."""
-        own, before = self._control.own(), self._control.applied()
+        """Read ownership, counters and records; the last value is True if none of them changed meanwhile."""
+        own = self._control.own()
+        before = self._control.applied()
         ids, records = self._control.records()
         after = self._control.applied()
         steady = bool((before.fingerprints == after.fingerprints).all() and (own == self._control.own()).all())
@@ -206,7 +207,8 @@ class Agent:
             return
         used = self._pod.usage.measure()
         stats = self._control.stats()
-        updates, seconds = stats.updates - self._last_stats[0], stats.update_seconds - self._last_stats[1]
+        updates = stats.updates - self._last_stats[0]
+        seconds = stats.update_seconds - self._last_stats[1]
         self._last_stats = (stats.updates, stats.update_seconds)
         self._pod.bus.tell(
             PsReported(
@@ -225,7 +227,7 @@ class Agent:
                 memory_limit_bytes=self._pod.settings.memory_bytes,
             )
         )
-        # with hardly any CPU left, most of it is for the workers
+        # if CPU is short, most of it belongs to the workers
         ended = time.monotonic()
         self._report_next_s = ended + min(_REPORT_PAUSE * (ended - begun), _REPORT_PAUSE_MOST_S)
 
@@ -252,18 +254,16 @@ class Agent:
         return GetExportStatusReply(job=self._job, stage=stage, part=part, detail=detail[:2000])
 
     def _import(self, request: ImportState) -> ImportStateReply:
-        with self._importing:  # asked again by a service that was restarted, while the first is at work
+        with self._importing:  # a restarted service may repeat the request while the first one runs
             return self._import_alone(request)
 
     def _import_alone(self, request: ImportState) -> ImportStateReply:
-        wanted, has, url = (
-            self._columns(request.buckets, request.slices),
-            self._control.columns(),
-            request.checkpoint.url,
-        )
+        wanted = self._columns(request.buckets, request.slices)
+        has = self._control.columns()
+        url = request.checkpoint.url
         if request.number < self._restore_number:
-            # from a service that was frozen while its heir went on, or one that lay in the queue
-            detail = f"return {request.number} to {url} is late: {self._restore_number} has been asked for since"
+            # from a service that was frozen while its successor went on, or delayed in a queue
+            detail = f"restore {request.number} from {url} is late: restore {self._restore_number} was requested since"
             return ImportStateReply(job=self._job, accepted=False, detail=detail)
         self._restore_number = request.number
         if has == wanted and url == self._restored:
@@ -272,8 +272,8 @@ class Agent:
             detail = f"owns {len(has)} columns already; import into a new parameter server"
             return ImportStateReply(job=self._job, accepted=False, detail=detail)
         if self._restored:
-            # the peers could not read their part of it, and the job goes back further: not a record of it may stay, or
-            # what lies between both checkpoints would be applied here twice, or never
+            # another server could not read its part, and the job goes back to an older checkpoint: no record of the
+            # newer one may stay, or samples between the two would be applied here twice, or never
             self._control.clear()
         self._restored = url
         try:
@@ -297,15 +297,19 @@ class Move:
         self._error: str | None = None
 
     def begin(self, moves: tuple[BucketMove, ...], addresses: dict[int, str]) -> str:
-        """Why it cannot begin, or nothing. While one is at work the request is taken for its repetition."""
+        """Start a move; return the reason if it cannot begin, else "". A request during a move is its repetition."""
         unknown = sorted({move.source for move in moves} - set(addresses))
         if unknown:
             return f"source ps-{unknown[0]} is not among the servers {sorted(addresses)}: send the addresses of all"
         with self._lock:
             if self._running:
                 return ""
-            self._running, self._error = True, None
-            self._done, self._total, self._moved_bytes, self._longest_freeze_s = 0, len(moves), 0, 0.0
+            self._running = True
+            self._error = None
+            self._done = 0
+            self._total = len(moves)
+            self._moved_bytes = 0
+            self._longest_freeze_s = 0.0
         threading.Thread(target=self._run, args=(moves, addresses), name="move", daemon=True).start()
         return ""
 
@@ -316,14 +320,16 @@ class Move:
         try:
             for step in move(self._server, {m.bucket: m.source for m in moves}, addresses):
                 with self._lock:
-                    self._done, self._total = step.done, step.total
+                    self._done = step.done
+                    self._total = step.total
                     self._moved_bytes += step.moved_bytes
                     self._longest_freeze_s = max(self._longest_freeze_s, step.frozen_seconds)
         except Exception as failure:
             log.exception("the move failed")
             error = f"{type(failure).__name__}: {failure}"[:2000]
         with self._lock:
-            self._running, self._error = False, error
+            self._running = False
+            self._error = error
             if error is None:
                 self._done = self._total
         log.info("moved %d bytes, longest freeze %.3f s", self._moved_bytes, self._longest_freeze_s)

@@ -1,4 +1,4 @@
-"""Spans of a pod: to OTLP where the standard variables say so, otherwise JSON lines under the state folder."""
+"""A pod's spans, sent to OTLP if the standard variables name an endpoint, else written under the state folder."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _LARGEST_BYTES = 4 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """The W3C ``traceparent`` of a span, for what is sent within it."""
+    """The W3C ``traceparent`` of a span, for messages sent within it."""
 
     traceparent: str
 
 
 class _SystemIds(IdGenerator):
-    """From the system's randomness: user code seeds Python's, the same in every worker, and ids would collide."""
+    """Ids from the system's randomness: user code seeds Python's, equally in every worker, and ids would collide."""
 
     def generate_span_id(self) -> int:
         return secrets.randbits(64) or 1
@@ -38,7 +38,7 @@ class _SystemIds(IdGenerator):
 
 
 class Tracing:
-    """``parent``: the traceparent that the pod was started under; spans without a nearer parent hang below it."""
+    """The tracer of a pod. ``parent``: the traceparent of the pod's start, for spans without a nearer parent."""
 
     def __init__(self, job: str, pod: str, state_folder: Path | None, parent: str = "") -> None:
         self._parent = parent
@@ -53,7 +53,7 @@ class Tracing:
 
     @contextlib.contextmanager
     def span(self, name: str, parent: str = "", attributes: Mapping[str, Any] | None = None) -> Generator[Sent]:
-        """A span around what the block does."""
+        """Open a span around the block."""
         above = _context(parent or self._parent)
         context = trace.set_span_in_context(NonRecordingSpan(above)) if above else None
         span = self._tracer.start_span(name, context, SpanKind.CLIENT, {**self._common, **(attributes or {})})

@@ -1,6 +1,6 @@
 """Training one shard: read, pull, compute, push.
 
-While a batch is computed, the next one is read and, in a pipeline, pulled, and the last one is pushed.
+While a batch is computed, the next one is read and the last one is pushed. In a pipeline the next one is also pulled.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _RETRY_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A lease: samples [start, start + length) of the data, ``offset`` of them known to be done."""
+    """A lease: samples [start, start + length) of the data, of which the first ``offset`` are known to be applied."""
 
     shard: int
     attempt: int
@@ -45,13 +45,13 @@ class Work:
     length: int
     offset: int = 0
     generation: int | None = None
-    """of the parameter servers when the shard was asked for; None: whatever they are now"""
+    """The generation of the parameter servers when the shard was requested; None: the current one."""
     partition: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """Training ended before the shard did: it was told to, or (``stale``) the lease may be somebody else's."""
+    """Training stopped within the shard: on request, or (``stale``) because another worker may have the lease."""
 
     offset: int
     stale: bool = False
@@ -59,7 +59,7 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """A batch that was read and indexed: samples [begin, end) of its shard."""
+    """A batch that is read and indexed: samples [begin, end) of its shard."""
 
     begin: int
     end: int
@@ -69,7 +69,7 @@ class _Ready:
 
 @dataclass(frozen=True, slots=True)
 class _Pushing:
-    """A push on its way; times: of its step so far."""
+    """A push that is on its way. times: the times of its step so far."""
 
     push: Future[PushResult | None]
     ready: _Ready
@@ -78,10 +78,10 @@ class _Pushing:
 
 
 class Trainer:
-    """Trains shards on ``parameters``; ``keep_going`` is asked before every step, ``passed`` hears every offset.
+    """Trains shards on ``parameters``. ``keep_going`` is called before every step, ``passed`` with every new offset.
 
-    pipeline: pull the next batch's parameters and push the last one's gradients while a batch is computed. Without
-    it a pull begins when the push before is applied, so that a worker's own updates are never missing from it.
+    pipeline: pull the next batch's parameters and push the last one's gradients while a batch is computed. Without it
+    a pull begins after the push before it is applied, so a worker's own updates are never missing.
     """
 
     def __init__(
@@ -105,23 +105,23 @@ class Trainer:
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="reader")
         self._pusher = ThreadPoolExecutor(1, thread_name_prefix="pusher")
         self._on_its_way: _Pushing | None = None
-        self._offset = 0  # samples of the shard that are applied everywhere
+        self._offset = 0  # samples of the shard that every column has
         self._begun: int | None = None  # shard
         self.last_loss = float("nan")
 
     def train(self, work: Work) -> Stopped | None:
-        """Train the rest of the shard; None when every sample of it is applied everywhere.
+        """Train the rest of the shard; return None once every column has all its samples.
 
-        Where it resumes is read from the parameter servers, which alone know what they applied; batches are cut from
-        the shard's beginning, so that a replay has the boundaries of the first time.
-        When the servers lack what came before, or were replaced, they may be those of a restored checkpoint, and the
-        ledger with them may have leased the shard's samples under another id: the shard is given up as stale. If the
-        lease holds after all, the dispatcher answers with it again, and it is resumed.
+        The offset to resume at comes from the parameter servers, which alone know what they applied. Batches are cut
+        from the shard's beginning, so a replay has the same boundaries.
+        If the servers lack earlier samples, or were replaced, they may hold a restored checkpoint. The ledger restored
+        with it may have leased the same samples under another shard id, so the shard is given up as stale. If the lease
+        still holds, the dispatcher answers with it again, and training resumes.
         Raises DataError (the user's data or code), ModelRefused.
         """
         if work.generation is None:
             work = replace(work, generation=self._parameters.generation)
-        again = work.shard == self._begun  # the same lease, answered again
+        again = work.shard == self._begun  # the dispatcher answered with the same lease again
         self._begun = work.shard
         offset = self._resume(work) if again or work.attempt > 1 or work.offset else 0
         if offset is None:
@@ -135,7 +135,7 @@ class Trainer:
             raise DataError(f"shard {work.shard}: {error}; was dataset.batch_size changed?") from error
 
     def _resume(self, work: Work) -> int | None:
-        """Where to go on; None when told to stop before the servers answered."""
+        """Return the offset to resume at; None if training is to stop before the servers answer."""
         while self._keep_going():
             try:
                 done = self._parameters.progress(work.shard, work.attempt)
@@ -156,9 +156,9 @@ class Trainer:
         return None if self._offset >= work.length else Stopped(self._offset)
 
     def _steps(self, work: Work, offset: int) -> None:
-        """Step after step until the shard ends or somebody says stop; the last push may still be on its way.
+        """Run steps until the shard ends or training is to stop; the last push may still be on its way.
 
-        One push at a time, in order: it runs beside the next batch's computation, and is over before the next one.
+        Pushes go one at a time, in order. Each runs beside the next batch's computation and ends before the next push.
         """
         ahead = self._prepare(work, offset)
         pull: Future[Pulled] | None = None
@@ -172,7 +172,7 @@ class Trainer:
             if pulled is None:
                 return
             waited = time.perf_counter() - wanted
-            # the next batch is there already if reading keeps pace; its pull then runs beside this step
+            # if reading keeps pace, the next batch is ready, and its pull runs beside this step
             pull = None
             if self._pipeline and ahead is not None and ahead.done() and ahead.exception() is None:
                 pull = self._parameters.begin_pull(ahead.result().keys)
@@ -191,8 +191,9 @@ class Trainer:
                 return
 
     def _settle(self) -> bool:
-        """Wait for the push that is on its way and count its step; False when it was told to stop before."""
-        pushing, self._on_its_way = self._on_its_way, None
+        """Wait for the push that is on its way and count its step; False if training is to stop before it succeeds."""
+        pushing = self._on_its_way
+        self._on_its_way = None
         if pushing is None:
             return True
         pushed = pushing.push.result()
@@ -218,7 +219,7 @@ class Trainer:
         return self._reader.submit(prepare)
 
     def _pulled(self, pull: Future[Pulled], keys: KeyBatch) -> Pulled | None:
-        """The pulled values; repeats as long as a server is away. None when told to stop."""
+        """Return the pulled values, repeating the pull while a server is away; None if training is to stop."""
         while True:
             try:
                 return pull.result()
@@ -230,7 +231,7 @@ class Trainer:
             pull = self._parameters.begin_pull(keys)
 
     def _push(self, work: Work, ready: _Ready, gradients: Gradients) -> PushResult | None:
-        """Push until every column has the batch (their records make repeating harmless). None when told to stop."""
+        """Push until every column has the batch (records make repetition harmless); None if training is to stop."""
         while True:
             try:
                 return self._parameters.push(

@@ -1,4 +1,4 @@
-"""A worker: leases shards, trains them, reports; ``python -m stretto.worker``."""
+"""A worker: it leases shards, trains them and reports; ``python -m stretto.worker``."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from stretto_messages.actuator import GetServers, GetServersReply, ServersChanged
+from stretto_messages.actuator import ServersChanged
 from stretto_messages.pods import EvaluateModel, EvaluateModelReply, TrainUnder, TrainUnderReply, WorkerReported
-from stretto_messages.values import Evaluation, ParameterServer, Shard, StepTimes
+from stretto_messages.values import Evaluation, Shard, StepTimes
 
 from .errors import BusError, DataError, ModelRefused, OwnershipUnknown, ServerLost, StrettoError
 from .leases import Leases
-from .meter import Meter
+from .meter import Meter, Window
 from .pod import EXIT_OK, REPORT_EVERY_S, Pod, run_pod
 from .program import build_program
+from .servers import ServerList
 
 if TYPE_CHECKING:
     from .engine.client import Parameters
@@ -27,14 +28,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("stretto.worker")
 
 _HEARTBEAT_S = 1.0
-_ASK_SERVERS_S = 1.0
 _PATIENCE_S = 8.0
-"""A push or pull that nobody takes comes back after so long, to see whether the pod is to leave."""
+"""A push or pull that no server accepts fails after this time, so that the worker can check whether it is to leave."""
 _EVALUATION_KEPT_S = 60.0
-_PULL_AGAIN_S, _PULL_PAUSE_S = 20.0, 0.3
-"""of an evaluation that meets a server that is just leaving"""
+_PULL_AGAIN_S = 20.0
+_PULL_PAUSE_S = 0.3
+"""How long an evaluation repeats a pull from a server that is leaving, and the pause between tries."""
 _HOPELESS_SHARDS = 5
-"""So many shards failing one after another, none before them trained: it is the code, not the data."""
+"""If the first shards fail, this many in a row, the fault is in the code and not in the data."""
 
 
 class Worker:
@@ -47,11 +48,7 @@ class Worker:
         self._leases = Leases(pod.bus, pod.leaving)
         self._plan_version = pod.settings.plan_version
         self._cpu_cores = pod.settings.cpu_cores
-        self._servers: dict[int, str] = {}
-        self._servers_version = 0
-        self._servers_lock = threading.Lock()
-        self._asking = ThreadPoolExecutor(1, thread_name_prefix="servers")
-        self._asked_s = 0.0
+        self._servers = ServerList(pod.bus)
         self._parameters: Parameters | None = None
         self._seeded = 0  # generation of the servers that were first offered initial values
         self._evaluation = Evaluations(self)
@@ -72,16 +69,16 @@ class Worker:
     # --- servers ------------------------------------------------------------------------------------------
 
     def _connect(self) -> bool:
-        """Wait until the actuator names servers, and connect; False when asked to leave before.
+        """Wait until the actuator names servers, and connect; False if the pod is asked to leave before.
 
-        What events say before is not taken: servers that are being filled from a checkpoint are told of, too.
+        Earlier events are ignored: they also name servers that are still being filled from a checkpoint.
         """
         from .engine.client import Parameters
 
         warming = ThreadPoolExecutor(1).submit(self.program.warm)
         while not self._pod.leaving.is_set():
             try:
-                servers = self._ask_servers()
+                servers = self._servers.ask()
                 if not servers:
                     self._pod.leaving.wait(0.2)
                     continue
@@ -89,7 +86,7 @@ class Worker:
                     self.program.layout,
                     servers,
                     worker=self._pod.settings.index,
-                    refresh_servers=self._refresh_servers,
+                    refresh_servers=self._servers.known,
                     patience_s=_PATIENCE_S,
                 )
                 self._seeded = parameters.generation
@@ -105,49 +102,9 @@ class Worker:
                 self._pod.leaving.wait(0.5)
         return False
 
-    def _refresh_servers(self) -> dict[int, str]:
-        """Index -> address of the job's servers, as far as is known; never waits.
-
-        It is called whenever a push meets a bucket that is being moved: changes come as events, and the question
-        to the actuator, should one have been missed, goes on beside.
-        """
-        with self._servers_lock:
-            now = time.monotonic()
-            ask = now - self._asked_s > _ASK_SERVERS_S
-            if ask:
-                self._asked_s = now
-            known = dict(self._servers)
-        if ask:
-            self._asking.submit(self._ask_servers)
-        return known
-
-    def _ask_servers(self) -> dict[int, str]:
-        """The same, as the actuator tells it now; what was known when it is silent."""
-        request = GetServers(
-            job=self._pod.settings.job, pod=self._pod.settings.pod, request_id=self._pod.bus.request_id(GetServers)
-        )
-        try:
-            reply = self._pod.bus.call(request, GetServersReply, timeout_s=5.0)
-        except BusError as error:
-            log.warning("%s", error)
-        else:
-            if reply.answer == "ok":
-                self._take_servers(reply.version, reply.servers)
-        with self._servers_lock:
-            return dict(self._servers)
-
-    def _take_servers(self, version: int, servers: tuple[ParameterServer, ...]) -> bool:
-        with self._servers_lock:
-            if version < self._servers_version:
-                return False
-            self._servers_version = version
-            self._servers = {server.index: server.address for server in servers}
-            return True
-
     def _servers_changed(self, event: ServersChanged) -> None:
-        if self._parameters is not None and self._take_servers(event.version, event.servers):
-            with self._servers_lock:
-                servers = dict(self._servers)
+        if self._parameters is not None and self._servers.take(event.version, event.servers):
+            servers = {server.index: server.address for server in event.servers}
             log.info("servers version %d: %s", event.version, servers)
             self._parameters.connect(servers)
 
@@ -166,10 +123,12 @@ class Worker:
             passed=self._leases.passed,
             pipeline=self._spec.model.pipeline,
         )
-        failures, generation, seeded = 0, 0, self._seeded
+        failures = 0
+        generation = 0
+        seeded = self._seeded
         while not self._pod.leaving.is_set():
             if not self._leases.asking:
-                # before the question leaves: servers that are replaced after it are not those that the lease is about
+                # read before the request is sent: the lease does not refer to servers that are replaced after it
                 generation = self._parameters.generation
                 if generation != seeded:
                     if not self._seed():
@@ -199,7 +158,7 @@ class Worker:
         return EXIT_OK
 
     def _train_shard(self, trainer: Trainer, generation: int) -> bool:
-        """False when the shard's data failed."""
+        """Train the leased shard; False if its data failed."""
         from .training import Work
 
         shard = self._leases.shard
@@ -228,11 +187,11 @@ class Worker:
         return True
 
     def _evaluate_shard(self, shard: Shard) -> None:
-        """A part of an evaluation that others take part in; nobody's step is the longer for it."""
+        """Evaluate a held-out shard, a part of an evaluation by all workers. Its time counts for no step."""
         from .evaluate import evaluate_part
 
         def go_on(passed: int) -> bool:
-            self._leases.passed(passed)  # else it would be taken for one that hangs
+            self._leases.passed(passed)  # else the dispatcher would take the worker for hanging
             return not self._pod.leaving.is_set() and self._leases.current
 
         samples = range(shard.start, shard.start + shard.length)
@@ -265,7 +224,7 @@ class Worker:
             try:
                 pulled = self._parameters.pull(keys)
             except (ServerLost, OwnershipUnknown) as error:
-                # one that has just left, its part moved: whoever has it now is found on the next try
+                # a server that has just left: the next try finds the new owner of its columns
                 log.warning("pull for an evaluation: %s", error)
                 if time.monotonic() > deadline_s or self._pod.leaving.wait(_PULL_PAUSE_S):
                     raise
@@ -273,13 +232,13 @@ class Worker:
                 return pulled.rows, pulled.dense, pulled.state
 
     def _hand_in(self) -> None:
-        """Report the last shard on leaving; what the reply leases goes back at once."""
+        """Report the last shard on leaving; a shard that the reply leases is returned at once."""
         reply = self._leases.next()
         if reply is not None and reply.shard is not None:
             self._leases.release(reply.shard.offset)
 
     def _seed(self) -> bool:
-        """Offer initial values to servers that took the place of lost ones: without a checkpoint they begin at zero."""
+        """Offer initial values to servers that replaced lost ones: without a checkpoint they begin at zero."""
         assert self._parameters is not None
         try:
             self._parameters.seed(self.program.initial_dense(), self.program.initial_state())
@@ -297,35 +256,11 @@ class Worker:
             # the records stay: 0.6 kB each, and no harm to correctness
             log.warning("forget: %s", error)
 
-    # --- what it tells and is asked -----------------------------------------------------------------------
+    # --- reports and requests -----------------------------------------------------------------------------
 
     def _report(self) -> None:
-        used = self._pod.usage.measure()
-        window = self._meter.window()
-        self._pod.bus.tell(
-            WorkerReported(
-                job=self._pod.settings.job,
-                pod=self._pod.settings.pod,
-                plan_version=self._plan_version,
-                ended_at_s=time.time(),
-                window_s=used.window_s,
-                steps=window.steps,
-                steps_total=window.steps_total,
-                samples_total=window.samples_total,
-                step_time_s=window.step_s,
-                longest_gap_s=window.longest_gap_s,
-                times=StepTimes(
-                    emb_s=window.times.rows_s,
-                    grad_s=window.times.gradient_s,
-                    upd_s=window.times.update_s,
-                    sync_s=max(0.0, window.times.sync_s),
-                ),
-                cpu_used_cores=used.cpu_cores,
-                cpu_limit_cores=self._cpu_cores,
-                memory_used_bytes=used.memory_bytes,
-                memory_limit_bytes=self._pod.settings.memory_bytes,
-            )
-        )
+        report = _reported(self._pod, self._meter.window(), self._plan_version, self._cpu_cores)
+        self._pod.bus.tell(report)
 
     def _train_under(self, request: TrainUnder) -> TrainUnderReply:
         self._plan_version = request.plan_version
@@ -333,7 +268,7 @@ class Worker:
         return TrainUnderReply(job=request.job)
 
     def evaluate(self, samples: int) -> Evaluation:
-        """Evaluate on the held-out samples, which follow the others or are a partition. Raises StrettoError."""
+        """Evaluate on the held-out samples: a partition, or those behind the training samples. Raises StrettoError."""
         from .evaluate import evaluate
 
         data = self._spec.dataset
@@ -342,8 +277,34 @@ class Worker:
         return Evaluation(samples=quality.samples, loss=quality.loss, auc=quality.auc)
 
 
+def _reported(pod: Pod, window: Window, plan_version: int, cpu_cores: float) -> WorkerReported:
+    used = pod.usage.measure()
+    return WorkerReported(
+        job=pod.settings.job,
+        pod=pod.settings.pod,
+        plan_version=plan_version,
+        ended_at_s=time.time(),
+        window_s=used.window_s,
+        steps=window.steps,
+        steps_total=window.steps_total,
+        samples_total=window.samples_total,
+        step_time_s=window.step_s,
+        longest_gap_s=window.longest_gap_s,
+        times=StepTimes(
+            emb_s=window.times.rows_s,
+            grad_s=window.times.gradient_s,
+            upd_s=window.times.update_s,
+            sync_s=max(0.0, window.times.sync_s),
+        ),
+        cpu_used_cores=used.cpu_cores,
+        cpu_limit_cores=cpu_cores,
+        memory_used_bytes=used.memory_bytes,
+        memory_limit_bytes=pod.settings.memory_bytes,
+    )
+
+
 class Evaluations:
-    """One evaluation at a time, in a thread; asked again, it tells how far it is."""
+    """Runs one evaluation at a time in a thread; a repeated request returns its state."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
@@ -360,7 +321,8 @@ class Evaluations:
                     return self._reply
                 if self._samples == request.samples and time.monotonic() - self._ended_s < _EVALUATION_KEPT_S:
                     return self._reply
-            self._samples, self._reply = request.samples, running
+            self._samples = request.samples
+            self._reply = running
         threading.Thread(target=self._run, args=(request,), name="evaluate", daemon=True).start()
         return running
 
@@ -374,7 +336,8 @@ class Evaluations:
                 job=request.job, state="failed", detail=f"{type(error).__name__}: {error}"[:2000]
             )
         with self._lock:
-            self._reply, self._ended_s = reply, time.monotonic()
+            self._reply = reply
+            self._ended_s = time.monotonic()
 
 
 def main() -> None:

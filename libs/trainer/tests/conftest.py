@@ -1,4 +1,4 @@
-"""What all tests of the trainer share: the helpers beside them on the path, and processes that begin warm."""
+"""Common to all tests of the trainer: the helpers beside them on the path, and processes that start warm."""
 
 import sys
 from collections.abc import Iterator

@@ -20,6 +20,7 @@ from stretto.errors import BusError
 from stretto.tracing import Tracing
 from stretto_messages.actuator import GetServers, GetServersReply
 from stretto_messages.pods import WorkerReported
+from stretto_messages.values import StepTimes
 from stretto_wire import registry
 from stretto_wire.codec import encode
 
@@ -118,10 +119,10 @@ async def test_a_report_is_an_event_that_the_stream_forgets_after_an_hour(
     await service.flush()
     bus = await asyncio.to_thread(bus_of, f"nats://127.0.0.1:{port}", tmp_path)
     spent = {"cpu_used_cores": 0.1, "cpu_limit_cores": 1.0, "memory_used_bytes": 1, "memory_limit_bytes": 2}
-    times = {"emb_s": 0.1, "grad_s": 0.1, "upd_s": 0.1, "sync_s": 0.1}
+    times = StepTimes(emb_s=0.1, grad_s=0.1, upd_s=0.1, sync_s=0.1)
     done = {"steps": 1, "steps_total": 1, "samples_total": 1, "step_time_s": 0.1, "longest_gap_s": 0.1}
-    report = WorkerReported.model_validate(
-        {"job": JOB, "pod": POD, "plan_version": 1, "ended_at_s": 1e9, "window_s": 1.0, "times": times, **spent, **done}
+    report = WorkerReported(
+        job=JOB, pod=POD, plan_version=1, ended_at_s=1e9, window_s=1.0, times=times, **spent, **done
     )
     bus.tell(report)
     message = await arrived.next_msg(5)

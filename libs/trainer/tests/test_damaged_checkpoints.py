@@ -1,4 +1,4 @@
-"""What may happen to a checkpoint between its taking and its reading: with a real server, files, Redis and a tmpfs."""
+"""Damage to a checkpoint between export and restore, with a real server, files, Redis and a tmpfs."""
 
 import json
 import os
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow  # imports TensorFlow
 
 
 class Job:
-    """One server in this process that has trained, its checkpoints, and new servers to read them."""
+    """A trained server in this process, its checkpoints, and new servers that read them."""
 
     def __init__(self, folder: Path) -> None:
         from stretto.engine import Layout, Parameters
@@ -40,14 +40,14 @@ class Job:
         return ParameterServer(0, self.layout, threads=1)
 
     def train(self) -> None:
-        """One more batch."""
+        """Train one more batch."""
         keys = self.layout.index(np.arange(2000 * self.trained, 2000 * (self.trained + 1)))
         gradients, dense = np.ones((len(keys), 4), np.float32), np.ones(200, np.float32)
         self.worker.push(keys, gradients, dense, shard=self.trained, attempt=1, start=0, stop=64)
         self.trained += 1
 
     def take(self, name: str, memory: str = "", cache: str = "") -> dict:
-        """Complete in the store, with its manifest. What the server told of it."""
+        """Take a checkpoint and wait until it is stored; return the server's part of the manifest, with its detail."""
         made = Exports("job", "ps-0", self.server.control, self.folder)
         made.begin(name, cache, f"file://{self.folder}/{name}", memory)
         wait_for(lambda: made.status(name)[0] in ("stored", "failed"), 30)
@@ -67,7 +67,7 @@ class Job:
         return reader.load(f"file://{self.manifest(name)}", range(self.layout.columns), cache)
 
     def same(self, server) -> bool:
-        """Parameters, optimiser slots and books to the last bit."""
+        """Compare parameters, optimiser slots and books to the last bit."""
         one, other = server.control.applied(), self.server.control.applied()
         books = (one.samples == other.samples).all() and (one.fingerprints == other.fingerprints).all()
         return bool(books) and server.control.checksum() == self.server.control.checksum()
@@ -100,7 +100,7 @@ def cut(path: Path, size: int) -> None:
 
 
 def sparse(path: Path) -> None:
-    """The right size, and nothing in it: without memory left, reading it would end the process."""
+    """Make a file of the right size out of a hole: reading it could end the process if no memory is left."""
     size = path.stat().st_size
     os.truncate(path, 0)
     os.truncate(path, size)
@@ -144,7 +144,7 @@ def test_a_damaged_checkpoint_is_refused_with_the_reason_and_the_one_before_it_r
 
 
 def test_what_was_read_before_the_damage_leaves_no_trace(job):
-    """A block of the last bucket is damaged: the others are in the tables when it shows."""
+    """A block of the last bucket is damaged: the other buckets are in the tables when it is found."""
     job.take("before")
     expected = job.server.control.checksum(), job.server.control.applied().samples.tolist()
     job.train()
@@ -168,7 +168,7 @@ def test_a_manifest_that_is_no_manifest_is_refused(job):
 
 @pytest.fixture
 def small_memory(tmp_path):
-    """A tmpfs of one MiB of our own."""
+    """A private tmpfs of one MiB."""
     folder = tmp_path / "shm"
     folder.mkdir()
     if (
@@ -185,7 +185,7 @@ def test_shared_memory_that_is_full_costs_the_fast_way_back_nothing_else(job, sm
     room = exports.image_bytes(job.server.control)
     assert room > 2**20
     assert shared.reserve("job", "c", {"ps-0": room}) == {}
-    assert not list(small_memory.iterdir()), "what is no use is not kept"
+    assert not list(small_memory.iterdir()), "a reservation that is too small is not kept"
     # it filled up after the reservation of too little
     path = reserve(small_memory / "image", 50_000)
     (small_memory / "other").write_bytes(bytes(900_000))
@@ -233,7 +233,7 @@ def test_redis_killed_between_two_checkpoints_costs_the_cache_only(job, cache):
 
 
 def test_redis_that_lost_a_piece_or_hangs_does_not_hold_a_restore_up(job, cache, monkeypatch):
-    """Asked for each block, a Redis that hangs would take longer than a restore may."""
+    """If each block asked a hanging Redis, the restore would take too long."""
     monkeypatch.setattr(exports, "_CACHE_TIMEOUT_S", 0.5)
     url, process = cache
     job.take("c", cache=url)

@@ -39,7 +39,7 @@ def test_log_loss_is_the_mean_negative_log_likelihood():
 
 
 def test_parts_of_an_evaluation_add_up_to_the_whole():
-    """Whoever finds them and in whatever order: the loss exactly, the AUC but for ties within a bin."""
+    """In any order and cut: the loss is exact, the AUC exact except for ties within a bin."""
     rng = np.random.default_rng(5)
     logit = rng.normal(-3, 1.5, 20_000)
     score = (1 / (1 + np.exp(-logit))).astype(np.float32)

@@ -1,10 +1,9 @@
-"""Where a checkpoint's image goes before it is stored, and that it is stored as it was exported."""
+"""The places of a checkpoint's image before it is stored, and the check that the store gets what was exported."""
 
 import fcntl
 import io
 import json
 import os
-import time
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from stretto.engine.layout import BlockChecksum
 from stretto.errors import CheckpointError
 from stretto.exports import Exports
 from stretto.images import ImageWriter, Part, verified
+from trainer_harness import wait_for
 
 pytestmark = pytest.mark.slow  # imports TensorFlow
 
@@ -23,7 +23,7 @@ BLOCKS = {"bucket0/keys": np.arange(40_000), "bucket1/keys": np.arange(7)}
 
 
 def export(control, append):
-    """As the engine exports, of what is no server."""
+    """Stand in for the engine's export_image: two blocks, no server."""
     blocks = _Blocks(append)
     for name, block in BLOCKS.items():
         blocks.add(name, block)
@@ -41,14 +41,14 @@ def made(tmp_path, monkeypatch):
 
 
 def stored(made, name):
-    while (status := made.status(name))[0] == "memory":
-        time.sleep(0.01)
+    wait_for(lambda: made.status(name)[0] != "memory")
+    status = made.status(name)
     assert status[0] == "stored", status
     return json.loads(status[1])
 
 
 def reserve(path: Path, size: int) -> str:
-    """Not new: what an older image has left there does not matter."""
+    """Reserve a file that holds the remains of an older image."""
     with open(path, "wb") as file:
         os.posix_fallocate(file.fileno(), 0, size)
         file.write(b"\xff" * size)
@@ -86,11 +86,11 @@ def test_memory_that_is_short_foreign_or_nowhere_is_not_used_and_the_disk_leaves
 
 
 def test_memory_that_was_given_back_meanwhile_is_neither_read_nor_written(tmp_path):
-    """The checkpoints service makes the next image of it, under another name."""
+    """The checkpoints service reuses it for the next image, under another name."""
     path = tmp_path / "image"
     with open(reserve(path, 5000), "r+b") as opened, open(path, "r+b") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(FileNotFoundError, match="just now"):
+        with pytest.raises(FileNotFoundError, match="just being given back"):
             exports._whole_and_held(opened.fileno(), path)
         fcntl.flock(other, fcntl.LOCK_UN)
         exports._whole_and_held(opened.fileno(), path)

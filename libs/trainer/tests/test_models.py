@@ -1,4 +1,4 @@
-"""Models: the examples learn, what cannot be trained is refused with a remedy, computations are what Keras computes."""
+"""Models: examples learn, models that cannot be trained are refused with a remedy, results equal those of Keras."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def finished(cluster: Cluster, timeout_s: float = 90.0) -> None:
 
 
 def checksum(books: list[GetBooksReply]) -> str:
-    """Of the job, added up as its books are closed."""
+    """Return the job's checksum, added up as when its books are closed."""
     return f"{sum(int(book.checksum, 16) for book in books) % 2**64:016x}"
 
 
@@ -202,7 +202,7 @@ def test_buckets_move_to_a_new_server_while_a_worker_trains(make: Any):
 def exported(
     cluster: Cluster, checkpoint: str, store: Path, cache_url: str, *servers: int, memory: Sequence[Path] = ()
 ) -> CheckpointRef:
-    """What the checkpoints service does: mark, export, wait, write the manifest."""
+    """Take a checkpoint as the checkpoints service does: mark, export, wait, write the manifest."""
     samples = cluster.ask("ps-0", GetOwnership(job="tiny")).applied_samples
     digests = []
     for index, path in zip_longest(servers, memory):
@@ -270,7 +270,7 @@ def cache(tmp_path: Path) -> Iterator[str]:
 
 
 def test_servers_that_read_a_newer_checkpoint_go_back_to_the_older_one(make: Any, tmp_path: Path):
-    """Found by `stretto chaos --seed 4`: a server said that it had its part of the older one, and had the newer."""
+    """Found by `stretto chaos --seed 4`: a server reported the older checkpoint as restored and held the newer one."""
     store = tmp_path / "store"
     store.mkdir()
     first = make(SAMPLES)
@@ -286,7 +286,7 @@ def test_servers_that_read_a_newer_checkpoint_go_back_to_the_older_one(make: Any
     with ThreadPoolExecutor(2) as both:  # asked again while it is at work, by a service that was restarted
         for replies in both.map(lambda _: imported(second, older, 0, 1, number=2), range(2)):
             assert all(reply.accepted for reply in replies)
-    for late in imported(second, newer, 0, 1):  # of a service that was frozen meanwhile
+    for late in imported(second, newer, 0, 1):  # from a service that was frozen meanwhile
         assert not late.accepted
         assert "late" in late.detail
     assert [(book.applied_samples, book.rows) for book in second.books(0, 1)] == [(0, 0)] * 2

@@ -1,4 +1,4 @@
-"""The trainer of a worker against parameter servers that answer as told."""
+"""A worker's trainer against parameter servers that answer by a script."""
 
 import threading
 from concurrent.futures import Future
@@ -31,7 +31,7 @@ class Program:
 
 
 class Servers:
-    """Apply pushes in order; `script` gives errors for the pushes to come, None for success."""
+    """Parameter servers that apply pushes in order. `script`: an error for each coming push, or None for success."""
 
     def __init__(self):
         self.generation, self.done, self.script = 0, {}, []

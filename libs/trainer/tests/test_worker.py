@@ -1,4 +1,4 @@
-"""A worker against a dispatcher that misbehaves, and with users' code that fails."""
+"""A worker with a dispatcher that misbehaves, and with user code that fails."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from warm_processes import WarmProcesses
 # --- measuring, without a pod --------------------------------------------------------------------------------
 
 
-def test_waiting_for_a_shard_is_nobodys_step_time():
+def test_waiting_for_a_shard_counts_for_no_step():
     meter = Meter()
     times = StepTime(0.1, 0.2, 0.1, 0.1)
     meter.step(10.0, 10.5, 256, times)
@@ -58,9 +58,9 @@ def test_used_cores_are_those_of_this_process():
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"STRETTO_POD": "ps-1"}, "STRETTO_POD = 'ps-1': worker-<number>"),
+        ({"STRETTO_POD": "ps-1"}, "STRETTO_POD = 'ps-1': give worker-<number>"),
         ({"STRETTO_JOB": ""}, "STRETTO_JOB is not set"),
-        ({"STRETTO_CPU_CORES": "two"}, "STRETTO_CPU_CORES = 'two': a number"),
+        ({"STRETTO_CPU_CORES": "two"}, "STRETTO_CPU_CORES = 'two': give a number"),
         ({"STRETTO_JOB_SPEC": "/nowhere.json"}, "cannot be read"),
         ({"STRETTO_JOB_SPEC": "{folder}/bad.json"}, "Field required"),
     ],
@@ -148,7 +148,7 @@ def test_replies_that_get_lost_leases_that_go_stale_and_a_request_for_less(make:
 @pytest.mark.slow
 @pytest.mark.parametrize("silent", [False, True])
 def test_a_worker_drops_a_shard_that_was_leased_to_somebody_else(make: Any, silent: bool):
-    """It learns it from a heartbeat, or, when none tells, from a parameter server that refuses its push."""
+    """It learns this from a heartbeat or, if heartbeats are silent, from a server that refuses its push."""
     cluster = make()
     cluster.silent = silent
     cluster.start_ps(0)
@@ -285,7 +285,7 @@ def test_servers_that_took_the_place_of_lost_ones_are_offered_initial_values():
 
 
 def test_a_worker_that_waits_for_a_checkpoint_connects_when_the_actuator_names_the_servers():
-    """An event names them before: the checkpoint is still read into them, and they own nothing."""
+    """An earlier event names servers that are still reading the checkpoint and own nothing."""
     from stretto.worker import Worker
 
     servers = (ParameterServer(index=2, address="127.0.0.1:1"),)
@@ -294,9 +294,9 @@ def test_a_worker_that_waits_for_a_checkpoint_connects_when_the_actuator_names_t
         GetServersReply(version=0, servers=(), **known),
         GetServersReply(version=3, servers=servers, **known),
     ]
-    bus = SimpleNamespace(request_id=lambda _: "w.1", call=lambda *_, **__: replies.pop(0))
+    bus = SimpleNamespace(job="tiny", pod="worker-1", request_id=lambda _: "w.1", call=lambda *_, **__: replies.pop(0))
     settings = SimpleNamespace(job="tiny", pod="worker-1", spec=None, plan_version=1, cpu_cores=1.0)
     worker: Any = Worker(SimpleNamespace(leaving=threading.Event(), bus=bus, settings=settings))  # type: ignore[arg-type]
     worker._servers_changed(ServersChanged(job="tiny", version=3, servers=servers))
-    assert worker._ask_servers() == {}
-    assert worker._ask_servers() == {2: "127.0.0.1:1"}
+    assert worker._servers.ask() == {}
+    assert worker._servers.ask() == {2: "127.0.0.1:1"}

@@ -1,4 +1,4 @@
-"""A real nats-server, a tiny dispatcher and actuator on it, and pods as processes: what the pods' tests stand on."""
+"""Helpers of the pods' tests: a real nats-server, a tiny dispatcher and actuator on it, and pods as processes."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def wait_for(condition: Any, timeout_s: float = 60.0, what: str = "") -> Any:
 
 
 class Cluster:
-    """One job. The dispatcher keeps shards in a list; leases of a pod that is gone are requeued with attempt + 1."""
+    """One job. The dispatcher keeps shards in a list, and requeues leases of a dead pod with attempt + 1."""
 
     def __init__(self, folder: Path, spec: JobSpec, warm: WarmProcesses | None = None) -> None:
         self.folder, self.spec, self.job = folder, spec, spec.name
         self._warm = warm
-        """pods are forks of a process that has imported TensorFlow; None: each is started as the product starts it"""
+        """Pods are forks of a process that has imported TensorFlow; None: each is started as the product starts it."""
         self.processes: dict[str, subprocess.Popen[bytes] | WarmProcess] = {}
         self.logs: dict[str, Path] = {}
         self.reports: list[Any] = []
@@ -87,11 +87,11 @@ class Cluster:
         self.repeated_requests = 0
         self.forget: list[int] = []
         self.deaf = 0
-        """so many requests for shards are answered after the caller has given up waiting"""
+        """The number of requests for shards whose replies get lost."""
         self.reserved: dict[str, Shard] = {}
-        """shards that only these pods get"""
+        """Shards for certain pods only."""
         self.silent = False
-        """heartbeats do not tell that a lease is somebody else's"""
+        """If true, heartbeats do not report that another pod has the lease."""
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
 
@@ -113,7 +113,7 @@ class Cluster:
 
     async def _connect(self) -> None:
         async def broken(_: Exception) -> None:
-            """While the server starts, and when it is stopped."""
+            """Ignore errors while the server starts and stops."""
 
         self.nc = await nats.connect(
             self.url, connect_timeout=5, max_reconnect_attempts=-1, reconnect_time_wait=0.1, error_cb=broken
@@ -163,7 +163,7 @@ class Cluster:
         return self.logs[pod].read_text()
 
     def ask(self, pod: str, request: Message, timeout_s: float = 20.0) -> Any:
-        """The pod's reply; RuntimeError for an error reply."""
+        """Return the pod's reply; raise RuntimeError for an error reply."""
         message = self.run(
             self.nc.request(registry.subject_of(request, pod=pod), encode(request), timeout=timeout_s),
             timeout_s + 5,
@@ -205,7 +205,7 @@ class Cluster:
         self.run(self.nc.publish(registry.subject_of(event), encode(event)))
 
     def kill(self, pod: str) -> None:
-        """kill -9, and what the dispatcher does about it."""
+        """Kill -9 a pod, and requeue its shard as the dispatcher does."""
         self.processes[pod].send_signal(signal.SIGKILL)
         self.processes[pod].wait(10)
         self.run(self._requeue(pod))

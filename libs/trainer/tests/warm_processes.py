@@ -1,8 +1,7 @@
-"""Processes that begin with TensorFlow imported, for tests that start many: an import costs some 5 s of CPU.
+"""Processes that start with TensorFlow imported, for tests that start many: an import costs some 5 s of CPU.
 
 One server process imports TensorFlow, Keras and the trainer once; each process that a test starts is a fork of it. The
-fork happens before any session, server or thread pool of TensorFlow exists. A pod that is started so runs the same
-module as ``python -m stretto.worker`` would.
+fork happens before any session, server or thread pool of TensorFlow exists.
 """
 
 from __future__ import annotations

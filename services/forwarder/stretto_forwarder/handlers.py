@@ -1,4 +1,4 @@
-"""Stored event -> HTTP request: CloudEvents 1.0 in binary mode, signed by Standard Webhooks 1.0. Nothing is decided."""
+"""HTTP requests made from stored events: CloudEvents 1.0 in binary mode, signed by Standard Webhooks 1.0."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from stretto_forwarder.settings import Endpoint
 REQUIRED = ("ce-specversion", "ce-id", "ce-source", "ce-type")
 PASSED_ON = (*REQUIRED, "ce-subject", "ce-time")
 PRINTABLE = "".join(map(chr, range(0x21, 0x7F))).replace('"', "").replace("%", "")
-"""what a header's value may hold as it is (CloudEvents, HTTP binding, section 3.1.3.2)"""
+"""Characters that a header's value holds unencoded (CloudEvents, HTTP binding, section 3.1.3.2)."""
 _BY_NAME = {channel.name: channel for channel in CHANNELS if channel.kind == "evt"}
 
 
 class NotForwardable(Exception):
-    """What is stored is no event of the registry."""
+    """A stored message that is no event of the registry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """What is sent; only the time of sending and the signature are missing."""
+    """A request without the time of sending and the signature."""
 
     id: str
     headers: dict[str, str]
@@ -37,7 +37,7 @@ class Post:
 
 
 def pattern_of(endpoint: Endpoint) -> str:
-    """The narrowest one subject with wildcards that holds all that the endpoint wants."""
+    """Return the narrowest single subject with wildcards that covers all events of the endpoint."""
     channel = _BY_NAME[endpoint.events[0]] if len(endpoint.events) == 1 else None
     what = f"{channel.service}.{channel.name}" if channel else "*.*"
     job = endpoint.jobs[0] if len(endpoint.jobs) == 1 and "*" not in endpoint.jobs[0] else "*"
@@ -45,7 +45,7 @@ def pattern_of(endpoint: Endpoint) -> str:
 
 
 def start_of(endpoint: Endpoint) -> dict[str, Any]:
-    """Where a new cursor begins."""
+    """Return the consumer settings for the place where a new cursor begins."""
     if endpoint.start == "now":
         return {"deliver_policy": "new"}
     if endpoint.start == "beginning":
@@ -54,14 +54,15 @@ def start_of(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def wanted(endpoint: Endpoint, subject: str) -> bool:
-    """Whether the endpoint is to hear of it. Raises NotForwardable."""
-    channel, job = _channel(subject), subject.rpartition(".")[2]
+    """Return True if the endpoint asked for this event. Raises NotForwardable."""
+    channel = _channel(subject)
+    job = subject.rpartition(".")[2]
     named = not endpoint.events or channel.name in endpoint.events
     return named and (not endpoint.jobs or any(fnmatch.fnmatchcase(job, each) for each in endpoint.jobs))
 
 
 def post_of(stored: Stored) -> Post:
-    """Raises NotForwardable for what lacks an attribute that every event has."""
+    """Make the request. Raises NotForwardable for a message without an attribute that every event has."""
     _channel(stored.subject)
     missing = [name for name in REQUIRED if not stored.headers.get(name)]
     if missing:
@@ -70,12 +71,12 @@ def post_of(stored: Stored) -> Post:
     headers |= {"content-type": "application/json", "ce-sequence": f"{stored.seq:020d}"}
     if trace := stored.headers.get("traceparent"):
         headers["traceparent"] = _encoded(trace)
-    # the signature joins its parts by full stops: none of them may hold one
+    # the signature joins its parts by full stops, so the id must not contain one
     return Post(stored.headers["ce-id"].replace(".", "_"), headers, stored.data)
 
 
 def signed(post: Post, secrets: Sequence[SecretBytes], now: float) -> dict[str, str]:
-    """All headers; one signature for each secret, so that the receiver may change its own at leisure."""
+    """Return all headers, with one signature for each secret, so that the receiver can change secrets at any time."""
     stamp = str(int(now))
     content = b".".join((post.id.encode(), stamp.encode(), post.body))
     macs = [hmac.digest(secret.get_secret_value(), content, "sha256") for secret in secrets]

@@ -1,4 +1,4 @@
-"""Posting over HTTP to where it is allowed: names are resolved here, and what was checked is what is connected to."""
+"""Posts over HTTP to allowed addresses. Names are resolved here, and only a checked address is connected to."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import ssl
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import cast
 from urllib.parse import urlsplit
 
 import httpcore
@@ -18,7 +19,7 @@ from stretto_forwarder.retrying import Outcome, retry_after_s
 from stretto_forwarder.settings import Network
 
 READ_BYTES = 1 << 16
-"""of an answer, so that its connection can be used again; nobody looks at it"""
+"""The most that is read of an answer, and ignored, so that its connection can be used again."""
 TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -32,10 +33,10 @@ class Guard(httpcore.AsyncNetworkBackend):
     """Connects to public addresses, and to those of ``networks``."""
 
     def __init__(self, networks: Sequence[Network], public: bool) -> None:
-        """``public`` false: only to ``networks``."""
+        """With ``public`` false, connect to ``networks`` only."""
         self._networks = networks
         self._public = public
-        self._inner = httpcore.AnyIOBackend()
+        self._inner = cast("httpcore.AsyncNetworkBackend", httpcore.AnyIOBackend())
 
     async def connect_tcp(
         self,
@@ -45,7 +46,7 @@ class Guard(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        """Raises Forbidden when any of the host's addresses is: one of them would be tried in the end."""
+        """Connect. Raises Forbidden if any of the host's addresses is not allowed: a later attempt could reach it."""
         try:
             found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError as error:
@@ -55,8 +56,8 @@ class Guard(httpcore.AsyncNetworkBackend):
             if not allowed(address, self._networks, self._public):
                 lacks = "is not public" if self._public else "is in no network that may be posted to in plain HTTP"
                 raise Forbidden(
-                    f"{host} is at {address}, which {lacks}; STRETTO_FORWARDER_ALLOW_NETWORKS names networks that may "
-                    "be posted to all the same"
+                    f"{host} is at {address}, which {lacks}; to allow it, add its network to "
+                    "STRETTO_FORWARDER_ALLOW_NETWORKS"
                 )
         fault: Exception = httpcore.ConnectError(f"{host} has no address")
         for address in addresses:
@@ -71,7 +72,7 @@ class Guard(httpcore.AsyncNetworkBackend):
 
 
 def allowed(address: Address, networks: Sequence[Network], public: bool) -> bool:
-    """Whether an address may be posted to; one that leads on to an IPv4 address only if that may."""
+    """Return True if an address may be posted to. An address that maps to an IPv4 address follows that one."""
     if any(address in network for network in networks):
         return True
     inner: Address | None = None
@@ -85,10 +86,10 @@ def allowed(address: Address, networks: Sequence[Network], public: bool) -> bool
 
 
 class Poster:
-    """Posts to one endpoint. Redirects are not followed, and no proxy of the environment is asked."""
+    """Posts to one endpoint. It follows no redirects and uses no proxy of the environment."""
 
     def __init__(self, url: str, networks: Sequence[Network], ca: Path | None, timeout_s: float) -> None:
-        """Raises SettingsFault: the file of certificates cannot be used."""
+        """Raises SettingsFault if the file of certificates cannot be used."""
         try:
             context = ssl.create_default_context(cafile=ca)
         except (OSError, ssl.SSLError) as error:
@@ -101,7 +102,7 @@ class Poster:
         )
 
     async def post(self, headers: dict[str, str], body: bytes) -> Outcome:
-        """One attempt. Never raises."""
+        """Make one attempt. Never raises."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await self._post(headers, body)
@@ -109,7 +110,7 @@ class Poster:
             return Outcome(0, f"no answer within {self._timeout_s:g} s")
         except Forbidden as error:
             return Outcome(0, str(error))
-        except Exception as error:  # whatever this one endpoint makes of an attempt: it holds no other up
+        except Exception as error:  # a fault of one endpoint, of any kind, must not stop the others
             return Outcome(0, f"{type(error).__name__}: {error}"[:500])
 
     async def _post(self, headers: dict[str, str], body: bytes) -> Outcome:
@@ -123,8 +124,8 @@ class Poster:
         reason = f"HTTP {answer.status}"
         if 300 <= answer.status < 400:
             reason += ": redirects are not followed"
-        told = found.get(b"retry-after", b"").decode("ascii", "replace")
-        return Outcome(answer.status, reason, retry_after_s(told, time.time()))
+        retry_after = found.get(b"retry-after", b"").decode("ascii", "replace")
+        return Outcome(answer.status, reason, retry_after_s(retry_after, time.time()))
 
     async def close(self) -> None:
         await self._pool.aclose()

@@ -1,4 +1,4 @@
-"""What to do after an attempt: go on, try again after a pause, set the event aside, or stop posting there."""
+"""The decision after an attempt: go on, try again after a pause, set the event aside, or stop posting there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GONE = 410
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``status`` 0: no answer came, and ``reason`` says why."""
+    """The result of an attempt. With ``status`` 0 there was no answer, and ``reason`` says why."""
 
     status: int
     reason: str
@@ -21,26 +21,26 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """The receiver has it."""
+    """The receiver accepted the event."""
 
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """Try again after this pause."""
+    """Try again after a pause."""
 
     wait_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Set it aside with the reason."""
+    """Set the event aside with the reason."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The receiver wants nothing any more."""
+    """Stop: the receiver wants no more events."""
 
     reason: str
 
@@ -50,7 +50,7 @@ Decision = Delivered | Again | GiveUp | Stop
 
 @dataclass(slots=True)
 class Course:
-    """How it goes with one endpoint. ``failing_since_s``: of the first failure since it last took something."""
+    """The failures of one endpoint. ``failing_since_s``: time of the first failure since the last success."""
 
     retry_s: float
     retry_max_s: float
@@ -59,13 +59,14 @@ class Course:
     failures: int = 0
 
     def decide(self, outcome: Outcome, now: float, random: Callable[[], float]) -> Decision:
-        """After an attempt. ``random`` is uniform in [0, 1).
+        """Decide after an attempt. ``random`` is uniform in [0, 1).
 
-        An endpoint that only fails for ``give_up_s`` loses the event that it is at; each later one is tried once,
-        until it takes one. So an endpoint that is dead for ever is done with, however much comes.
+        An endpoint that only failed for ``give_up_s`` loses the current event. Each later event is tried once, until
+        one is accepted. So an endpoint that is dead for ever costs one attempt an event.
         """
         if 200 <= outcome.status < 300:
-            self.failing_since_s, self.failures = None, 0
+            self.failing_since_s = None
+            self.failures = 0
             return Delivered()
         if outcome.status == GONE:
             return Stop(outcome.reason)
@@ -76,13 +77,13 @@ class Course:
         if left_s <= 0:
             return GiveUp(outcome.reason)
         pause_s = min(self.retry_max_s, self.retry_s * 2.0 ** min(self.failures - 1, 60))
-        # between half of it and all: those who failed together do not come back together
+        # between half of the pause and all of it, so that endpoints that failed together are not retried together
         wait_s = max(pause_s * (1 + random()) / 2, outcome.retry_after_s)
         return Again(min(wait_s, left_s))
 
 
 def retry_after_s(text: str, now: float) -> float:
-    """Seconds that a ``Retry-After`` asks for (RFC 9110, section 10.2.3); 0: none, or not understood."""
+    """Return the seconds of a ``Retry-After`` (RFC 9110, section 10.2.3); 0 if there is none or it is malformed."""
     if text.isascii() and text.isdigit():
         return float(text[:9])
     try:

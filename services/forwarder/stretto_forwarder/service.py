@@ -1,4 +1,4 @@
-"""The forwarder's life: one cursor and one course for each endpoint; a dead one holds no other up."""
+"""The forwarder: one cursor and one course of retries for each endpoint, so that a dead one delays no other."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ log = structlog.get_logger("stretto.forwarder")
 
 
 class Metrics:
-    """What is counted of each endpoint."""
+    """The metrics of each endpoint."""
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
-        of = ["endpoint"]
-        self.delivered = Counter("stretto_forwarder_delivered", "events delivered", of, registry=registry)
-        self.failures = Counter("stretto_forwarder_failures", "attempts that failed", of, registry=registry)
-        self.letters = Counter("stretto_forwarder_dead_letters", "events given up", of, registry=registry)
-        self.pending = Gauge("stretto_forwarder_pending", "events that wait for the one at hand", of, registry=registry)
-        self.stopped = Gauge("stretto_forwarder_stopped", "1: the endpoint answered 410", of, registry=registry)
+        labels = ["endpoint"]
+        self.delivered = Counter("stretto_forwarder_delivered", "events delivered", labels, registry=registry)
+        self.failures = Counter("stretto_forwarder_failures", "attempts that failed", labels, registry=registry)
+        self.letters = Counter("stretto_forwarder_dead_letters", "events given up", labels, registry=registry)
+        self.pending = Gauge("stretto_forwarder_pending", "events behind the current one", labels, registry=registry)
+        self.stopped = Gauge("stretto_forwarder_stopped", "1: the endpoint answered 410", labels, registry=registry)
 
     def text(self) -> bytes:
         return generate_latest(self._registry)
 
 
 class Lane:
-    """Everything to one endpoint, in the order in which it was stored."""
+    """Posts all events of one endpoint, in the order in which they were stored."""
 
     def __init__(
         self, bus: Bus, target: Target, settings: ForwarderSettings, metrics: Metrics, tracing: Tracing
@@ -70,7 +70,7 @@ class Lane:
 
     @property
     def report(self) -> dict[str, Any]:
-        """For /readyz."""
+        """The lane's part of /readyz."""
         return {"state": self.state, "last": self.last, "failing_since_s": self._course.failing_since_s}
 
     @property
@@ -78,7 +78,7 @@ class Lane:
         return self.state == STOPPED
 
     async def run(self) -> None:
-        """Until cancelled, or until the endpoint wants nothing any more."""
+        """Post until cancelled, or until the endpoint answers that it is gone."""
         try:
             while not self._stopped:
                 try:
@@ -91,7 +91,8 @@ class Lane:
             await self._poster.close()
 
     async def _follow(self) -> None:
-        endpoint, cursor_name = self._target.endpoint, f"{NAME}-{self.name}"
+        endpoint = self._target.endpoint
+        cursor_name = f"{NAME}-{self.name}"
         known = await Durable.known(self._bus, STREAM, cursor_name)
         marks: Mapping[str, str] = known["config"].get("metadata", {}) if known else {}
         if STOPPED in marks and marks.get(URL) == self._marks[URL]:
@@ -126,7 +127,7 @@ class Lane:
                 await held.release()
 
     async def _deliver(self, cursor: Durable, held: Held, post: Post) -> None:
-        """Until it is there, or given up, or the endpoint says that it is gone."""
+        """Try until the event is delivered or given up, or the endpoint answers that it is gone."""
         while True:
             outcome = await self._attempt(held, post)
             self.last = outcome.reason
@@ -135,8 +136,14 @@ class Lane:
                 self._metrics.delivered.labels(self.name).inc()
                 return
             self._metrics.failures.labels(self.name).inc()
-            log.warning("not delivered", endpoint=self.name, seq=held.stored.seq, reason=outcome.reason,
-                        then=type(decision).__name__, wait_s=getattr(decision, "wait_s", None))  # fmt: skip
+            log.warning(
+                "not delivered",
+                endpoint=self.name,
+                seq=held.stored.seq,
+                reason=outcome.reason,
+                then=type(decision).__name__,
+                wait_s=getattr(decision, "wait_s", None),
+            )
             match decision:
                 case Again(wait_s):
                     await asyncio.sleep(wait_s)
@@ -156,7 +163,7 @@ class Lane:
             return await self._poster.post(headers | ({"traceparent": sent} if sent else {}), post.body)
 
     async def _set_aside(self, held: Held, reason: str, error: str) -> None:
-        """Into the dead letters. Raises BusFault: it is not there, and the event is not done with."""
+        """Store the event in the dead letters. Raises BusFault if that failed; the event is then not done."""
         stored = held.stored
         headers = {
             "Nats-Msg-Id": f"dlq:{NAME}:{self.name}:{stored.seq}",
@@ -166,19 +173,24 @@ class Lane:
             "endpoint": self.name,
             "seq": str(stored.seq),
         }
-        subject = stored.subject.partition(".")[2]  # without the partition, as of every dead letter
+        subject = stored.subject.partition(".")[2]  # without the partition, as every dead letter
         await self._bus.store_surely(f"dlq.{subject}", stored.data, headers, LETTER_S)
         self._metrics.letters.labels(self.name).inc()
         log.error("dead letter", endpoint=self.name, subject=subject, seq=stored.seq, reason=reason, error=error[:500])
 
     def _stop(self, reason: str) -> None:
-        self.state, self.last = STOPPED, reason
+        self.state = STOPPED
+        self.last = reason
         self._metrics.stopped.labels(self.name).set(1)
-        log.error("the endpoint wants nothing any more: another url goes on", endpoint=self.name, reason=reason)
+        log.error(
+            "the endpoint answered 410 and is stopped; another url under its name starts it again",
+            endpoint=self.name,
+            reason=reason,
+        )
 
 
 class Forwarder:
-    """Connects, serves health, and keeps the lanes going until it is told to stop."""
+    """Connects, serves health, and runs the lanes until it is asked to stop."""
 
     def __init__(self, settings: ForwarderSettings, targets: Sequence[Target]) -> None:
         self._settings = settings
@@ -209,14 +221,14 @@ class Forwarder:
         self._bus = bus = await Bus.connect(self._settings.nats_url, self._settings.login(NAME), NAME)
         self._lanes = [Lane(bus, target, self._settings, self._metrics, tracing) for target in self._targets]
         if not self._lanes:
-            log.warning("there is nothing to do: set STRETTO_FORWARDER_ENDPOINTS_FILE")
+            log.warning("no endpoints: set STRETTO_FORWARDER_ENDPOINTS_FILE")
         async with asyncio.TaskGroup() as lanes:
             for lane in self._lanes:
                 lanes.create_task(lane.run(), name=lane.name)
             lanes.create_task(asyncio.Event().wait())
 
     def report(self) -> dict[str, Any]:
-        """What /readyz tells."""
+        """Return the answer of /readyz."""
         connected = self._bus is not None and self._bus.connected
         opened = len(self._lanes) == len(self._targets) and all(lane.state != "opening" for lane in self._lanes)
         return {
@@ -229,5 +241,5 @@ class Forwarder:
 
 
 async def serve(settings: ForwarderSettings, stop: asyncio.Event) -> None:
-    """Until ``stop``. Raises Fault."""
+    """Run until ``stop`` is set. Raises Fault."""
     await Forwarder(settings, targets_of(settings)).run(stop)

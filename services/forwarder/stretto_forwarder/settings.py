@@ -1,4 +1,4 @@
-"""What the forwarder can be told: to whom it posts what, and how patient it is."""
+"""The forwarder's settings: its endpoints, the events that each gets, and the pauses between attempts."""
 
 from __future__ import annotations
 
@@ -26,23 +26,25 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class ForwarderSettings(Settings):
-    """Read from ``STRETTO_FORWARDER_<FIELD>``, or from ``STRETTO_<FIELD>`` as every service's settings are."""
+    """Settings from ``STRETTO_FORWARDER_<FIELD>``, or from ``STRETTO_<FIELD>`` as in every service."""
 
-    endpoints_file: Path | None = Field(None, description="YAML or JSON: a list of endpoints; none: nothing to do")
+    endpoints_file: Path | None = Field(None, description="YAML or JSON: a list of endpoints; none: nothing is posted")
     allow_networks: tuple[Network, ...] = Field(
-        (), description='private networks that may be posted to, as in ["10.1.0.0/16"], also in plain HTTP; else none'
+        (), description='private networks that may be posted to, also in plain HTTP, as in ["10.1.0.0/16"]'
     )
-    ca: Path | None = Field(None, description="certificates by which endpoints are trusted; none: the system's")
+    ca: Path | None = Field(
+        None, description="certificates (PEM) that endpoints are verified against; none: the system's"
+    )
     timeout_s: float = Field(10.0, gt=0, le=300, description="an attempt that takes longer has failed")
-    retry_s: float = Field(1.0, gt=0, le=3600, description="about the pause after a failure; doubles with each …")
+    retry_s: float = Field(1.0, gt=0, le=3600, description="pause after a failure, about; it doubles with each …")
     retry_max_s: float = Field(300.0, gt=0, le=86400, description="… up to this")
     give_up_s: float = Field(
-        3 * 86400.0, gt=0, le=30 * 86400, description="of failing only, then events go to the dead letters"
+        3 * 86400.0, gt=0, le=30 * 86400, description="time of failures only, after which events go to the dead letters"
     )
 
 
 class Endpoint(BaseModel):
-    """One entry of the file. ``events`` and ``jobs`` empty: all; a job may have ``*`` in it."""
+    """One entry of the file. Empty ``events`` and ``jobs`` mean all; a job may contain ``*``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -56,7 +58,7 @@ class Endpoint(BaseModel):
 
 
 class Target(BaseModel):
-    """An endpoint and its secrets: the newest first, and older ones for as long as the receiver knows only those."""
+    """An endpoint and its secrets: the newest first, older ones until the receiver has changed over."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -65,7 +67,7 @@ class Target(BaseModel):
 
     @classmethod
     def of(cls, endpoint: Endpoint, environ: Mapping[str, str]) -> Self:
-        """Raises SettingsFault; never with anything of a secret in it."""
+        """Read the endpoint's secrets. Raises SettingsFault, whose text never contains a part of a secret."""
         where = f"endpoint {endpoint.name}"
         if (endpoint.secret_file is None) == (endpoint.secret_env is None):
             raise SettingsFault(f"{where}: give either secret_file or secret_env")
@@ -85,7 +87,7 @@ _ENDPOINTS = TypeAdapter(tuple[Endpoint, ...])
 
 
 def targets_of(settings: ForwarderSettings, environ: Mapping[str, str] = os.environ) -> tuple[Target, ...]:
-    """Whom the file names. Raises SettingsFault with endpoint, field and remedy."""
+    """Read the endpoints of the file. Raises SettingsFault with endpoint, field and remedy."""
     path = settings.endpoints_file
     if path is None:
         return ()
@@ -101,7 +103,9 @@ def targets_of(settings: ForwarderSettings, environ: Mapping[str, str] = os.envi
     names = [endpoint.name for endpoint in endpoints]
     for endpoint in endpoints:
         if names.count(endpoint.name) > 1:
-            raise SettingsFault(f"{path}: {endpoint.name} is there {names.count(endpoint.name)} times: name each apart")
+            raise SettingsFault(
+                f"{path}: {names.count(endpoint.name)} endpoints are called {endpoint.name}: give each its own name"
+            )
         _check(endpoint, path)
     return tuple(Target.of(endpoint, environ) for endpoint in endpoints)
 
@@ -110,7 +114,7 @@ def _check(endpoint: Endpoint, path: Path) -> None:
     try:
         parts = httpcore.URL(endpoint.url)
         reachable = bool(parts.host.decode().encode("idna")) and parts.port != 0
-    except (ValueError, TypeError):  # of the port, of a label, of what is not ASCII
+    except (ValueError, TypeError):  # a bad port or label, or characters that are not ASCII
         reachable = False
     if not reachable:
         raise SettingsFault(

@@ -1,4 +1,4 @@
-"""A real nats-server, a real HTTP server that behaves as told, and forwarders as processes."""
+"""A real nats-server, a real HTTP server with scripted answers, and forwarders as processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WAIT_S = 30.0
 
 @dataclass
 class Request:
-    """One that came. ``status`` is how it was answered."""
+    """A received request. ``status``: its answer."""
 
     path: str
     headers: dict[str, str]
@@ -40,7 +40,7 @@ class Request:
 
 @dataclass
 class Receiver:
-    """``behave`` says how a request is answered: a status, and headers."""
+    """A receiver of webhooks. ``behave`` returns the answer to a request: status and headers."""
 
     behave: Callable[[Request], tuple[int, dict[str, str]]] = lambda _: (204, {})
     seen: list[Request] = field(default_factory=list[Request])
@@ -53,7 +53,7 @@ class Receiver:
 def until(reached: Callable[[], bool]) -> None:
     deadline = time.monotonic() + WAIT_S
     while not reached():
-        assert time.monotonic() < deadline, "it did not come to that"
+        assert time.monotonic() < deadline, "the condition did not become true in time"
         time.sleep(0.01)
 
 
@@ -96,7 +96,7 @@ class World:
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list[subprocess.Popen[bytes]])
 
     def start(self, *endpoints: dict[str, Any], **settings: Any) -> subprocess.Popen[bytes]:
-        """A forwarder for these endpoints."""
+        """Start a forwarder for these endpoints."""
         path = self.folder / "endpoints.yaml"
         path.write_text(yaml.safe_dump([{"secret_env": "HOOK", "start": "beginning", **each} for each in endpoints]))
         given = {"endpoints_file": path, "allow_networks": '["127.0.0.0/8"]', "retry_s": 0.02, "retry_max_s": 0.2}
@@ -110,7 +110,7 @@ class World:
         return self.processes[-1]
 
     async def publish(self, numbers: range, job: str = "a") -> list[str]:
-        """Progress of a job, in this order; returns the ids."""
+        """Publish progress of a job in this order; return the ids."""
         ids = [f"dispatcher.{job}:{number}:0" for number in numbers]
         for number, id_ in zip(numbers, ids, strict=True):
             await self.client.publish(

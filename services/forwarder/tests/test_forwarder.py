@@ -134,7 +134,7 @@ async def test_an_endpoint_that_hangs_or_is_dead_holds_no_other_up(world: World,
 
 
 async def test_killed_at_any_moment_it_loses_nothing_and_keeps_the_order(world: World, receiver: Receiver) -> None:
-    """Each process is killed while a request of its is answered; a slow one is never handed out twice at once."""
+    """Each process is killed while its request is answered; an event is never handed out twice at once."""
     sent = await world.publish(range(30))
     process = world.start({"name": "crm", "url": f"{receiver.url}/hook"})
     kills = {5, 6, 17}
@@ -170,7 +170,7 @@ async def test_who_is_gone_is_left_alone_until_it_has_another_address(world: Wor
     receiver.behave = lambda request: (410, {}) if request.path == "/old" and len(receiver.seen) >= 2 else (200, {})
     sent = await world.publish(range(5))
     world.start({"name": "crm", "url": f"{receiver.url}/old"})
-    await reached(lambda: "wants nothing any more" in world.log())
+    await reached(lambda: "answered 410 and is stopped" in world.log())
     world.end()
     world.start({"name": "crm", "url": f"{receiver.url}/old"}, {"name": "other", "url": f"{receiver.url}/other"})
     await reached(lambda: len(receiver.taken("/other")) == 5)

@@ -1,4 +1,4 @@
-"""What is decided, and what may be said: retrying, addresses, signatures, the file of endpoints."""
+"""Pure rules: retrying, addresses, signatures, the file of endpoints."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_a_file_that_is_wrong_is_refused_in_a_sentence(tmp_path: Path, entry: di
     assert environ["GOOD"] not in str(caught.value)
     assert "c2hvcnQ" not in str(caught.value)
     path.write_text(str([good, good]))
-    with pytest.raises(SettingsFault, match="2 times"):
+    with pytest.raises(SettingsFault, match="2 endpoints are called a"):
         targets_of(settings, environ)
     path.write_text(str([good]))
     (target,) = targets_of(settings, environ)

@@ -1,4 +1,4 @@
-"""``python -m stretto_gateway``"""
+"""``python -m stretto_gateway``: the gateway's process."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from stretto_runtime.process.telemetry import Tracing
 from stretto_runtime.program import execute
 
 from .app import create_app, health_app
+from .audit_log import AuditLog
 from .buckets import Buckets
 from .bus import StreamBus
 from .callers import Access, TokenFile
 from .service import Gateway
 from .settings import GatewaySettings
-from .trail import Trail
 
 NAME = "gateway"
 RETRY_S = 0.3
@@ -48,9 +48,9 @@ log = structlog.get_logger("stretto.gateway")
 
 
 def token_of(settings: GatewaySettings) -> str:
-    """The configured token; else the one in the file, which is made (mode 600) when it is not there.
+    """Return the configured token, else the one in the file, which is made (mode 600) if it does not exist.
 
-    Only a configured empty token lets everybody in: an empty file is a SettingsFault.
+    Only a configured empty token accepts everybody: an empty file is a SettingsFault.
     """
     if settings.token is not None:
         return settings.token.get_secret_value()
@@ -58,7 +58,7 @@ def token_of(settings: GatewaySettings) -> str:
     with contextlib.suppress(FileNotFoundError):
         return read_token(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # linked under its name once it is whole: no other replica, and no restart after a crash, sees half a token
+    # linked under its name once it is complete: no other replica, and no restart after a crash, sees half a token
     handle, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "w") as file:
@@ -71,34 +71,33 @@ def token_of(settings: GatewaySettings) -> str:
 
 
 def read_token(path: Path) -> str:
-    """Raises SettingsFault for an empty file."""
+    """Read a token. Raises SettingsFault for an empty file."""
     token = path.read_text().strip()
     if not token:
         raise SettingsFault(
-            f"token file {path} is empty: remove it and start again, and one is made; or write a token into it; or "
-            "set STRETTO_GATEWAY_TOKEN= to let everybody in"
+            f"token file {path} is empty: remove it and start again to make one; or write a token into it; or "
+            "set STRETTO_GATEWAY_TOKEN= to accept everybody"
         )
     return token
 
 
 async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
-    """Until ``stop``. What can be wrong here is found before the bus is: it may come later than we do. Raises
-    Fault."""
+    """Serve until ``stop``. Settings are checked before the bus is reached, which may start later. Raises Fault."""
     token = token_of(settings)
     access = access_of(settings, token)
     listener = listening(settings.host, settings.port, "STRETTO_GATEWAY_HOST", "STRETTO_GATEWAY_PORT")
     tracing = Tracing(NAME, settings.state_folder, settings.spans_bytes, settings.spans_per_s)
     stream = StreamBus(tracing)
     gateway = Gateway(stream, settings, time.time)
-    audit = Trail(stream, time.monotonic)
+    audit = AuditLog(stream, time.monotonic)
     servers = [(Server(configured(create_app(gateway, access, audit), settings)), listener)]
-    if settings.health_port:  # beside the API's, in plain HTTP: for those who look after processes
+    if settings.health_port:  # a second server in plain HTTP, for those who monitor the process
         where = listening(settings.health_host, settings.health_port, "STRETTO_HEALTH_HOST", "STRETTO_HEALTH_PORT")
         servers.append((Server(uvicorn.Config(health_app(gateway), **QUIET)), where))
     serving = [asyncio.create_task(server.serve(sockets=[socket_])) for server, socket_ in servers]
     following = [asyncio.create_task(follow(gateway, stream, settings))]
     if settings.trainingjobs:
-        from . import trainingjobs  # the client of Kubernetes takes a second to be imported
+        from . import trainingjobs  # importing the client of Kubernetes takes a second
 
         following.append(asyncio.create_task(trainingjobs.run(gateway, audit, settings)))
     where_file = settings.state_folder / "run" / f"{NAME}.json"
@@ -120,11 +119,11 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
 
 
 def access_of(settings: GatewaySettings, token: str) -> Access:
-    """Who may come in. Raises SettingsFault."""
+    """Make the authentication. Raises SettingsFault."""
     path = settings.tokens_file or settings.state_folder / tokens.FILE
     issuer = None
     if settings.oidc_issuer is not None:
-        from .oidc import Issuer  # cryptography takes a while to be imported
+        from .oidc import Issuer  # importing cryptography takes a while
 
         issuer = Issuer(settings, time.monotonic)
     rates = Buckets(settings.rate_per_s, settings.rate_burst)
@@ -132,7 +131,7 @@ def access_of(settings: GatewaySettings, token: str) -> Access:
 
 
 def listening(host: str, port: int, host_variable: str, port_variable: str) -> socket.socket:
-    """A socket that is bound. Raises SettingsFault."""
+    """Return a bound socket. Raises SettingsFault."""
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -146,7 +145,7 @@ def listening(host: str, port: int, host_variable: str, port_variable: str) -> s
 
 
 def configured(app: ASGIApp, settings: GatewaySettings) -> uvicorn.Config:
-    """How the API is served. Raises SettingsFault for a certificate that cannot be used."""
+    """Return the server's configuration. Raises SettingsFault for an unusable certificate."""
     if (settings.tls_certificate is None) != (settings.tls_key is None):
         raise SettingsFault("STRETTO_GATEWAY_TLS_CERTIFICATE and _TLS_KEY belong together: set both, or none")
     config = uvicorn.Config(
@@ -170,8 +169,7 @@ def configured(app: ASGIApp, settings: GatewaySettings) -> uvicorn.Config:
 
 
 async def follow(gateway: Gateway, stream: StreamBus, settings: GatewaySettings) -> None:
-    """The bus may not be there yet, nor its streams: somebody provisions them while we start. Raises Fault: it
-    does not let us in."""
+    """Follow the stream, also if the bus or its streams do not exist yet. Raises Fault if the bus refuses us."""
     stream.reached(await Bus.connect(settings.nats_url, settings.login(NAME), NAME))
     while True:
         try:
@@ -182,7 +180,7 @@ async def follow(gateway: Gateway, stream: StreamBus, settings: GatewaySettings)
 
 
 def write(path: Path, body: dict[str, object]) -> None:
-    """Whole or not at all."""
+    """Write the whole file or nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(f".{os.getpid()}")
     draft.write_text(json.dumps(body))

@@ -1,4 +1,4 @@
-"""The REST interface: addresses, who may use them, and what they answer. Decisions are elsewhere."""
+"""The REST interface: routes, their rights, and their answers."""
 
 from __future__ import annotations
 
@@ -6,29 +6,30 @@ from collections import Counter
 from typing import Annotated, Any, get_args
 
 from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import PlainTextResponse, StreamingResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from pydantic import BaseModel, Field, TypeAdapter
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 from stretto_messages.values import PARTITIONS_MAX, PS_MAX, DataPartition, Plan
 from stretto_wire.schemas import job_schema
 
-from . import auditing, documents, edge, learning, problems, sse
+from . import documents, edge, job_audit, learning, problems, sse
+from .audit_log import AuditLog
 from .callers import Access, Caller, require, require_own
 from .problems import ProblemBody
 from .service import Gateway
 from .summaries import JobSummary, PastJob, summary
-from .trail import Trail
 from .views import Decision, JobView, Status
 
-JobName = Annotated[str, Path(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", description="the job's name")]
+JobName = Annotated[str, Path(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", description="name of the job")]
 JobNameFilter = Annotated[
     str | None, Query(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", description="only events of this job")
 ]
-After = Annotated[int | None, Query(ge=0, le=10**18, description="send what comes after this sequence")]
+After = Annotated[int | None, Query(ge=0, le=10**18, description="send only events after this sequence")]
 Follow = Annotated[bool, Query(description="false: end after the last event stored now")]
-Names = Annotated[list[str], Query(max_length=50, description="only events of these names, as in plan-decided")]
+Names = Annotated[list[str], Query(max_length=50, description="only events of these names, e.g. plan-decided")]
 Credentials = Annotated[
     HTTPAuthorizationCredentials | None,
     Depends(HTTPBearer(auto_error=False, description="a token of the gateway, or a JSON Web Token of its issuer")),
@@ -37,10 +38,10 @@ LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", max_length=100
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": ProblemBody, "description": "refused; the problem names field, value and remedy"},
-    "5XX": {"model": ProblemBody, "description": "the gateway or the bus is not well"},
+    "5XX": {"model": ProblemBody, "description": "the gateway or the bus has a problem"},
 }
 
-# a view holds records of the wire: serialised once by pydantic, not validated again by FastAPI
+# views hold messages' values: pydantic serialises them once, and FastAPI does not validate them again
 _VIEW = TypeAdapter(JobView)
 _SUMMARIES = TypeAdapter(list[JobSummary])
 _DECISIONS = TypeAdapter(list[Decision])
@@ -48,7 +49,7 @@ _HISTORY = TypeAdapter(list[PastJob])
 
 
 class Submitted(BaseModel):
-    """A job was taken in, or had been already: then ``status`` is how far it is."""
+    """A job was accepted now, or earlier: ``status`` is its present state."""
 
     job: str
     created: bool
@@ -57,28 +58,28 @@ class Submitted(BaseModel):
 
 
 class Wanted(BaseModel, extra="forbid"):
-    """How many pods a job is to have; what is not named stays."""
+    """The wanted number of pods; a number that is not given stays as it is."""
 
     workers: Annotated[int, Field(ge=0, le=10_000)] | None = None
     ps: Annotated[int, Field(ge=1, le=PS_MAX)] | None = None
 
 
 class Requested(BaseModel):
-    """The plan that was asked for; plan-decided follows, or plan-refused."""
+    """The requested plan; the event plan-decided or plan-refused follows."""
 
     job: str
     plan: Plan
 
 
 class Arrived(BaseModel, extra="forbid"):
-    """What data a growing job has now: totals of partitions, which only grow, and whether that was all."""
+    """The data of a growing job: totals of partitions, which only grow, and whether no more will come."""
 
     partitions: Annotated[tuple[DataPartition, ...], Field(max_length=PARTITIONS_MAX)] = ()
-    close: bool = Field(False, description="nothing more comes; the job completes when all of it is trained")
+    close: bool = Field(False, description="no more data will come; the job completes when all of it is trained")
 
 
 class DataAnswer(BaseModel):
-    """What the job has been given by now."""
+    """The data of the job after the change."""
 
     job: str
     growing: bool
@@ -87,14 +88,14 @@ class DataAnswer(BaseModel):
 
 
 class CheckpointAnswer(BaseModel):
-    """A checkpoint has begun; the event checkpoint-saved follows."""
+    """A checkpoint was started; the event checkpoint-saved follows."""
 
     job: str
     id: str | None
 
 
 class GatewayStatus(BaseModel):
-    """How far the read model is."""
+    """Progress of the read model."""
 
     ready: bool
     last_seq: int
@@ -106,14 +107,14 @@ def _json(adapter: TypeAdapter[Any], value: Any) -> Response:
     return Response(adapter.dump_json(value), media_type="application/json")
 
 
-def create_app(gateway: Gateway, access: Access, trail: Trail) -> ASGIApp:
-    """The application over a running or starting gateway."""
+def create_app(gateway: Gateway, access: Access, audit_log: AuditLog) -> ASGIApp:
+    """Make the application over a running or starting gateway."""
     app = FastAPI(
         title="Stretto",
         version="1",
         summary="Submit, watch, explain and cancel training jobs.",
         openapi_url="/openapi.json",
-        docs_url=None,  # its page would load scripts from a host outside, which is not always there and learns of users
+        docs_url=None,  # its page would load scripts from an outside host
         redoc_url=None,
     )
     problems.install(app)
@@ -121,7 +122,7 @@ def create_app(gateway: Gateway, access: Access, trail: Trail) -> ASGIApp:
     app.include_router(_api(gateway, access))
     settings = gateway.settings
     headers = edge.HEADERS | (edge.OVER_TLS if settings.tls_certificate else {})
-    edged = edge.Edge(app, trail, settings.body_bytes, settings.body_s, headers)
+    edged = edge.Edge(app, audit_log, settings.body_bytes, settings.body_s, headers)
     if not settings.cors_origins:
         return edged
     return CORSMiddleware(
@@ -134,14 +135,14 @@ def create_app(gateway: Gateway, access: Access, trail: Trail) -> ASGIApp:
 
 
 def health_app(gateway: Gateway) -> ASGIApp:
-    """Health and metrics alone."""
+    """Make the application for health and metrics only."""
     app = FastAPI(openapi_url=None)
     app.include_router(_health(gateway))
     return app
 
 
 def _guard(access: Access) -> Any:
-    """Who may read is let in; who wants to change something has to be more."""
+    """Make the dependency that authenticates: reading needs any role, changing needs at least submitter."""
 
     async def guard(request: Request, credentials: Credentials) -> None:
         address = request.client.host if request.client else ""
@@ -156,7 +157,7 @@ def _guard(access: Access) -> Any:
 
 
 def _owner(gateway: Gateway) -> Any:
-    """Only who submitted a job may change it, and admins."""
+    """Make the dependency that lets only a job's submitter and admins change it."""
 
     async def owner(request: Request, job: JobName) -> None:
         require_own(request.state.caller, gateway.view(job))
@@ -183,7 +184,7 @@ def _health(gateway: Gateway) -> APIRouter:
 
 
 def exposition(gateway: Gateway) -> str:
-    """For Prometheus: how far the view is, and the jobs in each state."""
+    """Return the metrics for Prometheus: progress of the view, and the number of jobs in each state."""
     projection = gateway.projection
     states = Counter(view.status for view in projection.jobs.values())
     lines = [
@@ -200,12 +201,12 @@ def exposition(gateway: Gateway) -> str:
 def _api(gateway: Gateway, access: Access) -> APIRouter:
     router = APIRouter(prefix="/api/v1", dependencies=[Depends(_guard(access))], responses=ERRORS)
     _add_jobs(router, gateway)
-    router.include_router(_demands(gateway))
+    router.include_router(_changes(gateway))
     _add_events(router, gateway)
 
     @router.get("/status", tags=["about"])
     async def status() -> GatewayStatus:
-        """How far the gateway has read."""
+        """Return how far the gateway has read the stream."""
         projection = gateway.projection
         return GatewayStatus(
             ready=gateway.ready,
@@ -216,12 +217,12 @@ def _api(gateway: Gateway, access: Access) -> APIRouter:
 
     @router.get("/history", tags=["about"], response_model=list[PastJob])
     async def history() -> Response:
-        """The past jobs that warm start reads."""
+        """List the past jobs that warm start reads."""
         return _json(_HISTORY, list(gateway.projection.history.values()))
 
     @router.get("/schema/job", tags=["about"])
     async def schema() -> dict[str, Any]:
-        """JSON Schema of a job specification."""
+        """Return the JSON Schema of a job specification."""
         return job_schema()
 
     return router
@@ -242,8 +243,8 @@ def _add_jobs(router: APIRouter, gateway: Gateway) -> None:
         },
     )
     async def submit(request: Request, response: Response) -> Submitted:
-        """Submit a job. The same specification again is answered with 200 and the job's status, and changes nothing,
-        also when that job is over; another one under the same name is 409."""
+        """Submit a job. The same specification again answers 200 with the job's state and changes nothing, also
+        after the job's end; another specification under the same name answers 409."""
         spec = documents.parse_job(await request.body(), request.headers.get("content-type", ""))
         request.state.job = spec.name
         by = _submitter(request.state.caller, request.headers.get("x-stretto-user", ""))
@@ -254,52 +255,67 @@ def _add_jobs(router: APIRouter, gateway: Gateway) -> None:
 
     @router.get("/jobs", tags=["jobs"], response_model=list[JobSummary])
     async def jobs(status: Annotated[Status | None, Query(description="only jobs in this state")] = None) -> Response:
-        """All jobs, oldest first."""
+        """List all jobs, oldest first."""
         return _json(_SUMMARIES, gateway.summaries(status))
 
     @router.get("/jobs/{job}", tags=["jobs"], response_model=JobView)
     async def job(job: JobName) -> Response:
-        """Everything known of a job."""
+        """Return everything known about a job."""
         return _json(_VIEW, gateway.shown(job))
 
     @router.get("/jobs/{job}/decisions", tags=["jobs"], response_model=list[Decision])
     async def decisions(job: JobName) -> Response:
-        """Every decision: what it rests on, what it was predicted to bring, and what it brought."""
+        """List the decisions about a job: basis, prediction and outcome."""
         return _json(_DECISIONS, gateway.view(job).decisions)
 
     @router.get("/jobs/{job}/audit", tags=["jobs"])
     async def audit(job: JobName) -> dict[str, Any]:
-        """Prove the books: what the ledger holds for done beside what every column of the parameters counted."""
-        return auditing.document(await gateway.audit(job))
+        """Audit the books: the ledger against the counts of every column of the parameters."""
+        return job_audit.document(await gateway.audit(job))
 
 
-def _submitter(caller: Caller, told: str) -> str:
-    """An admin may submit for another."""
-    return (told[:200] if caller.role == "admin" else "") or caller.name
+def _submitter(caller: Caller, on_behalf_of: str) -> str:
+    """Return the name of the submitter: an admin may submit on behalf of another user."""
+    return (on_behalf_of[:200] if caller.role == "admin" else "") or caller.name
 
 
-def _demands(gateway: Gateway) -> APIRouter:
-    """What is asked of a job by whom it belongs to: to end, to change."""
+async def _arrived(request: Request) -> Arrived:
+    """Read the body as JSON: the strict dataclasses of messages accept an object from JSON only."""
+    try:
+        return Arrived.model_validate_json(await request.body())
+    except ValidationError as error:
+        raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in error.errors()]) from error
+
+
+def _changes(gateway: Gateway) -> APIRouter:
+    """Make the routes that change a job; only its submitter and admins may use them."""
     router = APIRouter(dependencies=[Depends(_owner(gateway))])
 
     @router.delete("/jobs/{job}", tags=["jobs"], status_code=202, response_model=JobSummary)
     async def cancel(
         request: Request,
         job: JobName,
-        reason: Annotated[str, Query(max_length=500, description="kept with the event")] = "",
+        reason: Annotated[str, Query(max_length=500, description="stored with the event")] = "",
     ) -> JobSummary:
-        """End a job. Its pods are stopped; what it has trained stays in its last checkpoint."""
+        """End a job. Its pods are stopped; its last checkpoint keeps what it has trained until then."""
         return summary(await gateway.cancel(job, reason, request.state.caller.name))
 
     @router.post("/jobs/{job}/plan", tags=["jobs"], status_code=202)
     async def scale(request: Request, job: JobName, wanted: Wanted) -> Requested:
-        """Ask for another number of workers or parameter servers. Training goes on meanwhile; parameters move live."""
+        """Request another number of workers or parameter servers. Training goes on while parameters move."""
         by = request.state.caller.name
         return Requested(job=job, plan=await gateway.request(job, wanted.workers, wanted.ps, by))
 
-    @router.post("/jobs/{job}/data", tags=["jobs"])
-    async def data(job: JobName, arrived: Arrived) -> DataAnswer:
-        """Give a growing job more data, or close it. Repeatable: it states totals, not what to add."""
+    schema = {"schema": Arrived.model_json_schema(ref_template="#/components/schemas/{model}")}
+
+    @router.post(
+        "/jobs/{job}/data",
+        tags=["jobs"],
+        openapi_extra={"requestBody": {"required": True, "content": {"application/json": schema}}},
+    )
+    async def data(request: Request, job: JobName) -> DataAnswer:
+        """Give a growing job more data, or close it. Repeatable: it states totals, not additions."""
+        arrived = await _arrived(request)
         known = (await gateway.add_data(job, learning.Wanted(arrived.partitions, arrived.close))).data
         return DataAnswer(job=job, growing=known.growing, samples=known.samples, partitions=len(known.partitions))
 
@@ -328,7 +344,7 @@ def _add_events(router: APIRouter, gateway: Gateway) -> None:
         event: Names = [],  # noqa: B006 - FastAPI copies defaults
         last_event_id: LastEventId = None,
     ) -> StreamingResponse:
-        """Events of all jobs as server-sent events; the id is the stream sequence, Last-Event-ID resumes."""
+        """Stream events of all jobs as server-sent events; the id is the stream sequence, Last-Event-ID resumes."""
         return answer(request, sse.start_of(last_event_id, after), job, follow, event)
 
     @router.get("/jobs/{job}/events", tags=["events"], response_class=StreamingResponse)
@@ -340,6 +356,6 @@ def _add_events(router: APIRouter, gateway: Gateway) -> None:
         event: Names = [],  # noqa: B006 - FastAPI copies defaults
         last_event_id: LastEventId = None,
     ) -> StreamingResponse:
-        """Events of one job, from its first one on."""
+        """Stream events of one job, from its first one on."""
         gateway.view(job)
         return answer(request, sse.start_of(last_event_id, after), job, follow, event)

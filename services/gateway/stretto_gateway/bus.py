@@ -61,7 +61,7 @@ class StreamBus:
         return await self._reached.publish(message, msg_id, trace, tries_s=0)
 
     async def call(self, request: Message, timeout_s: float) -> Message:
-        """Ask the owner of a job. Raises CallTimeout, and Problem when it refused."""
+        """Ask the owner of a job. Raises CallTimeout, or Problem if it refused."""
         try:
             return await self._reached.call(request, timeout_s)
         except CallRefused as refused:
@@ -79,13 +79,13 @@ class StreamBus:
         return await self._reached.call_pod(pod, request, timeout_s)
 
     async def kept(self) -> tuple[int, dict[str, bytes]]:
-        """The first sequence that the stream still has, and job -> what was kept of it."""
+        """Return the first sequence of the stream, and the retained entry of each job."""
         first_seq = int((await self._bus.ask(f"STREAM.INFO.{w.STREAM}"))["state"]["first_seq"])
         stored = await read(self._bus, STATE, [f"{KEPT}*"], deliver_policy="last_per_subject")
         return first_seq, {entry.subject.removeprefix(KEPT): entry.data for entry in stored if entry.data}
 
     async def keep(self, job: str, entry: bytes) -> None:
-        """Keep it until another is said. Raises BusFault when it is not stored in time."""
+        """Store the entry of a job, replacing the one before. Raises BusFault if it is not stored in time."""
         await (await self._bus.post(f"{KEPT}{job}", entry, {}))
 
     async def fold(
@@ -94,7 +94,7 @@ class StreamBus:
         caught_up: Callable[[], None],
         advanced: Callable[[], Awaitable[None]],
     ) -> None:
-        """Everything stored, from the first message on, for ever."""
+        """Read everything stored, from the first message on, for ever."""
         try:
             consumer = await OrderedConsumer.open(self._bus, w.STREAM, ["*.evt.>", "*.tel.>"])
         except BusFault as fault:
@@ -118,15 +118,15 @@ class StreamBus:
         try:
             message = w.parse(stored.subject, stored.data)
         except w.WireError as error:
-            log.warning("passed over", seq=stored.seq, subject=stored.subject, error=str(error))
+            log.warning("skipped an unreadable message", seq=stored.seq, subject=stored.subject, error=str(error))
             return
         try:
             apply(message, stored.seq, stored.time_s, stored.headers.get("traceparent", ""))
-        except Exception as error:  # a defect in one view must not blind all of them
-            log.error("not folded in", seq=stored.seq, subject=stored.subject, exc_info=error)
+        except Exception as error:  # a defect in one view must not hide all others
+            log.error("a message could not be folded in", seq=stored.seq, subject=stored.subject, exc_info=error)
 
     async def follow(self, start_seq: int, job: str | None, live: bool) -> AsyncIterator[StoredEvent]:
-        """Events from ``start_seq`` on, in stored order; ends with the last one stored unless ``live``."""
+        """Yield events from ``start_seq`` on, in stored order; end with the last one stored unless ``live``."""
         filters = [f"*.evt.v1.*.*.{job or '*'}"]
         source = (follow if live else scan)(self._bus, w.STREAM, filters, start_seq)
         async with aclosing(source):
@@ -136,7 +136,7 @@ class StreamBus:
 
 
 def to_event(stored: Stored) -> StoredEvent | None:
-    """An event as it is shown; None for what is not of the registry."""
+    """Return an event for clients; None for a subject that is not in the registry."""
     try:
         channel = w.channel_at(stored.subject)
     except w.WireError:

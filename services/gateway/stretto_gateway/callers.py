@@ -1,6 +1,6 @@
-"""Who calls, and what they may: viewers read, submitters also submit and change what they submitted, admins all.
+"""Callers and their rights: viewers read, submitters also submit and change their own jobs, admins change all jobs.
 
-A caller comes with one of: the gateway's own token (an admin), a token of the file, a token of the OpenID issuer.
+A caller presents the gateway's own token (an admin), a token of the file, or a token of the OpenID issuer.
 """
 
 from __future__ import annotations
@@ -23,50 +23,50 @@ from .buckets import Buckets
 from .problems import Problem
 from .views import JobView
 
-LOOK_S = 1.0
-"""a change of the file of tokens is seen after so long"""
+FILE_CHECK_S = 1.0
+"""Interval at which the file of tokens is checked for changes."""
 REFUSALS_PER_S, REFUSALS_BURST = 0.5, 20
-"""of one address without a good token"""
+"""Rate of requests without a valid token, per address."""
 ADDRESS_MOST = 100
-"""characters: what a proxy passes on as an address may be anything"""
+"""Characters kept of an address, since a proxy may pass on any text."""
 log = structlog.get_logger("stretto.gateway")
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who is let in. Names of tokens have no colon; those of other ways begin with one that says the way."""
+    """An authenticated caller. Names of tokens have no colon; other names begin with their kind, e.g. ``oidc:``."""
 
     name: str
     role: Role
 
 
 ANYBODY = Caller("anonymous", "admin")
-"""of a gateway that was told to let everybody in"""
+"""The caller of a gateway that is configured to accept everybody."""
 OWN = Caller("admin", "admin")
-"""who has the gateway's own token"""
+"""The caller that has the gateway's own token."""
 
 
 class Issuer(Protocol):
-    """Who vouches for others (:mod:`stretto_gateway.oidc`)."""
+    """An issuer of tokens (:mod:`stretto_gateway.oidc`)."""
 
     async def caller(self, token: str) -> Caller: ...
 
 
 class TokenFile:
-    """The tokens of a file, read again when it changes; a file that cannot be read changes nothing."""
+    """The tokens of a file, read again when it changes; an unreadable file changes nothing."""
 
     def __init__(self, path: Path, clock: Callable[[], float]) -> None:
-        """Raises SettingsFault. ``clock`` is monotonic."""
+        """Read the file. Raises SettingsFault. ``clock`` is monotonic."""
         self._path = path
         self._clock = clock
-        self._looked_s = clock()
+        self._checked_s = clock()
         self._stamp = self._stamped()
         self._known = {entry.sha256: entry for entry in read_tokens(path)}
 
     def entry(self, token: str) -> TokenEntry | None:
-        """What the file says of a token."""
-        if self._clock() - self._looked_s > LOOK_S:
-            self._looked_s = self._clock()
+        """Return the file's entry of a token, or None."""
+        if self._clock() - self._checked_s > FILE_CHECK_S:
+            self._checked_s = self._clock()
             self._read_again()
         return self._known.get(digest_of(token))
 
@@ -77,7 +77,7 @@ class TokenFile:
         try:
             self._known = {entry.sha256: entry for entry in read_tokens(self._path)}
         except Fault as fault:
-            log.error("the file of tokens is passed over; those known hold", fault=str(fault))
+            log.error("the file of tokens cannot be read; the tokens known so far stay valid", fault=str(fault))
 
     def _stamped(self) -> tuple[int, int, int] | None:
         try:
@@ -88,7 +88,7 @@ class TokenFile:
 
 
 class Access:
-    """Lets callers in, each at their rate. ``token``: the gateway's own; empty: everybody is let in."""
+    """Authenticates callers and limits their rate. ``token``: the gateway's own; empty: everybody is accepted."""
 
     def __init__(
         self, token: str, file: TokenFile, issuer: Issuer | None, rates: Buckets, clock: Callable[[], float]
@@ -101,12 +101,12 @@ class Access:
         self._clock = clock
 
     async def admit(self, bearer: str | None, address: str) -> Caller:
-        """Raises Problem: 401, 403 or 503 for who is not let in, 429 for who asks too often."""
+        """Return the caller. Raises Problem: 401, 403 or 503 if not accepted, 429 if too many requests came."""
         network = network_of(address)
         try:
             caller = await self._caller(bearer)
         except Problem as problem:
-            if problem.status == 401:  # only who is refused is slowed down: others may come by the same address
+            if problem.status == 401:  # only refused requests count here: valid callers may share the address
                 self._slow_down(self._refusals.take(network, self._clock()), network)
             raise
         key = caller.name if self._token else network
@@ -114,8 +114,10 @@ class Access:
         return caller
 
     async def holds(self, bearer: str | None) -> bool:
-        """Whether who was let in with it would be now: it may have been revoked, or have expired. An issuer that cannot
-        be asked revokes nothing."""
+        """Return whether a token is still valid: it may have been revoked or have expired.
+
+        An issuer that cannot be reached revokes nothing.
+        """
         try:
             await self._caller(bearer)
         except Problem as problem:
@@ -126,29 +128,37 @@ class Access:
         if not self._token:
             return ANYBODY
         if not bearer:
-            raise not_let_in("a bearer token is required", "absent", "Bearer")
+            raise unauthorized("a bearer token is required", "absent", "Bearer")
         if hmac.compare_digest(bearer.encode(errors="replace"), self._token.encode()):
             return OWN
         if self._issuer is not None and bearer.count(".") == 2:
             return await self._issuer.caller(bearer)
         entry = self._file.entry(bearer)
         if entry is None:
-            raise not_let_in("the bearer token is not one of this gateway", "Bearer …", "Bearer")
+            raise unauthorized("the bearer token is not one of this gateway", "Bearer …", "Bearer")
         if entry.expired(datetime.now(UTC)):
-            raise not_let_in(f"the token {entry.name} expired at {entry.expires_at}", "Bearer …",
-                             'Bearer error="invalid_token"')  # fmt: skip
+            raise unauthorized(
+                f"the token {entry.name} expired at {entry.expires_at}", "Bearer …", 'Bearer error="invalid_token"'
+            )
         return Caller(entry.name, entry.role)
 
     @staticmethod
     def _slow_down(wait_s: float, who: str) -> None:
         if wait_s > 0:
             seconds = ceil(wait_s)
-            raise Problem(429, "too-many-requests", f"{who} asks too often", field="rate", value=who,
-                          remedy=f"ask again in {seconds} s", headers={"Retry-After": str(seconds)})  # fmt: skip
+            raise Problem(
+                429,
+                "too-many-requests",
+                f"{who} sends too many requests",
+                field="rate",
+                value=who,
+                remedy=f"ask again in {seconds} s",
+                headers={"Retry-After": str(seconds)},
+            )
 
 
-def not_let_in(detail: str, value: str, challenge: str) -> Problem:
-    """401, with the challenge of RFC 6750."""
+def unauthorized(detail: str, value: str, challenge: str) -> Problem:
+    """Make the Problem 401 with the challenge of RFC 6750."""
     return Problem(
         401,
         "unauthorized",
@@ -162,7 +172,7 @@ def not_let_in(detail: str, value: str, challenge: str) -> Problem:
 
 
 def network_of(address: str) -> str:
-    """What one party holds of an address: all of IPv4's, and of IPv6's the network that it was given."""
+    """Return the part of an address that identifies one party: an IPv4 address, or the /64 network of an IPv6 one."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:
@@ -173,15 +183,22 @@ def network_of(address: str) -> str:
 
 
 def require(caller: Caller, role: Role) -> None:
-    """Raises Problem 403 for a caller of a lesser role."""
+    """Require at least ``role``. Raises Problem 403."""
     if ROLES.index(caller.role) < ROLES.index(role):
-        raise Problem(403, "forbidden", f"{caller.name} is a {caller.role}, who may only read", field="role",
-                      value=caller.role, remedy=f"a token of the role {role}, as `stretto token` makes")  # fmt: skip
+        raise Problem(
+            403,
+            "forbidden",
+            f"{caller.name} is a {caller.role}, who may only read",
+            field="role",
+            value=caller.role,
+            remedy=f"a token of the role {role}, as `stretto token create` makes",
+        )
 
 
 def require_own(caller: Caller, view: JobView) -> None:
-    """Raises Problem 403 for who did not submit the job and is no admin."""
+    """Require that the caller submitted the job or is an admin. Raises Problem 403."""
     if caller.role != "admin" and view.submitted_by != caller.name:
-        told = f"{view.name} was submitted by {view.submitted_by}, not by {caller.name}"
-        raise Problem(403, "not-yours", told, field="job", value=view.name,
-                      remedy="who submitted it may change it, and every admin")  # fmt: skip
+        detail = f"{view.name} was submitted by {view.submitted_by}, not by {caller.name}"
+        raise Problem(
+            403, "not-yours", detail, field="job", value=view.name, remedy="only its submitter and admins may change it"
+        )

@@ -1,4 +1,4 @@
-"""A job specification out of a request body: JSON or YAML, without surprises."""
+"""Job specifications in request bodies: JSON or YAML."""
 
 from __future__ import annotations
 
@@ -13,15 +13,27 @@ ANY_TYPES = frozenset({"", "text/plain", "application/octet-stream"})
 
 
 def parse_job(body: bytes, content_type: str) -> JobSpec:
-    """JSON or YAML (a superset of it, when the type says neither). Raises Problem 415, or 422 with every finding."""
+    """Parse JSON, or YAML, which is also the default. Raises Problem 415, or 422 with every finding."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind not in JSON_TYPES | YAML_TYPES | ANY_TYPES:
-        raise Problem(415, "bad-type", f"content type {kind[:80]} is not accepted", field="Content-Type", value=kind,
-                      remedy="application/json or application/yaml")  # fmt: skip
+        raise Problem(
+            415,
+            "bad-type",
+            f"content type {kind[:80]} is not accepted",
+            field="Content-Type",
+            value=kind,
+            remedy="application/json or application/yaml",
+        )
     try:
         return read_job(body.decode(), "JSON" if kind in JSON_TYPES else "YAML")
     except UnicodeDecodeError as error:
-        raise Problem(422, "bad-job", f"the body is not UTF-8: {error.reason}", field="(document)",
-                      value=f"byte {error.start}", remedy="text in UTF-8") from error  # fmt: skip
+        raise Problem(
+            422,
+            "bad-job",
+            f"the body is not UTF-8: {error.reason}",
+            field="(document)",
+            value=f"byte {error.start}",
+            remedy="text in UTF-8",
+        ) from error
     except WireError as error:
         raise Problem.of_wire(error) from error

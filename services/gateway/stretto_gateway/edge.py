@@ -1,4 +1,4 @@
-"""Around every answer: how much of a request is read, what a browser is told, and that changes are remembered."""
+"""Middleware around every request: bounds on the body, security headers, and the audit log of changes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import asyncio
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from .audit_log import AuditLog, Change
 from .callers import ADDRESS_MOST, Caller
 from .problems import Problem
-from .trail import Change, Trail
 
 CHANGING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 HEADERS = {
@@ -20,16 +20,18 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-"""no answer is a page, to be framed, or to be kept by who is between"""
+"""No answer is a page, may be framed, or may be cached by a proxy."""
 OVER_TLS = {"Strict-Transport-Security": "max-age=31536000"}
 
 
 class Edge:
-    """The application inside; ``body_bytes`` and ``body_s`` bound what is read of a request."""
+    """Wraps the application; ``body_bytes`` and ``body_s`` bound the body of a request."""
 
-    def __init__(self, app: ASGIApp, trail: Trail, body_bytes: int, body_s: float, headers: dict[str, str]) -> None:
+    def __init__(
+        self, app: ASGIApp, audit_log: AuditLog, body_bytes: int, body_s: float, headers: dict[str, str]
+    ) -> None:
         self._app = app
-        self._trail = trail
+        self._audit_log = audit_log
         self._body_bytes = body_bytes
         self._body_s = body_s
         self._headers = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
@@ -40,7 +42,7 @@ class Edge:
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
                 if (change := _change(scope, message["status"])) is not None:
-                    await self._trail.note(change)
+                    await self._audit_log.note(change)
                 known = {name for name, _ in message["headers"]}
                 added = [(name, value) for name, value in self._headers if name not in known]
                 message = {**message, "headers": [*message["headers"], *added]}
@@ -64,11 +66,17 @@ class Edge:
 
 
 async def _body(request: Request, limit_bytes: int) -> bytes:
-    """All of it, read no further than the limit. Raises Problem 413."""
-    told = request.headers.get("content-length", "")
-    too_large = Problem(413, "too-large", f"the body is larger than {limit_bytes} bytes", field="(body)",
-                        value=told and f"{told} bytes", remedy=f"at most {limit_bytes} bytes")  # fmt: skip
-    if told.isdigit() and int(told[:18]) > limit_bytes:
+    """Read the whole body, but no further than the limit. Raises Problem 413."""
+    declared = request.headers.get("content-length", "")
+    too_large = Problem(
+        413,
+        "too-large",
+        f"the body is larger than {limit_bytes} bytes",
+        field="(body)",
+        value=declared and f"{declared} bytes",
+        remedy=f"at most {limit_bytes} bytes",
+    )
+    if declared.isdigit() and int(declared[:18]) > limit_bytes:
         raise too_large
     body = bytearray()
     async for chunk in request.stream():
@@ -79,12 +87,18 @@ async def _body(request: Request, limit_bytes: int) -> bytes:
 
 
 def _slow(body_s: float) -> Problem:
-    return Problem(408, "too-slow", f"the body did not arrive within {body_s:g} s", field="(body)",
-                   remedy="send it at once", headers={"Connection": "close"})  # fmt: skip
+    return Problem(
+        408,
+        "too-slow",
+        f"the body did not arrive within {body_s:g} s",
+        field="(body)",
+        remedy="send it faster",
+        headers={"Connection": "close"},
+    )
 
 
 def _change(scope: Scope, status: int) -> Change | None:
-    """What was asked for, of a request that would change something; None of others, and of no address of ours."""
+    """Return the change that a request asked for; None if it changes nothing or its address is unknown."""
     route, state = scope.get("route"), scope["state"]
     if scope["method"] not in CHANGING or route is None:
         return None

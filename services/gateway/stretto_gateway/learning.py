@@ -1,4 +1,4 @@
-"""What a job learns from, and how well: data that arrive, and evaluations while it trains."""
+"""The data of a job and its learning curve: arrived partitions, and evaluations while it trains."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class LearningFold(Fold):
 
     @singledispatchmethod
     def fold(self, message: Message) -> None:
-        """Messages of other kinds are passed over."""
+        """Ignore messages of other kinds."""
 
     @fold.register
     def _(self, message: DataArrived) -> None:
@@ -51,7 +51,7 @@ class LearningFold(Fold):
 
 
 def take(data: DataView, partitions: tuple[DataPartition, ...]) -> None:
-    """Partitions have these totals now; none of them shrinks."""
+    """Set the totals of partitions; none of them shrinks."""
     for part in partitions:
         known = data.partitions.get(part.name)
         samples = max(part.samples, known.samples if known else 0)
@@ -61,43 +61,78 @@ def take(data: DataView, partitions: tuple[DataPartition, ...]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a user says of a job's data: totals of partitions, and whether more will come."""
+    """A user's statement about a job's data: totals of partitions, and whether more will come."""
 
     partitions: tuple[DataPartition, ...] = field(default=())
     closed: bool = False
 
 
 def arrival(view: JobView, wanted: Wanted) -> DataArrived | None:
-    """The event that says it; None: all of it is known already. Raises Problem for what cannot be."""
+    """Return the event for a statement, or None if it says nothing new. Raises Problem for an impossible one."""
     job, data = view.name, view.data
     names = [part.name for part in wanted.partitions]
     if (twice := next((name for name in names if names.count(name) > 1), None)) is not None:
-        raise Problem(422, "twice", f"{twice} is there {names.count(twice)} times", field="partitions", value=twice,
-                      remedy="each partition once, with its total")  # fmt: skip
+        raise Problem(
+            422,
+            "twice",
+            f"{twice} is listed {names.count(twice)} times",
+            field="partitions",
+            value=twice,
+            remedy="each partition once, with its total",
+        )
     news = tuple(part for part in wanted.partitions if data.partitions.get(part.name) != _shown(part))
     for part in news:
         known = data.partitions.get(part.name)
         if known is not None and part.samples < known.samples:
-            raise Problem(409, "shrinks", f"{part.name} of {job} has {known.samples:,} samples already",
-                          field="samples", value=part.samples,
-                          remedy=f"its total, at least {known.samples}: a partition only grows")  # fmt: skip
+            raise Problem(
+                409,
+                "shrinks",
+                f"{part.name} of {job} has {known.samples:,} samples already",
+                field="samples",
+                value=part.samples,
+                remedy=f"its total, at least {known.samples}: a partition only grows",
+            )
         if part.name == view.spec.dataset.held_out:
-            raise Problem(409, "held-out", f"{part.name} is what {job} is evaluated on", field="partition",
-                          value=part.name, remedy="another name; held-out samples are never trained")  # fmt: skip
+            raise Problem(
+                409,
+                "held-out",
+                f"{part.name} is the partition on which {job} is evaluated",
+                field="partition",
+                value=part.name,
+                remedy="another name; held-out samples are never trained",
+            )
     if not view.spec.dataset.growing and (news or wanted.closed):
-        raise Problem(409, "not-growing", f"the dataset of {job} does not grow", field="job", value=job,
-                      remedy="it completes by itself when all it has is trained; data can be added to, and closed for, "
-                             "a job with `growing: true` in its dataset")  # fmt: skip
+        raise Problem(
+            409,
+            "not-growing",
+            f"the dataset of {job} does not grow",
+            field="job",
+            value=job,
+            remedy="it completes by itself when all it has is trained; data can be added to, and closed for, "
+            "a job with `growing: true` in its dataset",
+        )
     if not news and (not wanted.closed or not data.growing):
         return None
     if not data.growing or view.status in OVER:
         was = "was closed" if not data.growing else f"is that of a job that has {view.status}"
-        raise Problem(409, "closed", f"the dataset of {job} {was}", field="job", value=job,
-                      remedy="nothing can be added any more; submit another job")  # fmt: skip
+        raise Problem(
+            409,
+            "closed",
+            f"the dataset of {job} {was}",
+            field="job",
+            value=job,
+            remedy="nothing can be added any more; submit another job",
+        )
     count = len(data.partitions.keys() | {part.name for part in news})
     if count > PARTITIONS_MAX:
-        raise Problem(409, "too-many", f"{job} would have {count} partitions", field="partition", value=news[-1].name,
-                      remedy=f"at most {PARTITIONS_MAX}; add to one that there is")  # fmt: skip
+        raise Problem(
+            409,
+            "too-many",
+            f"{job} would have {count} partitions",
+            field="partition",
+            value=news[-1].name,
+            remedy=f"at most {PARTITIONS_MAX}; add to an existing one",
+        )
     return DataArrived(job=job, partitions=news, closed=wanted.closed)
 
 

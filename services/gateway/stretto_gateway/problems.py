@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
 
@@ -23,32 +24,32 @@ log = structlog.get_logger("stretto.gateway")
 
 
 class ProblemError(BaseModel):
-    """One of the things that are wrong."""
+    """One finding."""
 
     field: str = Field(description="dotted path in the document, or the parameter")
-    value: str = Field(description="what stood there, shortened")
+    value: str = Field(description="the value found there, shortened")
     remedy: str
-    line: int | None = Field(None, description="of the document as sent, from 1; none where it is not known")
+    line: int | None = Field(None, description="line in the document as sent, from 1; null if unknown")
     column: int | None = None
 
 
 class ProblemBody(BaseModel):
-    """What an error answer carries."""
+    """The body of an error answer."""
 
     type: str = Field(examples=["urn:stretto:problem:bad-job"])
     title: str
     status: int
     detail: str
     instance: str
-    field: str = Field(description="what was wrong: a field, header or parameter")
-    value: str = Field(description="what stood there, shortened")
-    remedy: str = Field(description="what would be accepted, or what to do")
-    errors: list[ProblemError] = Field(description="what is wrong, at most 20; the fields above are the first's")
-    count: int = Field(description="of all that is wrong")
+    field: str = Field(description="the field, header or parameter in error")
+    value: str = Field(description="the value found there, shortened")
+    remedy: str = Field(description="an acceptable value, or the next step")
+    errors: list[ProblemError] = Field(description="all findings, at most 20; the fields above are those of the first")
+    count: int = Field(description="number of all findings")
 
 
 class Problem(Exception):
-    """An answer other than success. ``kind`` is the last token of the type URN."""
+    """An error answer. ``kind`` is the last token of the type URN."""
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class Problem(Exception):
 
     @classmethod
     def of_findings(cls, status: int, kind: str, detail: str, found: Sequence[Finding], count: int) -> Problem:
-        """Of one or more findings, ``count`` in all."""
+        """Make a problem of one or more findings; ``count``: their full number."""
         first = found[0]
         return cls(
             status, kind, detail, field=first.field, value=first.value, remedy=first.remedy, errors=found, count=count
@@ -96,26 +97,26 @@ class Problem(Exception):
             "errors": [asdict(finding) for finding in self.errors],
             "count": self.count,
         }
-        # ASCII escapes: what a client sent may hold lone surrogates, which no UTF-8 answer can carry
+        # ASCII escapes: a client's text may hold lone surrogates, which UTF-8 cannot encode
         return Response(json.dumps(body), self.status, self.headers, MEDIA_TYPE)
 
 
 def install(app: FastAPI) -> None:
     """Turn every exception of ``app`` into a problem."""
 
-    def told(request: Request, found: Problem) -> Response:
+    def answer(request: Request, found: Problem) -> Response:
         request.state.problem = found.kind
         return found.response(request.url.path)
 
     async def problem(request: Request, error: Exception) -> Response:
         assert isinstance(error, Problem)
-        return told(request, error)
+        return answer(request, error)
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        # a location begins with where it was: path, query, header or body
+        # a location begins with its place: path, query, header or body
         found = findings_of([{**one, "loc": one["loc"][1:] or one["loc"]} for one in error.errors()])
-        return told(request, Problem.of_findings(400, "bad-request", str(found[0]), found[:MOST], len(found)))
+        return answer(request, Problem.of_findings(400, "bad-request", str(found[0]), found[:MOST], len(found)))
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -132,7 +133,7 @@ def install(app: FastAPI) -> None:
             remedy=remedy,
             headers=dict(error.headers or {}),
         )
-        return told(request, found)
+        return answer(request, found)
 
     async def fault(request: Request, error: Exception) -> Response:
         log.warning("bus fault", path=request.url.path, fault=str(error))
@@ -141,15 +142,17 @@ def install(app: FastAPI) -> None:
             "bus",
             str(error),
             field="bus",
-            remedy="try again in some seconds; `stretto status` tells what is down",
+            remedy="try again in some seconds; `stretto status` shows what is down",
             headers={"Retry-After": "2"},
         )
-        return told(request, found)
+        return answer(request, found)
 
     async def crash(request: Request, error: Exception) -> Response:
         log.error("request failed", path=request.url.path, exc_info=error)
-        found = Problem(500, "internal", f"{type(error).__name__}", remedy="this is a defect: its trace is in the log")
-        return told(request, found)
+        time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        remedy = f"this is a defect of Stretto: please report it with the gateway's log at {time}"
+        found = Problem(500, "internal", f"internal error ({type(error).__name__})", remedy=remedy)
+        return answer(request, found)
 
     app.add_exception_handler(Problem, problem)
     app.add_exception_handler(RequestValidationError, invalid)

@@ -1,7 +1,6 @@
-"""Events in, :class:`JobView` out: a pure fold over the stream.
+"""The read model: a pure fold over the stream, from events to :class:`JobView`.
 
-The same sequence of events gives the same views, and an event that was applied already (its sequence is not above the
-last one) changes nothing.
+The same sequence of events gives the same views. An event that was applied already, by its sequence, changes nothing.
 """
 
 from __future__ import annotations
@@ -13,30 +12,31 @@ from stretto_messages.dispatcher import JobCompleted
 from stretto_messages.gateway import ChangeAudited
 from stretto_messages.planner import HistoryRecorded
 
-from . import views as v
-from .fleet import FleetFold
+from . import views
 from .folding import Evidence, JobFold
 from .learning import LearningFold, take
+from .measurements import MeasurementFold
+from .pods import PodFold
 from .summaries import PastJob
 
 
 class Projection:
-    """The read model. ``apply`` is the only way in; ``jobs`` and ``history`` are for reading."""
+    """The read model. Only ``apply`` changes it; ``jobs`` and ``history`` are for reading."""
 
     def __init__(self) -> None:
-        self.jobs: dict[str, v.JobView] = {}
+        self.jobs: dict[str, views.JobView] = {}
         self.history: dict[str, PastJob] = {}
         self.last_seq = 0
         self.strangers = 0
-        """events of jobs that were never submitted"""
+        """Number of events of jobs that were never submitted."""
         self._evidence: dict[str, Evidence] = {}
 
-    def apply(self, message: Message, seq: int, time_s: float, trace_id: str | None = None) -> v.JobView | None:
-        """Fold one message in. Returns the view it changed, None if it changed none."""
+    def apply(self, message: Message, seq: int, time_s: float, trace_id: str | None = None) -> views.JobView | None:
+        """Fold in one message; returns the view that it changed, or None."""
         if seq <= self.last_seq:
             return None
         self.last_seq = seq
-        if isinstance(message, ChangeAudited):  # who asked is no fact of the job
+        if isinstance(message, ChangeAudited):  # the audit log is not part of a job
             return None
         if isinstance(message, HistoryRecorded):
             self._record_history(message, time_s)
@@ -48,31 +48,31 @@ class Projection:
             self.strangers += 1
             return None
         view.last_seq = seq
-        for fold in (JobFold, FleetFold, LearningFold):
+        for fold in (JobFold, MeasurementFold, PodFold, LearningFold):
             fold(view, self._evidence[message.job], seq, time_s).fold(message)
         return view
 
     def last_facts(self, job: str) -> tuple[JobCompleted | None, JobFinished | None]:
-        """How the dispatcher and the actuator closed a job."""
+        """Return the events by which the dispatcher and the actuator closed a job."""
         evidence = self._evidence[job]
         return evidence.completed, evidence.finished
 
-    def _submit(self, message: w.JobSubmitted, seq: int, time_s: float, trace_id: str | None) -> v.JobView:
+    def _submit(self, message: w.JobSubmitted, seq: int, time_s: float, trace_id: str | None) -> views.JobView:
         view = self.jobs.get(message.job)
         if view is not None:
-            return view  # the first submission is the job; the gateway lets no second one through
-        view = v.JobView(
+            return view  # the first submission counts; the gateway accepts no second one
+        view = views.JobView(
             name=message.job,
             status="submitted",
             spec=message.spec,
             submitted_at_s=time_s,
             submitted_by=message.submitted_by,
             trace_id=trace_id,
-            progress=v.Progress(samples_total=message.spec.samples_total),
-            phases=[v.Phase("starting", 0, "submitted", time_s)],
+            progress=views.Progress(samples_total=message.spec.samples_total),
+            phases=[views.Phase("starting", 0, "submitted", time_s)],
             last_seq=seq,
         )
-        view.data = v.DataView(message.spec.dataset.growing, last_seq=0)
+        view.data = views.DataView(message.spec.dataset.growing, last_seq=0)
         if message.spec.dataset.partitioned:
             take(view.data, message.spec.dataset.partitions)
         else:

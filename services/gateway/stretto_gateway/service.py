@@ -1,7 +1,7 @@
-"""The gateway's life: follow the stream into the read model, and publish what users ask for.
+"""The gateway: it follows the stream into the read model, and publishes the changes that users request.
 
-It owns no partition: any number of replicas may run, and a restart reads the stream again. What it keeps is what a
-living job is known by, when that ages out of the stream (:mod:`stretto_gateway.keeping`).
+It owns no partition: any number of replicas may run, and a restart reads the stream again. It retains only the messages
+that define a living job, for when they age out of the stream (:mod:`stretto_gateway.retention`).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from stretto_messages.checkpoints import SaveCheckpoint, SaveCheckpointReply
 from stretto_messages.gateway import JobCancelled, PlanRequested
 from stretto_messages.values import Plan
 
-from . import auditing
-from .keeping import Keeping
+from . import job_audit
 from .learning import Wanted, arrival
 from .problems import Problem
 from .projection import Projection
+from .retention import Retention
 from .settings import GatewaySettings
 from .sse import EventSource, trace_id_of
 from .summaries import JobSummary, as_of, summary
@@ -39,11 +39,11 @@ log = structlog.get_logger("stretto.gateway")
 
 
 class Bus(EventSource, Protocol):
-    """What the gateway needs of the bus (:mod:`stretto_gateway.bus`)."""
+    """The part of the bus that the gateway needs (:mod:`stretto_gateway.bus`)."""
 
     @property
     def there(self) -> bool:
-        """Whether it was reached; before, everything raises BusFault."""
+        """Return whether the bus was reached; before, every call raises BusFault."""
         ...
 
     async def publish(self, message: Message, msg_id: str, last: int | None = None, trace: str = "") -> int | None:
@@ -59,24 +59,28 @@ class Bus(EventSource, Protocol):
         ...
 
     async def kept(self) -> tuple[int, dict[str, bytes]]:
-        """The first sequence that the stream still has, and job -> what was kept of it."""
+        """Return the first sequence of the stream, and the retained entry of each job."""
         ...
 
     async def keep(self, job: str, entry: bytes) -> None:
-        """Keep it until another is said."""
+        """Store the entry of a job, replacing the one before."""
         ...
 
-    async def fold(self, apply: Callable[[Message, int, float, str], None], caught_up: Callable[[], None],
-                   advanced: Callable[[], Awaitable[None]]) -> None:  # fmt: skip
-        """Everything stored from the start on, for ever; ``advanced`` after each batch, ``caught_up`` once.
+    async def fold(
+        self,
+        apply: Callable[[Message, int, float, str], None],
+        caught_up: Callable[[], None],
+        advanced: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Read everything stored from the start on, for ever; call ``advanced`` after each batch, ``caught_up`` once.
 
-        ``apply`` is given a message, its sequence, its time and its ``traceparent``.
+        ``apply`` gets a message, its sequence, its time and its ``traceparent``.
         """
         ...
 
 
 class Gateway:
-    """The read model, kept up to date, and the writes of users."""
+    """The read model, kept up to date, and the changes that users request."""
 
     def __init__(self, bus: Bus, settings: GatewaySettings, clock: Callable[[], float]) -> None:
         self.projection = Projection()
@@ -85,37 +89,44 @@ class Gateway:
         self._bus = bus
         self._clock = clock
         self._traceparents: dict[str, str] = {}
-        """of each job's submission: what is asked about the job later continues that trace"""
+        """The ``traceparent`` of each job's submission; later requests about the job continue that trace."""
         self._advance = asyncio.Condition()
-        self._keeping = Keeping()
+        self._retention = Retention()
         self._keep_next_s = 0.0
 
     @property
     def lacks(self) -> str:
-        """What it has to wait for before it is ready; empty: nothing."""
+        """Return the reason why the gateway is not ready, or an empty text."""
         if self.ready:
             return ""
         return "still reading the stream" if self._bus.there else "the bus is not reached yet; the log says why"
 
     @property
     def source(self) -> EventSource:
-        """Where event streams read from. Raises Problem 503 before there is anything to read from."""
+        """Return the source of event streams. Raises Problem 503 before the bus is reached."""
         if not self._bus.there:
             raise self._not_ready("")
         return self._bus
 
     def _not_ready(self, job: str) -> Problem:
-        return Problem(503, "catching-up", f"the gateway is not ready: {self.lacks}", field="job", value=job,
-                       remedy="try again in a second", headers={"Retry-After": "1"})  # fmt: skip
+        return Problem(
+            503,
+            "catching-up",
+            f"the gateway is not ready: {self.lacks}",
+            field="job",
+            value=job,
+            remedy="try again in a second",
+            headers={"Retry-After": "1"},
+        )
 
     async def follow(self) -> None:
-        """Keep the read model up to date; returns never."""
+        """Keep the read model up to date; never returns."""
 
         def apply(message: Message, seq: int, time_s: float, traceparent: str) -> None:
             if isinstance(message, w.JobSubmitted):
                 self._traceparents.setdefault(message.job, traceparent)
             if self.projection.apply(message, seq, time_s, trace_id_of(traceparent)) is not None:
-                self._keeping.note(message, seq, time_s, traceparent)
+                self._retention.note(message, seq, time_s, traceparent)
 
         def caught_up() -> None:
             self.ready = True
@@ -128,50 +139,56 @@ class Gateway:
                 self._keep_next_s = self._clock() + KEEP_EVERY_S
                 await self._keep()
 
-        first_seq, self._keeping.stored = await self._bus.kept()
-        for kept in self._keeping.aged_out(first_seq, self._clock()):
+        first_seq, self._retention.stored = await self._bus.kept()
+        for kept in self._retention.aged_out(first_seq, self._clock()):
             try:
                 apply(w.parse(kept.subject, kept.data.encode()), kept.seq, kept.time_s, kept.traceparent)
-            except Exception as error:  # as of the stream: one job that cannot be read must not blind for all
-                log.error("what was kept is passed over", subject=kept.subject, seq=kept.seq, error=str(error))
+            except Exception as error:  # as in the stream: one unreadable job must not hide all others
+                log.error("a retained message is skipped", subject=kept.subject, seq=kept.seq, error=str(error))
         await self._bus.fold(apply, caught_up, advanced)
 
     async def _keep(self) -> None:
-        for job, entry in self._keeping.due(self.projection.jobs.values(), self._clock()).items():
+        for job, entry in self._retention.due(self.projection.jobs.values(), self._clock()).items():
             try:
                 await self._bus.keep(job, entry)
-            except Fault as fault:  # there are days for it
-                log.warning("not kept yet", job=job, fault=str(fault))
+            except Fault as fault:  # a later attempt will do: events age out after days
+                log.warning("not retained yet", job=job, fault=str(fault))
                 return
-            self._keeping.stored[job] = entry
+            self._retention.stored[job] = entry
 
     def view(self, job: str) -> JobView:
-        """Raises Problem 404 for a job that nobody submitted, 503 while the stream is still being read."""
+        """Return the view of a job. Raises Problem 404 for an unknown job, 503 while the stream is still being read."""
         view = self.projection.jobs.get(job)
         if view is None and not self.ready:
             raise self._not_ready(job)
         if view is None:
             near = difflib.get_close_matches(job, self.projection.jobs, n=1)
             meant = f"did you mean {near[0]}? " if near else ""
-            raise Problem(404, "no-such-job", f"no job is called {job}", field="job", value=job,
-                          remedy=f"{meant}`stretto jobs` or GET /api/v1/jobs lists them")  # fmt: skip
+            raise Problem(
+                404,
+                "no-such-job",
+                f"there is no job {job}",
+                field="job",
+                value=job,
+                remedy=f"{meant}`stretto jobs` or GET /api/v1/jobs lists them",
+            )
         return view
 
     def shown(self, job: str) -> JobView:
-        """The view as it is true now. Raises as ``view`` does."""
+        """Return the view as it is now. Raises as ``view`` does."""
         return as_of(self.view(job), self._clock())
 
     def summaries(self, status: Status | None) -> list[JobSummary]:
-        """All jobs, or those in one state, oldest first, as they are now."""
+        """List all jobs, or those in one state, oldest first, as they are now."""
         now = self._clock()
         views = sorted(self.projection.jobs.values(), key=lambda view: view.submitted_at_s)
         return [summary(as_of(view, now)) for view in views if status in (None, view.status)]
 
     async def submit(self, spec: w.JobSpec, by: str, trace: str = "") -> tuple[bool, int]:
-        """Returns whether it is new, and the sequence; ``trace`` is the caller's ``traceparent``.
+        """Submit a job; returns whether it is new, and its sequence. ``trace`` is the caller's ``traceparent``.
 
-        Raises Problem: 409 when the name has another specification, or had a job long ago; 503 while it is not known
-        what names are spent.
+        Raises Problem: 409 if the name has another specification, or had a job long ago; 503 while the used names are
+        not known yet.
         """
         message = w.JobSubmitted(job=spec.name, spec=spec, submitted_by=by)
         try:
@@ -181,57 +198,86 @@ class Gateway:
         known = spec.name in self.projection.jobs
         if not known and not self.ready:
             raise self._not_ready(spec.name)
-        if not known and spec.name in self._keeping.spent:
-            raise Problem(409, "name-taken", f"a job called {spec.name} was over long ago",
-                          field="name", value=spec.name, remedy=FOR_EVER)  # fmt: skip
+        if not known and spec.name in self._retention.spent:
+            raise Problem(
+                409,
+                "name-taken",
+                f"a job called {spec.name} ended long ago",
+                field="name",
+                value=spec.name,
+                remedy=FOR_EVER,
+            )
         id_ = f"gateway:{spec.name}:submitted:{digest}"
-        # the server lets only the first submission of a name through, whichever replica sends it, while it has that one
+        # the server accepts only the first submission of a name, whichever replica sends it, while it stores that one
         seq = None if known else await self._bus.publish(message, id_, 0, trace)
         if seq is not None:
-            await self._seen(lambda: self.projection.last_seq >= seq)
+            await self._until_shown(lambda: self.projection.last_seq >= seq)
             return True, seq
-        await self._seen(lambda: spec.name in self.projection.jobs)
+        await self._until_shown(lambda: spec.name in self.projection.jobs)
         view = self.view(spec.name)
         if view.spec != spec:
-            raise Problem(409, "name-taken",
-                          f"a job called {spec.name} with another specification {_IS[view.status]}",
-                          field="name", value=spec.name, remedy=_taken(view))  # fmt: skip
+            raise Problem(
+                409,
+                "name-taken",
+                f"a job called {spec.name} with another specification {_IS[view.status]}",
+                field="name",
+                value=spec.name,
+                remedy=_taken(view),
+            )
         return False, view.last_seq
 
     def status(self, job: str) -> Status:
-        """How far a job is; ``submitted`` while the view lags behind its submission."""
+        """Return the state of a job; ``submitted`` while the view lags behind its submission."""
         view = self.projection.jobs.get(job)
         return view.status if view is not None else "submitted"
 
     async def cancel(self, job: str, reason: str, by: str) -> JobView:
-        """Repeatable. Raises Problem 409 for a job that has ended by itself."""
+        """Cancel a job; may be repeated. Raises Problem 409 for a job that has ended by itself."""
         view = self.view(job)
         if view.status == "cancelled":
             return view
         if view.status in OVER:
-            raise Problem(409, "over", f"{job} has {view.status} already", field="job", value=job,
-                          remedy="nothing is left to cancel")  # fmt: skip
+            raise Problem(
+                409,
+                "over",
+                f"{job} has {view.status} already",
+                field="job",
+                value=job,
+                remedy="nothing is left to cancel",
+            )
         message = JobCancelled(job=job, by=by, reason=reason)
         await self._bus.publish(message, f"gateway:{job}:cancelled", trace=self._traceparents.get(job, ""))
-        await self._seen(lambda: view.status in OVER)
+        await self._until_shown(lambda: view.status in OVER)
         return view
 
     async def request(self, job: str, workers: int | None, ps: int | None, by: str) -> Plan:
-        """Ask for another number of pods; returns the whole plan that was asked for.
+        """Request another number of pods; returns the whole requested plan.
 
-        Raises Problem: 409 for a job without a plan, or over; 422 beyond the limits of its specification.
+        Raises Problem: 409 for a job without a plan or that has ended; 422 beyond the limits of its specification.
         """
         view = self.view(job)
         if view.plan is None or view.status in OVER:
-            raise Problem(409, "no-plan", f"{job} {_IS[view.status]}: there is no plan to change", field="job",
-                          value=job, remedy="scale a job that has been started and is not over")  # fmt: skip
+            raise Problem(
+                409,
+                "no-plan",
+                f"{job} {_IS[view.status]}: there is no plan to change",
+                field="job",
+                value=job,
+                remedy="scale a job that has been started and has not ended",
+            )
         limits = {"workers": view.spec.resources.workers.count, "ps": view.spec.resources.ps.count}
         asked = {name: count for name, count in (("workers", workers), ("ps", ps)) if count is not None}
         for name, count in asked.items():
             least, most = limits[name].min, limits[name].max
             if not least <= count <= most:
-                raise Problem(422, "beyond-limits", f"{name} = {count} is outside the limits of {job}", field=name,
-                              value=count, remedy=f"{least} to {most}, as its resources.{name}.count says")  # fmt: skip
+                raise Problem(
+                    422,
+                    "beyond-limits",
+                    f"{name} = {count} is outside the limits of {job}",
+                    field=name,
+                    value=count,
+                    remedy=f"{least} to {most}, as its resources.{name}.count says",
+                )
         plan = replace(view.plan, **asked)
         message = PlanRequested(job=job, plan=plan, by=by)
         id_ = f"gateway:{job}:requested:{view.last_seq}:{plan.workers}:{plan.ps}"
@@ -239,9 +285,9 @@ class Gateway:
         return plan
 
     async def add_data(self, job: str, wanted: Wanted) -> JobView:
-        """Say what data a growing job has now; repeatable. Raises Problem 409 for what cannot be.
+        """State the data of a growing job; may be repeated. Raises Problem 409 for an impossible statement.
 
-        Whoever says it at the same time is heard one after the other: each word is checked against the one before.
+        Concurrent statements are stored one after the other, and each is checked against the one before.
         """
         aged_out = False
         for _ in range(ATTEMPTS):
@@ -249,48 +295,73 @@ class Gateway:
             message = arrival(view, wanted)
             if message is None:
                 return view
-            known = view.data.last_seq  # before others are let in: what comes meanwhile is what is waited for
+            known = view.data.last_seq  # read before publishing: any later change ends the wait below
             last = 0 if aged_out else known
             digest = hashlib.sha256(w.encode(message)).hexdigest()[:16]
             id_ = f"gateway:{job}:data:{last}:{digest}"
             seq = await self._bus.publish(message, id_, last, self._traceparents.get(job, ""))
-            await self._seen(lambda known=known: self.view(job).data.last_seq > known)
+            await self._until_shown(lambda known=known: self.view(job).data.last_seq > known)
             if seq is not None:
                 return self.view(job)
-            # refused, and by nobody's later word: the last one may be older than the stream keeps
+            # refused although nothing is newer: the last statement may have aged out of the stream
             aged_out = self.view(job).data.last_seq == known
-        raise Problem(503, "contended", f"others tell of the data of {job} at the same time", field="job", value=job,
-                      remedy="say it again", headers={"Retry-After": "1"})  # fmt: skip
+        raise Problem(
+            503,
+            "contended",
+            f"others change the data of {job} at the same time",
+            field="job",
+            value=job,
+            remedy="send it again",
+            headers={"Retry-After": "1"},
+        )
 
     async def checkpoint(self, job: str) -> str | None:
-        """Ask for a checkpoint; returns its id. Raises Problem 409 when one is being taken or the job is over."""
+        """Request a checkpoint; returns its id. Raises Problem 409 if one is being taken or the job has ended."""
         view = self.view(job)
         if view.status in OVER:
-            raise Problem(409, "over", f"{job} has {view.status}", field="job", value=job,
-                          remedy="only a running job has something to save")  # fmt: skip
+            raise Problem(
+                409,
+                "over",
+                f"{job} has {view.status}",
+                field="job",
+                value=job,
+                remedy="only a running job has parameters to save",
+            )
         request = SaveCheckpoint(job=job, request_id=f"gateway.{view.last_seq}")
         reply = await self._bus.call(request, self.settings.call_timeout_s)
         assert isinstance(reply, SaveCheckpointReply)
         if reply.answer == "begun":
             return reply.id
         remedy = "wait for checkpoint-saved" if reply.answer == "busy" else "try again once it trains"
-        raise Problem(409, reply.answer, f"no checkpoint of {job} was begun: {reply.answer}", field="job", value=job,
-                      remedy=remedy)  # fmt: skip
+        raise Problem(
+            409,
+            reply.answer,
+            f"no checkpoint of {job} was started: {reply.answer}",
+            field="job",
+            value=job,
+            remedy=remedy,
+        )
 
-    async def audit(self, job: str) -> auditing.JobAudit:
-        """Prove the books of a job. Raises Problem 409 while there are none: before it trains, or when it failed."""
+    async def audit(self, job: str) -> job_audit.JobAudit:
+        """Audit the books of a job. Raises Problem 409 if there are none: before it trains, or after it failed."""
         view = self.view(job)
         completed, ended = self.projection.last_facts(job)
         if completed is not None and ended is not None:
-            return auditing.finished(completed, ended, view.status)
+            return job_audit.finished(completed, ended, view.status)
         if view.status in OVER or view.started_at_s is None:
-            raise Problem(409, "no-books", f"{job} {_IS[view.status]}: its parameter servers are not there to be asked",
-                          field="job", value=job, remedy="audit a job that trains or has finished")  # fmt: skip
+            raise Problem(
+                409,
+                "no-books",
+                f"{job} {_IS[view.status]}: its parameter servers do not run, so nobody can be asked",
+                field="job",
+                value=job,
+                remedy="audit a job that trains or has finished",
+            )
         number = int(self._clock() * 1000)
-        return await auditing.running(self._bus, job, view.status, self.settings.call_timeout_s, number)
+        return await job_audit.running(self._bus, job, view.status, self.settings.call_timeout_s, number)
 
-    async def _seen(self, reached: Callable[[], bool]) -> None:
-        """Until the read model shows what was written, so that a client reads its own writes."""
+    async def _until_shown(self, reached: Callable[[], bool]) -> None:
+        """Wait until the read model shows a change, so that a client reads its own writes."""
         async with self._advance:
             try:
                 async with asyncio.timeout(READ_BACK_S):

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from .problems import Problem
 
 ALLOWED_S = 2.0
-"""so often it is asked whether who reads still may"""
+"""Interval at which a reader's token is checked again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +29,15 @@ class StoredEvent:
 
 
 class EventSource(Protocol):
-    """Where events are read from."""
+    """Source of stored events."""
 
     def follow(self, start_seq: int, job: str | None, live: bool) -> AsyncIterator[StoredEvent]:
-        """Events from ``start_seq`` on; ends after the last one stored now unless ``live``."""
+        """Yield events from ``start_seq`` on; end after the last one stored now unless ``live``."""
         ...
 
 
 def frame(event: StoredEvent) -> bytes:
-    """One event in the text/event-stream format; ``id`` is the stream sequence."""
+    """Format an event as text/event-stream; ``id`` is the stream sequence."""
     head: dict[str, Any] = {
         "seq": event.seq,
         "time_s": event.time_s,
@@ -53,12 +53,18 @@ def frame(event: StoredEvent) -> bytes:
 
 
 def start_of(last_event_id: str | None, after: int | None) -> int:
-    """The first sequence to send. The header of a reconnecting client wins over the address. Raises Problem 400."""
+    """Return the first sequence to send; a reconnecting client's header wins over ``after``. Raises Problem 400."""
     if last_event_id is None or last_event_id == "":
         return (after or 0) + 1
     if not last_event_id.isascii() or not last_event_id.isdigit() or len(last_event_id) > 18:
-        raise Problem(400, "bad-request", "Last-Event-ID is not a sequence of this stream", field="Last-Event-ID",
-                      value=last_event_id, remedy="the id of the last event received, a whole number")  # fmt: skip
+        raise Problem(
+            400,
+            "bad-request",
+            "Last-Event-ID is not a sequence of this stream",
+            field="Last-Event-ID",
+            value=last_event_id,
+            remedy="the id of the last event received, a whole number",
+        )
     return int(last_event_id) + 1
 
 
@@ -71,25 +77,27 @@ async def stream(
     keepalive_s: float,
     allowed: Callable[[], Awaitable[bool]],
 ) -> AsyncIterator[bytes]:
-    """Frames of the events of ``job`` (None: of all), and a comment whenever it was quiet for ``keepalive_s``. Ends
-    when who reads is not ``allowed`` to any more."""
+    """Yield the frames of a job's events (None: of all jobs), and a comment after ``keepalive_s`` without any.
+
+    The stream ends soon after the reader is no longer ``allowed`` to read.
+    """
     yield b"retry: 1000\n\n"
     events = source.follow(start_seq, job, live)
     clock = asyncio.get_running_loop().time
-    said_s = looked_s = clock()
+    sent_s = checked_s = clock()
     pending: asyncio.Task[StoredEvent] | None = None
     try:
         while True:
             pending = pending or asyncio.ensure_future(anext(events))  # type: ignore[arg-type]
             done, _ = await asyncio.wait([pending], timeout=min(keepalive_s, ALLOWED_S))
-            if clock() - looked_s >= ALLOWED_S:
-                looked_s = clock()
+            if clock() - checked_s >= ALLOWED_S:
+                checked_s = clock()
                 if not await allowed():
-                    yield b": the token does not hold any more\n\n"
+                    yield b": the token is no longer valid\n\n"
                     return
             if not done:
-                if clock() - said_s >= keepalive_s:
-                    said_s = clock()
+                if clock() - sent_s >= keepalive_s:
+                    sent_s = clock()
                     yield b": still here\n\n"
                 continue
             try:
@@ -99,7 +107,7 @@ async def stream(
             finally:
                 pending = None
             if not names or event.name in names:
-                said_s = clock()
+                sent_s = clock()
                 yield frame(event)
     finally:
         if pending is not None:
@@ -109,6 +117,6 @@ async def stream(
 
 
 def trace_id_of(traceparent: str) -> str | None:
-    """Of the W3C ``traceparent`` header: version-trace-span-flags."""
+    """Return the trace id of a W3C ``traceparent`` header: version-trace-span-flags."""
     parts = traceparent.split("-")
     return parts[1] if len(parts) == 4 and len(parts[1]) == 32 else None

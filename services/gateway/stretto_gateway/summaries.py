@@ -1,4 +1,4 @@
-"""The short forms of what the gateway shows, and what time alone changes of it."""
+"""Short forms of the views, and the view as it is at a given time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stretto_messages.values import Plan
 from .views import JobView, Status
 
 STALLED_S = 10.0
-"""two windows of a profile: a job that trains no sample for so long has no throughput, whatever it had"""
+"""Two windows of a profile: a job that trains no sample for this long has no throughput."""
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class JobSummary:
 
 
 def summary(view: JobView) -> JobSummary:
-    """One line of a job."""
+    """Summarise a job in one line."""
     return JobSummary(
         name=view.name,
         status=view.status,
@@ -61,12 +61,14 @@ class PastJob:
 
 
 def as_of(view: JobView, now: float) -> JobView:
-    """The view as it is true at ``now``: nobody tells that nothing happens, so a rate that was told grows old."""
+    """Return the view at time ``now``: no event says that nothing happens, so a published rate expires."""
     since = view.progress.advanced_at_s
     if view.status != "training" or since is None or now - since <= STALLED_S:
         return view
     data = view.data
-    waits = data.growing and view.progress.samples_done + data.given_up >= data.samples  # for data, not in trouble
+    waits = (
+        data.growing and view.progress.samples_done + data.given_up >= data.samples
+    )  # it waits for data; nothing is wrong
     progress = replace(view.progress, samples_per_s=0.0, stalled_since_s=None if waits else since)
     pods = {name: replace(pod, samples_per_s=pod.samples_per_s and 0.0) for name, pod in view.pods.items()}
     return replace(view, progress=progress, pods=pods)

@@ -1,8 +1,8 @@
-"""Jobs as Kubernetes objects: what is applied is submitted, what is deleted is cancelled, and the status tells.
+"""Jobs as Kubernetes objects: an applied object is submitted, a deleted one cancelled, and its status shows the job.
 
-The same functions that serve REST do it, so both show the same job. Every replica follows the objects; the one that
-holds the Lease writes. What there is to do follows from the object and the job each time anew, so a replica that takes
-over goes on in the middle of anything.
+The functions that serve REST do the work, so both show the same job. Every replica follows the objects; the holder of
+the Lease writes. The next step follows from the object and the job each time anew, so a replica that takes over
+continues at any point.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from stretto_kube import PODS, Api, Change, Election, KubeFault, Object, Reflect
 from stretto_wire import WireError
 from stretto_wire.kubernetes import INSTALLATION, JOB
 
-from . import trail
+from .audit_log import AuditLog
+from .audit_log import Change as AuditedChange
 from .problems import Problem
 from .service import Gateway
 from .settings import GatewaySettings
-from .trail import Trail
 from .trainingjobs_schema import TRAINING_JOBS
 from .trainingjobs_status import (
     FINALIZER,
@@ -46,8 +46,8 @@ AGAIN_S = 2.0
 log = structlog.get_logger("stretto.gateway")
 
 
-async def run(gateway: Gateway, audit: Trail, settings: GatewaySettings) -> NoReturn:
-    """For ever; the cluster may not be there yet, or not let us in yet."""
+async def run(gateway: Gateway, audit: AuditLog, settings: GatewaySettings) -> NoReturn:
+    """Serve TrainingJobs for ever, also if the cluster cannot be reached yet or refuses us at first."""
 
     async def connect() -> Api:
         return await Api.connect(MANAGER, settings.trainingjobs_namespace, settings.trainingjobs_config)
@@ -66,12 +66,12 @@ async def run(gateway: Gateway, audit: Trail, settings: GatewaySettings) -> NoRe
 
 
 class TrainingJobs:
-    """The objects of one namespace."""
+    """Reconciles the objects of one namespace."""
 
     def __init__(
         self,
         gateway: Gateway,
-        audit: Trail,
+        audit: AuditLog,
         api: Api,
         settings: GatewaySettings,
         clock: Callable[[], float] = time.time,
@@ -80,33 +80,33 @@ class TrainingJobs:
         self._clock = clock
         self._period_s = settings.trainingjobs_s
         self._installation = settings.installation
-        self._heard = asyncio.Event()
+        self._woken = asyncio.Event()
         self._objects = Reflector(api, TRAINING_JOBS, "", self._changed)
         self._election = Election(api, LEASE, f"gateway-{uuid.uuid4().hex[:12]}", settings.trainingjobs_lease_s)
         self._written_s: dict[str, float] = {}
         self._faults: dict[str, str] = {}
 
     async def run(self) -> NoReturn:
-        """For ever."""
-        beside = [
+        """Reconcile all objects for ever."""
+        background = [
             asyncio.create_task(self._objects.run(), name="watch trainingjobs"),
             asyncio.create_task(self._election.run(), name="elect the writer of trainingjobs"),
         ]
         try:
             while True:
-                self._heard.clear()
+                self._woken.clear()
                 for one in [*self._objects.store.objects.values()]:
                     if self._election.leads and self._gateway.ready:
-                        await self._look(one)
+                        await self._reconcile(one)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._period_s):
-                        await self._heard.wait()
+                        await self._woken.wait()
         finally:
-            for task in beside:
+            for task in background:
                 await end(task)
 
-    async def _look(self, one: Object) -> None:
-        """One object; what goes wrong with it goes wrong with no other."""
+    async def _reconcile(self, one: Object) -> None:
+        """Reconcile one object; its errors do not affect others."""
         name = one["metadata"]["name"]
         try:
             await self._advance(one)
@@ -131,11 +131,11 @@ class TrainingJobs:
         if step == "submit":
             refused = await self._submit(one)
         elif step == "cancel":
-            await self._asked(
+            await self._audited(
                 one, "cancel", lambda: self._gateway.cancel(name, "its object was deleted", actor_of(one))
             )
-        if (job := refused or self._view(name)) is not None:  # else the stream has not told of it yet, or no longer
-            await self._tell(one, job)
+        if (job := refused or self._view(name)) is not None:  # otherwise the stream lacks the job, yet or again
+            await self._write_status(one, job)
 
     async def _submit(self, one: Object) -> Refused | None:
         try:
@@ -143,7 +143,7 @@ class TrainingJobs:
         except WireError as error:
             return refusal_of(error)
         try:
-            await self._asked(one, "submit", lambda: self._gateway.submit(spec, actor_of(one)))
+            await self._audited(one, "submit", lambda: self._gateway.submit(spec, actor_of(one)))
         except Problem as problem:
             if problem.kind == "name-taken":
                 return Refused("NameTaken", f"{problem.detail}; {problem.remedy}")
@@ -152,8 +152,8 @@ class TrainingJobs:
             raise
         return None
 
-    async def _asked(self, one: Object, action: str, change: Callable[[], Awaitable[object]]) -> None:
-        """Do it, and tell the audit trail; the answer's status is as REST's would be."""
+    async def _audited(self, one: Object, action: str, change: Callable[[], Awaitable[object]]) -> None:
+        """Make a change and store it in the audit log, with the status that REST would answer."""
         status, problem = 202, ""
         try:
             await change()
@@ -163,14 +163,14 @@ class TrainingJobs:
         finally:
             actor, job = actor_of(one), one["metadata"]["name"]
             if not self._repeated(one, problem):
-                await self._audit.note(trail.Change(job, action, status, problem, actor, "submitter", ""))
+                await self._audit.note(AuditedChange(job, action, status, problem, actor, "submitter", ""))
 
     def _repeated(self, one: Object, problem: str) -> bool:
-        """Whether the object says already that this was refused: it is asked again and again."""
+        """Return whether the object's status has this refusal already: the request is repeated again and again."""
         conditions = (one.get("status") or {}).get("conditions") or []
         return problem == "name-taken" and any(each.get("reason") == "NameTaken" for each in conditions)
 
-    async def _tell(self, one: Object, job: JobView | Refused) -> None:
+    async def _write_status(self, one: Object, job: JobView | Refused) -> None:
         name, now_s = one["metadata"]["name"], self._clock()
         status = status_of(one, job, now_s)
         if worth_writing(one.get("status") or {}, status, now_s - self._written_s.get(name, 0.0)):
@@ -181,11 +181,11 @@ class TrainingJobs:
     async def _finalizers(self, one: Object, wanted: list[str]) -> None:
         meta = {"resourceVersion": one["metadata"]["resourceVersion"], "finalizers": wanted}
         patched = await self._api.patch(TRAINING_JOBS, one["metadata"]["name"], {"metadata": meta})
-        if FINALIZER in wanted:  # without, it is gone, which the watch tells
+        if FINALIZER in wanted:  # without the finalizer the object is gone, which the watch reports
             self._objects.written(patched)
 
     async def _pods(self, one: Object) -> int:
-        """Asked only where an answer is waited for."""
+        """Count the job's pods in the cluster, but only for a deleted object, which waits for them."""
         if not one["metadata"].get("deletionTimestamp"):
             return 0
         ours = f"{INSTALLATION}={self._installation},{JOB}={one['metadata']['name']}"
@@ -198,4 +198,4 @@ class TrainingJobs:
         if change.gone:
             for kept in (self._written_s, self._faults):
                 kept.pop(change.object["metadata"]["name"], None)
-        self._heard.set()
+        self._woken.set()

@@ -1,8 +1,8 @@
 """The CustomResourceDefinition of TrainingJobs: ``python -m stretto_gateway.trainingjobs_schema FILE`` writes it.
 
-Its spec is the schema of a job (``stretto schema``) in the form that Kubernetes wants ("structural": everything
-written out, a type at every node). What that form cannot say, such as defaults that depend on another field, the
-gateway says when it reads the object: in the condition Failed.
+Its spec is the schema of a job (``stretto schema``) in the structural form of Kubernetes: without references, a type at
+every node. Rules that this form cannot express are checked when the gateway reads the object; the condition Failed
+reports them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PHASES = ("Submitted", "Waiting", "Starting", "Training", "Finishing", "Finished
 
 
 def structural(node: Schema, definitions: Schema) -> Schema:
-    """A node of JSON Schema as Kubernetes accepts it. Defaults stay Stretto's: an object holds only what was said."""
+    """Convert a node of JSON Schema to the structural form, without defaults: an object holds only what was stated."""
     if "$ref" in node:
         target = definitions[node["$ref"].rpartition("/")[2]]
         return structural({**target, **{key: value for key, value in node.items() if key != "$ref"}}, definitions)
@@ -47,7 +47,7 @@ def structural(node: Schema, definitions: Schema) -> Schema:
 
 
 def _one_of(choices: list[Schema], definitions: Schema) -> Schema:
-    """Something or nothing, a size, or a plain value of any type."""
+    """Convert a choice: a nullable value, a size, or a value of any type."""
     present = [each for each in choices if each.get("type") != "null"]
     types = {each.get("type") for each in present}
     if len(present) == 1:
@@ -75,14 +75,14 @@ def _described(node: Schema, result: Schema) -> Schema:
 
 
 def spec_schema() -> Schema:
-    """Of ``spec``. The object's name is the job's: it need not be said twice."""
+    """Return the schema of ``spec``. The name is optional there, since the object has it."""
     schema = job_schema()
     required = [name for name in schema["required"] if name != "name"]
     return structural({**schema, "required": required}, schema["$defs"])
 
 
 def status_schema() -> Schema:
-    """Of ``status``, which the gateway alone writes."""
+    """Return the schema of ``status``, which only the gateway writes."""
     text, count = {"type": "string"}, {"type": "integer"}
     condition = {
         "type": "object",
@@ -99,9 +99,9 @@ def status_schema() -> Schema:
     return {
         "type": "object",
         "properties": {
-            "observedGeneration": {**count, "description": "of the spec that this status speaks of"},
+            "observedGeneration": {**count, "description": "generation of the spec that this status describes"},
             "phase": {"type": "string", "enum": [*PHASES]},
-            "workers": {**count, "description": "that run now"},
+            "workers": {**count, "description": "workers that run now"},
             "ps": {**count, "description": "parameter servers that run now"},
             "planVersion": count,
             "progress": {**text, "description": "samples trained, of all"},
@@ -122,7 +122,7 @@ def status_schema() -> Schema:
 
 
 def definition() -> Schema:
-    """The whole CustomResourceDefinition."""
+    """Return the whole CustomResourceDefinition."""
     columns = [
         {"name": "Phase", "type": "string", "jsonPath": ".status.phase"},
         {"name": "Workers", "type": "integer", "jsonPath": ".status.workers"},
@@ -174,10 +174,10 @@ def definition() -> Schema:
 
 
 def text() -> str:
-    """The definition as YAML."""
+    """Return the definition as YAML."""
 
     class Dumper(yaml.SafeDumper):
-        """Nothing by reference: aliases are not for people."""
+        """Writes no aliases, which people find hard to read."""
 
         def ignore_aliases(self, data: Any) -> bool:
             return True
@@ -187,7 +187,7 @@ def text() -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command; with ``--check``, exit status 1 when the file is not what the code says."""
+    """Run the command; with ``--check``, return exit status 1 if the file differs from the code."""
     parser = argparse.ArgumentParser(prog="python -m stretto_gateway.trainingjobs_schema", description=__doc__)
     parser.add_argument("file", type=Path, help="the YAML file to write")
     parser.add_argument("--check", action="store_true", help="only compare")
@@ -198,7 +198,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     same = options.file.is_file() and options.file.read_text(encoding="utf-8") == text()
     if not same:
-        sys.stderr.write(f"{options.file} is not what the code says: run the command without --check\n")
+        sys.stderr.write(f"{options.file} differs from the code: run the command without --check\n")
     return 0 if same else 1
 
 

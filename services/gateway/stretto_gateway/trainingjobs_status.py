@@ -1,4 +1,4 @@
-"""A TrainingJob and the job that it asks for: what is to do next, and what the object's status says. Pure."""
+"""A TrainingJob and its job: the next step, and the object's status. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .views import OVER, JobView, Status
 
 FINALIZER = "stretto.dev/job"
 PROGRESS_S = 10.0
-"""what changes with every batch is told so often"""
+"""Interval at which values that change with every batch are written."""
 MOVING = ("progress", "samplesDone", "samplesTotal", "throughput")
 MESSAGE_MAX = 2000
 ENDED = frozenset(status.capitalize() for status in OVER)
@@ -25,35 +25,35 @@ Step = Literal["hold", "submit", "cancel", "wait", "release", "nothing"]
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why the object is no job."""
+    """The reason why an object is not a job."""
 
     reason: Literal["InvalidSpec", "NameTaken"]
     message: str
 
 
 def spec_of(one: Object) -> JobSpec:
-    """The job that an object asks for, called like the object. Raises WireError."""
-    name, said = one["metadata"]["name"], one.get("spec") or {}
-    if said.get("name", name) != name:
-        raise WireError("spec.name", said["name"], f"{name}, as the object is called; or leave it out")
-    return JobSpec.parse({**said, "name": name})
+    """Return the specification in an object; the job has the object's name. Raises WireError."""
+    name, spec = one["metadata"]["name"], one.get("spec") or {}
+    if spec.get("name", name) != name:
+        raise WireError("spec.name", spec["name"], f"{name}, the object's name; or leave it out")
+    return JobSpec.parse({**spec, "name": name})
 
 
 def admitted(one: Object) -> bool:
-    """Whether the object's job was submitted for it."""
+    """Return whether the object's job was submitted for it."""
     return any(each["type"] == "Admitted" and each["status"] == "True" for each in _conditions(one))
 
 
 def actor_of(one: Object) -> str:
-    """In whose name the object's job is submitted and cancelled."""
+    """Return the actor that submits and cancels the object's job."""
     meta = one["metadata"]
     return f"trainingjob/{meta['namespace']}/{meta['name']}"
 
 
 def next_step(one: Object, view: JobView | None, pods: int) -> Step:
-    """``view``: of the job of that name, if there is one; ``pods``: that the cluster has of it.
+    """Return the next step. ``view``: view of the job of that name, if any; ``pods``: its number of pods.
 
-    A job of somebody else under the same name is not touched: only what was admitted is cancelled.
+    Another user's job of the same name is not touched: only an admitted job is cancelled.
     """
     meta = one["metadata"]
     held = FINALIZER in (meta.get("finalizers") or [])
@@ -63,7 +63,7 @@ def next_step(one: Object, view: JobView | None, pods: int) -> Step:
             return "nothing"
         if not ours:
             return "release"
-        over = view.status in OVER if view is not None else _phase(one) in ENDED  # it may be older than the stream
+        over = view.status in OVER if view is not None else _phase(one) in ENDED  # the job may be older than the stream
         if not over:
             return "cancel" if view is not None else "wait"
         return "wait" if pods or (view is not None and _living(view)) else "release"
@@ -73,19 +73,19 @@ def next_step(one: Object, view: JobView | None, pods: int) -> Step:
 
 
 def status_of(one: Object, job: JobView | Refused, now_s: float) -> Object:
-    """What the object is to say of its job, or of why it is none."""
+    """Return the object's status: of its job, or the reason why it is not a job."""
     status: Object = {"observedGeneration": one["metadata"].get("generation", 1)}
     if isinstance(job, Refused):
         status |= {"phase": "Failed", "message": job.message[:MESSAGE_MAX]}
-        said = [("Admitted", False, job.reason, job.message), ("Failed", True, job.reason, job.message)]
+        conditions = [("Admitted", False, job.reason, job.message), ("Failed", True, job.reason, job.message)]
     else:
-        status |= _told(job)
-        said = _said(one, job)
-    return {**status, "conditions": _kept(one, said, now_s)}
+        status |= _job_status(job)
+        conditions = _conditions_of(one, job)
+    return {**status, "conditions": _with_times(one, conditions, now_s)}
 
 
 def worth_writing(before: Object, after: Object, since_s: float) -> bool:
-    """Whether the status says something new; what moves all the time waits for :data:`PROGRESS_S`."""
+    """Return whether the status has news; values that change all the time wait for :data:`PROGRESS_S`."""
     if before == after:
         return False
     return since_s >= PROGRESS_S or any(
@@ -93,10 +93,10 @@ def worth_writing(before: Object, after: Object, since_s: float) -> bool:
     )
 
 
-def _told(view: JobView) -> Object:
+def _job_status(view: JobView) -> Object:
     done, total = view.progress.samples_done, view.progress.samples_total
     running = [pod.role for pod in view.pods.values() if pod.state == "running"]
-    told: Object = {
+    status: Object = {
         "phase": view.status.capitalize(),
         "workers": running.count("worker"),
         "ps": running.count("ps"),
@@ -108,28 +108,28 @@ def _told(view: JobView) -> Object:
         "submittedAt": _time(view.submitted_at_s),
     }
     if view.reason:
-        told["message"] = view.reason[:MESSAGE_MAX]
+        status["message"] = view.reason[:MESSAGE_MAX]
     if view.ended_at_s is not None:
-        told["endedAt"] = _time(view.ended_at_s)
-    return told
+        status["endedAt"] = _time(view.ended_at_s)
+    return status
 
 
-def _said(one: Object, view: JobView) -> list[tuple[str, bool, str, str]]:
+def _conditions_of(one: Object, view: JobView) -> list[tuple[str, bool, str, str]]:
     phase = view.status.capitalize()
     ended_badly = view.status in ("failed", "cancelled")
-    said = [
+    conditions = [
         ("Admitted", True, "Submitted", ""),
         ("Running", view.status in RUNNING, phase, ""),
         ("Completed", view.status == "finished", phase, ""),
         ("Failed", ended_badly, phase, view.reason if ended_badly else ""),
     ]
     if (changed := _change(one, view)) is not None:
-        said.append(("SpecChanged", True, "Immutable", changed))
-    return said
+        conditions.append(("SpecChanged", True, "Immutable", changed))
+    return conditions
 
 
 def _change(one: Object, view: JobView) -> str | None:
-    """A job is what was submitted; None: the object still says that."""
+    """Return how the object's spec differs from the submitted job, or None."""
     remedy = "a job stays as it was submitted: undo the change, or delete the object and apply one of another name"
     try:
         wanted = spec_of(one).model_dump()
@@ -141,16 +141,16 @@ def _change(one: Object, view: JobView) -> str | None:
 
 
 def refusal_of(error: WireError) -> Refused:
-    """Every finding of a specification that is no job's."""
-    told = "; ".join(str(each) for each in error.findings[:MOST])
-    return Refused("InvalidSpec", told or str(error))
+    """Return the refusal of an invalid specification, with every finding."""
+    findings = "; ".join(str(each) for each in error.findings[:MOST])
+    return Refused("InvalidSpec", findings or str(error))
 
 
-def _kept(one: Object, said: list[tuple[str, bool, str, str]], now_s: float) -> list[Object]:
-    """Conditions; one whose status is as before has changed when it did."""
+def _with_times(one: Object, conditions: list[tuple[str, bool, str, str]], now_s: float) -> list[Object]:
+    """Return the conditions; one with an unchanged status keeps its transition time."""
     before: dict[str, Any] = {each["type"]: each for each in _conditions(one)}
     result: list[Object] = []
-    for kind, holds, reason, message in said:
+    for kind, holds, reason, message in conditions:
         status = "True" if holds else "False"
         known = before.get(kind)
         since = known["lastTransitionTime"] if known and known["status"] == status else _time(now_s)
@@ -161,7 +161,7 @@ def _kept(one: Object, said: list[tuple[str, bool, str, str]], now_s: float) -> 
                 "reason": reason,
                 "lastTransitionTime": since,
                 "observedGeneration": one["metadata"].get("generation", 1),
-                # an empty text becomes null where a server of 1.20 applies it, and is refused
+                # a server of 1.20 turns an empty text into null and refuses it
                 **({"message": message[:MESSAGE_MAX]} if message else {}),
             }
         )
@@ -169,7 +169,7 @@ def _kept(one: Object, said: list[tuple[str, bool, str, str]], now_s: float) -> 
 
 
 def _runs_for(one: Object, view: JobView) -> bool:
-    """Its job was submitted, and who did it could not write that down."""
+    """Return whether the job was submitted for the object by a replica that could not write it down."""
     return view.submitted_by == actor_of(one) and view.status not in OVER
 
 

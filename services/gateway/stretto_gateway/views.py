@@ -1,4 +1,4 @@
-"""What the gateway shows of a job: plain records, JSON-able, built by :mod:`stretto_gateway.projection`.
+"""The views of a job: plain records for JSON, built by :mod:`stretto_gateway.projection`.
 
 Times ``*_at_s`` and ``time_s`` are stored timestamps of events, seconds since 1970-01-01 UTC; throughput is samples
 per second.
@@ -31,7 +31,7 @@ PhaseKind = Literal["starting", "applying", "steady", "migrating", "recovering",
 
 @dataclass(slots=True)
 class ThroughputPoint:
-    """One measured window."""
+    """Throughput in one measured window."""
 
     time_s: float
     plan_version: int
@@ -44,7 +44,7 @@ class ThroughputPoint:
 
 @dataclass(slots=True)
 class Measured:
-    """The profile that a decision saw."""
+    """The profile on which a decision was based."""
 
     time_s: float
     plan_version: int
@@ -60,7 +60,7 @@ class Measured:
 
 @dataclass(slots=True)
 class Fitted:
-    """The throughput model that a decision saw, with its error and what it cannot tell."""
+    """The throughput model on which a decision was based, with its error and its unidentified coefficients."""
 
     time_s: float
     form: str
@@ -77,7 +77,7 @@ class Fitted:
 
 @dataclass(slots=True)
 class Front:
-    """The Pareto front that a decision chose from."""
+    """The Pareto front from which a plan was chosen."""
 
     time_s: float
     algorithm: str
@@ -88,7 +88,7 @@ class Front:
 
 @dataclass(slots=True)
 class Proposal:
-    """A plan proposed for a reason that is not throughput alone."""
+    """A plan proposed for a reason other than throughput alone."""
 
     time_s: float
     kind: str
@@ -100,7 +100,7 @@ class Proposal:
 
 @dataclass(slots=True)
 class WarmStart:
-    """The past jobs that a first plan came from."""
+    """The past jobs from which a first plan was derived."""
 
     time_s: float
     matches: tuple[Match, ...]
@@ -110,7 +110,7 @@ class WarmStart:
 
 @dataclass(slots=True)
 class Forecast:
-    """Where the memory of the parameter servers is going."""
+    """A forecast of the parameter servers' memory."""
 
     time_s: float
     ps: tuple[PsForecast, ...]
@@ -125,7 +125,7 @@ class Forecast:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a decision brought, as measured afterwards in settled windows of its plan."""
+    """The effect of a decision, measured in settled windows of its plan."""
 
     applied_at_s: float | None = None
     took_s: float | None = None
@@ -141,7 +141,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Decision:
-    """A plan that was decided, everything it rests on, and what it brought."""
+    """A decided plan, its basis, and its outcome."""
 
     version: int
     kind: str
@@ -170,7 +170,7 @@ class Decision:
 
 @dataclass(slots=True)
 class Refusal:
-    """A plan that could not be given."""
+    """A plan that was refused."""
 
     time_s: float
     kind: str
@@ -180,7 +180,7 @@ class Refusal:
 
 @dataclass(slots=True)
 class PodView:
-    """A pod, living or gone."""
+    """A pod, running or exited."""
 
     pod: str
     role: str
@@ -223,7 +223,7 @@ class Shards:
 
 @dataclass(slots=True)
 class Progress:
-    """How far the job is."""
+    """Progress of a job."""
 
     samples_done: int = 0
     samples_total: int = 0
@@ -231,9 +231,9 @@ class Progress:
     samples_per_s: float = 0.0
     updated_at_s: float | None = None
     advanced_at_s: float | None = None
-    """when samples were last done, or the job began to train"""
+    """Time when samples were last completed, or when the job began to train."""
     stalled_since_s: float | None = None
-    """``as_of``: the same, of a job that should train and does not"""
+    """The same for a job that should train and does not; set by ``as_of``."""
 
 
 @dataclass(slots=True)
@@ -246,7 +246,7 @@ class PartitionView:
 
 @dataclass(slots=True)
 class DataView:
-    """What the job was given to train, as far as is known. ``last_seq``: of the last event that said so."""
+    """The data of a job as far as known. ``last_seq``: sequence of the last event about it."""
 
     growing: bool = False
     samples: int = 0
@@ -257,7 +257,7 @@ class DataView:
 
 @dataclass(slots=True)
 class LearningPoint:
-    """Quality on held-out samples, found between these numbers of samples done."""
+    """Quality on held-out samples, measured between these two numbers of completed samples."""
 
     time_s: float
     samples_done: int
@@ -269,7 +269,7 @@ class LearningPoint:
 
 @dataclass(slots=True)
 class Migration:
-    """Parameters that moved while training went on."""
+    """A move of parameters during training."""
 
     plan_version: int
     cause: str
@@ -300,7 +300,7 @@ class Phase:
 
 @dataclass(slots=True)
 class Resize:
-    """Limits of a pod changed in place."""
+    """A change of a pod's limits in place."""
 
     time_s: float
     pod: str
@@ -311,7 +311,7 @@ class Resize:
 
 @dataclass(slots=True)
 class CheckpointView:
-    """A checkpoint and how far it is."""
+    """A checkpoint and its stage."""
 
     id: str
     stage: CheckpointStage
@@ -323,7 +323,7 @@ class CheckpointView:
 
 @dataclass(slots=True)
 class Books:
-    """The end of a job, counted by the parameter servers."""
+    """The books of a finished job, counted by the parameter servers."""
 
     samples_expected: int
     samples_applied: int
@@ -340,7 +340,7 @@ class Books:
 
 @dataclass(slots=True)
 class JobView:
-    """Everything known of one job."""
+    """Everything known about a job."""
 
     name: str
     status: Status

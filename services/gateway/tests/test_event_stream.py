@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import httpx
-from stretto_gateway.callers import LOOK_S
+from stretto_gateway.callers import FILE_CHECK_S
 from stretto_gateway.sse import ALLOWED_S
 from stretto_messages.dispatcher import JobProgressed
 from stretto_runtime.access.tokens import FILE, issue, write_tokens
@@ -100,7 +100,7 @@ def test_an_event_stream_ends_with_the_token_that_it_was_opened_with(gateway: Ru
     write_tokens(file, (entries["expiring"], entries["lasting"]))
     wait_until(lambda: len(ended) == 2)
     assert ended.keys() == {"revoked", "expiring"}
-    assert ended["revoked"] - revoked_s < 2 * (ALLOWED_S + LOOK_S)
+    assert ended["revoked"] - revoked_s < 2 * (ALLOWED_S + FILE_CHECK_S)
     write_tokens(file, ())
     wait_until(lambda: len(ended) == 3)
 

@@ -9,7 +9,7 @@ import stretto_wire as w
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
-from stretto_gateway.folding import HISTORY_POINTS
+from stretto_gateway.measurements import HISTORY_POINTS
 from stretto_gateway.projection import Projection
 from stretto_gateway.summaries import STALLED_S, as_of, summary
 from stretto_gateway.views import JobView

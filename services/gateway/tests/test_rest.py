@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -294,8 +295,9 @@ SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_
 VALUES = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4)
 )
+JOB_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 WRONG = {
-    ("name",): st.text(max_size=80).filter(lambda text: not text.isascii() or not text.islower()) | st.integers(),
+    ("name",): st.text(max_size=80).filter(lambda text: JOB_NAME.fullmatch(text) is None) | st.integers(),
     ("api",): VALUES.filter(lambda value: value != "stretto/v1"),
     ("model", "entry"): st.text(max_size=40).filter(lambda text: ":" not in text) | st.integers(),
     ("model", "optimizer"): VALUES.filter(lambda value: value not in ("adagrad", "adam")),

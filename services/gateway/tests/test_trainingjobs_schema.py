@@ -37,7 +37,7 @@ def test_the_committed_file_is_what_the_code_says(tmp_path: Path, capsys: pytest
     assert crd.main([str(COMMITTED), "--check"]) == 0, "run python -m stretto_gateway.trainingjobs_schema on it"
     other = tmp_path / "crds" / "tj.yaml"
     assert crd.main([str(other), "--check"]) == 1
-    assert "is not what the code says" in capsys.readouterr().err
+    assert "differs from the code" in capsys.readouterr().err
     assert crd.main([str(other)]) == 0
     assert crd.main([str(other), "--check"]) == 0
 

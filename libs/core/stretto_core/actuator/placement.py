@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from stretto_core.machine import CoreError
+from stretto_messages.values import BUCKETS, SLICES
 
-BUCKETS = 64
-SLICES = 12
+from stretto_core.machine import CoreError
 
 NOT_MINE, MINE, FROZEN = 0, 1, 2
 

@@ -150,7 +150,7 @@ class Verified:
 
 @dataclass(frozen=True, slots=True)
 class CandidateProblem:
-    """What a candidate algorithm gets. ``room`` is what the whole job may use (None: the grid alone limits it),
+    """The input of a candidate algorithm. ``room`` is what the whole job may use (None: the grid alone limits it),
     ``seed`` is for algorithms that draw random numbers."""
 
     model: FittedModel
@@ -162,7 +162,7 @@ class CandidateProblem:
     seed: int = 0
 
     def beyond_room(self) -> NDArray[np.bool_]:
-        """Whether each plan of the grid needs more than ``room``, in the grid's shape."""
+        """Return which plans of the grid need more than ``room``, in the grid's shape."""
         cores, memory = self.grid.resources()
         if self.room is None:
             return np.zeros(self.grid.shape, dtype=np.bool_)
@@ -294,7 +294,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What candidates are compared with: the plan in force, its throughput, the samples that are left to train."""
+    """The basis of comparison: the plan in force, its throughput, the samples that are left to train."""
 
     current: Plan
     current_throughput: float

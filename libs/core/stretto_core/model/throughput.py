@@ -45,7 +45,7 @@ class FitError(CoreError):
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What the step time depends on. ``model_mb``, ``bandwidth_mb_s`` and ``embedding_dim`` are Eq. 4 and 5's
+    """The variables of the step time. ``model_mb``, ``bandwidth_mb_s`` and ``embedding_dim`` are Eq. 4 and 5's
     M, B and D: constants of a job, 1 where unknown (then they are part of the coefficient). So are ``nodes``, on which
     the pods are, and ``worker_memory_gib``."""
 
@@ -203,8 +203,10 @@ def form_named(name: str) -> Form:
 
 
 def terms_of(form: Form, x: Inputs, components: Sequence[str] = (), overlap: float = 1.0) -> tuple[Term, ...]:
-    """The form's terms that ``x`` says something of, with their constants: one; one more for each component measured by
-    itself; and, where paths overlap, one of the worker's own."""
+    """Return the form's terms that vary in ``x``, and their constants.
+
+    There is one constant, one more per component measured by itself and, where paths overlap, one of the worker.
+    """
     varying = [term for term in form.terms if not term.if_varies or np.ptp(getattr(x, term.if_varies)) > 0]
     own = {*components, "grad"} if overlap > 1 else {*components}
     constants = [_constant(form, component, component in components) for component in COMPONENTS if component in own]
@@ -212,7 +214,7 @@ def terms_of(form: Form, x: Inputs, components: Sequence[str] = (), overlap: flo
 
 
 def terms_named(form: Form, names: Sequence[str]) -> tuple[Term, ...]:
-    """Those of a fitted model."""
+    """Return the terms of a fitted model, by their names."""
     known = _terms_by_name(form)
     return tuple(known[name] for name in names)
 
@@ -237,7 +239,7 @@ def combined(parts: Array, overlap: float) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class KnownModel:
-    """What is remembered of a job's fitted model when the job is over."""
+    """The part of a job's fitted model that is kept when the job is over."""
 
     form: str
     coefficients: dict[str, float]
@@ -245,7 +247,7 @@ class KnownModel:
 
     @property
     def understood(self) -> bool:
-        """Whether its terms are those of the form: an earlier version may have left others."""
+        """Return whether the terms are those of the form."""
         return self.form in FORMS and self.coefficients.keys() <= _terms_by_name(FORMS[self.form]).keys()
 
     def step_time_s(self, x: Inputs) -> Array:
@@ -284,7 +286,7 @@ class FittedModel:
 
     @property
     def known(self) -> KnownModel:
-        """What a job like this one can learn from it."""
+        """Return the prior of a similar job."""
         return KnownModel(self.form, self.coefficients, self.overlap)
 
     def step_time_s(self, x: Inputs) -> Array:
@@ -310,7 +312,7 @@ class FittedModel:
         return predicted * np.exp(-half), predicted * np.exp(half)
 
     def quantile(self, level: float = 0.9) -> float:
-        """How many standard deviations the interval at ``level`` reaches to either side."""
+        """Return the half-width of the interval at ``level``, in standard deviations."""
         from scipy.special import stdtrit  # imported late: it takes longer than everything else of a service's start
 
         return float(stdtrit(self.dof, 0.5 + level / 2))

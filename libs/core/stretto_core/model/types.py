@@ -1,4 +1,4 @@
-"""What the decisions know of a job's specification: limits, prices, profile."""
+"""The parts of a job's specification that decisions read: limits, prices, profile."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class JobLimits:
         return Plan(**inside)
 
     def allows(self, plan: Plan) -> bool:
-        """Whether every field of ``plan`` is within the bounds."""
+        """Return whether every field of ``plan`` is within the bounds."""
         return self.clamp(plan) == plan
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """What one unit of each resource costs per hour: Money(a_r) of DLRover-RM Eq. 7."""
+    """The price of one unit of each resource per hour: Money(a_r) of DLRover-RM Eq. 7."""
 
     cpu_core_hour: float = 0.04
     memory_gib_hour: float = 0.005
@@ -54,7 +54,7 @@ class Prices:
 
 @dataclass(frozen=True, slots=True)
 class JobProfile:
-    """What the decisions need to know of a job's specification.
+    """The parts of a job's specification that decisions read.
 
     ``samples`` counts all epochs. ``metadata`` is what warm start compares: numbers and short strings.
     ``weight`` is the job's priority, a positive factor (1 = ordinary). ``fixed`` keeps the initial plan, whatever the

@@ -1,4 +1,4 @@
-"""Which configurations to measure next, when nothing but measurements is known of a job (DLRover-RM §4.3).
+"""Choose the configurations to measure next, for a job known only by its measurements (DLRover-RM §4.3).
 
 While few are measured, or one of the axes never varied, the one that is furthest from all of them (maximin, in logs);
 then those of the highest optimistic throughput (log throughput + 1 sd), while that promises enough. The fastest by the
@@ -17,7 +17,7 @@ import numpy as np
 from stretto_core.model.throughput import Array, Configuration, FittedModel, Inputs, Measurement, throughput
 
 FIRST = 4
-"""configurations that are spread out before a model is asked"""
+"""configurations spread over the space before a model proposes any"""
 OPTIMISTIC_GAIN_MIN = 0.05
 APART = math.log(1.5)
 """of two proposals: what is nearer tells nearly the same"""
@@ -25,7 +25,7 @@ READING_SHARE = 0.5
 """of one reading beside the model: the first is off by its noise, the second by what its form lacks, and neither is
 known to be more"""
 REACH = 2.0
-"""times the most that was measured"""
+"""largest proposed value, as a multiple of the largest measured one"""
 COUNTS, CORES = ("workers", "ps"), ("worker_cpu_cores", "ps_cpu_cores")
 
 
@@ -73,13 +73,13 @@ def fastest(model: FittedModel, among: Sequence[Configuration], readings: Sequen
 def to_verify(
     model: FittedModel, readings: Sequence[Measurement], among: Sequence[Configuration]
 ) -> Configuration | None:
-    """What to measure before it is committed to; None: the fastest was measured."""
+    """Return the fastest predicted configuration to measure before choosing it; None if it was measured."""
     best = fastest(model, among, readings)
     return None if best in [row.configuration for row in readings] else best
 
 
 def _grid(known: Sequence[Configuration], axes: Sequence[str]) -> list[Configuration]:
-    """Every combination of some values of each axis, at the batch size that was measured most."""
+    """Return all combinations of some values per axis, at the most frequently measured batch size."""
     batches = [row.batch_size for row in known]
     usual = next(row for row in known if row.batch_size == max(sorted(set(batches)), key=batches.count))
     values = [_values([getattr(row, axis) for row in known], axis in COUNTS) for axis in axes]
@@ -87,7 +87,7 @@ def _grid(known: Sequence[Configuration], axes: Sequence[str]) -> list[Configura
 
 
 def _values(measured: Sequence[float], whole: bool) -> list[float]:
-    """From the least to ``REACH`` times the most, by factors of about 1.5; counts from 1."""
+    """Return values from the least to ``REACH`` times the largest, in factors of about 1.5; counts begin at 1."""
     low, high = (1.0 if whole else min(measured)), REACH * max(measured)
     steps = max(2, round(math.log(high / low) / APART) + 1)
     values = np.geomspace(low, high, min(steps, 12)).tolist()
@@ -95,7 +95,7 @@ def _values(measured: Sequence[float], whole: bool) -> list[float]:
 
 
 def _distances(possible: Sequence[Configuration], seen: Sequence[Configuration], axes: Sequence[str]) -> Array:
-    """Of each to the nearest seen one, in logs."""
+    """Return the distance of each to its nearest measured one, in logarithms."""
 
     def logs(rows: Sequence[Configuration]) -> Array:
         return np.log(np.array([[getattr(row, axis) for axis in axes] for row in rows], dtype=np.float64))
@@ -109,6 +109,6 @@ def _optimistic(model: FittedModel, rows: Sequence[Configuration]) -> Array:
 
 
 def _reached(model: FittedModel, known: Sequence[Configuration]) -> float:
-    """The most samples per second of what was measured."""
+    """Return the largest measured throughput in samples per second."""
     x = Inputs.of(known)
     return float(throughput(model.step_time_s(x), x).max())

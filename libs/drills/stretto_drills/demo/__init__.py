@@ -22,9 +22,16 @@ def demo(
     folder: Annotated[
         Path | None, typer.Option(help="Keep everything in this folder. Default: a new temporary folder.")
     ] = None,
+    reference: Annotated[
+        bool,
+        typer.Option(
+            envvar="STRETTO_DEMO_REFERENCE",
+            help="Then train the same data at a fixed good configuration, to compare the quality.",
+        ),
+    ] = True,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Train a real recommendation model elastically, from warm start to exact books, in about five minutes."""
     from . import script
 
-    raise typer.Exit(script.main(folder, quiet=output is Output.JSON))
+    raise typer.Exit(script.main(folder, reference=reference, quiet=output is Output.JSON))

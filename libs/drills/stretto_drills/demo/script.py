@@ -56,7 +56,7 @@ TOLD = frozenset(
 Json = dict[str, Any]
 
 
-def main(folder: Path | None, quiet: bool) -> int:
+def main(folder: Path | None, *, reference: bool, quiet: bool) -> int:
     """Run it; returns exit status 0 only if no sample was lost or repeated and every station was passed."""
     folder = (folder or Path(tempfile.mkdtemp(prefix="stretto-demo-"))).resolve()
     folder.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ def main(folder: Path | None, quiet: bool) -> int:
         asyncio.run(_seed(folder, where["nats_url"]))
         story.tell(f"{len(course.past_jobs())} past jobs are in the history that warm start reads")
         with Gateway(*locate(folder, None, None)) as gateway:
-            summary = _play(gateway, folder, story, where)
+            summary = _play(gateway, folder, story, where, reference)
     finally:
         take_down(folder)
     for images in (folder / "checkpoints").glob(
@@ -89,7 +89,7 @@ def main(folder: Path | None, quiet: bool) -> int:
     return 0 if summary["passed"] else 1
 
 
-def _play(gateway: Gateway, folder: Path, story: Story, where: Json) -> Json:
+def _play(gateway: Gateway, folder: Path, story: Story, where: Json, reference: bool) -> Json:
     spec = course.job()
     story.chapter("A job without resources")
     story.tell(
@@ -100,14 +100,14 @@ def _play(gateway: Gateway, folder: Path, story: Story, where: Json) -> Json:
     _run(gateway, folder, story, spec, elastic, kill=True)
     view = gateway.job(spec["name"])
     reference_view: Json | None = None
-    if elastic.ended == "finished":
+    if reference and elastic.ended == "finished":
         plan = report.good_plan(view)
         story.chapter("The same data at a fixed good configuration, for comparison")
         story.tell(figures.plan(plan))
         fixed = course.reference(plan)
         _run(gateway, folder, story, fixed, Course(), kill=False)
         reference_view = gateway.job(fixed["name"])
-    return report.build(view, reference_view, elastic, where, story.elapsed_s)
+    return report.build(view, reference_view, elastic, where, story.elapsed_s, compared=reference)
 
 
 def _run(gateway: Gateway, folder: Path, story: Story, spec: Json, stations: Course, kill: bool) -> None:

@@ -124,6 +124,16 @@ def test_the_summary_compares_what_was_forecast_with_what_came() -> None:
         assert words in told, words
 
 
+def test_without_the_reference_it_passes_by_the_elastic_job_alone() -> None:
+    alone = report.build(view(), None, passed_course(), {"ready_s": 4.0}, 100.0, compared=False)
+    assert alone["passed"] is True
+    assert "reference" not in alone["stations"]
+    assert report.build(view(), None, passed_course(), {"ready_s": 4.0}, 100.0)["passed"] is False
+    console = Console(width=160, record=True)
+    console.print(report.tables(alone))
+    assert "of the reference" not in console.export_text()
+
+
 def test_a_slow_demonstration_says_so_and_passes() -> None:
     slow = report.build(view(), view(), passed_course(), {"ready_s": 4.0}, 361.0)
     assert slow["passed"] is True

@@ -30,7 +30,7 @@ class Cluster:
         self.kubelet = Kubelet(self.storage, folder / "pods", self.server.logs)
 
     def kubeconfig(self, token: str = "admin") -> Path:
-        """With which a client gets in as ``token``."""
+        """Write a kubeconfig that authenticates as ``token``."""
         file = self.folder / f"kubeconfig-{token}"
         body = {
             "apiVersion": "v1",
@@ -44,7 +44,7 @@ class Cluster:
         return file
 
     def install(self, definition: Object) -> None:
-        """A CustomResourceDefinition."""
+        """Define a custom resource."""
         spec = definition["spec"]
         version = next(each for each in spec["versions"] if each["served"])
         schema = version["schema"]["openAPIV3Schema"]
@@ -55,7 +55,7 @@ class Cluster:
         return self.storage.all("pods")
 
     def disrupt(self, name: str, reason: str, grace_s: int = 1) -> None:
-        """Eviction or preemption, as by ``reason`` of the condition DisruptionTarget."""
+        """Evict or preempt a pod: ``reason`` of the condition DisruptionTarget."""
         pod = self._pod(name)
         condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "lastTransitionTime": now_text()}
         conditions = [*pod["status"].get("conditions", []), condition]
@@ -63,7 +63,7 @@ class Cluster:
         delete_pod(self.storage, marked, grace_s)
 
     def lose(self, node: str) -> None:
-        """The node falls silent, and its pods are marked as the taint manager does."""
+        """Silence a node and mark its pods, as the taint manager does."""
         self.kubelet.lost.add(node)
         for pod in self.pods():
             if pod["spec"].get("nodeName") == node:
@@ -77,7 +77,7 @@ class Cluster:
 
 @contextlib.asynccontextmanager
 async def running_cluster(folder: Path) -> AsyncIterator[Cluster]:
-    """From start to end, with nothing left."""
+    """Run a cluster from start to end, and leave nothing behind."""
     cluster = Cluster(folder)
     await cluster.server.start()
     nodes = asyncio.create_task(cluster.kubelet.run(), name="nodes")

@@ -1,4 +1,4 @@
-"""What the API server does with pods beside storing them: defaults, quota, what may not change, graceful deletion."""
+"""The API server's treatment of pods: defaults, quota, immutable fields, graceful deletion."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Refused(Exception):
 
 
 def admit(pod: Object, known: Object | None, quota: dict[str, float], storage: Storage) -> Object:
-    """The pod as it is stored. Raises Refused."""
+    """Return the pod as it is stored. Raises Refused."""
     if known is None:
         _within(quota, pod, storage)
         return {**pod, "status": {"phase": "Pending", "conditions": []}}
@@ -36,7 +36,7 @@ def admit(pod: Object, known: Object | None, quota: dict[str, float], storage: S
 
 
 def resize(known: Object, wanted: Object, quota: dict[str, float], storage: Storage) -> Object:
-    """The pod with other resources; nothing else may change on this subresource. Raises Refused."""
+    """Return the pod with other resources; nothing else may change on this subresource. Raises Refused."""
     name = known["metadata"]["name"]
     if _but_resources(known) != _but_resources(wanted):
         raise Refused(422, "Invalid", f'Pod "{name}" is invalid: only cpu and memory resources are mutable')
@@ -48,7 +48,7 @@ def resize(known: Object, wanted: Object, quota: dict[str, float], storage: Stor
 
 
 def delete_pod(storage: Storage, pod: Object, grace_s: int | None) -> Object:
-    """At once where no kubelet has anything to end, else when it has; a shorter grace than before counts."""
+    """Delete at once if no kubelet has a process to end, else later; a shorter grace than before counts."""
     if grace_s is None:
         grace_s = pod["spec"].get("terminationGracePeriodSeconds", 30)
     told_s = pod["metadata"].get("deletionGracePeriodSeconds", grace_s)
@@ -63,7 +63,7 @@ def delete_pod(storage: Storage, pod: Object, grace_s: int | None) -> Object:
 
 
 def requests(pod: Object) -> tuple[float, float]:
-    """CPU cores and bytes of all containers."""
+    """Sum up the CPU cores and bytes of all containers."""
     asked = [container.get("resources", {}).get("requests", {}) for container in pod["spec"]["containers"]]
     return (
         float(sum(parse_quantity(each.get("cpu", 0)) for each in asked)),

@@ -50,13 +50,13 @@ class Kubelet:
     logs: dict[str, str]
     nodes: dict[str, tuple[float, int]] = field(default_factory=lambda: {"node-0": (64.0, 64 << 30)})
     images: set[str] = field(default_factory=set)
-    """that can be pulled; empty: any"""
+    """Images that can be pulled; empty: any."""
     lost: set[str] = field(default_factory=set)
-    """nodes whose kubelet is silent"""
+    """Nodes whose kubelet is silent."""
     running: dict[str, Running] = field(default_factory=dict)
 
     async def run(self) -> None:
-        """For ever."""
+        """Run until cancelled."""
         heard = asyncio.Event()
         self.storage.listeners.add(heard)
         while True:
@@ -152,7 +152,7 @@ class Kubelet:
         self._tell_running(pod)
 
     def _mount(self, pod: Object) -> dict[str, str] | None:
-        """Mount path -> folder; None: something is missing yet."""
+        """Return mount path -> folder; None if something is missing yet."""
         folder = self.folder / pod["metadata"]["uid"]
         volumes: dict[str, Path] = {}
         for volume in pod["spec"].get("volumes", []):
@@ -205,7 +205,7 @@ class Kubelet:
         self._tell(pod, {}, why)
 
     def _end_ownerless(self) -> None:
-        """Processes of pods whose objects are gone."""
+        """End the processes of pods whose objects are gone."""
         present = {pod["metadata"]["uid"] for pod in self.storage.all("pods")}
         for uid in self.running.keys() - present:
             _kill(self.running[uid], signal.SIGKILL)
@@ -239,7 +239,7 @@ class Kubelet:
         self._tell(pod, {"phase": phase, "containerStatuses": [status]})
 
     def _tell(self, pod: Object, status: Object, *conditions: Object) -> None:
-        """``conditions`` without a status are taken away."""
+        """Write a pod's status; ``conditions`` without a status are removed."""
         kept = [
             each for each in pod["status"].get("conditions", []) if each["type"] not in {c["type"] for c in conditions}
         ]
@@ -257,7 +257,7 @@ def _container(pod: Object) -> Object:
 
 
 def _value(variable: Object) -> str:
-    """Of the one reference that is used, the pod's address, too."""
+    """Return a container's environment; the only field reference supported is the pod's address."""
     return variable.get("value", "127.0.0.1")
 
 

@@ -24,12 +24,12 @@ IDENTITY = {(("apiVersion",),), (("kind",),)} | {
 
 
 class Conflict(Exception):
-    """Fields that others own would change."""
+    """Fields of other managers would change."""
 
 
 @dataclass
 class Owners:
-    """manager -> the fields of one object that it owns."""
+    """The owners of one object's fields: manager -> fields."""
 
     fields: dict[str, set[Path]] = field(default_factory=dict)
 
@@ -40,7 +40,7 @@ class Owners:
 
 
 def leaves(value: Any, path: Path = ()) -> dict[Path, Any]:
-    """Every field with its value; an empty object is a value."""
+    """List every field with its value; an empty object is a value."""
     name = path[-1][0] if path else ""
     found: dict[Path, Any] = {}
     if isinstance(value, dict) and (value or not path):
@@ -58,7 +58,7 @@ def leaves(value: Any, path: Path = ()) -> dict[Path, Any]:
 
 
 def apply(known: Object, wanted: Object, owners: Owners, manager: str, force: bool) -> Object:
-    """Raises Conflict."""
+    """Apply fields for a manager. Raises Conflict."""
     asked, there = leaves(wanted), leaves(known)
     for other, theirs in owners.fields.items():
         contested = [path for path in theirs & asked.keys() if there.get(path) != asked[path]]
@@ -81,7 +81,7 @@ def apply(known: Object, wanted: Object, owners: Owners, manager: str, force: bo
 
 
 def merge(known: Any, patch: Any, name: str = "", strategic: bool = False) -> Any:
-    """A merge patch (RFC 7396); ``strategic``: lists of things that have a name are merged."""
+    """Apply a merge patch (RFC 7396); ``strategic``: lists of named items are merged."""
     if strategic and isinstance(patch, list) and name in KEYS:
         key, result = KEYS[name], {each[KEYS[name]]: each for each in known or []}
         for each in patch:
@@ -99,7 +99,7 @@ def merge(known: Any, patch: Any, name: str = "", strategic: bool = False) -> An
 
 
 def put(value: Any, path: Path, leaf: Any) -> None:
-    """Set a field, making what leads to it."""
+    """Set a field, creating the objects on its path."""
     for index, step in enumerate(path):
         last = index == len(path) - 1
         if step[0] == "{}":
@@ -119,7 +119,7 @@ def put(value: Any, path: Path, leaf: Any) -> None:
 
 
 def remove(value: Any, path: Path) -> None:
-    """Remove a field, if it is there."""
+    """Remove a field, if it exists."""
     holder = value
     for step in path[:-1]:
         holder, value = value, _into(value, step)

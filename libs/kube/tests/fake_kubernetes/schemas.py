@@ -1,4 +1,4 @@
-"""What the API server would refuse: the official schemas of its own kinds, the structural schema of ours."""
+"""Validation as by the API server: the official schemas of its own kinds, the structural schema of custom ones."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ VERSION = "1.36"
 
 
 class Invalid(Exception):
-    """Says which field is wrong."""
+    """An invalid object; the text names the field."""
 
 
 def check(one: Object) -> None:
-    """Against the official schema of its kind, strictly. Raises Invalid."""
+    """Check an object against the official schema of its kind, strictly. Raises Invalid."""
     name = one["metadata"]["name"]
     if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", name):
         raise Invalid(f"metadata.name: {name!r} is no lowercase RFC 1123 subdomain")
@@ -39,14 +39,14 @@ def _official(kind: str, api_version: str) -> Any:
 
 
 def check_custom(schema: Object, one: Object) -> Object:
-    """Against the schema of a custom resource; returns it without unknown fields. Raises Invalid."""
+    """Check a custom resource against its schema; return it without unknown fields. Raises Invalid."""
     pruned = prune(schema, one)
     _raise_first(jsonschema.Draft4Validator(_plain(schema)), pruned)
     return pruned
 
 
 def prune(schema: Object, value: Any) -> Any:
-    """As the server does: what the schema does not know is dropped."""
+    """Drop the fields that the schema does not have, as the server does."""
     if schema.get("x-kubernetes-preserve-unknown-fields"):
         return copy.deepcopy(value)
     if isinstance(value, list):
@@ -61,7 +61,7 @@ def prune(schema: Object, value: Any) -> Any:
 
 
 def _plain(schema: Any) -> Any:
-    """OpenAPI's ``nullable`` and Kubernetes' int-or-string as JSON Schema."""
+    """Translate OpenAPI's ``nullable`` and Kubernetes' int-or-string to JSON Schema."""
     if isinstance(schema, list):
         return [_plain(each) for each in schema]
     if not isinstance(schema, dict):

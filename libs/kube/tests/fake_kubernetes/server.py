@@ -1,4 +1,4 @@
-"""The HTTP side: verbs, watches, and everything that a test may let go wrong."""
+"""The HTTP side: verbs, watches, and all faults that a test can inject."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DEL
 
 @dataclass
 class Resource:
-    """A kind of objects. ``schema``: of a custom resource, whose status is a subresource."""
+    """A kind of objects. ``schema``: the schema of a custom resource, whose status is a subresource."""
 
     kind: str
     api_version: str
@@ -30,7 +30,7 @@ class Resource:
 
 @dataclass
 class Server:
-    """One API server of one namespace. What tests may change is public."""
+    """One API server of one namespace. Tests may change its public fields."""
 
     namespace: str = "training"
     storage: Storage = field(default_factory=Storage)
@@ -41,24 +41,24 @@ class Server:
         "leases": Resource("Lease", "coordination.k8s.io/v1"),
     })  # fmt: skip
     quota: dict[str, float] = field(default_factory=dict)
-    """pods, cpu, memory: no more than that in all"""
+    """Quota: the most pods, cpu and memory in all."""
     resizable: bool = True
     bookmark_s: float = 0.1
     failures: list[int] = field(default_factory=list)
-    """the next requests are answered with these"""
+    """The answers to the next requests."""
     allowed: dict[str, set[tuple[str, str]]] = field(default_factory=dict)
-    """token -> (verb, resource) that it may; a token that is not here may everything"""
+    """Token -> allowed (verb, resource); any other token is allowed everything."""
     used: set[tuple[str, str]] = field(default_factory=set)
-    """(verb, resource) that were asked for"""
+    """The (verb, resource) of all requests so far."""
     logs: dict[str, str] = field(default_factory=dict)
-    """a pod's name -> the file with what it wrote"""
+    """Pod name -> the file with its log."""
     url: str = ""
     _runner: web.AppRunner | None = None
     _port: int = 0
     _watches: set[asyncio.Task[Any]] = field(default_factory=set)
 
     async def start(self) -> None:
-        """Listen; after ``stop`` at the same port again."""
+        """Listen; after ``stop``, at the same port again."""
         app = web.Application(client_max_size=4 << 20)
         for root in ("/api/v1", "/apis/{group}/{version}"):
             for rest in ("", "/{name}", "/{name}/{sub}"):
@@ -71,7 +71,7 @@ class Server:
         self.url = f"http://127.0.0.1:{self._port}"
 
     async def stop(self) -> None:
-        """As if it had died: watches break off."""
+        """Stop as if the server had died: watches break off."""
         self.cut()
         if self._runner is not None:
             await self._runner.cleanup()

@@ -1,4 +1,4 @@
-"""The objects, every change numbered, and whoever watches them."""
+"""The objects, numbered changes, and their watchers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .merging import Object, Owners
 
 
 class Expired(Exception):
-    """The changes since that version are not kept any more."""
+    """A version that is too old: the changes since then are not kept."""
 
 
 def now_text(seconds: float = 0.0) -> str:
@@ -22,12 +22,12 @@ def now_text(seconds: float = 0.0) -> str:
 
 @dataclass
 class Storage:
-    """``(plural, name)`` -> object. One namespace."""
+    """The objects of one namespace: ``(plural, name)`` -> object."""
 
     version: int = 100
     objects: dict[tuple[str, str], Object] = field(default_factory=dict)
     owners: dict[str, Owners] = field(default_factory=dict)
-    """of fields, by the object's uid"""
+    """The owners of fields, by the object's uid."""
     history: list[tuple[int, str, str, Object]] = field(default_factory=list)
     compacted: int = 0
     listeners: set[asyncio.Event] = field(default_factory=set)
@@ -39,7 +39,7 @@ class Storage:
         return [each for (kind, _), each in sorted(self.objects.items(), key=lambda item: item[0]) if kind == plural]
 
     def put(self, plural: str, one: Object) -> Object:
-        """Store an object; nothing happens when it is as it was."""
+        """Store an object; an equal one changes nothing."""
         name = one["metadata"]["name"]
         known = self.get(plural, name)
         if known is not None and _content(known) == _content(one):
@@ -53,7 +53,7 @@ class Storage:
         return one
 
     def remove(self, plural: str, name: str) -> Object | None:
-        """Delete an object, and what belongs to it alone."""
+        """Delete an object and the objects that it alone owns."""
         one = self.objects.pop((plural, name), None)
         if one is None:
             return None
@@ -69,13 +69,13 @@ class Storage:
         return last
 
     def since(self, plural: str, version: int) -> list[tuple[int, str, Object]]:
-        """Raises Expired."""
+        """Return the changes since a version. Raises Expired."""
         if version < self.compacted:
             raise Expired(f"too old resource version: {version} ({self.compacted})")
         return [(at, kind, one) for at, of, kind, one in self.history if of == plural and at > version]
 
     def compact(self) -> None:
-        """Forget how things came to be as they are."""
+        """Forget the history of changes."""
         self.history.clear()
         self.version += 1
         self.compacted = self.version

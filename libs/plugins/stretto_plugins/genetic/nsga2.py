@@ -33,7 +33,7 @@ class _Grid(Problem):
 
 
 def nsga2(problem: CandidateProblem) -> list[PricedPlan]:
-    """What NSGA-II finds of the front, cheapest first; deterministic for the problem's seed."""
+    """Return NSGA-II's front, cheapest first; deterministic for the problem's seed."""
     grid = _Grid(problem)
     algorithm = NSGA2(
         pop_size=POPULATION,

@@ -20,10 +20,10 @@ POPULATION, GENERATIONS = 50, 60
 
 
 def genetic(problem: PlacementProblem, generations: int = GENERATIONS) -> Placement | None:
-    """The best of all assignments that came up; deterministic for the problem's seed.
+    """Return the best of all assignments tried; deterministic for the problem's seed.
 
-    Stretches of layers cross (two points), layers mutate to any other type; what cannot be had ranks by what it lacks,
-    after all that can.
+    Runs of layers cross over (two points), layers mutate to any type. Infeasible assignments rank after all feasible
+    ones, by their infeasibility.
     """
     trials = Trials(problem)
     crossover, mutation = cast(Any, TwoPointCrossover()), cast(Any, _Reset(len(problem.types)))

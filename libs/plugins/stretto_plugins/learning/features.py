@@ -1,4 +1,4 @@
-"""What a policy sees of a problem (HeterPS §5.2), and which problems the same policy can see."""
+"""Inputs of a policy (HeterPS §5.2), and the problems that one policy can read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEAST_SHARE = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What the inputs and outputs of a policy stand for: ``layers`` is the most that a model may have."""
+    """The meaning of a policy's inputs and outputs; ``layers`` is the most layers of a model."""
 
     layers: int
     kinds: tuple[str, ...]
@@ -26,7 +26,7 @@ class Form:
 
     @staticmethod
     def of(problem: PlacementProblem) -> Form:
-        """That of a policy which learns from this problem."""
+        """Return the form of a policy that learns from this problem."""
         kinds = tuple(dict.fromkeys(layer.kind for layer in problem.layers))
         return Form(len(problem.layers), kinds, tuple(kind.name for kind in problem.types))
 
@@ -47,7 +47,7 @@ class Form:
                 raise InvalidValue(f"layers[{index}].kind is {layer.kind!r}; the model learned {_shown(self.kinds)}")
 
     def features(self, problem: PlacementProblem) -> Floats32:
-        """By [layer, feature]: index and kind as one-hot, sizes, and per type transfer and computation.
+        """Return by [layer, feature]: index and kind as one-hot, sizes, and times of transfer and computation per type.
 
         The paper has the first three and the transfer's time. A policy that is to place other data as well has to see
         computing times too, and times as shares of the largest tau. Sizes and shares as logarithms.

@@ -61,7 +61,7 @@ class Policy:
 
     @staticmethod
     def loaded(content: bytes) -> Policy:
-        """From :meth:`saved`. Raises InvalidValue for anything else."""
+        """Return the policy that :meth:`saved` wrote. Raises InvalidValue for anything else."""
         try:
             with np.load(io.BytesIO(content), allow_pickle=False) as stored:
                 told = json.loads(str(stored["form"]))
@@ -89,11 +89,11 @@ class Policy:
         return content.getvalue()
 
     def likeliest(self, features: Floats32) -> list[int]:
-        """The type of the highest probability, layer by layer."""
+        """Return the most probable type, layer by layer."""
         return self.sample(features, np.zeros((1, len(features), len(self.form.types)), dtype=np.float32))[0]
 
     def sample(self, features: Floats32, noise: Floats32) -> list[list[int]]:
-        """A type for every layer, once per row of the noise, which is Gumbel's by [row, layer, type]."""
+        """Sample a type per layer for each row of Gumbel noise by [row, layer, type]."""
         return self._sample(tf.constant(features), tf.constant(noise)).numpy().tolist()
 
     def learn(
@@ -130,7 +130,7 @@ class Policy:
             )
 
     def _step(self, inputs: Any, hidden: Any, carried: Any) -> tuple[Any, Any, Any]:
-        """Of the network: (logits, hidden, carried) after one layer, whose input is projected already."""
+        """Return (logits, hidden, carried) of the network after one layer; its input is already projected."""
         _, recurrent, bias, head, head_bias = self.weights
         gates = inputs + tf.matmul(hidden, recurrent) + bias
         if self.cell == "lstm":
@@ -159,7 +159,7 @@ class Policy:
         return tf.transpose(actions)
 
     def _gradient(self, features: Any, actions: Any, advantages: Any, curiosity: Any) -> Any:
-        """Of the mean over the rows of -advantage x log P - curiosity x entropy."""
+        """Return the gradient of the mean over rows of -advantage x log P - curiosity x entropy."""
         width, types = self.form.width, len(self.form.types)
         with tf.GradientTape() as tape:
             kernel, rows = self.weights[0], tf.shape(actions)[0]

@@ -15,9 +15,9 @@ from stretto_plugins.learning.features import Floats32, Form
 from stretto_plugins.learning.policy import Cell, Policy
 
 LEAST_SPREAD = 1e-6
-"""of rewards, below which a round has nothing to teach"""
+"""spread of rewards below which a round is skipped"""
 PATIENCE = 25
-"""rounds without a better plan, after which the best may be the likeliest"""
+"""rounds without a better plan before training may end early"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,11 @@ class Reinforce:
     curiosity: float = 0.05
 
     def __call__(self, problem: PlacementProblem) -> Placement | None:
-        """What :meth:`train` finds."""
+        """Return the placement that :meth:`train` finds."""
         return self.train(problem).placement
 
     def train(self, problem: PlacementProblem, progress: Progress = unheard) -> Learned:
-        """Algorithm 1, and the best of all plans that it drew, the likeliest included.
+        """Run Algorithm 1; return the best of all sampled plans, the most probable one included.
 
         The reward is the least cost so far / cost instead of the cost, the baseline begins at the first round's mean
         instead of 0, and what is learnt is scaled by the round's spread: costs of any size learn alike, and how bad
@@ -70,7 +70,7 @@ class Reinforce:
         return Learned(trials.best, policy.saved())
 
     def apply(self, model: bytes, problem: PlacementProblem) -> Placement | None:
-        """The likeliest plan; where that cannot be had, the best of as many as a round draws."""
+        """Return the most probable plan; if it is infeasible, the best of one round of samples."""
         policy = Policy.loaded(model)
         if policy.cell != self.cell:
             raise InvalidValue(f"model is of an {policy.cell} cell; it was trained by rl-{policy.cell}")

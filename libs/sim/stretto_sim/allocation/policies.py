@@ -1,4 +1,4 @@
-"""The core's allocators as policies: which nodes each job gets, and at which moments that is asked."""
+"""Core's allocators as policies: the nodes of each job, and the times of decisions."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Policy:
 
     @staticmethod
     def of(allocator: Allocator, periodic: bool = True, on_change: bool = False) -> Policy:
-        """The first step of the allocator's plan."""
+        """Return the policy that applies the first step of the allocator's plan."""
         return Policy(lambda problem: _first(allocator, problem), periodic, on_change)
 
     @staticmethod
     def filled(allocator: Allocator) -> Policy:
-        """So, and what the plan leaves idle handed out: its objective does not see an end within a step."""
+        """Return that policy with idle nodes handed out too: the objective does not see an end within a step."""
         return Policy(lambda problem: hand_out(problem, _first(allocator, problem)))
 
 

@@ -20,10 +20,10 @@ from stretto_sim.allocation.trace import Fate, Settings, TraceJob, fates
 from stretto_sim.measures import HORIZON_YEARS, YEAR_S, Durations, Level, Progress, span_of
 
 FLOOR = 0.05
-"""share of its believed demand that a job has at least left: one that outlives its ETA is not over at once"""
+"""least share of its estimated demand that a job has left: one that outlives its ETA goes on"""
 HOUR_S = 3600.0
 NEARLY = 1e-6
-"""node-seconds, or seconds, that rounding may leave of a demand"""
+"""tolerance for rounding, in node-seconds or seconds of demand"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +41,13 @@ class Left:
 
     @property
     def completion_s(self) -> float:
-        """From its submission."""
+        """Return the seconds from submission to end."""
         return self.end_s - self.submit_s
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a trace. Jobs are numbered by submission; levels are of nodes that train."""
+    """The outcome of a trace. Jobs are numbered by submission; levels count nodes that train."""
 
     settings: Settings
     jobs: list[Left] = field(default_factory=list[Left])
@@ -57,7 +57,7 @@ class Outcome:
 
     @property
     def completion(self) -> Durations:
-        """From submission until a job left, however it did."""
+        """Return the measures of the times from submission until the jobs left."""
         return Durations.of([job.completion_s for job in self.jobs])
 
     @property
@@ -70,12 +70,12 @@ class Outcome:
 
     @property
     def span_s(self) -> tuple[float, float]:
-        """From the first submission to the last end."""
+        """Return the first submission and the last end."""
         return span_of(self.jobs)
 
     @property
     def utilisation(self) -> float:
-        """Share of the pool that trained, over that span."""
+        """Return the share of the pool that trained over the span."""
         return self.in_use.mean(*self.span_s) / self.settings.nodes
 
 
@@ -135,7 +135,7 @@ class _Simulation:
             self._check_horizon()
 
     def _check_horizon(self) -> None:
-        """A bound from below: each job at its fastest, all of them without a loss."""
+        """Return a lower bound: each job at its fastest, all without a loss."""
         remedy = f"give at most {HORIZON_YEARS} years, or a policy that is asked only when a job comes or goes"
         nodes, together_s = self.settings.nodes, 0.0
         best = max(self.speeds[size] / size for size in self.settings.sizes)
@@ -168,7 +168,7 @@ class _Simulation:
         return self.outcome
 
     def _next(self, now: int) -> int:
-        """When something happens next."""
+        """Return the time of the next event."""
         moments = [max(math.ceil(self.coming[-1].job.submit_s), now)] if self.coming else []
         for one in self.active:
             if one.due_s < math.inf:
@@ -221,7 +221,7 @@ class _Simulation:
         return count
 
     def _problem(self) -> AllocationProblem:
-        """What is known of the jobs; every one gets a node, unless they outnumber the nodes."""
+        """Return the problem of the known jobs; every job gets a node, unless they outnumber the nodes."""
         least = 1 if len(self.active) <= self.settings.nodes else 0
         jobs = tuple(
             ElasticJob(
@@ -261,7 +261,7 @@ class _Simulation:
                 idle -= size
 
     def _assign(self, one: _Active, size: int, now: int) -> None:
-        """From now on, or after the delay if it is more than the job trains on; the same again changes nothing."""
+        """Assign nodes from now on, or after the delay if they are more; the same number changes nothing."""
         if size == one.assigned:
             return
         one.changes += one.started

@@ -1,4 +1,4 @@
-"""What is simulated: the jobs as they were submitted, the pool, and what fate makes of the jobs (§5.4)."""
+"""Input of the simulation: submitted jobs, the pool, and the disturbances of jobs (§5.4)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 from stretto_messages.base import InvalidValue
 
 HANGS_WITHIN_S = 300.0
-"""of training, if a job contains a bug"""
+"""latest failure of a job with a bug, in seconds of training"""
 
 DELAY_MOST_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
 class TraceJob:
-    """A job of a trace: node-hours on one node, and the most nodes that it can train on."""
+    """A job of a trace: its demand in hours of one node, and the most nodes that it can train on."""
 
     submit_s: float
     demand_node_hours: float
@@ -73,7 +73,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What is believed of a job, and what becomes of it: it leaves once one of the two is reached."""
+    """The estimate of a job and its fate: it leaves at the earlier of the two ends."""
 
     believed_node_hours: float
     leaves_after_node_hours: float
@@ -83,7 +83,7 @@ class Fate:
 
 
 def fates(jobs: Sequence[TraceJob], settings: Settings) -> list[Fate]:
-    """One for each job. The same seed draws the same at every size of the pool, for every policy and every rate."""
+    """Draw the fate of each job: the same for a seed at every pool size, policy and rate."""
     draws = np.random.default_rng(settings.seed).random((len(jobs), 4))
     return [_fate(job, settings, *map(float, row)) for job, row in zip(jobs, draws, strict=True)]
 

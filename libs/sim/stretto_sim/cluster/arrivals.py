@@ -73,7 +73,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """What the runs of one model have in common."""
+    """The properties that all runs of one model share."""
 
     name: str
     shares: dict[str, float]
@@ -137,7 +137,7 @@ def _job(arrival: Arrival, model: _Model, rng: np.random.Generator) -> TraceJob:
 
 
 def _limits(here: Plan, embedding: int) -> JobLimits:
-    """From one small pod of each role to four times the arrival's own configuration."""
+    """Return limits from one small pod per role to four times the arrival's own configuration."""
     low = Plan(1, 1, 1.0, 1.0, GIB, GIB)
     high = Plan(
         max(4 * here.workers, 8),
@@ -151,7 +151,7 @@ def _limits(here: Plan, embedding: int) -> JobLimits:
 
 
 def _request(job: TraceJob, here: Plan, rng: np.random.Generator) -> Plan:
-    """What its user asks for: more, or less, than it needs, in pods and in their cores."""
+    """Draw the user's request: more or less than the job needs, in pods and in cores."""
     more_w, more_p = (float(rng.lognormal(mu, OVER_SD)) for mu in (OVER_WORKER, OVER_PS))
     in_pods = rng.random(2)
     workers = min(max(1, round(here.workers * more_w ** float(in_pods[0]))), job.limits.high.workers)

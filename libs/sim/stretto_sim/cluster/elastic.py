@@ -77,7 +77,7 @@ class ElasticScheduler:
 
     @staticmethod
     def _moved_before(seen: _Seen) -> bool:
-        """Whether any addition has paid, or it was removing already."""
+        """Return whether an addition has paid, or pods were being removed already."""
         return seen.search == "down" or (seen.before is not None and seen.before[0].workers != seen.job.request.workers)
 
     @staticmethod

@@ -35,7 +35,7 @@ class Nodes:
         self.reserved_cores = self.reserved_bytes = 0.0
 
     def place(self, pod: Pod) -> bool:
-        """Whether there is room for the pod on any node; it has that then."""
+        """Place the pod on a node with room; return whether there was one."""
         size = pod.size
         fits = (self.cores >= size.cpu_cores - 1e-9) & (self.memory >= size.memory_bytes)
         left = np.where(fits, self.cores, np.inf)
@@ -58,7 +58,7 @@ class Nodes:
         self._take(node, pod.size, 1)
 
     def resize(self, pod: Pod, size: Resources) -> bool:
-        """Whether the pod could have the other size where it is; it has that then."""
+        """Resize the pod on its node; return whether there was room."""
         if pod.node == NOWHERE:
             pod.size = size
             return True

@@ -34,7 +34,7 @@ MEASURED_WEIGHT = 3.0
 
 @dataclass(slots=True)
 class _Seen:
-    """What is known of a job. ``speeds``: (workers, servers) -> samples per second."""
+    """The knowledge of a job. ``speeds``: (workers, servers) -> samples per second."""
 
     job: TraceJob
     speeds: dict[tuple[int, int], float]

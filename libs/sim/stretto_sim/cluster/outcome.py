@@ -1,4 +1,4 @@
-"""What came of a simulation: every job's end, and what was reserved and used over time."""
+"""The outcome of a simulation: the end of every job, and the resources reserved and used over time."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Left:
 
     @property
     def completion_s(self) -> float:
-        """From its submission."""
+        """Return the seconds from submission to end."""
         return self.end_s - self.submit_s
 
 
@@ -76,7 +76,7 @@ class Outcome:
 
     @property
     def completion(self) -> Durations:
-        """Of the completed jobs, from their submission."""
+        """Return the measures of completed jobs, from submission."""
         return Durations.of([job.completion_s for job in self.completed])
 
     @property
@@ -110,7 +110,7 @@ class Outcome:
 
     @property
     def span_s(self) -> tuple[float, float]:
-        """From the first submission to the last end."""
+        """Return the first submission and the last end."""
         return span_of(self.jobs)
 
     @property

@@ -1,4 +1,4 @@
-"""What a policy hears and says, and the two that never change a job: the user's request, and what a search finds.
+"""Inputs and answers of a policy, and the two that never change a job: the user's request and a search.
 
 A session is pure like the machines of the services: it hears what happens in the cluster and answers with commands.
 """
@@ -54,7 +54,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What was measured of a job. ``settled``: it ran as its plan says since the last one."""
+    """A measurement of a job. ``settled``: it ran by its plan since the last one."""
 
     job: int
     version: int
@@ -154,7 +154,7 @@ class Once:
 
 
 class Restarting:
-    """As :class:`Once`; a job that has become much slower than it was is stopped and started anew (section 6.2)."""
+    """:class:`Once` with restarts: a job that became much slower is stopped and started again (§6.2)."""
 
     SLOWER, PATIENCE = 0.7, 2
 
@@ -164,7 +164,7 @@ class Restarting:
         self.slow: dict[int, int] = {}
 
     def handle(self, event: Event, now: float) -> list[Command]:
-        """What it measures is told from its start."""
+        """Start a job with its plan; restart it after ``PATIENCE`` slow measurements."""
         match event:
             case Submitted():
                 return [Want(event.job, self.plans[event.job])]

@@ -170,7 +170,7 @@ class _Simulation:
         self._begin(live, now)
 
     def _ends(self, live: Live, now: float) -> bool:
-        """Whether the job has ended; one that runs out of memory may go on."""
+        """Return whether the job has ended; one that runs out of memory may go on."""
         if live.reached(live.job.samples):
             self._end(live, COMPLETED, now)
         elif live.reached(live.fate.fails_at):
@@ -293,7 +293,7 @@ class _Simulation:
             self.short.add(live.number)
 
     def _restarted(self, live: Live, plan: Plan, now: float) -> bool:
-        """Whether there was room: all pods stop and others start; it stays as it is otherwise."""
+        """Stop all pods and start others; return False and change nothing without room."""
         old = (live.servers, live.workers, live.holders)
         placed = [(pod, pod.node) for pod in live.pods]
         for pod, _ in placed:

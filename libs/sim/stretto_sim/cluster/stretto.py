@@ -35,7 +35,7 @@ from stretto_messages.base import GIB
 from stretto_messages.dispatcher import JobProgressed
 from stretto_messages.oom import OomForecast
 from stretto_messages.profiler import HotPsDetected, ProfileMeasured
-from stretto_messages.values import Plan, PsProfile, StepTimes
+from stretto_messages.values import BUCKETS, Plan, PsProfile, StepTimes
 
 from stretto_sim.cluster import policies as p
 from stretto_sim.cluster.live import FIRST_WINDOWS, LONGEST_WINDOW_S, WINDOW_S
@@ -43,7 +43,6 @@ from stretto_sim.cluster.trace import Settings, TraceJob
 
 ROW_BYTES = 136
 """of a category: its key, 16 weights and as many slots of Adagrad"""
-BUCKETS = 64
 COLD_START = Plan(1, 1, 4.0, 4.0, 4 * GIB, 8 * GIB)
 """of a job without any similar one before it"""
 AXES = ("workers", "ps", "worker_cpu_cores", "ps_cpu_cores")

@@ -1,4 +1,4 @@
-"""What is simulated: training jobs as they were submitted, the nodes that they share, and what disturbs them."""
+"""Input of the simulation: submitted training jobs, the nodes that they share, and disturbances."""
 
 from __future__ import annotations
 
@@ -115,10 +115,10 @@ class Settings:
 
     @property
     def capacity(self) -> Resources:
-        """Of all nodes together."""
+        """Return the resources of all nodes."""
         return Resources(self.nodes * self.node_cpu_cores, self.nodes * self.node_memory_bytes)
 
     @property
     def node(self) -> Resources:
-        """Of one node."""
+        """Return the resources of one node."""
         return Resources(self.node_cpu_cores, self.node_memory_bytes)

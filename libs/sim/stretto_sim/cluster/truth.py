@@ -1,4 +1,4 @@
-"""How fast a job really trains, what it really uses: known to the simulation, and to nobody who decides."""
+"""True speeds and uses of jobs: known to the simulation only, never to a decision."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ def busy_cores(job: TraceJob, samples_per_s: float) -> tuple[float, float]:
 
 
 def embedding_bytes(job: TraceJob, samples: float) -> float:
-    """After so many samples, over all servers."""
+    """Return the bytes of all embeddings after ``samples``, over all servers."""
     return job.embedding_bytes * (min(max(samples, 0.0), job.samples) / job.samples) ** job.growth
 
 
 def server_bytes(job: TraceJob, samples: float, ps: int) -> float:
-    """Of one of ``ps`` servers."""
+    """Return the bytes of one of ``ps`` servers."""
     return job.server_base_bytes + embedding_bytes(job, samples) / ps
 
 

@@ -1,4 +1,4 @@
-"""Who gets which CPUs: GoldMiner's three policies and the three baselines that it is compared with (§5.6)."""
+"""Policies for CPUs: GoldMiner's three, and the three baselines that it compares with (§5.6)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stretto_sim.data_workers.trace import Cluster, TraceJob
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a job waits for and holds until its end; it trains with ``share`` of its ideal speed on that alone.
+    """The resources that a job waits for and holds to its end; alone they give ``share`` of its ideal speed.
 
     ``trainer_cpus`` per GPU, on the GPU's node; ``worker_cpus`` of each of its data workers, on any node.
     """
@@ -63,12 +63,12 @@ def _fixed(job: TraceJob, cluster: Cluster) -> Need:
 
 
 def _trainers(job: TraceJob, cluster: Cluster) -> Need:
-    """GPUs, and the CPUs of the training workers; data workers come and go."""
+    """Hold GPUs and the CPUs of training workers; data workers come and go."""
     return Need(job.trainer_cpus, 0.0)
 
 
 def _container(job: TraceJob, cluster: Cluster) -> Need:
-    """GPUs, each with its part of a node's CPUs until the job's own tuning asks for less."""
+    """Hold GPUs, each with its part of a node's CPUs until the job's own tuning requests less."""
     return Need(cluster.cpus_per_gpu, 0.0)
 
 

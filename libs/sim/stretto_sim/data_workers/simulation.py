@@ -37,7 +37,7 @@ from stretto_sim.data_workers.tuned import Tuned
 from stretto_sim.measures import Durations, Level, Progress, span_of
 
 NEARLY = 1e-9
-"""share of a run time that rounding may leave"""
+"""relative tolerance of a run time for rounding"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Done:
 
     @property
     def completion_s(self) -> float:
-        """From its submission."""
+        """Return the seconds from submission to end."""
         return self.end_s - self.submit_s
 
     @property
@@ -62,7 +62,7 @@ class Done:
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a trace. Jobs are numbered by submission; levels are of what is allocated. ``tunes`` as in the
+    """The outcome of a trace. Jobs are numbered by submission; levels are of what is allocated. ``tunes`` as in the
     policy: nobody knew what a job needs."""
 
     cluster: Cluster
@@ -77,32 +77,32 @@ class Outcome:
 
     @property
     def completion(self) -> Durations:
-        """From submission to end."""
+        """Return the measures of the times from submission to end."""
         return Durations.of([job.completion_s for job in self.jobs])
 
     @property
     def ideal(self) -> Durations:
-        """Of the run times with all CPUs that can be used."""
+        """Return the measures of the run times with all useful CPUs."""
         return Durations.of([job.ideal_s for job in self.jobs])
 
     @property
     def mean_queue_s(self) -> float:
-        """From submission to start."""
+        """Return the mean time from submission to start."""
         return Durations.of([job.queued_s for job in self.jobs]).mean_s
 
     @property
     def span_s(self) -> tuple[float, float]:
-        """From the first submission to the last end."""
+        """Return the first submission and the last end."""
         return span_of(self.jobs)
 
     @property
     def gpu_utilisation(self) -> float:
-        """Share of the GPUs that was allocated, over that span."""
+        """Return the share of the GPUs that was allocated over the span."""
         return self.gpus.mean(*self.span_s) / self.cluster.all_gpus
 
     @property
     def cpu_utilisation(self) -> float:
-        """Share of the CPUs that was allocated, over that span."""
+        """Return the share of the CPUs that was allocated over the span."""
         return self.cpus.mean(*self.span_s) / self.cluster.all_cpus
 
 
@@ -181,7 +181,7 @@ class _Simulation:
         return self.outcome
 
     def _next(self, now: float) -> float:
-        """When something happens next."""
+        """Return the time of the next event."""
         ends_in_s = min((one.ends_in_s for one in self.running.values()), default=math.inf)
         submit_s = self.coming[-1][1].submit_s if self.coming else math.inf
         due_s = [one.tuned.due_s for one in self.running.values() if one.tuned is not None]
@@ -214,7 +214,7 @@ class _Simulation:
                 self.sharing.handle(self._told(one, now), now)
 
     def _told(self, one: _Running, now: float) -> JobStarted:
-        """What the core's scheduler hears of a job that starts."""
+        """Return the scheduler's event for a job that starts."""
         job = one.job
         if self.policy.tunes:
             one.tuned = Tuned.begun(job, one.name, one.need.trainer_cpus, now)
@@ -225,7 +225,7 @@ class _Simulation:
         )  # fmt: skip
 
     def _placed(self, number: int, job: TraceJob, now: float) -> _Running | None:
-        """The job with all that it waits for; None: it is not to be had."""
+        """Return the job with its resources; None without room for them."""
         need, names = self.policy.need(job, self.cluster), list(self.free)
         packed = pack(list(self.free.values()), job.gpus, need.trainer_cpus)
         if packed is None:
@@ -242,7 +242,7 @@ class _Simulation:
         return one
 
     def _use(self, one: _Running, sign: int) -> None:
-        """Take (1) or give back (-1) what the job holds until its end."""
+        """Take (1) or return (-1) the resources that the job holds to its end."""
         for name, count in one.trainers.items():
             self._take(name, sign * count, sign * count * one.need.trainer_cpus)
         if self.sharing is None:
@@ -254,7 +254,7 @@ class _Simulation:
         self.free[node] = Free(free.gpus - gpus, free.cpus - cpus)
 
     def _share(self, now: float) -> None:
-        """Tells the core's scheduler how the queues are, and does what it says."""
+        """Report the queues to core's scheduler and apply its actions."""
         if self.sharing is None:
             return
         for one in self.running.values():
@@ -271,7 +271,7 @@ class _Simulation:
                 one.share = one.tuned.queue(one.data_cpus).steps_per_s * one.job.step_s_ideal
 
     def _seen(self, one: _Running, now: float) -> QueueState | None:
-        """What the core's scheduler may know of a job's queue; of one that tunes itself, what was measured."""
+        """Return the scheduler's view of a job's queue: measured, where the job tunes itself."""
         tuned, ideal_per_s = one.tuned, 1 / one.job.step_s_ideal
         if tuned is None:
             return QueueState(ideal_per_s * one.data_cpus / one.job.data_cpus, ideal_per_s)
@@ -283,7 +283,7 @@ class _Simulation:
         return queue if tuned.measured and tuned.force[2] > 0 and not sizing else None
 
     def _configure(self, one: _Running, tuned: Tuned, asked: JobConfigured, now: float) -> None:
-        """What the tuning asks for, once the training workers' nodes have room for it."""
+        """Apply the tuning's request, once the nodes of the training workers have room."""
         assert self.sharing is not None
         more = asked.trainer_cpus - tuned.trainer_cpus
         if any(self.free[node].cpus + DUST < count * more for node, count in one.trainers.items()):
@@ -306,7 +306,7 @@ class _Simulation:
                 del workers[change.worker]
 
     def _note(self, now: float) -> None:
-        """Levels; and nobody has what is not there."""
+        """Record levels, and check that nothing is allocated twice."""
         cpus = {name: free.cpus for name, free in self.free.items()}
         for one in self.running.values():
             self.outcome.workers[one.number].set(now, len(one.workers))

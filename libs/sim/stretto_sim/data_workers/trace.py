@@ -1,4 +1,4 @@
-"""What is simulated: jobs with the CPUs that their data take, and the nodes (GoldMiner §5, §5.6)."""
+"""Input of the simulation: jobs with the CPUs that their data need, and the nodes (GoldMiner §5, §5.6)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from stretto_messages.base import InvalidValue
 from stretto_sim.measures import HORIZON_YEARS, LATEST_S, YEAR_S
 
 CPUS = (0.001, 1e6)
-"""per GPU that a job may ask for; the least is what clusters count in"""
+"""CPUs per GPU that a job may request; the least is the unit that clusters count in"""
 TRAINER_CPUS = 3.0
-"""that a training worker takes at most, beside its data workers: what ResNet18 is left with in §5.5"""
+"""most CPUs of a training worker that has data workers: those of ResNet18 in §5.5"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Cluster:
 
     @property
     def cpus_per_gpu(self) -> float:
-        """The hardware ratio."""
+        """Return the CPUs per GPU of a node."""
         return self.cpus / self.gpus
 
 
@@ -66,19 +66,19 @@ class TraceJob:
 
     @property
     def ideal_s(self) -> float:
-        """Its run time with all CPUs that it can use."""
+        """Return the run time with all CPUs that the job can use."""
         return self.steps * self.step_s_ideal
 
     @property
     def trainer_cpus(self) -> float:
-        """Of the CPUs per GPU, those of the training worker itself."""
+        """Return the CPUs of a training worker itself."""
         return min(TRAINER_CPUS, self.cpus_per_gpu / 2)
 
     @property
     def data_cpus(self) -> float:
-        """Of all its data workers together, at full speed."""
+        """Return the CPUs of all its data workers at full speed."""
         return (self.cpus_per_gpu - self.trainer_cpus) * self.gpus
 
     def worker_cpus(self, cluster: Cluster) -> float:
-        """Of one data worker at most: a GPU's part of a node, or all that a training worker can use (§3.4.1)."""
+        """Return the most CPUs of one data worker: a GPU's part of a node, or all that a trainer can use (§3.4.1)."""
         return min(cluster.cpus_per_gpu, self.data_cpus / self.gpus)

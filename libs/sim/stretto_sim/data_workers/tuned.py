@@ -38,18 +38,18 @@ class Tuned:
 
     @staticmethod
     def begun(job: TraceJob, name: str, container_cpus: float, now: float) -> Tuned:
-        """Without data workers."""
+        """Return the state of a job that starts without data workers."""
         tuning = Tuning(settings=TuningSettings(container_cpus=max(int(container_cpus), 1)))
         return Tuned(job, name, tuning, container_cpus, now, force=(container_cpus, 0, 0.0))
 
     def started(self, trainers: dict[str, int]) -> JobStarted:
-        """As its cluster's scheduler hears of it: a CPU of data workers is taken for one of the container's."""
+        """Return the scheduler's event; a CPU of data workers is assumed to bring as much as one of the container."""
         alone_per_s = self.queue(0.0).steps_per_s
         per_cpu = alone_per_s / (self.trainer_cpus * self.job.gpus)
         return JobStarted(self.name, trainers, self.trainer_cpus, 0.0, self.job.steps, per_cpu, alone_per_s)
 
     def queue(self, data_cpus: float) -> QueueState:
-        """With so many CPUs for data workers; in a training worker that has none, its CPUs do both."""
+        """Return the queue with ``data_cpus`` for data workers; without any, the trainer's own CPUs do both."""
         job, ideal_per_s = self.job, 1 / self.job.step_s_ideal
         if not self.process_cpus or data_cpus <= 0:
             rate = ideal_per_s * min(self.trainer_cpus / job.cpus_per_gpu, 1.0)
@@ -63,18 +63,18 @@ class Tuned:
         return self.tuning.state.phase == "sizing"
 
     def stands(self, data_cpus: float, now: float) -> None:
-        """Notes what is in force from now on."""
+        """Record the configuration in force from now on."""
         force = (self.trainer_cpus, self.process_cpus, data_cpus)
         if force != self.force:
             self.force, self.since_s, self.measured = force, now, False
 
     @property
     def due_s(self) -> float | None:
-        """When the next measurement is complete; None: another would say the same."""
+        """Return the end of the next measurement; None if another would show the same."""
         return None if self.measured else self.since_s + INTERVAL_S
 
     def measure(self, now: float) -> JobConfigured | None:
-        """The tuning hears of the interval; what it asks of the cluster."""
+        """Report the interval to the tuning and return its requests."""
         phase = self.tuning.state.phase
         trainer_cpus, process_cpus, data_cpus = self.force
         seen = JobMeasured(self.name, self.job.gpus, self.queue(data_cpus), int(trainer_cpus), process_cpus, data_cpus)

@@ -1,14 +1,14 @@
-"""Images of a parameter server: raw blocks and a manifest; where the bytes go is for others to say.
+"""Images of a parameter server: raw blocks and a manifest. The caller says where the bytes go.
 
-Each bucket is copied under the push mutex together with its progress, so that a checkpoint neither freezes nor
-rejects anything: a push waits for one memcpy. Columns of one image are of slightly different instants, and so are
-the images of a job; that is exact all the same, because each column carries its own progress, and a restored job
+Each bucket is copied under the push mutex together with its progress. A checkpoint therefore freezes nothing and
+rejects nothing: a push waits for one memcpy. The columns of one image are copied at slightly different instants, and
+so are the images of a job. The result is exact all the same: each column carries its own progress, and a restored job
 replays from the smallest offset while the other columns skip what they have.
 
-An export hands over bucket by bucket and forgets: what it takes of the server's memory is the rows of one bucket,
-however large the image is.
+An export hands over bucket by bucket and keeps none, so it needs memory for the rows of one bucket, however large the
+image is.
 
-What must hold: the ledger's state that is restored with the images was taken *before* the first of them.
+Invariant: the ledger state that is restored with the images was taken *before* the first of them.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ from .ownership import Own
 VERSION = 4
 _ALIGN = 64
 _MARGIN = 1.1
-"""rows that come while the image is taken"""
+"""Allowance for the rows that are added while the image is taken."""
 _MARGIN_BYTES = 2**20
-"""manifest and padding"""
+"""Allowance for the manifest and the padding."""
 
 Append = Callable[[memoryview], object]
-"""Takes the next bytes of an image; they are not valid afterwards."""
+"""Receives the next bytes of an image. The view is not valid after the call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """An image was taken. pause_seconds: no push waited longer than this for it; pulls never wait.
+    """The result of an export.
 
+    pause_seconds: the longest that a push waited for it (pulls never wait).
     manifest (JSON-able): version, server, layout, columns, bytes, blocks {name: offset, bytes, checksum, dtype, shape}.
     """
 
@@ -61,14 +62,14 @@ class PsImage:
 
 
 def image_bytes(control: Control) -> int:
-    """Room that is enough for an image taken soon: rows in use, raw keys of tables that may just double, the rest."""
+    """Return an upper bound for an image taken soon: rows in use, keys of tables that may double, slices, progress."""
     layout = control.layout
     tables = 4 * layout.row_floats * control.categories() + 2 * 8 * control.slots()
     return int(_MARGIN * (tables + control.dense_bytes() + control.progress_bytes())) + _MARGIN_BYTES
 
 
 class _Blocks:
-    """Hands blocks over, each beginning at a multiple of 64, and keeps what describes them."""
+    """Hands over blocks, each at an offset that is a multiple of 64, and collects their descriptions."""
 
     def __init__(self, append: Append) -> None:
         self._append = append
@@ -91,14 +92,16 @@ class _Blocks:
 
 
 def export_image(control: Control, append: Append) -> Exported:
-    """Everything a server owns, while workers go on. Raises CheckpointError if ownership changes meanwhile.
+    """Export everything that a server owns, while workers go on pushing. Runs in the server's process only.
 
-    Only in the process of the server.
+    Raises CheckpointError if ownership changes meanwhile.
     """
     layout = control.layout
     columns = control.columns()
-    blocks, progress = _Blocks(append), _Progress(layout)
-    pause_s, buckets = 0.0, [c for c in columns if c < layout.buckets]
+    blocks = _Blocks(append)
+    progress = _Progress(layout)
+    pause_s = 0.0
+    buckets = [c for c in columns if c < layout.buckets]
     slices: I64 = np.array([c - layout.buckets for c in columns if c >= layout.buckets], np.int64)
     if len(slices):
         pause_s = _export_slices(control, slices, blocks, progress)
@@ -143,39 +146,41 @@ def _export_bucket(control: Control, bucket: int, copy: _Copy, blocks: _Blocks, 
 
 
 class _Copy:
-    """Where each of ``buckets`` is copied in its turn; touched already, or pushes would wait for that."""
+    """Memory into which each bucket is copied in turn. It is touched beforehand, or pushes would wait for that."""
 
     def __init__(self, control: Control, buckets: Sequence[int]) -> None:
         slots = int(control.raw_slots()[buckets].max(initial=0))
         rows = int(_MARGIN * control.raw_sizes()[buckets].max(initial=0))
         self.keys: I64 = aligned_zeros((slots, 1), np.int64)[:, 0]
         self.rows: F32 = aligned_zeros((rows, control.layout.row_floats), np.float32)
-        self._keys, self._rows = self.keys, self.rows
+        self._keys = self.keys
+        self._rows = self.rows
 
     def take(self, keys: I64, rows: F32) -> None:
-        """All keys, which tell where each row was, and the rows in use."""
+        """Copy all keys, which record the slot of each row, and the rows in use."""
         live = np.flatnonzero(in_use(keys))
         if len(self._keys) < len(keys):  # the table doubled meanwhile
             self.keys = self._keys = np.zeros(len(keys), np.int64)
         if len(self._rows) < len(live):
             self.rows = self._rows = np.zeros((int(_MARGIN * len(live)), rows.shape[1]), np.float32)
-        self.keys, self.rows = self._keys[: len(keys)], self._rows[: len(live)]
+        self.keys = self._keys[: len(keys)]
+        self.rows = self._rows[: len(live)]
         self.keys[:] = keys[:, 0]
         np.take(rows, live, axis=0, out=self.rows, mode="clip")  # any other mode copies twice
 
 
 class _Progress:
-    """Offsets per shard and column, each column from its own instant.
+    """Offsets per shard and column, each column as it was when it was copied.
 
-    A shard that was finished at the first instant is so in every column: its id is enough. One that finished later
-    has a row, since a column of before may lack the end of it.
+    A shard that was finished at the first copy is finished in every column: its id is enough. A shard that finished
+    later has a row, because a column that was copied before may lack its end.
     """
 
     def __init__(self, layout: Layout) -> None:
         self._columns = layout.columns
         self._first_slice = layout.buckets
         self._offsets: dict[int, I64] = {}
-        self._first: I64 | None = None  # finished at the first instant
+        self._first: I64 | None = None  # finished at the first copy
         self._later: I64 = np.zeros(0, np.int64)  # finished since
         self._dense_samples: dict[int, int] = {}
         self._samples = np.zeros(layout.columns, np.int64)
@@ -195,7 +200,7 @@ class _Progress:
                 self._dense_samples[shard] = int(record[-1])
         if self._first is None:
             self._first = np.sort(at.finished)
-        elif len(at.finished):  # else none has finished since the last instant
+        elif len(at.finished):  # else none has finished since the last copy
             self._later = np.setdiff1d(at.finished, self._first)
         for shard in self._later.tolist():
             self._row(shard)[columns] = FINISHED
@@ -216,13 +221,15 @@ class _Progress:
 
 
 def load_image(control: Control, images: Sequence[PsImage], columns: Iterable[int]) -> None:
-    """Make an empty server own `columns`, from the images of all servers of the checkpoint (any number of them).
+    """Make an empty server own `columns`, from the images of all servers of the checkpoint (any number of servers).
 
-    Attempts start again from zero, because the ledger restored beside it counts them anew. A shard whose records
-    were gone in every column stays finished; one that was gone only in some skips there and replays elsewhere.
+    Attempts start again from zero, because the ledger that is restored with it counts them anew. A shard whose records
+    were deleted in every column stays finished. A shard whose records were deleted in some columns only is skipped
+    there and replayed elsewhere.
     Raises CheckpointError if the images do not fit the layout or do not hold each column exactly once.
     """
-    layout, wanted = control.layout, sorted(set(columns))
+    layout = control.layout
+    wanted = sorted(set(columns))
     holder = _holders(layout, images)
     for bucket in (c for c in wanted if c < layout.buckets):
         blocks = holder[bucket].blocks
@@ -237,7 +244,8 @@ def load_image(control: Control, images: Sequence[PsImage], columns: Iterable[in
     records = np.zeros((len(shards), layout.columns + 2), np.int64)
     records[:, wanted] = offsets[:, wanted]
     records[:, -1] = dense_samples
-    samples, fingerprints = np.zeros(layout.columns, np.int64), np.zeros(layout.columns, np.int64)
+    samples = np.zeros(layout.columns, np.int64)
+    fingerprints = np.zeros(layout.columns, np.int64)
     for column, image in enumerate(holder):
         samples[column] = image.blocks["progress/samples"][column]
         fingerprints[column] = image.blocks["progress/fingerprints"][column]
@@ -247,7 +255,7 @@ def load_image(control: Control, images: Sequence[PsImage], columns: Iterable[in
 
 
 def _holders(layout: Layout, images: Sequence[PsImage]) -> list[PsImage]:
-    """[columns] the image that has each column."""
+    """Return the image that holds each column: [columns]."""
     holder: dict[int, PsImage] = {}
     for image in images:
         if image.manifest.get("version") != VERSION:
@@ -281,9 +289,10 @@ def _slices(image: PsImage, ids: I64) -> RawSlices:
 
 
 def _join_progress(layout: Layout, holder: Sequence[PsImage]) -> tuple[I64, I64, I64, I64]:
-    """(shards finished in all images, other shards [n], their offsets [n, columns], samples of the first slice [n]).
+    """Join the progress of all images, each column from the image that holds it.
 
-    Each column from the image that has it.
+    Returns (shards finished in all images, other shards [n], their offsets [n, columns], samples of the first
+    slice [n]).
     """
     images = list({id(image): image for image in holder}.values())
     everywhere: I64 = images[0].blocks["progress/finished"]

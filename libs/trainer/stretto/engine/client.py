@@ -1,4 +1,4 @@
-"""The worker's side: routing, pull, exactly-once push."""
+"""The worker's view of the parameters: pull, and push exactly once."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from .routing import FIRST_BACKOFF_S, LAST_BACKOFF_S, Part, Route, Routes
 from .state import state_length
 
 _BACKOFF_SHARE = 0.2
-"""of the time that a push has been rejected for, after which it is tried again"""
+"""Pause before a push is repeated, as a share of the time since its first rejection."""
 _BACKOFF_MOST_S = 0.5
-FINISHED = 2**62  # progress of a shard whose records were forgotten
+FINISHED = 2**62  # the progress of a shard whose records were deleted
 
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """rows [n, dimension] in the order of the key batch, dense [dense_size], state [state_size].
+    """The pulled parameters: rows [n, dimension] in the order of the key batch, dense [dense_size], state [state_size].
 
-    seconds: the whole pull. rows_seconds: its share for rows, by bytes (rows and slices travel together).
+    seconds: duration of the whole pull. rows_seconds: the share of the rows, by bytes (both travel together).
     """
 
     rows: F32
@@ -46,9 +46,11 @@ class Pulled:
 
 @dataclass(frozen=True, slots=True)
 class PushResult:
-    """seconds: until every column has it. update_seconds: largest over servers of the time inside, queueing included.
+    """The timing of a push that every column has.
 
-    retries: rounds rejected because a column was moving. applied: columns this call applied (the rest had it).
+    seconds: duration of the call. update_seconds: the largest time inside one server, queueing included.
+    retries: rounds rejected because a column was moving. applied: columns that this call applied (the others had the
+    batch already).
     """
 
     seconds: float
@@ -60,11 +62,11 @@ class PushResult:
 class Parameters:
     """The parameters of a job, as one worker sees them.
 
-    servers: id -> "host:port". worker: the n of pod `worker-<n>`. refresh_servers: asked for the current servers
-    when routing turns out to be old. timeout_s: of one operation on one server. patience_s: how long columns may
-    stay without an owner before `OwnershipUnknown`.
+    servers: id -> "host:port". worker: the n of pod `worker-<n>`. refresh_servers: returns the current servers; called
+    when the route turns out to be outdated. timeout_s: limit of one operation on one server. patience_s: how long
+    columns may be without an owner before `OwnershipUnknown`.
 
-    Thread use: any number of pulls at a time, one push at a time. After `ServerLost` the same call may be repeated.
+    Threads: any number of pulls at a time, one push at a time. After `ServerLost` the same call may be repeated.
     """
 
     def __init__(
@@ -94,17 +96,18 @@ class Parameters:
 
     @property
     def generation(self) -> int:
-        """Rises when servers were lost and others, or the same ones again, have taken their place.
+        """A number that rises whenever lost servers were replaced, be it by the same ones restarted.
 
-        What a lease said of their state was then of another time: see `push`.
+        The state that a lease referred to is then outdated: see `push`.
         """
         return self._routes.generation
 
     # --- values -------------------------------------------------------------------------------------------
 
     def seed(self, dense: F32, state: F32 | None = None) -> None:
-        """Offer initial dense values. Slices that have values already keep them, so every worker may call this."""
-        values, extra = self.layout.split_dense(dense), self._state(state)
+        """Offer initial dense values. Slices that have values keep them, so every worker may call this."""
+        values = self.layout.split_dense(dense)
+        extra = self._state(state)
         deadline = time.monotonic() + self._patience_s
         while True:
             answers = self._routes.on_all(lambda link: link.seed(values, extra))
@@ -126,18 +129,18 @@ class Parameters:
         return state if size else np.zeros(1, np.float32)
 
     def begin_pull(self, keys: KeyBatch) -> Future[Pulled]:
-        """`pull` in a thread, to overlap it with the step before."""
+        """Run `pull` in a thread, to overlap it with the step before."""
         return self._pulls.submit(self.pull, keys)
 
     def pull(self, keys: KeyBatch) -> Pulled:
-        """Current rows of the keys and the whole dense vector. Raises ServerLost, OwnershipUnknown."""
+        """Read the current rows of the keys and the whole dense vector. Raises ServerLost, OwnershipUnknown."""
         begun = time.perf_counter()
         layout = self.layout
         rows = layout.initial_rows(keys.stored)
         dense = np.empty((layout.slices, layout.slice_length), np.float32)
         while True:
             route = self._routes.current()
-            chosen = self._keys_by_server(route, keys)
+            chosen = _keys_by_server(route, keys)
             answers = self._routes.gather(
                 {
                     server: self._pool.submit(
@@ -162,20 +165,6 @@ class Parameters:
         share = rows.nbytes / max(1, rows.nbytes + dense.nbytes)
         return Pulled(rows, layout.join_dense(dense), state, seconds, seconds * share)
 
-    def _keys_by_server(self, route: Route, keys: KeyBatch) -> dict[int, Any]:
-        """server -> its keys in the batch: a slice (no copies) if its buckets lie side by side, else an index."""
-        ends = np.cumsum(keys.counts)
-        chosen: dict[int, Any] = {}
-        for server, part in route.parts.items():
-            held = np.flatnonzero(part.buckets)
-            if not len(held):
-                chosen[server] = slice(0, 0)
-            elif held[-1] - held[0] + 1 == len(held):
-                chosen[server] = slice(int(ends[held[0]] - keys.counts[held[0]]), int(ends[held[-1]]))
-            else:
-                chosen[server] = np.flatnonzero(np.repeat(part.buckets, keys.counts))
-        return chosen
-
     # --- push ---------------------------------------------------------------------------------------------
 
     def push(
@@ -195,22 +184,22 @@ class Parameters:
 
         A server applies a column only if its record says `start`, and skips it if the record is at `stop` or later,
         so that repeating a push is harmless. Returns when every column has the batch.
-        generation: that of the servers when the shard was asked for. Under a later one nothing is sent: restored
-        servers may not know this shard any more and would apply again what has another id now.
+        generation: the generation of the servers when the shard was requested. Under a later one nothing is sent:
+        restored servers may not know this shard any more, and would apply samples again that have another shard id now.
         Raises StaleAttempt, ProgressGap, BatchMisaligned, ServersReplaced (give the batch up), ServerLost,
         OwnershipUnknown (repeat it).
         """
         begun = time.perf_counter()
         layout = self.layout
-        if not 0 <= start < stop:
-            raise LayoutError(f"push of samples {start}..{stop}: wanted 0 <= start < stop")
-        if row_gradients.shape != (len(keys), layout.dimension):
-            raise LayoutError(f"row gradients have shape {row_gradients.shape}, wanted {(len(keys), layout.dimension)}")
+        _check_push(layout, keys, row_gradients, start, stop)
         head = np.array([shard, attempt, start, stop, self.worker], np.int64)
-        slices, delta = layout.split_dense(dense_gradient), self._state(state_delta)
+        slices = layout.split_dense(dense_gradient)
+        delta = self._state(state_delta)
         pending = np.ones(layout.columns, np.bool_)
-        retries, applied, update_seconds, backoff = 0, 0, 0.0, FIRST_BACKOFF_S
-        deadline, rejected = begun + self._patience_s, 0.0
+        retries = 0
+        applied = 0
+        update_seconds = 0.0
+        backoff = _Backoff()
         while True:
             route = self._routes.current()
             if generation is not None and route.generation != generation:
@@ -218,7 +207,7 @@ class Parameters:
                     f"push of shard {shard} attempt {attempt} samples {start}..{stop}: parameter servers were lost and "
                     "replaced since the shard was leased; ask the dispatcher whether the lease still holds"
                 )
-            chosen = self._keys_by_server(route, keys)
+            chosen = _keys_by_server(route, keys)
             claims = {server: part.claim & pending & ~route.frozen for server, part in route.parts.items()}
             answers = self._routes.gather(
                 {
@@ -239,18 +228,14 @@ class Parameters:
                     raise _refusal(code, server, shard, attempt, start, stop)
             if not pending.any():
                 return PushResult(time.perf_counter() - begun, update_seconds, retries, applied)
-            if time.perf_counter() > deadline:
+            if time.perf_counter() > begun + self._patience_s:
                 raise OwnershipUnknown(
                     f"push of shard {shard} samples {start}..{stop} was rejected for {self._patience_s:.0f} s by the "
-                    f"owners of columns {np.flatnonzero(pending)[:8].tolist()}: a move or a checkpoint did not finish; "
+                    f"owners of columns {np.flatnonzero(pending)[:8].tolist()}: a move did not finish; "
                     "should it last, stop the job and submit it again from its last checkpoint"
                 )
             retries += 1
-            time.sleep(backoff)
-            # a server that is long in giving a column away is short of CPU: asking often would take it what it has
-            rejected = rejected or time.perf_counter()
-            waited = time.perf_counter() - rejected
-            backoff = min(2 * backoff, max(LAST_BACKOFF_S, _BACKOFF_SHARE * waited), _BACKOFF_MOST_S)
+            backoff.wait()
             self._routes.refresh()
 
     def _push_part(
@@ -277,9 +262,9 @@ class Parameters:
     # --- progress -----------------------------------------------------------------------------------------
 
     def progress(self, shard: int, attempt: int = 0) -> int:
-        """Samples of the shard that every column has: where a new attempt resumes. FINISHED if it was forgotten.
+        """Return the samples of the shard that every column has: a new attempt resumes there. FINISHED if forgotten.
 
-        Raises the fence to `attempt` on every server: pushes of lower attempts are refused from here on.
+        The call raises the fence to `attempt` on every server: pushes of lower attempts are refused from then on.
         """
         head = np.array([shard, attempt], np.int64)
         columns = self.layout.columns
@@ -289,9 +274,11 @@ class Parameters:
             answers = self._routes.on_all(lambda link: link.progress(head))
             offsets = np.full(columns, -1, np.int64)
             for answer in answers.values():
-                done, own, record = answer[0], answer[1 : 1 + columns], answer[1 + columns :]
+                done = answer[0]
+                own = answer[1 : 1 + columns]
+                record = answer[1 + columns :]
                 seen = np.where(done == 1, FINISHED, record[:columns])
-                # seen twice between two steps of a move: the new owner is ahead
+                # between two steps of a move two servers have the column: the new owner is ahead
                 offsets = np.where(own != Own.NOT_MINE, np.maximum(offsets, seen), offsets)
             if (offsets >= 0).all():
                 return int(offsets.min())
@@ -301,7 +288,7 @@ class Parameters:
             self._routes.refresh()
 
     def forget(self, shards: Iterable[int]) -> None:
-        """Delete the progress records of finished shards everywhere (about 0.6 kB each); a mark stays."""
+        """Delete the progress records of finished shards on all servers (about 0.6 kB each); a mark stays."""
         ids = np.fromiter(shards, np.int64)
         if len(ids):
             self._routes.on_all(lambda link: link.finish(ids))
@@ -309,6 +296,48 @@ class Parameters:
     def close(self) -> None:
         self._pulls.shutdown(wait=False, cancel_futures=True)
         self._routes.close()
+
+
+def _keys_by_server(route: Route, keys: KeyBatch) -> dict[int, Any]:
+    """Return server -> its keys in the batch: a slice (no copy) if its buckets are adjacent, else an index."""
+    ends = np.cumsum(keys.counts)
+    chosen: dict[int, Any] = {}
+    for server, part in route.parts.items():
+        held = np.flatnonzero(part.buckets)
+        if not len(held):
+            chosen[server] = slice(0, 0)
+        elif held[-1] - held[0] + 1 == len(held):
+            chosen[server] = slice(int(ends[held[0]] - keys.counts[held[0]]), int(ends[held[-1]]))
+        else:
+            chosen[server] = np.flatnonzero(np.repeat(part.buckets, keys.counts))
+    return chosen
+
+
+class _Backoff:
+    """The pauses before a rejected push is repeated.
+
+    A server that takes long to give a column away is short of CPU, and frequent requests would take what it has.
+    """
+
+    def __init__(self) -> None:
+        self._pause_s = FIRST_BACKOFF_S
+        self._first_s: float | None = None  # when the first pause ended
+
+    def wait(self) -> None:
+        time.sleep(self._pause_s)
+        now = time.perf_counter()
+        if self._first_s is None:
+            self._first_s = now
+        longest_s = max(LAST_BACKOFF_S, _BACKOFF_SHARE * (now - self._first_s))
+        self._pause_s = min(2 * self._pause_s, longest_s, _BACKOFF_MOST_S)
+
+
+def _check_push(layout: Layout, keys: KeyBatch, row_gradients: F32, start: int, stop: int) -> None:
+    """Raise LayoutError for a push that no server could apply."""
+    if not 0 <= start < stop:
+        raise LayoutError(f"push of samples {start}..{stop}: wanted 0 <= start < stop")
+    if row_gradients.shape != (len(keys), layout.dimension):
+        raise LayoutError(f"row gradients have shape {row_gradients.shape}, wanted {(len(keys), layout.dimension)}")
 
 
 def _refusal(code: int, server: int, shard: int, attempt: int, start: int, stop: int) -> Exception:

@@ -35,9 +35,9 @@ _ALL = np.int64(2**40)
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What this server applied, counted by itself.
+    """Counters of the samples that one server applied.
 
-    samples[columns] and fingerprints[columns] move with their column; per_shard counts the samples that the first
+    samples[columns] and fingerprints[columns] move with their column. per_shard counts the samples that the first
     dense slice applied for each shard with a live record (empty on servers that never owned that slice).
     """
 
@@ -48,9 +48,9 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Since the server started: pushes applied, seconds in them (queueing included), pushes rejected.
+    """Counters since the server started: pushes applied, seconds in them (queueing included), pushes rejected.
 
-    repeated_samples: of pushes that some column here had already, and did not apply again.
+    repeated_samples: samples of pushes that some column here had already and did not apply again.
     """
 
     updates: int
@@ -87,13 +87,15 @@ class RawBucket:
 
     def used(self) -> tuple[I64, F32]:
         """(stored keys, rows) of the slots in use."""
-        keys, live = self.keys.reshape(-1), in_use(self.keys)
+        keys = self.keys.reshape(-1)
+        live = in_use(self.keys)
         return keys[live], self.rows[live]
 
     @staticmethod
     def spread(keys: I64, rows: F32) -> RawBucket:
-        """The table of these raw keys whose slots in use hold `rows` [n, row_floats], in order."""
-        raw_keys, whole = aligned_zeros((len(keys), 1), np.int64), aligned_zeros((len(keys), rows.shape[1]), np.float32)
+        """Return the table with these raw keys; its slots in use hold `rows` [n, row_floats], in order."""
+        raw_keys = aligned_zeros((len(keys), 1), np.int64)
+        whole = aligned_zeros((len(keys), rows.shape[1]), np.float32)
         raw_keys[:, 0] = keys.reshape(-1)
         row = np.dtype((np.void, rows.itemsize * rows.shape[1]))  # a row is copied as one value
         whole.view(row)[np.flatnonzero(in_use(keys)), 0] = np.ascontiguousarray(rows).view(row)[:, 0]
@@ -101,7 +103,7 @@ class RawBucket:
 
 
 def in_use(keys: I64) -> Bools:
-    """[slots] whether a slot holds a row."""
+    """Mark the slots that hold a row: [slots]."""
     flat = keys.reshape(-1)
     return (flat != EMPTY_STORED) & (flat != DELETED_STORED)
 
@@ -122,11 +124,11 @@ class RawSlices:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The progress of columns, and dense slices that were asked for, from one instant between two pushes.
+    """The progress of columns, and the requested dense slices, at one instant between two pushes.
 
-    held_seconds: how long the mutex was kept for the copy, so the longest that a push waited for it. shards [n],
-    records [n, columns + 2], samples and fingerprints [columns]. finished: marks at that instant, empty if they were as
-    many as the caller knew.
+    held_seconds: how long the copy held the mutex, which is the longest that a push waited for it. shards [n],
+    records [n, columns + 2], samples and fingerprints [columns]. finished: the marks at that instant; empty if there
+    were no more than the caller knew.
     """
 
     slices: RawSlices | None
@@ -139,7 +141,7 @@ class Snapshot:
 
 
 class Control:
-    """A control session. Its few operations take the bucket as an argument, so that each compiles once only."""
+    """A control session on one server. Operations take the bucket as an argument, so each compiles only once."""
 
     def __init__(
         self, layout: Layout, address: str, server: int = -1, timeout_s: float = 30.0, local: bool = False
@@ -168,23 +170,24 @@ class Control:
     # --- ownership ----------------------------------------------------------------------------------------
 
     def own(self) -> I64:
-        """[columns] of Own."""
+        """Return the state of each column: [columns] of Own."""
         return self._run["own"]()
 
     def columns(self) -> list[int]:
-        """Columns that are mine or frozen here."""
+        """Return the columns that are MINE or FROZEN here."""
         return [int(c) for c in np.flatnonzero(self.own() != Own.NOT_MINE)]
 
     def set_own(self, columns: Iterable[int], to: Own, expect: Own | None = None, *, whole: bool = False) -> int:
-        """Compare-and-set, under the push mutex: when it returns, no push that saw the old value is at work.
+        """Compare and set under the push mutex: once it returns, no push that read the old value is running.
 
-        Returns how many columns changed (those whose state was `expect`; all if None). whole: all of them, or none.
+        Returns how many columns changed: those whose state was `expect`, or all if it is None. whole: change all of
+        them or none.
         """
         mask = self._mask(columns)
         return int(self._run["set_own"](mask, -1 if expect is None else int(expect), int(to), whole))
 
     def clear(self) -> None:
-        """Own nothing and know nothing, as before the first push."""
+        """Drop all columns, rows and records, as before the first push."""
         self._run["clear"]()
         for bucket in np.flatnonzero(self.raw_sizes()):
             self.import_bucket(int(bucket), RawBucket.empty(self.layout))
@@ -200,43 +203,43 @@ class Control:
     # --- measures -----------------------------------------------------------------------------------------
 
     def sizes(self) -> I64:
-        """[buckets] categories in each bucket owned here, 0 for the others."""
+        """Return the categories in each bucket owned here, 0 for the others: [buckets]."""
         sizes, own = self._run["sizes"]()
         return np.where(own[: self.layout.buckets] != Own.NOT_MINE, sizes, 0)
 
     def raw_sizes(self) -> I64:
-        """[buckets] rows in each table, owned or not."""
+        """Return the rows in each table, owned or not: [buckets]."""
         return self._run["sizes"]()[0]
 
     def categories(self) -> int:
         return int(self.sizes().sum())
 
     def raw_slots(self) -> I64:
-        """[buckets] slots of each table, owned or not, empty ones included."""
+        """Return the slots of each table, owned or not, empty ones included: [buckets]."""
         return self._run["slots"]()
 
     def slots(self) -> int:
-        """Of all tables, empty ones included."""
+        """Return the slots of all tables, empty ones included."""
         return int(self.raw_slots().sum())
 
     def dense_bytes(self) -> int:
-        """Bytes of dense slices and their optimiser slots."""
+        """Return the bytes of dense slices and their optimiser slots."""
         dense = sum(int(np.prod(shape)) for shape in dense_slot_shapes(self.layout))
         return 4 * (dense + self.layout.slices * self.layout.slice_length)
 
     def memory_bytes(self) -> int:
-        """Bytes of hash tables (empty slots included) and dense slices."""
+        """Return the bytes of hash tables (empty slots included) and dense slices."""
         return self.slots() * self.layout.row_bytes + self.dense_bytes()
 
     def progress_bytes(self) -> int:
-        """Bytes of the records of live shards and of the marks of finished ones."""
+        """Return the bytes of the records of live shards and of the marks of finished ones."""
         records, marks = self._run["progress_sizes"]()
         return 8 * (int(records) * (self.layout.columns + 3) + 2 * int(marks))
 
     def applied(self) -> Applied:
         samples, fingerprints, own = self._run["applied"]()
         shards, records = self.records()
-        # what a column that has moved away left behind is counted by its new owner
+        # the records of a column that has moved away are counted by its new owner
         if own[self.layout.buckets] == Own.NOT_MINE:
             shards = shards[:0]
         per_shard = {int(s): int(r[-1]) for s, r in zip(shards, records, strict=False)}
@@ -255,8 +258,9 @@ class Control:
         }
 
     def checksum(self) -> int:
-        """Order-free checksum of keys, rows and slots of everything owned here. Sums over servers are comparable."""
-        total, own = 0, self.own()
+        """Return an order-free checksum of all keys, rows and slots owned here. Sums over servers are comparable."""
+        total = 0
+        own = self.own()
         for bucket in np.flatnonzero(own[: self.layout.buckets] != Own.NOT_MINE):
             total += checksum(*self.export_bucket(int(bucket)).used())
         ids = np.flatnonzero(own[self.layout.buckets :] != Own.NOT_MINE)
@@ -270,12 +274,12 @@ class Control:
     # --- raw copies ---------------------------------------------------------------------------------------
 
     def export_bucket(self, bucket: int, limit: int | None = None) -> RawBucket:
-        """Raw slots of one table (at most `limit` of them). The arrays may alias the live table: freeze or copy."""
+        """Return raw slots of one table, at most `limit`. They may alias the live table: freeze it, or copy them."""
         keys, rows = self._run["export"](bucket, _ALL if limit is None else limit)
         return RawBucket(keys, rows)
 
     def import_bucket(self, bucket: int, raw: RawBucket) -> None:
-        """Replace a table by raw slots, which must not be touched afterwards (the table may live in them)."""
+        """Replace a table by raw slots. They must not be changed afterwards: the table may keep using their memory."""
         if raw.rows.shape != (len(raw.keys), self.layout.row_floats):
             raise LayoutError(
                 f"bucket {bucket}: rows of shape {raw.rows.shape} for {len(raw.keys)} keys, "
@@ -288,13 +292,13 @@ class Control:
         return RawSlices(np.asarray(ids, np.int64), values, seeded, state)
 
     def import_slices(self, raw: RawSlices) -> None:
-        """Write slices; the state goes with slice 0."""
+        """Write dense slices; the non-trainable state goes with slice 0."""
         self._run["set_slices"](raw.ids, *raw.values, raw.seeded, raw.state)
 
     def snapshot_bucket(self, bucket: int, take: Callable[[I64, F32], None], known_finished: int = 0) -> Snapshot:
-        """Calls `take` with the live table (keys [n, 1], rows) under the push mutex: pushes wait, none is rejected.
+        """Call `take` with the live table (keys [n, 1], rows) under the push mutex: pushes wait, none is rejected.
 
-        In the server's own process only, one at a time. The arrays must not be kept.
+        Works in the server's own process only, one call at a time. `take` must not keep the arrays.
         """
         if not self._local:
             raise LayoutError("a bucket is copied in the process of its server: use ParameterServer.control")
@@ -311,7 +315,7 @@ class Control:
         return np.int64(len(keys))
 
     def snapshot_slices(self, ids: I64, known_finished: int = 0) -> Snapshot:
-        """The same for dense slices."""
+        """Copy dense slices with their progress, under the push mutex."""
         held_us, *taken = self._run["snapshot_slices"](ids, known_finished)
         *values, seeded, state, shards, records, marks, samples, fingerprints = taken
         held_s = int(held_us) / 1e6
@@ -320,23 +324,23 @@ class Control:
     # --- records ------------------------------------------------------------------------------------------
 
     def records(self) -> tuple[I64, I64]:
-        """(shards [n], records [n, columns + 2]: offsets, attempt, samples of the first slice)."""
+        """Return (shards [n], records [n, columns + 2]: offsets, attempt, samples of the first slice)."""
         return self._run["records"]()
 
     def merge_columns(self, columns: Iterable[int], shards: I64, records: I64, samples: I64, fingerprints: I64) -> None:
-        """Take over the progress and the counters of `columns` from records and counters of another server."""
+        """Take over the progress and the counters of `columns` from another server's records and counters."""
         self._run["merge"](self._mask(columns), shards, records, samples, fingerprints)
 
     def finished(self) -> I64:
         return self._run["finished"]()
 
     def finish(self, shards: Iterable[int]) -> None:
-        """Delete the records of finished shards; a mark stays, so that a late push of them is refused."""
+        """Delete the records of finished shards; a mark stays, so that a late push for them is refused."""
         self._run["finish"](np.fromiter(shards, np.int64))
 
 
 def _build(state: State, take: Callable[[Any, Any], Any]) -> dict[str, tuple[list[Any], Any]]:
-    """name -> (feeds, fetches)"""
+    """Build every operation: name -> (feeds, fetches)."""
     own_record = ops.LookupTableExportV2(table_handle=state.records, Tkeys=tf.int64, Tvalues=tf.int64)
     finished = ops.LookupTableExportV2(table_handle=state.finished, Tkeys=tf.int64, Tvalues=tf.int64)
     workers = ops.LookupTableExportV2(table_handle=state.workers, Tkeys=tf.int64, Tvalues=tf.int64)
@@ -367,7 +371,8 @@ def _build(state: State, take: Callable[[Any, Any], Any]) -> dict[str, tuple[lis
 
 def _set_own(state: State) -> tuple[list[Any], Any]:
     mask = v1.placeholder(tf.bool, [state.layout.columns])
-    expect, to = v1.placeholder(tf.int64, []), v1.placeholder(tf.int64, [])
+    expect = v1.placeholder(tf.int64, [])
+    to = v1.placeholder(tf.int64, [])
     whole = v1.placeholder(tf.bool, [])
     with Locked(state, [mask, expect, to, whole]) as lock:
         own = read(state.own)

@@ -1,4 +1,4 @@
-"""Raw copies of columns, with the progress that belongs to them, as TensorFlow graph builders."""
+"""Graph builders for raw copies of columns together with their progress."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def slice_copies(state: State) -> dict[str, tuple[list[Any], Any]]:
 
 
 def snapshots(state: State, take: Callable[[Any, Any], Any]) -> dict[str, tuple[list[Any], Any]]:
-    """`take` gets the live keys and rows of a bucket under the mutex: only in the process of the server itself."""
+    """Build copies under the mutex. `take` gets a bucket's live keys and rows, in the server's own process only."""
     bucket = v1.placeholder(tf.int64, [], "snapshot_bucket")
     ids = v1.placeholder(tf.int64, [None], "snapshot_ids")
     known = v1.placeholder(tf.int64, [], "snapshot_known")
     handle = tf.gather(tf.stack(state.tables), bucket)
 
     def progress() -> list[Any]:
-        finished = tf.cond(  # marks only ever come: as many as the caller knows are those that it knows
+        finished = tf.cond(  # marks are never removed: an equal number means the same marks
             tf.equal(ops.LookupTableSizeV2(table_handle=state.finished), known),
             lambda: tf.zeros([0], tf.int64),
             lambda: ops.LookupTableExportV2(table_handle=state.finished, Tkeys=tf.int64, Tvalues=tf.int64)[0],
@@ -65,15 +65,15 @@ def snapshots(state: State, take: Callable[[Any, Any], Any]) -> dict[str, tuple[
         ]
 
     def held(begun_us: Any, outputs: list[Any]) -> Any:
-        """Microseconds that the mutex was kept for the copy."""
+        """Return the microseconds that the copy held the mutex."""
         with tf.control_dependencies(outputs):
             return now_us() - begun_us
 
     with Locked(state, [handle, known]) as lock:
         begun_us = now_us()
-        # an export is a view of the live table: copied before the mutex is free, by NumPy, into memory that is in use
-        # already, for what TensorFlow would allocate costs more than the copy
-        with tf.control_dependencies([begun_us]):  # else it may be read when all is done
+        # An export is a view of the live table, so it is copied before the mutex is released. NumPy copies it into
+        # memory that was used before: the allocation by TensorFlow would cost more than the copy.
+        with tf.control_dependencies([begun_us]):  # else the clock may be read after the export
             raw = ops.LookupTableExportV2(table_handle=handle, Tkeys=tf.int64, Tvalues=tf.float32)
         outputs = [tf.numpy_function(take, list(raw), tf.int64), *progress()]
         bucket_out = lock.release_all([held(begun_us, outputs), *outputs])
@@ -88,7 +88,8 @@ def snapshots(state: State, take: Callable[[Any, Any], Any]) -> dict[str, tuple[
 
 
 def merging(state: State) -> tuple[list[Any], Any]:
-    columns, buckets = state.layout.columns, state.layout.buckets
+    columns = state.layout.columns
+    buckets = state.layout.buckets
     mask = v1.placeholder(tf.bool, [columns], "merge_mask")
     shards = v1.placeholder(tf.int64, [None], "merge_shards")
     records = v1.placeholder(tf.int64, [None, state.record_width], "merge_records")
@@ -106,7 +107,8 @@ def merging(state: State) -> tuple[list[Any], Any]:
             1,
         )
         live = tf.where(tf.equal(is_finished, 0))[:, 0]
-        old_samples, old_fingerprints = read(state.samples), read(state.fingerprints)
+        old_samples = read(state.samples)
+        old_fingerprints = read(state.fingerprints)
         writes = [
             insert(state.records, tf.gather(shards, live), tf.gather(merged, live)),
             ops.AssignVariableOp(resource=state.samples, value=tf.where(mask, samples, old_samples)),

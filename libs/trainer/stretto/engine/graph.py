@@ -1,4 +1,4 @@
-"""What workers run inside a parameter server, as TensorFlow graph builders: pull, push, progress."""
+"""Graph builders for the operations that workers run inside a parameter server: pull, push, progress."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ APPLIED, NOT_OWNED, GAP, STALE, MISALIGNED = range(5)
 
 
 def lookup_rows(state: State, keys: Node, sizes: Node) -> Node:
-    """[n, row_floats] of keys that are sorted by bucket, sizes[buckets] of them in each."""
+    """Look up keys that are sorted by bucket, sizes[buckets] of them in each: [n, row_floats]."""
     buckets = state.layout.buckets
     parts = ops.SplitV(value=keys, size_splits=sizes, axis=0, num_split=buckets)
     rows = [find(table, part, state.default_row) for table, part in zip(state.tables, parts, strict=True)]
@@ -48,8 +48,9 @@ def insert_rows(state: State, keys: Node, sizes: Node, rows: Node) -> list[Node]
 
 
 def updated_rows(layout: Layout, rows: Node, gradients: Node) -> Node:
-    """One optimiser step for each row (formulas: Optimizer)."""
-    o, d = layout.optimizer, layout.dimension
+    """Apply one optimiser step to each row (formulas: Optimizer)."""
+    o = layout.optimizer
+    d = layout.dimension
     if o.kind == "adagrad":
         accumulator = rows[:, d:] + tf.square(gradients)
         delta = rows[:, :d] - o.learning_rate * gradients / (tf.sqrt(accumulator) + o.epsilon)
@@ -69,7 +70,7 @@ def _adam(layout: Layout, weight: Node, m: Node, v: Node, t: Node, gradients: No
 
 
 def _update_slices(state: State, ids: Node, gradients: Node) -> list[Node]:
-    """One optimiser step for the slices `ids` only: for Adam a zero gradient would not mean "no change"."""
+    """Apply one optimiser step to the slices `ids` only: for Adam a zero gradient would still be a change."""
     layout = state.layout
     if layout.optimizer.kind == "adagrad":
         return [
@@ -94,28 +95,34 @@ def _update_slices(state: State, ids: Node, gradients: Node) -> list[Node]:
 
 
 def build_pull(state: State) -> tuple[list[Node], list[Node]]:
-    """Feeds: head int64 [sizes(buckets) | slice ids], keys. Fetches: rows [n, D], slices [k, L], state, own."""
+    """Build the pull.
+
+    Feeds: head int64 [sizes(buckets) | slice ids], keys. Fetches: rows [n, D], slices [k, L], state, own.
+    """
     layout = state.layout
     head = v1.placeholder(tf.int64, [None], "pull_head")
     keys = v1.placeholder(tf.int64, [None], "pull_keys")
     rows = lookup_rows(state, keys, head[: layout.buckets])[:, : layout.dimension]
     dense = gather(state.dense, head[layout.buckets :])
     extra = read(state.state, tf.float32)
-    # own is read last: a moved bucket is emptied only after own says so, hence what was read before was whole
+    # own is read last: a moved bucket is emptied only after own says so, hence the rows read before were complete
     with tf.control_dependencies([rows, dense, extra]):
         own = read(state.own)
     return [head, keys], [rows, dense, extra, own]
 
 
 def build_push(state: State) -> tuple[list[Node], Node]:
-    """Feeds: head, keys [n], row gradients [n, D], slice gradients [k, L], state delta.
+    """Build the push.
+
+    Feeds: head, keys [n], row gradients [n, D], slice gradients [k, L], state delta.
 
     Fetch: int64 [code, columns applied, microseconds with queueing | own]. Nothing is applied unless code is
     APPLIED; then each claimed column whose record equals `start` is applied and moves to `stop`, the others
     (already at `stop` or later) are skipped.
     """
     layout = state.layout
-    buckets, columns = layout.buckets, layout.columns
+    buckets = layout.buckets
+    columns = layout.columns
     head = v1.placeholder(tf.int64, [len(PUSH_HEAD) + columns + buckets], "push_head")
     keys = v1.placeholder(tf.int64, [None], "push_keys")
     row_gradients = v1.placeholder(tf.float32, [None, layout.dimension], "push_rows")
@@ -145,14 +152,16 @@ def build_push(state: State) -> tuple[list[Node], Node]:
         own = read(state.own)
         record = find(state.records, shard[None], tf.zeros([state.record_width], tf.int64))[0]
         is_finished = find(state.finished, shard[None], tf.zeros([1], tf.int64))[0, 0]
-        offsets, seen_attempt = record[:columns], record[columns]
+        offsets = record[:columns]
+        seen_attempt = record[columns]
         code = _judge(claim, own, offsets, start, stop, tf.less(attempt, seen_attempt) | tf.equal(is_finished, 1))
         accepted = tf.equal(code, APPLIED)
         apply = claim & tf.equal(offsets, start) & accepted
         applied = tf.cast(apply, tf.int64)
 
         kept = tf.where(tf.gather(apply[:buckets], bucket_of_key))[:, 0]
-        kept_keys, kept_sizes = tf.gather(keys, kept), sizes * applied[:buckets]
+        kept_keys = tf.gather(keys, kept)
+        kept_sizes = sizes * applied[:buckets]
         rows = updated_rows(layout, lookup_rows(state, kept_keys, kept_sizes), tf.gather(row_gradients, kept))
         kept_slices = tf.where(tf.gather(apply[buckets:], claimed_slices))[:, 0]
         writes = [
@@ -175,9 +184,11 @@ def build_push(state: State) -> tuple[list[Node], Node]:
 
 
 def fingerprint(shard: Node, start: Node, stop: Node) -> Node:
-    """int64: what samples [start, stop) of a shard add to a column's fingerprint, w(shard) x (stop^2 - start^2) mod
-    2^64. Over a shard's batches it adds up to w x length^2, which the ledger computes for itself (there the formula of
-    w is explained), so that equal numbers of other samples show."""
+    """Return the fingerprint of samples [start, stop) of a shard: w(shard) x (stop^2 - start^2) mod 2^64, int64.
+
+    Over a shard's batches it adds up to w x length^2. The ledger computes the same sum for itself (its code explains
+    the formula of w), so a wrong sample shows even when the number of samples is right.
+    """
 
     def mixed(word: Node, factor: int) -> Node:
         high = tf.bitwise.right_shift(word, tf.constant(32, tf.uint64))
@@ -217,7 +228,8 @@ def _account(
     prints: Node,
 ) -> list[Node]:
     """Write the progress record, the applied counters and the worker's push counter."""
-    columns, buckets = state.layout.columns, state.layout.buckets
+    columns = state.layout.columns
+    buckets = state.layout.buckets
     applied = tf.cast(apply, tf.int64)
     new_record = tf.concat(
         [
@@ -243,9 +255,9 @@ def _account(
 
 
 def build_seed(state: State) -> tuple[list[Node], Node]:
-    """Feeds: slice values [slices, L], state. Fetch: [seeded(slices) | own].
+    """Build the seeding. Only slices that are owned and were never seeded change.
 
-    Only slices that are owned and were never seeded change.
+    Feeds: slice values [slices, L], state. Fetch: [seeded(slices) | own].
     """
     layout = state.layout
     values = v1.placeholder(tf.float32, [layout.slices, layout.slice_length], "seed_values")
@@ -266,7 +278,10 @@ def build_seed(state: State) -> tuple[list[Node], Node]:
 
 
 def build_progress(state: State) -> tuple[list[Node], Node]:
-    """Feed: int64 [shard, attempt]. Fetch: int64 [finished | own | record]; raises the record's attempt."""
+    """Build the query for a shard's progress, which also raises the record's attempt.
+
+    Feed: int64 [shard, attempt]. Fetch: int64 [finished | own | record].
+    """
     head = v1.placeholder(tf.int64, [2], "progress_head")
     columns = state.layout.columns
     with Locked(state, [head]) as lock:
@@ -282,7 +297,7 @@ def build_progress(state: State) -> tuple[list[Node], Node]:
 
 
 def build_finish(state: State) -> tuple[list[Node], Node]:
-    """Feed: shards [n]. Deletes their records and marks them finished. Fetch: n."""
+    """Build the deletion of the records of finished shards, which are marked. Feed: shards [n]. Fetch: n."""
     shards = v1.placeholder(tf.int64, [None], "finish_shards")
     with Locked(state, [shards]) as lock:
         remove = ops.LookupTableRemoveV2(table_handle=state.records, keys=shards)

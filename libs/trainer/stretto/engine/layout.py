@@ -1,4 +1,4 @@
-"""Where a key, a row and a dense parameter live: pure NumPy, no TensorFlow.
+"""The layout of a model's parameters: where a key, a row and a dense parameter live. Pure NumPy, no TensorFlow.
 
 The state of a model is cut into *columns*: ``buckets`` embedding buckets (each one hash table) followed by
 ``slices`` dense slices. A column is the unit of ownership, of migration and of progress records.
@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from stretto_messages.values import BUCKETS, SLICES
 
 from ..errors import LayoutError
 
@@ -22,7 +23,8 @@ Bools = NDArray[np.bool_]
 # 2^64 / golden ratio, odd: consecutive keys land far apart in the top bits (Knuth, TAOCP 6.4, Fibonacci hashing).
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _INVERSE = np.uint64(pow(0x9E3779B97F4A7C15, -1, 2**64))
-_HALF, _LESS = np.uint64(32), np.uint64(29)
+_HALF = np.uint64(32)
+_LESS = np.uint64(29)
 
 # The two stored values that a DenseHashTable reserves for "empty" and "deleted".
 EMPTY_STORED = np.int64(-(2**63))
@@ -51,7 +53,7 @@ class Optimizer:
             raise LayoutError(f"learning_rate {self.learning_rate} must be positive")
 
     def row_floats(self, dimension: int) -> int:
-        """Floats per embedding row, slots included: Adagrad [w|a], Adam [w|m|v|t]."""
+        """Return the floats per embedding row, slots included: Adagrad [w|a], Adam [w|m|v|t]."""
         return 2 * dimension if self.kind == "adagrad" else 3 * dimension + 1
 
 
@@ -86,8 +88,8 @@ class Layout:
     optimizer: Optimizer = field(default_factory=Optimizer)
     seed: int = 0
     initial_scale: float = 0.05
-    buckets: int = 64
-    slices: int = 12
+    buckets: int = BUCKETS
+    slices: int = SLICES
 
     def __post_init__(self) -> None:
         if self.dimension < 1:
@@ -116,7 +118,7 @@ class Layout:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one category: row and stored key, without the table's spare room."""
+        """Bytes of one category: row and stored key, without the table's empty slots."""
         return 4 * self.row_floats + 8
 
     def to_dict(self) -> dict[str, Any]:
@@ -133,23 +135,23 @@ class Layout:
     # --- keys ---------------------------------------------------------------------------------------------
 
     def store(self, keys: NDArray[np.integer[Any]]) -> U64:
-        """key -> stored key: a bijection of 64-bit integers whose top bits are the bucket.
+        """Map keys to stored keys: a bijection of 64-bit integers whose top bits are the bucket.
 
-        The tables probe by the low bits. Keys often carry a field number in their high bits, which a
-        multiplication alone would never bring down there: hence an xor-shift on either side of it.
+        The tables probe by the low bits. Keys often carry a field number in their high bits, and a multiplication
+        alone would never move it to the low ones: hence an xor-shift before and after it.
         """
         mixed = keys.astype(np.int64, copy=False).view(np.uint64)
         mixed = (mixed ^ (mixed >> _HALF)) * _MULTIPLIER
         return mixed ^ (mixed >> _LESS)
 
     def restore(self, stored: NDArray[Any]) -> I64:
-        """Inverse of `store`."""
+        """Invert `store`."""
         unsigned = stored.view(np.uint64)
         mixed = (unsigned ^ (unsigned >> _LESS) ^ (unsigned >> (_LESS + _LESS))) * _INVERSE
         return (mixed ^ (mixed >> _HALF)).view(np.int64)
 
     def index(self, keys: NDArray[np.integer[Any]]) -> KeyBatch:
-        """Unique stored keys of a batch of ids (any shape), grouped by bucket.
+        """Return the unique stored keys of a batch of ids (any shape), grouped by bucket.
 
         Raises LayoutError for the two reserved keys (a hash table needs them as marks).
         """
@@ -168,7 +170,7 @@ class Layout:
         return np.arange(self.buckets, dtype=np.uint64) << shift
 
     def initial_rows(self, stored: I64) -> F32:
-        """[n, dimension]: the value a key has before its first update; a function of key and seed only.
+        """Return the values of keys before their first update: [n, dimension], a function of key and seed only.
 
         SplitMix64 (Steele et al. 2014) of stored key + element number, top 24 bits as a uniform float.
         """
@@ -180,7 +182,7 @@ class Layout:
     # --- dense vector -------------------------------------------------------------------------------------
 
     def split_dense(self, dense: F32) -> F32:
-        """[dense_size] -> [slices, slice_length], padded with zeros."""
+        """Cut the dense vector [dense_size] into [slices, slice_length], padded with zeros."""
         if dense.shape != (self.dense_size,):
             raise LayoutError(f"dense vector has shape {dense.shape}, the layout wants ({self.dense_size},)")
         padded = np.empty(self.slices * self.slice_length, np.float32)
@@ -189,12 +191,12 @@ class Layout:
         return padded.reshape(self.slices, self.slice_length)
 
     def join_dense(self, parts: F32) -> F32:
-        """[slices, slice_length] -> [dense_size]."""
+        """Join slices [slices, slice_length] to the dense vector [dense_size]."""
         return parts.reshape(-1)[: self.dense_size]
 
 
 def checksum(keys: I64, rows: F32) -> int:
-    """Order-free checksum of (key, row) pairs: the sum modulo 2^64 of a hash of each pair.
+    """Return an order-free checksum of (key, row) pairs: the sum modulo 2^64 of a hash of each pair.
 
     Two tables with the same pairs, in whatever slots or on whatever servers, have the same sum; sums of
     disjoint tables add up.
@@ -213,21 +215,23 @@ def checksum(keys: I64, rows: F32) -> int:
 
 
 class BlockChecksum:
-    """64-bit checksum of a block of a checkpoint, as fast as memory is read: a multilinear hash of its words.
+    """The 64-bit checksum of a block of a checkpoint: a multilinear hash of its words, as fast as memory is read.
 
-    Over the pieces p = 1..n of PIECE_BYTES (the last one filled up with zeros), their words x and fixed odd weights w:
-    h_p = h_{p-1} m + sum_i w_i x_i mod 2^64, and last the number of bytes in the place of a piece (Lemire and Kaser,
-    "Strongly universal string hashing is fast", The Computer Journal 57, 2014). An odd weight makes every change of one
-    word show; anything else, truncation and pieces in another order included, passes with a chance of about 2^-64.
+    The pieces p = 1..n have PIECE_BYTES (the last one is filled up with zeros), words x and fixed odd weights w:
+    h_p = h_{p-1} m + sum_i w_i x_i mod 2^64. The number of bytes is added last, as if it were a piece (Lemire and
+    Kaser, "Strongly universal string hashing is fast", The Computer Journal 57, 2014). Because weights are odd, every
+    change of a single word shows. Any other change, truncation and reordering included, passes with a probability of
+    about 2^-64.
     """
 
     PIECE_BYTES = 2**17
 
     def __init__(self) -> None:
-        self._hash, self._bytes = 0, 0
+        self._hash = 0
+        self._bytes = 0
 
     def update(self, data: memoryview | bytes) -> None:
-        """The next bytes: whole pieces of PIECE_BYTES, except in the last call."""
+        """Add the next bytes: whole pieces of PIECE_BYTES, except in the last call."""
         size = self.PIECE_BYTES
         whole = len(data) // size * size
         words = np.frombuffer(data, np.uint64, whole // 8)
@@ -246,7 +250,7 @@ class BlockChecksum:
 
 
 def _split_mix(z: U64) -> U64:
-    """The mixing of SplitMix64 (Steele et al. 2014), in place."""
+    """Mix in place, as SplitMix64 does (Steele et al. 2014)."""
     z ^= z >> np.uint64(30)
     z *= np.uint64(0xBF58476D1CE4E5B9)
     z ^= z >> np.uint64(27)
@@ -260,7 +264,7 @@ _WEIGHTS: U64 = np.uint64(1) | _split_mix(
 
 
 def block_checksum(data: memoryview | bytes) -> int:
-    """BlockChecksum of raw bytes at once."""
+    """Return the BlockChecksum of raw bytes."""
     checksum = BlockChecksum()
     checksum.update(data)
     return checksum.value()

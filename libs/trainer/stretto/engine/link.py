@@ -12,7 +12,7 @@ from ..errors import ServerBusy, ServerLost
 
 v1: Any = tf.compat.v1
 
-# what a dead, restarting or overloaded server answers
+# the errors of a dead, restarting or overloaded server
 _LOST = (
     tf.errors.DeadlineExceededError,
     tf.errors.UnavailableError,
@@ -23,12 +23,12 @@ _LOST = (
     tf.errors.InternalError,
 )
 
-# gRPC sent a request again that the server had begun: the first one runs on, its answer is lost
+# gRPC repeated a request that the server had begun: the first one runs on, and its answer is lost
 _BUSY = "request was received twice"
 
 
 def session_config(timeout_s: float) -> Any:
-    """Grappler is off: these graphs are small, hand-ordered, and each optimiser pass delays the first run."""
+    """Configure a session. Grappler is off: it delays first runs, and the graphs are small and ordered by hand."""
     config = v1.ConfigProto(operation_timeout_in_ms=int(timeout_s * 1000), inter_op_parallelism_threads=0)
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     config.graph_options.optimizer_options.opt_level = -1
@@ -36,7 +36,7 @@ def session_config(timeout_s: float) -> Any:
 
 
 class Link:
-    """A session whose failures are `ServerLost`. Without the timeout a client of a dead server hangs for ever."""
+    """A session whose failures are `ServerLost`. Without the timeout a client of a dead server would hang for ever."""
 
     def __init__(self, graph: Any, server: int, address: str, timeout_s: float) -> None:
         self.server = server
@@ -53,7 +53,7 @@ class Link:
             except _LOST as error:
                 raise self._failed(error) from error
             except ValueError as error:
-                # TensorFlow looks for a node's name in the message, and fails over what it takes for one
+                # TensorFlow searches the message for the name of a node, and fails on text that only looks like one
                 behind = error.__context__
                 if behind is not None and isinstance(behind, _LOST):
                     raise self._failed(behind) from error
@@ -67,6 +67,6 @@ class Link:
         return kind(self.server, self.address, f"{type(error).__name__}: {first_line}")
 
     def close(self) -> None:
-        # closing waits for the server; a dead one must not hold its client up
+        # closing waits for the server, and a dead one must not block its client
         with contextlib.suppress(tf.errors.OpError):
             self._session.close()

@@ -1,8 +1,9 @@
-"""Memory that is touched at once, before anybody waits for it.
+"""Memory that is touched at allocation, before a push has to wait for it.
 
-The first touch of a page costs more than to copy to it: 0.40 ns a byte page by page, 0.25 in one call, 0.10 for the
-copy. Huge pages, 0.14, are not asked for: where a virtual machine gives free memory back to its host, whole free blocks
-are what it has given back, and each was 4 to 12 ns a byte (all measured on one such machine, Linux 6.18).
+The first touch of a page costs more than the copy into it: 0.40 ns a byte page by page and 0.25 in one call, against
+0.10 for the copy. Huge pages would cost 0.14 but are not requested: a virtual machine that returns free memory to its
+host returns whole free blocks, and touching such a block cost 4 to 12 ns a byte (all measured on one machine of that
+kind, Linux 6.18).
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ _AT_ONCE_BYTES = 2**22
 
 
 def aligned_zeros(shape: tuple[int, int], dtype: type[np.generic]) -> Any:
-    """Zeros where TensorFlow takes them over as they are; it copies what is not aligned to 64 bytes.
+    """Return zeros aligned to 64 bytes, which TensorFlow takes over without a copy.
 
-    Touched in parts, since other threads wait meanwhile; on an older kernel not at all: the first use does it.
+    The memory is touched in parts, because other threads wait meanwhile. An older kernel touches it at the first use.
     """
     count = shape[0] * shape[1]
     memory = mmap.mmap(-1, max(count * np.dtype(dtype).itemsize, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

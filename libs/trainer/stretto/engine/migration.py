@@ -1,10 +1,10 @@
 """Live migration: columns change their parameter server while workers go on pushing.
 
-Runs in the destination's process. One column at a time (the dense slices of a source as one group first) is
-frozen, copied raw, taken over and released; the `own` vectors on the servers are the journal. A mover that dies takes
-with it what it had taken over: the job goes back to its last checkpoint. One that broke off and lives (a source did not
-answer) leaves what the next move, planned anew from the vectors, completes: what was taken over is released, and a
-server told to take what it has from itself thaws it.
+The move runs in the destination's process. One column at a time is frozen, copied raw, taken over and released; the
+dense slices of a source go first, as one group. The `own` vectors on the servers are the journal. If the destination
+dies, the columns that it had taken over die with it, and the job goes back to its last checkpoint. If the move breaks
+off because a source did not answer, the next move completes it. That move is planned anew from the vectors: columns
+that were taken over are released at their source, and a frozen column is thawed by its owner.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ from .server import ParameterServer
 
 _POLL_S = 0.004
 _OTHERS_FREEZE_S = 10.0
-"""How long a column may be frozen by somebody else, a checkpoint, before the move is given up."""
-_SLOW_ASKED, _SLOW_ANSWER_S = 4, 0.1
+"""How long a column may stay frozen by another mover before this move is given up."""
+_SLOW_ASKED = 4
+_SLOW_ANSWER_S = 0.1
 _GROUP_BYTES = 16 << 20
-"""A source that takes longer for so many of the least questions has hardly any CPU, and training creeps as long as it
-owns anything: it is frozen as soon as can be, gives as many columns for one freeze as make so many bytes, and has
-nothing else to do meanwhile: no pushes, which would take most of what CPU it has."""
+"""A source that takes longer than _SLOW_ANSWER_S for _SLOW_ASKED small requests has hardly any CPU, and training creeps
+as long as it owns anything. It is frozen as early as possible and gives columns of up to _GROUP_BYTES in one freeze.
+Meanwhile it has no pushes to apply, which would take most of its CPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class MoveStep:
-    """One group of columns has changed its owner.
+    """A group of columns that has changed its owner.
 
-    frozen_seconds: how long pushes to it were rejected. moved_bytes: raw slots, empty ones included. done, total:
-    columns.
+    frozen_seconds: how long pushes to the group were rejected. moved_bytes: raw slots, empty ones included. done,
+    total: numbers of columns.
     """
 
     columns: tuple[int, ...]
@@ -66,7 +67,8 @@ def move(
 
     Raises MigrationError or ServerLost; the current group is then returned to its source, if that still answers.
     """
-    layout, here = server.layout, server.control
+    layout = server.layout
+    here = server.control
     here.set_own([c for c, s in sources.items() if s == server.index], Own.MINE, Own.FROZEN)
     here_before = here.own()
     todo = {c: s for c, s in sources.items() if s != server.index and here_before[c] != Own.MINE}
@@ -79,7 +81,7 @@ def move(
             for s in sorted({*sources.values()} - {server.index})
         }
         for source in there.values():
-            # what a move that broke off had taken over but not yet released
+            # columns that a broken move took over and did not release
             taken = np.flatnonzero((here_before == Own.MINE) & (source.own() == Own.FROZEN)).tolist()
             if taken:
                 source.set_own(taken, Own.NOT_MINE, Own.FROZEN)
@@ -89,7 +91,8 @@ def move(
             here.finish(source.finished())
         _empty_leftovers(here)
         _warm(here)
-        groups, done = _groups(layout, todo), 0
+        groups = _groups(layout, todo)
+        done = 0
         bytes_of = {s: control.raw_sizes() * layout.row_bytes for s, control in there.items()}
         while groups:
             source = there[groups[0][0]]
@@ -112,10 +115,13 @@ def _is_slow(source: Control) -> bool:
 
 
 def _take(groups: list[tuple[int, tuple[int, ...]]], bytes_of: I64, most_bytes: int) -> tuple[int, ...]:
-    """The columns of the first group, and of further ones of its source while they make no more than most_bytes;
-    these groups leave the list. bytes_of: bucket -> bytes; slices are small."""
+    """Remove the first group from the list, with more groups of its source up to most_bytes; return their columns.
+
+    bytes_of: bucket -> bytes. Slices are small and not counted.
+    """
     source, first = groups.pop(0)
-    columns, size = list(first), sum(int(bytes_of[c]) for c in first if c < len(bytes_of))
+    columns = list(first)
+    size = sum(int(bytes_of[c]) for c in first if c < len(bytes_of))
     for group in [group for group in groups if group[0] == source]:
         size += sum(int(bytes_of[c]) for c in group[1] if c < len(bytes_of))
         if size > most_bytes:
@@ -126,7 +132,7 @@ def _take(groups: list[tuple[int, tuple[int, ...]]], bytes_of: I64, most_bytes: 
 
 
 def _groups(layout: Layout, sources: Mapping[int, int]) -> list[tuple[int, tuple[int, ...]]]:
-    """Dense slices first, one group per source; then the buckets, the sources taking turns."""
+    """Group the columns: dense slices first, one group per source; then single buckets, the sources taking turns."""
     groups: list[tuple[int, tuple[int, ...]]] = []
     for source in sorted(set(sources.values())):
         slices = tuple(sorted(c for c, s in sources.items() if s == source and c >= layout.buckets))
@@ -142,9 +148,10 @@ def _groups(layout: Layout, sources: Mapping[int, int]) -> list[tuple[int, tuple
 
 
 def _warm(here: Control) -> None:
-    """The first run of an operation costs tens of milliseconds: not while something is frozen."""
+    """Run each operation once: a first run costs tens of milliseconds, too long while a column is frozen."""
     layout = here.layout
-    none, no_shards = np.zeros(0, np.int64), np.zeros((0, layout.columns + 2), np.int64)
+    none = np.zeros(0, np.int64)
+    no_shards = np.zeros((0, layout.columns + 2), np.int64)
     zeros = np.zeros(layout.columns, np.int64)
     here.set_own((), Own.MINE, Own.NOT_MINE)
     here.workers()
@@ -156,7 +163,7 @@ def _warm(here: Control) -> None:
 
 
 def _warm_source(source: Control) -> None:
-    """So it is for what it gives."""
+    """Run the source's operations once, for the same reason."""
     source.set_own((), Own.MINE, Own.NOT_MINE)
     source.workers()
     source.export_bucket(0, 0)
@@ -173,12 +180,12 @@ def _move_group(here: Control, source: Control, columns: tuple[int, ...]) -> tup
         states = source.own()[list(columns)]
         if not (states == Own.FROZEN).all():
             raise MigrationError(
-                f"columns {columns[:8]} of ps-{source.server} were thawed by somebody else while they were copied "
+                f"columns {columns[:8]} of ps-{source.server} were thawed by another mover while they were copied "
                 f"(states {states.tolist()[:8]}); the copy is dropped: plan the move anew"
             )
         here.set_own(columns, Own.MINE, Own.NOT_MINE)
     except StrettoError:
-        # the copy is unowned and harmless; the source goes on where it was
+        # the copy has no owner and does no harm; the source continues
         source.set_own(columns, Own.MINE, Own.FROZEN)
         raise
     frozen_seconds = time.perf_counter() - begun
@@ -187,9 +194,9 @@ def _move_group(here: Control, source: Control, columns: tuple[int, ...]) -> tup
 
 
 def _freeze(source: Control, columns: tuple[int, ...]) -> None:
-    """Freeze columns that are MINE there, all or none, by this mover: what a checkpoint has frozen it also thaws.
+    """Freeze columns that are MINE at the source, all or none: a column that another mover froze is not taken.
 
-    A column that is frozen already is waited for while nothing of the group is held. Raises MigrationError.
+    It waits for such a column without holding any other of the group. Raises MigrationError.
     """
     deadline = time.monotonic() + _OTHERS_FREEZE_S
     while source.set_own(columns, Own.FROZEN, Own.MINE, whole=True) != len(columns):
@@ -197,15 +204,16 @@ def _freeze(source: Control, columns: tuple[int, ...]) -> None:
         if (states == Own.NOT_MINE).any() or time.monotonic() > deadline:
             raise MigrationError(
                 f"columns {columns[:8]} cannot be taken from ps-{source.server} (states {states.tolist()[:8]}: "
-                "0 not owned there, 2 frozen by somebody else); read ownership again and plan the move anew; "
-                "a column that a dead mover froze is thawed by the server that has it, asked to take it from itself"
+                "0 not owned there, 2 frozen by another mover); read ownership again and plan the move anew: "
+                "the plan lets the owner thaw a column that a dead mover froze"
             )
         time.sleep(_POLL_S)
 
 
 def _copy(here: Control, source: Control, columns: tuple[int, ...]) -> int:
-    """Values, slots, progress and counters of frozen columns, source -> here."""
-    layout, moved_bytes = here.layout, 0
+    """Copy values, slots, progress and counters of frozen columns from source to here; return the bytes."""
+    layout = here.layout
+    moved_bytes = 0
     slices: I64 = np.array([c - layout.buckets for c in columns if c >= layout.buckets], np.int64)
     if len(slices):
         raw_slices = source.export_slices(slices)
@@ -223,15 +231,18 @@ def _copy(here: Control, source: Control, columns: tuple[int, ...]) -> int:
 
 
 def _empty_leftovers(control: Control) -> None:
-    """Rows of buckets that are not owned: a copy whose move was given up, or an empty import that did not happen."""
-    sizes, own = control.raw_sizes(), control.own()
+    """Empty the buckets that are not owned but hold rows, left by a move that broke off."""
+    sizes = control.raw_sizes()
+    own = control.own()
     for bucket in np.flatnonzero((own[: control.layout.buckets] == Own.NOT_MINE) & (sizes > 0)):
         control.import_bucket(int(bucket), RawBucket.empty(control.layout))
 
 
 def _await_steps(here: Control, source: Control, wait_s: float, active_s: float) -> None:
-    """Until every active worker had a push accepted here, at most wait_s. The source, which may be slow because it is
-    overloaded, is asked once."""
+    """Wait until every active worker had a push accepted here, at most wait_s.
+
+    The source is asked only once, because it may be overloaded.
+    """
 
     def pushes() -> dict[int, int]:
         return {worker: seen.pushes for worker, seen in here.workers().items()}

@@ -1,4 +1,4 @@
-"""A worker's connections to the parameter servers, and which of them owns what."""
+"""A worker's connections to the parameter servers, and the owner of each column."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PROBE_EVERY_S = 1.0
 
 
 class WorkerLink(Link):
-    """What a worker runs on one server; `warm` makes the first real step as fast as the others."""
+    """The worker's operations on one server. `warm` makes the first real step as fast as the others."""
 
     def __init__(self, layout: Layout, graph: WorkerGraph, server: int, address: str, timeout_s: float) -> None:
         super().__init__(graph.graph, server, address, timeout_s)
@@ -59,7 +59,7 @@ class WorkerLink(Link):
 
 
 class WorkerGraph:
-    """The worker's nodes, built once and run on every server."""
+    """The graph of a worker's operations, built once and run on every server."""
 
     def __init__(self, layout: Layout) -> None:
         self.graph = tf.Graph()
@@ -75,7 +75,7 @@ class WorkerGraph:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one server owns, as the worker last saw it."""
+    """The columns of one server, as the worker last read them."""
 
     link: WorkerLink
     buckets: Any  # bool [buckets]
@@ -86,16 +86,16 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class Route:
     owner: I64  # [columns] server id
-    frozen: Any  # bool [columns] on their way to another server, or being saved: a push would be rejected
+    frozen: Any  # bool [columns] moving to another server: a push would be rejected
     parts: dict[int, Part]
     generation: int  # of the servers, see `Routes`
 
 
 class Routes:
-    """Sessions on all servers, and the route: who owns which column, as last seen. Thread-safe.
+    """Sessions on all servers, and the route: the owner of each column, as last read. Thread-safe.
 
-    Parameters as of `Parameters`. `generation` counts the lives of the servers: it rises with the first route after
-    a server was lost, when what the servers hold may be of another time (a checkpoint was restored).
+    The arguments are those of `Parameters`. `generation` rises with the first route after a server was lost: the
+    servers may then hold an earlier state, restored from a checkpoint.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Routes:
             for server, address in servers.items():
                 link, key = self._links.get(server), (server, address)
                 if link is None or link.address != address:
-                    # one that is being opened is waited for, not opened once more
+                    # a connection that is being opened is waited for, not opened twice
                     if key not in self._opening:
                         self._opening[key] = self.pool.submit(self._open, server, address)
                     opened.append(self._opening[key])
@@ -142,7 +142,7 @@ class Routes:
             self.gather(dict(enumerate(opened)))
 
     def _drop_unlisted(self, owning: set[int]) -> None:
-        """Under the lock: close links to servers that left the list and own nothing."""
+        """Close links to servers that left the list and own nothing. Call it under the lock."""
         for server in [s for s in self._links if s not in self._listed and s not in owning]:
             self.pool.submit(self._links.pop(server).close)
 
@@ -158,7 +158,7 @@ class Routes:
             del self._opening[server, address]
             before = self._links.get(server)
             self._links[server] = link
-            if before is not None:  # another life under the same number: only then is the address another
+            if before is not None:  # a server restarted under the same number: only then does the address change
                 self._losses += 1
                 self._route = None
                 self.pool.submit(before.close)
@@ -169,13 +169,13 @@ class Routes:
             link = self._links.get(lost.server)
             self._route = None
             if link is not None and link.address == lost.address:
-                # else it was counted before, or never was one of ours: a newcomer that does not answer yet
+                # else the loss was counted before, or the link never was in use: a newcomer that does not answer yet
                 del self._links[lost.server]
                 self._losses += 1
                 self.pool.submit(link.close)
 
     def gather(self, futures: dict[int, Future[Any]]) -> dict[int, Any]:
-        """Results by key. A server whose port refuses connections is lost at once, not after the timeout."""
+        """Return results by key. A server whose port refuses connections is lost at once, not after the timeout."""
         pending = set(futures.values())
         while pending:
             done, pending = wait(pending, _PROBE_EVERY_S, FIRST_EXCEPTION)
@@ -208,7 +208,7 @@ class Routes:
 
     @property
     def generation(self) -> int:
-        """Of the current route; the last one's while there is none."""
+        """The generation of the current route, or of the last one while there is none."""
         with self._lock:
             return self._generation
 
@@ -216,7 +216,7 @@ class Routes:
         return self._route or self.refresh()
 
     def refresh(self) -> Route:
-        """Read ownership where it lives, until every column has an owner."""
+        """Read ownership from the servers until every column has an owner. Raises OwnershipUnknown."""
         deadline = time.monotonic() + self._patience_s
         backoff = FIRST_BACKOFF_S
         while True:
@@ -244,7 +244,7 @@ class Routes:
             backoff = min(2 * backoff, LAST_BACKOFF_S)
 
     def _routed(self, own: dict[int, I64], losses: int) -> Route | None:
-        """The route that `own` says, now in use; None when a column or a link is missing, or a server got lost."""
+        """Make the route that follows from `own` current; None if an owner or a link is missing or lost."""
         owner = owners(own, self._layout.columns)
         if (owner < 0).any():
             return None
@@ -268,7 +268,8 @@ class Routes:
 
     def close(self) -> None:
         with self._lock:
-            links, self._links = list(self._links.values()), {}
+            links = list(self._links.values())
+            self._links = {}
         for link in links:
             link.close()
         self.pool.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""A parameter server: a TensorFlow server that knows nobody, and its local control session."""
+"""A parameter server: a TensorFlow server that knows no other process, and its local control session."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ v1: Any = tf.compat.v1
 
 
 class ParameterServer:
-    """Starts the server (port 0: any free port) and creates its empty state; it owns nothing yet.
+    """A running server with empty state; it owns no column yet.
 
-    index: the n of pod `ps-<n>`. threads: size of TensorFlow's two pools (0 = one per core), for life.
-    TensorFlow's gRPC server listens on every interface whatever `address` says; its host is what others connect to.
+    index: the n of pod `ps-<n>`. address: port 0 takes any free port. threads: size of TensorFlow's two pools (0 = one
+    per core), fixed for the life of the process. TensorFlow's gRPC server listens on every interface, whatever
+    `address` says; other processes connect to its host.
     The process should end by `os._exit`: a TensorFlow server cannot be stopped.
     """
 
@@ -48,5 +49,5 @@ class ParameterServer:
         link.close()
 
     def own(self, columns: Iterable[int]) -> None:
-        """Make these columns, which are empty, this server's: the first placement of a new job."""
+        """Own these columns, empty: the first placement of a new job."""
         self.control.set_own(columns, Own.MINE, Own.NOT_MINE)

@@ -1,6 +1,6 @@
-"""What a parameter server holds, as TensorFlow nodes.
+"""The state of a parameter server, as TensorFlow nodes.
 
-Every session builds the same nodes; state is found on the server by shared name, so workers, movers and the
+Every session builds the same nodes and finds the state on the server by shared name, so workers, movers and the
 server itself need not know each other. All writes happen under one mutex per server.
 """
 
@@ -52,7 +52,7 @@ def dense_slot_shapes(layout: Layout) -> list[list[int]]:
 
 
 def slot_start(layout: Layout) -> list[float]:
-    """Initial value of each dense slot."""
+    """Return the initial value of each dense slot."""
     return [layout.optimizer.initial_accumulator] if layout.optimizer.kind == "adagrad" else [0.0, 0.0, 0.0]
 
 
@@ -69,7 +69,8 @@ def build_state(layout: Layout) -> State:
             key_dtype=tf.int64, value_dtype=tf.int64, value_shape=[width], shared_name=f"stretto/{name}"
         )
 
-    optimizer, dimension = layout.optimizer, layout.dimension
+    optimizer = layout.optimizer
+    dimension = layout.dimension
     first = [0.0] * layout.row_floats
     if optimizer.kind == "adagrad":
         first[dimension:] = [optimizer.initial_accumulator] * dimension
@@ -106,7 +107,7 @@ def build_state(layout: Layout) -> State:
 
 
 def initialise(state: State) -> Node:
-    """Node that gives every variable its first value (tables create themselves)."""
+    """Build the node that gives every variable its first value (tables create themselves)."""
     layout = state.layout
     done = [
         assign(state.dense, tf.zeros([layout.slices, layout.slice_length])),
@@ -123,7 +124,7 @@ def initialise(state: State) -> Node:
 
 
 def clearing(state: State) -> tuple[list[Any], Any]:
-    """(feeds, fetches) that make everything as it was before the first push, but for the rows of the tables."""
+    """Build (feeds, fetches) that reset everything but the rows of the tables to the state before the first push."""
     with Locked(state, []) as lock:
         done = [initialise(state)]
         for table in (state.records, state.finished):
@@ -166,9 +167,9 @@ def now_us() -> Node:
 
 
 class Locked:
-    """`with Locked(state, inputs) as lock:` nodes inside run under the server's mutex; `lock.release(outputs)` ends it.
+    """The server's mutex around nodes: `with Locked(state, inputs) as lock:`, ended by `lock.release(outputs)`.
 
-    The inputs are computed before the mutex is taken. Should a node inside fail, the runtime frees the mutex.
+    The inputs are computed before the mutex is taken. If a node inside fails, the runtime releases the mutex.
     """
 
     def __init__(self, state: State, inputs: list[Node]) -> None:
@@ -184,7 +185,7 @@ class Locked:
         self._scope.__exit__(*exc)
 
     def release(self, output: Node, after: list[Node]) -> Node:
-        """`output`, available once everything in `after` ran and the mutex is free."""
+        """Return `output`, available once everything in `after` ran and the mutex is released."""
         return self.release_all([output], after)[0]
 
     def release_all(self, outputs: list[Node], after: list[Node] | None = None) -> list[Node]:

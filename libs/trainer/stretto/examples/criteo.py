@@ -1,4 +1,4 @@
-"""What the example models share: where their samples come from, and which ids they look up."""
+"""The common part of the example models: the source of their samples, and the ids of their embedding rows."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ INTEGERS = 13
 class CriteoTask:
     """Samples from a file (``data``: Criteo text, Parquet or Arrow), or else from the seeded generator.
 
-    samples, categories, new_categories: of the generator (stretto.readers.synthetic). hidden: units of the deep
-    layers, as in "64,32". samples_per_s: no reader gets more, as from a slow remote store; 0: as fast as it can.
+    samples, categories, new_categories: settings of the generator (stretto.readers.synthetic). hidden: units of the
+    deep layers, as in "64,32". samples_per_s: the most that one reader gets, as from a slow remote store; 0: no limit.
     """
 
     def __init__(
@@ -39,12 +39,12 @@ class CriteoTask:
     ) -> None:
         self.embedding_dim = embedding_dim
         if samples_per_s < 0:
-            raise DataError(f"samples_per_s = {samples_per_s:g}: what a reader gets at most, or 0 for no limit")
+            raise DataError(f"samples_per_s = {samples_per_s:g}: give the most that a reader gets, or 0 for no limit")
         self.sample_s = 1.0 / samples_per_s if samples_per_s else 0.0
         try:
             self.hidden = [int(units) for units in str(hidden).split(",")]
         except ValueError as error:
-            raise DataError(f"hidden = {hidden!r}: numbers of units separated by commas, as in '64,32'") from error
+            raise DataError(f"hidden = {hidden!r}: give numbers of units separated by commas, as in '64,32'") from error
         self.reader: Reader
         if data is None:
             self.reader = Synthetic(seed, categories=categories, new_categories=new_categories, samples=samples)

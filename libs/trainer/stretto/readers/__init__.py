@@ -1,6 +1,6 @@
-"""Readers with random access: ``read(start, length)`` gives the same samples whoever asks, whenever.
+"""Readers with random access: ``read(start, length)`` returns the same samples in every process at any time.
 
-Every reader gives the same kind of batch: ``label`` float32 [n], ``numeric`` float32 [n, 13] (log(1 + x), missing 0),
+Every reader returns the same kind of batch: ``label`` float32 [n], ``numeric`` float32 [n, 13] (log(1 + x), missing 0),
 ``categorical`` int64 [n, 26] (missing 0). Shards can be read by any worker, in any order, as often as needed.
 """
 
@@ -17,21 +17,21 @@ Batch = dict[str, NDArray[Any]]
 
 
 class Reader(Protocol):
-    """What a model needs of its data."""
+    """Random access to the samples of a dataset."""
 
     def read(self, start: int, length: int) -> Batch:
-        """Samples [start, start + length) of the dataset's own order."""
+        """Return samples [start, start + length) in the dataset's own order."""
         ...
 
 
 def log_counts(integers: NDArray[Any], missing: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """Counts with a heavy tail -> log(1 + max(x, 0)); missing ones become 0."""
+    """Compress counts with a heavy tail to log(1 + max(x, 0)); missing ones become 0."""
     values = np.where(missing, 0, np.maximum(integers, 0)).astype(np.float32)
     return np.log1p(values)
 
 
 def check_range(start: int, length: int, size: int | None, where: str) -> None:
-    """Refuse a range that the data do not have."""
+    """Raise DataError for a range that the data do not have."""
     if start < 0 or length < 0 or (size is not None and start + length > size):
         has = "unbounded" if size is None else f"{size} samples"
         raise DataError(

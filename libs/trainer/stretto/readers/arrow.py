@@ -23,7 +23,7 @@ _MAGIC_PARQUET = b"PAR1"
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A row group or record batch: the unit that is read at once."""
+    """A row group or record batch: the smallest unit that is read."""
 
     start: int
     rows: int
@@ -32,10 +32,10 @@ class _Piece:
 
 
 class Arrow:
-    """Samples in the order of the files given and of the rows in them. ``size``: how many there are.
+    """Random access to Parquet and Arrow files, in the order of the files and their rows. ``size``: samples in them.
 
-    label: the column of the label, 0 or 1. dense: numeric columns (missing 0), passed through log(1 + x) if
-    ``log_dense``. categorical: columns of non-negative integers below 2^48 - 1 or of strings (missing 0).
+    label: the column of the label, 0 or 1. dense: numeric columns (missing: 0), compressed to log(1 + x) if
+    ``log_dense``. categorical: columns of non-negative integers below 2^48 - 1 or of strings (missing: 0).
     """
 
     def __init__(
@@ -48,7 +48,9 @@ class Arrow:
         log_dense: bool = True,
     ) -> None:
         self.paths = [paths] if isinstance(paths, str) else list(paths)
-        self._label, self._dense, self._categorical = label, list(dense), list(categorical)
+        self._label = label
+        self._dense = list(dense)
+        self._categorical = list(categorical)
         self._log_dense = log_dense
         self._columns = [label, *self._dense, *self._categorical]
         self._files = [_open(path, self._columns) for path in self.paths]
@@ -64,7 +66,7 @@ class Arrow:
         self._last: tuple[_Piece, Any] | None = None
 
     def read(self, start: int, length: int) -> Batch:
-        """Samples [start, start + length): ``label``, ``numeric``, ``categorical``."""
+        """Return samples [start, start + length): ``label``, ``numeric``, ``categorical``."""
         check_range(start, length, self.size, ", ".join(self.paths[:3]))
         tables: list[Any] = []
         first = max(0, int(np.searchsorted(self._starts, start, side="right")) - 1)
@@ -84,7 +86,7 @@ class Arrow:
         return self._batch(pa.concat_tables(tables), start)
 
     def _table(self, piece: _Piece) -> Any:
-        # shards are read in order, batch after batch: most reads want the piece that the last one wanted
+        # shards are read in order, batch after batch: most reads need the same piece as the read before
         if self._last is None or self._last[0] != piece:
             self._last = (piece, self._files[piece.file].read(piece.number))
         return self._last[1]

@@ -1,7 +1,7 @@
 """Criteo's format: one sample a line, tab-separated: label, 13 integers, 26 categories in hexadecimal; empty = missing.
 
-A text file has no random access of its own: the offset of every 256th line is found once (about 1 GB/s) and kept
-beside the file where that is allowed.
+A text file has no random access of its own. The offset of every 256th line is found once (about 1 GB/s) and kept
+beside the file if the folder can be written.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Criteo:
         self.size, self._offsets = _line_index(path)
 
     def read(self, start: int, length: int) -> Batch:
-        """Samples [start, start + length): ``label``, ``numeric``, ``categorical``. DataError names a bad line."""
+        """Return samples [start, start + length): ``label``, ``numeric``, ``categorical``. Errors name the line."""
         check_range(start, length, self.size, self.path)
         if not length:
             return _batch(np.zeros(0, np.int64), np.zeros((0, 13), np.int64), np.zeros((0, 26), np.int64))
@@ -60,7 +60,8 @@ class Criteo:
                 parse_options=pa_csv.ParseOptions(delimiter="\t", quote_char=False, ignore_empty_lines=False),
                 convert_options=_CONVERT,
             )
-            label, integers = _column(table, "label"), np.stack([_column(table, name) for name in INTEGERS], axis=1)
+            label = _column(table, "label")
+            integers = np.stack([_column(table, name) for name in INTEGERS], axis=1)
             codes = np.stack([_hexadecimal(table.column(name)) for name in CATEGORIES], axis=1)
         except (pa.ArrowInvalid, ValueError) as error:
             raise DataError(_first_malformed(data, self.path, start) or f"{self.path}: {error}") from error
@@ -71,8 +72,9 @@ class Criteo:
         return _batch(label, integers, codes)
 
     def _lines(self, start: int, length: int) -> bytes:
-        """The bytes of these lines, the last one's newline included."""
-        first, last = start // _STRIDE, -(-(start + length) // _STRIDE)
+        """Return the bytes of these lines, the last newline included."""
+        first = start // _STRIDE
+        last = -(-(start + length) // _STRIDE)
         begin = int(self._offsets[first])
         end = int(self._offsets[min(last, len(self._offsets) - 1)])
         with open(self.path, "rb") as file:
@@ -113,7 +115,7 @@ def _column(table: Any, name: str) -> NDArray[np.int64]:
 
 
 def _hexadecimal(column: Any) -> NDArray[np.int64]:
-    """Hexadecimal strings of up to 8 digits -> value + 1; missing -> 0."""
+    """Convert hexadecimal strings of up to 8 digits to value + 1, missing ones to 0."""
     array = column.combine_chunks()
     if array.null_count == len(array):
         return np.zeros(len(array), np.int64)
@@ -132,16 +134,18 @@ def _hexadecimal(column: Any) -> NDArray[np.int64]:
 
 
 def _first_malformed(data: bytes, path: str, start: int) -> str | None:
-    """The first line that is not in Criteo's format, as a sentence. Lines are counted from 1."""
+    """Describe the first line that is not in Criteo's format. Lines are counted from 1."""
     for number, line in enumerate(data.decode("latin-1").removesuffix("\n").split("\n"), start + 1):
         cells = line.rstrip("\r").split("\t")
         if len(cells) != len(COLUMNS):
             return f"{path}, line {number}: {len(cells)} columns, expected {len(COLUMNS)} separated by tabs"
         for name, cell in zip(COLUMNS, cells, strict=True):
             if name == "label":
-                good, expected = cell in ("0", "1"), "0 or 1"
+                good = cell in ("0", "1")
+                expected = "0 or 1"
             elif name in INTEGERS:
-                good, expected = not cell or cell.removeprefix("-").isdigit(), "an integer or nothing"
+                good = not cell or cell.removeprefix("-").isdigit()
+                expected = "an integer or nothing"
             else:
                 good = len(cell) <= 8 and all(digit in "0123456789abcdefABCDEF" for digit in cell)
                 expected = "at most 8 hexadecimal digits or nothing"
@@ -151,7 +155,7 @@ def _first_malformed(data: bytes, path: str, start: int) -> str | None:
 
 
 def _line_index(path: str) -> tuple[int, NDArray[np.int64]]:
-    """Lines, and the offsets of line 0, 256, 512, …, and of the end."""
+    """Return the number of lines, and the offsets of line 0, 256, 512, … and of the end."""
     stat = os.stat(path)
     stamp = np.array([_INDEX_VERSION, stat.st_size, stat.st_mtime_ns], np.int64)
     kept = Path(f"{path}.index.npy")
@@ -160,7 +164,7 @@ def _line_index(path: str) -> tuple[int, NDArray[np.int64]]:
         if saved.dtype == np.int64 and (saved[:3] == stamp).all():
             return int(saved[3]), saved[4:]
     except (OSError, ValueError, IndexError):
-        pass  # no index yet, or one that was cut off: it is made again
+        pass  # no index yet, or a truncated one: it is made again
     lines, offsets = _scan(path)
     _keep(kept, np.concatenate([stamp, [lines], offsets]))
     return lines, offsets
@@ -168,7 +172,9 @@ def _line_index(path: str) -> tuple[int, NDArray[np.int64]]:
 
 def _scan(path: str) -> tuple[int, NDArray[np.int64]]:
     found: list[NDArray[np.int64]] = [np.zeros(1, np.int64)]
-    lines, position, last = 0, 0, b"\n"
+    lines = 0
+    position = 0
+    last = b"\n"
     with open(path, "rb") as file:
         while chunk := file.read(_CHUNK):
             breaks = np.flatnonzero(np.frombuffer(chunk, np.uint8) == 0x0A)
@@ -190,4 +196,4 @@ def _keep(path: Path, index: NDArray[np.int64]) -> None:
             np.save(file, index)
         os.replace(file.name, path)
     except OSError:
-        pass  # a read-only folder: every process scans for itself
+        pass  # a read-only folder: every process scans the file

@@ -1,7 +1,7 @@
-"""Criteo-like samples of any number, from a seed: planted signal, Zipf categories, new categories over time.
+"""Any number of Criteo-like samples from a seed: planted signal, Zipf categories, new categories over time.
 
-A sample depends on (seed, its index) only. The counter-based generator Philox (Salmon et al. 2011) is moved to a
-sample's place in constant time, so that random access costs what sequential reading costs.
+A sample depends on the seed and its index only. The counter-based generator Philox (Salmon et al. 2011) advances to
+any sample in constant time, so random access costs the same as sequential access.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _RECENT_MEAN = 20.0
 
 @dataclass(frozen=True, slots=True)
 class RawSamples:
-    """As in a Criteo file: counts and 32-bit category codes, each with what is missing."""
+    """Samples as in a Criteo file: counts and 32-bit category codes, each with a mask of missing values."""
 
     label: NDArray[np.int8]
     integers: NDArray[np.int64]
@@ -42,10 +42,10 @@ class RawSamples:
 class Synthetic:
     """A generator of Criteo-like data.
 
-    seed: another seed is another world. categories: known at the first sample, over all 26 fields (sizes from a
-    handful to a third of them, Zipf-distributed). new_categories: how many more appear, evenly, over the first
-    ``samples`` samples (and further on at the same rate). signal: standard deviation of the planted logit; 2 lets
-    the best possible model reach an AUC of about 0.85.
+    seed: another seed gives other categories, weights and samples. categories: the number known at the first sample,
+    over all 26 fields (sizes from a handful to a third of them, Zipf-distributed). new_categories: the number that
+    appears, evenly, over the first ``samples`` samples (and later at the same rate). signal: standard deviation of the
+    planted logit; with 2 the best possible model reaches an AUC of about 0.85.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Synthetic:
         self._offset = float(np.quantile(self._samples(0, 4096)[1], 0.5)) + 1.0
 
     def read(self, start: int, length: int) -> Batch:
-        """Samples [start, start + length): ``label``, ``numeric``, ``categorical``."""
+        """Return samples [start, start + length): ``label``, ``numeric``, ``categorical``."""
         raw = self.raw(start, length)
         return {
             "label": raw.label.astype(np.float32),
@@ -97,16 +97,16 @@ class Synthetic:
         }
 
     def raw(self, start: int, length: int) -> RawSamples:
-        """The same samples as a Criteo file would hold them."""
+        """Return the same samples as a Criteo file would hold them."""
         check_range(start, length, None, "the generator")
         return self._samples(start, length)[0]
 
     def _samples(self, start: int, length: int) -> tuple[RawSamples, NDArray[np.float64]]:
-        """The samples and the logits [n] that their labels were drawn from."""
+        """Return the samples and the logits [n] from which their labels were drawn."""
         generator = np.random.Philox(key=self._key)
         generator.advance(start * (_DRAWS // 4))
         draws = generator.random_raw(length * _DRAWS).reshape(length, _DRAWS)
-        # two independent numbers of 32 bits each: the value, and whether something special happens to it
+        # two independent numbers of 32 bits each: the value, and the chance of an exception (missing, recent)
         value = (draws >> np.uint64(32)).astype(np.float64) * 2.0**-32
         special = (draws & np.uint64(0xFFFFFFFF)).astype(np.float64) * 2.0**-32
 
@@ -126,7 +126,7 @@ class Synthetic:
         return RawSamples(label, integers, integers_missing, codes, codes_missing), logit
 
     def _ids(self, start: int, value: NDArray[np.float64], special: NDArray[np.float64]) -> NDArray[np.int64]:
-        """[n, 26] category numbers: Zipf with exponent 1 over the old ones, sometimes a recent one."""
+        """Draw category numbers [n, 26]: Zipf with exponent 1 over the old ones, sometimes a recent one."""
         ids = np.minimum(np.exp(value * np.log(self._sizes + 1.0)).astype(np.int64) - 1, self._sizes - 1)
         if not self._growth.any():
             return ids
@@ -152,13 +152,13 @@ def write_criteo(source: Synthetic, path: str, start: int, length: int) -> None:
 
 
 def _normal(uniform: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Nearly standard normal: the logistic quantile scaled to the same variance; cheap, and exact enough for data."""
+    """Draw nearly standard normal numbers: the logistic quantile scaled to variance 1, cheap and exact enough here."""
     clipped = np.clip(uniform, 2.0**-33, 1.0 - 2.0**-33)
     return np.log(clipped / (1.0 - clipped)) * (np.sqrt(3.0) / np.pi)
 
 
 def _normal_of(bits: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """A fixed, nearly normal number of each 64-bit value (SplitMix64 finaliser, sum of four 16-bit parts)."""
+    """Map each 64-bit value to a fixed, nearly normal number (SplitMix64 finaliser, sum of four 16-bit parts)."""
     z = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     z = z ^ (z >> np.uint64(31))

@@ -52,7 +52,7 @@ class Process:
 
 
 class Pool:
-    """Processes that are there; the n-th serves as ps-n of whatever cluster asks."""
+    """Running processes; the n-th serves as ps-n of every cluster."""
 
     def __init__(self, warm):
         self._warm, self.processes = warm, []
@@ -122,16 +122,16 @@ class Cluster:
         return sum(control.checksum() for control in self.controls()) % 2**64
 
     def samples(self):
-        """[columns] samples applied, wherever the column is."""
+        """Return the samples applied, wherever the column is: [columns]."""
         return sum(control.applied().samples for control in self.controls())
 
     def prints(self):
-        """[columns] their fingerprints, wherever the column is."""
+        """Return their fingerprints, wherever the column is: [columns]."""
         return sum(control.applied().fingerprints for control in self.controls())
 
 
 class ClusterHere(Cluster):
-    """Its servers are in this process, where images are taken."""
+    """A cluster in this process, where images are taken."""
 
     def add(self):
         from stretto.engine import ParameterServer

@@ -15,7 +15,7 @@ LAYOUT = Layout(dimension=4, dense_size=200, state_size=2, optimizer=Optimizer("
 
 
 def export(control):
-    """The file of a server's image, and what the checkpoint's manifest says of it."""
+    """Return a server's part of the manifest, and the bytes of its image file."""
     file = io.BytesIO()
     writer = ImageWriter(file)
     size, digest = writer.finish(export_image(control, writer.append).manifest)
@@ -27,7 +27,7 @@ def opened(part, data):
 
 
 def save(servers):
-    """Through bytes, as a store would keep them."""
+    """Export all servers and open the images from bytes, as a store would keep them."""
     return [opened(*export(control)) for control in servers.controls()]
 
 
@@ -67,7 +67,7 @@ def test_restored_at_another_number_of_servers_each_bit_is_the_same(cluster_here
 
 
 def test_a_cleared_server_takes_an_older_checkpoint_as_a_new_one_would(cluster_here, bare_cluster, training):
-    """Its peers could not read their part of the newer one: shards that are finished in it are to be trained again."""
+    """Another server could not read the newer one, so shards that are finished in it must be trained again."""
     servers = cluster_here(LAYOUT)
     worker = servers.worker()
     training.train_shard(worker, 0, attempt=1, length=128)
@@ -92,7 +92,7 @@ def test_a_cleared_server_takes_an_older_checkpoint_as_a_new_one_would(cluster_h
 
 
 def test_a_checkpoint_taken_while_training_is_exact_after_replay(cluster_here, bare_cluster, training):
-    """Each column is of its own instant; from the ledger's older state everything becomes whole again."""
+    """Each column is copied at its own instant; a replay from the ledger's older state completes all of them."""
     servers = cluster_here(LAYOUT)
     worker, stop = servers.worker(), threading.Event()
     shards, length = range(400), 192
@@ -168,7 +168,7 @@ def test_an_image_in_the_memory_of_an_older_one_is_the_same_to_the_byte_and_has_
 
 
 def test_an_export_takes_a_bucket_of_memory_not_an_image(cluster, training, tmp_path):
-    """Bounded by what a copy of the largest bucket takes, and by what it reserves of files beforehand."""
+    """The bound is the copy of the largest bucket and the reservation of the file."""
     layout = Layout(dimension=64, dense_size=200, seed=8)
     servers = cluster(layout, 1)
     worker, nothing = servers.worker(), np.zeros(200, np.float32)
@@ -187,7 +187,7 @@ def test_an_export_takes_a_bucket_of_memory_not_an_image(cluster, training, tmp_
 
 
 def test_finished_shards_cost_an_id_each_and_stay_finished(cluster_here, bare_cluster, training, monkeypatch):
-    """Also those that were finished between two columns: what a column of before lacks is replayed, no more."""
+    """Also shards that finish between the copies of two columns: only the missing part of a column is replayed."""
     servers = cluster_here(LAYOUT)
     worker = servers.worker()
     for shard in range(6):

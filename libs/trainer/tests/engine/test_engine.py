@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from stretto.engine import FINISHED, Layout, Optimizer, Own
+from stretto.engine.client import _keys_by_server
 from stretto.errors import (
     BatchMisaligned,
     LayoutError,
@@ -87,7 +88,7 @@ def test_a_repeated_push_changes_nothing_and_a_torn_one_is_completed(cluster):
     # a worker that dies after it reached one of two servers
     part = torn._routes.current().parts[1]
     head = np.array([5, 1, 40, 80, 1])
-    chosen = torn._keys_by_server(torn._routes.current(), keys)[1]
+    chosen = _keys_by_server(torn._routes.current(), keys)[1]
     torn._push_part(part, part.claim, chosen, head, keys, rows, LAYOUT.split_dense(dense), np.zeros(3, np.float32))
     assert whole.progress(5) == 40
     healed = whole.push(keys, rows, dense, shard=5, attempt=2, start=40, stop=80)
@@ -194,7 +195,7 @@ def test_columns_without_owner_are_reported(bare_cluster):
 
 
 def test_killed_workers_lose_and_repeat_nothing(cluster, start_worker, training):
-    """Workers are killed at random moments; their shards go to others, which resume where every column stands."""
+    """Workers are killed at random offsets; another one resumes their shards at the offset of every column."""
     layout = Layout(dimension=4, dense_size=2000)
     servers = cluster(layout)
     rng = np.random.default_rng(int(os.environ.get("STRETTO_TEST_SEED", "1")))
@@ -207,7 +208,8 @@ def test_killed_workers_lose_and_repeat_nothing(cluster, start_worker, training)
     for shard, victim in enumerate(spares):
         victim.receive()
         victim.send({"shard": shard, "attempt": 1, "length": length})
-        time.sleep(rng.uniform(0.02, 0.25))
+        wanted = rng.integers(1, length // 4)
+        wait_for(lambda shard=shard, wanted=wanted: survivor.progress(shard) >= wanted)
         victim.kill()
         reached = survivor.progress(shard)
         assert reached < length, "the victim finished before it was killed: make the shard longer"
@@ -244,7 +246,7 @@ def test_a_dead_server_is_noticed_and_its_replacement_used(cluster):
 
 
 def test_a_push_of_before_the_servers_were_replaced_is_given_up(cluster):
-    """Also one that was waiting in the client: restored servers may know its samples under another shard."""
+    """Also a push that waits in the client: restored servers may know its samples under another shard."""
     servers = cluster(LAYOUT, 1)
     parameters = servers.worker(timeout_s=5, patience_s=20)
     keys, rows, dense = batch(LAYOUT, 1)

@@ -18,7 +18,7 @@ LAYOUT = Layout(dimension=4, dense_size=200, state_size=2, optimizer=Optimizer("
 
 
 class Training:
-    """Threads that train shards one after the other until they are told to stop."""
+    """Threads that train shards one after the other until `finish`."""
 
     def __init__(self, servers, training, workers=2, length=640):
         self.servers, self.training, self.length = servers, training, length
@@ -41,7 +41,7 @@ class Training:
             self.errors.append(error)
 
     def go_on(self):
-        """Until another shard is trained, or a worker has failed."""
+        """Wait until another shard is trained or a worker has failed."""
         enough = len(self.trained) + 1
         wait_for(lambda: self.errors or len(self.trained) >= enough)
 
@@ -55,8 +55,12 @@ class Training:
 
 def rescale(servers, target):
     """Carry out what the actuator would order: every destination takes its columns."""
+    return carry_out(servers, planned_from(servers.layout, servers.controls(), target))
+
+
+def carry_out(servers, planned):
     steps = []
-    for destination, sources in planned_from(servers.layout, servers.controls(), target).items():
+    for destination, sources in planned.items():
         answer = servers.processes[destination].ask("move", sources=sources, addresses=servers.addresses)
         assert "error" not in answer, answer
         steps += answer["steps"]
@@ -64,7 +68,7 @@ def rescale(servers, target):
 
 
 def settle(servers, training, shards=4):
-    """A little training, then rest."""
+    """Train a few shards, then rest."""
     worker = servers.worker(9)
     for shard in range(shards):
         training.train_shard(worker, 1000 + shard, attempt=1, length=256)
@@ -169,18 +173,19 @@ def test_columns_that_the_source_does_not_own_are_refused_and_nothing_stays_froz
     assert all((c.own() != Own.FROZEN).all() for c in servers.controls())
 
 
-def test_a_move_waits_for_columns_that_a_checkpoint_has_frozen(cluster, training):
-    """Had it copied them, the thaw would let pushes into what was copied already."""
+def test_a_move_waits_for_columns_that_another_mover_has_frozen(cluster, training):
+    """If it copied them, the thaw would admit pushes to columns that are copied already."""
     servers = cluster(LAYOUT)
     servers.add()
     running = Training(servers, training)
     source, held = servers.control(0), [3, 4, LAYOUT.buckets + 11]
     running.go_on()
+    planned = planned_from(LAYOUT, servers.controls(), [2, 1])  # everything of ps-0, planned before the freeze
     assert source.set_own(held, Own.FROZEN, Own.MINE) == 3
     thaw = threading.Timer(1.0, lambda: source.set_own(held, Own.MINE, Own.FROZEN))
     begun = time.monotonic()
     thaw.start()
-    steps = rescale(servers, [2, 1])  # everything of ps-0
+    steps = carry_out(servers, planned)
     assert time.monotonic() - begun > 1.0
     assert steps
     assert servers.columns()[0] == []
@@ -200,7 +205,7 @@ def test_a_copy_that_somebody_thawed_meanwhile_is_dropped(cluster, training, mon
         return moved
 
     monkeypatch.setattr(migration, "_copy", disturbed)
-    with pytest.raises(MigrationError, match="thawed by somebody else"):
+    with pytest.raises(MigrationError, match="thawed by another mover"):
         migration._move_group(here, source, (5,))
     assert 5 in source.columns()
     assert servers.columns()[2] == []
@@ -240,7 +245,7 @@ def test_a_source_with_a_tenth_of_its_cpu_is_emptied_while_training_goes_on(clus
 def test_a_source_short_of_cpu_is_read_only_once_no_pushes_take_it(
     cluster, training, monkeypatch, answers_within_s, copied_while_pushed_to
 ):
-    """The rehearsal of a copy costs such a source seconds, in which pushes take the larger part of what it has."""
+    """The rehearsal of a copy costs such a source seconds, in which pushes take most of its CPU."""
     servers = cluster(LAYOUT)
     settle(servers, training)
     here = servers.add()

@@ -1,4 +1,4 @@
-"""A worker process for the tests that kill workers: trains shards named on stdin, prints a line for each one done."""
+"""A worker process for the tests that kill workers: it trains the shards named on stdin, a line out for each."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from stretto.engine import Layout, Parameters
 
 
 def batch_of(layout, shard, start):
-    """The batch is a function of shard and offset: what a replay relies on."""
+    """Return the batch, a function of shard and offset: a replay relies on that."""
     rng = np.random.default_rng((shard, start))
     keys = layout.index(rng.zipf(1.3, (64, 8)) % 5000)
     rows = rng.normal(size=(len(keys), layout.dimension)).astype(np.float32)

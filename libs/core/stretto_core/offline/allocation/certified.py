@@ -1,4 +1,4 @@
-"""The default allocator: prices of the nodes, what jobs take at them, and what is left handed out by marginal value.
+"""The default allocator: node prices, the jobs' best plans at them, and idle nodes handed out by marginal value.
 
 The Lagrangian at every price is an upper bound on every plan; the gap between it and the plan found is reported. It
 falls with the number of jobs, as one job's size matters less.
@@ -27,15 +27,15 @@ GAP = 3e-3
 SAMPLE = 400
 ROUNDS = 24
 CLEARED = 0.01
-"""share of the nodes that the jobs may ask too many or too few: prices are looked for no further"""
+"""excess demand, as a share of the nodes, at which prices count as clearing"""
 SETTLED = 1e-3
-"""relative gain of the bound in two rounds that is not worth another"""
+"""relative improvement of the bound in two rounds below which the rounds end"""
 GOLDEN = (5**0.5 - 1) / 2
 """multiples of it, modulo 1, are spread evenly at every length"""
 
 
 def certified(problem: AllocationProblem) -> Allocation:
-    """A plan within a fraction of a per cent of the optimum, and the bound that shows it."""
+    """Return a plan within a fraction of a per cent of the optimum, and the bound that proves it."""
     if not problem.jobs:
         return Allocation.none(problem)
     search = _Search(problem)
@@ -49,7 +49,7 @@ def certified(problem: AllocationProblem) -> Allocation:
 
 @dataclass(slots=True)
 class _Priced:
-    """Prices by step, what they prove, and what the jobs would take at those that come nearest to clearing."""
+    """Prices by step, the bound that they prove, and the jobs' plan at the prices nearest to clearing."""
 
     prices: Floats
     bound: float
@@ -96,7 +96,7 @@ class _Search:
         self.starts = np.vstack([found.prices, found.mixed_prices])
 
     def _nodes_of(self, responses: Responses) -> float:
-        """The jobs' share of the pool."""
+        """Return the share of the pool for these jobs."""
         return self.problem.nodes * responses.count / len(self.jobs)
 
     def _try(self, chosen: Ints) -> None:
@@ -112,7 +112,7 @@ class _Search:
 
 
 def _sorted(problem: AllocationProblem) -> Ints:
-    """The jobs by their limits, then by demand: neighbours are alike."""
+    """Return the jobs sorted by limits, then by demand: neighbours are alike."""
     return np.lexsort(
         (
             [job.demand_node_hours for job in problem.jobs],
@@ -123,14 +123,14 @@ def _sorted(problem: AllocationProblem) -> Ints:
 
 
 def _by_job(found: Bound, jobs: int) -> Floats:
-    """Prices by [job, step]: each job those of one plan of the mixture, neighbours in the proportion of the weights."""
+    """Return prices by [job, step]: each job has those of one plan, and neighbours share the plans by weight."""
     spread = (np.arange(jobs) * GOLDEN + 0.5) % 1
     at = np.searchsorted(np.cumsum(found.weights), spread)
     return found.mixed_prices[np.minimum(at, len(found.weights) - 1)]
 
 
 def _first_prices(problem: AllocationProblem) -> Floats:
-    """As if every job trained through to the end on the same share of the nodes: a step counts in all that follow.
+    """Return the prices if all jobs trained to the end on equal shares: a step counts in all that follow.
 
     A node serves at most one whole job in a step.
     """

@@ -1,4 +1,4 @@
-"""Weighted marginal doubling: whoever gains most by it, for its size, gets its nodes doubled.
+"""Weighted marginal doubling: the job that gains most per node gets its nodes doubled.
 
 The MILP of ModelArts counts progress within its horizon; what users wait for is the end of their job. For speeds that
 grow as a power of the nodes the policy of least mean completion time gives small remaining jobs more than their share,
@@ -21,14 +21,14 @@ SMALL_FIRST = 0.3
 
 
 def marginal_doubling(problem: AllocationProblem) -> Allocation:
-    """Every job its smallest size first, in the order of remaining demand while nodes last; then doublings."""
+    """Give every job its smallest size, in the order of remaining demand while nodes last; then double."""
     nodes = hand_out(problem, [problem.allowed(job)[0] for job in problem.jobs])
     plan = np.repeat(np.array(nodes, dtype=np.int64)[:, None], problem.steps, axis=1)
     return Allocation.of(problem, plan)
 
 
 def hand_out(problem: AllocationProblem, given: Sequence[int]) -> list[int]:
-    """The nodes of each job, once what ``given`` leaves idle is handed out too."""
+    """Return the nodes of each job after handing out what ``given`` leaves idle."""
     sizes, nodes = [problem.allowed(job) for job in problem.jobs], list(given)
     free = problem.nodes - sum(nodes)
     demands = [job.demand_node_hours for job in problem.jobs]
@@ -37,12 +37,12 @@ def hand_out(problem: AllocationProblem, given: Sequence[int]) -> list[int]:
     waiting: list[tuple[float, float, int, int]] = []
 
     def offer(index: int) -> None:
-        """The job's next size, by what it adds per node."""
+        """Queue the job's next size, by its speed per added node."""
         larger = next((size for size in sizes[index] if size > nodes[index]), None)
         if larger is not None:
             more = larger - nodes[index]
             added = (problem.speed(larger) - problem.speed(nodes[index])) / more
-            # one that has nothing comes before all that have something
+            # a job without nodes comes before all others
             first, by = (0.0, demands[index]) if nodes[index] == 0 else (1.0, -added * weights[index])
             heapq.heappush(waiting, (first, by, index, larger))
 

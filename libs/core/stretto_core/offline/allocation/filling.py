@@ -1,4 +1,4 @@
-"""Mend a plan: shrink where a step has too many nodes, hand out what is free by marginal value; all jobs at once."""
+"""Repair a plan: shrink over-full steps, hand out free nodes by marginal value; vectorised over jobs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROUNDS_MAX = 60
 
 
 class Filling:
-    """A plan by [job, step], as indices into the sizes."""
+    """A plan under repair by [job, step], as indices into the sizes."""
 
     def __init__(self, problem: AllocationProblem, plan: Ints) -> None:
         self.nodes = problem.nodes
@@ -26,16 +26,16 @@ class Filling:
 
     @property
     def plan(self) -> Ints:
-        """Nodes by [job, step]."""
+        """Return nodes by [job, step]."""
         return self.sizes[self.at]
 
     @property
     def free(self) -> Ints:
-        """Nodes that are left in each step; negative: too many are taken."""
+        """Return the free nodes of each step; negative where too many are used."""
         return self.nodes - self.sizes[self.at].sum(axis=0)
 
     def shrink(self) -> None:
-        """Until every step fits: one size less where that loses least per node."""
+        """Take one size away where it loses least per node, until every step fits."""
         while (free := self.free).min() < 0:
             step = int(free.argmin())
             may = (self.at > self.low)[:, step]
@@ -43,12 +43,12 @@ class Filling:
             density = np.where(may, -loss / np.maximum(-freed, 1), np.inf)
             order = np.argsort(density, kind="stable")
             enough = int(np.searchsorted(np.cumsum(-freed[order]), -free[step])) + 1
-            # some at a time: whoever has shrunk may be the one to shrink again
+            # half at a time: a job that shrank may be the best to shrink again
             picked = order[: max(1, min(enough, int(may.sum()), (enough + 1) // 2 + 1))]
             self.at[picked, step] -= 1
 
     def fill(self) -> None:
-        """While a size more somewhere fits and serves more: most per node first, one for each job and round."""
+        """Add sizes that fit and serve more, best per node first, one per job and round, while there are any."""
         for _ in range(ROUNDS_MAX):
             free = self.free
             if free.max() <= 0:
@@ -64,7 +64,7 @@ class Filling:
                 return
 
     def _take(self, jobs: Ints, steps: Ints, densities: Floats, free: Ints) -> bool:
-        """The best that fit, none of a job twice; whether there was any."""
+        """Apply the best changes that fit, one per job; return whether there were any."""
         order = np.argsort(-densities, kind="stable")
         _, firsts = np.unique(jobs[order], return_index=True)
         order = order[np.sort(firsts)]
@@ -78,7 +78,7 @@ class Filling:
         return changed
 
     def _change(self, step: int, by: int) -> tuple[Floats, Ints]:
-        """What one size more or less in the step changes of each job's value, and of the nodes taken."""
+        """Return the change of each job's value and nodes for one size more or less in the step."""
         after = self.at.copy()
         after[:, step] = np.clip(after[:, step] + by, 0, len(self.sizes) - 1)
         return self._value(after) - self._value(self.at), self.sizes[after[:, step]] - self.sizes[self.at[:, step]]
@@ -88,7 +88,7 @@ class Filling:
 
 
 def _fitting(amounts: Ints, free: int) -> NDArray[np.bool_]:
-    """Which of the amounts, in order, fit beside those before that do."""
+    """Return which amounts fit, taken in order beside the earlier ones that fit."""
     fits = np.cumsum(amounts) <= free
     if fits.all():
         return fits

@@ -1,4 +1,4 @@
-"""The greedy allocator that ModelArts had before, and is compared with (§3): four rules, no look ahead."""
+"""The greedy allocator that ModelArts replaced and compares with (§3): rules for the present, no look-ahead."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from stretto_core.offline.allocation.problem import Allocation, AllocationProble
 
 
 class _Pool:
-    """The nodes of every job, and what is idle."""
+    """The nodes of every job, and the idle ones."""
 
     def __init__(self, problem: AllocationProblem) -> None:
         self.problem = problem
         self.sizes = [problem.allowed(job) for job in problem.jobs]
         self.nodes = [self.at_most(i, job.current_nodes) for i, job in enumerate(problem.jobs)]
-        for index in reversed(range(len(self.nodes))):  # the pool may have shrunk: the last to come give back
+        # the pool may have shrunk: the last jobs of the queue lose their nodes
+        for index in reversed(range(len(self.nodes))):
             if self.idle < 0:
                 self.nodes[index] = 0
 
@@ -27,27 +28,27 @@ class _Pool:
         return [index for index, nodes in enumerate(self.nodes) if nodes == 0]
 
     def at_most(self, index: int, nodes: int) -> int:
-        """The largest size of the job within so many nodes; 0 if there is none."""
+        """Return the largest size of the job within ``nodes``; 0 if there is none."""
         return max((size for size in self.sizes[index] if size <= nodes), default=0)
 
     def trained_s(self, index: int) -> float:
         return self.problem.jobs[index].trained_s
 
     def start(self) -> None:
-        """Scenario 1: idle nodes go to the first in the queue, as many as it can have, and so on."""
+        """Scenario 1: give idle nodes to the first in the queue, as many as it can have, then to the next."""
         for index in self.queue:
             if not (nodes := self.at_most(index, self.idle)):
                 return
             self.nodes[index] = nodes
 
     def scale_up(self) -> None:
-        """Scenario 2: what is idle goes to the job that has trained shortest, then to the next."""
+        """Scenario 2: give idle nodes to the job that has trained shortest, then to the next."""
         running = sorted(range(len(self.nodes)), key=lambda i: (self.trained_s(i), i))
         for index in running:
             self.nodes[index] = max(self.nodes[index], self.at_most(index, self.nodes[index] + self.idle))
 
     def scale_down(self) -> bool:
-        """Scenario 3: half of the job that has trained longest goes to the first in the queue; whether one could."""
+        """Scenario 3: give half of the job that has trained longest to the queue; return whether one could shrink."""
         for index in sorted(range(len(self.nodes)), key=lambda i: (-self.trained_s(i), i)):
             half = self.at_most(index, self.nodes[index] // 2)
             if half > 0:
@@ -58,12 +59,12 @@ class _Pool:
 
 
 def greedy(problem: AllocationProblem) -> Allocation:
-    """Scenario 3 is repeated until the queue is empty, or nobody can be halved."""
+    """Repeat scenario 3 until the queue is empty or no job can be halved."""
     return _decided(problem, len(problem.jobs) * 8)
 
 
 def greedy_once(problem: AllocationProblem) -> Allocation:
-    """Scenario 3 happens once in a decision: the other reading of the paper."""
+    """Apply scenario 3 once per decision: the other reading of the paper."""
     return _decided(problem, 1)
 
 

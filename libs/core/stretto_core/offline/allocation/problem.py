@@ -1,4 +1,4 @@
-"""How many nodes each elastic job gets in the steps ahead: ModelArts' optimal resource allocator (§4).
+"""Nodes of elastic jobs in the steps ahead: ModelArts' optimal resource allocator (§4).
 
 In every step t a job has a size n, trains at speed(n) = n e^log2(n) (the doubling efficiency e is 0.8 in Fig. 6), and
 has been served s(t) = min(d, s(t-1) + p speed(n)) of its demand d by the step's end (Eq. 19-20). The objective is the
@@ -44,7 +44,7 @@ class ElasticJob:
 
 @dataclass(frozen=True)
 class AllocationProblem:
-    """What an allocator gets: ``nodes`` for the jobs together in each of ``steps`` steps of ``step_hours``.
+    """The input of an allocator: ``nodes`` for all jobs in each of ``steps`` steps of ``step_hours``.
 
     The order of ``jobs`` is the order in which they were submitted.
     """
@@ -67,16 +67,16 @@ class AllocationProblem:
             raise InvalidValue(f"doubling_efficiency is {self.doubling_efficiency!r}; give more than 0, at most 1")
 
     def speed(self, nodes: float) -> float:
-        """Node-hours served in an hour on so many nodes."""
+        """Return the node-hours served in an hour on ``nodes`` nodes."""
         return nodes * self.doubling_efficiency ** math.log2(nodes) if nodes > 0 else 0.0
 
     def allowed(self, job: ElasticJob) -> list[int]:
-        """The sizes that the job may have, smallest first."""
+        """Return the sizes that the job may have, smallest first."""
         sizes = [size for size in sorted(self.sizes) if job.min_nodes <= size <= job.max_nodes]
         return [0, *sizes] if job.min_nodes == 0 else sizes
 
     def infeasible(self) -> str:
-        """Why no plan is allowed; empty if one is."""
+        """Return the reason why no plan is allowed; empty if one is."""
         if stuck := next((job for job in self.jobs if not self.allowed(job)), None):
             return (
                 f"job {stuck.id} may have none of the sizes {list(self.sizes)}: it takes {stuck.min_nodes} to "
@@ -88,7 +88,7 @@ class AllocationProblem:
         return ""
 
     def value(self, plan: Ints) -> Floats:
-        """Each job's part of the objective under a plan by [job, step]."""
+        """Return each job's part of the objective under a plan by [job, step]."""
         demand = np.array([job.demand_node_hours for job in self.jobs])
         speeds = np.array([self.speed(n) for n in range(int(plan.max(initial=0)) + 1)])
         served = np.minimum(np.cumsum(speeds[plan] * self.step_hours, axis=1) / demand[:, None], 1.0)
@@ -97,7 +97,7 @@ class AllocationProblem:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """Nodes by [job, step], the objective's value, and a proven upper bound on it (infinite: none is known)."""
+    """Nodes by [job, step], the objective, and a proven upper bound on it (infinite if none is known)."""
 
     plan: Ints
     objective: float
@@ -105,17 +105,17 @@ class Allocation:
 
     @staticmethod
     def of(problem: AllocationProblem, plan: Ints, bound: float = math.inf) -> Allocation:
-        """The plan with its value."""
+        """Return the plan with its value."""
         objective = math.fsum(problem.value(plan))
         return Allocation(plan, objective, max(bound, objective))
 
     @staticmethod
     def none(problem: AllocationProblem) -> Allocation:
-        """For no jobs."""
+        """Return the plan of no jobs."""
         return Allocation(np.zeros((0, problem.steps), dtype=np.int64), 0.0, 0.0)
 
     def first(self, problem: AllocationProblem) -> dict[str, int]:
-        """What is to be done now: the nodes of each job in the first step."""
+        """Return the nodes of each job in the first step, which is due now."""
         return {job.id: int(nodes) for job, nodes in zip(problem.jobs, self.plan[:, 0], strict=True)}
 
 

@@ -1,6 +1,6 @@
-"""What each job would take at given prices of the nodes: an exact dynamic programme for all jobs at once.
+"""Each job's best plan at given node prices: an exact dynamic programme for all jobs at once.
 
-Before step t what matters of a job's past is how much it was served, so which sizes it had but not their order: the
+Before step t only the amount served of a job's past matters: the sizes that it had, not their order. So the
 states are multisets of sizes (462 for 6 sizes and 5 steps), the same for all jobs. Subtracting what a step's nodes
 cost at its price gives, summed over jobs, the Lagrangian of the capacity, an upper bound on every plan.
 """
@@ -15,13 +15,15 @@ import numpy as np
 from stretto_core.offline.allocation.problem import AllocationProblem, Floats, Ints
 
 BLOCK = 256
-"""jobs at a time, so that what is worked on stays in the processor's cache"""
+"""jobs per block, so that the working arrays stay in the processor's cache"""
 
 
 @lru_cache(maxsize=8)
 def _states(options: int, steps: int) -> tuple[tuple[Ints, Ints], ...]:
-    """For each number of steps passed 0..steps: counts of each option by [state, option], and the state that one more
-    step with an option leads to, by [state, option] (none after the last)."""
+    """Return, for 0..steps steps passed, the counts of each option and the next state, both by [state, option].
+
+    After the last step there is no next state.
+    """
     levels: list[dict[tuple[int, ...], int]] = []
     for passed in range(steps + 1):
         bags = combinations_with_replacement(range(options), passed)
@@ -38,7 +40,7 @@ def _states(options: int, steps: int) -> tuple[tuple[Ints, Ints], ...]:
 
 
 class Responses:
-    """The jobs of one problem, ready to be asked at any prices."""
+    """The jobs of one problem, prepared to respond to any prices."""
 
     def __init__(self, problem: AllocationProblem, jobs: Ints | None = None) -> None:
         every = [problem.jobs[i] for i in jobs] if jobs is not None else problem.jobs
@@ -56,7 +58,7 @@ class Responses:
         self._other = np.empty_like(self._worths[-2])
 
     def at(self, prices: Floats) -> tuple[float, Ints]:
-        """All jobs' value less what their nodes cost, and their sizes by [job, step].
+        """Return the jobs' value less the cost of their nodes, and their sizes by [job, step].
 
         ``prices`` are by step, or by [job, step] where jobs pay different ones.
         """
@@ -68,7 +70,7 @@ class Responses:
         return value, plan
 
     def _block(self, prices: Floats, block: slice, plan: Ints) -> float:
-        """Write the jobs' plan and return what they gain; ``prices`` by [step, job] or, equal for all, [step, 1]."""
+        """Write the jobs' plan and return their gain; ``prices`` by [step, job] or, equal for all, [step, 1]."""
         demand, barred = self._demand[block], self._barred[:, block]
         jobs = len(demand)
         worths = [worth[:, :jobs] for worth in self._worths]
@@ -80,7 +82,7 @@ class Responses:
                 worth[:] = 0.0
             else:
                 self._best(worth, worths[passed + 1], after, costs[passed])
-            if passed > 0:  # the share served by now, beside all that can still be had
+            if passed > 0:  # share served by now, added to all future value
                 share = (counts @ self._speeds)[:, None] / demand
                 worth += np.minimum(share, 1.0, out=share)
         state, every = np.zeros(jobs, dtype=np.int64), np.arange(jobs)
@@ -92,7 +94,7 @@ class Responses:
         return float(worths[0].sum())
 
     def _best(self, best: Floats, following: Floats, after: Ints, cost: Floats) -> None:
-        """Write into ``best`` what the best option leads to, less its cost."""
+        """Write the value of the best option, less its cost, into ``best``."""
         other = self._other[: len(best), : best.shape[1]]
         np.subtract(following[after[:, 0]], cost[0], out=best)
         for option in range(1, len(cost)):

@@ -1,4 +1,4 @@
-"""What is said about data workers. CPUs are cores, speeds are steps per second."""
+"""Events and actions about data workers. CPUs are cores, speeds are steps per second."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """A job's data queue since it was looked at last (§3.4).
+    """A job's data queue since its last observation (§3.4).
 
     ``enqueued_per_s``: what the data workers bring while the queue takes it; ``dequeued_per_s``: what the training
     workers take while it has something. ``trainer_use``: share of the training workers' CPUs in use.
@@ -21,7 +21,7 @@ class QueueState:
 
     @property
     def steps_per_s(self) -> float:
-        """What the job trains."""
+        """Return the steps per second that the job trains."""
         return min(self.enqueued_per_s, self.dequeued_per_s)
 
 
@@ -34,7 +34,7 @@ class NodesKnown:
 
 @dataclass(frozen=True, slots=True)
 class JobStarted:
-    """Training workers are there: ``trainers`` of one GPU by node, each with ``trainer_cpus``.
+    """A job's training workers run: ``trainers`` of one GPU by node, each with ``trainer_cpus``.
 
     ``worker_cpus`` is the most that one data worker uses well; ``per_cpu`` and ``ideal_per_s`` are what is believed of
     the steps per second that a CPU of data workers brings, and that the training workers take at most.
@@ -63,7 +63,7 @@ class JobConfigured:
 
 @dataclass(frozen=True, slots=True)
 class ProcessSized:
-    """To be done in every data worker of the job: its process runs on so many of the container's CPUs."""
+    """Request to every data worker of the job: run its process on this many CPUs of the container."""
 
     job: str
     cpus: int
@@ -85,7 +85,7 @@ class JobMeasured:
 
 @dataclass(frozen=True, slots=True)
 class JobObserved:
-    """The queue with the data workers that the job was given last, and the steps that it still has to train."""
+    """A job's queue with the data workers last given, and the steps left to train."""
 
     job: str
     queue: QueueState
@@ -94,14 +94,14 @@ class JobObserved:
 
 @dataclass(frozen=True, slots=True)
 class JobGone:
-    """It ended; so do its data workers."""
+    """The job ended, and with it its data workers."""
 
     job: str
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerStarted:
-    """To be started."""
+    """Request to start a data worker."""
 
     job: str
     worker: str
@@ -111,7 +111,7 @@ class WorkerStarted:
 
 @dataclass(frozen=True, slots=True)
 class WorkerMoved:
-    """To be started on ``node`` and stopped where it is: it keeps no state."""
+    """Request to start a data worker on ``node`` and stop it elsewhere: it has no state."""
 
     job: str
     worker: str
@@ -120,7 +120,7 @@ class WorkerMoved:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStopped:
-    """To be stopped."""
+    """Request to stop a data worker."""
 
     job: str
     worker: str

@@ -71,7 +71,7 @@ class JobShare:
 
     @property
     def cpus(self) -> float:
-        """Of its data workers."""
+        """Return the CPUs of its data workers."""
         return sum(worker.cpus for worker in self.workers.values())
 
 
@@ -137,7 +137,7 @@ def _workers(state: SharingState) -> Iterator[tuple[tuple[str, str], Worker]]:
 
 
 def _changes(before: Workers, after: Workers) -> list[Change]:
-    """What has to be done, those first that make room."""
+    """Return the actions; those that free CPUs come first."""
     stopped = [WorkerStopped(*key) for key in before if key not in after]
     moved = [WorkerMoved(*key, after[key].node) for key, was in before.items() if key in after and was != after[key]]
     started = [WorkerStarted(*key, made.node, made.cpus) for key, made in after.items() if key not in before]
@@ -145,12 +145,12 @@ def _changes(before: Workers, after: Workers) -> list[Change]:
 
 
 class _Round:
-    """One tick; knows what is free on each node, and who is there, while it changes the state."""
+    """One tick: changes the state and tracks the free CPUs and the workers of each node."""
 
     def __init__(self, state: SharingState, settings: SharingSettings) -> None:
         self.jobs, self.settings = state.jobs, settings
         used = [node for job in self.jobs.values() for node in (*job.trainers, *(w.node for w in job.workers.values()))]
-        self.free = {**state.nodes, **{node: 0.0 for node in used if node not in state.nodes}}  # a node may be gone
+        self.free = {**state.nodes, **{node: 0.0 for node in used if node not in state.nodes}}  # the node may have left
         self.neighbours = dict.fromkeys(self.free, 0)
         self.cpus = {name: 0.0 for name in self.jobs}
         self.sharers = {
@@ -164,7 +164,7 @@ class _Round:
                 self._count(name, worker, 1)
 
     def _count(self, name: str, worker: Worker, sign: int) -> None:
-        """Book a worker as come (1) or gone (-1)."""
+        """Count a worker as added (1) or removed (-1)."""
         self.free[worker.node] -= sign * worker.cpus
         self.cpus[name] += sign * worker.cpus
         if worker.node not in self.jobs[name].trainers:
@@ -192,7 +192,7 @@ class _Round:
                     self._stop(name, key)
 
     def _clear(self, node: str) -> None:
-        """Training workers have come: data workers go elsewhere, those of the largest rank first."""
+        """Move data workers away from new training workers, the largest rank first."""
         while self.free[node] < -DUST:
             here = [
                 (self._rank_of_last(name, worker.cpus), name, key)
@@ -225,7 +225,7 @@ class _Round:
         return changed
 
     def _give(self, wanting: list[Wanting]) -> bool:
-        """The first of those that are wanting gets a worker, if there is room."""
+        """Give the first job that lacks a worker one, if there is room."""
         name = wanting[0][2]
         cpus = self._size(name, wanting[1][0] if len(wanting) > 1 else math.inf)
         node = best_node(self.free, self.jobs[name].trainers, self.neighbours, cpus, self._least(name))
@@ -252,7 +252,7 @@ class _Round:
         return False
 
     def _improves_on(self, had: dict[str, float]) -> bool:
-        """Whether, of the CPUs that have come to some jobs and gone from others, those of the smallest rank have come.
+        """Return whether the exchange pays: the smallest rank of CPUs gained is below that of CPUs lost.
 
         So there are more CPUs up to that rank, and no fewer up to any before it: no sharing comes back, in whatever
         workers the CPUs are.
@@ -266,13 +266,13 @@ class _Round:
         return came + self.settings.gain_min * abs(came) < went
 
     def _smallest_rank(self, name: str, low: float, high: float) -> float:
-        """Of the job's CPUs between these, counted from the first in workers of its smallest size, or nearly that."""
+        """Return the smallest rank of the job's CPUs from ``low`` to ``high``, in workers of its smallest size."""
         size = max(self._smallest(name), LEAST_CPUS / PARTS)
         counted = range(math.floor((low + DUST) / size), math.ceil((high - DUST) / size))
         return min(self.settings.ranking(self.sharers[name], n * size, (n + 1) * size) for n in counted)
 
     def _draw_near(self) -> bool:
-        """Move workers to better nodes; whether there were any."""
+        """Move workers to better nodes; return whether there were any."""
         moved = False
         for name, job in self.jobs.items():
             for key, worker in job.workers.items():
@@ -283,25 +283,25 @@ class _Round:
         return moved
 
     def _wanting(self, blocked: set[str]) -> Iterator[Wanting]:
-        """Each job that lacks a worker, by the rank of the smallest one that would do."""
+        """Return the jobs that lack a worker, by the rank of the smallest useful one."""
         for order, name in enumerate(self.jobs):
             had, cpus = self.cpus[name], self._least(name)
             if cpus > DUST and name not in blocked:
                 yield self.settings.ranking(self.sharers[name], had, had + cpus), order, name
 
     def _least(self, name: str) -> float:
-        """CPUs of the smallest worker that would do; 0: the job has no use for one."""
+        """Return the CPUs of the smallest useful worker; 0 if the job has no use for one."""
         return min(self._smallest(name), self._lacks(name, self.cpus[name]))
 
     def _smallest(self, name: str) -> float:
-        """CPUs of the smallest worker of the job, if it does not lack even less; 0: it has no use for any."""
+        """Return the CPUs of the job's smallest worker, or less if it lacks less; 0 if it has no use for any."""
         return min(self.jobs[name].worker_cpus, LEAST_CPUS, self._lacks(name, 0.0) / PARTS)
 
     def _lacks(self, name: str, had: float) -> float:
         return min(self.sharers[name].lacks(had), max(self.jobs[name].most_cpus - had, 0.0))
 
     def _size(self, name: str, next_rank: float) -> float:
-        """CPUs of the job's next worker: as many as it can use, but not more than come before the next job's."""
+        """Return the CPUs of the job's next worker: all that it can use before the next job ranks first."""
         had, sharer = self.cpus[name], self.sharers[name]
         most = min(self.jobs[name].worker_cpus, self._lacks(name, had))
         sizes = [most, *(float(cpus) for cpus in range(math.ceil(most) - 1, 0, -1))]
@@ -309,7 +309,7 @@ class _Round:
         return next(enough, self._least(name))
 
     def _dispensable(self, name: str, least: float, rank: float) -> tuple[str, str] | None:
-        """The worker of the largest rank that makes room for one of ``rank``."""
+        """Return the worker of the largest rank whose removal makes room for one of ``rank``."""
         bar, home = rank + self.settings.gain_min * abs(rank), self.jobs[name].trainers
         found: tuple[float, int, bool, bool, float, str, str] | None = None
         for order, (other, job) in enumerate(self.jobs.items()):

@@ -1,4 +1,4 @@
-"""On which nodes workers run: training workers packed, data workers near theirs and away from traffic.
+"""Nodes of workers: training workers packed, data workers near theirs and away from traffic.
 
 GoldMiner packs jobs compactly onto the nodes with the least free (§5.6), prefers the nodes of a job's own training
 workers for its data workers, then those with fewer distributed jobs or remote data workers, and moves data workers to
@@ -12,21 +12,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 DUST = 1e-6
-"""CPUs that rounding may leave or lack"""
+"""tolerance of CPUs for rounding"""
 CALMER = 2
 """neighbours by which another node has to be calmer for a remote data worker to move there"""
 
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """What a node has left."""
+    """Free resources of a node."""
 
     gpus: int
     cpus: float
 
 
 def pack(free: Sequence[Free], gpus: int, cpus_per_gpu: float) -> dict[int, int] | None:
-    """How many training workers of one GPU each node takes, by its index; None: there is no room for all.
+    """Return the number of one-GPU training workers per node index; None without room for all.
 
     One node if one has room, of these the one with the least free; otherwise as few as possible.
     """
@@ -53,7 +53,7 @@ def pack(free: Sequence[Free], gpus: int, cpus_per_gpu: float) -> dict[int, int]
 def best_node(
     free: Mapping[str, float], home: Mapping[str, int], neighbours: Mapping[str, int], cpus: float, least: float
 ) -> str:
-    """Where a data worker of ``cpus`` goes or, if no node has room for it, a smaller one; empty where none can.
+    """Return the node for a data worker of ``cpus``, or a smaller one; empty without room for either.
 
     Args:
         free: CPUs of each node.
@@ -74,7 +74,7 @@ def best_node(
 def better_node(
     free: Mapping[str, float], home: Mapping[str, int], neighbours: Mapping[str, int], cpus: float, now_on: str
 ) -> str:
-    """Where a data worker that runs on ``now_on`` should rather run; empty if it may stay."""
+    """Return a better node for a data worker on ``now_on``; empty if it may stay."""
     if now_on in home:
         return ""
     able = [name for name, left in free.items() if name != now_on and left + DUST >= cpus]

@@ -1,4 +1,4 @@
-"""Which job's data workers are worth most: the cluster-level policies of GoldMiner (§3.4.2).
+"""Ranking of jobs' data workers: the cluster-level policies of GoldMiner (§3.4.2).
 
 A data worker takes a job from c to c + dc CPUs and its training from t to t + dt steps per second, at most t_i, the
 speed of its training workers. The worker of the smallest rank comes first. Every rank here is the same or larger with
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 TELLING = 0.1
-"""share of the CPUs that have to come or go, for the difference to be more than noise"""
+"""least relative change of CPUs whose effect exceeds noise"""
 SAME = 1e-9
-"""share by which rounding may part what is equal"""
+"""relative tolerance of equality"""
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """What is believed of a job's data workers together: steps per second by CPUs, near the present number.
+    """Estimate of a job's data workers together: steps per second by CPUs, near the present number.
 
     The next step's speed-up, up or down, is taken for that of the last one, until the queue tells (§3.4.2).
     """
@@ -30,11 +30,11 @@ class Speed:
     steps_per_s: float = 0.0
 
     def at(self, cpus: float) -> float:
-        """Steps per second with so many CPUs."""
+        """Return the steps per second with ``cpus`` CPUs."""
         return max(self.steps_per_s + self.per_cpu * (cpus - self.cpus), 0.0)
 
     def seen(self, cpus: float, steps_per_s: float) -> Speed:
-        """Put right by what the queue told of so many CPUs."""
+        """Return the estimate corrected by a measurement of the queue."""
         if abs(cpus - self.cpus) <= TELLING * max(cpus, self.cpus):
             return Speed(self.per_cpu, cpus, steps_per_s)
         return Speed(max((steps_per_s - self.steps_per_s) / (cpus - self.cpus), 0.0), cpus, steps_per_s)
@@ -50,11 +50,11 @@ class Sharer:
     speed: Speed
 
     def steps_per_s(self, cpus: float) -> float:
-        """What it trains with so many CPUs for its data workers (t)."""
+        """Return the training speed t with these CPUs for data workers."""
         return min(self.speed.at(cpus), self.ideal_per_s)
 
     def lacks(self, cpus: float) -> float:
-        """CPUs that bring its queue into the ideal state; 0 also where more of them bring nothing."""
+        """Return the CPUs that bring the queue into the ideal state; 0 also where more CPUs bring nothing."""
         if self.speed.per_cpu <= 0:
             return 0.0
         lacking = (self.ideal_per_s - self.speed.at(cpus)) / self.speed.per_cpu

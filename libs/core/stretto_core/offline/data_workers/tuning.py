@@ -1,4 +1,4 @@
-"""A job finds its own configuration: whether data workers help it, how large one is, and what its trainers keep.
+"""Tuning of one job: the use of data workers, their size, and the CPUs that its trainers keep.
 
 GoldMiner's three dimensions (§3.4.1), each told by the data queue, in the order of Fig. 13:
 
@@ -49,7 +49,7 @@ class TuningState:
     trainer_cpus: int = 0
     process_cpus: int = 0
     enough_cpus: int = 0
-    """of a training worker, as far as known: trimming stops there"""
+    """least CPUs of a training worker, as far as known: trimming stops there"""
     alone_per_s: float = 0.0
     one_cpu_per_s: float = 0.0
     data_cpus: float = 0.0
@@ -59,7 +59,7 @@ class TuningState:
 
 
 class Tuning:
-    """Of one job. A measurement of another configuration than the one asked for is passed over."""
+    """The tuning of one job. A measurement of another configuration than the requested one is ignored."""
 
     version = 1
 
@@ -70,7 +70,7 @@ class Tuning:
             self.state.trainer_cpus = self.settings.container_cpus
 
     def handle(self, event: object, now: float) -> list[Action]:
-        """The configuration to try next, or to keep."""
+        """Return the configuration to try next, or to keep."""
         state = self.state
         if not isinstance(event, JobMeasured) or state.phase == "fallen back":
             return []
@@ -93,7 +93,7 @@ class Tuning:
         return self._trim(event) if state.phase == "trimming" else []
 
     def _process(self, cpus: int, most_cpus: float | None = None) -> list[Action]:
-        """So many CPUs for each data worker's process; ``most_cpus`` for all of them together."""
+        """Set the CPUs of each data worker's process; ``most_cpus`` limits all of them together."""
         state = self.state
         state.process_cpus = cpus
         said: list[Action] = [Emit(ProcessSized(state.job, cpus))]
@@ -137,7 +137,7 @@ class Tuning:
 
     def _trim(self, event: JobMeasured) -> list[Action]:
         state = self.state
-        if event.data_cpus < state.data_cpus:  # others took data workers: nothing is known of the last step
+        if event.data_cpus < state.data_cpus:  # other jobs took data workers: the last step shows nothing
             state.phase = "scaling"
             return self._train_with(state.trainer_cpus + 1)
         if event.queue.steps_per_s < (1 - self.settings.same) * state.before_trimming_per_s:
@@ -156,7 +156,7 @@ class Tuning:
         return event.queue.enqueued_per_s >= (1 - self.settings.same) * event.queue.dequeued_per_s
 
     def _too_slow(self, event: JobMeasured, now: float) -> bool:
-        """For too long; one whose data workers have fewer CPUs than it had alone may be short of CPUs only."""
+        """Return whether the job was slow for too long, and not merely short of CPUs."""
         state = self.state
         as_many = event.data_cpus >= self.settings.container_cpus * event.gpus
         slow = event.queue.steps_per_s < (1 - self.settings.same) * state.alone_per_s

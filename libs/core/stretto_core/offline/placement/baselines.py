@@ -1,4 +1,4 @@
-"""What HeterPS §6.2 compares with, as far as it needs no library: each names assignments, ``provision`` does the rest.
+"""The methods that HeterPS §6.2 compares with, without libraries: each makes assignments, ``provision`` the rest.
 
 Brute force tries all; greedy settles layer by layer; CPU and GPU use one type for all layers; the heuristic splits
 after the first layer. Where a method's text leaves a choice (which of several types, which side the first layer is
@@ -18,11 +18,11 @@ from stretto_core.offline.placement.problem import Placement, PlacementProblem
 from stretto_core.offline.placement.provisioning import provision
 
 ASSIGNMENTS_MAX = 300_000
-"""that brute force tries: a minute or so"""
+"""most assignments that brute force tries: about a minute"""
 
 
 def brute_force(problem: PlacementProblem) -> Placement | None:
-    """The best of all assignments. Raises InvalidValue where there are too many of them."""
+    """Return the best of all assignments. Raises InvalidValue where there are too many of them."""
     kinds, layers = len(problem.types), len(problem.layers)
     if kinds**layers > ASSIGNMENTS_MAX:
         raise InvalidValue(
@@ -34,7 +34,7 @@ def brute_force(problem: PlacementProblem) -> Placement | None:
 
 
 def greedy(problem: PlacementProblem) -> Placement | None:
-    """Each layer gets the type that makes the layers up to it cheapest."""
+    """Give each layer the type that makes the layers up to it cheapest."""
     chosen: tuple[int, ...] = ()
     for _ in problem.layers:
         beginnings = [(*chosen, kind) for kind in range(len(problem.types))]
@@ -44,17 +44,17 @@ def greedy(problem: PlacementProblem) -> Placement | None:
 
 
 def cpu_only(problem: PlacementProblem) -> Placement | None:
-    """All layers on the best type of CPU."""
+    """Place all layers on the best type of CPU."""
     return _best(problem, _alike(problem, [kind.is_cpu for kind in problem.types]))
 
 
 def gpu_only(problem: PlacementProblem) -> Placement | None:
-    """All layers on the best type of accelerator."""
+    """Place all layers on the best type of accelerator."""
     return _best(problem, _alike(problem, [not kind.is_cpu for kind in problem.types]))
 
 
 def heuristic(problem: PlacementProblem) -> Placement | None:
-    """The first layer on a CPU and the rest on an accelerator, or the other way round."""
+    """Place the first layer on a CPU and the rest on an accelerator, or the other way round."""
     rest = len(problem.layers) - 1
     pairs = [
         (one, *(other,) * rest)
@@ -76,6 +76,6 @@ def _best(problem: PlacementProblem, assignments: Iterable[Sequence[int]]) -> Pl
 
 
 def _cost(problem: PlacementProblem, assignment: Sequence[int]) -> float:
-    """Of the first layers alone; infinite if they are too slow."""
+    """Return the cost of the first layers alone; infinite if they are too slow."""
     found = provision(problem, assignment)
     return found.cost if found else math.inf

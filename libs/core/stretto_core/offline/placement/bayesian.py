@@ -18,32 +18,32 @@ from stretto_core.offline.placement.problem import Floats, Placement, PlacementP
 from stretto_core.offline.placement.trials import Trials
 
 FIRST, ROUNDS = 20, 100
-"""assignments drawn at random, and then one by one by expected improvement"""
+"""assignments drawn at random first, and then chosen one by one by expected improvement"""
 
 POOL, BEST = 200, 5
-"""candidates of a round from either source, and how many of the best have neighbours among them"""
+"""candidates of a round from each source, and the number of best assignments that are varied"""
 
 LENGTHS = (0.1, 0.3, 1.0, 3.0)
-"""of the kernel; the likeliest is taken"""
+"""length scales of the kernel; the one of highest likelihood is used"""
 
 REFITS = 10
-"""rounds between two choices of the length"""
+"""rounds between two choices of the length scale"""
 
 NOISE = 1e-6
-"""of the standardised losses, for a Cholesky factor that exists"""
+"""variance added to the standardised losses, so that a Cholesky factor exists"""
 
 Assignments = NDArray[np.int64]
 
 
 def bayesian(problem: PlacementProblem, rounds: int = ROUNDS) -> Placement | None:
-    """The best of ``FIRST + rounds`` assignments at most; deterministic for the problem's seed."""
+    """Return the best of at most ``FIRST + rounds`` assignments; deterministic for the problem's seed."""
     rng = np.random.default_rng(problem.seed)
     trials = Trials(problem)
     shape = (len(problem.layers), len(problem.types))
     tried = np.unique(rng.integers(0, shape[1], (FIRST, shape[0])), axis=0)
     length = LENGTHS[0]
     for turn in range(rounds):
-        losses = trials.losses(tried.tolist())  # anew: what cannot be had comes after all that can
+        losses = trials.losses(tried.tolist())  # recomputed: infeasible ones rank after all feasible ones
         scaled = (losses - losses.mean()) / max(float(losses.std()), 1e-9)
         if turn % REFITS == 0:
             length = max(LENGTHS, key=lambda each: _Process(tried, scaled, each).likelihood)
@@ -57,7 +57,7 @@ def bayesian(problem: PlacementProblem, rounds: int = ROUNDS) -> Placement | Non
 
 
 class _Process:
-    """A Gaussian process of mean 0 and variance 1 that has seen losses."""
+    """A Gaussian process of mean 0 and variance 1, conditioned on losses."""
 
     def __init__(self, seen: Assignments, losses: Floats, length: float) -> None:
         self.seen, self.losses, self.length = seen, losses, length
@@ -65,17 +65,17 @@ class _Process:
         self.weights: Floats = cho_solve((self.root, True), losses)
 
     def _covariance(self, others: Assignments) -> Floats:
-        """By [other, seen]."""
+        """Return the covariances by [other, observed]."""
         apart = (others[:, None, :] != self.seen[None, :, :]).mean(axis=2)
         return np.exp(-apart / self.length)
 
     @property
     def likelihood(self) -> float:
-        """The logarithm of the losses' probability, up to a constant."""
+        """Return the log likelihood of the losses, up to a constant."""
         return -0.5 * float(self.losses @ self.weights) - float(np.log(np.diag(self.root)).sum())
 
     def improvement(self, pool: Assignments) -> Floats:
-        """How much less than the least loss so far each is expected to be: E[max(least - loss, 0)]."""
+        """Return the expected improvement of each over the least loss: E[max(least - loss, 0)]."""
         covariance = self._covariance(pool)
         inner: Floats = solve_triangular(self.root, covariance.T, lower=True)
         deviation = np.sqrt(np.maximum(1 + NOISE - (inner**2).sum(axis=0), 1e-12))
@@ -85,7 +85,7 @@ class _Process:
 
 
 def _candidates(best: Assignments, kinds: int, rng: np.random.Generator) -> Assignments:
-    """Random assignments, and the best ones with a stretch of layers moved to another type."""
+    """Return random assignments, and the best ones with a run of layers moved to another type."""
     layers = best.shape[1]
     near = best[rng.integers(0, len(best), POOL)]
     ends = np.sort(rng.integers(0, layers, (POOL, 2)), axis=1)

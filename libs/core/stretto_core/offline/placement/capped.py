@@ -25,7 +25,7 @@ PRICE_STEPS = 8
 
 @dataclass(slots=True)
 class Caps:
-    """The limited types, their limits, and the price of a unit of each, which is carried from search to search."""
+    """The limited types, their limits, and the Lagrangian price of a unit, kept from search to search."""
 
     types: NDArray[np.int64]
     limits: Floats
@@ -33,7 +33,7 @@ class Caps:
 
     @staticmethod
     def of(types: Sequence[DeviceType]) -> Caps:
-        """Of the types with a limit."""
+        """Return the types with a limit, at a price of 0."""
         limited = [(i, kind.limit) for i, kind in enumerate(types) if kind.limit is not None]
         which = np.array([i for i, _ in limited])
         return Caps(which, np.array([float(limit) for _, limit in limited]), np.zeros(len(limited)))
@@ -52,7 +52,7 @@ class Within:
 
 @dataclass(slots=True)
 class _Priced:
-    """The best prices so far: what they prove, the path that they give, and the weights under them."""
+    """The best prices so far: the bound that they prove, their path, and the weights under them."""
 
     bound: float
     path: Cheapest
@@ -61,7 +61,7 @@ class _Priced:
 
 
 def cheapest_within(weight: Floats, units: Floats, caps: Caps, enough: float, steps: int) -> Within:
-    """The least weight of a path within the limits, or a bound on it as soon as that reaches ``enough``.
+    """Return the least weight of a path within the limits, or a bound on it as soon as that reaches ``enough``.
 
     ``weight`` and ``units`` by [first, last, type]; a stage that alone exceeds its type's limit is none.
     """
@@ -84,7 +84,7 @@ def _used(assignment: Sequence[int], units: Floats, caps: Caps) -> Floats:
 
 
 def _priced(weight: Floats, units: Floats, caps: Caps, enough: float, found: Within) -> _Priced:
-    """Prices of the limits by subgradient steps (Polyak, towards what is enough)."""
+    """Find prices of the limits by subgradient steps (Polyak's, towards ``enough``)."""
     best: _Priced | None = None
     prices, scale = caps.prices.copy(), 1.0
     for _ in range(PRICE_STEPS):
@@ -113,14 +113,14 @@ def _priced(weight: Floats, units: Floats, caps: Caps, enough: float, found: Wit
 
 
 class _Settled:
-    """Weights and used units of the beginnings that were gone on from, at one number of layers and last type."""
+    """Weights and used units of the expanded partial paths, at one number of layers and last type."""
 
     def __init__(self, columns: int) -> None:
         self.rows = np.empty((8, columns))
         self.count = 0
 
     def beats(self, spent: float, used: Floats) -> bool:
-        """Whether one of them is as good in everything; if not, this one is kept."""
+        """Return whether a kept one is as good in everything; keep this one if not."""
         label = np.concatenate([[spent], used])
         if bool((self.rows[: self.count] <= label).all(axis=1).any()):
             return True
@@ -134,7 +134,7 @@ class _Settled:
 def _searched(
     weight: Floats, units: Floats, caps: Caps, enough: float, priced: _Priced, found: Within, steps: int
 ) -> Within:
-    """Best-first over beginnings, which are (layers placed, last type, weight so far, units used, stages).
+    """Search best-first over partial paths, which are (layers placed, last type, weight so far, units used, stages).
 
     One that weighs no less and uses no less of any limit than another of the same layers and last type leads nowhere
     better.
@@ -182,5 +182,5 @@ def _searched(
                     (promised, next(serial), last + 1, int(kind), total, float(after[at, kind]), now, stages),
                 )
     if not waiting:
-        found.bound = enough  # nothing better than what is known
+        found.bound = enough  # no better path exists than the known one
     return found

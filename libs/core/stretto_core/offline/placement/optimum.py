@@ -22,7 +22,7 @@ from stretto_core.offline.placement.problem import Floats, Placement, PlacementP
 from stretto_core.offline.placement.provisioning import LOOKS, PRECISION, Run, halves, provision
 
 STEPS = 250_000
-"""of search in all, each a beginning that is kept; then what was found is given with its gap"""
+"""search steps in all, each a kept partial path; afterwards the best placement is returned with its gap"""
 
 GLANCE, NARROW = 200, 1.02
 """steps of search in an interval whose ends are further apart than this ratio: it is cheaper to cut it first"""
@@ -30,7 +30,7 @@ GLANCE, NARROW = 200, 1.02
 
 @dataclass(order=True, slots=True)
 class _Part:
-    """An interval of tau in seconds, and what no placement in it costs less than."""
+    """An interval of tau in seconds, and a lower bound on the cost of every placement in it."""
 
     bound: float
     low_s: float
@@ -38,7 +38,7 @@ class _Part:
 
 
 def exact(problem: PlacementProblem) -> Placement | None:
-    """The placement of least cost, proven to a relative 1e-9.
+    """Return the placement of least cost, proven to a relative 1e-9.
 
     A search that takes more than ``LOOKS`` intervals, or with limits ``STEPS`` steps, is cut off: then ``bound`` tells
     the gap and ``optimal`` is False.
@@ -60,7 +60,7 @@ def exact(problem: PlacementProblem) -> Placement | None:
 
 
 class _Unlimited:
-    """Every interval's relaxation is one shortest path."""
+    """Search without limits: the relaxation of every interval is one shortest path."""
 
     def __init__(self, problem: PlacementProblem) -> None:
         self.problem = problem
@@ -68,18 +68,18 @@ class _Unlimited:
         self.prices = problem.prices
         self.best: Placement | None = None
         self.enough = math.inf
-        """what costs so much need not be looked at"""
+        """cost above which no placement is of interest"""
 
     @property
     def exhausted(self) -> bool:
-        """Whether to give up."""
+        """Return whether the search steps are used up."""
         return self.looks >= LOOKS
 
     def look(self, part: _Part) -> Iterator[_Part]:
         """Find a placement in the interval and its parts that may hold a better one."""
         _, weight = self.weights(part)
         path = cheapest_path(weight)
-        if not math.isfinite(path.value):  # too fast for every placement
+        if not math.isfinite(path.value):  # no placement is fast enough
             return
         run = Run(self.problem, path.assignment)
         needed = run.units(part.high_s)
@@ -88,7 +88,7 @@ class _Unlimited:
         yield from self.parts(part, self.problem.cost(1.0, path.value), tau_s)
 
     def weights(self, part: _Part) -> tuple[Floats, Floats]:
-        """Units and price x seconds of every stage at its best tau in the interval, by [first, last, type]."""
+        """Return units and price x seconds of every stage at its best tau in the interval, by [first, last, type]."""
         self.looks += 1
         units = self.problem.table.units(part.high_s)
         seconds = self.problem.table.seconds(units)
@@ -97,13 +97,13 @@ class _Unlimited:
         return units, weight
 
     def keep(self, found: Placement | None) -> None:
-        """Remember it if it is the best so far."""
+        """Keep the placement if it is the best so far."""
         if found is not None and (self.best is None or found.cost < self.best.cost):
             self.best = found
             self.enough = found.cost * (1 - PRECISION)
 
     def parts(self, part: _Part, relaxed: float, tau_s: float) -> Iterator[_Part]:
-        """Cut at the tau of what was found, where the bound becomes exact for it, and in the middle."""
+        """Cut at the tau of the placement found, where its bound becomes exact, and in the middle."""
         bound = max(part.bound, relaxed)
         if bound >= self.enough or part.low_s >= part.high_s:
             return
@@ -117,7 +117,7 @@ class _Unlimited:
 
 
 class _Limited(_Unlimited):
-    """Every interval's relaxation is a shortest path under the limits."""
+    """Search with limits: the relaxation of every interval is a shortest path within them."""
 
     def __init__(self, problem: PlacementProblem) -> None:
         super().__init__(problem)
@@ -130,7 +130,7 @@ class _Limited(_Unlimited):
         return self.left <= 0 or super().exhausted
 
     def look(self, part: _Part) -> Iterator[_Part]:
-        """As above; assignments that come up on the way are provisioned, once each."""
+        """Search the interval; provision every new assignment on the way."""
         units, weight = self.weights(part)
         enough = self.enough / self.problem.cost(1.0, 1.0)
         narrow = part.high_s <= part.low_s * NARROW

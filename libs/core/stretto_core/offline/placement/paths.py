@@ -11,7 +11,7 @@ from stretto_core.offline.placement.problem import Floats
 
 
 class Cheapest(NamedTuple):
-    """The least sum of stage weights, and the type of every layer; an infinite value: there is no path.
+    """The least sum of stage weights and the type of every layer; the value is infinite without a path.
 
     ``rest`` by [layer, type]: the least weight of this layer and all that follow, when the layer before is on the
     type; the row after the last layer is 0.
@@ -23,11 +23,11 @@ class Cheapest(NamedTuple):
 
 
 def cheapest_path(weight: Floats) -> Cheapest:
-    """Over the weights of stages by [first, last, type], from the last layer to the first."""
+    """Return the shortest path for stage weights by [first, last, type], from the last layer to the first."""
     count, _, kinds = weight.shape
     every = np.arange(kinds)
     rest = np.zeros((count + 1, kinds))
-    begun = np.empty((count, kinds))  # the least weight from a layer on when a stage of the type begins with it
+    begun = np.empty((count, kinds))  # least weight from a layer on, if a stage of the type begins there
     lasts = np.empty((count, kinds), dtype=np.int64)
     for first in range(count - 1, -1, -1):
         total = weight[first, first:] + rest[first + 1 :]
@@ -48,7 +48,7 @@ def cheapest_path(weight: Floats) -> Cheapest:
 
 
 def _least_of_others(values: Floats) -> Floats:
-    """For every position the least value of all others."""
+    """Return the least value of all other positions, for every position."""
     best = int(values.argmin())
     others = np.full_like(values, values[best])
     values = values.copy()

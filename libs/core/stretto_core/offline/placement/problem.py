@@ -1,4 +1,4 @@
-"""Which layer of a model runs on which type of device, and on how many units of it (HeterPS §4).
+"""Placement of a model's layers: the type of device and the number of units of each stage (HeterPS §4).
 
 A *stage* is a maximal run of layers on one type. For the profile batch its computation takes A + P/k seconds on k
 units, A = sum OCT (1 - alpha) and P = sum OCT alpha over its layers (Eq. 1); its transfer, which overlaps, takes
@@ -22,12 +22,12 @@ from stretto_messages.base import InvalidValue
 Floats = NDArray[np.float64]
 SECONDS_PER_HOUR = 3600.0
 UNITS_MAX = 10**6
-"""of a stage: where all work is shared, ever more units would be ever so little cheaper"""
+"""most units of a stage: where all work is parallel, each further unit saves ever less"""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceType:
-    """A type of device at ``price_per_hour`` a unit, of which there are ``limit`` units (None: any number)."""
+    """A type of device: ``price_per_hour`` of a unit, and the ``limit`` of units (None: any number)."""
 
     name: str
     price_per_hour: float
@@ -35,7 +35,7 @@ class DeviceType:
 
     @property
     def is_cpu(self) -> bool:
-        """Whether it is a CPU; all others are accelerators."""
+        """Return whether the type is a CPU; all others are accelerators."""
         return self.name.startswith("cpu")
 
 
@@ -56,7 +56,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class PlacementProblem:
-    """What a placement algorithm gets. ``profile_batch`` B in samples, ``throughput_limit`` the least samples per
+    """The input of a placement algorithm. ``profile_batch`` B in samples, ``throughput_limit`` the least samples per
     second, ``samples`` how many the whole training has. ``seed`` is for algorithms that draw random numbers.
 
     Raises InvalidValue for values outside their domains.
@@ -82,21 +82,21 @@ class PlacementProblem:
 
     @property
     def slowest_s(self) -> float:
-        """The largest tau: seconds in which a profile batch has to pass."""
+        """Return the largest allowed tau: seconds per profile batch."""
         return self.profile_batch / self.throughput_limit
 
     @property
     def prices(self) -> Floats:
-        """Per hour, by type."""
+        """Return the prices per hour, by type."""
         return np.array([kind.price_per_hour for kind in self.types])
 
     @property
     def limited(self) -> bool:
-        """Whether any type has a limit."""
+        """Return whether any type has a limit."""
         return any(kind.limit is not None for kind in self.types)
 
     def cost(self, tau_s: float, price_per_hour: float) -> float:
-        """Of the whole training when a batch passes every ``tau_s`` on units of that price together."""
+        """Return the cost of the whole training at ``tau_s`` seconds per batch on units of this total price."""
         return self.samples * tau_s / self.profile_batch / SECONDS_PER_HOUR * price_per_hour
 
 
@@ -112,7 +112,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A plan; ``bound`` is a lower bound on the least cost (None: none is known), ``optimal``: it is proven."""
+    """A plan. ``bound`` is a lower bound on the least cost (None if unknown), ``optimal`` means that it is proven."""
 
     stages: tuple[Stage, ...]
     throughput: float
@@ -122,26 +122,26 @@ class Placement:
 
     @property
     def assignment(self) -> list[int]:
-        """The type of every layer."""
+        """Return the type of every layer."""
         return [stage.type for stage in self.stages for _ in range(stage.first, stage.last + 1)]
 
 
 class PlacementAlgorithm(Protocol):
-    """Algorithms of the kind ``place``. None: no placement reaches the throughput, or none was found."""
+    """Algorithms of the kind ``place``. They return None where they find no placement of that throughput."""
 
     def __call__(self, problem: PlacementProblem) -> Placement | None: ...
 
 
 Progress = Callable[[int, int], None]
-"""told how many steps of how many are done"""
+"""called with the number of steps done and of all"""
 
 
 def unheard(done: int, total: int) -> None:
-    """Nobody wants to know."""
+    """Ignore the progress."""
 
 
 class Learned(NamedTuple):
-    """What training on a problem found, and the model that can place others: the content of a file."""
+    """The placement found in training, and the model for other problems, as the content of a file."""
 
     placement: Placement | None
     model: bytes
@@ -149,14 +149,14 @@ class Learned(NamedTuple):
 
 @runtime_checkable
 class LearningAlgorithm(PlacementAlgorithm, Protocol):
-    """One of the kind ``place`` whose model can be kept. Called, it trains and forgets."""
+    """An algorithm of the kind ``place`` whose model can be kept. A plain call trains and drops the model."""
 
     def train(self, problem: PlacementProblem, progress: Progress = unheard) -> Learned:
-        """Learn to place this problem, from nothing."""
+        """Train a new model on this problem."""
         ...
 
     def apply(self, model: bytes, problem: PlacementProblem) -> Placement | None:
-        """Place with a model that was trained, as it is. Raises InvalidValue where it is none for such problems."""
+        """Place by a trained model, unchanged. Raises InvalidValue if the model is for other kinds of problems."""
         ...
 
 
@@ -171,7 +171,7 @@ class StageTable:
 
     @staticmethod
     def of(layers: Sequence[Layer]) -> StageTable:
-        """From the profile of every layer."""
+        """Return the coefficients from the profile of every layer."""
 
         def column(name: str) -> Floats:
             return np.array([getattr(layer, name) for layer in layers], dtype=np.float64)
@@ -181,19 +181,19 @@ class StageTable:
         return StageTable(_runs(compute * (1 - alpha)), _runs(compute * alpha), transfer * (1 - beta), transfer * beta)
 
     def units(self, tau_s: float) -> Floats:
-        """The fewest units of every stage that a batch passes in ``tau_s``, by [first, last, type]; infinite: never."""
+        """Return the fewest units with which a stage takes ``tau_s``, by [first, last, type]; infinite if none."""
         computing = units_needed(self.serial, self.parallel, tau_s)
         return np.maximum(computing, units_needed(self.transfer_serial, self.transfer_parallel, tau_s))
 
     def seconds(self, units: Floats) -> Floats:
-        """What a batch takes in every stage on so many units, by [first, last, type]."""
+        """Return the seconds of a batch in every stage on these units, by [first, last, type]."""
         with np.errstate(invalid="ignore"):
             computing = self.serial + self.parallel / units
             return np.maximum(computing, self.transfer_serial + self.transfer_parallel / units)
 
 
 def _runs(values: Floats) -> Floats:
-    """Sums of the layers first to last, by [first, last, type]; infinite where first > last."""
+    """Return sums over the layers first to last, by [first, last, type]; infinite where first > last."""
     count = len(values)
     sums = np.full((count, count, values.shape[1]), np.inf)
     for first in range(count):
@@ -202,7 +202,7 @@ def _runs(values: Floats) -> Floats:
 
 
 def units_needed(serial: Floats, parallel: Floats, tau_s: float) -> Floats:
-    """The smallest whole k in 1..UNITS_MAX with serial + parallel/k <= tau, as floats have it; infinite: none."""
+    """Return the smallest whole k in 1..UNITS_MAX with serial + parallel/k <= tau in floats; infinite if none."""
     with np.errstate(divide="ignore", invalid="ignore"):
         units = np.ceil(parallel / (tau_s - serial))
         units = np.where((units >= 1) & (serial < tau_s), units, 1.0)
@@ -213,7 +213,7 @@ def units_needed(serial: Floats, parallel: Floats, tau_s: float) -> Floats:
 
 
 def runs_of(assignment: Sequence[int]) -> list[tuple[int, int, int]]:
-    """(type, first, last) of the stages of an assignment, which names a type for each layer."""
+    """Return (type, first, last) of each stage of an assignment of a type to every layer."""
     runs, first = list[tuple[int, int, int]](), 0
     for kind, group in groupby(assignment):
         last = first + len(list(group)) - 1

@@ -1,4 +1,4 @@
-"""How many units an assignment of layers to types gets: the throughput of least cost (HeterPS §5.1, made exact).
+"""Provisioning: the units of an assignment of layers to types, at the least cost (HeterPS §5.1, made exact).
 
 The cost is tau times the price of all units, which only changes where some stage needs one unit less. Over an interval
 of tau each stage's tau k(tau) is least at its right end's k, as soon as that suffices; the sum of these bounds the
@@ -16,13 +16,13 @@ import numpy as np
 from stretto_core.offline.placement.problem import Floats, Placement, PlacementProblem, Stage, runs_of, units_needed
 
 PRECISION = 1e-9
-"""relative: what is within it of the best is not looked for"""
+"""relative cost improvement that is not worth a search"""
 LOOKS = 2000
-"""at intervals: so many are needed only where next to nothing is left to gain"""
+"""most intervals examined; only negligible gains need that many"""
 
 
 class Run:
-    """The stages of one assignment, as arrays over them."""
+    """The stages of one assignment, as arrays."""
 
     def __init__(self, problem: PlacementProblem, assignment: Sequence[int]) -> None:
         table = problem.table
@@ -37,21 +37,21 @@ class Run:
         self.limits = [(self.kinds == i, kind.limit) for i, kind in enumerate(problem.types) if kind.limit is not None]
 
     def units(self, tau_s: float) -> Floats:
-        """The fewest units of each stage."""
+        """Return the fewest units of each stage."""
         computing = units_needed(self.serial, self.parallel, tau_s)
         return np.maximum(computing, units_needed(self.transfer_serial, self.transfer_parallel, tau_s))
 
     def seconds(self, units: Floats) -> Floats:
-        """What a batch takes in each stage."""
+        """Return the seconds of a batch in each stage."""
         computing = self.serial + self.parallel / units
         return np.maximum(computing, self.transfer_serial + self.transfer_parallel / units)
 
     def within(self, units: Floats) -> bool:
-        """Whether no type's limit is exceeded."""
+        """Return whether the units are within the limit of every type."""
         return all(units[of].sum() <= limit for of, limit in self.limits)
 
     def placed(self, units: Floats, tau_s: float) -> Placement:
-        """As a placement."""
+        """Return the placement with these units."""
         stages = tuple(
             Stage(kind, first, last, int(k)) for (kind, first, last), k in zip(self.stages, units, strict=True)
         )
@@ -60,7 +60,7 @@ class Run:
 
 
 def provision(problem: PlacementProblem, assignment: Sequence[int], below: float = math.inf) -> Placement | None:
-    """The placement of least cost with that type for each layer; None if it cannot be had, or not below that cost."""
+    """Return the placement of least cost for an assignment; None if there is none, or none below that cost."""
     run = Run(problem, assignment)
     best: Placement | None = None
     least = below
@@ -72,7 +72,7 @@ def provision(problem: PlacementProblem, assignment: Sequence[int], below: float
         if bound >= least * (1 - PRECISION):
             break
         units = run.units(high_s)
-        if not np.isfinite(units).all() or not run.within(units):  # fewer are never needed for a smaller tau
+        if not np.isfinite(units).all() or not run.within(units):  # a smaller tau never needs fewer
             continue
         seconds = run.seconds(units)
         tau_s = float(seconds.max())
@@ -87,7 +87,7 @@ def provision(problem: PlacementProblem, assignment: Sequence[int], below: float
 
 
 def halves(low_s: float, high_s: float) -> list[tuple[float, float]]:
-    """An interval in two, by ratio; what reaches to 0 is cut at a quarter."""
+    """Halve an interval by ratio; one that begins at 0 is cut at a quarter."""
     middle_s = math.sqrt(low_s * high_s) if low_s > 0 else high_s / 4
     if not low_s < middle_s < high_s:
         return [(low_s, high_s)] if low_s < high_s else [(high_s, high_s)]

@@ -1,4 +1,4 @@
-"""What methods share that try one assignment after the other: what each costs, or how much it lacks; and the best."""
+"""The record of methods that try assignments: the cost of each, or its infeasibility, and the best one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LACK_MOST = 1e100
 
 
 class Trials:
-    """Every assignment of a problem that was tried, provisioned once; ``best``: the placement of least cost."""
+    """All assignments of a problem that were tried, each provisioned once; ``best`` is the cheapest placement."""
 
     def __init__(self, problem: PlacementProblem) -> None:
         self.problem = problem
@@ -28,7 +28,7 @@ class Trials:
         self._worst = -math.inf
 
     def cost(self, assignment: Sequence[int]) -> float:
-        """Of the assignment of a type to each layer, provisioned at its best; infinite if it cannot be had."""
+        """Return the cost of an assignment at its best units; infinite if it is infeasible."""
         key = tuple(map(int, assignment))
         known = self._costs.get(key)
         if known is not None:
@@ -42,8 +42,10 @@ class Trials:
         return cost
 
     def lacks(self, assignment: Sequence[int]) -> float:
-        """How far it is from being had at the throughput asked for, 0 if it can be: the share of tau that serial parts
-        exceed it by, and of their limits that units do, summed over stages and types."""
+        """Return the infeasibility of an assignment, 0 if it is feasible.
+
+        It sums, over stages, the excess of serial times relative to tau and, over types, that of units to limits.
+        """
         if math.isfinite(self.cost(assignment)):
             return 0.0
         key = tuple(map(int, assignment))
@@ -60,10 +62,10 @@ class Trials:
         for of, limit in run.limits:
             used = float(units[of & ~slow].sum())
             over += max(used / max(limit, 1) - (1 if limit else 0), 0.0)
-        return over if over < LACK_MOST else LACK_MOST  # also of what is no number
+        return over if over < LACK_MOST else LACK_MOST  # also where it is NaN
 
     def losses(self, assignments: Sequence[Sequence[int]]) -> Floats:
-        """The logarithms of the costs; what cannot be had comes after all that was had so far, by what it lacks."""
+        """Return log costs; infeasible assignments rank after all feasible ones so far, by their infeasibility."""
         costs = [self.cost(assignment) for assignment in assignments]
         beyond = self._worst + 1 if math.isfinite(self._worst) else 0.0
         return np.array(

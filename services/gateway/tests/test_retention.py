@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import stretto_wire as w
-from stretto_gateway.keeping import Keeping
 from stretto_gateway.problems import Problem
 from stretto_gateway.projection import Projection
+from stretto_gateway.retention import Retention
 from stretto_gateway.service import Gateway
 from stretto_gateway.settings import GatewaySettings
 from stretto_messages.arbiter import PlanDecided
@@ -87,35 +87,35 @@ def submitted(name: str) -> w.JobSubmitted:
 
 
 def test_what_is_over_is_kept_until_a_day_before_its_end_ages_out_and_no_longer() -> None:
-    projection, keeping = Projection(), Keeping()
+    projection, retention = Projection(), Retention()
     for seq, message in enumerate((submitted("j"), JobCancelled(job="j", by="user", reason="")), start=1):
         projection.apply(message, seq, 1000.0)
-        keeping.note(message, seq, 1000.0, "")
+        retention.note(message, seq, 1000.0, "")
     soon, late = 1000.0 + EVENTS_KEPT_S - 90_000, 1000.0 + EVENTS_KEPT_S - 80_000
-    keeping.stored = keeping.due(projection.jobs.values(), soon)
-    assert [kept.seq for kept in keeping.aged_out(2, soon)] == [1]
-    assert keeping.due(projection.jobs.values(), soon) == {}
-    spent = keeping.due(projection.jobs.values(), late)
-    assert (b"job-submitted" in keeping.stored["j"], b"job-submitted" in spent["j"]) == (True, False)
-    for stored in (keeping.stored, spent):
-        another = Keeping(stored=stored)
+    retention.stored = retention.due(projection.jobs.values(), soon)
+    assert [kept.seq for kept in retention.aged_out(2, soon)] == [1]
+    assert retention.due(projection.jobs.values(), soon) == {}
+    spent = retention.due(projection.jobs.values(), late)
+    assert (b"job-submitted" in retention.stored["j"], b"job-submitted" in spent["j"]) == (True, False)
+    for stored in (retention.stored, spent):
+        another = Retention(stored=stored)
         assert another.aged_out(9, late) == [], "without its end it would seem to live"
         assert (stored | another.due([], late), set(another.spent)) == (spent, {"j"})
 
 
 async def test_the_name_of_a_job_that_aged_out_is_not_given_again() -> None:
     """The services know what they have decided about the old one: they would take it for that, and do nothing."""
-    projection, keeping = Projection(), Keeping()
+    projection, retention = Projection(), Retention()
     for seq, message in enumerate((submitted("j"), JobCancelled(job="j", by="user", reason="")), start=1):
         projection.apply(message, seq, 1000.0)
-        keeping.note(message, seq, 1000.0, "")
+        retention.note(message, seq, 1000.0, "")
     late = 1000.0 + EVENTS_KEPT_S
-    bus: Any = Emptied(keeping.due(projection.jobs.values(), late))
+    bus: Any = Emptied(retention.due(projection.jobs.values(), late))
     gateway = Gateway(bus, GatewaySettings(), lambda: late)
     with pytest.raises(Problem, match="not ready: still reading"):  # it does not know yet what names are spent
         await gateway.submit(submitted("j").spec, "somebody")
     await gateway.follow()
-    with pytest.raises(Problem, match="a job called j was over long ago"):
+    with pytest.raises(Problem, match="a job called j ended long ago"):
         await gateway.submit(submitted("j").spec, "somebody")
 
 
@@ -135,11 +135,11 @@ class Emptied:
 
 
 async def test_one_kept_job_that_cannot_be_read_keeps_no_gateway_from_the_others() -> None:
-    projection, keeping = Projection(), Keeping()
+    projection, retention = Projection(), Retention()
     for seq, name in enumerate(("bad", "good"), start=1):
         projection.apply(submitted(name), seq, 1000.0)
-        keeping.note(submitted(name), seq, 1000.0, "")
-    stored = keeping.due(projection.jobs.values(), 1000.0)
+        retention.note(submitted(name), seq, 1000.0, "")
+    stored = retention.due(projection.jobs.values(), 1000.0)
     stored["bad"] = stored["bad"].replace(b"m:M", b"no entry")
 
     bus: Any = Emptied(stored)

@@ -1,4 +1,4 @@
-"""The audit trail: every change that was asked for is an event, with who asked and what came of it."""
+"""The audit log: every requested change becomes an event with its actor and its outcome."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from stretto_messages.gateway import NO_JOB, ChangeAudited
 
 from .buckets import Buckets
 
-TOLD_PER_S, TOLD_BURST = 0.2, 20
-"""refusals of one actor that become events; the others are counted in the next one"""
+REFUSALS_PER_S, REFUSALS_BURST = 0.2, 20
+"""Refusals of one actor that become events; further ones are only counted, in the next event."""
 log = structlog.get_logger("stretto.gateway")
 _JOB = TypeAdapter(JobId)
 
 
 class Bus(Protocol):
-    """What the trail needs of the bus."""
+    """The part of the bus that the log needs."""
 
     async def publish(self, message: Message, msg_id: str) -> int | None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change that was asked for, and how it was answered. ``actor`` empty: nobody was let in."""
+    """A requested change and the status of its answer. ``actor`` empty: the caller was not authenticated."""
 
     job: str
     action: str
@@ -40,33 +40,33 @@ class Change:
     address: str
 
 
-class Trail:
-    """Stores what it is told before the answer leaves."""
+class AuditLog:
+    """Stores each change before its answer is sent."""
 
     def __init__(self, bus: Bus, clock: Callable[[], float]) -> None:
         """``clock`` is monotonic."""
         self._bus = bus
         self._clock = clock
-        self._told = Buckets(TOLD_PER_S, TOLD_BURST)
-        self._untold = 0
+        self._refusals = Buckets(REFUSALS_PER_S, REFUSALS_BURST)
+        self._suppressed = 0
 
     async def note(self, change: Change) -> None:
-        """Never raises: what is done is done, and an answer is owed; what cannot be stored stands in the log."""
+        """Store a change. Never raises, because the change is done; without the bus it goes to the process's log."""
         refused = change.status >= 400
-        if refused and self._told.take(change.actor, self._clock()) > 0:
-            self._untold += 1
+        if refused and self._refusals.take(change.actor, self._clock()) > 0:
+            self._suppressed += 1
             return
-        untold, self._untold = self._untold, 0
-        message = audited(change, untold)
+        suppressed, self._suppressed = self._suppressed, 0
+        message = audited(change, suppressed)
         try:
             await self._bus.publish(message, f"gateway:audit:{uuid.uuid4().hex}")
         except Fault as fault:
-            self._untold += untold + refused
-            log.error("a change is not in the audit trail", fault=str(fault), **asdict(message))
+            self._suppressed += suppressed + refused
+            log.error("a change could not be stored in the audit log", fault=str(fault), **asdict(message))
 
 
-def audited(change: Change, untold: int) -> ChangeAudited:
-    """The event. What a client wrote where a job's name belongs may be anything."""
+def audited(change: Change, suppressed: int) -> ChangeAudited:
+    """Make the event. The job is what a client wrote in the address, so it may be any text."""
     try:
         job = _JOB.validate_python(change.job)
     except ValidationError:
@@ -80,10 +80,10 @@ def audited(change: Change, untold: int) -> ChangeAudited:
         status=change.status,
         problem=change.problem,
         address=change.address,
-        untold=untold,
+        untold=suppressed,
     )
 
 
 def outcome_of(status: int) -> Literal["done", "refused", "failed"]:
-    """Of an HTTP status."""
+    """Return the outcome that an HTTP status means."""
     return "done" if status < 400 else "refused" if status < 500 else "failed"

@@ -1,10 +1,9 @@
-"""What the gateway knows a job by: its events age out of the stream while it lives, and its submission before its end.
+"""Messages about a job that the gateway retains, because they age out of the stream while the job lives.
 
-One entry of the key-value bucket per job, ``kept.gateway.<job>``: the submission, the last plan that was
-decided, and the totals of data that arrived, each as it was stored, with its sequence. Any replica may write it: all
-write the same, as far as they have read. A day before the last events of a job that is over age out, all is removed but
-that there was one: without those events it would be taken for one that lives, and its name is not given again, because
-the services know what they have decided about it.
+The key-value bucket has one entry per job, ``kept.gateway.<job>``: the submission, the last decided plan and the totals
+of arrived data, each as it was stored, with its sequence. Any replica may write the entry, since all write the same as
+far as they have read. A day before the last events of an ended job age out, the entry shrinks to the job's name:
+without those events the job would seem alive. The name stays taken, because the services remember their decisions.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ ENDED_S = EVENTS_KEPT_S - 24 * 3600
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class Retained:
     """A message of the stream."""
 
     subject: str
@@ -37,19 +36,19 @@ class Kept:
     data: str
 
     @classmethod
-    def of(cls, message: Message, seq: int, time_s: float, traceparent: str) -> Kept:
+    def of(cls, message: Message, seq: int, time_s: float, traceparent: str) -> Retained:
         return cls(w.subject_of(message), seq, time_s, traceparent, w.encode(message).decode())
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """``ended_at_s``: of a job that is over; without messages, its name is all that is known."""
+    """Entry of one job. ``ended_at_s``: end of the job; without messages, only the job's name is known."""
 
-    messages: tuple[Kept, ...]
+    messages: tuple[Retained, ...]
     ended_at_s: float | None = None
 
     def outlived(self, now: float) -> bool:
-        """Whether the job's last events may be gone from the stream soon."""
+        """Return whether the job's last events will soon be gone from the stream."""
         return self.ended_at_s is not None and now - self.ended_at_s > ENDED_S
 
 
@@ -57,37 +56,39 @@ _ENTRY = TypeAdapter(Entry)
 
 
 @dataclass(slots=True)
-class Keeping:
-    """What is to be kept of each job, and what the bucket has."""
+class Retention:
+    """The messages to retain of each job, and the entries that the bucket has."""
 
-    known: dict[str, dict[type[Message], Kept]] = field(default_factory=dict[str, Any])
+    known: dict[str, dict[type[Message], Retained]] = field(default_factory=dict[str, Any])
     stored: dict[str, bytes] = field(default_factory=dict[str, bytes])
     spent: dict[str, Entry] = field(default_factory=dict[str, Entry])
-    """jobs that nothing but the name is known of"""
+    """Jobs of which only the name is known."""
 
     def note(self, message: Message, seq: int, time_s: float, traceparent: str) -> None:
-        """A message was folded in."""
+        """Note a message that was folded in."""
         if isinstance(message, w.JobSubmitted):
-            self.known.setdefault(message.job, {}).setdefault(type(message), Kept.of(message, seq, time_s, traceparent))
+            self.known.setdefault(message.job, {}).setdefault(
+                type(message), Retained.of(message, seq, time_s, traceparent)
+            )
         elif isinstance(message, PlanDecided) and message.job in self.known:
-            self.known[message.job][type(message)] = Kept.of(message, seq, time_s, traceparent)
+            self.known[message.job][type(message)] = Retained.of(message, seq, time_s, traceparent)
 
-    def aged_out(self, first_seq: int, now: float) -> list[Kept]:
-        """Of all jobs, in order, what a stream that begins with ``first_seq`` has no longer."""
-        found: list[Kept] = []
+    def aged_out(self, first_seq: int, now: float) -> list[Retained]:
+        """Return in order the retained messages that are older than ``first_seq``, the first of the stream."""
+        found: list[Retained] = []
         for job, stored in self.stored.items():
             try:
                 entry = _ENTRY.validate_json(stored)
-            except ValidationError:  # of another version: its job is known again once it is written anew
+            except ValidationError:  # written by another version: the entry is rewritten later
                 continue
             if entry.outlived(now):
                 self.spent[job] = replace(entry, messages=())
             else:
                 found += entry.messages
-        return sorted((kept for kept in found if kept.seq < first_seq), key=lambda kept: kept.seq)
+        return sorted((retained for retained in found if retained.seq < first_seq), key=lambda retained: retained.seq)
 
     def due(self, views: Iterable[JobView], now: float) -> dict[str, bytes]:
-        """job -> what the bucket lacks of it."""
+        """Return the entries that the bucket lacks, by job."""
         wanted = dict(self.spent)
         for view in views:
             entry = _entry(view, self.known[view.name])
@@ -96,7 +97,7 @@ class Keeping:
         return {job: entry for job, entry in due.items() if self.stored.get(job) != entry}
 
 
-def _entry(view: JobView, known: dict[type[Message], Kept]) -> Entry:
+def _entry(view: JobView, known: dict[type[Message], Retained]) -> Entry:
     messages = list(known.values())
     if view.data.last_seq:
         parts = tuple(
@@ -104,6 +105,6 @@ def _entry(view: JobView, known: dict[type[Message], Kept]) -> Entry:
             for name, part in view.data.partitions.items()
         )
         arrived = DataArrived(job=view.name, partitions=parts, closed=not view.data.growing)
-        messages.append(Kept.of(arrived, view.data.last_seq, view.submitted_at_s, ""))
+        messages.append(Retained.of(arrived, view.data.last_seq, view.submitted_at_s, ""))
     ended_at_s = view.ended_at_s if view.status in OVER else None
-    return Entry(tuple(sorted(messages, key=lambda kept: kept.seq)), ended_at_s)
+    return Entry(tuple(sorted(messages, key=lambda retained: retained.seq)), ended_at_s)

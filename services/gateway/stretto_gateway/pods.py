@@ -1,4 +1,4 @@
-"""How one event changes what a job consists of: pods, migrations, shards, checkpoints."""
+"""Folds of events into the parts of a job: pods, migrations, shards, checkpoints."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from stretto_messages.checkpoints import CheckpointFailed, CheckpointFlushed, Ch
 from stretto_messages.dispatcher import ShardAbandoned, ShardCompleted, ShardLeased, ShardRequeued
 from stretto_messages.values import CheckpointRef
 
-from . import views as v
+from . import views
 from .folding import Fold, push
 
 PODS_KEPT = 1000
 
 
-class FleetFold(Fold):
-    """Pods and what they hold."""
+class PodFold(Fold):
+    """Pods, migrations, shards and checkpoints."""
 
     @singledispatchmethod
     def fold(self, message: Message) -> None:
-        """Messages of other kinds are passed over."""
+        """Ignore messages of other kinds."""
 
     # pods --------------------------------------------------------------------------------------------------------
 
     @fold.register
     def _(self, message: PodStarted) -> None:
         pods = self.view.pods
-        pods[message.pod] = v.PodView(
+        pods[message.pod] = views.PodView(
             pod=message.pod,
             role=message.role,
             plan_version=message.plan_version,
@@ -49,14 +49,14 @@ class FleetFold(Fold):
 
     @fold.register
     def _(self, message: PodExited) -> None:
-        pod = self.view.pods.setdefault(message.pod, v.PodView(pod=message.pod, role=message.role))
+        pod = self.view.pods.setdefault(message.pod, views.PodView(pod=message.pod, role=message.role))
         pod.state, pod.exited_at_s = "exited", self.time_s
         pod.exit_reason, pod.exit_code, pod.detail = message.reason, message.exit_code, message.detail
         pod.straggler = pod.hot = False
         unwanted = message.reason not in ("completed", "stopped")
-        if unwanted and self.view.status not in (*v.OVER, "finishing"):
+        if unwanted and self.view.status not in (*views.OVER, "finishing"):
             self._enter("recovering", f"{message.pod} {message.reason}")
-            if self.view.status == "starting":  # until it trains, this is why it does not
+            if self.view.status == "starting":  # the reason why it does not train yet
                 self.view.reason = f"{message.pod} {message.reason}: {message.detail}"
 
     @fold.register
@@ -65,14 +65,14 @@ class FleetFold(Fold):
         before = pod.memory_limit_bytes if pod else None
         push(
             self.view.resizes,
-            v.Resize(self.time_s, message.pod, message.cpu_cores, message.memory_bytes, before),
+            views.Resize(self.time_s, message.pod, message.cpu_cores, message.memory_bytes, before),
         )
         if pod is not None:
             pod.cpu_limit_cores, pod.memory_limit_bytes = message.cpu_cores, message.memory_bytes
 
     @fold.register
     def _(self, message: MigrationStarted) -> None:
-        migration = v.Migration(
+        migration = views.Migration(
             message.plan_version,
             message.cause,
             message.sources,
@@ -120,7 +120,7 @@ class FleetFold(Fold):
 
     @fold.register
     def _(self, message: CheckpointSaved) -> None:
-        view = v.CheckpointView(message.checkpoint.id, "cached", self.time_s, message.checkpoint, message.pause_s)
+        view = views.CheckpointView(message.checkpoint.id, "cached", self.time_s, message.checkpoint, message.pause_s)
         push(self.view.checkpoints, view)
 
     @fold.register
@@ -135,10 +135,10 @@ class FleetFold(Fold):
     def _(self, message: CheckpointFailed) -> None:
         self._stage(message.id, "failed", None).detail = message.reason
 
-    def _stage(self, id: str, stage: v.CheckpointStage, checkpoint: CheckpointRef | None) -> v.CheckpointView:
+    def _stage(self, id: str, stage: views.CheckpointStage, checkpoint: CheckpointRef | None) -> views.CheckpointView:
         found = next((view for view in self.view.checkpoints if view.id == id), None)
         if found is None:
-            found = v.CheckpointView(id, "cached", self.time_s, checkpoint)
+            found = views.CheckpointView(id, "cached", self.time_s, checkpoint)
             push(self.view.checkpoints, found)
         found.stage, found.time_s = stage, self.time_s
         return found

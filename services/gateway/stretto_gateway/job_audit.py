@@ -1,4 +1,4 @@
-"""The audit of a job: the ledger's books beside what every column of the parameters counted."""
+"""The audit of a job: the ledger's books against the counts of every column of the parameters."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ READINGS = 5
 
 
 class Bus(Protocol):
-    """What an audit needs of the bus."""
+    """The part of the bus that an audit needs."""
 
     async def call(self, request: Message, timeout_s: float) -> Message: ...
     async def call_pod(self, pod: str, request: Message, timeout_s: float) -> Message: ...
@@ -38,7 +38,7 @@ class Bus(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OpenShard:
-    """A shard that is not complete: who holds it, and how far the columns are that are least and most far."""
+    """An incomplete shard: its lease, and the samples of the least and the most advanced column."""
 
     lease: Lease
     applied_least: int
@@ -47,10 +47,11 @@ class OpenShard:
 
 @dataclass(frozen=True, slots=True)
 class JobAudit:
-    """``exact``: every column counted just the samples that the ledger holds for done. ``quiet``: nothing is in flight.
+    """Result of an audit.
 
-    ``samples_total`` = waiting + in flight + given up + done. Of ``samples_lost`` and ``samples_repeated`` each is that
-    of the worst column: neither is taken off the other.
+    ``exact``: every column counted exactly the samples that the ledger counts as done. ``quiet``: no sample is in
+    flight. ``samples_total`` = waiting + in flight + given up + done. ``samples_lost`` and ``samples_repeated`` are
+    each of the worst column; one never cancels the other.
     """
 
     job: str
@@ -77,9 +78,10 @@ class JobAudit:
 
 
 async def running(bus: Bus, job: str, status: Status, timeout_s: float, number: int) -> JobAudit:
-    """Read ledger and servers until nothing was completed in between. Problem 503 when one of them does not tell.
+    """Audit a job that trains: read ledger and servers until nothing was completed in between.
 
-    ``number``: another one each time, or an answer that is remembered is taken for a new one.
+    Raises Problem 503 if one of them does not answer. ``number`` has to differ between audits, since replies are
+    remembered by the id of their request.
     """
     read = await _reading(bus, job, timeout_s, number)
     for again in range(1, READINGS):
@@ -95,7 +97,7 @@ async def running(bus: Bus, job: str, status: Status, timeout_s: float, number: 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """``still``: nothing was leased or completed between the ledger's books and those of the servers."""
+    """One reading. ``still``: nothing was leased or completed between the ledger's books and those of the servers."""
 
     ledger: LedgerBooks
     servers: list[GetBooksReply]
@@ -130,18 +132,24 @@ async def _ledger(bus: Bus, job: str, timeout_s: float) -> LedgerBooks:
     reply = await bus.call(AuditLedger(job=job), timeout_s)
     assert isinstance(reply, AuditLedgerReply)
     if reply.ledger is None:
-        raise Problem(503, "unknown", f"the dispatcher has no books of {job}", field="job", value=job,
-                      remedy="ask again in a second")  # fmt: skip
+        raise Problem(
+            503,
+            "unknown",
+            f"the dispatcher has no books of {job}",
+            field="job",
+            value=job,
+            remedy="ask again in a second",
+        )
     return reply.ledger
 
 
 def _still(ledger: LedgerBooks) -> object:
-    """What must not change while the servers are read; how far a heartbeat said that a shard is may."""
+    """Return the part of the books that must not change meanwhile; progress within a shard may."""
     return ledger.books, sorted((lease.pod, lease.shard.id, lease.shard.attempt) for lease in ledger.open)
 
 
 def finished(completed: JobCompleted, ended: JobFinished, status: Status) -> JobAudit:
-    """The same from the two last facts of a job, whose servers are gone."""
+    """Audit a finished job, whose servers are gone, from its two last events."""
     books = completed.books or CompletedBooks(fingerprint="0" * 16)
     ledger = LedgerBooks(
         samples_total=completed.samples + completed.samples_abandoned,
@@ -187,7 +195,7 @@ def audit(job: str, status: Status, ledger: LedgerBooks, applied: list[AppliedBo
     total = ledger.samples_done + ledger.samples_given_up + ledger.samples_waiting + flying
     findings = [_words(fault) for fault in proof.faults]
     if not columns:
-        findings.append("no parameter server told what it applied")
+        findings.append("no parameter server reported what it applied")
     if total != ledger.samples_total:
         findings.append(f"the ledger's own books do not add up: {total:,} of {ledger.samples_total:,} samples")
     return JobAudit(
@@ -227,16 +235,16 @@ def _words(fault: Fault) -> str:
         return f"{where} are owned by {fault.servers} parameter servers"
     if fault.unproven and not fault.repeated:
         return (
-            f"{where}: {fault.unproven:,} samples more than the books tell; not provable, because so many shards were "
-            "given up that the books no longer name all of them"
+            f"{where}: {fault.unproven:,} samples more than in the books; not provable, because so many shards were "
+            "given up that the books no longer list all of them"
         )
     if fault.lost and fault.repeated:
-        return f"{where}: as many samples lost as repeated, or others than the ledger's"
+        return f"{where}: as many samples lost as repeated, or samples that the ledger does not have"
     return f"{where}: " + (f"{fault.lost:,} samples lost" if fault.lost else f"{fault.repeated:,} samples repeated")
 
 
 def document(found: JobAudit) -> dict[str, object]:
-    """As JSON tells it."""
+    """Return the audit as a JSON document."""
     return {
         **{key: value for key, value in asdict(replace(found, epochs=(), open=(), given_up=())).items()},
         "epochs": [asdict(epoch) for epoch in found.epochs],
@@ -244,5 +252,5 @@ def document(found: JobAudit) -> dict[str, object]:
             {**asdict(shard.lease), "applied_least": shard.applied_least, "applied_most": shard.applied_most}
             for shard in found.open
         ],
-        "given_up": [entry.model_dump() for entry in found.given_up],
+        "given_up": [asdict(entry) for entry in found.given_up],
     }

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from stretto_bus import CallTimeout
 from stretto_core.dispatcher import fingerprint_of
-from stretto_gateway import auditing
+from stretto_gateway import job_audit
 from stretto_gateway.problems import Problem
 from stretto_messages.actuator import GetServers, GetServersReply, JobFinished
 from stretto_messages.base import Message
@@ -81,38 +81,38 @@ class FakeBus:
 
 
 def test_exact_and_quiet() -> None:
-    found = auditing.audit(JOB, "training", ledger(), [GOOD])
+    found = job_audit.audit(JOB, "training", ledger(), [GOOD])
     assert (found.exact, found.quiet, found.columns_exact, found.samples_assigned) == (True, True, 2, 160)
 
 
 def test_opposite_errors_of_two_columns_both_show() -> None:
     wrong = AppliedBooks(columns_total=2, columns=(column(0, 150, (0, 70), (1, 80)), column(1, 170, (0, 90), (1, 80))))
-    found = auditing.audit(JOB, "training", ledger(), [wrong])
+    found = job_audit.audit(JOB, "training", ledger(), [wrong])
     assert (found.exact, found.samples_lost, found.samples_repeated, found.columns_exact) == (False, 10, 10, 0)
     assert found.findings == ("1 columns (1): 10 samples repeated", "1 columns (0): 10 samples lost")
 
 
 def test_opposite_errors_of_two_shards_show_in_one_column() -> None:
     wrong = AppliedBooks(columns_total=2, columns=(GOOD.columns[0], column(1, 160, (0, 70), (1, 90))))
-    found = auditing.audit(JOB, "training", ledger(), [wrong])
+    found = job_audit.audit(JOB, "training", ledger(), [wrong])
     assert not found.exact
     assert (found.columns_exact, found.samples_lost, found.samples_repeated) == (1, 1, 1)
 
 
 def test_books_that_do_not_add_up_and_servers_that_tell_nothing_are_not_exact() -> None:
-    assert auditing.audit(JOB, "training", ledger(waiting=79), [GOOD]).findings[0].startswith("the ledger's own books")
-    assert auditing.audit(JOB, "training", ledger(), []).samples_lost == 160
+    assert job_audit.audit(JOB, "training", ledger(waiting=79), [GOOD]).findings[0].startswith("the ledger's own books")
+    assert job_audit.audit(JOB, "training", ledger(), []).samples_lost == 160
 
 
 async def test_a_job_in_training_is_read_until_the_ledger_stood_still() -> None:
     bus = FakeBus(moves=3)
-    found = await auditing.running(bus, JOB, "training", 1.0, 7)
+    found = await job_audit.running(bus, JOB, "training", 1.0, 7)
     assert (found.exact, found.quiet, found.samples_in_flight) == (True, False, 80)
     assert (found.open[0].applied_least, found.open[0].applied_most, found.open[0].lease.pod) == (10, 20, "worker-0")
     assert [r.request_id for r in bus.asked if isinstance(r, GetServers)] == ["gateway-audit.7", "gateway-audit.8"]
-    assert "went on" in (await auditing.running(FakeBus(moves=99), JOB, "training", 1.0, 7)).findings[0]
+    assert "went on" in (await job_audit.running(FakeBus(moves=99), JOB, "training", 1.0, 7)).findings[0]
     with pytest.raises(Problem, match="does not answer"):
-        await auditing.running(FakeBus(silent=True), JOB, "training", 1.0, 7)
+        await job_audit.running(FakeBus(silent=True), JOB, "training", 1.0, 7)
 
 
 def test_a_finished_job_is_proved_by_its_last_facts() -> None:
@@ -127,10 +127,10 @@ def test_a_finished_job_is_proved_by_its_last_facts() -> None:
         job=JOB, samples_expected=170, samples_applied=170, samples_lost=0, samples_repeated=0, repeats_recognised=0,
         rows=1, applied=torn,
     )  # fmt: skip
-    found = auditing.finished(completed, ended, "finished")
+    found = job_audit.finished(completed, ended, "finished")
     assert (found.exact, found.quiet, found.samples_given_up) == (True, True, 70)
     assert found.epochs[0].given_up == 70
-    told = auditing.document(found)
+    told = job_audit.document(found)
     assert told["given_up"] == [asdict(given_up)]
     assert told["exact"] is True
 
@@ -143,7 +143,7 @@ def test_what_was_in_flight_in_the_checkpoint_a_job_came_from_is_asked_for_and_a
     columns = tuple(column(n, 190, *DONE.items(), (7, 30)) for n in range(2))
     shards = (ShardApplied(shard=7, columns=(), samples=30),)
     applied = AppliedBooks(columns_total=2, columns=columns, shards=shards)
-    found = auditing.audit(JOB, "training", replace(ledger(), books=books), [applied])
+    found = job_audit.audit(JOB, "training", replace(ledger(), books=books), [applied])
     assert found.exact, found.findings
 
 
@@ -151,7 +151,7 @@ def test_more_given_up_shards_than_the_books_name_are_called_not_provable() -> N
     books = CompletedBooks(fingerprint=prints(*DONE.items()), unproven=50)
     columns = tuple(column(n, 190, *DONE.items(), (7, 30)) for n in range(2))
     applied = AppliedBooks(columns_total=2, columns=columns)
-    found = auditing.audit(JOB, "training", replace(ledger(), books=books), [applied])
+    found = job_audit.audit(JOB, "training", replace(ledger(), books=books), [applied])
     assert (found.exact, found.samples_lost, found.samples_repeated) == (False, 0, 0)
     (finding,) = found.findings
-    assert "30 samples more than the books tell; not provable" in finding
+    assert "30 samples more than in the books; not provable" in finding

@@ -1,0 +1,68 @@
+"""The addresses of a job's parameter servers, as the actuator names them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from stretto_messages.actuator import GetServers, GetServersReply
+from stretto_messages.values import ParameterServer
+
+from .bus import Bus
+from .errors import BusError
+
+log = logging.getLogger("stretto.servers")
+
+_ASK_EVERY_S = 1.0
+
+
+class ServerList:
+    """The newest list of servers. Thread-safe: events, requests and the training thread use it."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._lock = threading.Lock()
+        self._addresses: dict[int, str] = {}
+        self._version = 0
+        self._asking = ThreadPoolExecutor(1, thread_name_prefix="servers")
+        self._asked_s = 0.0
+
+    def known(self) -> dict[int, str]:
+        """Return index -> address, as far as known, without waiting.
+
+        It is called whenever a push meets a bucket that is moving. Changes arrive as events; in case one was missed,
+        the actuator is also asked, in a thread.
+        """
+        with self._lock:
+            now = time.monotonic()
+            ask = now - self._asked_s > _ASK_EVERY_S
+            if ask:
+                self._asked_s = now
+            addresses = dict(self._addresses)
+        if ask:
+            self._asking.submit(self.ask)
+        return addresses
+
+    def ask(self) -> dict[int, str]:
+        """Ask the actuator; return the addresses known so far if it does not answer."""
+        request = GetServers(job=self._bus.job, pod=self._bus.pod, request_id=self._bus.request_id(GetServers))
+        try:
+            reply = self._bus.call(request, GetServersReply, timeout_s=5.0)
+        except BusError as error:
+            log.warning("%s", error)
+        else:
+            if reply.answer == "ok":
+                self.take(reply.version, reply.servers)
+        with self._lock:
+            return dict(self._addresses)
+
+    def take(self, version: int, servers: tuple[ParameterServer, ...]) -> bool:
+        """Use this list unless it is older than the known one; True if it is used."""
+        with self._lock:
+            if version < self._version:
+                return False
+            self._version = version
+            self._addresses = {server.index: server.address for server in servers}
+            return True
