@@ -4,30 +4,41 @@ from __future__ import annotations
 
 from typing import Any
 
+from actuator_builders import (
+    buckets_claimed,
+    checkpoint_restored,
+    counts_taken,
+    moves_finished,
+    moves_started,
+    plan_converged,
+    plan_decided,
+    pod_exited,
+    pod_resize_refused,
+    pod_resized,
+    pod_started,
+    replacement_decided,
+    server_counts,
+)
 from stretto_core import actuator as a
-from stretto_messages.base import GIB
+from stretto_messages.actuator import ReplacementAsked
 from stretto_messages.values import Plan
-
-
-def plan(workers: int = 1, ps: int = 1, cpu: float = 1.0, memory: int = GIB) -> Plan:
-    return Plan(workers, ps, cpu, cpu, memory, memory)
 
 
 class World:
     """Pods and ownership, as a backend and parameter servers would hold them; carries out steps, reports events."""
 
-    def __init__(self, submitted: a.JobSubmitted | None = None) -> None:
+    def __init__(self, opened: a.JobOpened | None = None) -> None:
         self.machine = a.ActuatorMachine()
         self.now = 1000.0
         self.room: bool | None = True
-        """what the arbiter says to one server more; None: nothing yet"""
+        """The arbiter's answer to a request for one server more; None: no answer yet."""
         self.in_place = True
-        """whether limits of running pods can change"""
+        """True if limits of running pods can change."""
         self.pods: dict[str, str] = {}
         self.launched: list[str] = []
         self.facts: list[Any] = []
         self.own: dict[int, list[int]] = {}
-        self.tell(submitted or a.JobSubmitted("job", samples_total=12))
+        self.tell(opened or a.JobOpened("job", samples_total=12))
 
     @property
     def state(self) -> a.ActuatorState:
@@ -39,8 +50,8 @@ class World:
         ]
         self.facts += facts
         for fact in facts:
-            if isinstance(fact, a.ReplacementAsked) and self.room is not None:
-                self.tell(a.ReplacementDecided(fact.pod, self.room))
+            if isinstance(fact, ReplacementAsked) and self.room is not None:
+                self.tell(replacement_decided(fact.pod, self.room))
         return facts
 
     def told(self, kind: type) -> list[Any]:
@@ -49,15 +60,15 @@ class World:
     def kill(self, name: str, reason: str = "killed", code: int | None = 137) -> None:
         self.pods.pop(name, None)
         self.own.pop(int(name.split("-")[1]), None) if name.startswith("ps") else None
-        self.tell(a.PodExited(name, reason, code))  # type: ignore[arg-type]
+        self.tell(pod_exited(name, reason, code))
 
     def step(self) -> bool:
-        """Carry out what is wanted now; whether anything was."""
+        """Carry out the steps that are due now; return True if there were any."""
         self.now += 0.1
         if self.state.layout == "restoring":
             parts = a.claim([pod.number for pod in self.state.listed()])
             self.own = {number: list(buckets) for number, (buckets, _) in parts.items()}
-            self.tell(a.CheckpointRestored())
+            self.tell(checkpoint_restored())
             return True
         steps = a.next_steps(self.state, self.now)
         if steps.retry_at_s is not None and not steps.launch:
@@ -68,29 +79,29 @@ class World:
                 assert pod.name not in self.launched, "a name was used twice"
                 self.launched.append(pod.name)
                 self.pods[pod.name] = "running"
-            self.tell(a.PodStarted(pod.name, f"127.0.0.1:{pod.number}", 0.1, (), pod.cpu_cores, pod.memory_bytes))
+            self.tell(pod_started(pod.name, pod.cpu_cores, pod.memory_bytes, pod.cause))
         for pod in steps.stop:
             self.kill(pod.name, "completed", 0)
         for pod in steps.resize:
             self.resize(pod)
         if steps.claim:
             self.own = {int(name.split("-")[1]): list(columns) for name, (columns, _) in steps.claim.items()}
-            self.tell(a.BucketsClaimed(tuple(steps.claim)))
+            self.tell(buckets_claimed(*steps.claim))
         if steps.rebalance:
             self.migrate(steps.rebalance)
         if steps.converged:
-            self.tell(a.PlanApplied(steps.converged))
+            self.tell(plan_converged(steps.converged))
         if steps.conclude:
-            self.tell(a.BooksTaken((a.Book(0, 5, "7", 1, ()),), None))
+            self.tell(counts_taken(server_counts(1, rows=5, checksum="7")))
         return any(
             (steps.launch, steps.stop, steps.resize, steps.claim, steps.rebalance, steps.converged, steps.conclude)
         )
 
     def resize(self, pod: a.Pod) -> None:
         if self.in_place:
-            self.tell(a.PodResized(pod.name, pod.cpu_cores, pod.memory_bytes))
+            self.tell(pod_resized(pod.name, pod.cpu_cores, pod.memory_bytes))
         elif all(p.phase == "running" and not p.leaving for p in self.state.pods.values() if p.role == pod.role):
-            self.tell(a.PodFixed(pod.name))
+            self.tell(pod_resize_refused(pod.name))
 
     def migrate(self, wanted: a.Rebalance) -> None:
         servers = sorted({*self.own, *wanted.weights})
@@ -99,11 +110,11 @@ class World:
         moves = a.plan_moves(vectors, dense, [1] * 64, wanted.weights)
         moved = [(b, s, d) for d, part in moves.items() for b, s in part if b < 64]
         if moved:
-            self.tell(a.MigrationStarted(wanted.number, (), (), len(moved)))
+            self.tell(moves_started(wanted.number, len(moved)))
         for bucket, source, destination in moved:
             self.own[source].remove(bucket)
             self.own.setdefault(destination, []).append(bucket)
-        self.tell(a.MigrationFinished(wanted.number, len(moved), 0, 0.0))
+        self.tell(moves_finished(wanted.number, len(moved)))
 
     def run(self, limit: int = 60) -> None:
         for _ in range(limit):
@@ -115,8 +126,8 @@ class World:
         return sorted(name for name in self.pods if name.startswith(role))
 
 
-def started(first: Plan, submitted: a.JobSubmitted | None = None) -> World:
-    world = World(submitted)
-    world.tell(a.PlanDecided(1, first))
+def started(first: Plan, opened: a.JobOpened | None = None) -> World:
+    world = World(opened)
+    world.tell(plan_decided(1, first))
     world.run()
     return world

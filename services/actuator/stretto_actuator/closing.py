@@ -1,4 +1,4 @@
-"""The end of a completed job: evaluation, last checkpoint, books."""
+"""The end of a completed job: evaluation, last checkpoint, counts of the parameter servers."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any, Protocol
 
 import structlog
 from stretto_bus import CallRefused, CallTimeout
-from stretto_core.actuator import ActuatorState
+from stretto_core.actuator import ActuatorState, CountsTaken, ServerCounts, incomplete_shards
 from stretto_messages.base import Message
 from stretto_messages.pods import EvaluateModel, GetBooks
+from stretto_messages.values import Evaluation
 
-from . import observations as seen
 from .settings import ActuatorSettings
 
 log = structlog.get_logger("stretto.actuator")
 
 
 class Edge(Protocol):
-    """What closing needs of the service."""
+    """The part of the service that closing uses."""
 
     async def observe(self, key: str, message: Message, trace: str = "") -> None: ...
     async def call_pod(self, pod: str, request: Message, timeout_s: float = 5.0, trace: str = "") -> Any: ...
@@ -26,17 +26,17 @@ class Edge(Protocol):
 
 
 class Closing:
-    """One step per call; each wait is bounded, because a job's end must not hang on its extras."""
+    """One step per call; each wait is bounded, because a job's end must not depend on its extras."""
 
     def __init__(self, job: str, edge: Edge, settings: ActuatorSettings) -> None:
         self._job = job
         self._edge = edge
         self._settings = settings
-        self._evaluation: tuple[int, float, float] | None = None
+        self._evaluation: Evaluation | None = None
         self._evaluated = False
 
     async def advance(self, state: ActuatorState) -> None:
-        """Towards JobFinished. Raises CallTimeout when a parameter server does not answer."""
+        """Do the next step towards JobFinished. Raises CallTimeout when a parameter server does not answer."""
         waited_s = self._edge.now() - state.completed_at_s
         if state.evaluate and not self._evaluated:
             await self._evaluate(state, waited_s)
@@ -46,11 +46,10 @@ class Closing:
                 return
             log.warning("finishing without the last checkpoint", job=self._job, waited_s=waited_s)
         servers = [pod.name for pod in state.listed()]
-        given_up = tuple(shard for shard, _ in state.completed.given_up)
-        request = GetBooks(job=self._job, shards=given_up)
+        request = GetBooks(job=self._job, shards=tuple(incomplete_shards(state.completed)))
         replies = await asyncio.gather(*(self._edge.call_pod(s, request, 30.0) for s in servers))
-        books = tuple(
-            seen.BookOfPs(
+        counts = tuple(
+            ServerCounts(
                 skipped_repeats=reply.skipped_repeats,
                 rows=reply.rows,
                 checksum=reply.checksum,
@@ -58,7 +57,7 @@ class Closing:
             )
             for reply in replies
         )
-        await self._edge.observe(self._job, seen.BooksTaken(job=self._job, books=books, evaluation=self._evaluation))
+        await self._edge.observe(self._job, CountsTaken(job=self._job, servers=counts, evaluation=self._evaluation))
 
     async def _evaluate(self, state: ActuatorState, waited_s: float) -> None:
         if waited_s > self._settings.evaluate_timeout_s:
@@ -75,6 +74,6 @@ class Closing:
             if reply.state == "failed":
                 log.warning("evaluation failed", job=self._job, pod=worker.name, detail=reply.detail)
             if reply.evaluation is not None:
-                self._evaluation = (reply.evaluation.samples, reply.evaluation.loss, reply.evaluation.auc)
+                self._evaluation = reply.evaluation
             self._evaluated = reply.state != "running"
             return

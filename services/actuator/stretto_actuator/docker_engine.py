@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import docker
 import docker.errors
-import docker.types
+import docker.utils
 import requests
 import urllib3.exceptions
 from stretto_wire.kubernetes import INSTALLATION, JOB, POD, ROLE
@@ -23,7 +23,7 @@ from stretto_wire.kubernetes import INSTALLATION, JOB, POD, ROLE
 from .backend import BackendError
 
 MANAGED = {"app.kubernetes.io/managed-by": "stretto", "app.kubernetes.io/part-of": "stretto"}
-TIMEOUT_S = 60.0
+TIMEOUT_S = 60
 PERIOD_US = 100_000
 QUOTA_LEAST_US = 1_000
 FORBIDDEN, NOT_FOUND, CONFLICT = 403, 404, 409
@@ -76,7 +76,7 @@ class Engine:
     def open(self) -> None:
         """Reach it; again if it was reached before."""
         with refusals("the engine cannot be reached"):
-            given = {"base_url": self._url} if self._url else docker.utils.kwargs_from_env()
+            given: dict[str, Any] = {"base_url": self._url} if self._url else docker.utils.kwargs_from_env()
             self._client = docker.APIClient(**given, version="auto", timeout=TIMEOUT_S)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Moves parameters until the layout that is wanted is the one that the parameter servers own.
+"""Moves parameters until the parameter servers own the wanted layout.
 
 Ownership on the servers is the truth: after a restart the moves are computed again from it, so a half-done migration
 is simply continued. One destination takes at a time, which keeps every worker's pauses short.
@@ -10,7 +10,7 @@ import asyncio
 from typing import Any, Protocol
 
 import structlog
-from stretto_core.actuator import ActuatorState, Rebalance, Server, plan_moves
+from stretto_core.actuator import ActuatorState, MovesFinished, MovesStarted, Rebalance, addresses, plan_moves
 from stretto_messages.base import Message
 from stretto_messages.pods import (
     BucketMove,
@@ -20,18 +20,15 @@ from stretto_messages.pods import (
     GetOwnershipReply,
     TakeBuckets,
 )
-from stretto_messages.values import ParameterServer
-
-from . import observations as seen
 
 FROZEN_LOOKS = 25
-"""looks, some 0.2 s apart, after which a frozen bucket counts as left behind"""
+"""Number of looks, some 0.2 s apart, after which a frozen bucket counts as left behind."""
 
 log = structlog.get_logger("stretto.actuator")
 
 
 class Edge(Protocol):
-    """What moving needs of the service."""
+    """The part of the service that moving uses."""
 
     async def observe(self, key: str, message: Message, trace: str = "") -> None: ...
     async def call_pod(self, pod: str, request: Message, timeout_s: float = 5.0, trace: str = "") -> Any: ...
@@ -46,7 +43,7 @@ class Mover:
         self.rest()
 
     def rest(self) -> None:
-        """No migration is wanted."""
+        """Forget the last migration: none is wanted now."""
         self._taking: int | None = None
         self._frozen_looks = 0
         self._buckets = 0
@@ -54,7 +51,7 @@ class Mover:
         self._longest_freeze_s = 0.0
 
     async def advance(self, wanted: Rebalance, state: ActuatorState) -> None:
-        """Look how far it is, and do the next step. Raises CallTimeout when a server does not answer."""
+        """Look how far the migration is, and do the next step. Raises CallTimeout when a server does not answer."""
         names = {pod.number: pod.name for pod in state.listed()}
         if await self._running(names):
             return
@@ -69,10 +66,10 @@ class Mover:
         thaws = all(source == destination for destination, part in moves.items() for _, source in part)
         self._frozen_looks = self._frozen_looks + 1 if moves and thaws else 0
         if moves and thaws and self._frozen_looks < FROZEN_LOOKS:
-            return  # a checkpoint freezes for an instant, too
+            return  # a checkpoint also freezes for an instant
         if not moves:
             await self._observe(
-                seen.MoveEnded(
+                MovesFinished(
                     job=self._job,
                     number=wanted.number,
                     buckets=self._buckets,
@@ -96,7 +93,7 @@ class Mover:
         every = [move for part in moves.values() for move in part]
         self._buckets = len(every)
         await self._observe(
-            seen.MoveBegun(
+            MovesStarted(
                 job=self._job,
                 number=wanted.number,
                 sources=tuple(sorted({names[source] for _, source in every})),
@@ -108,11 +105,10 @@ class Mover:
     async def _take(
         self, destination: int, moves: list[tuple[int, int]], names: dict[int, str], state: ActuatorState
     ) -> None:
-        servers = tuple(Server(pod.number, pod.address, pod.leaving) for pod in state.listed())
         request = TakeBuckets(
             job=self._job,
             moves=tuple(BucketMove(bucket=column, source=source) for column, source in moves),
-            servers=tuple(ParameterServer(index=s.index, address=s.address, leaving=s.leaving) for s in servers),
+            servers=addresses(state),
         )
         reply = await self._edge.call_pod(names[destination], request)
         if reply.accepted:
@@ -121,8 +117,8 @@ class Mover:
             log.warning("move refused; again later", job=self._job, pod=names[destination], detail=reply.detail)
 
     async def _running(self, names: dict[int, str]) -> bool:
-        """Whether a server is still taking buckets; books those that have finished."""
-        # one takes at a time; the others, perhaps hot, are not troubled
+        """Return True while a server takes buckets; add up the figures of those that have finished."""
+        # one server takes at a time; the others, perhaps hot, are not disturbed
         asked = [self._taking] if self._taking in names else list(names)
         statuses = await asyncio.gather(*(self._status(names[number]) for number in asked))
         for number, status in zip(asked, statuses, strict=True):

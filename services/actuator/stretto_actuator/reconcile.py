@@ -1,4 +1,4 @@
-"""The edge of one job: look at the pods, do what is missing, report what was seen; again and again.
+"""The edge of one job: look at the pods, do the missing steps, report observations; again and again.
 
 Nothing here remembers more than the state and the world do: a reconciler that starts in the middle of anything goes
 on with it. What it keeps in memory only spares repetitions.
@@ -14,13 +14,23 @@ from typing import Any, Protocol
 import structlog
 from stretto_bus import CallRefused, CallTimeout
 from stretto_bus.faults import Fault
-from stretto_core.actuator import ActuatorState, Pod, Steps, next_steps
-from stretto_messages.base import Message
+from stretto_core.actuator import (
+    ActuatorState,
+    BucketsClaimed,
+    OrphanFound,
+    PlanConverged,
+    Pod,
+    PodGivenUp,
+    PodResizeRefused,
+    Steps,
+    next_steps,
+)
+from stretto_messages.actuator import PodExited, PodPending, PodResized, PodStarted
+from stretto_messages.base import TEXT_MAX, Message, bounded
 from stretto_messages.pods import ClaimBuckets, PodPing, TrainUnder
 from stretto_runtime import PartitionLost
 
-from . import observations as seen
-from .backend import Backend, BackendError, NotInPlace, PodSpec, PodStatus
+from .backend import Backend, BackendError, ExitReason, NotInPlace, PodSpec, PodStatus
 from .closing import Closing
 from .migration import Mover
 from .pods import pod_spec
@@ -30,12 +40,14 @@ BUSY_S = 0.2
 UNFORESEEN_MAX_S = 10.0
 PING_S = 1.0
 LOST_GRACE_S = 2.0
+CANNOT_START = 126
+"""Exit code of a command that cannot be run, as a shell tells it."""
 
 log = structlog.get_logger("stretto.actuator")
 
 
 class Edge(Protocol):
-    """What the reconciler needs of the service."""
+    """The part of the service that the reconciler uses."""
 
     async def observe(self, key: str, message: Message, trace: str = "") -> None: ...
     async def call_pod(self, pod: str, request: Message, timeout_s: float = 5.0, trace: str = "") -> Any: ...
@@ -57,22 +69,22 @@ class Reconciler:
         self._settings = settings
         self._wake = asyncio.Event()
         self._told: dict[str, tuple[int, float]] = {}
-        """what each worker was last told to train under: plan version, cores"""
+        """Plan version and cores that each worker was last told to train under."""
         self._waited_at_s: dict[str, float] = {}
-        """when each pod was last seen waiting"""
+        """When each pod was last found waiting."""
         self._laid_at_s: dict[str, float] = {}
-        """when pods that are held back got their files anew"""
+        """When pods that are held back got their files anew."""
         self._last_fault = ""
         self._mover = Mover(job, edge)
         self._closing = Closing(job, edge, settings)
 
     def follow(self, state: ActuatorState) -> None:
-        """The machine has changed."""
+        """Take the state of the machine after a change."""
         self.state = state
         self._wake.set()
 
     async def run(self) -> None:
-        """Until the job has ended and its pods are gone, or the partition is lost."""
+        """Reconcile until the job has ended and its pods are gone, or the partition is lost."""
         unfollow = self._backend.follow(self.job, self._wake.set)
         try:
             await self._run()
@@ -106,7 +118,7 @@ class Reconciler:
                     await self._wake.wait()  # swallow a cancelling that comes with the news
 
     async def once(self) -> bool:
-        """One look and what follows from it; whether more is to be expected soon."""
+        """Look once and do the next steps; return True if more is to be expected soon."""
         pods = {pod.pod: pod for pod in await self._backend.list(self.job)}
         steps = next_steps(self.state, self._edge.now())
         if await self._report_gone(pods, steps):
@@ -126,7 +138,7 @@ class Reconciler:
             return True
         self._mover.rest()
         if steps.converged is not None:
-            await self._observe(seen.PlanReached(job=self.job, version=steps.converged))
+            await self._observe(PlanConverged(job=self.job, version=steps.converged))
             return True
         if steps.conclude:
             await self._closing.advance(self.state)
@@ -136,21 +148,24 @@ class Reconciler:
     # pods ------------------------------------------------------------------------------------------------------
 
     async def _report_gone(self, pods: dict[str, PodStatus], steps: Steps) -> bool:
-        """Exits first: what else is to do depends on them."""
-        gone = [
-            _gone(self.job, pods[name]) for name in self.state.pods if name in pods and pods[name].state == "exited"
-        ]
+        """Report exits first: all other steps depend on them. Return True if there were any."""
+        gone: list[PodExited] = []
         expected = {pod.name for pod in steps.expect}
         for name, pod in self.state.pods.items():
-            if name not in pods and (name in expected or pod.phase == "stopping"):
-                reason = "vanished" if name in expected else "completed"
-                gone.append(seen.PodGone(job=self.job, pod=name, reason=reason, exit_code=None))
+            status = pods.get(name)
+            if status is not None and status.state == "exited":
+                gone.append(self._exited(pod, status.reason or "vanished", status.exit_code, status.detail[-TEXT_MAX:]))
+            elif status is None and (name in expected or pod.phase == "stopping"):
+                gone.append(self._exited(pod, "vanished" if name in expected else "completed", None))
         for message in sorted(gone, key=lambda message: message.pod, reverse=True):  # workers before what they lost
             await self._observe(message)
         return bool(gone)
 
+    def _exited(self, pod: Pod, reason: ExitReason, exit_code: int | None, detail: str = "") -> PodExited:
+        return PodExited(job=self.job, pod=pod.name, role=pod.role, reason=reason, exit_code=exit_code, detail=detail)
+
     async def _clear_orphans(self, pods: dict[str, PodStatus]) -> bool:
-        """Pods that nobody knows of any more: ended, and their traces cleared once their end was told."""
+        """End pods that the state does not know, and clear the traces of those whose end is published."""
         busy = False
         for name, pod in pods.items():
             if name in self.state.pods:
@@ -159,8 +174,8 @@ class Reconciler:
             if pod.state == "exited":
                 await self._backend.forget(self.job, name)
             else:
-                # a replica that was frozen may hold an old state: only who can still write has the say
-                await self._observe(seen.OrphanFound(job=self.job, pod=name))
+                # a replica that was frozen may hold an old state: only the owner can still write
+                await self._observe(OrphanFound(job=self.job, pod=name))
                 await self._backend.stop(self.job, name, self._settings.stop_grace_s)
         return busy
 
@@ -173,31 +188,29 @@ class Reconciler:
         try:
             await self._backend.launch(self._spec(pod))
         except BackendError as error:
-            await self._observe(
-                seen.PodGone(job=self.job, pod=pod.name, reason="failed", exit_code=126, detail=str(error)[:2000])
-            )
+            await self._observe(self._exited(pod, "failed", CANNOT_START, bounded(str(error))))
 
     async def _lay_again(self, pod: Pod, status: PodStatus) -> None:
-        """The files of a pod that is held back, before the credentials end that it would begin with."""
+        """Renew the files of a pod that is held back, before the credentials in them expire."""
         now = self._edge.now()
         laid_at_s = max(status.launched_at_s, self._laid_at_s.get(pod.name, 0.0))
         if now - laid_at_s <= self._settings.credentials_s / 2:
             return
         try:
             await self._backend.launch(self._spec(pod))
-        except BackendError as error:  # nothing has become of the pod: there is the other half of the time
+        except BackendError as error:  # the pod is unharmed, and half of the time is left
             log.warning("its files are not laid anew yet; will try again", job=self.job, pod=pod.name, error=str(error))
         else:
             self._laid_at_s[pod.name] = now
 
     def _spec(self, pod: Pod) -> PodSpec:
-        """With credentials that hold from now on."""
+        """Describe the pod, with credentials that hold from now on."""
         places = self._backend.places(self.job, pod.name)
         identity = self._edge.identity(self.job, pod.name)
         return pod_spec(pod, self.state, self._settings, places, self._edge.trace_of(self.job), identity)
 
     async def _stop(self, steps: Steps) -> bool:
-        """Whether it is urgent; the backend tells of their ends, or the next look does."""
+        """Stop pods; return True if their ends are urgent. The backend or the next look reports them."""
         lost = self.state.restores  # with the parameters gone there is nothing to finish
         grace_s = min(self._settings.stop_grace_s, LOST_GRACE_S) if lost else self._settings.stop_grace_s
         for pod in steps.stop:
@@ -208,7 +221,7 @@ class Reconciler:
         return lost and bool(steps.stop)
 
     async def _greet(self, pods: dict[str, PodStatus]) -> bool:
-        """Ask pods that start whether they are ready, and tell why others wait; whether any will be ready soon."""
+        """Ask starting pods if they are ready, and report why others wait; return True if any will be ready soon."""
         starting = [(pod, pods[pod.name]) for pod in self.state.pods.values() if _starts(pod) and pod.name in pods]
         await asyncio.gather(
             *(
@@ -219,7 +232,7 @@ class Reconciler:
         return any(status.state == "running" for _, status in starting)
 
     async def _await(self, pod: Pod, status: PodStatus) -> None:
-        """The time that a pod has to start does not run while it waits for something."""
+        """Report a pod that waits. Its time to start does not run meanwhile."""
         now, waiting = self._edge.now(), status.waiting
         if waiting is None or waiting.reason == "starting":
             since_s = max(status.launched_at_s, self._waited_at_s.get(pod.name, 0.0))
@@ -228,17 +241,17 @@ class Reconciler:
                 await self._backend.kill(self.job, pod.name)
             return
         self._waited_at_s[pod.name] = now
-        detail = waiting.detail[:2000]
+        detail = bounded(waiting.detail)
         if pod.waiting != waiting.reason:
             log.info("waits", job=self.job, pod=pod.name, reason=waiting.reason, detail=detail)
-            await self._observe(seen.PodWaits(job=self.job, pod=pod.name, reason=waiting.reason, detail=detail))
+            pending = PodPending(job=self.job, pod=pod.name, role=pod.role, reason=waiting.reason, detail=detail)
+            await self._observe(pending)
         elif waiting.held:
             await self._lay_again(pod, status)
         elif waiting.reason == "image-pull" and now - pod.waiting_since_s > self._settings.image_timeout_s:
-            gone = {"pod": pod.name, "reason": "image-pull", "exit_code": None, "detail": detail}
-            await self._observe(seen.PodGone(job=self.job, **gone))
+            await self._observe(self._exited(pod, "image-pull", None, detail))
         elif waiting.reason != "image-pull" and now - pod.waiting_since_s > self._settings.room_timeout_s:
-            await self._observe(seen.PodGivenUp(job=self.job, pod=pod.name))
+            await self._observe(PodGivenUp(job=self.job, pod=pod.name))
 
     async def _greet_one(self, pod: Pod, status: PodStatus) -> None:
         took_s = max(self._edge.now() - status.launched_at_s, 0.0)
@@ -254,15 +267,17 @@ class Reconciler:
                 limits = status.cpu_cores, status.memory_bytes
             cpu_cores, memory_bytes = limits
             await self._observe(
-                seen.PodReady(
+                PodStarted(
                     job=self.job,
                     pod=pod.name,
+                    role=pod.role,
+                    plan_version=pod.plan_version,
                     address=reply.address,
-                    took_s=took_s,
                     cpu_cores=cpu_cores,
                     memory_bytes=memory_bytes,
+                    took_s=took_s,
+                    cause="adopted" if status.adopted else pod.cause,
                     limits=status.limits,
-                    adopted=status.adopted,
                 )
             )
         elif took_s > self._settings.start_timeout_s:
@@ -270,7 +285,11 @@ class Reconciler:
             await self._backend.kill(self.job, pod.name)
 
     async def _resize(self, steps: Steps) -> None:
-        """All at once: a node may take seconds for each. Raises BackendError, after what could be done was told."""
+        """Change all limits at once, since a node may take seconds for each.
+
+        Raises:
+            BackendError: one change failed; the others are reported.
+        """
         faults: list[BackendError] = []
         answers = await asyncio.gather(*(self._resize_one(pod) for pod in steps.resize))
         for pod, limits in zip(steps.resize, answers, strict=True):
@@ -279,9 +298,11 @@ class Reconciler:
             elif isinstance(limits, BackendError):
                 faults.append(limits)
             elif limits != (pod.cpu_cores_now, pod.memory_bytes_now) or limits[1] > pod.memory_bytes:
-                cpu_cores, memory_bytes = limits  # of memory also that it is not taken away: it would be asked for ever
-                limited = {"pod": pod.name, "cpu_cores": cpu_cores, "memory_bytes": memory_bytes}
-                await self._observe(seen.PodLimited(job=self.job, **limited))
+                cpu_cores, memory_bytes = (
+                    limits  # also when memory is not taken away: else it would be asked for again for ever
+                )
+                resized = PodResized(job=self.job, pod=pod.name, cpu_cores=cpu_cores, memory_bytes=memory_bytes)
+                await self._observe(resized)
         if faults:
             raise faults[0]
 
@@ -292,14 +313,14 @@ class Reconciler:
             return error
 
     async def _replace(self, pod: Pod, error: NotInPlace) -> None:
-        """One pod of a role after the other: the job goes on with the rest."""
+        """Replace one pod of a role after the other: the job goes on with the rest."""
         peers = [peer for peer in self.state.pods.values() if peer.role == pod.role]
         if all(peer.phase == "running" and not peer.leaving for peer in peers):
             log.info("replaced, to get other limits", job=self.job, pod=pod.name, why=str(error))
-            await self._observe(seen.PodFixed(job=self.job, pod=pod.name))
+            await self._observe(PodResizeRefused(job=self.job, pod=pod.name))
 
     async def _tell_workers(self, steps: Steps) -> bool:
-        """Workers label their telemetry with the plan they train under; whether all know."""
+        """Tell workers the plan that their telemetry belongs to; return True if all know it."""
         version = self.state.plan_version
         due = [
             pod
@@ -324,7 +345,7 @@ class Reconciler:
     # parameters ------------------------------------------------------------------------------------------------
 
     async def _claim(self, steps: Steps) -> None:
-        """All or nothing: a server that refuses owns something else, and is replaced with its peers."""
+        """Let all servers claim their parts; one that refuses owns other buckets and is replaced with its peers."""
 
         async def ask(name: str, buckets: list[int], slices: list[int]) -> bool:
             request = ClaimBuckets(job=self.job, buckets=tuple(buckets), slices=tuple(slices))
@@ -336,7 +357,7 @@ class Reconciler:
 
         accepted = await asyncio.gather(*(ask(name, *parts) for name, parts in steps.claim.items()))
         if all(accepted):
-            await self._observe(seen.ServersClaimed(job=self.job, pods=tuple(steps.claim)))
+            await self._observe(BucketsClaimed(job=self.job, pods=tuple(steps.claim)))
 
     async def _observe(self, message: Message) -> None:
         await self._edge.observe(self.job, message)
@@ -344,8 +365,3 @@ class Reconciler:
 
 def _starts(pod: Pod) -> bool:
     return pod.phase == "starting"
-
-
-def _gone(job: str, pod: PodStatus) -> seen.PodGone:
-    reason = pod.reason or "vanished"
-    return seen.PodGone(job=job, pod=pod.pod, reason=reason, exit_code=pod.exit_code, detail=pod.detail[-2000:])

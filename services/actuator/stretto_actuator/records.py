@@ -1,7 +1,7 @@
-"""What is written down of each local pod, so that a restarted actuator goes on with it: ``pods/<job>/<pod>/``.
+"""The records of local pods, so that a restarted actuator goes on with them: ``pods/<job>/<pod>/``.
 
 ``lock`` (held by the pod as long as it lives: a second one of the same name cannot start), ``pod.json`` (pid and birth,
-against pids that are used again), ``pid``, ``exit``, ``log``, ``files`` (what it was started with).
+since pids are used again), ``pid``, ``exit``, ``log``, ``files`` (the files that it was started with).
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 from stretto_runtime.process.pid import ProcessIdentity
 
 from .limits import Group
 
 PRIVATE_FOLDER, PRIVATE, READ_ONLY = 0o700, 0o600, 0o400
-CLOCK_SLACK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +40,7 @@ class Record:
 
 
 class Records:
-    """The folders of an installation's pods, for nobody else's eyes."""
+    """The folders of an installation's pods; only its own user can read them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -53,47 +51,43 @@ class Records:
         return self.folder / job / pod
 
     def files(self, job: str, pod: str) -> Path:
-        """Where the files are that a pod was started with."""
+        """The folder of the files that a pod was started with."""
         return self.of(job, pod) / "files"
 
     def known(self, job: str, pod: str) -> bool:
-        """Whether a pod of this name was started."""
+        """Return True if a pod of this name was ever started."""
         return any((self.of(job, pod) / name).exists() for name in ("pod.json", "pod.done.json"))
 
     def all(self, job: str | None = None) -> Iterator[Record]:
-        """Pods that were not forgotten."""
+        """Yield the records of pods that were not forgotten."""
         for file in sorted(self.folder.glob(f"{job or '*'}/*/pod.json")):
             record = self.read(file.parent.parent.name, file.parent.name)
             if record is not None:
                 yield record
 
     def read(self, job: str, pod: str) -> Record | None:
-        """None: no pod of this name, or it was forgotten."""
+        """Return the record of a pod, or None if there is none or it was forgotten."""
         try:
             fields: dict[str, Any] = json.loads((self.of(job, pod) / "pod.json").read_text())
         except FileNotFoundError:
             return None
-        folders = {
-            controller: (folder, version) for controller, (folder, version) in fields["group"]["folders"].items()
-        }
-        began_s = fields.pop("started_at_s", None)
-        birth = ProcessIdentity(*fields["birth"]) if began_s is None else _birth(fields["pid"], began_s)
-        record = Record(**{**fields, "limits": tuple(fields["limits"]), "group": Group(folders), "birth": birth})
-        if began_s is not None:
-            self.write(record)  # from now on no step of the clock matters
-        return record
+        group = {controller: (folder, version) for controller, (folder, version) in fields["group"]["folders"].items()}
+        fields["limits"] = tuple(fields["limits"])
+        fields["group"] = Group(group)
+        fields["birth"] = ProcessIdentity(*fields["birth"])
+        return Record(**fields)
 
     def write(self, record: Record) -> None:
-        """At once or not at all."""
+        """Write a record atomically."""
         file = self.of(record.job, record.pod) / "pod.json"
         draft = file.with_suffix(".tmp")
         draft.write_text(json.dumps(asdict(record)))
         draft.replace(file)
 
     def lay(self, job: str, pod: str, files: Mapping[str, bytes]) -> None:
-        """Write what a pod is to find in its folder ``files``. Raises OSError."""
+        """Write the files of a pod into its folder ``files``. Raises OSError."""
         folder = self.files(job, pod)
-        shutil.rmtree(folder, ignore_errors=True)  # of a start that did not come about
+        shutil.rmtree(folder, ignore_errors=True)  # left by a start that did not come about
         _private_folder(folder)
         for name, content in files.items():
             with os.fdopen(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, READ_ONLY), "wb") as out:
@@ -107,11 +101,11 @@ class Records:
         (folder / "pod.json").rename(folder / "pod.done.json")
 
     def clear(self, before_s: float, but: Container[str]) -> None:
-        """What is left of pods that were put away by then, ``but`` of these jobs."""
+        """Remove the folders of pods that were put away before then, except those of the jobs in ``but``."""
         for done in self.folder.glob("*/*/pod.done.json"):
             if done.parent.parent.name in but:
                 continue
-            with contextlib.suppress(OSError):  # somebody else clears it; another pod of the job is there
+            with contextlib.suppress(OSError):  # another process clears it, or another pod of the job is there
                 if done.stat().st_mtime < before_s:
                     shutil.rmtree(done.parent)
                     done.parent.parent.rmdir()
@@ -120,16 +114,3 @@ class Records:
 def _private_folder(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(PRIVATE_FOLDER)
-
-
-def _birth(pid: int, began_s: float) -> ProcessIdentity:
-    """Of a shell whose time of day was all that earlier versions wrote down. If it is gone, what it began is known by
-    about when it was born; nothing is, where the machine was started later."""
-    with contextlib.suppress(psutil.Error):
-        born = ProcessIdentity.of(pid)
-        if born is not None and abs(psutil.Process(pid).create_time() - began_s) < CLOCK_SLACK_S:
-            return born
-    own, since_boot_s = ProcessIdentity.of(os.getpid()), began_s - psutil.boot_time() - CLOCK_SLACK_S
-    if own is None or since_boot_s < 0:
-        return ProcessIdentity("", 0)
-    return ProcessIdentity(own.boot, int(since_boot_s * os.sysconf("SC_CLK_TCK")))

@@ -11,14 +11,14 @@ from typing import Any, ClassVar
 import structlog
 from stretto_bus import CallRefused, CallTimeout
 from stretto_bus.tasks import end
-from stretto_core.actuator import ActuatorMachine, ActuatorState
-from stretto_messages.actuator import GetServers, RenewCredentialsReply
+from stretto_core.actuator import OBSERVATIONS, ActuatorMachine, ActuatorState, JobOpened
+from stretto_messages.actuator import GetServers, RenewCredentials, RenewCredentialsReply
+from stretto_messages.base import Message
 from stretto_runtime import Meta, Service, SettingsFault
+from stretto_wire.submission import JobSubmitted
 
-from . import handlers
 from .backend import Backend, BackendError, PodStatus
 from .credentials import Issuer
-from .observations import OBSERVATIONS
 from .reconcile import Reconciler
 from .settings import ActuatorSettings
 
@@ -28,10 +28,10 @@ log = structlog.get_logger("stretto.actuator")
 
 
 def backend_of(settings: ActuatorSettings) -> Backend:
-    """The backend that the settings name; the libraries of the others are not needed.
+    """Return the backend that the settings name; the libraries of the others are not needed.
 
     Raises:
-        SettingsFault: its own are not installed.
+        SettingsFault: the libraries of this backend are not installed.
     """
     try:
         backend: Backend = importlib.import_module(f".{settings.backend}", __package__).backend_of(settings)
@@ -44,7 +44,7 @@ def backend_of(settings: ActuatorSettings) -> Backend:
 
 
 class Actuator(Service):
-    """See the README."""
+    """Pods and parameters of every job follow its plan; see the README."""
 
     name = "actuator"
     version = ActuatorMachine.version
@@ -72,24 +72,34 @@ class Actuator(Service):
     async def closed(self) -> None:
         await self._backend.close()
 
-    def machine(self, key: str, state: Any) -> ActuatorMachine:
+    def machine(self, key: str, state: ActuatorState | None) -> ActuatorMachine:
         return ActuatorMachine(state)
 
-    def to_event(self, message: Any, meta: Meta) -> Any:
-        return handlers.to_event(message)
+    def to_event(self, message: Message, meta: Meta) -> Message | JobOpened:
+        if not isinstance(message, JobSubmitted):
+            return message
+        spec = message.spec
+        return JobOpened(
+            job=message.job,
+            spec=spec.model_dump_json(),
+            samples_total=0 if spec.dataset.growing else spec.samples_total,
+            evaluate=spec.evaluate,
+            worker_failures=spec.restarts.worker_failures,
+            samples_given_up_max=spec.restarts.samples_given_up,
+            restores=spec.checkpoint.restore_from is not None,
+            final_checkpoint=spec.checkpoint.every_s is not None or spec.checkpoint.url is not None,
+            worker_memory_max_bytes=spec.resources.workers.memory.max,
+        )
 
-    def to_message(self, key: str, fact: Any) -> Any:
-        return handlers.to_message(key, fact)
-
-    def answer(self, query: Any, machine: ActuatorMachine | None) -> RenewCredentialsReply:
+    def answer(self, query: RenewCredentials, machine: ActuatorMachine | None) -> RenewCredentialsReply:
         return self._issuer.renew(query, machine, self.now())
 
     def identity(self, job: str, pod: str) -> dict[str, bytes]:
-        """Files that a new pod presents itself to the bus with."""
+        """Return the files that a new pod logs in to the bus with."""
         return self._issuer.files(job, pod, self.now())
 
     def deciding(self) -> dict[str, Any]:
-        return {}  # all of them are the reconciler's
+        return {}  # all settings are the reconciler's
 
     def partition_changed(self) -> None:
         super().partition_changed()
@@ -97,26 +107,26 @@ class Actuator(Service):
             self._sweeper = asyncio.create_task(self._sweep(), name="sweep")
 
     async def _sweep(self) -> None:
-        """Pods of jobs that nobody knows any more: the state was lost, or is of another installation."""
+        """Look for pods of unknown jobs: the state was lost, or belongs to another installation."""
         while True:
             await asyncio.sleep(self.settings.sweep_s)
             try:
                 for job in sorted({pod.job for pod in await self._backend.list()} - self._reconcilers.keys()):
                     with contextlib.suppress(CallTimeout, CallRefused):
                         await self._end_if_unknown(job)
-            except Exception as error:  # the next look may fare better; none at all would be worse
+            except Exception as error:  # the next look may succeed; the loop must not end
                 log.exception("pods of unknown jobs not looked for", error=str(error))
 
     async def _end_if_unknown(self, job: str) -> None:
-        """The owner of the job, whichever replica that is, has the last word on each pod."""
+        """Ask the owner of the job, whichever replica that is, about each pod."""
         for pod in await self._backend.list(job):
-            asked = f"sweep-{job}.{uuid.uuid4().hex[:8]}"  # never the same: it would get the remembered reply
+            asked = f"sweep-{job}.{uuid.uuid4().hex[:8]}"  # a new id: a repeated one would get the remembered reply
             reply = await self.call(GetServers(job=job, request_id=asked, pod=pod.pod), 5.0)
             if reply.answer != "unknown":
                 continue
             try:
                 await self._end(pod)
-            except BackendError as error:  # it must not keep others alive
+            except BackendError as error:  # it must not keep other pods alive
                 log.warning("a pod of an unknown job cannot be ended", job=job, pod=pod.pod, error=str(error))
 
     async def _end(self, pod: PodStatus) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import sys
@@ -147,47 +146,6 @@ async def test_a_stepped_clock_ends_no_pod(folder: Path, monkeypatch: pytest.Mon
     (pod,) = await LocalBackend(folder).list()
     assert pod.state == "running"
     assert pid in pod.pids
-
-
-def as_earlier_versions_wrote_it(folder: Path, pod: str, later_s: float = 0.0) -> None:
-    """With the time of day at which its shell began."""
-    file = folder / "pods/j" / pod / "pod.json"
-    fields = json.loads(file.read_text())
-    del fields["birth"]
-    file.write_text(json.dumps({**fields, "started_at_s": psutil.Process(fields["pid"]).create_time() + later_s}))
-
-
-async def test_pods_of_an_earlier_version_are_neither_lost_nor_started_twice(folder: Path) -> None:
-    await LocalBackend(folder).launch(spec(folder, "ps-0", ""))
-    pid = await running_pid(folder, "ps-0")
-    told = (folder / "pods/j/ps-0/pod.json").read_text()
-    as_earlier_versions_wrote_it(folder, "ps-0")
-    backend = LocalBackend(folder)
-    (pod,) = await backend.list()
-    assert (pod.state, pid in pod.pids) == ("running", True)
-    assert json.loads((folder / "pods/j/ps-0/pod.json").read_text()) == json.loads(told), "it is written anew"
-    await backend.launch(spec(folder, "ps-0", ""))
-    assert await running_pid(folder, "ps-0") == pid
-    as_earlier_versions_wrote_it(folder, "ps-0")
-    shell = psutil.Process(json.loads(told)["pid"])
-    shell.kill()  # the pod goes on
-    await until(lambda: not shell.is_running() or shell.status() == psutil.STATUS_ZOMBIE)
-    (pod,) = await LocalBackend(folder).list()
-    assert pod.pids == (pid,)
-
-
-@pytest.mark.parametrize("later_s", [-3600.0, -1e9])
-async def test_a_pid_that_was_used_again_is_no_shell_of_an_earlier_version(folder: Path, later_s: float) -> None:
-    """Nor is anything of its session, once the machine was started anew: then everything is younger."""
-    await LocalBackend(folder).launch(spec(folder, "ps-0", ""))
-    pid = await running_pid(folder, "ps-0")
-    as_earlier_versions_wrote_it(folder, "ps-0", later_s)
-    record = LocalBackend(folder)._records.read("j", "ps-0")
-    assert record is not None
-    assert LocalBackend(folder)._shell(record) is None
-    booted_before = psutil.Process(record.pid).create_time() + later_s > psutil.boot_time() + 1
-    assert (LocalBackend(folder)._child(record) is not None) == booted_before
-    os.kill(pid, signal.SIGKILL)
 
 
 async def test_stop_asks_first_and_insists_after_the_grace(folder: Path) -> None:

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stretto_actuator import handlers
 from stretto_actuator.backend import BackendError, Places, PodSpec, PodStatus, Waiting
 from stretto_actuator.reconcile import Reconciler
 from stretto_actuator.settings import ActuatorSettings
-from stretto_core.actuator import ActuatorMachine, ActuatorState, JobSubmitted, PlanDecided, Pod, next_steps
+from stretto_core.actuator import ActuatorMachine, ActuatorState, JobOpened, Pod, next_steps
+from stretto_messages.arbiter import PlanDecided
+from stretto_messages.base import example_of
 from stretto_messages.values import Plan
 
 
@@ -92,13 +93,14 @@ class WaitingRoom(Backend):
 
 
 class Journal(Edge):
-    """What was observed, as the machine would take it."""
+    """Hands every observation to the machine and remembers it."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
         self.machine = ActuatorMachine()
-        self.machine.handle(JobSubmitted("j", json.dumps(SPEC)), self.now_s)
-        self.machine.handle(PlanDecided(1, Plan(1, 1, 1.0, 1.0, 2**28, 2**28)), self.now_s)
+        self.machine.handle(JobOpened("j", json.dumps(SPEC)), self.now_s)
+        plan = Plan(1, 1, 1.0, 1.0, 2**28, 2**28)
+        self.machine.handle(replace(example_of(PlanDecided), job="j", version=1, plan=plan), self.now_s)
         self.seen: list[Any] = []
 
     def now(self) -> float:
@@ -106,7 +108,7 @@ class Journal(Edge):
 
     async def observe(self, key: str, message: Any, trace: str = "") -> None:
         self.seen.append(message)
-        self.machine.handle(handlers.to_event(message), self.now_s)
+        self.machine.handle(message, self.now_s)
 
     def identity(self, job: str, pod: str) -> dict[str, bytes]:
         return {"bus.creds": f"of {pod} at {self.now_s:g}".encode()}
@@ -177,7 +179,7 @@ async def test_memory_that_is_not_given_back_is_not_asked_for_again(tmp_path: Pa
     given: Any = ("j", edge.machine.state, edge, backend, ActuatorSettings(state_folder=tmp_path))
     reconciler = Reconciler(*given)
     await reconciler.once()
-    assert edge.names() == ["PodLimited"]
+    assert edge.names() == ["PodResized"]
     assert (pods[0].memory_bytes, backend.asked) == (2**29, 1)
     assert next_steps(edge.machine.state, edge.now_s).resize == ()
 
@@ -187,11 +189,11 @@ async def test_a_pod_waits_for_room_beyond_its_start_and_is_given_up_in_the_end(
     backend.waits("no-room", "0/3 nodes are available")
     for edge.now_s in (1000.0, 1001.0, 1299.0):
         assert not await reconciler.once(), "nothing to be busy with"
-    assert (edge.names(), backend.killed) == (["PodWaits"], [])
+    assert (edge.names(), backend.killed) == (["PodPending"], [])
     assert edge.seen[0].detail == "0/3 nodes are available"
     edge.now_s = 1301.0
     await reconciler.once()
-    assert edge.names() == ["PodWaits", "PodGivenUp"]
+    assert edge.names() == ["PodPending", "PodGivenUp"]
     await reconciler.once()
     assert backend.killed == ["ps-0"]
 
@@ -202,11 +204,11 @@ async def test_a_pod_that_is_held_back_waits_for_as_long_as_it_takes_with_creden
     backend.waits("quota", "waits for Kueue", held=True)
     for edge.now_s in (1000.0, 1400.0, 2799.0, 2801.0, 2802.0, 5000.0, 86_400.0):
         assert not await reconciler.once(), "nothing to be busy with"
-    assert (edge.names(), backend.killed) == (["PodWaits"], [])
+    assert (edge.names(), backend.killed) == (["PodPending"], [])
     assert backend.laid == ["of ps-0 at 2801", "of ps-0 at 5000", "of ps-0 at 86400"]
     backend.fault, edge.now_s = BackendError("the API cannot be reached"), 90_000.0
     await reconciler.once()
-    assert edge.names() == ["PodWaits"], "it is no failure of the pod"
+    assert edge.names() == ["PodPending"], "it is no failure of the pod"
     backend.fault, edge.now_s = None, 90_002.0
     await reconciler.once()
     assert backend.laid[3:] == ["of ps-0 at 90002"]
@@ -214,7 +216,7 @@ async def test_a_pod_that_is_held_back_waits_for_as_long_as_it_takes_with_creden
     await reconciler.once()
     edge.now_s += 301
     await reconciler.once()
-    assert edge.names() == ["PodWaits", "PodWaits", "PodGivenUp"], "let go, it waits as any other"
+    assert edge.names() == ["PodPending", "PodPending", "PodGivenUp"], "let go, it waits as any other"
 
 
 async def test_an_image_that_does_not_come_ends_the_job_with_its_reason(waiting: Any) -> None:
@@ -229,7 +231,7 @@ async def test_an_image_that_does_not_come_ends_the_job_with_its_reason(waiting:
     assert edge.machine.state.phase == "active", "the time for room is not the time for the image"
     edge.now_s += 2
     await reconciler.once()
-    assert edge.names() == ["PodWaits", "PodWaits", "PodGone"]
+    assert edge.names() == ["PodPending", "PodPending", "PodExited"]
     assert (edge.seen[-1].reason, edge.seen[-1].detail) == ("image-pull", "shop/trainer:2: manifest unknown")
     assert edge.machine.state.phase == "failed"
 

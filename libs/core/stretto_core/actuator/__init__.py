@@ -1,87 +1,52 @@
 """Makes the pods and parameters of one job match its plan, step by step, without a restart.
 
-``ActuatorMachine`` remembers and decides; ``next_steps`` says what the world still lacks. The edge of the service
-carries the steps out against a backend and reports what it observed; every observation may come twice, late or never.
+``ActuatorMachine`` remembers and decides; ``next_steps`` says what the world still lacks. The service carries the steps
+out against a backend and reports its observations; every observation may come twice, late or never.
 """
 
-from stretto_core.actuator.books import close_books
-from stretto_core.actuator.hot import ReplacementAsked, ReplacementDecided, ReplacementEnded
-from stretto_core.actuator.machine import ActuatorMachine
-from stretto_core.actuator.placement import UnownedColumns, claim, plan_moves
-from stretto_core.actuator.room import PodFixed, PodGivenUp, PodPending
-from stretto_core.actuator.state import (
-    ActuatorState,
-    Book,
-    BooksTaken,
+from stretto_core.actuator.counts import incomplete_shards, job_finished
+from stretto_core.actuator.machine import ActuatorEvent, ActuatorMachine
+from stretto_core.actuator.observations import (
+    OBSERVATIONS,
     BucketsClaimed,
-    CheckpointFailed,
-    CheckpointFlushed,
-    CheckpointRestored,
-    HotPsCleared,
-    HotPsDetected,
-    JobCancelled,
-    JobCompleted,
-    JobFailed,
-    JobFinished,
-    JobSubmitted,
-    MigrationFinished,
-    MigrationStarted,
-    PlanApplied,
-    PlanDecided,
-    Pod,
-    PodExited,
-    PodResized,
-    PodStarted,
-    Replacement,
-    Server,
-    ServersAsked,
-    ServersChanged,
-    ServersKnown,
-    ShardAbandoned,
+    CountsTaken,
+    MovesFinished,
+    MovesStarted,
+    OrphanFound,
+    PlanConverged,
+    PodGivenUp,
+    PodResizeRefused,
+    ServerCounts,
 )
+from stretto_core.actuator.placement import UnownedColumns, claim, plan_moves
+from stretto_core.actuator.servers import addresses
+from stretto_core.actuator.state import ActuatorState, JobOpened, Pod, Replacement
 from stretto_core.actuator.steps import Rebalance, Steps, next_steps
 
 __all__ = [
+    "OBSERVATIONS",
+    "ActuatorEvent",
     "ActuatorMachine",
     "ActuatorState",
-    "Book",
-    "BooksTaken",
     "BucketsClaimed",
-    "CheckpointFailed",
-    "CheckpointFlushed",
-    "CheckpointRestored",
-    "HotPsCleared",
-    "HotPsDetected",
-    "JobCancelled",
-    "JobCompleted",
-    "JobFailed",
-    "JobFinished",
-    "JobSubmitted",
-    "MigrationFinished",
-    "MigrationStarted",
-    "PlanApplied",
-    "PlanDecided",
+    "CountsTaken",
+    "JobOpened",
+    "MovesFinished",
+    "MovesStarted",
+    "OrphanFound",
+    "PlanConverged",
     "Pod",
-    "PodExited",
-    "PodFixed",
     "PodGivenUp",
-    "PodPending",
-    "PodResized",
-    "PodStarted",
+    "PodResizeRefused",
     "Rebalance",
     "Replacement",
-    "ReplacementAsked",
-    "ReplacementDecided",
-    "ReplacementEnded",
-    "Server",
-    "ServersAsked",
-    "ServersChanged",
-    "ServersKnown",
-    "ShardAbandoned",
+    "ServerCounts",
     "Steps",
     "UnownedColumns",
+    "addresses",
     "claim",
-    "close_books",
+    "incomplete_shards",
+    "job_finished",
     "next_steps",
     "plan_moves",
 ]

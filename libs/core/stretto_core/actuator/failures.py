@@ -1,28 +1,31 @@
-"""Which deaths of pods a job outlives: they are counted by their kind, and each kind has its bound."""
+"""Deaths of pods that a job survives: they are counted by their kind, and each kind has its bound."""
 
 from __future__ import annotations
 
-from typing import get_args
+from stretto_messages.actuator import PodExited
 
-from stretto_core.actuator.state import USER_ERROR, ActuatorState, NobodysFault, Pod, PodExited
+from stretto_core.actuator.state import ActuatorState, Pod
+
+USER_ERROR = 3
+"""Exit code of a pod whose user's code or data failed."""
 
 STABLE_S = 30.0
-"""a pod that ran so long before it died starts the back-off of its role afresh"""
+"""A pod that ran at least so long before it died starts the back-off of its role afresh."""
 PLATFORM_FAILURES = 20
-"""so many failures of one role in a row, none of them stable, end the job"""
+"""More failures of one role in a row than this, none of them stable, end the job."""
 ENDURING_S = 600.0
 CRASHES_MAX, CRASHES_PER_WORKER = 20, 4
-"""so many crashes and oom-kills of workers in a row (the larger bound), while none lives ``ENDURING_S``, end the job"""
+"""More crashes and oom-kills of workers in a row than the larger bound end the job, unless one lived ``ENDURING_S``."""
 CRASHES = (132, 134, 135, 136, 139)
-"""exit codes after SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV"""
-BLAMELESS = get_args(NobodysFault)
-"""reasons for which neither the job nor its pods can do anything: they are counted against nothing"""
+"""Exit codes after SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV"""
+BLAMELESS = ("evicted", "preempted", "node-lost")
+"""Reasons that are no fault of the job or its pods: they are counted against nothing."""
 OOM_FACTOR = 1.5
-"""memory of the next workers beside that of the one that was killed for its memory"""
+"""Memory of the next workers, relative to that of one that was killed for its memory."""
 
 
 def count(state: ActuatorState, pod: Pod, event: PodExited, now: float) -> str | None:
-    """Count the death of ``pod``, which nobody asked for; the reason why the job ends with it, if it does.
+    """Count the unwanted death of ``pod``; return the reason if the job ends with it.
 
     A stable pod that dies is replaced at once; one that keeps dying, less and less often; at last not at all. An image
     that pods of the job have run with is out of reach, not wrong: it is tried again like anything else.
@@ -54,9 +57,9 @@ def count(state: ActuatorState, pod: Pod, event: PodExited, now: float) -> str |
 
 
 def _count_crash(state: ActuatorState, pod: Pod, event: PodExited, now: float) -> str | None:
-    """Deaths that a worker brings on itself do not go on for ever, however long each one lives before.
+    """Count a worker's crash or oom-kill; return the reason if there were too many, however long each one lived.
 
-    After an oom-kill the next workers get more memory. An outright SIGKILL is of somebody else: a preemption.
+    After an oom-kill the next workers get more memory. A plain SIGKILL comes from outside: a preemption.
     """
     oom = event.reason == "oom-killed"
     if not oom and event.exit_code not in CRASHES:

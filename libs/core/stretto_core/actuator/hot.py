@@ -1,171 +1,133 @@
-"""What is done about a parameter server that is slower or busier than its peers (DLRover-RM section 5, hot PS).
+"""Measures against a parameter server that is slower or busier than its peers (DLRover-RM section 5, hot PS).
 
-Every push goes to all servers, and the slowest one makes the step wait. With a share w of the buckets beside its
-peers', each of which has 1, an update takes a server T(w) = k w; its peers take T_p, whatever w. Both are equal at
+Every push goes to all servers, and the slowest one makes the step wait. Let a server have the share w of the buckets,
+where each of its peers has 1. An update takes it T(w) = k w; its peers take T_p, whatever w. Both are equal at
 
     w' = w T_p / T(w),
 
-so one migration moves as much as was measured. A server for which little would be left is replaced: a fresh one
-starts, takes all that it has, and it is retired. What was moved away comes back step by step once it keeps pace.
+so one migration moves as much as was measured. A server that would keep little is replaced: a fresh one starts, takes
+over all its buckets, and it is retired. Buckets that were moved away come back step by step once it keeps pace.
 
-For a while there is one server more than the plan says, so the arbiter is asked for the room. Where there is none, or
-where the fresh one does not come, the hot one keeps the least share instead.
+For a while there is one server more than the plan says, so the arbiter is asked for the room. Without room, or when
+the fresh server does not come, the hot one keeps the least share instead.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal
 
-from stretto_core.actuator.state import (
-    ActuatorState,
-    HotPsCleared,
-    HotPsDetected,
-    MigrationCause,
-    Pod,
-    Replacement,
-    Role,
-)
-from stretto_core.machine import Tick
+from stretto_messages.actuator import ReplacementAsked, ReplacementEnded
+from stretto_messages.arbiter import ReplacementDecided
+from stretto_messages.profiler import HotPsCleared, HotPsDetected
+
+from stretto_core.actuator import pods, servers
+from stretto_core.actuator.state import ActuatorState, Facts, Pod, Replacement
 
 PAUSE_S = 60.0
-"""between two measures; twice as long after every server that was replaced"""
+"""Pause between two measures; twice as long after every server that was replaced."""
 DOUBLINGS_MAX = 6
 BUSY_FACTOR = 0.7
-"""share that is left to a server whose CPU is full though its updates are no slower, and the most that is left"""
+"""Largest share that a hot server keeps; also the share of one whose CPU is full though its updates are no slower."""
 SHARE_LEAST = 0.15
-"""a server for which less would be left is replaced"""
+"""A server that would keep less is replaced."""
 BACK_LEAST, BACK_MOST = 1.5, 4.0
-"""a server that keeps pace gets so much more: what it showed it can take, within these bounds"""
+"""Bounds of the factor by which the share of a server grows that keeps pace."""
 WHOLE = 0.95
+"""A share of at least this counts as 1."""
 ANSWER_S = 60.0
-"""an arbiter that says nothing about the room is not waited for any longer"""
+"""Time that the arbiter has to answer whether there is room."""
 READY_S = 180.0
-"""nor is a fresh server that does not run by then"""
+"""Time that a fresh server has to run."""
 
 Remedy = Literal["share", "replace"]
 
 
-@dataclass(frozen=True, slots=True)
-class ReplacementDecided:
-    """Whether there is room for one server more than the plan says, to take the place of ``pod``."""
-
-    pod: str
-    granted: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ReplacementAsked:
-    """Another server would take the place of the hot one, if there is room for both."""
-
-    pod: str
-
-
-@dataclass(frozen=True, slots=True)
-class ReplacementEnded:
-    """The job needs no room beyond its plan any more."""
-
-    pod: str
-
-
-class Hands(Protocol):
-    """What of the actuator's machine is needed here."""
-
-    state: ActuatorState
-
-    def relayout(self, cause: MigrationCause) -> None: ...
-    def name_pod(self, role: Role, now: float, cause: Any) -> None: ...
-    def fill(self, role: Role, now: float, cause: Any) -> None: ...
-    def tell_servers(self) -> None: ...
-    def tell(self, fact: Any) -> None: ...
-
-
-# what happens ----------------------------------------------------------------------------------------------------
-
-
-def detected(machine: Hands, event: HotPsDetected, now: float) -> None:
+def detected(state: ActuatorState, event: HotPsDetected, now: float) -> Facts:
     """Give the server another share, or ask for room for its successor."""
-    pod = _movable(machine.state, event.pod)
-    remedy = _remedy(machine.state, pod, event, now) if pod else None
+    pod = _movable(state, event.pod)
+    remedy = _remedy(state, pod, event, now) if pod else None
     if remedy == "share":
-        machine.relayout("hot-ps")
+        state.relayout("hot-ps")
     elif remedy == "replace":
-        machine.state.replacement = Replacement(event.pod, now)
-        machine.tell(ReplacementAsked(event.pod))
+        state.replacement = Replacement(event.pod, now)
+        return [ReplacementAsked(job=state.job, pod=event.pod)]
+    return []
 
 
-def cleared(machine: Hands, event: HotPsCleared, now: float) -> None:
+def cleared(state: ActuatorState, event: HotPsCleared) -> None:
     """Give a server that keeps pace some of its buckets back."""
-    pod = _movable(machine.state, event.pod)
-    if pod is not None and _give_back(machine.state, pod, event):
-        machine.relayout("hot-ps")
+    pod = _movable(state, event.pod)
+    if pod is not None and _give_back(state, pod, event):
+        state.relayout("hot-ps")
 
 
-def decided(machine: Hands, event: ReplacementDecided, now: float) -> None:
-    """The arbiter's answer; room that nobody wants any more is given back."""
-    state, pod, asked = machine.state, _movable(machine.state, event.pod), machine.state.replacement
+def decided(state: ActuatorState, event: ReplacementDecided, now: float) -> Facts:
+    """Follow the arbiter's answer. Room that is not wanted any more is given back."""
+    pod, asked = _movable(state, event.pod), state.replacement
+    give_back: Facts = [ReplacementEnded(job=event.job, pod=event.pod)] if event.granted else []
     if asked is None or asked.pod != event.pod:
-        if event.granted:
-            machine.tell(ReplacementEnded(event.pod))
-    elif asked.granted:
-        return
-    elif event.granted and pod is not None:
-        asked.granted, asked.since_s = True, now
-        pod.leaving = pod.retired = True
+        return give_back
+    if asked.granted:
+        return []
+    if event.granted and pod is not None:
+        asked.granted = True
+        asked.since_s = now
+        pod.leaving = True
+        pod.retired = True
         state.replaced += 1
-        machine.relayout("hot-ps")
-        machine.name_pod("ps", now, "relaunch")
-    else:
-        state.replacement = None
-        if event.granted:
-            machine.tell(ReplacementEnded(event.pod))
-        elif pod is not None and _keep(state, pod):
-            machine.relayout("hot-ps")
+        state.relayout("hot-ps")
+        pods.name_pod(state, "ps", now, "relaunch")
+        return []
+    state.replacement = None
+    if not event.granted and pod is not None and _keep(state, pod):
+        state.relayout("hot-ps")
+    return give_back
 
 
-def time_passed(machine: Hands, event: Tick, now: float) -> None:
-    """A replacement that comes to nothing does not hold up the next measure for ever."""
-    state, replacement = machine.state, machine.state.replacement
+def time_passed(state: ActuatorState, now: float) -> Facts:
+    """Give up a replacement that takes too long, so that it does not hold up the next measure for ever."""
+    replacement = state.replacement
     if replacement is None or not _overdue(state, replacement, now):
-        return
+        return []
+    facts: Facts = []
     pod = state.pods.get(replacement.pod)
     gives = pod is not None and pod.phase == "running" and _keep(state, pod)
     if not replacement.granted:
-        state.replacement = None  # a late yes is given back when it comes: said now, it would end the next one's room
+        state.replacement = None  # a late yes is given back when it comes: now, it would end the next one's room
     else:  # the room is free once the superfluous server is gone (``settle``)
-        machine.fill("ps", now, "plan")
+        pods.fill(state, "ps", now, "plan")
         state.rebalance = None
-        machine.tell_servers()
+        facts.append(servers.changed(state))
         gives = gives or not all(each.listed for each in state.of_role("ps"))
     if gives:
-        machine.relayout("hot-ps")
+        state.relayout("hot-ps")
+    return facts
 
 
-def settle(machine: Hands) -> None:
-    """The room beyond the plan is given back when the job has no more servers than that."""
-    state, replacement = machine.state, machine.state.replacement
+def settle(state: ActuatorState) -> Facts:
+    """Give the room beyond the plan back when the job has no more servers than the plan says."""
+    replacement = state.replacement
     if replacement is None:
-        return
+        return []
     if not replacement.granted:
-        if state.ended:  # nobody may answer any more; a late yes is given back (``decided``)
+        if state.ended:  # the arbiter may never answer; a late yes is given back (``decided``)
             state.replacement = None
-    elif sum(pod.role == "ps" for pod in state.pods.values()) <= (state.plan.ps if state.plan else 0):
-        state.replacement = None
-        machine.tell(ReplacementEnded(replacement.pod))
-
-
-# what is done about it -------------------------------------------------------------------------------------------
+        return []
+    if sum(pod.role == "ps" for pod in state.pods.values()) > (state.plan.ps if state.plan else 0):
+        return []
+    state.replacement = None
+    return [ReplacementEnded(job=state.job, pod=replacement.pod)]
 
 
 def _movable(state: ActuatorState, name: str) -> Pod | None:
-    """The parameter server ``name``, unless parameters are moving or about to."""
+    """Return the parameter server ``name``, or None while parameters are moving or about to."""
     pod = state.pods.get(name)
     ready = state.phase == "active" and state.layout == "ready" and state.rebalance is None
     return pod if pod and ready and pod.listed and not pod.leaving else None
 
 
 def _remedy(state: ActuatorState, pod: Pod, event: HotPsDetected, now: float) -> Remedy | None:
-    """What to do about the hot server; another share is in ``state.weights`` then.
+    """Choose a measure against the hot server; another share is stored in ``state.weights``.
 
     None: too soon after the last measure, or in the middle of one.
     """
@@ -181,7 +143,7 @@ def _remedy(state: ActuatorState, pod: Pod, event: HotPsDetected, now: float) ->
 
 
 def _give_back(state: ActuatorState, pod: Pod, event: HotPsCleared) -> bool:
-    """A larger share for a server that was hot and keeps pace now; whether there is anything to give back."""
+    """Store a larger share for a server that keeps pace now; return True if there is anything to give back."""
     share = state.weights.get(pod.name)
     if share is None:
         return False
@@ -195,10 +157,11 @@ def _give_back(state: ActuatorState, pod: Pod, event: HotPsCleared) -> bool:
 
 
 def _keep(state: ActuatorState, pod: Pod) -> bool:
-    """No server takes the place of ``pod``: it keeps the least share; whether it has to give anything away."""
+    """Keep ``pod``, which no other replaces, at the least share; return True if it has to give anything away."""
     if pod.leaving and not pod.retired:
         return False  # a newer plan takes it away
-    pod.leaving = pod.retired = False
+    pod.leaving = False
+    pod.retired = False
     if state.plan is None or state.plan.ps < 2 or state.weights.get(pod.name, 1.0) <= SHARE_LEAST:
         return False
     state.weights[pod.name] = SHARE_LEAST
@@ -206,7 +169,7 @@ def _keep(state: ActuatorState, pod: Pod) -> bool:
 
 
 def _overdue(state: ActuatorState, replacement: Replacement, now: float) -> bool:
-    """Whether neither the arbiter nor the fresh server is waited for any longer."""
+    """Return True once neither the arbiter nor the fresh server is waited for any longer."""
     if state.phase != "active" or state.migration is not None:
         return False
     if not replacement.granted:

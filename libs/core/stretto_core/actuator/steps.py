@@ -1,4 +1,4 @@
-"""What the world still lacks: a pure function of the state, asked again after every change."""
+"""The next steps towards the wanted state: a pure function, asked again after every change."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stretto_core.actuator.state import ActuatorState, MigrationCause, Pod
 
 @dataclass(frozen=True, slots=True)
 class Rebalance:
-    """Buckets have to be spread over these servers by ``weights`` (number -> weight); others give theirs away."""
+    """Spread the buckets over these servers by ``weights`` (number -> weight); others give theirs away."""
 
     number: int
     cause: MigrationCause
@@ -19,27 +19,28 @@ class Rebalance:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Everything to do now; independent of each other unless said otherwise.
-
-    ``launch``: pods that must exist (a launch that happened is adopted). ``expect``: pods that exist already.
-    ``stop``: pods to end gracefully. ``retry_at_s``: when a launch that is held back becomes due.
-    ``claim``: pod -> (buckets, slices). ``conclude``: take the books. ``converged``: the plan's version, when nothing
-    of the state is missing any more.
-    """
+    """Everything to do now. The steps are independent of each other."""
 
     launch: tuple[Pod, ...] = ()
+    """Pods that must exist; a launch that happened already is adopted."""
     expect: tuple[Pod, ...] = ()
+    """Pods that exist already."""
     stop: tuple[Pod, ...] = ()
+    """Pods to end gracefully."""
     resize: tuple[Pod, ...] = ()
     claim: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict[str, tuple[list[int], list[int]]])
+    """Pod -> (buckets, slices)."""
     rebalance: Rebalance | None = None
     conclude: bool = False
+    """Take the counts of the parameter servers."""
     converged: int | None = None
+    """The plan's version, once nothing is missing any more."""
     retry_at_s: float | None = None
+    """When a launch that is held back becomes due."""
 
 
 def next_steps(state: ActuatorState, now: float) -> Steps:
-    """What to do in ``state`` at ``now`` (seconds since the epoch)."""
+    """Return the steps due in ``state`` at ``now`` (seconds since the epoch)."""
     ordered = sorted(state.pods.values(), key=lambda pod: (pod.role, pod.number))
     stop = tuple(pod for pod in ordered if pod.phase == "stopping")
     if state.phase not in ("active", "completing"):
@@ -60,7 +61,7 @@ def next_steps(state: ActuatorState, now: float) -> Steps:
 
 
 def converged(state: ActuatorState) -> bool:
-    """Whether pods and parameters are as the plan of ``state`` wants them and that was not told yet."""
+    """Return True if pods and parameters are as the plan wants them and that is not published yet."""
     plan = state.plan
     if plan is None or state.phase != "active" or state.applied_version >= state.plan_version:
         return False
@@ -74,9 +75,12 @@ def _needs_resize(pod: Pod) -> bool:
 
 
 def _may_launch(state: ActuatorState, pod: Pod) -> bool:
-    """Parameter servers first; workers when there is something to pull. A lost worker is replaced at once, an
-    additional one joins after the parameters have moved. While parameters come from a checkpoint, workers start beside
-    their servers and wait: both take seconds to import their code, and the job stands still."""
+    """Return True if the pod may start: parameter servers first, workers when there is something to pull.
+
+    A lost worker is replaced at once, an additional one joins after the parameters have moved. While parameters come
+    from a checkpoint, workers start beside their servers and wait: both take seconds to import their code, and the job
+    stands still.
+    """
     if state.layout == "ready" and pod.role == "worker":
         moved = state.rebalance is None and all(p.listed for p in state.of_role("ps"))
         return pod.cause == "relaunch" or moved
@@ -95,7 +99,7 @@ def _claim(state: ActuatorState) -> dict[str, tuple[list[int], list[int]]]:
 
 
 def all_servers_run(state: ActuatorState) -> bool:
-    """Whether the plan's parameter servers are all there."""
+    """Return True if the plan's parameter servers all run."""
     servers = state.of_role("ps")
     return state.plan is not None and len(servers) == state.plan.ps and all(p.phase == "running" for p in servers)
 

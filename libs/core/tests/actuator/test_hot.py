@@ -3,9 +3,28 @@
 from __future__ import annotations
 
 import pytest
-from actuation_world import World, plan, started
-from stretto_core import actuator as a
+from actuation_world import World, started
+from actuator_builders import (
+    hot_cleared,
+    hot_detected,
+    job_cancelled,
+    job_completed,
+    plan,
+    plan_decided,
+    replacement_decided,
+    replacement_ended,
+)
 from stretto_core.machine import Tick
+from stretto_messages.actuator import (
+    JobFinished,
+    MigrationFinished,
+    MigrationStarted,
+    PlanApplied,
+    PodExited,
+    ReplacementEnded,
+    ServersChanged,
+)
+from stretto_messages.values import ParameterServer
 
 
 def buckets(world: World) -> dict[int, int]:
@@ -14,19 +33,19 @@ def buckets(world: World) -> dict[int, int]:
 
 def test_hot_server_gives_away_what_was_measured_in_one_migration_and_not_again_at_once() -> None:
     world = started(plan(ps=2))
-    world.tell(a.HotPsDetected("ps-1", 0.008, 0.002))
-    world.tell(a.HotPsDetected("ps-1", 0.008, 0.002))
+    world.tell(hot_detected("ps-1", 0.008, 0.002))
+    world.tell(hot_detected("ps-1", 0.008, 0.002))
     world.run()
-    assert world.told(a.MigrationStarted)[0].cause == "hot-ps"
+    assert world.told(MigrationStarted)[0].cause == "hot-ps"
     assert buckets(world) == {0: 51, 1: 13}  # a quarter as able as its peer
-    world.tell(a.HotPsDetected("ps-1", 0.008, 0.002))
+    world.tell(hot_detected("ps-1", 0.008, 0.002))
     world.run()
-    assert len(world.told(a.MigrationFinished)) == 1
+    assert len(world.told(MigrationFinished)) == 1
 
 
 def test_server_that_is_only_busy_gives_some_buckets_away() -> None:
     world = started(plan(ps=2))
-    world.tell(a.HotPsDetected("ps-1", 0.002, 0.002))
+    world.tell(hot_detected("ps-1", 0.002, 0.002))
     world.run()
     assert buckets(world) == {0: 38, 1: 26}
 
@@ -34,28 +53,28 @@ def test_server_that_is_only_busy_gives_some_buckets_away() -> None:
 def test_hot_server_with_little_capacity_left_is_replaced_without_a_restart() -> None:
     world = started(plan(workers=2, ps=2))
     world.facts.clear()
-    world.tell(a.HotPsDetected("ps-1", 0.064, 0.0016))
-    world.tell(a.PlanDecided(2, plan(workers=2, ps=2)))  # a new plan does not take it back
+    world.tell(hot_detected("ps-1", 0.064, 0.0016))
+    world.tell(plan_decided(2, plan(workers=2, ps=2)))  # a new plan does not take it back
     world.run()
-    kinds = [type(fact).__name__ for fact in world.facts if not isinstance(fact, a.PlanApplied)]
+    kinds = [type(fact).__name__ for fact in world.facts if not isinstance(fact, PlanApplied)]
     assert kinds == ["ReplacementAsked", "PodStarted", "ServersChanged", "MigrationStarted", "MigrationFinished",
                      "ServersChanged", "PodExited", "ReplacementEnded"]  # fmt: skip
-    assert world.told(a.MigrationStarted)[0].cause == "hot-ps"
-    assert world.told(a.PodExited)[0].pod == "ps-1"
+    assert world.told(MigrationStarted)[0].cause == "hot-ps"
+    assert world.told(PodExited)[0].pod == "ps-1"
     assert buckets(world) == {0: 32, 2: 32}
     assert world.running("worker") == ["worker-0", "worker-1"]
     # the next one waits twice as long
     world.now += 100
-    world.tell(a.HotPsDetected("ps-2", 0.064, 0.0016))
+    world.tell(hot_detected("ps-2", 0.064, 0.0016))
     assert not any(pod.leaving for pod in world.state.pods.values())
     world.now += 30
-    world.tell(a.HotPsDetected("ps-2", 0.064, 0.0016))
+    world.tell(hot_detected("ps-2", 0.064, 0.0016))
     assert [pod.name for pod in world.state.pods.values() if pod.leaving] == ["ps-2"]
 
 
 def test_the_only_server_is_replaced_when_it_is_hot() -> None:
     world = started(plan(ps=1))
-    world.tell(a.HotPsDetected("ps-0", 0.008, 0.002))
+    world.tell(hot_detected("ps-0", 0.008, 0.002))
     world.run()
     assert world.running("ps") == ["ps-1"]
     assert buckets(world) == {1: 64}
@@ -64,7 +83,7 @@ def test_the_only_server_is_replaced_when_it_is_hot() -> None:
 @pytest.mark.parametrize("victim", ["ps-2", "ps-1", "ps-0"])
 def test_a_server_that_dies_while_a_hot_one_is_replaced(victim: str) -> None:
     world = started(plan(ps=2))
-    world.tell(a.HotPsDetected("ps-1", 0.064, 0.0016))
+    world.tell(hot_detected("ps-1", 0.064, 0.0016))
     if victim == "ps-2":
         world.launched.append("ps-2")
     world.kill(victim)
@@ -77,29 +96,29 @@ def test_a_server_that_dies_while_a_hot_one_is_replaced(victim: str) -> None:
 
 def test_a_job_that_completes_while_a_hot_server_is_replaced_keeps_it_to_the_end() -> None:
     world = started(plan(ps=2))
-    world.tell(a.HotPsDetected("ps-1", 0.064, 0.0016))
-    world.tell(a.JobCompleted())
+    world.tell(hot_detected("ps-1", 0.064, 0.0016))
+    world.tell(job_completed())
     world.run()
-    assert world.told(a.JobFinished)
-    assert not world.told(a.MigrationStarted)
+    assert world.told(JobFinished)
+    assert not world.told(MigrationStarted)
 
 
 def test_a_server_that_keeps_pace_again_gets_its_buckets_back_step_by_step() -> None:
     world = started(plan(ps=2))
-    world.tell(a.HotPsDetected("ps-1", 0.008, 0.002))
+    world.tell(hot_detected("ps-1", 0.008, 0.002))
     world.run()
     held: list[int] = []
     for _ in range(6):
-        world.tell(a.HotPsCleared("ps-1", 0.0016, 0.002))
+        world.tell(hot_cleared("ps-1", 0.0016, 0.002))
         world.run()
         held.append(buckets(world)[1])
     assert held == [17, 23, 29, 32, 32, 32]
-    assert len(world.told(a.MigrationFinished)) == 5
+    assert len(world.told(MigrationFinished)) == 5
     assert world.state.weights == {}
 
 
 def too_hot(world: World, pod: str = "ps-1") -> None:
-    world.tell(a.HotPsDetected(pod, 0.064, 0.0016))
+    world.tell(hot_detected(pod, 0.064, 0.0016))
 
 
 def test_without_room_no_server_is_started_and_the_hot_one_keeps_the_least_share() -> None:
@@ -110,7 +129,7 @@ def test_without_room_no_server_is_started_and_the_hot_one_keeps_the_least_share
     world.run()
     assert world.running("ps") == ["ps-0", "ps-1"]
     assert buckets(world) == {0: 56, 1: 8}
-    assert not world.told(a.ReplacementEnded), "nothing was given"
+    assert not world.told(ReplacementEnded), "nothing was given"
 
 
 def test_the_only_server_stays_when_there_is_no_room() -> None:
@@ -129,7 +148,7 @@ def test_an_arbiter_that_says_nothing_is_not_waited_for_and_what_it_gives_later_
     assert world.machine.ticking
     world.now += 61
     world.tell(Tick())
-    assert world.tell(a.ReplacementDecided("ps-1", True)) == [a.ReplacementEnded("ps-1")]
+    assert world.tell(replacement_decided("ps-1", True)) == [replacement_ended("ps-1")]
     world.run()
     assert not world.machine.ticking
     assert buckets(world) == {0: 56, 1: 8}
@@ -144,11 +163,11 @@ def test_room_that_nobody_has_given_yet_is_not_given_back() -> None:
     world.now += 61
     world.tell(Tick())
     assert not world.machine.ticking
-    assert not world.told(a.ReplacementEnded)
+    assert not world.told(ReplacementEnded)
     world.run()
     world.now += 1000
     too_hot(world, "ps-0")
-    assert world.tell(a.ReplacementDecided("ps-1", True)) == [a.ReplacementEnded("ps-1")]
+    assert world.tell(replacement_decided("ps-1", True)) == [replacement_ended("ps-1")]
     assert world.machine.ticking
 
 
@@ -159,14 +178,17 @@ def test_a_server_that_never_becomes_ready_is_given_up_and_the_next_hot_one_is_h
     assert world.state.pods["ps-2"].phase == "starting"
     world.now += 181
     world.tell(Tick())
-    assert not world.told(a.ReplacementEnded), "it is not gone yet"
+    assert not world.told(ReplacementEnded), "it is not gone yet"
     world.run()
-    assert world.told(a.ReplacementEnded) == [a.ReplacementEnded("ps-1")]
+    assert world.told(ReplacementEnded) == [replacement_ended("ps-1")]
     assert world.running("ps") == ["ps-0", "ps-1"]
     assert buckets(world) == {0: 56, 1: 8}
-    assert world.told(a.ServersChanged)[-1].servers == (a.Server(0, "127.0.0.1:0"), a.Server(1, "127.0.0.1:1"))
+    assert world.told(ServersChanged)[-1].servers == (
+        ParameterServer(index=0, address="127.0.0.1:0"),
+        ParameterServer(index=1, address="127.0.0.1:1"),
+    )
     world.now += 1000
-    world.tell(a.HotPsDetected("ps-0", 0.004, 0.002))
+    world.tell(hot_detected("ps-0", 0.004, 0.002))
     world.run()
     assert buckets(world)[0] < 56
 
@@ -178,9 +200,9 @@ def test_the_room_of_a_replacement_is_given_back_whatever_becomes_of_the_job(wha
     if what == "lost":
         world.kill("ps-0")
     else:
-        world.tell(a.JobCompleted() if what == "completed" else a.JobCancelled())
+        world.tell(job_completed() if what == "completed" else job_cancelled())
     world.run()
-    assert world.told(a.ReplacementEnded) == [a.ReplacementEnded("ps-1")]
+    assert world.told(ReplacementEnded) == [replacement_ended("ps-1")]
     assert world.state.replacement is None
 
 
@@ -188,8 +210,8 @@ def test_room_for_a_server_that_is_on_its_way_out_already_is_given_back() -> Non
     world = started(plan(ps=2))
     world.room = None
     too_hot(world)
-    world.tell(a.PlanDecided(2, plan(ps=1)))
-    assert world.tell(a.ReplacementDecided("ps-1", True)) == [a.ReplacementEnded("ps-1")]
+    world.tell(plan_decided(2, plan(ps=1)))
+    assert world.tell(replacement_decided("ps-1", True)) == [replacement_ended("ps-1")]
     world.run()
     assert world.running("ps") == ["ps-0"]
 
@@ -199,10 +221,10 @@ def test_a_job_that_ended_before_the_arbiter_answered_hears_no_more_ticks() -> N
     world = started(plan(ps=2))
     world.room = None
     too_hot(world)
-    world.tell(a.JobCancelled())
+    world.tell(job_cancelled())
     world.run()
     assert not world.machine.ticking
-    assert world.tell(a.ReplacementDecided("ps-1", True)) == [a.ReplacementEnded("ps-1")]
+    assert world.tell(replacement_decided("ps-1", True)) == [replacement_ended("ps-1")]
 
 
 def test_a_server_that_a_newer_plan_takes_away_goes_though_the_arbiter_never_answered() -> None:
@@ -210,9 +232,9 @@ def test_a_server_that_a_newer_plan_takes_away_goes_though_the_arbiter_never_ans
     world = started(plan(ps=2))
     world.room = None
     too_hot(world)
-    world.tell(a.PlanDecided(2, plan(ps=1)))
+    world.tell(plan_decided(2, plan(ps=1)))
     world.now += 61
     world.tell(Tick())
     world.run()
     assert world.running("ps") == ["ps-0"]
-    assert world.told(a.PlanApplied)[-1].version == 2
+    assert world.told(PlanApplied)[-1].version == 2

@@ -1,0 +1,141 @@
+"""The parameter servers of a job: which ones workers know of, and what follows when one of them is lost."""
+
+from __future__ import annotations
+
+from stretto_messages.actuator import GetServers, GetServersReply, PodExited, ServersChanged
+from stretto_messages.values import ParameterServer
+
+from stretto_core.actuator import failures, pods
+from stretto_core.actuator.ending import fail
+from stretto_core.actuator.observations import BucketsClaimed
+from stretto_core.actuator.state import ActuatorState, Facts, Pod
+from stretto_core.actuator.steps import all_servers_run
+
+RECOVERIES = 5
+"""Returns to a checkpoint after the loss of a parameter server; the next loss ends the job."""
+
+
+def settle(state: ActuatorState) -> Facts:
+    """Make running servers known as soon as the plan's are all there."""
+    if state.phase != "active" or not all_servers_run(state):
+        return []
+    servers = state.of_role("ps")
+    if state.layout == "empty" and state.restores:
+        facts = _list(state, servers)
+        state.layout = "restoring"
+        return facts
+    if state.layout == "ready" and any(not pod.listed for pod in servers):
+        facts = _list(state, servers)
+        state.relayout(state.rebalance or "plan")
+        return facts
+    return []
+
+
+def claimed(state: ActuatorState, event: BucketsClaimed, now: float) -> Facts:
+    """Take note that a new model has its first layout."""
+    if state.layout != "empty" or state.restores or state.phase not in ("active", "completing"):
+        return []
+    claimants = [state.pods.get(name) for name in event.pods]
+    live = [pod for pod in claimants if pod is not None and pod.phase == "running"]
+    if not live:
+        return []
+    if len(live) < len(claimants):
+        _reset(state, now)  # one of them died or was stopped meanwhile: nobody has its part
+        return []
+    state.layout = "ready"
+    return _list(state, live) + _catch_up(state, now)
+
+
+def restored(state: ActuatorState, now: float) -> Facts:
+    """Take note that parameters and ledger are those of a checkpoint."""
+    state.samples_given_up = 0  # they come again; those given up before the checkpoint are in the sum at the end
+    if state.layout != "restoring":
+        return []
+    state.layout = "ready"
+    state.restores = False
+    return _catch_up(state, now)
+
+
+def died(state: ActuatorState, pod: Pod, event: PodExited, now: float) -> Facts:
+    """Recover from the death of a parameter server.
+
+    The parameters of a listed server are gone: all servers go back together to the last checkpoint. One that nobody
+    knew yet is simply replaced; after a claim may have been sent, together with its peers, since a claim is for a set
+    of servers.
+    """
+    if pod.listed:
+        return _recover(state, pod, event, now)
+    if state.layout == "empty" and pod.phase == "running":
+        _reset(state, now)
+    else:
+        pods.fill(state, "ps", now, "relaunch")
+    return []
+
+
+def changed(state: ActuatorState) -> ServersChanged:
+    """Publish the servers that there are, under the next version."""
+    state.servers_version += 1
+    return ServersChanged(job=state.job, version=state.servers_version, servers=addresses(state))
+
+
+def addresses(state: ActuatorState) -> tuple[ParameterServer, ...]:
+    """Return where the listed servers listen."""
+    return tuple(ParameterServer(index=pod.number, address=pod.address, leaving=pod.leaving) for pod in state.listed())
+
+
+def answer(state: ActuatorState, request: GetServers) -> GetServersReply:
+    """Answer which servers there are. Pods that have exited, or never were, are unknown."""
+    ready = state.layout == "ready"  # until then nothing is to be pulled
+    known = state.phase != "unknown" and not state.ended and request.pod in state.pods
+    return GetServersReply(
+        job=request.job,
+        answer="ok" if known else "unknown",
+        version=state.servers_version if ready else 0,
+        plan_version=state.plan_version,
+        servers=addresses(state) if ready else (),
+    )
+
+
+def _list(state: ActuatorState, servers: list[Pod]) -> Facts:
+    for pod in servers:
+        pod.listed = True
+    return [changed(state)]
+
+
+def _catch_up(state: ActuatorState, now: float) -> Facts:
+    """Follow a plan that changed while the first layout was made."""
+    pods.fill(state, "ps", now, "plan")
+    facts = settle(state)
+    if any(pod.leaving for pod in state.pods.values()):
+        state.relayout("plan")
+    return facts
+
+
+def _recover(state: ActuatorState, lost: Pod, event: PodExited, now: float) -> Facts:
+    if event.reason not in failures.BLAMELESS:
+        state.recoveries += 1
+    if state.recoveries > RECOVERIES:
+        which = f"the {state.recoveries}. loss of parameters"
+        return fail(state, f"{lost.name} was lost ({event.reason}), {which}; giving up")
+    state.phase = "active"  # a completed job goes back with the ledger
+    state.restores = True
+    state.final_checkpoint_due = state.final_checkpoint
+    for pod in state.pods.values():
+        if pod.role == "worker" and pod.phase != "stopping":
+            pod.stop()
+    _reset(state, now)
+    state.servers_version += 1
+    pods.fill(state, "worker", now, "relaunch")
+    return [ServersChanged(job=state.job, version=state.servers_version, servers=())]
+
+
+def _reset(state: ActuatorState, now: float) -> None:
+    """Start all parameter servers anew, without parameters."""
+    state.layout = "empty"
+    state.rebalance = None
+    state.migration = None
+    state.weights = {}
+    for pod in state.pods.values():
+        if pod.role == "ps" and pod.phase != "stopping":
+            pod.stop()
+    pods.fill(state, "ps", now, "relaunch")

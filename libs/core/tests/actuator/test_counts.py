@@ -1,0 +1,80 @@
+"""The samples that a completed job has applied: the parameter servers' counts against the ledger's books."""
+
+import pytest
+from actuation_world import started
+from actuator_builders import (
+    checkpoint_restored,
+    counts_taken,
+    job_completed,
+    plan,
+    server_counts,
+    shard_abandoned,
+)
+from stretto_core.actuator import job_finished
+from stretto_core.dispatcher import fingerprint_of
+from stretto_messages.actuator import JobFailed
+
+
+def test_counts_show_what_is_missing_and_what_is_twice() -> None:
+    completed = job_completed(fingerprint=0xAA)
+    exact = server_counts(3, ((0, 2), 100, 0xAA), skipped_repeats=7, rows=5, checksum="f" * 16)
+    other = server_counts(3, ((1,), 100, 0xAA), skipped_repeats=9, rows=6, checksum="1a")
+    finished = job_finished(100, completed, counts_taken(exact, other, server_counts(3, checksum="0")))
+    assert (finished.samples_applied, finished.samples_lost, finished.samples_repeated) == (100, 0, 0)
+    assert (finished.rows, finished.repeats_recognised, finished.checksum) == (11, 9, f"{0x19:016x}")
+    assert (finished.applied.columns_total, len(finished.applied.columns)) == (3, 2)
+    wrong = server_counts(3, ((0,), 90, 1), ((2,), 130, 2))
+    torn = job_finished(100, completed, counts_taken(wrong, other))
+    assert (torn.samples_applied, torn.samples_lost, torn.samples_repeated) == (90, 10, 30)
+    exchanged = server_counts(3, ((0, 2), 100, 0xAB))
+    others = job_finished(100, completed, counts_taken(exchanged, other))
+    assert (others.samples_applied, others.samples_lost, others.samples_repeated) == (100, 1, 1)
+    assert job_finished(100, completed, counts_taken(other)).samples_lost == 100, "two columns have no owner"
+    assert job_finished(100, completed, counts_taken()).samples_lost == 100
+
+
+def test_counts_of_data_that_were_given_up_and_of_other_data_before() -> None:
+    """A worker died between its pushes of a batch to two servers, and the next one found the batch unreadable."""
+    completed = job_completed(40, 1000, fingerprint_of(3, 60), ((3, 60),))
+    counts = server_counts(
+        2,
+        ((0,), 1060, fingerprint_of(3, 60)),
+        ((1,), 1080, fingerprint_of(3, 80)),
+        shards=[(3, (0,), 60), (3, (1,), 80), (4, (0,), 1)],
+    )
+    finished = job_finished(100, completed, counts_taken(counts))
+    assert (finished.samples_expected, finished.samples_applied) == (60, 60)
+    assert (finished.samples_lost, finished.samples_repeated) == (0, 0)
+    assert {part.shard for part in finished.applied.shards} == {3}, "the others are complete by the ledger's books"
+
+
+def test_a_job_fails_that_gave_up_more_than_it_may() -> None:
+    world = started(plan())
+    world.state.samples_given_up_max = 100
+    world.tell(shard_abandoned(60, "row 3"))
+    world.tell(checkpoint_restored())  # they are given up once more
+    world.tell(shard_abandoned(60, "row 3"))
+    world.tell(shard_abandoned(40, "row 5"))
+    assert world.told(JobFailed) == []
+    world.tell(shard_abandoned(1, "row 7"))
+    assert world.told(JobFailed)[0].reason == (
+        "101 samples were given up, restarts.samples_given_up allows 100; the last: row 7"
+    )
+    world.tell(shard_abandoned(1, "row 8"))
+    assert len(world.told(JobFailed)) == 1
+
+
+@pytest.mark.parametrize(("given_up", "phase"), [(100, "completing"), (101, "failed")])
+def test_what_was_given_up_before_a_restore_counts_at_the_end(given_up: int, phase: str) -> None:
+    world = started(plan())
+    world.state.samples_given_up_max = 100
+    world.tell(job_completed(given_up))
+    assert world.state.phase == phase
+
+
+def test_surplus_of_shards_that_the_books_no_longer_name_is_not_called_repeated() -> None:
+    completed = job_completed(500, 0, 7, (), unproven=80, samples=1000)
+    finished = job_finished(0, completed, counts_taken(server_counts(1, ((0,), 1060, 9))))  # the ledger's own total
+    assert (finished.samples_expected, finished.samples_lost, finished.samples_repeated) == (1000, 0, 0)
+    more = counts_taken(server_counts(1, ((0,), 1100, 9)))
+    assert job_finished(0, completed, more).samples_repeated == 20
