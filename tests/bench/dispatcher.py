@@ -82,7 +82,7 @@ async def _submit(client: Client) -> None:
 
 
 class Round(NamedTuple):
-    """What one round measured: rates per second, latencies in seconds, CPU microseconds a pair."""
+    """Measurements of one round: rates per second, latencies in seconds, CPU microseconds per pair."""
 
     pairs: float
     serial: float

@@ -71,7 +71,7 @@ class Job:
         return JobSubmitted(job=self.name, spec=JobSpec.parse(document))
 
     def progressed(self, now: float) -> JobProgressed:
-        """What its ledger tells."""
+        """Return the progress event of the job's ledger."""
         self.progressed_s = now
         done = sum(pod.steps for pod in self.pods if pod.role == "worker") * BATCH_SIZE
         return JobProgressed(
@@ -85,7 +85,7 @@ class Job:
         )
 
     def under(self, plan: Plan, version: int, now: float) -> list[Message]:
-        """What the actuator tells when the pods are as ``plan`` wants them."""
+        """Return the events of the actuator once the pods match ``plan``."""
         self.plan, self.version = plan, version
         told: list[Message] = []
         for role, wanted in (("ps", plan.ps), ("worker", plan.workers)):
@@ -116,7 +116,7 @@ class Job:
         )
 
     def report(self, pod: Pod, now: float) -> WorkerReported | PsReported:
-        """What the pod says at ``now`` of the time since its last report."""
+        """Return the pod's report at ``now`` for the time since its last report."""
         window_s = max(now - pod.told_s, 1e-3)
         steps = int(window_s / self.step_time_s)
         pod.told_s, pod.steps = now, pod.steps + steps

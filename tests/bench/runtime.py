@@ -96,7 +96,7 @@ async def _round() -> Round:
 
 
 async def _silent_rate(server: EmbeddedServer, folder: Path) -> tuple[float, float]:
-    """As ``_replica_rate``, by the replica's own count: from a tenth of the events to the last."""
+    """Measure like ``_replica_rate``, by the replica's own count: from a tenth of the events to the last."""
     environment = {
         **os.environ,
         "STRETTO_NATS_URL": server.url,

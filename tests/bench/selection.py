@@ -141,7 +141,7 @@ def _live(objective: Objective, candidates: int = 50) -> list[float]:
 
 
 def _timed(algorithm: SelectionAlgorithm, given: SelectionProblem) -> tuple[Selection, float]:
-    """What it chose, and the median of its processor time in milliseconds."""
+    """Return the choice, and the median of its processor time in milliseconds."""
     found, took_ms = algorithm(given), list[float]()
     for _ in range(ROUNDS):
         begin = time.process_time()

@@ -124,7 +124,7 @@ def _installed(folder: Path) -> Path:
 
 
 def _solving_s(pid: int) -> float:
-    """Of the processes beside the arbiter, those included that have ended."""
+    """Return the CPU seconds of the arbiter's solver processes, ended ones included."""
     ended = psutil.Process(pid).cpu_times()
     return ended.children_user + ended.children_system + sum(cpu_s(each.pid) for each in psutil.Process(pid).children())
 

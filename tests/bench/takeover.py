@@ -110,7 +110,7 @@ async def _shared(replicas: list[Replica]) -> None:
 
 
 async def _end(client: Client, victim: Replica, how: signal.Signals) -> list[float]:
-    """Of each partition that it served: seconds until an heir's output."""
+    """Return, per partition of the ended replica, the seconds until its successor's output."""
     served = await asyncio.to_thread(victim.partitions)
     before = await client.last_seq()
     ended_s = time.time()

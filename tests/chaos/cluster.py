@@ -87,7 +87,7 @@ class Cluster:
         return self.keys.login(user)
 
     def environment(self, user: str) -> dict[str, str]:
-        """What a process of ``user`` needs to connect."""
+        """Return the environment with which a process of ``user`` connects."""
         return {"STRETTO_NATS_URL": self.url, "STRETTO_NATS_CREDENTIALS": str(self.keys.credentials(user))}
 
     def start(self) -> None:

@@ -67,7 +67,7 @@ Object = dict[str, Any]
 
 
 def merged(base: Values, over: Values) -> dict[str, Any]:
-    """As Helm merges values: maps by key, everything else replaced."""
+    """Merge values like Helm: maps by key, everything else replaced."""
     return {
         **base,
         **{

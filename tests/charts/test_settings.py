@@ -1,4 +1,4 @@
-"""What the chart tells the services is what they can be told, and arrives as it was meant."""
+"""The chart sets only settings that the services have, and each arrives with the intended value."""
 
 from __future__ import annotations
 

@@ -38,11 +38,11 @@ def missing(engine: Engine) -> list[str]:
 
 
 def described(engine: Engine, kind: str, name: str) -> dict[str, Any]:
-    """What the engine says of an ``image`` or a ``container``."""
+    """Return the engine's description of an ``image`` or a ``container``."""
     found: list[dict[str, Any]] = json.loads(docker(engine, kind, "inspect", name))
     return found[0]
 
 
 def added_bytes(engine: Engine, image: str) -> int:
-    """What an image takes above its base."""
+    """Return the bytes that an image adds to its base."""
     return described(engine, "image", name_of(image))["Size"] - described(engine, "image", STAND_INS["python"])["Size"]

@@ -120,7 +120,7 @@ class Installation:
         return docker(self.engine, "ps", "--quiet", "--no-trunc", *options, *filters).split()
 
     def crash(self, container: str) -> None:
-        """As by itself: what is killed through the engine, the engine does not start again."""
+        """Kill the process from inside: the engine does not restart a container that was killed through it."""
         pid = described(self.engine, "container", container)["State"]["Pid"]
         if pid:
             os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What tests of containers begin with: an engine that has every image, or the reason why there is none."""
+"""Setup of container tests: an engine with every image, or the reason why there is none."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Growth:
 
 @dataclass
 class Seen:
-    """What became of a job."""
+    """Result of a job."""
 
     exits: list[str] = field(default_factory=list[str])
     limits: list[int] = field(default_factory=list[int])

@@ -78,7 +78,7 @@ class House:
             process.wait()
 
     def secrets(self) -> dict[str, str]:
-        """What must be nowhere, and what it is."""
+        """Return the secrets that may appear nowhere, each with its description."""
         found = {REDIS: "the cache's password", TOKEN: "the gateway's token", PASSWORD: "a password in a URL"}
         found[self.keys.signing_file.read_text().strip()] = "the key that vouches for pods"
         files = [*(self.keys.credentials(user) for user in USERS), *self.state.rglob("bus.creds")]

@@ -103,7 +103,7 @@ def _source(downloads: Path, toolchain: Path) -> None:
 
 
 def _generate(toolchain: Path) -> None:
-    """What upstream's makefiles generate, and Debian's source does not hold."""
+    """Generate the files that upstream's makefiles generate; Debian's source package lacks them."""
     tree = CACHE / TREE
     marked = subprocess.run(
         ["grep", "-rlE", "--include=*.go", r"^// \+k8s:openapi-gen=true", "staging/src/k8s.io", "pkg", "cmd"],

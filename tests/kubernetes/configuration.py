@@ -1,4 +1,4 @@
-"""What each part of the cluster is told: arguments and files."""
+"""Configuration of each part of the cluster: arguments and files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Ports(NamedTuple):
 
 
 class Places(NamedTuple):
-    """Of a kubelet: its folder, the engine's socket, the control group that it may use."""
+    """Paths of a kubelet: its folder, the engine's socket, the control group that it may use."""
 
     folder: Path
     engine: Path

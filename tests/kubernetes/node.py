@@ -136,7 +136,7 @@ class Node:
 
     @property
     def kubeconfig(self) -> Path:
-        """Of somebody who may do everything."""
+        """Return the kubeconfig of an administrator with all rights."""
         return self.folder / configuration.KUBECONFIG
 
     def request(self, method: str, path: str, body: Any = None, **options: Any) -> httpx.Response:
@@ -157,7 +157,7 @@ class Node:
         return self._answer(self.request("POST", path, body))
 
     def apply(self, path: str, body: Any) -> Any:
-        """As ``kubectl apply --server-side`` does."""
+        """Apply an object like ``kubectl apply --server-side``."""
         headers = {"Content-Type": "application/apply-patch+yaml"}
         return self._answer(
             self.request("PATCH", path, body, headers=headers, params={"fieldManager": "trial", "force": "true"})
@@ -186,7 +186,7 @@ class Node:
         return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
     def until(self, what: str, true: Callable[[], Any], limit_s: float = READY_S) -> Any:
-        """What ``true`` returns once that is something. Raises NodeError after ``limit_s``, or when a process ended."""
+        """Wait for a true value of ``true`` and return it. Raises NodeError after ``limit_s`` or if a process ended."""
         deadline = time.monotonic() + limit_s
         while True:
             with contextlib.suppress(httpx.TransportError):

@@ -92,7 +92,7 @@ def bill(image: str, packages: dict[str, Package]) -> str:
 
 
 def licence_of(found: Distribution) -> str:
-    """As the package states it: an SPDX expression, else classifiers, else the first line of its text."""
+    """Return a package's stated licence: an SPDX expression, else classifiers, else the first line of its text."""
     if expression := found.metadata.get("License-Expression"):
         return expression
     classifiers = [each for each in found.metadata.get_all("Classifier") or [] if each.startswith(CLASSIFIER)]

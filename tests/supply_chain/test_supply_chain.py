@@ -57,7 +57,7 @@ def test_bills_and_licences_are_written(tmp_path: Path) -> None:
 
 
 class Vulnerabilities(ThreadingHTTPServer):
-    """Of the Open Source Vulnerabilities kind; knows one."""
+    """A fake server of the Open Source Vulnerabilities API that knows one vulnerability."""
 
     @property
     def url(self) -> str:
