@@ -154,7 +154,7 @@ def _less(one: Outcome, other: Outcome, of: Any = statistics.fmean) -> float:
 
 
 def _against(calm: dict[Trace, dict[str, Outcome]]) -> list[Row]:
-    """Nobody dies, as in section 6.1: what the decisions alone bring."""
+    """Compare the decisions alone: no pod dies, as in section 6.1."""
     rows = list[Row]()
     for other, title, of, bar in (
         ("es", "mean completion below ES", statistics.fmean, 0.177),
@@ -178,7 +178,7 @@ def _nodes(calm: dict[Trace, dict[str, Outcome]]) -> str:
 
 
 def _dearer() -> list[Row]:
-    """The same with restarts and pods that cost next to nothing: what is left is not their price."""
+    """Repeat with almost free restarts and pods; the remaining difference is not their price."""
     gains = list[str]()
     least = 1.0
     policies = {"stretto": STRETTO, "es": ELASTIC, "optimus": OPTIMUS, "static": STATIC}

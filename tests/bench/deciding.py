@@ -162,7 +162,7 @@ class World:
         self._applying: set[asyncio.Task[None]] = set()
 
     async def live(self, seconds: float) -> None:
-        """Everybody tells what is due."""
+        """Publish the reports and progress events that are due, for ``seconds``."""
         end = time.time() + seconds
         next_job = time.time()
         while (now := time.time()) < end:
@@ -186,7 +186,7 @@ class World:
             self._progressing.append(job)
 
     async def act(self) -> None:
-        """Apply what is decided."""
+        """Apply every decided plan."""
         async for event in self._client.events(patterns=["evt.v1.arbiter.plan-decided.*"]):
             if isinstance(event.message, PlanDecided):
                 task = asyncio.create_task(self._apply(event.message))

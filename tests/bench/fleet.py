@@ -1,4 +1,4 @@
-"""Jobs that exist only by what their pods would say: the telemetry of real pods without their training.
+"""Simulated jobs: the telemetry of real pods without their training.
 
 A job under a plan trains in lockstep with its equation T(workers, ps) = a + b / ps + c workers / ps (seconds a step);
 its reports are those of ``stretto.worker`` and ``stretto.ps``, counters included.
@@ -188,7 +188,7 @@ def cpu_s(pid: int) -> float:
 
 
 class Replica:
-    """A service in a process of its own, by what it tells of itself."""
+    """A service in its own process, observed through its metrics."""
 
     def __init__(self, service: str, pid: int, folder: Path) -> None:
         self.pid = pid
@@ -209,7 +209,7 @@ class Replica:
         return int(float(next((line.split()[-1] for line in text.splitlines() if line.startswith(name)), "0")))
 
     async def until(self, count: int) -> None:
-        """Until it has handled so many."""
+        """Wait until it has handled ``count`` messages."""
         give_up_s = time.monotonic() + GIVE_UP_S
         while (handled := await self.handled()) < count:
             if time.monotonic() > give_up_s:

@@ -1,4 +1,4 @@
-"""One choice over 1,000 jobs: the time of each algorithm, how near it comes to the optimum, and what it proves.
+"""One choice over 1,000 jobs: time of each algorithm, distance to the optimum, and proved bound.
 
 Jobs are generated: ten candidates each, gains that diminish with the cores, 10^5 to 10^8 samples left, a fifth of what
 all could take is free. Three kinds: whole cores; cores and memory; fractions of cores.

@@ -1,4 +1,4 @@
-"""Seconds from the end of an owner to its heirs' first output, partition by partition: killed, and told to leave.
+"""Seconds from the end of an owner to its successors' first output, by partition: after a kill and a clean stop.
 
 Three replicas of the counting service with default settings share sixteen partitions under some hundreds of events a
 second. One is ended, and everything is read from the stream: the heir's fence, and the first output stored behind it.

@@ -26,7 +26,7 @@ def name_of(image: str) -> str:
 
 
 def build(engine: Engine) -> None:
-    """Every image, from the checkout as it is. Raises EngineUnavailable with the last words of what fails."""
+    """Build every image from the checkout. Raises EngineUnavailable with the end of the failing step's output."""
     environment = {name: value for name, value in engine.environment.items() if name not in ("MAKEFLAGS", "MFLAGS")}
     done = subprocess.run(["make", "images"], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:

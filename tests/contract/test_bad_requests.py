@@ -106,9 +106,8 @@ def test_too_large_a_request_is_refused(driven: Ledger) -> None:
 
 
 def test_a_body_of_another_job_is_refused(driven: Ledger) -> None:
-    refused = driven.ask(RPCS[0], json.dumps({"job": "other", "pod": "worker-0", "request_id": "r"}).encode())[
-        "refused"
-    ]
+    body = json.dumps({"job": "other", "pod": "worker-0", "request_id": "r"}).encode()
+    refused = driven.ask(RPCS[0], body)["refused"]
     assert (refused.field, refused.value) == ("job", "other")
 
 

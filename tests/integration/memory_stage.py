@@ -54,7 +54,7 @@ def missing() -> str:
 
 @dataclass
 class Growth:
-    """One job: what each server holds, ``used`` and ``peak`` bytes and ``rows`` [servers, moments]."""
+    """Memory of one job: ``used`` and ``peak`` bytes and ``rows`` of each server [servers, moments]."""
 
     job: str
     used: Floats

@@ -1,4 +1,4 @@
-"""The binaries of a Kubernetes node, once: 1.20 from Debian's source package, outside the repository.
+"""Build of the binaries of a Kubernetes 1.20 node from Debian's source package, outside the repository.
 
 It needs no image registry and no module proxy, only Debian's archive: the source package carries what it depends on.
 Nothing is installed: packages are unpacked beside the binaries.
@@ -29,7 +29,7 @@ OOM_SCORES = {
 
 
 class BuildError(Exception):
-    """The node's binaries cannot be had; says at which step and what to do."""
+    """The node's binaries cannot be built. The text names the failing step and the remedy."""
 
 
 def binaries() -> Path:

@@ -38,7 +38,7 @@ class Places(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """Files of who may what; ``token``: whoever knows it may everything."""
+    """Files of keys and rights. ``token``: grants all rights to its bearer."""
 
     ca: Path
     certificate: Path

@@ -1,4 +1,4 @@
-"""Every image has a bill of what is in it, all of it pinned; known vulnerabilities are told, and silence is not."""
+"""Bills of materials hold pinned packages only; known vulnerabilities are reported, and so is a failed query."""
 
 from __future__ import annotations
 
