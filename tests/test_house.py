@@ -1,4 +1,4 @@
-"""The rules of the house that no linter knows: what the README promises exists, and every room has its shape."""
+"""House rules beyond linters: the README's commands exist, services have one shape, and prose is plain."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def files_of(name: str) -> frozenset[str]:
 
 
 def bringers(module: str) -> set[str]:
-    """The distributions that bring a module; of a package that many share, those that have this part of it."""
+    """Return the distributions that contain a module. In a shared namespace: those that contain this part."""
     found = distributions_of(module.partition(".")[0])
     if len(found) < 2:
         return found

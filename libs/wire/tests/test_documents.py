@@ -1,4 +1,4 @@
-"""proto/ is what the code says, breaks nothing that readers of v1 were promised, and refers only to what it has."""
+"""proto/ matches the code, keeps the v1 compatibility baseline, and has no dangling reference."""
 
 from __future__ import annotations
 

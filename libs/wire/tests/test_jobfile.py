@@ -1,4 +1,4 @@
-"""What a person gets told about a job file: everything that is wrong, where, and what would be right."""
+"""Findings about a job file: every error, its place, and an acceptable value."""
 
 from __future__ import annotations
 
