@@ -16,10 +16,9 @@ from stretto_messages.pods import PodPing, PodPingReply
 from stretto_runtime import EmbeddedServer
 from stretto_runtime.access.identity import Key, mint
 from stretto_runtime.access.keys import KEEPER
-from stretto_runtime.access.permissions import SERVICES, USERS
 from stretto_wire.codec import encode
 from stretto_wire.inboxes import inbox_of, inbox_of_pod
-from stretto_wire.registry import CHANNELS, Channel, partition_of
+from stretto_wire.registry import CHANNELS, SERVICES, USERS, Channel, partition_of
 
 JOB, ANOTHER_JOB = "job-a", "job-b"
 STREAMS = ("STRETTO", "KV_STATE", "DLQ", "EVENTS")
