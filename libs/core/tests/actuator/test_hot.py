@@ -1,4 +1,4 @@
-"""What the actuator does about hot parameter servers, in a simulated world."""
+"""Measures of the actuator against hot parameter servers, in a simulated world."""
 
 from __future__ import annotations
 
