@@ -1,4 +1,4 @@
-"""What the compose file promises, read from it: no privilege, limits for each, keys for their owner alone."""
+"""Guarantees of the compose file: no privileges, limits for each service, keys for their owner alone."""
 
 from __future__ import annotations
 

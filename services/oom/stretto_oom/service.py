@@ -1,21 +1,22 @@
-"""The memory watch over the parameter servers of every job."""
+"""The memory watch as a service."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
 from stretto_core.algorithms import OOM
-from stretto_core.oom import OomMachine, WatchState
+from stretto_core.oom import JobOpened, OomMachine, WatchSettings, WatchState, row_bytes
 from stretto_messages.base import Message
 from stretto_runtime import Meta, Service
 from stretto_runtime.algorithms import algorithm
+from stretto_runtime.settings import machine_settings
+from stretto_wire.submission import JobSubmitted
 
-from stretto_oom import handlers
 from stretto_oom.settings import OomSettings
 
 
 class Oom(Service):
-    """Hears what parameter servers use, says where it goes and what they need."""
+    """Forecasts the memory of every job's parameter servers, and requests what they need."""
 
     name = "oom"
     version = OomMachine.version
@@ -24,13 +25,17 @@ class Oom(Service):
 
     def __init__(self, settings: OomSettings) -> None:
         super().__init__(settings)
+        self._watch = machine_settings(WatchSettings, settings)
         self._law = algorithm(OOM, settings.algorithm, "STRETTO_OOM_ALGORITHM")
 
     def machine(self, key: str, state: WatchState | None) -> OomMachine:
-        return OomMachine(state, self.settings.watch(), self._law)
+        return OomMachine(state, self._watch, self._law)
 
     def to_event(self, message: Message, meta: Meta) -> Any:
-        return handlers.to_event(message, self.settings.table_slots)
-
-    def to_message(self, key: str, fact: Any) -> Message:
-        return handlers.to_message(key, fact)
+        """Return what the watch needs to know of a new job; every other message is an event as it is."""
+        if not isinstance(message, JobSubmitted):
+            return message
+        spec = message.spec
+        cost = row_bytes(spec.model.embedding_dim, spec.model.optimizer)
+        bounds = spec.resources.ps.memory
+        return JobOpened(spec.samples_total, cost, bounds.min, bounds.max, self.settings.table_slots)

@@ -5,23 +5,21 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
-from pydantic import TypeAdapter
 from stretto_bus import Client
 from stretto_core import oom as memory
-from stretto_messages.actuator import PodExited, PodResized
+from stretto_core.oom.machine import WatchEvent
+from stretto_messages.actuator import PodExited
 from stretto_messages.dispatcher import JobProgressed
 from stretto_messages.oom import OomForecast
 from stretto_messages.profiler import ProfileMeasured
 from stretto_messages.values import Plan, PsProfile, StepTimes
-from stretto_oom import handlers
 from stretto_oom.service import Oom
 from stretto_oom.settings import OomSettings
-from stretto_runtime import EmbeddedServer, SettingsFault, provision, serve
-from stretto_runtime.owner.machines import Machines
-from stretto_runtime.owner.snapshots import Document
-from stretto_wire.spec import JobSpec, ModelSpec
+from stretto_runtime import EmbeddedServer, Meta, SettingsFault, provision, serve
+from stretto_wire.spec import JobSpec
 from stretto_wire.submission import JobSubmitted
 
 MIB = 2**20
@@ -124,28 +122,16 @@ def test_the_law_of_growth_is_chosen_by_name_and_an_unknown_one_refused() -> Non
         Oom(OomSettings(algorithm="oracle"))
 
 
-def test_every_routed_message_is_translated() -> None:
-    heard = {entry.message for entry in Oom.inputs}
-    assert heard == {*handlers._EVENTS, JobSubmitted}
+def test_every_input_is_an_event_of_the_watch() -> None:
+    read = {entry.message for entry in Oom.inputs}
+    assert read - {JobSubmitted} == {*get_args(WatchEvent)} - {memory.JobOpened}
 
 
-def test_workers_are_not_its_business_and_rows_cost_what_the_optimiser_keeps() -> None:
-    resized = PodResized(job="a", pod="worker-1", cpu_cores=1.0, memory_bytes=MIB)
-    assert handlers.to_event(resized, 256) is None
-    resized = replace(resized, pod="ps-1")
-    assert handlers.to_event(resized, 256) == memory.LimitChanged(MIB, "ps-1")
+def test_a_job_opens_with_its_bounds_and_the_cost_of_a_row() -> None:
+    service = Oom(OomSettings(table_slots=128))
+    meta = Meta(seq=1, time_s=1.0, subject="", headers={}, key="a")
+    opened = service.to_event(JobSubmitted(job="a", spec=spec("a")), meta)
+    bounds = spec("a").resources.ps.memory
+    assert opened == memory.JobOpened(300_000, 8 + 4 * 2 * 1600, bounds.min, bounds.max, 128)
     exited = PodExited(job="a", pod="ps-1", role="ps", reason="oom-killed", exit_code=137)
-    assert handlers.to_event(exited, 256) == memory.ServerLeft("ps-1", oom_killed=True)
-    assert handlers.row_bytes(ModelSpec(entry="a:B")) == 136
-    assert handlers.row_bytes(ModelSpec(entry="a:B", optimizer="adam")) == 204
-
-
-def test_what_the_version_before_has_seen_is_gone_on_from() -> None:
-    """It foresaw otherwise from the same points."""
-    service = Oom(OomSettings())
-    seen = memory.WatchState(samples_total=300_000)
-    memory.add_point(seen.points, 1000, 10)
-    machines = Machines(service)
-    machines.load({"a": Document(1, 3, TypeAdapter(memory.WatchState).dump_json(seen))})
-    assert machines.slots["a"].machine.state == seen
-    assert machines.documents(["a"])["a"].version == memory.OomMachine.version > 3
+    assert service.to_event(exited, meta) is exited

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from stretto_core.oom import Interval, ServerUsage, bytes_at, fit_row_cost
+from stretto_core.oom import Estimate, ServerUsage, bytes_at, fit_row_cost
 
 ROW_FLOATS, BUCKETS, SLOTS = 32, 64, 256
 ROW_BYTES = 8 + 4 * ROW_FLOATS
@@ -54,7 +54,7 @@ def test_resident_memory_follows_the_slots_of_the_tables() -> None:
     assert used_bytes > 1.12 * measured[14][1]
     assert rows < 1.6 * measured[14][0]
     new = rows - server.rows
-    foreseen = bytes_at(server, Interval(new, new, new), cost)
+    foreseen = bytes_at(server, Estimate(new, new, new), cost)
     assert foreseen.mean == pytest.approx(used_bytes, rel=0.1)
     # the interval is of the growth; the kernel takes back, or has not yet given, some percent of what is resident
     assert 0.95 * foreseen.low <= used_bytes <= 1.05 * foreseen.high

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import stretto_wire as wire
 from stretto_bus import Client
+from stretto_core.profiler.machine import ProfilerEvent
 from stretto_core.profiler.peers import cusum, threshold
+from stretto_core.profiler.state import JobOpened
 from stretto_messages.actuator import PlanApplied, PodStarted
 from stretto_messages.pods import PsReported, WorkerReported
 from stretto_messages.profiler import ProfileMeasured
@@ -115,3 +117,8 @@ def test_the_detector_is_chosen_by_name_and_an_unknown_one_refused() -> None:
     assert Profiler(ProfilerSettings(algorithm="threshold")).machine("a", None).detector is threshold
     with pytest.raises(SettingsFault, match=r"STRETTO_PROFILER_ALGORITHM='oracle'.*for detect are cusum, threshold"):
         Profiler(ProfilerSettings(algorithm="oracle"))
+
+
+def test_every_input_is_an_event_of_the_machine() -> None:
+    read = {entry.message for entry in Profiler.inputs}
+    assert read - {wire.JobSubmitted} == {*get_args(ProfilerEvent)} - {JobOpened}

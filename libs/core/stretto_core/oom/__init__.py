@@ -1,45 +1,22 @@
-"""Where the memory of parameter servers is going, and what they need (DLRover-RM section 5.3)."""
+"""Growth of parameter servers' memory, and their need of it (DLRover-RM section 5.3)."""
 
-from stretto_core.oom.forecast import MemoryForecast, ServerForecast, forecast
-from stretto_core.oom.growth import Growth, GrowthLaw, GrowthPoint, Interval, add_point, fit_growth
+from stretto_core.oom.growth import Estimate, Growth, GrowthLaw, GrowthPoint, add_point, fit_growth
 from stretto_core.oom.line import fit_line
-from stretto_core.oom.machine import (
-    LimitChanged,
-    LimitDecided,
-    MemoryMeasured,
-    OomForecast,
-    OomMachine,
-    ProgressSeen,
-    ServerLeft,
-    ServerMeasured,
-    WatchClosed,
-    WatchError,
-    WatchOpened,
-    WatchSettings,
-    WatchState,
-)
-from stretto_core.oom.usage import RowCost, ServerUsage, bytes_at, fit_row_cost, share_of_growth
+from stretto_core.oom.machine import OomMachine, WatchEvent
+from stretto_core.oom.state import JobOpened, WatchError, WatchSettings, WatchState
+from stretto_core.oom.usage import RowCost, ServerUsage, bytes_at, fit_row_cost, row_bytes
 
 __all__ = [
+    "Estimate",
     "Growth",
     "GrowthLaw",
     "GrowthPoint",
-    "Interval",
-    "LimitChanged",
-    "LimitDecided",
-    "MemoryForecast",
-    "MemoryMeasured",
-    "OomForecast",
+    "JobOpened",
     "OomMachine",
-    "ProgressSeen",
     "RowCost",
-    "ServerForecast",
-    "ServerLeft",
-    "ServerMeasured",
     "ServerUsage",
-    "WatchClosed",
     "WatchError",
-    "WatchOpened",
+    "WatchEvent",
     "WatchSettings",
     "WatchState",
     "add_point",
@@ -47,6 +24,5 @@ __all__ = [
     "fit_growth",
     "fit_line",
     "fit_row_cost",
-    "forecast",
-    "share_of_growth",
+    "row_bytes",
 ]

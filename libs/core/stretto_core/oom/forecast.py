@@ -1,13 +1,13 @@
-"""From growth and cost to a decision: when memory runs out, and how much is needed (DLRover-RM section 5.3).
+"""When the memory of parameter servers runs out, and how much they need (DLRover-RM section 5.3).
 
-How much to ask for is a matter of honesty. A forecast of the end of a long job is wide at first, and its upper end
-would waste memory. So the recommendation reaches only as far ahead as the interval is narrow: the furthest horizon
-before which nothing is needed that is more than 12 % above its lower end. If the interval holds, the truth there is
-not below the lower end, growth never falls, so the recommendation is at most 12 % above what the job needs in the
-end. When that horizon comes near, the curve is known better, and the next one reaches further.
+A forecast of the end of a long job is wide at first, and its upper end would waste memory. So the recommendation
+reaches only as far ahead as the interval is narrow: to the furthest horizon up to which at most 12 % more than its
+lower end is needed. If the interval holds, the truth there is not below the lower end. Growth never falls, so the
+recommendation is at most 12 % above the job's need at its end. When that horizon comes near, the curve is known better,
+and the next recommendation reaches further.
 
-However narrow, it reaches over the time that getting memory takes. There no fit is believed that says less than twice
-what came in any equal time lately: a burst, or the end of a lull, is in no trend.
+It always covers the time that getting memory takes. Over that time the forecast is at least twice the largest growth in
+any equal time lately, whatever the fit: a burst, or the end of a lull, is in no trend.
 """
 
 from __future__ import annotations
@@ -15,54 +15,46 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import accumulate
 
-from stretto_core.oom.growth import Course, Interval
+from stretto_messages.values import Interval, PsForecast
+
+from stretto_core.oom.growth import Course, Estimate
 from stretto_core.oom.usage import RowCost, ServerUsage, bytes_at, share_of_growth
 
 HORIZONS = 24
+"""Horizons at which the forecast is evaluated, evenly spaced to the end. Taste."""
 MARGIN_MAX = 1.12
+"""Largest recommendation over the lower end of the need. Chosen by hand; ``python -m tests.bench --only
+memory`` measures the waste."""
 SAFETY = 1.02
+"""Factor on the upper end of the interval. Taste."""
 MOVE_MARGIN = 1.1
-SURPRISE_LEADS = 2 / 3
-"""of the time that getting memory takes with room: what it takes indeed"""
+"""Factor on the expected need while buckets move to other servers. Taste."""
+BURST_LEADS = 2 / 3
+"""Part of the lead time in which a burst is allowed for: getting memory takes so long, the rest is slack."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """How long it takes, with room, until a server has more memory, or more servers share the tables."""
+    """Time, with slack, until a server has more memory (resize), or more servers share the tables (move)."""
 
     resize_s: float
     move_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class ServerForecast:
-    """Where one parameter server's memory is going. ``oom_*`` None: not before the job's end."""
-
-    pod: str
-    used_bytes: int
-    limit_bytes: int
-    at_end_bytes: int
-    at_end_low_bytes: int
-    at_end_high_bytes: int
-    oom_in_s: float | None
-    oom_at_samples: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class MemoryForecast:
-    """Of all servers of a job.
+    """Forecast for all servers of a job."""
 
-    ``urgent``: within the lead time a limit may be crossed. ``crosses``: it may be before the end.
-    ``reaches_end``: the recommendation covers the rest of the job, not only the foreseeable part.
-    ``enough_bytes``: what will do to the end, at the worst.
-    """
-
-    servers: tuple[ServerForecast, ...]
+    servers: tuple[PsForecast, ...]
     recommended_bytes: int
     enough_bytes: int
+    """Enough to the end, at the upper end of the interval."""
     reaches_end: bool
+    """The recommendation covers the rest of the job, not only the foreseeable part."""
     urgent: bool
+    """A limit may be crossed within the lead time."""
     crosses: bool
+    """A limit may be crossed before the end."""
 
 
 def forecast(
@@ -79,13 +71,13 @@ def forecast(
     peers = list(known.values())
     now, left = growth.samples, max(0, samples_end - growth.samples)
     soon, resized, moved = (
-        min(left, samples_per_s * s) for s in (SURPRISE_LEADS * lead.resize_s, lead.resize_s, lead.move_s)
+        min(left, samples_per_s * s) for s in (BURST_LEADS * lead.resize_s, lead.resize_s, lead.move_s)
     )
     resized = max(resized, left / 50)
     grid = sorted({now + resized, now + moved, *(now + left * step / HORIZONS for step in range(1, HORIZONS + 1))})
     at_resized, at_moved = grid.index(now + resized), grid.index(now + moved)
     totals = _never_falling(growth.course(grid))
-    totals[at_resized] = growth.as_lately(totals[at_resized], soon)
+    totals[at_resized] = growth.with_burst(totals[at_resized], soon)
     shares = {pod: share_of_growth(server, peers) for pod, server in known.items()}
     paths = {
         pod: [bytes_at(server, _part(total, growth.categories, shares[pod]), cost) for total in totals]
@@ -101,59 +93,58 @@ def forecast(
     limits = {pod: server.limit_bytes for pod, server in known.items()}
     urgent = any(path[at_resized].high * SAFETY >= limits[pod] > 0 for pod, path in paths.items())
     crosses = any(path[-1].high * SAFETY >= limits[pod] > 0 for pod, path in paths.items())
-    told = tuple(_tell(pod, known[pod], paths[pod], grid, now, samples_per_s) for pod in sorted(paths))
+    each = tuple(_server_forecast(pod, known[pod], paths[pod], grid, now, samples_per_s) for pod in sorted(paths))
     reaches_end = reach == len(grid) - 1
-    return MemoryForecast(told, int(wanted), int(tops[-1]), reaches_end, urgent or has_to_move, crosses)
+    return MemoryForecast(each, int(wanted), int(tops[-1]), reaches_end, urgent or has_to_move, crosses)
 
 
-def _never_falling(totals: list[Interval]) -> list[Interval]:
-    """Categories do not go: what is not exceeded later is not exceeded before either, and the other way round."""
+def _never_falling(totals: list[Estimate]) -> list[Estimate]:
+    """Make both ends of the intervals monotone: the number of categories never falls."""
     lows = accumulate((total.low for total in totals), max)
     highs = list(accumulate((total.high for total in reversed(totals)), min))[::-1]
     return [
-        Interval(low, max(low, min(total.mean, high)), high)
+        Estimate(low, max(low, min(total.mean, high)), high)
         for low, total, high in zip(lows, totals, highs, strict=True)
     ]
 
 
-def _fullest(paths: dict[str, list[Interval]], step: int) -> Interval:
-    """What one server needs at least, probably and at most, so that the fullest has it."""
+def _fullest(paths: dict[str, list[Estimate]], step: int) -> Estimate:
+    """Return the need of the fullest server."""
     at = [path[step] for path in paths.values()]
-    return Interval(max(i.low for i in at), max(i.mean for i in at), max(i.high for i in at))
+    return Estimate(max(i.low for i in at), max(i.mean for i in at), max(i.high for i in at))
 
 
-def _part(total: Interval, stock: int, share: float) -> Interval:
-    """One server's part of the new categories."""
-    return Interval(
+def _part(total: Estimate, stock: int, share: float) -> Estimate:
+    """Return one server's part of the new categories; its share is known to 3 %."""
+    return Estimate(
         share * 0.97 * (total.low - stock), share * (total.mean - stock), share * 1.03 * (total.high - stock)
     )
 
 
-def _tell(
+def _server_forecast(
     pod: str,
     server: ServerUsage,
-    path: list[Interval],
+    path: list[Estimate],
     grid: list[float],
     now: int,
     samples_per_s: float,
-) -> ServerForecast:
+) -> PsForecast:
     crossing = _crossing(server, path, grid, now)
     end = path[-1]
-    in_s = (crossing - now) / samples_per_s if crossing is not None and samples_per_s > 0 else None
-    return ServerForecast(
-        pod,
-        server.used_bytes,
-        server.limit_bytes,
-        int(max(0, end.mean)),
-        int(max(0, end.low)),
-        int(max(0, end.high)),
-        in_s,
-        int(crossing) if crossing is not None else None,
+    low, mean, high = (int(max(0, value)) for value in (end.low, end.mean, end.high))
+    return PsForecast(
+        pod=pod,
+        used_bytes=server.used_bytes,
+        limit_bytes=server.limit_bytes,
+        at_end_bytes=mean,
+        at_end_interval_bytes=Interval(low=float(low), high=float(high)),
+        oom_in_s=(crossing - now) / samples_per_s if crossing is not None and samples_per_s > 0 else None,
+        oom_at_samples=int(crossing) if crossing is not None else None,
     )
 
 
-def _crossing(server: ServerUsage, path: list[Interval], grid: list[float], now: int) -> float | None:
-    """Samples at which the expected memory reaches the limit, interpolated; None: not before the end."""
+def _crossing(server: ServerUsage, path: list[Estimate], grid: list[float], now: int) -> float | None:
+    """Return the samples at which the expected memory reaches the limit, interpolated; None: not before the end."""
     if server.limit_bytes <= 0:
         return None
     before, samples = float(server.used_bytes), float(now)

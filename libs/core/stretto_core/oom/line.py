@@ -1,4 +1,4 @@
-"""Growth as published: new categories are proportional to the samples (DLRover-RM section 5.3). For comparison.
+"""The published law, for comparison: new categories are proportional to the samples (DLRover-RM section 5.3).
 
 It knows no error: every interval is its mean.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stretto_core.oom.growth import GrowthPoint, Interval, lately
+from stretto_core.oom.growth import Estimate, GrowthPoint, recent
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,24 +21,24 @@ class Line:
     categories: int
     per_sample: float
 
-    def at(self, samples: float) -> Interval:
-        """Categories after ``samples`` in total; today's for a past count."""
+    def at(self, samples: float) -> Estimate:
+        """Return the categories after ``samples`` in total; today's for a past count."""
         grown = self.categories + self.per_sample * max(0.0, samples - self.samples)
-        return Interval(grown, grown, grown)
+        return Estimate(grown, grown, grown)
 
-    def course(self, samples: Sequence[float]) -> list[Interval]:
-        """The same for each of ``samples``."""
+    def course(self, samples: Sequence[float]) -> list[Estimate]:
+        """Return the same for each of ``samples``."""
         return [self.at(each) for each in samples]
 
-    def as_lately(self, foretold: Interval, span: float) -> Interval:
-        """``foretold``: a line expects no surprise."""
-        return foretold
+    def with_burst(self, forecast: Estimate, span: float) -> Estimate:
+        """Return ``forecast``: a line expects no burst."""
+        return forecast
 
 
 def fit_line(points: list[GrowthPoint]) -> Line | None:
-    """Through the first and the last of the newest ``points`` (samples strictly rising). None with fewer than three."""
+    """Draw a line through the first and the last of the newest ``points``; None with fewer than three."""
     if len(points) < 3 or points[-1].samples <= 0:
         return None
-    samples, categories = lately(points)
+    samples, categories = recent(points)
     slope = float(np.ptp(categories) / np.ptp(samples))
     return Line(points[-1].samples, points[-1].categories, slope)

@@ -1,6 +1,6 @@
-"""Where the memory of one parameter server is going, from a series of it alone.
+"""Forecast of the memory of one parameter server from a series of measurements alone.
 
-What the services know from a job's specification is not known here: what a category costs is taken from the series.
+Nothing of a job's specification is known here: the cost of a category is estimated from the series.
 """
 
 from __future__ import annotations
@@ -15,37 +15,40 @@ import numpy as np
 
 from stretto_core.machine import CoreError
 from stretto_core.oom.forecast import SAFETY, Lead, forecast
-from stretto_core.oom.growth import Course, Floats, GrowthLaw, GrowthPoint, Interval, add_point, fit_growth
+from stretto_core.oom.growth import Course, Estimate, Floats, GrowthLaw, GrowthPoint, add_point, fit_growth
 from stretto_core.oom.line import fit_line
 from stretto_core.oom.usage import LOAD_MAX, MEASURING_SD, RowCost, ServerUsage
 
 NAME = "ps"
 POINTS_LEAST = 3
 CUSHION = 1.07
-"""times what is expected at the end is recommended where the interval is wide"""
+"""Factor on the expected memory at the end, recommended where the interval is wide. Chosen
+by hand; ``python -m tests.bench --only forecasts`` measures error and waste."""
 
 RISK = 0.7
-"""of the way from what is expected to the upper end of its interval: about one job in eight ends above"""
+"""Part of the way from the expected memory to the upper end of its interval: about one job in eight ends above it.
+Chosen by hand."""
 
 MEASURING_LEAST = 0.001
-"""of memory, relative: no series is exact"""
+"""Least relative sd of a measurement: no series is exact. Taste."""
 
 ROW_BYTES, ROW_LOG_SD = 256.0, 1.2
-"""of an embedding with its slots: 64 B to 1 KiB within one sd"""
+"""Prior of an embedding with its slots, log-normal: 77 to 850 B within one sd. Taste."""
 
 TRIED = np.linspace(-4, 4, 81)
-"""sd from the least squares"""
+"""Grid of the posterior of a slope, in sd from the least squares."""
 
 TABLES = 64
-"""hash tables of a server, as many as there are buckets at most: they fill alike, and each is copied as it doubles"""
+"""Hash tables of a server, as many as there are buckets at most. They fill alike, and each is copied as it doubles."""
 
 INITIAL_SLOTS = np.unique((64 * 2 ** (np.arange(32) / 32)).astype(int))
-"""of a table; up to doubling, all that there can be"""
+"""Candidates of a table's initial slots; up to doubling, all that there can be."""
 
 STEPS_CLEAR = 0.25
-"""of the squares that a straight line leaves, steps may leave so much to be believed"""
+"""Steps are believed if they leave at most this part of the sum of squares that a straight line leaves. Taste."""
 
 GRID = 48
+"""Points at which a crossing is interpolated."""
 
 
 class SeriesError(CoreError):
@@ -64,7 +67,7 @@ class SeriesPoint:
 
 @dataclass(frozen=True, slots=True)
 class SeriesProblem:
-    """What a forecasting algorithm gets: the series, oldest first, the server's capacity, and how much is to come.
+    """Input of a forecasting algorithm: the series, oldest first, the server's capacity, and the samples to come.
 
     Raises SeriesError.
     """
@@ -89,27 +92,30 @@ class SeriesProblem:
 
 @dataclass(frozen=True, slots=True)
 class SeriesForecast:
-    """Memory when all samples are trained, with its 90 % interval, and what is enough. ``oom_at_*``: when the capacity
-    is reached, on the clock of the series and in samples trained; both None: not before the end."""
+    """Memory when all samples are trained, with its 90 % interval, and the recommendation.
 
-    at_end: Interval
+    ``oom_at_*``: when the capacity is reached, on the clock of the series and in samples trained; both None: not before
+    the end.
+    """
+
+    at_end: Estimate
     oom_at_s: float | None
     oom_at_samples: float | None
     recommended_bytes: float
 
 
 class Forecaster(Protocol):
-    """Algorithms of the kind ``memory``."""
+    """Algorithm of the kind ``memory``."""
 
     def __call__(self, problem: SeriesProblem) -> SeriesForecast: ...
 
 
 def growth(problem: SeriesProblem) -> SeriesForecast:
-    """Sub-linear growth of categories times what one costs, both with what is not known of them.
+    """Forecast by sub-linear growth of categories times the cost of one, each with its uncertainty.
 
-    Running out is told of a capacity below what is recommended, and of one that about one job in eight exceeds: an
-    error of the forecast must not cost the job. When is told of the expected course, or, where that just stays below,
-    of one that leads there.
+    A capacity runs out if it is below the recommendation, or if about one job in eight exceeds it: an error of the
+    forecast must not cost the job. The time is that of the expected course, or, where that just stays below, of a
+    stretched course that leads there.
     """
     last = problem.points[-1]
     grown, server = _seen(problem, fit_growth)
@@ -119,8 +125,9 @@ def growth(problem: SeriesProblem) -> SeriesForecast:
     # what lies between is not reached: tables double, or not
     risk = 1.0 if cost.initial_slots else RISK
     found = forecast({NAME: server}, grown, cost, end, rate, Lead(0.0, 0.0), 2**62)
-    told = found.servers[0]
-    at_end = Interval(float(told.at_end_low_bytes), float(told.at_end_bytes), float(told.at_end_high_bytes))
+    server_forecast = found.servers[0]
+    interval = server_forecast.at_end_interval_bytes
+    at_end = Estimate(interval.low, float(server_forecast.at_end_bytes), interval.high)
     # a service asks again when it is known better; who asks once is told what will probably do to the end
     probably = min(CUSHION * at_end.mean, SAFETY * at_end.high)
     enough = max(found.recommended_bytes if found.reaches_end else 0, probably, last.used_bytes)
@@ -130,7 +137,9 @@ def growth(problem: SeriesProblem) -> SeriesForecast:
     elif _grows(server, cost, grown.at(end).high) and problem.capacity_bytes < (
         most := max(enough, at_end.mean + risk * (at_end.high - at_end.mean))
     ):
-        at = told.oom_at_samples if told.oom_at_samples is not None else _reached(problem, grown, most)
+        at = server_forecast.oom_at_samples
+        if at is None:
+            at = _reached(problem, grown, most)
         when = last.time_s + (at - last.samples) / rate, float(at)
     else:
         when = None, None
@@ -138,9 +147,9 @@ def growth(problem: SeriesProblem) -> SeriesForecast:
 
 
 def linear(problem: SeriesProblem) -> SeriesForecast:
-    """As published (DLRover-RM section 5.3): new categories are proportional to the samples, memory to the categories.
+    """Forecast as published (DLRover-RM 5.3): categories are proportional to samples, memory to categories.
 
-    For comparison. It knows no error: the interval is the forecast, and so is what is recommended.
+    For comparison. It knows no error: the interval is the forecast, and so is the recommendation.
     """
     grown, server = _seen(problem, fit_line)
     last = problem.points[-1]
@@ -155,19 +164,19 @@ def linear(problem: SeriesProblem) -> SeriesForecast:
         when = last.time_s + left / _samples_per_s(problem.points), last.samples + left
     else:
         when = None, None
-    return SeriesForecast(Interval(at_end, at_end, at_end), *when, at_end)
+    return SeriesForecast(Estimate(at_end, at_end, at_end), *when, at_end)
 
 
 def _grows(server: ServerUsage, cost: RowCost, categories: float) -> bool:
-    """Whether up to so many ``categories`` take more than an error of reading."""
+    """Return True if up to ``categories`` take more memory than the error of a measurement."""
     more = cost.units(categories, TABLES) - cost.units(server.rows, TABLES)
     return cost.bytes * more > MEASURING_SD * server.used_bytes
 
 
 def _reached(problem: SeriesProblem, grown: Course, most: float) -> float:
-    """Samples after which the capacity is reached on the way from the last row to ``most`` at the end.
+    """Return the samples at which the capacity is reached on a course from the last row to ``most`` at the end.
 
-    The way is the expected one, stretched: memory is taken as linear in the categories there.
+    It is the expected course, stretched: memory is taken as linear in the categories there.
     """
     last, end = problem.points[-1], problem.points[-1].samples + problem.samples_left
     share = (problem.capacity_bytes - last.used_bytes) / max(most - last.used_bytes, 1.0)
@@ -177,7 +186,7 @@ def _reached(problem: SeriesProblem, grown: Course, most: float) -> float:
 
 
 def _seen(problem: SeriesProblem, law: GrowthLaw) -> tuple[Course, ServerUsage]:
-    """The series as the forecast knows it, since it last went back to a checkpoint."""
+    """Return growth and usage since the series last went back to a checkpoint."""
     points, server = list[GrowthPoint](), ServerUsage()
     for point in problem.points:
         add_point(points, point.samples, point.categories)
@@ -189,7 +198,7 @@ def _seen(problem: SeriesProblem, law: GrowthLaw) -> tuple[Course, ServerUsage]:
 
 
 def _row_cost(points: Sequence[SeriesPoint]) -> RowCost:
-    """Bytes per category, or per slot where memory goes up in steps as that of tables does that double when full."""
+    """Estimate bytes per category, or per slot where memory rises in steps, as that of tables that double."""
     plain, misfit = _plain_cost(points)
     categories, used = _columns(points)
     if float(categories[-1]) < 2 * TABLES * INITIAL_SLOTS[0]:
@@ -206,21 +215,21 @@ def _row_cost(points: Sequence[SeriesPoint]) -> RowCost:
 
 
 def _columns(points: Sequence[SeriesPoint]) -> tuple[Floats, Floats]:
-    """Categories and bytes [n]."""
+    """Return categories and bytes [n]."""
     categories, used = zip(*((point.categories, point.used_bytes) for point in points), strict=True)
     return np.array(categories, dtype=np.float64), np.array(used, dtype=np.float64)
 
 
 def _plain_cost(points: Sequence[SeriesPoint]) -> tuple[RowCost, float]:
-    """Of memory that goes with the categories, and the sum of squares that this leaves."""
+    """Estimate bytes per category, and return the sum of squared residuals."""
     return _cost(*_columns(points), 0)
 
 
 def _cost(units: Floats, used: Floats, initial_slots: int) -> tuple[RowCost, float]:
-    """Least squares of memory [n] over units [n], with what else is known, and the sum of squares that is left.
+    """Regress memory [n] on units [n] with a prior; return the cost of a unit and the sum of squared residuals.
 
-    The rest of the process takes no less than nothing, so a unit takes no more than all memory comes to by the fewest;
-    and a row of a few numbers to some thousands has a usual size, which counts where the series says little.
+    The rest of the process takes at least nothing, so a unit costs at most memory over units, whichever row gives the
+    least. The log-normal prior of a row's size counts where the series says little.
     """
     most = float((used / np.maximum(units, 1.0)).min())
     centred = units - units.mean()
@@ -244,7 +253,7 @@ def _cost(units: Floats, used: Floats, initial_slots: int) -> tuple[RowCost, flo
 
 
 def _samples_per_s(points: Sequence[SeriesPoint]) -> float:
-    """Of the newer half, or of all where that went back."""
+    """Return the rate over the newer half of the series, or over all of it where that went back."""
     for first in (points[len(points) // 2], points[0]):
         trained, passed_s = points[-1].samples - first.samples, points[-1].time_s - first.time_s
         if trained > 0 and passed_s > 0:

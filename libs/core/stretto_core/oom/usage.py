@@ -1,4 +1,4 @@
-"""What categories cost in the memory of one parameter server, and its share of the new ones.
+"""Cost of a category in the memory of one parameter server, and the server's share of the new categories.
 
 DLRover-RM section 5.3: M_emb = T x D x phi. Two things differ in a real server. The row also holds the optimiser's
 slots, and the rest of the process does not grow; so the bytes per row are measured, with T x D as the prior. And a
@@ -14,23 +14,30 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from stretto_core.oom.growth import Z_90, Interval
+from stretto_core.oom.growth import Z_90, Estimate
 
 POINTS_MAX = 40
+"""Measurements kept of a server. Taste."""
 LOAD_MAX = 0.8
-"""TensorFlow's DenseHashTable doubles above this load"""
-
+"""TensorFlow's DenseHashTable doubles above this load (its source)."""
 MEASURING_SD = 0.01
-"""of resident memory, relative: allocators, buffers under way"""
-
+"""Relative sd of resident memory: allocators, buffers under way. Chosen by hand."""
 BYTES_RANGE = (0.5, 2.5)
-"""of the prior: what lies outside is not the tables' doing (a process that still warms up, a leak)"""
-
+"""Range of the estimate, relative to the prior. Beyond it is not the tables' doing: a process that warms up, a leak."""
 PRIOR_SD = 0.3
-"""of the bytes per row that a specification promises, relative"""
-
+"""Relative sd of the bytes per row that the specification implies. Chosen by hand, above the 1.25 measured."""
 REMEMBERED_SD = 0.05
-"""of what was found when the buckets lay elsewhere, relative"""
+"""Least relative sd of an estimate from before the buckets moved. Taste."""
+KEY_BYTES, FLOAT_BYTES = 8, 4
+
+
+def row_bytes(embedding_dim: int, optimizer: str) -> int:
+    """Return the bytes of one category: its key, its weights and the optimiser's slots.
+
+    Adagrad keeps weights and accumulators, Adam weights, two moments and a step count.
+    """
+    floats = 2 * embedding_dim if optimizer == "adagrad" else 3 * embedding_dim + 1
+    return KEY_BYTES + FLOAT_BYTES * floats
 
 
 @dataclass(slots=True)
@@ -43,13 +50,13 @@ class UsagePoint:
 
 @dataclass(slots=True)
 class ServerUsage:
-    """What was measured of one parameter server since its buckets last changed."""
+    """Measurements of one parameter server since its buckets last changed."""
 
     limit_bytes: int = 0
     buckets: int = -1
     points: list[UsagePoint] = field(default_factory=list[UsagePoint])
     first_rows: int = 0
-    """when this ownership began"""
+    """Rows when this ownership began."""
 
     @property
     def rows(self) -> int:
@@ -57,12 +64,14 @@ class ServerUsage:
 
     @property
     def used_bytes(self) -> int:
-        """As last measured."""
+        """Resident memory at the last measurement."""
         return self.points[-1].used_bytes if self.points else 0
 
     def add(self, rows: int, used_bytes: int, limit_bytes: int, buckets: int) -> bool:
-        """Take a measurement in; whether it put an end to a series. Another number of buckets begins a new one: what
-        they hold moved in or out."""
+        """Add a measurement; return True if it ended a series.
+
+        Another number of buckets begins a new one: their rows moved in or out.
+        """
         ended = bool(self.points) and (buckets != self.buckets or rows < 0.98 * self.rows)
         if ended or not self.points:
             self.points, self.first_rows = [], rows
@@ -82,13 +91,16 @@ class RowCost:
     initial_slots: int = 0
 
     def units(self, rows: float, buckets: int) -> float:
-        """What memory is proportional to: rows, or slots of ``buckets`` tables that doubled from ``initial_slots``."""
+        """Return the units that memory is proportional to.
+
+        They are rows, or the slots of ``buckets`` tables that doubled from ``initial_slots``.
+        """
         if not self.initial_slots or buckets < 1:
             return rows
         return buckets * _slots(rows / buckets, self.initial_slots)
 
     def copied(self, server: ServerUsage, new_rows: float) -> float:
-        """Slots of the table that is there twice while it doubles, if one does on the way."""
+        """Return the slots of the one table that exists twice while it doubles; 0 if none doubles on the way."""
         if not self.initial_slots or server.buckets < 1:
             return 0.0
         old, new = (self.units(server.rows + rows, server.buckets) / server.buckets for rows in (0, new_rows))
@@ -96,7 +108,7 @@ class RowCost:
 
 
 def _slots(rows: float, initial: int) -> float:
-    """Expected slots of one table of a server on whose tables ``rows`` each are hashed at random (Poisson, smooth)."""
+    """Return the expected slots of one table, if each gets ``rows`` on average by random hashing (Poisson)."""
     slots = float(initial)
     while rows > LOAD_MAX * slots * 2:
         slots *= 2
@@ -114,10 +126,11 @@ def _slots(rows: float, initial: int) -> float:
 def fit_row_cost(
     servers: list[ServerUsage], promised: float, initial_slots: int, before: RowCost | None = None
 ) -> RowCost:
-    """Bytes per unit from what all servers did, each with its own fixed part.
+    """Estimate the bytes per unit from all servers, each with its own fixed part.
 
-    Until then holds what was found ``before`` their buckets changed, or the bytes ``promised`` by the specification.
-    Ridge towards this prior: the precision of the data is sum (u - mean u)^2 / sd^2.
+    A conjugate normal update with known variance (ridge regression): the prior is the estimate from ``before`` the
+    buckets changed, or else the bytes ``promised`` by the specification; the precision of a server's data is
+    sum (u - mean u)^2 / sd^2.
     """
     shape = RowCost(0.0, 0.0, initial_slots)
     prior = max(promised, 1.0)
@@ -139,15 +152,15 @@ def fit_row_cost(
 
 
 def remembered(cost: RowCost) -> RowCost:
-    """What a job's earlier servers say about later ones."""
+    """Return the prior for later servers: the estimate from earlier ones of the job, with a least sd."""
     return RowCost(cost.bytes, max(cost.sd, REMEMBERED_SD * cost.bytes), cost.initial_slots)
 
 
 def share_of_growth(server: ServerUsage, servers: list[ServerUsage]) -> float:
-    """Which part of the job's new categories comes to ``server``.
+    """Return the share of the job's new categories that comes to ``server``.
 
-    What it got since its buckets last changed, weighed against its share of the stock, which stands for as many
-    categories as half the stock.
+    Its share of the growth since its buckets last changed, shrunk towards its share of the stock. The stock's weight is
+    that of half as many categories.
     """
     stock = sum(other.rows for other in servers)
     if stock <= 0:
@@ -158,15 +171,15 @@ def share_of_growth(server: ServerUsage, servers: list[ServerUsage]) -> float:
 
 
 def _level(server: ServerUsage, cost: RowCost, units: float) -> float:
-    """Memory now, without the noise of one reading: the median of the last three, each brought forward to ``units``."""
+    """Return the memory now: the median of the last three readings, each brought forward to ``units``."""
     forward = sorted(
         point.used_bytes + cost.bytes * (units - cost.units(point.rows, server.buckets)) for point in server.points[-3:]
     )
     return forward[len(forward) // 2]
 
 
-def bytes_at(server: ServerUsage, new_rows: Interval, cost: RowCost) -> Interval:
-    """Memory of a server when it has got ``new_rows`` more."""
+def bytes_at(server: ServerUsage, new_rows: Estimate, cost: RowCost) -> Estimate:
+    """Return the memory of a server after ``new_rows`` more."""
     start = cost.units(server.rows, server.buckets)
     used = _level(server, cost, start)
 
@@ -175,7 +188,7 @@ def bytes_at(server: ServerUsage, new_rows: Interval, cost: RowCost) -> Interval
 
     z_cost = Z_90 * cost.sd * 0.7  # the two errors are independent: neither at its worst when the other is
     noise = MEASURING_SD * used
-    return Interval(
+    return Estimate(
         after(new_rows.low, max(0.0, cost.bytes - z_cost)) - noise,
         after(new_rows.mean, cost.bytes),
         after(new_rows.high, cost.bytes + z_cost) + noise + cost.bytes * cost.copied(server, new_rows.high),

@@ -16,22 +16,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from curves import BUCKETS, Curve, Floats, split, table_slots
+from oom_builders import limit_changed, measured, progressed, server_measured
 from stretto_core import jobs
 from stretto_core.arbiter import ArbiterMachine
 from stretto_core.arbiter.state import ArbiterSettings
 from stretto_core.machine import Emit
 from stretto_core.model.types import JobLimits, JobProfile
-from stretto_core.oom import (
-    LimitChanged,
-    MemoryMeasured,
-    OomForecast,
-    OomMachine,
-    ProgressSeen,
-    ServerMeasured,
-    WatchOpened,
-    WatchSettings,
-)
+from stretto_core.oom import JobOpened, OomMachine, WatchSettings
 from stretto_messages.base import GIB
+from stretto_messages.oom import OomForecast
 from stretto_messages.values import Plan, Resources
 
 WINDOW_S = 5.0
@@ -44,7 +37,7 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Case:
-    """What a job begins with and how fast its actuator is. ``share``: of the need, of the memory at the beginning."""
+    """Initial memory of a job and speed of its actuator. ``share``: initial memory as a share of the need."""
 
     share: float
     resize: int = 2
@@ -63,7 +56,7 @@ class Case:
 
 @dataclass
 class Outcome:
-    """What happened to one job. ``*_over``: recommended capacity above the true need, as a share of it.
+    """Result of one job. ``*_over``: recommended capacity above the true need, as a share of it.
 
     ``end_over``: at the end. ``mean_over``: on average over the time from the first decision on, against the need to
     the end, what was too little counting as nothing. ``worst_over``: the largest request. ``end_error`` and
@@ -100,7 +93,7 @@ class Play:
         most = int(max(self.limit, need * case.max_share)) if math.isfinite(case.max_share) else 2**44
         total = int(curve.samples[-1])
         self.watch = OomMachine(None, settings or WatchSettings())
-        self.watch.handle(WatchOpened(total, curve.row_bytes, 2**20, most, curve.slots), 0.0)
+        self.watch.handle(JobOpened(total, curve.row_bytes, 2**20, most, curve.slots), 0.0)
         self.plan = Plan(2, curve.servers, 1.0, 1.0, GIB, self.limit)
         low, high = Plan(1, 1, 1.0, 1.0, GIB, 2**20), Plan(8, 64, 1.0, 1.0, GIB, most)
         self.arbiter = ArbiterMachine(None, ArbiterSettings(Resources(1e6, 2**55)))
@@ -117,7 +110,7 @@ class Play:
         self.known = np.array([self._knowable(held) for held in self.held.values()])
 
     def _knowable(self, held: range) -> Floats:
-        """What a perfect watch would have provided for at each moment, one reaction time before [T]."""
+        """Memory that a perfect forecast would have requested one reaction time before each moment [T]."""
         curve, reaction = self.curve, 1 + self.case.resize
         per_bucket = curve.rows[:, held]
         rows = per_bucket.sum(1)
@@ -135,11 +128,11 @@ class Play:
 
     @property
     def foreseeable(self) -> bool:
-        """Whether a perfect watch would have provided for every moment."""
+        """Return True if a perfect forecast would have covered every moment."""
         return bool((self.peak <= self.known).all())
 
     def need(self, moment: int) -> float:
-        """Of the fullest server, from ``moment`` to the end."""
+        """Return the need of the fullest server from ``moment`` to the end."""
         return float(self.peak[:, moment:].max())
 
     def run(self) -> Outcome:
@@ -166,29 +159,29 @@ class Play:
         curve = self.curve
         done, recent = int(curve.samples[moment]), max(0, moment - 5)
         rate = (done - int(curve.samples[recent])) / (WINDOW_S * max(1, moment - recent)) or 1.0
-        self.watch.handle(ProgressSeen(done, int(curve.samples[-1]), rate), now)
+        self.watch.handle(progressed(done, int(curve.samples[-1]), rate), now)
         self._decided(self.arbiter.handle(jobs.JobProgressed("job", done, int(curve.samples[-1]), rate), now), moment)
-        measured = tuple(
-            ServerMeasured(f"ps-{pod}", int(used), self.limit, int(curve.rows[moment, held].sum()), len(held))
+        servers = tuple(
+            server_measured(f"ps-{pod}", int(used), self.limit, int(curve.rows[moment, held].sum()), len(held))
             for (pod, held), used in zip(self.held.items(), self.used[:, moment], strict=True)
         )
         out, third = self.outcome, len(curve.samples) // 3
-        for action in self.watch.handle(MemoryMeasured(measured, self.pending is None), now):
+        for action in self.watch.handle(measured(servers, self.pending is None), now):
             assert isinstance(action, Emit)
             said: OomForecast = action.fact
-            out.foreseen |= said.action == "grow" or any(s.oom_at_samples is not None for s in said.servers)
+            out.foreseen |= said.action == "grow" or any(s.oom_at_samples is not None for s in said.ps)
             if said.action == "grow" and len(self.held) == curve.servers:
-                out.worst_over = max(out.worst_over, said.recommended_bytes / self.need(0) - 1)
+                out.worst_over = max(out.worst_over, said.recommended_ps_memory_bytes / self.need(0) - 1)
             if moment <= third and len(self.held) == curve.servers:
                 self._judge(said)
-            heard = jobs.OomForecast("job", said.action, said.recommended_bytes, said.reason)  # type: ignore[arg-type]
+            heard = jobs.OomForecast("job", said.action, said.recommended_ps_memory_bytes, said.reason)  # type: ignore[arg-type]
             self._decided(self.arbiter.handle(heard, now), moment)
 
     def _judge(self, said: OomForecast) -> None:
         largest = int(self.used[:, -1].argmax())
-        told, need = said.servers[largest], self.used[largest, -1]
+        told, need = said.ps[largest], self.used[largest, -1]
         self.outcome.end_error = told.at_end_bytes / need - 1
-        self.outcome.covered = bool(told.at_end_low_bytes <= need <= told.at_end_high_bytes)
+        self.outcome.covered = bool(told.at_end_interval_bytes.low <= need <= told.at_end_interval_bytes.high)
 
     def _decided(self, actions: list, moment: int) -> None:
         for action in actions:
@@ -218,7 +211,7 @@ class Play:
 
     def _resize(self, limit: int, now: float) -> None:
         self.limit = limit
-        self.watch.handle(LimitChanged(limit), now)
+        self.watch.handle(limit_changed(limit), now)
 
 
 def play(curve: Curve, case: Case, settings: WatchSettings | None = None) -> Outcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -9,33 +10,31 @@ import pytest
 from curves import BUCKETS, FAMILIES, Curve, generate, split
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from oom_builders import limit_decided, measured, progressed, server_exited, server_measured
 from play import Case, play
 from pydantic import TypeAdapter
 from stretto_core.algorithms import OOM
 from stretto_core.machine import Action, Emit
 from stretto_core.oom import (
+    Estimate,
     GrowthPoint,
-    Interval,
-    LimitChanged,
-    LimitDecided,
-    MemoryMeasured,
-    OomForecast,
+    JobOpened,
     OomMachine,
-    ProgressSeen,
     RowCost,
-    ServerLeft,
-    ServerMeasured,
     ServerUsage,
-    WatchClosed,
     WatchError,
-    WatchOpened,
     WatchSettings,
     WatchState,
     add_point,
     bytes_at,
     fit_growth,
     fit_line,
+    row_bytes,
 )
+from stretto_messages.actuator import JobFailed, PodResized
+from stretto_messages.base import example_of
+from stretto_messages.dispatcher import JobCompleted
+from stretto_messages.oom import OomForecast
 
 MIB = 2**20
 
@@ -139,14 +138,14 @@ def test_the_watch_asks_for_what_its_law_foresees() -> None:
     asked = {}
     for name in OOM.names():
         watch = OomMachine(law=OOM.named(name))
-        watch.handle(WatchOpened(600_000, 1000.0, 1, 2**40), 0.0)
+        watch.handle(JobOpened(600_000, 1000.0, 1, 2**40), 0.0)
         told = list[OomForecast]()
         for n in range(1, 201):
             rows = round(1e4 * n**0.5)
-            watch.handle(ProgressSeen(1000 * n, 600_000, 1000.0), float(n))
-            seen = MemoryMeasured((ServerMeasured("ps-0", 10**8 + 1000 * rows, 2**31, rows, 64),))
+            watch.handle(progressed(1000 * n, 600_000, 1000.0), float(n))
+            seen = measured((server_measured("ps-0", 10**8 + 1000 * rows, 2**31, rows, 64),))
             told += [action.fact for action in watch.handle(seen, float(n)) if isinstance(action, Emit)]
-        asked[name] = told[-1].servers[0].at_end_bytes
+        asked[name] = told[-1].ps[0].at_end_bytes
     assert asked["growth"] == pytest.approx(10**8 + 1000 * 1e4 * 600**0.5, rel=0.05)
     assert asked["linear"] > 1.15 * asked["growth"]
 
@@ -179,7 +178,7 @@ class Watch:
     def __init__(self, row_bytes: float = 144.0, slots: int = 0, total: int = 1_000_000, most: int = 2**40) -> None:
         self.machine = OomMachine(None, WatchSettings(lead_s=10, shrink_patience_s=20))
         self.now = 1000.0
-        self.machine.handle(WatchOpened(total, row_bytes, 64 * MIB, most, slots), self.now)
+        self.machine.handle(JobOpened(total, row_bytes, 64 * MIB, most, slots), self.now)
         self.total = total
 
     def measure(
@@ -187,10 +186,10 @@ class Watch:
     ) -> OomForecast | None:
         self.now += 5
         servers = tuple(
-            ServerMeasured(f"ps-{i}", u, limit, r, buckets) for i, (u, r) in enumerate(zip(used, rows, strict=True))
+            server_measured(f"ps-{i}", u, limit, r, buckets) for i, (u, r) in enumerate(zip(used, rows, strict=True))
         )
-        self.machine.handle(ProgressSeen(samples, self.total, 1000.0), self.now)
-        return said(self.machine.handle(MemoryMeasured(servers, settled), self.now))
+        self.machine.handle(progressed(samples, self.total, 1000.0), self.now)
+        return said(self.machine.handle(measured(servers, settled), self.now))
 
 
 def said(actions: list[Action]) -> OomForecast | None:
@@ -210,7 +209,7 @@ def test_time_and_samples_to_oom() -> None:
     """2,000 rows of 14.4 kB each 10,000 samples: 27.5 MiB a window; 900 MiB are full after 109,000 samples."""
     told = grow_linearly(Watch(row_bytes=14_400.0), 900 * MIB, steps=10, row_bytes=14_400)
     for forecast in told:
-        server = forecast.servers[0]
+        server = forecast.ps[0]
         # three windows do not show that growth is linear: it may be as sub-linear as is usual
         if forecast.samples_done < 50_000:
             assert 100_000 <= server.oom_at_samples <= 140_000
@@ -232,7 +231,7 @@ def test_the_next_doubling_is_foreseen_while_memory_is_flat() -> None:
         forecast = watch.measure(10_000 * k, [used] * 2, 640 * MIB, [rows] * 2, buckets) or forecast
     assert forecast is not None
     assert forecast.action == "grow"
-    assert forecast.recommended_bytes >= 600 * MIB + 4000 * 32 * 512
+    assert forecast.recommended_ps_memory_bytes >= 600 * MIB + 4000 * 32 * 512
 
 
 def test_it_speaks_when_there_is_news_only() -> None:
@@ -269,7 +268,7 @@ def test_a_doubling_holds_one_table_twice() -> None:
     cost, server = RowCost(MIB, 0.0, 256), ServerUsage()
     for rows in (2 * 150, 2 * 160, 2 * 170):
         server.add(rows, int(100 * MIB + MIB * cost.units(rows, 2)), 2**40, 2)
-    after = bytes_at(server, Interval(300.0, 300.0, 300.0), cost)
+    after = bytes_at(server, Estimate(300.0, 300.0, 300.0), cost)
     assert after.mean == pytest.approx(MIB * (100 + 2 * 512), rel=0.01)
     assert after.high >= MIB * (100 + 2 * 512 + 256)
 
@@ -286,7 +285,7 @@ def test_a_certain_end_is_asked_for_though_the_moment_of_the_next_doubling_is_no
     end = 600 * MIB + 40_000 * 32 * 1024
     first = next(forecast for forecast in told if forecast and forecast.action == "grow")
     assert first.samples_done < 220_000, "the doubling comes at about 270,000"
-    assert first.recommended_bytes == pytest.approx(end, rel=0.08)
+    assert first.recommended_ps_memory_bytes == pytest.approx(end, rel=0.08)
 
 
 def test_a_move_of_buckets_starts_a_servers_series_anew() -> None:
@@ -299,9 +298,9 @@ def test_a_move_of_buckets_starts_a_servers_series_anew() -> None:
         rows = [2000 * k] * 3
         forecast = watch.measure(10_000 * k, [600 * MIB + 1440 * r for r in rows], 4096 * MIB, rows, 21) or forecast
     assert forecast is not None
-    assert len(forecast.servers) == 3
+    assert len(forecast.ps) == 3
     truth = 600 * MIB + 1440 * 200_000
-    assert forecast.servers[2].at_end_bytes == pytest.approx(truth, rel=0.05)
+    assert forecast.ps[2].at_end_bytes == pytest.approx(truth, rel=0.05)
 
 
 @pytest.mark.parametrize("limit", [950 * MIB, 1000 * MIB])
@@ -311,7 +310,7 @@ def test_the_whole_need_is_told_when_it_is_more_than_one_server_may_have(limit: 
     told = grow_linearly(watch, limit, steps=12, row_bytes=14_400)
     asked = [forecast for forecast in told if forecast.action == "grow"]
     assert asked
-    assert max(forecast.recommended_bytes for forecast in asked) > 1000 * MIB
+    assert max(forecast.recommended_ps_memory_bytes for forecast in asked) > 1000 * MIB
     assert any("more servers have to share it" in forecast.reason for forecast in asked)
 
 
@@ -320,7 +319,7 @@ def test_what_a_restore_undid_is_no_part_of_the_curve() -> None:
     watch = Watch(row_bytes=1440.0)
     for k in range(1, 12):
         watch.measure(10_000 * k, [600 * MIB + 1440 * 9000 * k] * 2, 8192 * MIB, [9000 * k] * 2)
-    watch.machine.handle(ProgressSeen(5_000, watch.total, 1000.0), watch.now)
+    watch.machine.handle(progressed(5_000, watch.total, 1000.0), watch.now)
     assert [point.samples for point in watch.machine.state.points] == []
     for k in range(1, 12):
         watch.measure(10_000 * k, [600 * MIB + 1440 * 900 * k] * 2, 8192 * MIB, [900 * k] * 2)
@@ -330,7 +329,7 @@ def test_what_a_restore_undid_is_no_part_of_the_curve() -> None:
 def test_a_completed_job_that_goes_on_is_watched_again_and_a_failed_one_is_not() -> None:
     for completed, spoken in ((True, True), (False, False)):
         watch = Watch(row_bytes=14_400.0)
-        watch.machine.handle(WatchClosed(completed), watch.now)
+        watch.machine.handle(example_of(JobCompleted) if completed else example_of(JobFailed), watch.now)
         assert bool(grow_linearly(watch, 900 * MIB, steps=10, row_bytes=14_400)) is spoken
 
 
@@ -339,13 +338,13 @@ def test_a_killed_server_gets_more_than_it_was_killed_with() -> None:
     watch = Watch(row_bytes=1440.0)
     for k in range(1, 10):
         watch.measure(10_000 * k, [600 * MIB + 1440 * 3000 * k] * 2, 1000 * MIB, [3000 * k] * 2)
-    (killed,) = watch.machine.handle(ServerLeft("ps-1", oom_killed=True), watch.now)
+    (killed,) = watch.machine.handle(server_exited("ps-1", oom_killed=True), watch.now)
     assert isinstance(killed, Emit)
-    assert (killed.fact.action, killed.fact.recommended_bytes) == ("grow", 1500 * MIB)
-    watch.machine.handle(LimitDecided(1536 * MIB), watch.now)
-    (again,) = watch.machine.handle(ServerLeft("ps-2", oom_killed=True), watch.now)  # before it was ever measured
+    assert (killed.fact.action, killed.fact.recommended_ps_memory_bytes) == ("grow", 1500 * MIB)
+    watch.machine.handle(limit_decided(1536 * MIB), watch.now)
+    (again,) = watch.machine.handle(server_exited("ps-2", oom_killed=True), watch.now)  # before it was ever measured
     assert isinstance(again, Emit)
-    assert again.fact.recommended_bytes == 2304 * MIB
+    assert again.fact.recommended_ps_memory_bytes == 2304 * MIB
     for k in range(5, 9):  # back at a checkpoint, where all is well
         told = watch.measure(10_000 * k, [600 * MIB + 1440 * 3000 * k] * 2, 1000 * MIB, [3000 * k] * 2)
     assert told is None or told.action == "grow"
@@ -353,7 +352,7 @@ def test_a_killed_server_gets_more_than_it_was_killed_with() -> None:
     for k in range(9, 40):
         watch.measure(10_000 * k, [700 * MIB + 1440 * 3000 * k] * 2, 1500 * MIB, [3000 * k] * 2)
     assert watch.machine.state.killed_bytes == 0
-    assert watch.machine.handle(ServerLeft("ps-1"), watch.now) == []
+    assert watch.machine.handle(server_exited("ps-1"), watch.now) == []
 
 
 def test_a_snapshot_continues_and_a_closed_watch_is_silent() -> None:
@@ -363,16 +362,23 @@ def test_a_snapshot_continues_and_a_closed_watch_is_silent() -> None:
     document = adapter.dump_json(watch.machine.state)
     assert len(document) < 20_000
     other = OomMachine(adapter.validate_json(document), watch.machine.settings)
-    event = MemoryMeasured((ServerMeasured("ps-0", 620 * MIB, 640 * MIB, 19_000, 32),))
+    event = measured((server_measured("ps-0", 620 * MIB, 640 * MIB, 19_000, 32),))
     assert other.handle(event, 1100.0) == watch.machine.handle(event, 1100.0)
-    other.handle(LimitChanged(700 * MIB, "ps-0"), 1101.0)
+    resized = PodResized(job="job", pod="ps-0", cpu_cores=1.0, memory_bytes=700 * MIB)
+    other.handle(resized, 1101.0)
+    other.handle(replace(resized, pod="worker-0", memory_bytes=MIB), 1101.0)
     assert other.state.servers["ps-0"].limit_bytes == 700 * MIB
-    other.handle(ServerLeft("ps-0"), 1102.0)
+    other.handle(server_exited("ps-0"), 1102.0)
     assert not other.state.servers
-    other.handle(WatchClosed(), 1103.0)
+    other.handle(example_of(JobFailed), 1103.0)
     assert other.handle(event, 1104.0) == []
 
 
 def test_settings_that_cannot_be_are_refused() -> None:
     with pytest.raises(WatchError, match=r"shrink_gain is 1\.5; give a fraction"):
         WatchSettings(shrink_gain=1.5)
+
+
+def test_a_row_costs_its_key_its_weights_and_the_optimisers_slots() -> None:
+    assert row_bytes(16, "adagrad") == 8 + 4 * 2 * 16
+    assert row_bytes(16, "adam") == 8 + 4 * (3 * 16 + 1)

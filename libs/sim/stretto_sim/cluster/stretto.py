@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stretto_core import jobs
-from stretto_core import oom as memory
 from stretto_core.arbiter import ArbiterMachine
 from stretto_core.arbiter.selection import SelectionAlgorithm
 from stretto_core.arbiter.selection.hull import hull
@@ -24,15 +23,19 @@ from stretto_core.arbiter.state import ArbiterSettings
 from stretto_core.fitter.machine import FitMachine, FitterSettings
 from stretto_core.machine import Emit, Tick
 from stretto_core.model.types import JobProfile
-from stretto_core.oom import GrowthLaw, OomMachine, WatchSettings, fit_growth
+from stretto_core.oom import GrowthLaw, JobOpened, OomMachine, WatchEvent, WatchSettings, fit_growth
 from stretto_core.planner.exploration import ExplorationLimits
 from stretto_core.planner.history import HistoryMachine
 from stretto_core.planner.machine import PlanMachine, PlannerSettings
 from stretto_core.profiler.peers import ClosedWindow, Detector, cusum
 from stretto_core.profiler.state import PodWindow, ProfilingRules
+from stretto_messages.actuator import PlanApplied, PodExited
+from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import GIB
-from stretto_messages.profiler import HotPsDetected
-from stretto_messages.values import BUCKETS, Plan, PsProfile
+from stretto_messages.dispatcher import JobProgressed
+from stretto_messages.oom import OomForecast
+from stretto_messages.profiler import HotPsDetected, ProfileMeasured
+from stretto_messages.values import BUCKETS, Plan, PsProfile, StepTimes
 
 from stretto_sim.cluster import policies as p
 from stretto_sim.cluster.live import FIRST_WINDOWS, LONGEST_WINDOW_S, WINDOW_S
@@ -137,7 +140,7 @@ class Services:
             OomMachine(None, self.watching, self.knobs.law),
         )
         low, high = job.limits.low.ps_memory_bytes, job.limits.high.ps_memory_bytes
-        desk.watch.handle(memory.WatchOpened(job.samples, float(ROW_BYTES), low, high), now)
+        desk.watch.handle(JobOpened(job.samples, float(ROW_BYTES), low, high), now)
         self.facts.append(jobs.JobSubmitted(name, profile))
 
     def _applied(self, event: p.Applied, now: float) -> None:
@@ -162,15 +165,7 @@ class Services:
                 settled=event.settled and not self._look_for_hot(desk, event, now),
             )
         )
-        base = desk.job.server_base_bytes
-        measured = tuple(
-            memory.ServerMeasured(
-                f"ps-{each.number}", each.used_bytes, each.limit_bytes, max(each.used_bytes - base, 0) // ROW_BYTES,
-                BUCKETS // len(servers),
-            )
-            for each in servers
-        )  # fmt: skip
-        self._watch(name, memory.MemoryMeasured(measured, event.settled), now)
+        self._watch(name, _memory_measured(name, desk.job, event), now)
 
     def _look_for_hot(self, desk: _Desk, event: p.Window, now: float) -> bool:
         """Whether any server is hot; one that stays so is to be replaced."""
@@ -197,7 +192,7 @@ class Services:
         return any(pod.bad_windows for pod in desk.pods.values())
 
     def _died(self, event: p.ServerDied, now: float) -> None:
-        self._watch(_name(event.job), memory.ServerLeft(f"ps-{event.number}", event.oom), now)
+        self._watch(_name(event.job), _server_exited(event), now)
 
     def _replaced(self, event: p.Replaced, now: float) -> None:
         desk = self.desks[_name(event.job)]
@@ -227,12 +222,13 @@ class Services:
             if isinstance(action, Emit):
                 self.facts.append(action.fact)
 
-    def _watch(self, name: str, event: Any, now: float) -> None:
-        """The memory watch speaks of one job without its name."""
+    def _watch(self, name: str, event: WatchEvent, now: float) -> None:
+        """Pass an event to the job's memory watch, and its forecast on."""
         for action in self.desks[name].watch.handle(event, now):
-            said = action.fact if isinstance(action, Emit) else None
-            if said is not None:
-                self.facts.append(jobs.OomForecast(name, said.action, said.recommended_bytes, said.reason))
+            if isinstance(action, Emit):
+                found: OomForecast = action.fact
+                wanted = found.recommended_ps_memory_bytes
+                self.facts.append(jobs.OomForecast(name, found.action, wanted, found.reason))
 
     def _job_submitted(self, fact: jobs.JobSubmitted, now: float) -> None:
         if self.knobs.warm_start:
@@ -260,12 +256,13 @@ class Services:
 
     def _plan_decided(self, fact: jobs.PlanDecided, now: float) -> None:
         self._to_planner(fact, now)
-        self._watch(fact.job, memory.LimitDecided(fact.plan.ps_memory_bytes), now)
+        self._watch(fact.job, _decided(fact), now)
         self.commands.append(p.Want(int(fact.job), fact.plan))
 
     def _plan_applied(self, fact: jobs.PlanApplied, now: float) -> None:
         self._to_planner(fact, now)
-        self._watch(fact.job, memory.LimitChanged(fact.plan.ps_memory_bytes), now)
+        applied = PlanApplied(job=fact.job, version=fact.version, plan=fact.plan, took_s=fact.took_s)
+        self._watch(fact.job, applied, now)
         self._to_arbiter(fact, now)
 
     def _measured(self, fact: jobs.ProfileMeasured, now: float) -> None:
@@ -275,7 +272,7 @@ class Services:
     def _progressed(self, fact: jobs.JobProgressed, now: float) -> None:
         self._to_planner(fact, now)
         self._to_arbiter(fact, now)
-        self._watch(fact.job, memory.ProgressSeen(fact.samples_done, fact.samples_total, fact.throughput), now)
+        self._watch(fact.job, _job_progressed(fact), now)
 
     def _job_ended(self, fact: jobs.JobEnded, now: float) -> None:
         self._to_planner(fact, now)
@@ -318,6 +315,75 @@ class Services:
 
 def _name(job: int) -> str:
     return f"{job:06d}"
+
+
+def _memory_measured(name: str, job: TraceJob, event: p.Window) -> ProfileMeasured:
+    """Return the profile of a window with the servers' memory; the rows are those that it holds."""
+    servers = tuple(
+        PsProfile(
+            pod=f"ps-{each.number}",
+            cpu_used_cores=each.busy_cores,
+            cpu_limit_cores=each.cores,
+            memory_used_bytes=each.used_bytes,
+            memory_limit_bytes=each.limit_bytes,
+            categories=max(each.used_bytes - job.server_base_bytes, 0) // ROW_BYTES,
+            buckets=BUCKETS // len(event.servers),
+            update_time_s=each.update_s,
+        )
+        for each in event.servers
+    )
+    return ProfileMeasured(
+        job=name,
+        plan_version=event.version,
+        plan=event.plan,
+        batch_size=job.batch_size,
+        window_s=event.seconds,
+        step_time_s=event.step_time_s,
+        times=StepTimes(emb_s=0.0, grad_s=0.0, upd_s=0.0, sync_s=0.0),
+        throughput=event.samples_per_s,
+        samples_total=event.samples_done,
+        categories=sum(server.categories for server in servers),
+        settled=event.settled,
+        workers=(),
+        ps=servers,
+    )
+
+
+def _server_exited(event: p.ServerDied) -> PodExited:
+    reason = "oom-killed" if event.oom else "failed"
+    return PodExited(job=_name(event.job), pod=f"ps-{event.number}", role="ps", reason=reason, exit_code=None)
+
+
+def _job_progressed(fact: jobs.JobProgressed) -> JobProgressed:
+    return JobProgressed(
+        job=fact.job,
+        samples_done=fact.samples_done,
+        samples_total=fact.samples_total,
+        epoch=0,
+        samples_per_s=fact.throughput,
+        shards_leased=0,
+        shards_requeued_total=0,
+    )
+
+
+def _decided(fact: jobs.PlanDecided) -> PlanDecided:
+    """Return the message with the plan; the memory watch reads nothing else of it."""
+    return PlanDecided(
+        job=fact.job,
+        version=fact.version,
+        kind=fact.kind,
+        plan=fact.plan,
+        previous=fact.previous,
+        throughput=fact.throughput,
+        throughput_interval=None,
+        throughput_before=fact.throughput_before,
+        cost_per_hour=fact.cost_per_hour,
+        reasons=fact.reasons,
+        alternatives=(),
+        algorithm=fact.algorithm,
+        free_cpu_cores=fact.free.cpu_cores,
+        free_memory_bytes=fact.free.memory_bytes,
+    )
 
 
 def with_knobs(knobs: Knobs) -> p.Policy:

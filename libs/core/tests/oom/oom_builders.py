@@ -1,0 +1,59 @@
+"""Messages as the memory watch receives them; what it does not read is of the registered examples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from stretto_messages.actuator import PlanApplied, PodExited
+from stretto_messages.arbiter import PlanDecided
+from stretto_messages.base import GIB, example_of
+from stretto_messages.dispatcher import JobProgressed
+from stretto_messages.profiler import ProfileMeasured
+from stretto_messages.values import Plan, PsProfile
+
+JOB = "job"
+
+
+def plan(ps_memory_bytes: int) -> Plan:
+    return Plan(2, 2, 1.0, 1.0, GIB, ps_memory_bytes)
+
+
+def server_measured(pod: str, used_bytes: int, limit_bytes: int, rows: int, buckets: int) -> PsProfile:
+    return PsProfile(
+        pod=pod,
+        cpu_used_cores=0.5,
+        cpu_limit_cores=1.0,
+        memory_used_bytes=used_bytes,
+        memory_limit_bytes=limit_bytes,
+        categories=rows,
+        buckets=buckets,
+        update_time_s=0.002,
+    )
+
+
+def measured(servers: Iterable[PsProfile], settled: bool = True) -> ProfileMeasured:
+    return replace(example_of(ProfileMeasured), job=JOB, ps=tuple(servers), settled=settled)
+
+
+def progressed(samples_done: int, samples_total: int, samples_per_s: float) -> JobProgressed:
+    return replace(
+        example_of(JobProgressed),
+        job=JOB,
+        samples_done=samples_done,
+        samples_total=samples_total,
+        samples_per_s=samples_per_s,
+    )
+
+
+def limit_decided(limit_bytes: int) -> PlanDecided:
+    return replace(example_of(PlanDecided), job=JOB, plan=plan(limit_bytes))
+
+
+def limit_changed(limit_bytes: int) -> PlanApplied:
+    return replace(example_of(PlanApplied), job=JOB, plan=plan(limit_bytes))
+
+
+def server_exited(pod: str, oom_killed: bool = False) -> PodExited:
+    reason = "oom-killed" if oom_killed else "stopped"
+    return PodExited(job=JOB, pod=pod, role="ps", reason=reason, exit_code=137)
