@@ -17,7 +17,7 @@ Graph = dict[str, set[str]]
 
 
 def imports_of(path: Path, module: str) -> Iterator[str]:
-    """Yield the absolute names that a file imports, with what it takes from them."""
+    """Yield the absolute names that a file imports, as ``module`` or ``module.name``."""
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

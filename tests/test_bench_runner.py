@@ -1,4 +1,4 @@
-"""The runner of `make bench`: what cannot be measured is said and counts as missed, and the results are JSON."""
+"""The runner of `make bench`: an impossible measurement is reported and counts as missed; results are JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of the house that no linter knows: what the README promises exists, and every room has its shape."""
+"""House rules beyond linters: the README's commands exist, services have one shape, and prose is plain."""
 
 from __future__ import annotations
 
@@ -110,11 +110,14 @@ class TestEveryService:
     def test_has_the_one_shape(self, service: Path) -> None:
         package = f"stretto_{service.name}"
         wanted = ["pyproject.toml", "README.md"]
-        modules = ["__init__", "__main__", "service", "settings"]
-        modules += [] if service.name == "gateway" else ["handlers"]  # it has no machine to translate for
-        wanted += [f"{package}/{name}.py" for name in modules]
+        wanted += [f"{package}/{name}.py" for name in ("__init__", "__main__", "service", "settings")]
         assert [name for name in wanted if not (service / name).is_file()] == []
         assert list(service.glob("tests/test_*.py")), "no tests"
+
+    def test_its_decision_stands_under_its_name(self, service: Path) -> None:
+        if service.name not in ("gateway", "forwarder"):  # they decide nothing that a machine remembers
+            room = ROOT / "libs" / "core" / "stretto_core" / service.name
+            assert (room / "machine.py").is_file()
 
     def test_readme_says_what_it_is_and_how_it_dies(self, service: Path) -> None:
         readme = text_of(service / "README.md").lower()
@@ -134,7 +137,7 @@ def files_of(name: str) -> frozenset[str]:
 
 
 def bringers(module: str) -> set[str]:
-    """The distributions that bring a module; of a package that many share, those that have this part of it."""
+    """Return the distributions that contain a module. In a shared namespace: those that contain this part."""
     found = distributions_of(module.partition(".")[0])
     if len(found) < 2:
         return found

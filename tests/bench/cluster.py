@@ -126,7 +126,7 @@ def _read(path: Path) -> list[dict[str, str]]:
 
 
 def cluster_for(coming: Sequence[Arrival], load: float = LOAD) -> Settings:
-    """As many nodes as the jobs would keep busy to that share, from the first submission to the last."""
+    """Return a cluster whose nodes the jobs keep busy to that share, from the first submission to the last."""
     core_s = sum(8.0 * min(each.gpus, 16) * each.duration_s for each in coming)
     return Settings(max(20, round(core_s / load / max(coming[-1].submit_s, 1.0) / 32)))
 
@@ -154,7 +154,7 @@ def _less(one: Outcome, other: Outcome, of: Any = statistics.fmean) -> float:
 
 
 def _against(calm: dict[Trace, dict[str, Outcome]]) -> list[Row]:
-    """Nobody dies, as in section 6.1: what the decisions alone bring."""
+    """Compare the decisions alone: no pod dies, as in section 6.1."""
     rows = list[Row]()
     for other, title, of, bar in (
         ("es", "mean completion below ES", statistics.fmean, 0.177),
@@ -178,7 +178,7 @@ def _nodes(calm: dict[Trace, dict[str, Outcome]]) -> str:
 
 
 def _dearer() -> list[Row]:
-    """The same with restarts and pods that cost next to nothing: what is left is not their price."""
+    """Repeat with almost free restarts and pods; the remaining difference is not their price."""
     gains = list[str]()
     least = 1.0
     policies = {"stretto": STRETTO, "es": ELASTIC, "optimus": OPTIMUS, "static": STATIC}
@@ -219,7 +219,7 @@ def _near(first: Any, last: Any) -> tuple[float, float]:
 
 
 def _runs(models: int, runs: int, apart_s: float = 3 * 3600.0) -> list[TraceJob]:
-    """Of each model so many, one after another."""
+    """Return the given number of runs of each model, one after another."""
     drawn = [jobs_of([Arrival(0.0, RUN_S, RUN_GPUS) for _ in range(runs)], seed) for seed in range(models)]
     return [replace(drawn[m][r], submit_s=r * apart_s,
                     metadata={**drawn[m][r].metadata, "model": f"model {m}"})

@@ -69,7 +69,7 @@ async def _measure(engine: Any) -> list[float]:
 
 
 async def _start(client: Client, engine: Any, ours: dict[str, str], job: str) -> float:
-    """Of a job's first parameter server; ended at once."""
+    """Time the start of a job's first parameter server, and end it at once."""
     document = {"name": job, "model": {"entry": "m:M"}, "dataset": {"samples": 1}, "checkpoint": {"every_s": None}}
     await client.publish(wire.JobSubmitted(job=job, spec=wire.JobSpec.parse(document)))
     plan = Plan(

@@ -133,7 +133,7 @@ async def _live(client: Client, jobs: list[Job], pids: dict[str, int]) -> Decisi
 
 
 class Used:
-    """What each of ``clocks`` uses of a core from now on, and what anything else on this machine does."""
+    """CPU use of each of ``clocks`` from now on, and of everything else on this machine, in cores."""
 
     def __init__(self, clocks: Mapping[str, Callable[[], float]]) -> None:
         self._clocks = clocks
@@ -162,7 +162,7 @@ class World:
         self._applying: set[asyncio.Task[None]] = set()
 
     async def live(self, seconds: float) -> None:
-        """Everybody tells what is due."""
+        """Publish the reports and progress events that are due, for ``seconds``."""
         end = time.time() + seconds
         next_job = time.time()
         while (now := time.time()) < end:
@@ -174,7 +174,7 @@ class World:
             await asyncio.sleep(BEAT_S)
 
     async def _tell(self, now: float) -> None:
-        """Who has told first tells next. As pods do: nobody waits for an acknowledgement."""
+        """Publish in turn, the longest silent job first. Nobody waits for an acknowledgement, as pods do not."""
         while self._reporting and now - self._reporting[0][1].told_s >= REPORT_S:
             job, pod = self._reporting.popleft()
             if pod in job.pods:
@@ -186,7 +186,7 @@ class World:
             self._progressing.append(job)
 
     async def act(self) -> None:
-        """Apply what is decided."""
+        """Apply every decided plan."""
         async for event in self._client.events(patterns=["evt.v1.arbiter.plan-decided.*"]):
             if isinstance(event.message, PlanDecided):
                 task = asyncio.create_task(self._apply(event.message))

@@ -45,7 +45,7 @@ async def _measure(sync: str) -> list[Row]:
 
 
 class Dispatching(NamedTuple):
-    """A dispatcher that knows the job. ``paid``: it and its server, whose CPU time is told."""
+    """A dispatcher with the job. ``paid``: its process and its server, whose CPU time is counted."""
 
     client: Client
     url: str
@@ -82,7 +82,7 @@ async def _submit(client: Client) -> None:
 
 
 class Round(NamedTuple):
-    """What one round measured: rates per second, latencies in seconds, CPU microseconds a pair."""
+    """Measurements of one round: rates per second, latencies in seconds, CPU microseconds per pair."""
 
     pairs: float
     serial: float
@@ -168,7 +168,7 @@ def _quantile(values: list[float], share: float) -> float:
 
 
 async def _drive(url: str, first: int, count: int) -> dict[str, Any]:
-    """``count`` clients with a connection each; what they measured after the warm-up."""
+    """Run ``count`` clients with a connection each; return their measurements after the warm-up."""
     clients = [await Client.connect(url, name=f"worker-{first + index}") for index in range(count)]
     print("ready", flush=True)
     sys.stdin.read()

@@ -281,7 +281,7 @@ async def measure(result: Result, limit_s: float, heal_at: float | None) -> None
 
 
 def conclude(result: Result) -> None:
-    """What follows from the pace: when it was back, and when an unfinished run would have ended."""
+    """Derive from the pace when it recovered, and when an unfinished run would have ended."""
     pace = result.pace
     if result.jct_s is None and len(pace) > 1:
         last_s, done = pace[-1]

@@ -1,4 +1,4 @@
-"""Jobs that exist only by what their pods would say: the telemetry of real pods without their training.
+"""Simulated jobs: the telemetry of real pods without their training.
 
 A job under a plan trains in lockstep with its equation T(workers, ps) = a + b / ps + c workers / ps (seconds a step);
 its reports are those of ``stretto.worker`` and ``stretto.ps``, counters included.
@@ -71,7 +71,7 @@ class Job:
         return JobSubmitted(job=self.name, spec=JobSpec.parse(document))
 
     def progressed(self, now: float) -> JobProgressed:
-        """What its ledger tells."""
+        """Return the progress event of the job's ledger."""
         self.progressed_s = now
         done = sum(pod.steps for pod in self.pods if pod.role == "worker") * BATCH_SIZE
         return JobProgressed(
@@ -85,7 +85,7 @@ class Job:
         )
 
     def under(self, plan: Plan, version: int, now: float) -> list[Message]:
-        """What the actuator tells when the pods are as ``plan`` wants them."""
+        """Return the events of the actuator once the pods match ``plan``."""
         self.plan, self.version = plan, version
         told: list[Message] = []
         for role, wanted in (("ps", plan.ps), ("worker", plan.workers)):
@@ -116,7 +116,7 @@ class Job:
         )
 
     def report(self, pod: Pod, now: float) -> WorkerReported | PsReported:
-        """What the pod says at ``now`` of the time since its last report."""
+        """Return the pod's report at ``now`` for the time since its last report."""
         window_s = max(now - pod.told_s, 1e-3)
         steps = int(window_s / self.step_time_s)
         pod.told_s, pod.steps = now, pod.steps + steps
@@ -188,7 +188,7 @@ def cpu_s(pid: int) -> float:
 
 
 class Replica:
-    """A service in a process of its own, by what it tells of itself."""
+    """A service in its own process, observed through its metrics."""
 
     def __init__(self, service: str, pid: int, folder: Path) -> None:
         self.pid = pid
@@ -209,7 +209,7 @@ class Replica:
         return int(float(next((line.split()[-1] for line in text.splitlines() if line.startswith(name)), "0")))
 
     async def until(self, count: int) -> None:
-        """Until it has handled so many."""
+        """Wait until it has handled ``count`` messages."""
         give_up_s = time.monotonic() + GIVE_UP_S
         while (handled := await self.handled()) < count:
             if time.monotonic() > give_up_s:

@@ -1,4 +1,4 @@
-"""What the forecast of one server's memory says from the first third of its series (`stretto whatif memory`).
+"""Accuracy of the memory forecast for one server from the first third of its series (`stretto whatif memory`).
 
 Generated: 200 series of each kind (libs/core/tests/oom/curves.py; seeds from 0 on, those that the kind is about): a
 third of 120 moments, of which 12 to 40 were read at random, with errors of reading of 0, 0.3, 1 and 3 % in turn. One
@@ -106,7 +106,7 @@ def run() -> list[Row]:
 
 
 def generated(kind: str, count_of: int = SERIES, first_seed: int = 0) -> list[Series]:
-    """Of a kind whose law goes on; of a late surge, those that surge; of doubling tables, those of steady growth."""
+    """Return series of a kind. A late surge: only those that surge; doubling tables: only those of steady growth."""
     if str(CURVES) not in sys.path:
         sys.path.insert(0, str(CURVES))
     generate = importlib.import_module("curves").generate
@@ -224,7 +224,7 @@ def _judged(kind: str, series: list[Series], *, bars: bool) -> list[Row]:
 
 
 def _asked_again(series: list[Series]) -> Row:
-    """Of the growing series, those in which it is not told ``WARNED_SAMPLES`` before."""
+    """Count the growing series without a warning ``WARNED_SAMPLES`` before."""
     rng, unwarned = np.random.default_rng(17), list[bool]()
     for one in series:
         capacity = one.now_bytes + rng.uniform(0.1, 0.9) * (one.end_bytes - one.now_bytes)

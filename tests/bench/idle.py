@@ -65,7 +65,7 @@ def _measure(folder: Path) -> list[Row]:
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:
-    """Everything whose command line or environment names the folder, and its children (Redis overwrites its own)."""
+    """Return the processes whose command line or environment names the folder, and their children."""
     own = psutil.Process().pid
     named = [each for each in psutil.process_iter() if each.pid != own and _names(each, str(folder))]
     return list({each.pid: each for root in named for each in (root, *root.children(recursive=True))}.values())
@@ -85,5 +85,5 @@ def _memory_bytes(process: psutil.Process) -> tuple[int, int]:
 
 
 def _cpu_s(processes: list[psutil.Process]) -> float:
-    """Processor time used so far. A process that ends meanwhile is an error: nothing may restart while idle."""
+    """Return the processor time used so far. An ended process is an error: nothing may restart while idle."""
     return sum(sum(process.cpu_times()[:2]) for process in processes)

@@ -57,7 +57,7 @@ class Sustained(NamedTuple):
 
 
 def run() -> list[Row]:
-    """Rows for the rate beside the bare loop, the sustained rate and its memory."""
+    """Return rows for the rate against the bare loop, the sustained rate and its memory."""
     rounds, sustained = asyncio.run(_measure(60 * float(os.environ.get(MINUTES, "1"))))
     ratios = [each.rate / each.bare for each in rounds]
     ratio = statistics.median(ratios)
@@ -117,7 +117,7 @@ async def _measure(sustained_s: float) -> tuple[list[Round], Sustained]:
 
 
 async def _introduce(client: Client, server: EmbeddedServer, folder: Path, jobs: list[Job]) -> None:
-    """Every job and its pods, as gateway and actuator would tell; returns once a profiler has saved that."""
+    """Publish every job and its pods, as gateway and actuator do, and wait until a profiler has saved them."""
     now, told = time.time(), 0
     async with profiler(server, folder) as replica:
         for job in jobs:

@@ -35,7 +35,7 @@ SPARSE_GAIN = 0.25
 
 
 def invented(layers: int, types: int, seed: int) -> PlacementProblem:
-    """As HeterPS §6.2: a CPU at 0.04 a core, accelerators of many speeds and prices, sparse and dense layers."""
+    """Generate a problem as in HeterPS §6.2: a CPU at 0.04 per core, many accelerators, sparse and dense layers."""
     rng = np.random.default_rng(seed)
     speeds = np.array([1.0, *rng.uniform(8, 40, types - 1)])
     prices = [0.04, *(2.42 * rng.uniform(0.3, 2.0, types - 1))]

@@ -1,4 +1,4 @@
-"""The memory watch on 200 generated jobs: who ran out, what was held that was not needed, how good forecasts were.
+"""The OOM guard on 200 generated jobs: out-of-memory kills, unneeded memory, and forecast errors.
 
 50 seeds of each family of curves, each played by the real machines of watch and arbiter against an actuator that
 takes its time (libs/core/tests/oom: curves.py, play.py, which says what counts as foreseeable). Six of ten begin

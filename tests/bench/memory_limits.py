@@ -1,4 +1,4 @@
-"""Generated growth with real memory limits: processes that hold the bytes, control groups, and everything that acts.
+"""Generated growth under real memory limits: processes that hold the bytes, control groups, and all services.
 
 Two minutes; needs a memory control group that may be written.
 

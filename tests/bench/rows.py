@@ -1,4 +1,4 @@
-"""One figure and its bar, as ``make bench`` tells them."""
+"""One figure and its bar, as ``make bench`` prints them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def row(
     baseline: float | None = None,
     ratio: float | None = None,
 ) -> Row:
-    """``ratio`` is that of the value to the baseline where it does not say."""
+    """Return a row. ``ratio`` defaults to the value divided by the baseline."""
     if ratio is None and baseline:
         ratio = value / baseline
     return Row(name=name, value=value, unit=unit, baseline=baseline, ratio=ratio, bar=bar, ok=ok, note=note)

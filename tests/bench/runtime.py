@@ -85,7 +85,7 @@ async def backlog(count: int) -> AsyncIterator[tuple[Client, EmbeddedServer, Pat
 
 
 async def _round() -> Round:
-    """The bare loop before and after, because what else the machine does changes within seconds."""
+    """Measure one round, with the bare loop before and after: the machine's other load changes within seconds."""
     async with backlog(EVENTS_OF_A_ROUND) as (client, server, folder):
         before = await bare_rate(server.url, "*.evt.v1.gateway.job-cancelled.*", EVENTS_OF_A_ROUND)
         rate, cpu_us = await _replica_rate(client, server, folder)
@@ -96,7 +96,7 @@ async def _round() -> Round:
 
 
 async def _silent_rate(server: EmbeddedServer, folder: Path) -> tuple[float, float]:
-    """As ``_replica_rate``, by the replica's own count: from a tenth of the events to the last."""
+    """Measure like ``_replica_rate``, by the replica's own count: from a tenth of the events to the last."""
     environment = {
         **os.environ,
         "STRETTO_NATS_URL": server.url,
@@ -132,7 +132,7 @@ async def _replica_rate(client: Client, server: EmbeddedServer, folder: Path) ->
 
 
 async def _until_stored(client: Client, seq: int, pid: int) -> float:
-    """Wait for the outputs; what the replica's CPU had cost until then, its start excluded."""
+    """Wait for the outputs; return the replica's CPU time until then, without its start."""
     give_up_s = time.monotonic() + GIVE_UP_S
     begun_s, begin = 0.0, await client.last_seq()
     while (last := await client.last_seq()) < seq:

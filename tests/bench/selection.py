@@ -1,4 +1,4 @@
-"""One choice over 1,000 jobs: the time of each algorithm, how near it comes to the optimum, and what it proves.
+"""One choice over 1,000 jobs: time of each algorithm, distance to the optimum, and proved bound.
 
 Jobs are generated: ten candidates each, gains that diminish with the cores, 10^5 to 10^8 samples left, a fifth of what
 all could take is free. Three kinds: whole cores; cores and memory; fractions of cores.
@@ -141,7 +141,7 @@ def _live(objective: Objective, candidates: int = 50) -> list[float]:
 
 
 def _timed(algorithm: SelectionAlgorithm, given: SelectionProblem) -> tuple[Selection, float]:
-    """What it chose, and the median of its processor time in milliseconds."""
+    """Return the choice, and the median of its processor time in milliseconds."""
     found, took_ms = algorithm(given), list[float]()
     for _ in range(ROUNDS):
         begin = time.process_time()

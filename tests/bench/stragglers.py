@@ -1,4 +1,4 @@
-"""Slow workers: how soon they are told, who is told for noise, and what cutting their shards is worth.
+"""Stragglers: delay of detection, false alarms, and the gain from cutting their shards.
 
 Told: 8 workers, 20 seeds, steps with log-normal noise around the same mean in windows of 5 s; one becomes 2.5, 3 or 4
 times slower after 20 of 40 windows. Cut: 3 workers and a slow one, 200 shards of 16 batches, by the real ledger; the

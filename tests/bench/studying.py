@@ -63,7 +63,7 @@ ROOM = {
 
 
 class Asked(NamedTuple):
-    """``studied``: jobs of each study; ``busy``: what everybody used of a core, with the studies' processes."""
+    """``studied``: jobs of each study; ``busy``: cores used by each process, the studies' ones included."""
 
     latencies_s: list[float]
     studied: list[int]
@@ -114,7 +114,7 @@ async def _measured(settings: Mapping[str, str]) -> Asked:
 
 
 def _installed(folder: Path) -> Path:
-    """The plug-in, for whoever has the folder on the path."""
+    """Write the plug-in into a folder; processes with the folder on their path find it."""
     registered = folder / "thorough-0.1.dist-info"
     registered.mkdir(parents=True)
     (folder / "thorough.py").write_text(PLUG_IN)
@@ -124,7 +124,7 @@ def _installed(folder: Path) -> Path:
 
 
 def _solving_s(pid: int) -> float:
-    """Of the processes beside the arbiter, those included that have ended."""
+    """Return the CPU seconds of the arbiter's solver processes, ended ones included."""
     ended = psutil.Process(pid).cpu_times()
     return ended.children_user + ended.children_system + sum(cpu_s(each.pid) for each in psutil.Process(pid).children())
 
@@ -151,7 +151,7 @@ class World:
         await store(self._client, [self._candidates(job) for job in self._choosing])
 
     async def live(self) -> None:
-        """Everybody tells what is due."""
+        """Publish the progress events and candidates that are due."""
         end, next_request, asked = time.time() + MEASURED_S, time.time(), 0
         while (now := time.time()) < end:
             for job in self._jobs.values():
@@ -167,7 +167,7 @@ class World:
             await asyncio.sleep(BEAT_S)
 
     async def act(self) -> None:
-        """Apply what is decided, and see what else would be possible then."""
+        """Apply every decided plan, and compute the candidates under it."""
         async for event in self._client.events(patterns=["evt.v1.arbiter.plan-decided.*"]):
             decided = event.message
             if isinstance(decided, PlanDecided) and decided.version > 1:

@@ -1,4 +1,4 @@
-"""Seconds from the end of an owner to its heirs' first output, partition by partition: killed, and told to leave.
+"""Seconds from the end of an owner to its successors' first output, by partition: after a kill and a clean stop.
 
 Three replicas of the counting service with default settings share sixteen partitions under some hundreds of events a
 second. One is ended, and everything is read from the stream: the heir's fence, and the first output stored behind it.
@@ -110,7 +110,7 @@ async def _shared(replicas: list[Replica]) -> None:
 
 
 async def _end(client: Client, victim: Replica, how: signal.Signals) -> list[float]:
-    """Of each partition that it served: seconds until an heir's output."""
+    """Return, per partition of the ended replica, the seconds until its successor's output."""
     served = await asyncio.to_thread(victim.partitions)
     before = await client.last_seq()
     ended_s = time.time()

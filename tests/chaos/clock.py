@@ -56,7 +56,7 @@ def step(pid: int, seconds: int) -> None:
 
 
 def _inside(pid: int, start: int, end: int) -> bool:
-    """Whether any thread is not stopped yet, or stands in what is about to be replaced."""
+    """Return True if a thread is not stopped yet, or is inside the code that will be replaced."""
     for thread in Path(f"/proc/{pid}/task").iterdir():
         if (thread / "stat").read_text().rpartition(")")[2].split()[0] != "T":
             return True

@@ -14,9 +14,9 @@ from typing import Any
 
 from stretto_bus import BusFault, Client
 from stretto_bus.login import Login
-from stretto_runtime.access.permissions import OPERATOR
 from stretto_runtime.access.provision import server_config
 from stretto_runtime.server import binary, free_port, keys_of
+from stretto_wire.registry import OPERATOR
 
 SIZE = 3
 READY_S = 40.0
@@ -87,7 +87,7 @@ class Cluster:
         return self.keys.login(user)
 
     def environment(self, user: str) -> dict[str, str]:
-        """What a process of ``user`` needs to connect."""
+        """Return the environment with which a process of ``user`` connects."""
         return {"STRETTO_NATS_URL": self.url, "STRETTO_NATS_CREDENTIALS": str(self.keys.credentials(user))}
 
     def start(self) -> None:
@@ -169,7 +169,7 @@ class Network:
                 _ip("netns", "del", name)
 
     def place(self, number: int) -> tuple[str, list[str]]:
-        """The address of server ``number``, and what runs a command beside it."""
+        """Return the address of server ``number``, and the command prefix that runs in its network."""
         return f"{self._subnet}.{number + 1}", ["ip", "netns", "exec", self._namespace(number)]
 
     def cut(self, number: int) -> None:
@@ -179,7 +179,7 @@ class Network:
         _ip("-n", self._hub, "link", "set", f"h{number + 1}", "up")
 
     def part(self, number: int) -> None:
-        """Server ``number`` hears and reaches no other server any more, but its clients do."""
+        """Cut server ``number`` off from the other servers; its clients still reach it."""
         self._to_others(number, "add")
 
     def rejoin(self, number: int) -> None:

@@ -1,4 +1,4 @@
-"""The server's disk is full: services say so, nothing is accepted that is not kept, a restart with room goes on."""
+"""A full disk of the server: services report it, accept nothing that is not stored, and continue once there is room."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stretto_runtime import EmbeddedServer, provision
 
 @pytest.fixture
 def disks() -> Iterator[Callable[[Path, int], None]]:
-    """Makes a disk of so many MiB at a folder."""
+    """Return a function that mounts a disk of a size in MiB at a folder."""
     if os.geteuid() != 0:
         pytest.skip("a disk of its own (tmpfs) needs root")
     mounted: list[Path] = []

@@ -1,4 +1,4 @@
-"""A server is cut off from the network, with the owner that is connected to it: packets vanish, nobody hears why."""
+"""A network partition of a server and the owner connected to it: packets vanish without an error."""
 
 from __future__ import annotations
 

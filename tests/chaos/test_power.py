@@ -1,4 +1,4 @@
-"""The server's machine loses power: what its kernel had not written to the disk is gone.
+"""Power loss of the server's machine: writes that its kernel had not put on the disk are lost.
 
 The server stores on a file system of its own in a file (a loop device). Once it is killed, that file is copied as it
 is: what the file system still had in memory is not in it. The copy is what the machine finds when it comes back.

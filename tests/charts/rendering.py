@@ -67,7 +67,7 @@ Object = dict[str, Any]
 
 
 def merged(base: Values, over: Values) -> dict[str, Any]:
-    """As Helm merges values: maps by key, everything else replaced."""
+    """Merge values like Helm: maps by key, everything else replaced."""
     return {
         **base,
         **{
@@ -90,7 +90,7 @@ def defaults() -> dict[str, Any]:
 
 
 def rendered(values: Values) -> list[Object]:
-    """Every object, also of hooks, for the values over what is needed; not to be changed."""
+    """Return every object, hooks included, for ``values`` over the required ones. Callers must not change them."""
     return as_given(merged(NEEDED, values))
 
 
@@ -124,7 +124,7 @@ def component(each: Object) -> str:
 
 
 def pod_of(each: Object) -> Object:
-    """The pod, or the template of it, of whatever has one."""
+    """Return the pod or pod template of an object."""
     return each if each["kind"] == "Pod" else each["spec"]["template"]
 
 

@@ -1,4 +1,4 @@
-"""Who may do what in the cluster: API rights as the code uses them, network paths as the wire needs them."""
+"""Rights in the cluster: exactly the API rights that the code uses, and the network paths that the wire needs."""
 
 from __future__ import annotations
 

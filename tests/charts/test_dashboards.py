@@ -41,7 +41,7 @@ def shown() -> dict[str, set[str]]:
 
 
 def expressions(dashboard: dict[str, Any]) -> list[str]:
-    """As Prometheus gets them: Grafana puts its own variables in, and asks for the values of a label by itself."""
+    """Return the expressions that Prometheus gets, after Grafana's substitution of its variables."""
     asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     asked += [each["query"]["query"] for each in dashboard["templating"]["list"] if each["type"] == "query"]
     values = [re.sub(r"^label_values\((.*), (\w+)\)$", r"group by (\2) (\1)", each) for each in asked]
@@ -49,7 +49,7 @@ def expressions(dashboard: dict[str, Any]) -> list[str]:
 
 
 def selectors(expression: str) -> tuple[list[VectorSelector], set[str]]:
-    """What it selects, and the labels that it groups by. ValueError: it is no PromQL."""
+    """Return the selected metrics and the labels of grouping. Raises ValueError if it is no PromQL."""
     selected: list[VectorSelector] = []
     grouped: set[str] = set()
 

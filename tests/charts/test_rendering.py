@@ -1,4 +1,4 @@
-"""What real Helm makes of the chart, over a matrix of values: official schemas, and what holds of every object."""
+"""The chart rendered by real Helm over a matrix of values: official schemas, and invariants of every object."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def objects(request: pytest.FixtureRequest) -> list[Object]:
 
 
 def is_sound(objects: list[Object]) -> None:
-    """What holds whatever the values are."""
+    """Check the invariants that hold for all values."""
     names = [(each["apiVersion"], name_of(each), each["metadata"].get("namespace")) for each in objects]
     assert len(names) == len(set(names)), "an object twice"
     for where, container in containers(objects):
@@ -115,7 +115,7 @@ def is_sound(objects: list[Object]) -> None:
 
 
 def is_official(objects: list[Object], version: str) -> None:
-    """As the schemas of a version of Kubernetes want it, nothing misspelt."""
+    """Check objects against the schemas of a Kubernetes version, misspelt fields included."""
     for each in objects:
         if each["apiVersion"] not in FOREIGN:
             kubernetes_validate.validate(each, version, strict=True)

@@ -1,4 +1,4 @@
-"""What the chart tells the services is what they can be told, and arrives as it was meant."""
+"""The chart sets only settings that the services have, and each arrives with the intended value."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def workload(values: dict[str, Any], name: str) -> Object:
 
 
 def told(values: dict[str, Any], name: str) -> Any:
-    """The service's settings, as its process would read them. Raises SettingsFault for what it does not know."""
+    """Return the settings as the service's process reads them. Raises SettingsFault for unknown ones."""
     kind = settings_type(name)
     return kind.load(name, environment(workload(values, name)))
 

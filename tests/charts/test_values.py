@@ -1,4 +1,4 @@
-"""Values: what is given is checked, what is missing is named, and every one is explained."""
+"""Values of the chart: checked if given, named if missing, and each explained."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tests.containers.engine import Engine, EngineUnavailable
 
 
 def main(arguments: list[str]) -> str:
-    """What is printed. Raises EngineUnavailable."""
+    """Return the text to print. Raises EngineUnavailable."""
     parser = argparse.ArgumentParser(prog="python -m tests.containers", description=__doc__)
     parser.add_argument("do", choices=("up", "bases", "build", "socket", "down"))
     parser.add_argument("--folder", type=Path, help="an engine of its own there; default: the machine's")

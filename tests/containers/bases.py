@@ -56,7 +56,7 @@ def bootstrap(engine: Engine) -> None:
 
 
 def docker(engine: Engine, *arguments: str) -> str:
-    """What it prints. Raises EngineUnavailable with what it says."""
+    """Run docker and return its output. Raises EngineUnavailable with its error."""
     return run(engine, "docker", *arguments)
 
 

@@ -21,7 +21,7 @@ KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 
 def command(engine: Engine, install: bool) -> list[str]:
-    """What begins a command line of Compose. Raises EngineUnavailable: there is none."""
+    """Return the first words of a Compose command line. Raises EngineUnavailable if Compose is missing."""
     asked = subprocess.run(["docker", "compose", "version"], env=engine.environment, capture_output=True, check=False)
     if asked.returncode == 0:
         return ["docker", "compose"]
@@ -65,7 +65,7 @@ class Project:
         self._environment = {**engine.environment, **settings}
 
     def __call__(self, *arguments: str, limit_s: float = 120.0) -> str:
-        """What a command of Compose prints. Raises EngineUnavailable with the end of what it says."""
+        """Run a Compose command and return its output. Raises EngineUnavailable with the end of its error."""
         done = subprocess.run(
             [*self._command, *arguments],
             env=self._environment,
@@ -79,7 +79,7 @@ class Project:
         return done.stdout
 
     def containers(self) -> list[dict[str, Any]]:
-        """Of its services, those that have ended included."""
+        """Return the containers of its services, ended ones included."""
         lines = self("ps", "--all", "--format", "json").splitlines()
         return [json.loads(line) for line in lines if line.strip()]
 

@@ -24,7 +24,7 @@ STOP_S = 30.0
 
 
 class EngineUnavailable(Exception):
-    """There is no engine here; says why, and what to do."""
+    """No Docker engine is available. The text names the reason and the remedy."""
 
 
 @dataclass(frozen=True)

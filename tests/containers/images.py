@@ -26,7 +26,7 @@ def name_of(image: str) -> str:
 
 
 def build(engine: Engine) -> None:
-    """Every image, from the checkout as it is. Raises EngineUnavailable with the last words of what fails."""
+    """Build every image from the checkout. Raises EngineUnavailable with the end of the failing step's output."""
     environment = {name: value for name, value in engine.environment.items() if name not in ("MAKEFLAGS", "MFLAGS")}
     done = subprocess.run(["make", "images"], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -38,11 +38,11 @@ def missing(engine: Engine) -> list[str]:
 
 
 def described(engine: Engine, kind: str, name: str) -> dict[str, Any]:
-    """What the engine says of an ``image`` or a ``container``."""
+    """Return the engine's description of an ``image`` or a ``container``."""
     found: list[dict[str, Any]] = json.loads(docker(engine, kind, "inspect", name))
     return found[0]
 
 
 def added_bytes(engine: Engine, image: str) -> int:
-    """What an image takes above its base."""
+    """Return the bytes that an image adds to its base."""
     return described(engine, "image", name_of(image))["Size"] - described(engine, "image", STAND_INS["python"])["Size"]

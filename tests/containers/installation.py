@@ -35,11 +35,11 @@ JOB: dict[str, Any] = {
 
 
 class Unwell(Exception):
-    """The installation does not do what it was asked; says what it said."""
+    """The installation failed to do what was requested. The text holds its output."""
 
 
 class Installation:
-    """Under a name of its own, beside any other."""
+    """An installation under its own project name, independent of others on the engine."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -63,7 +63,7 @@ class Installation:
         self.gateway = Gateway(f"http://127.0.0.1:{self.port}", token)
 
     def down(self) -> None:
-        """Nothing is left of it. The actuator goes first: it starts again what is taken from it."""
+        """Remove everything. The actuator goes first: it restarts pods that are removed."""
         self.project("stop", "--timeout", "15", "actuator")
         for container in self._found("--all", labels=[f"stretto.dev/installation={self.name}"]):
             docker(self.engine, "rm", "--force", "--volumes", container)
@@ -107,7 +107,7 @@ class Installation:
         return self._found(labels=[*labels, *([f"stretto.dev/role={role}"] if role else [])])
 
     def left(self) -> list[str]:
-        """Containers, networks and volumes that are of it."""
+        """Return its remaining containers, networks and volumes."""
         found: list[str] = []
         for kind, every in (("container", ["--all"]), ("network", []), ("volume", [])):
             for label in ("com.docker.compose.project", "stretto.dev/installation"):
@@ -120,7 +120,7 @@ class Installation:
         return docker(self.engine, "ps", "--quiet", "--no-trunc", *options, *filters).split()
 
     def crash(self, container: str) -> None:
-        """As by itself: what is killed through the engine, the engine does not start again."""
+        """Kill the process from inside: the engine does not restart a container that was killed through it."""
         pid = described(self.engine, "container", container)["State"]["Pid"]
         if pid:
             os.kill(pid, signal.SIGKILL)
@@ -133,7 +133,7 @@ class Installation:
 
 @contextmanager
 def installed(engine: Engine, *arguments: str) -> Iterator[Installation]:
-    """Up, and down whatever happens. Raises EngineUnavailable, with what services say that do not come up."""
+    """Start an installation and always remove it. Raises EngineUnavailable with the logs of failed services."""
     installation = Installation(engine)
     try:
         try:

@@ -1,4 +1,4 @@
-"""What tests of containers begin with: an engine that has every image, or the reason why there is none."""
+"""Setup of container tests: an engine with every image, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def engine() -> Engine:
 
 
 def engine_with_compose() -> Engine:
-    """The same, where there is Compose, too."""
+    """Return the engine with every image, or skip the test; Compose is needed as well."""
     found = engine()
     try:
         compose.command(found, install=os.environ.get(INSTALL) == "1")

@@ -1,4 +1,4 @@
-"""What the compose file promises, read from it: no privilege, limits for each, keys for their owner alone."""
+"""Guarantees of the compose file: no privileges, limits for each service, keys for their owner alone."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
-from stretto_runtime.access.permissions import SERVICES
 from stretto_runtime.access.provision import server_config
+from stretto_wire.registry import SERVICES
 
 FOLDER = Path(__file__).parents[2] / "compose"
 COMPOSE: dict[str, Any] = yaml.safe_load((FOLDER / "compose.yaml").read_text())

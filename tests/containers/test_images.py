@@ -30,7 +30,7 @@ def place() -> Engine:
 
 @pytest.fixture(scope="module")
 def network(place: Engine) -> Iterator[str]:
-    """With a bus that asks nobody who he is, reached as ``nats``."""
+    """A network with a bus named ``nats`` that needs no credentials."""
     name = f"stretto-images-{uuid.uuid4().hex[:8]}"
     docker(place, "network", "create", name)
     try:

@@ -1,4 +1,4 @@
-"""``python -m tests.containers.trial``: what the bars of an installation under Compose come to, on a real engine.
+"""``python -m tests.containers.trial``: figures of an installation under Compose, on a real engine.
 
 ``start``: until everything is healthy, and from a decided plan to the first container. ``rolling``: every service is
 restarted, replica by replica, while a job trains. ``storm``: three replicas of each, and one killed every ten seconds.

@@ -1,4 +1,4 @@
-"""Runs the Node subscriber over a server: is every event of a run what proto/ says, also for another language?"""
+"""Runs the Node subscriber against a server and checks every event against proto/."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UNREACHABLE = frozenset(
 
 
 class SubscriberUnavailable(Exception):
-    """Node or its packages are not to be had here; the message says which and why."""
+    """Node or its packages are not available. The text names the missing part and the reason."""
 
 
 def install() -> Path:

@@ -1,4 +1,4 @@
-"""What is malformed, too large, of an unknown job or from a replaced pod gets a reason, and harms nobody else.
+"""Bad requests (malformed, too large, unknown job, replaced pod) get a reason and harm nobody else.
 
 A real server and a real dispatcher; bodies are generated.
 """
@@ -22,7 +22,7 @@ from stretto_messages.base import MAX_MESSAGE_BYTES, example_of
 from stretto_messages.dispatcher import NextShard, NextShardReply, ReleaseShard, ShardHeartbeat
 from stretto_messages.refusals import ERROR_HEADER, Refused
 
-from tests.contract.desk import Desk, is_of_the_wire
+from tests.contract.driven_service import DrivenService, is_of_the_wire
 
 JOB = "bad-input"
 RPCS = [channel for channel in wire.CHANNELS if channel.kind == "rpc" and channel.service == "dispatcher"]
@@ -38,7 +38,7 @@ VALUES = st.one_of(
 BOUNDED = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-class Ledger(Desk):
+class Ledger(DrivenService):
     """A dispatcher with one job."""
 
     def __init__(self, folder: Path) -> None:
@@ -68,16 +68,16 @@ class Ledger(Desk):
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ledger]:
-    desk = Ledger(tmp_path_factory.mktemp("desk"))
-    yield desk
-    desk.end()
+def driven(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ledger]:
+    driven = Ledger(tmp_path_factory.mktemp("driven"))
+    yield driven
+    driven.end()
 
 
 @BOUNDED
 @given(channel=st.sampled_from(RPCS), body=st.binary(max_size=200))
-def test_bytes_that_are_no_request_are_refused(desk: Ledger, channel: wire.Channel, body: bytes) -> None:
-    refused = desk.ask(channel, body)["refused"]
+def test_bytes_that_are_no_request_are_refused(driven: Ledger, channel: wire.Channel, body: bytes) -> None:
+    refused = driven.ask(channel, body)["refused"]
     assert refused.code == "invalid"
     assert refused.field
     assert refused.remedy
@@ -85,11 +85,11 @@ def test_bytes_that_are_no_request_are_refused(desk: Ledger, channel: wire.Chann
 
 @BOUNDED
 @given(channel=st.sampled_from(RPCS), value=VALUES, data=st.data())
-def test_a_bad_field_is_refused_by_name(desk: Ledger, channel: wire.Channel, value: Any, data: st.DataObject) -> None:
+def test_a_bad_field_is_refused_by_name(driven: Ledger, channel: wire.Channel, value: Any, data: st.DataObject) -> None:
     whole = {**json.loads(wire.encode(example_of(channel.message))), "job": JOB}
     name = data.draw(st.sampled_from(sorted(whole)))
     body = json.dumps({**whole, name: value}).encode()
-    answer = desk.ask(channel, body)
+    answer = driven.ask(channel, body)
     if is_of_the_wire(f"rpc.v1.dispatcher.{channel.name}.{JOB}", body):  # if strange, then for the ledger to judge
         assert "reply" in answer or answer["refused"].remedy
     else:
@@ -98,45 +98,46 @@ def test_a_bad_field_is_refused_by_name(desk: Ledger, channel: wire.Channel, val
         assert answer["refused"].remedy
 
 
-def test_too_large_a_request_is_refused(desk: Ledger) -> None:
+def test_too_large_a_request_is_refused(driven: Ledger) -> None:
     body = json.dumps({"job": JOB, "pod": "worker-0", "request_id": "r", "pad": "x" * MAX_MESSAGE_BYTES}).encode()
-    refused = desk.ask(RPCS[0], body)["refused"]
+    refused = driven.ask(RPCS[0], body)["refused"]
     assert "bytes" in refused.value
     assert str(MAX_MESSAGE_BYTES) in refused.remedy
 
 
-def test_a_body_of_another_job_is_refused(desk: Ledger) -> None:
-    refused = desk.ask(RPCS[0], json.dumps({"job": "other", "pod": "worker-0", "request_id": "r"}).encode())["refused"]
+def test_a_body_of_another_job_is_refused(driven: Ledger) -> None:
+    body = json.dumps({"job": "other", "pod": "worker-0", "request_id": "r"}).encode()
+    refused = driven.ask(RPCS[0], body)["refused"]
     assert (refused.field, refused.value) == ("job", "other")
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(job=st.from_regex(r"\A[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?\Z").filter(lambda job: job != JOB))
-def test_an_unknown_job_is_told_apart(desk: Ledger, job: str) -> None:
-    assert desk.do(desk.next("worker-0", job=job)).answer == "unknown"
+def test_an_unknown_job_is_told_apart(driven: Ledger, job: str) -> None:
+    assert driven.do(driven.next("worker-0", job=job)).answer == "unknown"
 
 
-def test_a_pod_that_has_exited_changes_nothing_more(desk: Ledger) -> None:
-    lease = desk.do(desk.next("worker-5")).shard
+def test_a_pod_that_has_exited_changes_nothing_more(driven: Ledger) -> None:
+    lease = driven.do(driven.next("worker-5")).shard
     assert lease is not None
     exited = PodExited(job=JOB, pod="worker-5", role="worker", reason="killed", exit_code=-9)
-    desk.do(desk.client.publish(exited))
+    driven.do(driven.client.publish(exited))
     mine = {"job": JOB, "pod": "worker-5", "shard": lease.id, "attempt": lease.attempt}
     beat = ShardHeartbeat(**mine, offset=1, samples_per_s=1.0)
 
     async def refused() -> str:
-        while (reply := await desk.client.call(beat)).answer == "ok":
+        while (reply := await driven.client.call(beat)).answer == "ok":
             await asyncio.sleep(0.05)
         return reply.answer
 
-    assert desk.do(refused()) == "unknown"
-    assert desk.do(desk.client.call(ReleaseShard(**mine, offset=100))).answer == "unknown"
-    assert desk.do(desk.next("worker-5")).answer == "unknown"
-    again = desk.do(desk.next("worker-6")).shard
+    assert driven.do(refused()) == "unknown"
+    assert driven.do(driven.client.call(ReleaseShard(**mine, offset=100))).answer == "unknown"
+    assert driven.do(driven.next("worker-5")).answer == "unknown"
+    again = driven.do(driven.next("worker-6")).shard
     assert again is not None
     assert (again.id, again.attempt, again.offset) == (lease.id, lease.attempt + 1, 0)
     taken = {**mine, "pod": "worker-6"}
-    assert desk.do(desk.client.call(ReleaseShard(**taken, offset=100))).answer == "stale"
+    assert driven.do(driven.client.call(ReleaseShard(**taken, offset=100))).answer == "stale"
 
 
 def _exit(**changes: str | None) -> bytes:
@@ -156,10 +157,10 @@ def _exit(**changes: str | None) -> bytes:
     ],
     ids=["no text", "field absent", "other job", "unknown value", "too large"],
 )
-def test_an_event_that_is_none_is_set_aside_with_the_reason(desk: Ledger, body: bytes, field: str) -> None:
+def test_an_event_that_is_none_is_set_aside_with_the_reason(driven: Ledger, body: bytes, field: str) -> None:
     subject = f"evt.v1.actuator.pod-exited.{JOB}"
 
-    letter = desk.do(desk.set_aside(desk.do(desk.store(subject, body, f"bad:{hash(body)}"))))
+    letter = driven.do(driven.set_aside(driven.do(driven.store(subject, body, f"bad:{hash(body)}"))))
     assert letter.subject.endswith(subject)
     assert letter.data == body
     assert letter.headers["reason"] == "refused"
@@ -169,6 +170,6 @@ def test_an_event_that_is_none_is_set_aside_with_the_reason(desk: Ledger, body: 
     assert letter.headers["remedy"]
 
 
-def test_after_all_that_it_serves_as_before(desk: Ledger) -> None:
-    assert desk.do(desk.next("worker-9")).answer == "shard"
-    assert desk.faults() == []
+def test_after_all_that_it_serves_as_before(driven: Ledger) -> None:
+    assert driven.do(driven.next("worker-9")).answer == "shard"
+    assert driven.faults() == []

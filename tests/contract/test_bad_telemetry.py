@@ -25,7 +25,7 @@ from stretto_profiler.service import Profiler
 from stretto_profiler.settings import ProfilerSettings
 from stretto_wire.submission import SPEC
 
-from tests.contract.desk import Desk, is_of_the_wire
+from tests.contract.driven_service import DrivenService, is_of_the_wire
 
 JOB = SPEC.name
 NUMBERS = itertools.count()
@@ -41,7 +41,7 @@ VALUES = st.one_of(
 CHANGES = st.tuples(st.sampled_from(["worker", "ps"]), st.integers(0, 40), VALUES)
 
 
-class Watch(Desk):
+class Watch(DrivenService):
     """A profiler that knows one job with two pods."""
 
     def __init__(self, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""A reader in another language receives every event and finds it to be what proto/ says."""
+"""A subscriber in another language receives every event and validates it against proto/."""
 
 from __future__ import annotations
 

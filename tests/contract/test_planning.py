@@ -1,4 +1,4 @@
-"""What planner and arbiter know of a job is the same, and all that its specification says."""
+"""Planner and arbiter derive the same, complete knowledge of a job from its specification."""
 
 from __future__ import annotations
 

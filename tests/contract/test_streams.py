@@ -1,4 +1,4 @@
-"""What the runtime provisions is what the documents tell readers."""
+"""The runtime provisions exactly the streams that the documents describe."""
 
 from __future__ import annotations
 

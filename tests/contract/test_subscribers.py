@@ -1,4 +1,4 @@
-"""What strangers are given runs: each subscriber reads events with credentials of a tool outside, from anywhere."""
+"""The published subscribers run: each reads events with external credentials, from any position."""
 
 from __future__ import annotations
 

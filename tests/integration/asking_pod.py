@@ -1,4 +1,4 @@
-"""A pod without TensorFlow that asks for its servers again and again, and writes down what came of it.
+"""A pod without TensorFlow that requests its servers repeatedly and records the replies.
 
 ``REPORT`` names a file: a line of JSON for each answered request.
 """

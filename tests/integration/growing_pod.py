@@ -30,7 +30,7 @@ CHUNK_BYTES = 2**20
 
 
 class Growing:
-    """``role`` ps: memory and rows after the curve. Workers only tell that they work."""
+    """A pod whose memory and rows follow the curve if ``role`` is ps. Workers only report progress."""
 
     def __init__(self, pod: Pod) -> None:
         self.pod, self.job = pod, pod.settings.job
@@ -60,7 +60,7 @@ class Growing:
         return int(Path(self.curve["moment"]).read_text())
 
     def hold(self, wanted_bytes: int) -> None:
-        """Take pages, or give them back, until so much is resident."""
+        """Allocate or free pages until the given bytes are resident."""
         missing = wanted_bytes - self.pod.usage.measure().memory_bytes
         for _ in range(missing // CHUNK_BYTES):
             self.chunks.append(b"\1" * CHUNK_BYTES)

@@ -54,7 +54,7 @@ def missing() -> str:
 
 @dataclass
 class Growth:
-    """One job: what each server holds, ``used`` and ``peak`` bytes and ``rows`` [servers, moments]."""
+    """Memory of one job: ``used`` and ``peak`` bytes and ``rows`` of each server [servers, moments]."""
 
     job: str
     used: Floats
@@ -67,7 +67,7 @@ class Growth:
 
 @dataclass
 class Seen:
-    """What became of a job."""
+    """Result of a job."""
 
     exits: list[str] = field(default_factory=list[str])
     limits: list[int] = field(default_factory=list[int])

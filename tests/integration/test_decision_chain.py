@@ -81,7 +81,7 @@ class Chain:
         await task
 
     async def live(self) -> None:
-        """Apply what is decided, and measure it."""
+        """Apply every decided plan, and publish measurements under it."""
         current: tuple[int, Plan] | None = None
 
         async def follow() -> None:

@@ -1,4 +1,4 @@
-"""Processes that really hold what a curve says, under limits of the kernel, and everything that acts on them."""
+"""Processes that hold the bytes of a curve, under kernel limits, with all services that act on them."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ async def test_lost_parameter_server_without_a_checkpoint_ends_the_job_with_the_
 
 
 async def train(house: House, worker: str) -> None:
-    """Lease and complete every shard that there is."""
+    """Lease and complete every available shard."""
     number, done = 0, None
     while True:
         number += 1

@@ -37,7 +37,7 @@ LIVES = 3
 
 
 class Stage:
-    """A bus, an actuator whose pods' credentials live for seconds, and what its pod wrote down."""
+    """A bus, an actuator whose pods' credentials expire after seconds, and the record of its pod."""
 
     def __init__(self, server: EmbeddedServer, client: Client, folder: Path) -> None:
         assert server.keys is not None

@@ -1,4 +1,4 @@
-"""No secret is in a log, a span, a metric or an answer, whatever befalls those who hold it."""
+"""No secret appears in a log, a span, a metric or an answer, whichever process fails."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from stretto_bus import BusFault, Client
 from stretto_bus.login import Login
 from stretto_runtime import EmbeddedServer, provision
 from stretto_runtime.access.identity import parts_of
-from stretto_runtime.access.permissions import SERVICES, USERS
 from stretto_runtime.server import free_port
+from stretto_wire.registry import SERVICES, USERS
 
 from tests.integration.pods import end_pods
 
@@ -78,7 +78,7 @@ class House:
             process.wait()
 
     def secrets(self) -> dict[str, str]:
-        """What must be nowhere, and what it is."""
+        """Return the secrets that may appear nowhere, each with its description."""
         found = {REDIS: "the cache's password", TOKEN: "the gateway's token", PASSWORD: "a password in a URL"}
         found[self.keys.signing_file.read_text().strip()] = "the key that vouches for pods"
         files = [*(self.keys.credentials(user) for user in USERS), *self.state.rglob("bus.creds")]
@@ -89,7 +89,7 @@ class House:
         return found
 
     def written(self) -> Iterator[tuple[str, str]]:
-        """Everything that was written but what is secret by itself."""
+        """Return all written text, without the files that hold secrets by design."""
         for root in (self.logs, self.state, self.server.folder):
             for file in root.rglob("*"):
                 own = file.name == "bus.creds" or self.keys.folder in file.parents or "jetstream" in file.parts

@@ -51,7 +51,7 @@ SETTINGS: dict[type[Service], dict[str, Any]] = {
 
 
 class World:
-    """The services, and the workers of the jobs, which ask for shards and tell of themselves."""
+    """The services, and the jobs' workers, which lease shards and send telemetry."""
 
     def __init__(self, client: Client, url: str, folder: Path) -> None:
         self.client = client

@@ -1,4 +1,4 @@
-"""What the kernel charges to a parameter server for its image: nothing, if the checkpoints service reserved it."""
+"""The kernel charges a parameter server nothing for its image if the checkpoints service reserved it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The binaries of a Kubernetes node, once: 1.20 from Debian's source package, outside the repository.
+"""Build of the binaries of a Kubernetes 1.20 node from Debian's source package, outside the repository.
 
 It needs no image registry and no module proxy, only Debian's archive: the source package carries what it depends on.
 Nothing is installed: packages are unpacked beside the binaries.
@@ -29,7 +29,7 @@ OOM_SCORES = {
 
 
 class BuildError(Exception):
-    """The node's binaries cannot be had; says at which step and what to do."""
+    """The node's binaries cannot be built. The text names the failing step and the remedy."""
 
 
 def binaries() -> Path:
@@ -103,7 +103,7 @@ def _source(downloads: Path, toolchain: Path) -> None:
 
 
 def _generate(toolchain: Path) -> None:
-    """What upstream's makefiles generate, and Debian's source does not hold."""
+    """Generate the files that upstream's makefiles generate; Debian's source package lacks them."""
     tree = CACHE / TREE
     marked = subprocess.run(
         ["grep", "-rlE", "--include=*.go", r"^// \+k8s:openapi-gen=true", "staging/src/k8s.io", "pkg", "cmd"],

@@ -1,4 +1,4 @@
-"""What an administrator brings along for Stretto: names, a bus with keys, a cache, a place for checkpoints."""
+"""Prerequisites that an administrator provides: names, a bus with keys, a cache, a place for checkpoints."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def named(node: Node) -> Names:
 
 
 def addresses(node: Node, service: str, namespace: str = NAMESPACE) -> list[str]:
-    """Of the pods that are ready behind a Service."""
+    """Return the addresses of the ready pods behind a Service."""
     found = node.get(f"/api/v1/namespaces/{namespace}/endpoints/{service}") or {}
     return [each["ip"] for subset in found.get("subsets") or [] for each in subset.get("addresses") or []]
 

@@ -1,4 +1,4 @@
-"""What each part of the cluster is told: arguments and files."""
+"""Configuration of each part of the cluster: arguments and files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Ports(NamedTuple):
 
 
 class Places(NamedTuple):
-    """Of a kubelet: its folder, the engine's socket, the control group that it may use."""
+    """Paths of a kubelet: its folder, the engine's socket, the control group that it may use."""
 
     folder: Path
     engine: Path
@@ -38,7 +38,7 @@ class Places(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """Files of who may what; ``token``: whoever knows it may everything."""
+    """Files of keys and rights. ``token``: grants all rights to its bearer."""
 
     ca: Path
     certificate: Path

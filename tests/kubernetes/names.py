@@ -1,4 +1,4 @@
-"""The names of a cluster's Services, answered as its DNS would: what CoreDNS is in a cluster that has one.
+"""DNS server for the names of a cluster's Services, in place of CoreDNS.
 
 A records of ``<service>.<namespace>.svc.cluster.local``: the cluster address, or the pods' where there is none.
 """

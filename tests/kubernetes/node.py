@@ -41,7 +41,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 class NodeError(Exception):
-    """The node does not start, or refuses; says where its logs are."""
+    """The node did not start or refused a request. The text names the folder of its logs."""
 
 
 def unmet(engine: Engine) -> str:
@@ -110,7 +110,7 @@ class Node:
         self.until("pods may have an account", lambda: bool(self.get("/api/v1/namespaces/default/serviceaccounts")))
 
     def stop(self) -> None:
-        """Nothing of it stays; harmless to repeat."""
+        """Stop the node and remove all of its traces; repeating it is harmless."""
         for process in reversed(self._processes):
             process.running.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + STOP_S
@@ -136,7 +136,7 @@ class Node:
 
     @property
     def kubeconfig(self) -> Path:
-        """Of somebody who may do everything."""
+        """Return the kubeconfig of an administrator with all rights."""
         return self.folder / configuration.KUBECONFIG
 
     def request(self, method: str, path: str, body: Any = None, **options: Any) -> httpx.Response:
@@ -150,14 +150,14 @@ class Node:
             return client.request(method, self.url + path, content=content, headers=headers, **options)
 
     def get(self, path: str) -> Any:
-        """None: there is no such thing."""
+        """Return an object, or None if it does not exist."""
         return self._answer(self.request("GET", path))
 
     def create(self, path: str, body: Any) -> Any:
         return self._answer(self.request("POST", path, body))
 
     def apply(self, path: str, body: Any) -> Any:
-        """As ``kubectl apply --server-side`` does."""
+        """Apply an object like ``kubectl apply --server-side``."""
         headers = {"Content-Type": "application/apply-patch+yaml"}
         return self._answer(
             self.request("PATCH", path, body, headers=headers, params={"fieldManager": "trial", "force": "true"})
@@ -186,7 +186,7 @@ class Node:
         return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
     def until(self, what: str, true: Callable[[], Any], limit_s: float = READY_S) -> Any:
-        """What ``true`` returns once that is something. Raises NodeError after ``limit_s``, or when a process ended."""
+        """Wait for a true value of ``true`` and return it. Raises NodeError after ``limit_s`` or if a process ended."""
         deadline = time.monotonic() + limit_s
         while True:
             with contextlib.suppress(httpx.TransportError):
@@ -242,7 +242,7 @@ class Node:
         return IPv4Network(subnet)
 
     def _make_groups(self) -> None:
-        """A kubelet ends what it does not know in the control groups below its own."""
+        """Create the node's control groups. A kubelet ends unknown processes in the groups below its own."""
         for hierarchy in CGROUPS.iterdir():
             if hierarchy.is_dir() and not hierarchy.is_symlink():
                 Path(hierarchy, self._group).mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""What the trial is made of, where no node is needed: names, the job, the node's own arguments."""
+"""Parts of the trial that need no node: names, the job, the node's own arguments."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ OBJECTS = f"/apis/stretto.dev/v1alpha1/namespaces/{NAMESPACE}/trainingjobs"
 
 
 def run(node: Node) -> int:
-    """0: everything was seen. Raises NodeError with the first thing that was not."""
+    """Run the trial; return 0 if every step succeeded. Raises NodeError with the first failed step."""
     with cluster.named(node):
         token = cluster.prepare(node, node.folder)
         Trial(node, token).run()
@@ -40,7 +40,7 @@ def run(node: Node) -> int:
 
 
 class Trial:
-    """One release, and what happens to it."""
+    """One release of the chart, and the steps of its trial."""
 
     def __init__(self, node: Node, token: str) -> None:
         self._node = node
@@ -174,7 +174,7 @@ class Trial:
 
 
 def training_job(name: str, samples: int) -> dict[str, Any]:
-    """A small Wide & Deep model, within what one node has."""
+    """Return a job with a small Wide & Deep model that fits one node."""
     arguments = {"samples": samples, "categories": 20000, "new_categories": 100000, "seed": 1}
     memory = {"min": "1Gi", "max": "2Gi"}
     spec = {

@@ -1,4 +1,4 @@
-"""Known vulnerabilities of what is pinned, by pip-audit; or a word that nobody could be asked."""
+"""Known vulnerabilities of the pinned packages, by pip-audit; or the reason why it could not be asked."""
 
 from __future__ import annotations
 

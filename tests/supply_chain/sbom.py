@@ -1,4 +1,4 @@
-"""A bill of materials of every image, in CycloneDX 1.6: what stands in it, of which version, under which licence.
+"""A bill of materials of every image, in CycloneDX 1.6: packages, versions and licences.
 
 Of the installed metadata, from the very requirements that the image is made of (``compose/requirements.py``).
 """
@@ -92,7 +92,7 @@ def bill(image: str, packages: dict[str, Package]) -> str:
 
 
 def licence_of(found: Distribution) -> str:
-    """As the package states it: an SPDX expression, else classifiers, else the first line of its text."""
+    """Return a package's stated licence: an SPDX expression, else classifiers, else the first line of its text."""
     if expression := found.metadata.get("License-Expression"):
         return expression
     classifiers = [each for each in found.metadata.get_all("Classifier") or [] if each.startswith(CLASSIFIER)]
@@ -103,7 +103,7 @@ def licence_of(found: Distribution) -> str:
 
 
 def write(folder: Path) -> dict[str, dict[str, Package]]:
-    """``<image>.cdx.json`` of every image, and ``licences.txt``; returns what stands in each."""
+    """Write ``<image>.cdx.json`` of every image, and ``licences.txt``; return the packages of each."""
     folder.mkdir(parents=True, exist_ok=True)
     found = {image: packages_of(image) for image in images()}
     for image, packages in found.items():
@@ -114,7 +114,7 @@ def write(folder: Path) -> dict[str, dict[str, Package]]:
 
 
 def licences(packages: Iterable[Package]) -> str:
-    """Each licence, and whose it is."""
+    """Return each licence with its packages."""
     by_licence: dict[str, list[str]] = {}
     for package in sorted(packages, key=lambda package: package.name):
         if not package.name.startswith("stretto"):

@@ -1,4 +1,4 @@
-"""Every image has a bill of what is in it, all of it pinned; known vulnerabilities are told, and silence is not."""
+"""Bills of materials hold pinned packages only; known vulnerabilities are reported, and so is a failed query."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_bills_and_licences_are_written(tmp_path: Path) -> None:
 
 
 class Vulnerabilities(ThreadingHTTPServer):
-    """Of the Open Source Vulnerabilities kind; knows one."""
+    """A fake server of the Open Source Vulnerabilities API that knows one vulnerability."""
 
     @property
     def url(self) -> str:

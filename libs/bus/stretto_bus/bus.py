@@ -1,8 +1,8 @@
-"""One connection: publish with acknowledgement, ask JetStream or a peer, know when the connection was broken.
+"""One connection: publish with acknowledgement, ask JetStream or a peer, notice when the connection broke.
 
-nats-py's own publish and request cost a task per message (``wait_for``); here an answer is one future and one sweeper
-watches all deadlines. While disconnected nothing is buffered: a message that was never sent must not overtake, after
-the reconnect, one that was lost.
+nats-py's own publish and request cost a task per message. Here an answer is one future, and one sweeper watches all
+deadlines. While disconnected nothing is buffered: after the reconnect, a message that was never sent must not overtake
+one that was lost.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol
 import nats.errors
 import structlog
 from nats.aio.msg import Msg as Msg
+from nats.aio.subscription import Subscription as Subscription
 from pydantic_core import from_json
 from stretto_wire.inboxes import inbox_of
 
@@ -32,23 +33,23 @@ NOBODY = "503"
 ACK_TIMEOUT_S = 5.0
 SWEEP_S = 0.25
 PING_S = 2
-"""Three without an answer and the connection counts as broken: a network that is cut says nothing."""
-FORSAKEN_S = 10.0
-"""A server that we reach and whose JetStream stores nothing for so long may have lost its cluster: we try another.
-Longer than an election takes (4 to 9 s), which none of the others could shorten. A request that was not done is no
-evidence alone, nor are some at once: others that are sent in the second half of that time must fare alike."""
+"""After three pings without an answer the connection counts as broken: a cut network says nothing."""
+LEAVE_AFTER_S = 10.0
+"""A connected server whose JetStream stores nothing for so long may have lost its cluster, so we try another one.
+It is longer than an election (4 to 9 s), which another server could not shorten. One failed request proves nothing,
+nor do several at one moment: requests of the second half of that time must fail too."""
 UNAVAILABLE = frozenset((0, 10008))
-"""Codes of faults that say nothing of the request: no answer, no stream, no majority."""
+"""Codes of faults that do not blame the request: no answer, no stream, no majority."""
 INFORMATION = "$JS.API.STREAM.INFO."
-"""what a server answers out of its own memory, also alone"""
+"""requests that a server answers from its own memory, without a majority"""
 NOT_ACKNOWLEDGED = "; is the server's disk full, or its cluster without a majority? see its log"
 DENIED = re.compile(r'permissions violation for publish to "([^"]+)"', re.IGNORECASE)
 
 log = structlog.get_logger("stretto.bus")
 
 
-class Hears(Protocol):
-    """Whom an answer reaches: a future, or somebody who counts the answers to much."""
+class Receiver(Protocol):
+    """Receiver of an answer: a future, or an object that counts many answers."""
 
     def done(self) -> bool: ...
 
@@ -60,7 +61,7 @@ class Hears(Protocol):
 
 
 class Backlog(Protocol):
-    """A consumer, as far as the gauges of a process ask it."""
+    """The part of a consumer that a process's gauges read."""
 
     @property
     def waiting(self) -> int:
@@ -73,13 +74,13 @@ class Backlog(Protocol):
         ...
 
 
-Settle = Callable[[Hears, Msg], None]
+Settle = Callable[[Receiver, Msg], None]
 
 
 class Awaited(NamedTuple):
-    """An answer that is to come to our inbox; ``settle`` makes of it what ``future`` hears."""
+    """An answer that is due in our inbox; ``settle`` turns its message into the result of ``future``."""
 
-    future: Hears
+    future: Receiver
     sent_s: float
     deadline_s: float
     subject: str
@@ -87,7 +88,7 @@ class Awaited(NamedTuple):
 
 
 class Bus:
-    """A connection under one user, with an inbox of its own below the user's; pods may answer below their own names."""
+    """A connection under one user, with its own inbox below the user's. Pods answer below their own names."""
 
     def __init__(self, connection: Connection, user: str | None, inbox: str) -> None:
         self.connection = connection
@@ -99,16 +100,16 @@ class Bus:
         self.sweeps: list[Callable[[float], None]] = []
         self.consumers: set[Backlog] = set()
         self.batch_from = PIPELINED
-        """from how many fenced messages on the streams want them as one atomic batch; ``PIPELINED``: never"""
+        """number of fenced messages from which the streams want an atomic batch; ``PIPELINED``: never"""
         self._pending: dict[str, Awaited] = {}
         self._serial = 0
         self._loop = asyncio.get_running_loop()
         self._sweeper: asyncio.TimerHandle | None = None
-        self._unheard_s: tuple[float, float] | None = None
-        """when the first and the last request were sent that JetStream did not do, if it has done none since"""
+        self._failing_s: tuple[float, float] | None = None
+        """when the first and the last failed request were sent, if JetStream has done none since"""
         self._moving: asyncio.Task[None] | None = None
         self._refused = asyncio.Event()
-        """the server does not believe us, or we do not believe it"""
+        """the server does not trust us, or we do not trust it"""
 
     @classmethod
     async def connect(
@@ -124,7 +125,7 @@ class Bus:
         ``inbox`` is where answers may go, if not below the user's own name (``stretto_wire.inboxes``).
 
         Raises:
-            BusFault: the server refused who we say we are, or is not who it says.
+            BusFault: the server refused our login, or its certificate is not to be trusted.
             IdentityFault: a file of ``login`` cannot be used.
         """
         login = login or Login()
@@ -136,7 +137,7 @@ class Bus:
         connecting = asyncio.ensure_future(
             bus.connection.connect(
                 servers=random.sample(servers, len(servers)),
-                dont_randomize=True,  # of ours, so that ``move`` can choose
+                dont_randomize=True,  # our own order, so that ``move`` can choose
                 **login.options(),
                 name=name,
                 error_cb=bus._failed,
@@ -181,7 +182,7 @@ class Bus:
     async def _reconnected(self) -> None:
         self.reconnects += 1
         self.last_error = ""
-        self._unheard_s = None
+        self._failing_s = None
         log.info("reconnected", count=self.reconnects)
         self._fail_all(BusFault("the connection to the server broke before it answered"))
         self.connection.interrupted = False
@@ -200,7 +201,7 @@ class Bus:
 
     @property
     def clustered(self) -> bool:
-        """Whether the server is one of several."""
+        """True if the server belongs to a cluster."""
         return self.connection.clustered
 
     async def reconnect(self) -> None:
@@ -211,15 +212,15 @@ class Bus:
         if self._sweeper is not None:
             self._sweeper.cancel()
         self._fail_all(BusFault("the connection is being closed"))
-        with contextlib.suppress(OSError, nats.errors.Error):  # what is broken already is as good as closed
+        with contextlib.suppress(OSError, nats.errors.Error):  # a broken connection is as good as closed
             await self.connection.close()
 
-    async def subscribe(self, subject: str, handler: Callable[[Msg], None]) -> Any:
+    async def subscribe(self, subject: str, handler: Callable[[Msg], None]) -> Subscription:
         """A plain subscription; ``handler`` is called in the order of arrival and must not wait."""
         return await self.connection.subscribe(subject, cb=direct(handler))
 
     async def flush(self, timeout_s: int = FLUSH_S) -> None:
-        """Until the server has seen everything sent so far. Raises BusFault."""
+        """Wait until the server has seen everything sent so far. Raises BusFault."""
         try:
             await self.connection.flush(timeout_s)
         except nats.errors.Error as error:
@@ -231,8 +232,8 @@ class Bus:
             await self.connection.room()
         self._publish(subject, data, headers, reply)
 
-    def tell(self, subject: str, data: bytes, headers: Sent = None) -> None:
-        """As ``send``, but dropped where too much waits already. Raises BusFault."""
+    def offer(self, subject: str, data: bytes, headers: Sent = None) -> None:
+        """Publish as ``send`` does, but drop the message where too much waits already. Raises BusFault."""
         if not self.connection.crowded:
             self._publish(subject, data, headers)
 
@@ -247,19 +248,19 @@ class Bus:
         subject: str,
         data: bytes,
         headers: Sent,
-        hears: Hears,
+        receiver: Receiver,
         timeout_s: float = ACK_TIMEOUT_S,
         settle: Settle | None = None,
     ) -> None:
-        """As ``post``, without waiting for room: who sends much awaits that.
+        """Send as ``post`` does, without waiting for room; a sender of many awaits that itself.
 
         Raises:
-            BusFault: not sent; ``hears`` is not told.
+            BusFault: not sent; ``receiver`` gets nothing.
         """
         self._serial += 1
         token = f"{subject.split('.', 3)[3]}.{self._serial}" if subject.startswith("pod.") else str(self._serial)
         now = self._loop.time()
-        self._pending[token] = Awaited(hears, now, now + timeout_s, subject, settle or _acknowledge)
+        self._pending[token] = Awaited(receiver, now, now + timeout_s, subject, settle or _acknowledge)
         try:
             self._publish(subject, data, headers, f"{self.inbox}.to.{token}")
         except BusFault:
@@ -269,7 +270,7 @@ class Bus:
     async def request(
         self, subject: str, data: bytes, headers: dict[str, str] | None = None, timeout_s: float = ACK_TIMEOUT_S
     ) -> Msg:
-        """Ask whoever listens; the first answer.
+        """Ask whoever listens; returns the first answer.
 
         Raises:
             NobodyListens: at once.
@@ -289,7 +290,7 @@ class Bus:
     async def store_surely(
         self, subject: str, data: bytes, headers: dict[str, str], tries_s: float | None = None
     ) -> int:
-        """Publish until the server has it; ``headers`` must carry ``Nats-Msg-Id``, which makes that harmless.
+        """Publish until the server has stored it; ``Nats-Msg-Id`` in ``headers`` makes repeating harmless.
 
         Raises:
             BusFault: not stored within ``tries_s`` seconds (None: never gives up).
@@ -311,7 +312,7 @@ class Bus:
     async def ask(
         self, api: str, body: dict[str, Any] | None = None, timeout_s: float = ACK_TIMEOUT_S
     ) -> dict[str, Any]:
-        """A request of the JetStream API (``$JS.API.<api>``) in JSON.
+        """Send a request of the JetStream API (``$JS.API.<api>``) in JSON.
 
         Raises:
             BusFault: refused or not answered; ``code`` is JetStream's ``err_code``.
@@ -341,33 +342,33 @@ class Bus:
             self._judge(awaited)
 
     def _judge(self, awaited: Awaited) -> None:
-        """Whether the JetStream that we reach does what only a majority can do."""
+        """Note whether JetStream did what takes a majority."""
         if awaited.settle is not _acknowledge:
             return
         fault = awaited.future.exception()
         if fault is None:
             if not awaited.subject.startswith(INFORMATION):
-                self._unheard_s = None
+                self._failing_s = None
         elif isinstance(fault, BusFault) and fault.code in UNAVAILABLE:
-            first_s, last_s = self._unheard_s or (awaited.sent_s, awaited.sent_s)
-            fresh = awaited.sent_s - last_s > FORSAKEN_S  # who knows what was done for others between the two
-            self._unheard_s = awaited.sent_s if fresh else min(first_s, awaited.sent_s), max(last_s, awaited.sent_s)
+            first_s, last_s = self._failing_s or (awaited.sent_s, awaited.sent_s)
+            fresh = awaited.sent_s - last_s > LEAVE_AFTER_S  # something may have been stored for others in between
+            self._failing_s = awaited.sent_s if fresh else min(first_s, awaited.sent_s), max(last_s, awaited.sent_s)
 
     def _move(self) -> None:
-        """To another server of the cluster."""
+        """Change to another server of the cluster."""
         log.warning("the server stores nothing; trying another", server=self.server)
-        self._unheard_s = None
+        self._failing_s = None
         self._moving = self._loop.create_task(self.connection.move())
 
     def _deny(self, subject: str, text: str) -> None:
-        """The server refuses a publish, and says in lower case where to: every one there that waits now is meant."""
+        """Fail every request on ``subject``, in lower case: the server names the refused subject only."""
         denied = [token for token, awaited in self._pending.items() if awaited.subject.lower() == subject]
         for awaited in [self._pending.pop(token) for token in denied]:
             if not awaited.future.done():
-                awaited.future.set_exception(BusFault(f"{text}; see permissions in stretto_runtime.access.permissions"))
+                awaited.future.set_exception(BusFault(f"{text}; see stretto_runtime.access.permissions"))
 
     def _denial(self) -> str:
-        """A denied publish looks like a timeout: its reason came by the error callback."""
+        """The reason of a denied publish, which looks like a timeout: it came by the error callback."""
         return f"; the server last said: {self.last_error}" if self.last_error else ""
 
     def _sweep(self) -> None:
@@ -377,14 +378,14 @@ class Bus:
         for token in late:
             awaited = self._pending.pop(token)
             if not awaited.future.done():
-                unsaid = NOT_ACKNOWLEDGED if awaited.settle is _acknowledge else ""
-                awaited.future.set_exception(BusFault(f"no answer in time{unsaid}{self._denial()}"))
+                reason = NOT_ACKNOWLEDGED if awaited.settle is _acknowledge else ""
+                awaited.future.set_exception(BusFault(f"no answer in time{reason}{self._denial()}"))
                 awaited.future.exception()  # as in ``_fail_all``
                 self._judge(awaited)
         for sweep in list(self.sweeps):
             sweep(now)
-        first_s, last_s = self._unheard_s or (now, now)
-        forsaken = now - first_s > FORSAKEN_S and last_s - first_s >= FORSAKEN_S / 2
+        first_s, last_s = self._failing_s or (now, now)
+        forsaken = now - first_s > LEAVE_AFTER_S and last_s - first_s >= LEAVE_AFTER_S / 2
         if forsaken and self.connected and not self.connection.alone:
             self._move()
 
@@ -393,11 +394,11 @@ class Bus:
         for awaited in pending.values():
             if not awaited.future.done():
                 awaited.future.set_exception(fault)
-                awaited.future.exception()  # somebody who stopped waiting must not cause "never retrieved"
+                awaited.future.exception()  # a caller that stopped waiting must not cause "never retrieved"
 
 
-def _acknowledge(future: Hears, msg: Msg) -> None:
-    """JetStream's answer."""
+def _acknowledge(future: Receiver, msg: Msg) -> None:
+    """Settle with JetStream's answer."""
     if not msg.data:
         status = (msg.headers or {}).get("Status", "")
         future.set_exception(BusFault("no stream answers" if status == NOBODY else f"status {status}"))
@@ -412,8 +413,8 @@ def _acknowledge(future: Hears, msg: Msg) -> None:
     future.set_exception(kind(f"{error.get('description')} ({code})", code))
 
 
-def _answer(future: Hears, msg: Msg) -> None:
-    """A peer's answer."""
+def _answer(future: Receiver, msg: Msg) -> None:
+    """Settle with a peer's answer."""
     if not msg.data and msg.headers and msg.headers.get("Status") == NOBODY:
         future.set_exception(NobodyListens("nobody listens"))
     else:

@@ -55,7 +55,7 @@ class Caller:
             self._free.append(lane)
 
     async def call_pod(self, pod: str, request: Message, timeout_s: float = 5.0, trace: str = "") -> Any:
-        """Ask one pod directly, once: what a pod does is not journalled, so repeating is the caller's decision.
+        """Ask one pod directly, once: a pod journals nothing, so repeating is the caller's decision.
 
         Raises:
             CallRefused: the pod refused.

@@ -1,4 +1,4 @@
-"""The bus for everybody who is no service: the command, the gateway, tests."""
+"""The face of the bus for everybody who is no service: command, gateway, tests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from stretto_bus.writer import Fence
 
 
 class Event(NamedTuple):
-    """A stored message. ``message`` is None if it does not parse (it is in the dead letters then)."""
+    """A stored message. ``message`` is None if it does not parse; then it is among the dead letters."""
 
     seq: int
     subject: str
@@ -40,11 +40,11 @@ class Tracing(Protocol):
     def sending(
         self, name: str, parent: str = "", attributes: Mapping[str, Any] | None = None
     ) -> AbstractContextManager[str]:
-        """Run a span around what is sent; yields the ``traceparent`` of its headers."""
+        """Run a span around a sending; yields the ``traceparent`` of its headers."""
         ...
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the last spans."""
         ...
 
 
@@ -124,8 +124,10 @@ class Client:
     async def events(
         self, from_seq: int = 1, patterns: Sequence[str] = ("evt.v1.*.*.*",), follow: bool = True
     ) -> AsyncIterator[Event]:
-        """Stored events from ``from_seq`` on, in order, none missing. ``patterns`` are subjects with wildcards, such
-        as ``evt.v1.*.*.<job>``; they may not overlap. Without ``follow`` it ends at what is stored now.
+        """Yield stored events from ``from_seq`` on, in order, none missing.
+
+        ``patterns`` are subjects with wildcards, such as ``evt.v1.*.*.<job>``; they may not overlap. Without ``follow``
+        it ends with the last event that is stored now.
         """
         filters = [f"*.{pattern}" for pattern in patterns]
         source = (
@@ -136,7 +138,7 @@ class Client:
                 yield _event(stored)
 
     async def dead_letters(self, from_seq: int = 1) -> list[Event]:
-        """What could not be handled; the headers ``reason``, ``error``, ``service`` say why."""
+        """Messages that could not be handled; the headers ``reason``, ``error``, ``service`` say why."""
         return [
             Event(stored.seq, stored.subject, stored.headers, None, stored.time_s, stored.data)
             for stored in await read(self.bus, DEAD_LETTERS, ["dlq.>"], from_seq)

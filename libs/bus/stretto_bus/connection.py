@@ -1,9 +1,10 @@
-"""nats-py at a lower price: a message may skip queue and task, and its headers are read when needed (``parser``).
+"""nats-py at a lower price, and with its defects mended.
 
-What is sent in one turn of the loop leaves in one write, without nats-py's future, queue and task for it.
+A message may skip nats-py's queue and task, and its headers are read when needed (``received``). Messages sent in one
+turn of the loop leave in one write, without nats-py's future, queue and task for each.
 
-Overrides internal methods of nats-py 2.16 (the version is pinned in constraints.txt); ``test_connection`` holds them
-against the originals, and shows what the originals do not do: come back whatever the server said, and from a dead line.
+This overrides internal methods of nats-py 2.16; constraints.txt pins the version. ``test_connection`` compares them
+with the originals, and shows the defects: the original does not come back after every error, nor from a dead line.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from stretto_bus.received import HEAD, Received, header_lines
 
 FLUSH_S = 10
 CROWDED_BYTES = 8 << 20
-"""so much may wait here for a server that takes it slowly"""
+"""bound of what waits here for a slow server"""
 PERMISSIONS = "permissions violation"
 UNKNOWN = "authorization violation"
 
 Sent = Mapping[str, Any] | str | None
-"""Headers by name, or as ``lines_of`` makes them: who sends many alike makes what they share once."""
+"""Headers by name, or the text of ``lines_of``: a sender of many similar messages makes the common part once."""
 
 
 def direct(handler: Callable[[Msg], None]) -> Callable[[Msg], Awaitable[None]]:
-    """A subscription's callback that the reading task calls itself: no queue that could overflow, no task switch."""
+    """Make a callback that the reading task calls itself: no queue that could overflow, no task switch."""
 
     async def called(msg: Msg) -> None:
         handler(msg)
@@ -41,14 +42,14 @@ def direct(handler: Callable[[Msg], None]) -> Callable[[Msg], Awaitable[None]]:
 
 
 class NotEncrypted(Error):
-    """The server, or who stands between, offers no TLS to who has asked for it."""
+    """TLS was required, but the server (or a proxy in between) does not offer it."""
 
     def __str__(self) -> str:
         return "nats: the server offers no TLS"
 
 
 def final(error: Exception) -> bool:
-    """Whether connecting again would end in the same way: one side does not believe who the other one is."""
+    """Return whether connecting again would fail in the same way: one side does not trust the other."""
     return isinstance(error, (ssl.SSLCertVerificationError, NotEncrypted)) or UNKNOWN in str(error).lower()
 
 
@@ -56,38 +57,37 @@ class Connection(Client):
     """A NATS connection."""
 
     interrupted = False
-    """from a break until those who waited for answers have heard of it: what they had sent may be lost, and nothing
-    that comes after it may overtake"""
+    """from a break until every pending request has failed: what they sent may be lost, and nothing may overtake it"""
     _writing = False
     _unsent_most = 0
-    """what was unsent after the last write: since then it can only have become less"""
+    """unsent bytes after the last write: an upper bound since then"""
 
     def interrupt(self) -> None:
-        """The connection broke: what was not written yet is lost with what was."""
+        """Note a break: bytes that were not written yet are lost with those that were."""
         self.interrupted = True
         self._pending, self._pending_data_size = [], 0
 
     @property
     def clustered(self) -> bool:
-        """Whether the server is one of several."""
+        """True if the server is one of several."""
         return "cluster" in self._server_info
 
     @property
     def certificate_ends_s(self) -> float | None:
-        """Of the one that the server showed when we connected, in seconds since the epoch; None: it did not have to."""
+        """End of the server's certificate at the time of connecting, seconds since the epoch; None without TLS."""
         writer = getattr(self._transport, "_io_writer", None)
         shown = writer.get_extra_info("peercert") if writer is not None else None
         return ssl.cert_time_to_seconds(shown["notAfter"]) if shown else None
 
     @property
     def crowded(self) -> bool:
-        """Whether too much waits for the server: who can wait calls ``room`` before sending more."""
+        """True if too much waits for the server; a sender that can wait calls ``room`` first."""
         if self._pending_data_size + self._unsent_most > CROWDED_BYTES:
             self._unsent_most = self._unsent()
         return self._pending_data_size + self._unsent_most > CROWDED_BYTES
 
     async def room(self) -> None:
-        """Until the server has taken enough, or the connection has broken."""
+        """Wait until the server has taken enough, or the connection has broken."""
         with contextlib.suppress(OSError):
             while self.crowded and self.is_connected and self._transport is not None:
                 self._write()
@@ -95,7 +95,7 @@ class Connection(Client):
 
     @property
     def alone(self) -> bool:
-        """Whether we know no other server than this one."""
+        """True if this is the only server we know."""
         return len(self._server_pool) < 2
 
     async def move(self) -> None:
@@ -105,32 +105,32 @@ class Connection(Client):
         await self.force_reconnect()
 
     async def _attempt_reconnect(self) -> None:
-        """The original waits until all that was written has left, which on a dead line it does not for minutes."""
+        """nats-py waits until all written bytes have left, which takes minutes on a dead line."""
         self.hang_up()
         await super()._attempt_reconnect()
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
-        """The original takes a server's word for it that there is no need of TLS."""
+        """nats-py goes on without TLS when the server says that it needs none."""
         wanted = "tls" in self.options or any(server.uri.scheme == "tls" for server in self._server_pool)
         if initial_connection and wanted and not info.get("tls_required"):
             raise NotEncrypted
         await super()._process_info(info, initial_connection)
 
     async def _close(self, status: int, do_cbs: bool = True) -> None:
-        """The original waits for the end of a line whose TLS handshake it gave up, of which nobody will tell it."""
+        """nats-py waits for a close event that never comes after a failed TLS handshake."""
         if self.is_connecting:
             self.hang_up()
             self._transport = None
         await super()._close(status, do_cbs)
 
     def hang_up(self) -> None:
-        """Leave the line at once, whatever waits on it."""
+        """Leave the line at once; unsent bytes are lost."""
         writer = getattr(self._transport, "_io_writer", None)
         if writer is not None:
             writer.transport.abort()
 
     async def _process_err(self, err_msg: str) -> None:
-        """What the server says before it hangs up; the original then closes for ever."""
+        """Reconnect after an error of the server; nats-py closes for ever."""
         error = Error(f"nats: {err_msg.strip(chr(39))}")
         await self._error_cb(error)
         if PERMISSIONS not in err_msg.lower():
@@ -156,7 +156,7 @@ class Connection(Client):
         return header_lines(raw.decode("utf-8", "replace"))
 
     def put(self, subject: str, data: bytes, reply: str = "", headers: Sent = None) -> None:
-        """``publish`` without its coroutines; the subjects come from the registry and are not looked at again.
+        """``publish`` without its coroutines. Subjects come from the registry and are not checked again.
 
         Raises:
             nats.errors.Error: closed, not connected, or larger than the server takes.
@@ -183,7 +183,7 @@ class Connection(Client):
         self.put(subject, payload, reply, headers)
 
     async def flush(self, timeout: int = FLUSH_S) -> None:
-        """Until the server has seen everything sent so far; nats-py's own ping overtakes what waits to be written."""
+        """Wait until the server has seen everything sent so far; nats-py's own ping overtakes unwritten bytes."""
         self._write()
         await super().flush(timeout)
 
@@ -191,13 +191,13 @@ class Connection(Client):
         self._writing = False
         if self._pending_data_size and self.is_connected and self._transport is not None:
             pending, self._pending, self._pending_data_size = self._pending, [], 0
-            with contextlib.suppress(OSError, RuntimeError):  # broken: the reading task finds it out, and reconnects
+            with contextlib.suppress(OSError, RuntimeError):  # a break: the reading task notices, and reconnects
                 self._transport.writelines(pending)
             self._unsent_most = self._unsent()
 
 
 def lines_of(headers: Mapping[str, Any] | str) -> str:
-    """Headers as they are sent; what would end a line inside a value becomes a blank."""
+    """The text of headers; a line break inside a value becomes a blank."""
     if isinstance(headers, str):
         return headers
     text = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])

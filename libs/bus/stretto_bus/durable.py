@@ -1,7 +1,7 @@
-"""A cursor that the server keeps: it hands out one message at a time, and the next one once that is settled.
+"""A durable consumer: the server keeps its cursor and delivers one message at a time.
 
-Any number of processes may share a cursor. Whoever asks first is handed the next message, in stored order; when its
-holder is silent for ``SILENT_S``, for whatever reason, it is handed out again.
+Any number of processes may share it. Whoever pulls first gets the next message, in stored order. A message that is
+neither acknowledged nor reported as in progress for ``ACK_WAIT_S`` is delivered again.
 """
 
 from __future__ import annotations
@@ -16,56 +16,56 @@ from typing import Any
 
 from nats.aio.msg import Msg
 
-from stretto_bus.bus import Bus
+from stretto_bus.bus import Bus, Subscription
 from stretto_bus.faults import BusFault
 from stretto_bus.ordered_consumer import EXPIRED, NO_HEADERS, Stored
 
-SILENT_S = 15.0
-ASKED_S = 30.0
-FORGOTTEN_S = 30 * 24 * 3600
-"""a cursor that nobody asked for so long is removed: by then the stream keeps nothing of what it stood at"""
+ACK_WAIT_S = 15.0
+PULL_EXPIRES_S = 30.0
+INACTIVE_S = 30 * 24 * 3600
+"""a consumer that nobody pulls from for so long is removed: by then its place in the stream has expired"""
 NOT_FOUND = 10014
 UNCHANGEABLE = ("deliver_policy", "opt_start_seq", "opt_start_time")
 
 
-class Held:
-    """A message that is ours until it is settled, or until we are silent."""
+class Delivery:
+    """A message that is ours until we acknowledge it, give it back, or are silent for ``ACK_WAIT_S``."""
 
     def __init__(self, bus: Bus, stored: Stored, reply: str, pending: int) -> None:
         self.stored = stored
         self.pending = pending
-        """how many of the cursor's messages come after this one"""
+        """messages of the consumer after this one"""
         self._bus = bus
         self._reply = reply
 
-    async def done(self) -> None:
-        """It is never handed out again. Raises BusFault: nobody knows, and it may be."""
+    async def ack(self) -> None:
+        """Acknowledge it. Raises BusFault: unknown whether it will be delivered again."""
         await self._bus.request(self._reply, b"+ACK")
 
-    async def release(self) -> None:
-        """Whoever asks may have it at once."""
-        with contextlib.suppress(BusFault):  # else when we have been silent
+    async def nak(self) -> None:
+        """Give it back at once."""
+        with contextlib.suppress(BusFault):  # it is delivered again after ACK_WAIT_S anyway
             await self._bus.send(self._reply, b"-NAK")
 
     @asynccontextmanager
-    async def kept(self) -> AsyncGenerator[None]:
-        """Not silent meanwhile."""
+    async def in_progress(self) -> AsyncGenerator[None]:
+        """Report it as in progress for as long as the block runs."""
 
-        async def tell() -> None:
+        async def report() -> None:
             while True:
-                await asyncio.sleep(SILENT_S / 3)
+                await asyncio.sleep(ACK_WAIT_S / 3)
                 with contextlib.suppress(BusFault):
                     await self._bus.send(self._reply, b"+WPI")
 
-        telling = asyncio.create_task(tell())
+        reporting = asyncio.create_task(report())
         try:
             yield
         finally:
-            telling.cancel()
+            reporting.cancel()
 
 
 class Durable:
-    """A cursor by its name; ``metadata`` are texts that the server keeps with it."""
+    """A durable consumer by its name; the server keeps the texts in ``metadata`` with it."""
 
     def __init__(self, bus: Bus, stream: str, name: str, config: dict[str, Any]) -> None:
         self.name = name
@@ -75,15 +75,17 @@ class Durable:
         self._inbox = f"{bus.inbox}.durable.{name}"
         self._arrived: deque[Msg] = deque()
         self._wake = asyncio.Event()
-        self._asked = False
-        self._subscription: Any = None
+        self._pulled = False
+        self._subscription: Subscription | None = None
 
     @classmethod
     async def open(
         cls, bus: Bus, stream: str, name: str, pattern: str, start: Mapping[str, Any], metadata: Mapping[str, str]
     ) -> Durable:
-        """Create it, or go on where it stands. ``start`` (``deliver_policy`` …) holds for a new one only; ``pattern``,
-        one subject with wildcards, and ``metadata`` replace what it had.
+        """Create it, or go on where it stands.
+
+        ``start`` (``deliver_policy`` …) holds for a new one only. ``pattern``, one subject with wildcards, and
+        ``metadata`` replace the former ones.
 
         Raises:
             BusFault: the server refused, or there is no such stream yet.
@@ -92,10 +94,10 @@ class Durable:
             "durable_name": name,
             "name": name,
             "ack_policy": "explicit",
-            "ack_wait": int(SILENT_S * 1e9),
+            "ack_wait": int(ACK_WAIT_S * 1e9),
             "max_ack_pending": 1,
             "max_deliver": -1,
-            "inactive_threshold": int(FORGOTTEN_S * 1e9),
+            "inactive_threshold": int(INACTIVE_S * 1e9),
             "filter_subject": pattern,
             "metadata": dict(metadata),
         }
@@ -104,12 +106,12 @@ class Durable:
         cursor = cls(bus, stream, name, config | {key: begun[key] for key in UNCHANGEABLE if key in begun})
         await cursor._create()
         cursor._subscription = await bus.subscribe(cursor._inbox, cursor._take)
-        bus.on_reconnect.append(cursor._ask_again)
+        bus.on_reconnect.append(cursor._pull_again)
         return cursor
 
     @staticmethod
     async def known(bus: Bus, stream: str, name: str) -> dict[str, Any] | None:
-        """What the server tells of a cursor; None: there is none. Raises BusFault."""
+        """The server's information about a consumer; None: there is none. Raises BusFault."""
         try:
             return await bus.ask(f"CONSUMER.INFO.{stream}.{name}")
         except BusFault as fault:
@@ -118,61 +120,62 @@ class Durable:
             return None
 
     async def note(self, metadata: Mapping[str, str]) -> None:
-        """Keep these texts with it instead of those before. Raises BusFault."""
+        """Replace its metadata. Raises BusFault."""
         self._config["metadata"] = dict(metadata)
         await self._create()
 
-    async def next(self) -> Held:
-        """The next message, as soon as there is one and nobody holds the one before.
+    async def next(self) -> Delivery:
+        """The next message, as soon as there is one and the one before is settled.
 
         Raises:
-            BusFault: the server does not answer, or the cursor is gone.
+            BusFault: the server does not answer, or the consumer is gone.
         """
         while True:
             while not self._arrived:
-                await self._ask()
+                await self._pull()
                 try:
-                    async with asyncio.timeout(ASKED_S + SILENT_S):
+                    async with asyncio.timeout(PULL_EXPIRES_S + ACK_WAIT_S):
                         await self._wake.wait()
                 except TimeoutError:
-                    self._asked = False
+                    self._pulled = False
             msg = self._arrived.popleft()
-            self._asked = False
+            self._pulled = False
             headers = msg.headers or NO_HEADERS
             tokens = msg.reply.split(".")
             if tokens[:2] != ["$JS", "ACK"]:
                 status = headers.get("Status", "")
                 if status != EXPIRED:
-                    raise BusFault(f"the cursor {self.name}: {headers.get('Description', '')} ({status})")
+                    raise BusFault(f"the durable consumer {self.name}: {headers.get('Description', '')} ({status})")
                 continue
             if len(tokens) > 9:  # with domain and account
                 tokens = tokens[2:]
             stored = Stored(int(tokens[5]), int(tokens[7]) / 1e9, msg.subject, headers, msg.data)
-            return Held(self._bus, stored, msg.reply, int(tokens[8]))
+            return Delivery(self._bus, stored, msg.reply, int(tokens[8]))
 
     async def close(self) -> None:
-        """It stays where it stands."""
-        self._bus.on_reconnect.remove(self._ask_again)
-        with contextlib.suppress(Exception):  # the connection may be gone
-            await self._subscription.unsubscribe()
+        """Stop reading; the cursor stays where it stands."""
+        self._bus.on_reconnect.remove(self._pull_again)
+        if self._subscription is not None:
+            with contextlib.suppress(Exception):  # the connection may be gone
+                await self._subscription.unsubscribe()
 
     async def _create(self) -> None:
         # the pattern in the subject is what the server compares with our permissions
         subject = f"CONSUMER.CREATE.{self._stream}.{self.name}.{self._config['filter_subject']}"
         await self._bus.ask(subject, {"stream_name": self._stream, "config": self._config})
 
-    async def _ask(self) -> None:
+    async def _pull(self) -> None:
         self._wake.clear()
-        if not self._asked:
-            self._asked = True
-            body = json.dumps({"batch": 1, "expires": int(ASKED_S * 1e9)}).encode()
+        if not self._pulled:
+            self._pulled = True
+            body = json.dumps({"batch": 1, "expires": int(PULL_EXPIRES_S * 1e9)}).encode()
             await self._bus.send(f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self.name}", body, reply=self._inbox)
 
     def _take(self, msg: Msg) -> None:
         self._arrived.append(msg)
         self._wake.set()
 
-    def _ask_again(self) -> None:
-        """What was asked of the server before the connection broke is forgotten."""
-        self._asked = False
+    def _pull_again(self) -> None:
+        """Pull again: the server forgets a request with the connection that brought it."""
+        self._pulled = False
         self._wake.set()

@@ -20,7 +20,7 @@ class BusFault(Fault):
 
 
 class Fenced(BusFault):
-    """A newer owner has written its fence or its epoch: what was refused must not be tried again."""
+    """A newer owner has written its fence or its epoch: the refused write must not be repeated."""
 
 
 class NobodyListens(BusFault):

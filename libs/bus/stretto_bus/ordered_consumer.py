@@ -1,8 +1,7 @@
-"""The ordered log: read it by tails that are never acknowledged; ``writer`` writes it through a fence.
+"""Read the ordered log: every message, in stored order, none missing, none twice.
 
-A tail is an ephemeral consumer without acknowledgements that starts at a sequence of our choosing: the snapshot is
-the cursor, the server keeps none. A fence (RUNTIME.md, step 3) is a message of the same stream whose sequence every
-output must expect to be the last of its subject: when a newer owner has written its own, the server refuses ours.
+An ordered consumer is ephemeral, acknowledges nothing and starts at a sequence of our choosing. The reader's snapshot
+is its cursor; the server keeps none.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any, NamedTuple
 import structlog
 from nats.aio.msg import Msg
 
-from stretto_bus.bus import Bus
+from stretto_bus.bus import Bus, Subscription
 from stretto_bus.faults import BusFault
 from stretto_bus.received import Headers
 
@@ -27,16 +26,15 @@ CLUSTER_HEARTBEAT_S = 1.0
 """A consumer lives on one server of a cluster, and may die there while our connection, to another one, stays."""
 BATCH = 256
 QUEUE_MESSAGES = 4096
-"""A reader that is slower than the server has at most so much in memory: then the consumer is given up, and opened
-again after the last message that was taken in once a quarter is left. Of large messages the server's flow control
-sends at most 32 MiB ahead."""
+"""Bound of the messages in memory. A slower reader drops the consumer, and opens another one after the last message
+that arrived, once a quarter of the bound is left. The server's flow control sends at most 32 MiB ahead."""
 SILENCE_S = 15.0
-ASKED_S = 30.0
-ASKED_BYTES = 16 << 20
-"""At most so much is asked for at once, which any message fits into: a server's flow control is for pushes."""
+PULL_EXPIRES_S = 30.0
+PULL_BYTES = 16 << 20
+"""Bound of one pull request, larger than any message: the server's flow control covers pushes only."""
 HEARTBEAT, EXPIRED, ENDED = "100", "408", "409"
-SENT = ("Batch Completed", "Message Size Exceeds MaxBytes")
-"""how a request ends for which all was sent that there was room for"""
+SATISFIED = ("Batch Completed", "Message Size Exceeds MaxBytes")
+"""descriptions of the status that ends a pull request with nothing lost"""
 
 NO_HEADERS = Headers()
 
@@ -56,13 +54,12 @@ class Stored(NamedTuple):
 class OrderedConsumer:
     """Every message of ``filters`` from sequence ``start`` on, in stored order, none missing, none twice.
 
-    A gap, a silent server, a reconnect or a reader that was too slow reopens the consumer after the last message that
-    was taken in.
+    A gap, a silent server, a reconnect or a slow reader reopens the consumer after the last message that arrived.
     """
 
-    most_waiting = QUEUE_MESSAGES
-    asks = False
-    """for as much as there is room for, instead of being sent all there is: worth a request where much is far behind"""
+    queue_max = QUEUE_MESSAGES
+    pulls = False
+    """pull as many as there is room for, instead of being pushed everything: worth it for a long backlog"""
 
     def __init__(self, bus: Bus, stream: str, filters: Sequence[str], start: int = 1, **options: Any) -> None:
         self._bus = bus
@@ -71,25 +68,25 @@ class OrderedConsumer:
         self._options = options
         self._next = start
         self._first = True
-        self._queue: deque[Stored | str] = deque()  # a str is a flow-control reply, sent when it is reached
+        self._queue: deque[Stored | str] = deque()  # a str is a flow-control reply, sent in its turn
         self._wake = asyncio.Event()
-        self._consumer = ""
+        self._name = ""
         self._expected = 1
-        self._subscription: Any = None
+        self._subscription: Subscription | None = None
         self._reopening: asyncio.Task[None] | None = None
-        self._heard = False
-        self._heard_s = 0.0
+        self._active = False
+        self._active_s = 0.0
         self._closed = False
         self._paused = False
         self._drained = asyncio.Event()
         self._inbox = ""
-        self._asked = 0
-        """messages that are asked for and have not come"""
+        self._requested = 0
+        """messages that were requested and have not come"""
         self.pauses = 0
         """how often the reader was too slow"""
         self._heartbeat_s = CLUSTER_HEARTBEAT_S if bus.clustered else HEARTBEAT_S
         self.backlog = 0
-        """how many messages the server still had when the tail was opened"""
+        """how many messages the server still had when the consumer was opened"""
         self.pending = 0
         """how many the server still had after the last one that arrived"""
 
@@ -97,39 +94,39 @@ class OrderedConsumer:
     async def open(
         cls, bus: Bus, stream: str, filters: Sequence[str], start: int = 1, **options: Any
     ) -> OrderedConsumer:
-        """Open; ``options`` are consumer settings (``headers_only``, ``deliver_policy``).
+        """Open a consumer; ``options`` are consumer settings (``headers_only``, ``deliver_policy``).
 
         Raises:
             BusFault: the server refused the consumer.
         """
-        tail = cls(bus, stream, filters, start, **options)
-        bus.consumers.add(tail)
-        bus.on_reconnect.append(tail._reopen)
-        bus.sweeps.append(tail._watch)
+        consumer = cls(bus, stream, filters, start, **options)
+        bus.consumers.add(consumer)
+        bus.on_reconnect.append(consumer._reopen)
+        bus.sweeps.append(consumer._watch)
         try:
-            await tail._create()
+            await consumer._create()
         except BaseException:
-            await tail.close()
+            await consumer.close()
             raise
-        return tail
+        return consumer
 
     def ready(self) -> bool:
-        """Whether ``batch`` would return at once."""
+        """True if ``batch`` would return at once."""
         return bool(self._queue)
 
     @property
     def waiting(self) -> int:
-        """Messages that are stored and not taken, as far as is known: here and, after the last arrival, there."""
+        """Messages that are stored and not taken: those here, and those that the server had after the last arrival."""
         return len(self._queue) + self.pending
 
     def on_arrival(self, wake: asyncio.Event) -> None:
-        """Set ``wake`` whenever something arrives (a reader that also waits for other things)."""
+        """Set ``wake`` whenever something arrives, for a reader that also waits for other things."""
         if self._queue:
             wake.set()
         self._wake = wake
 
     async def take(self, limit: int = BATCH) -> list[Stored]:
-        """What has arrived, at most ``limit``; possibly nothing."""
+        """Take at most ``limit`` of the messages that have arrived; possibly none."""
         queue = self._queue
         taken: list[Stored] = []
         while queue and len(taken) < limit:
@@ -139,29 +136,29 @@ class OrderedConsumer:
                     await self._bus.send(item, b"")
             else:
                 taken.append(item)
-        if self._paused and len(queue) <= self.most_waiting // 4:
+        if self._paused and len(queue) <= self.queue_max // 4:
             self._drained.set()
-        if self.asks and self._consumer:
+        if self.pulls and self._name:
             with contextlib.suppress(BusFault):  # the reconnect opens it anew
-                await self._ask()
+                await self._pull()
         return taken
 
-    async def _ask(self) -> None:
-        """For the next, once there is room for half of what may wait."""
-        room = self.most_waiting - len(self._queue) - self._asked
-        if room >= self.most_waiting // 2:
-            self._asked += room
+    async def _pull(self) -> None:
+        """Request more, once there is room for half of the bound."""
+        room = self.queue_max - len(self._queue) - self._requested
+        if room >= self.queue_max // 2:
+            self._requested += room
             wanted = {
                 "batch": room,
-                "max_bytes": ASKED_BYTES,
-                "expires": int(ASKED_S * 1e9),
+                "max_bytes": PULL_BYTES,
+                "expires": int(PULL_EXPIRES_S * 1e9),
                 "idle_heartbeat": int(self._heartbeat_s * 1e9),
             }
-            subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._consumer}"
+            subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._name}"
             await self._bus.send(subject, json.dumps(wanted).encode(), reply=self._inbox)
 
     async def batch(self, limit: int = BATCH) -> list[Stored]:
-        """Wait for at least one message."""
+        """Wait for at least one message, then take at most ``limit``."""
         while True:
             if taken := await self.take(limit):
                 return taken
@@ -181,7 +178,7 @@ class OrderedConsumer:
 
     async def _drop(self) -> None:
         subscription, self._subscription = self._subscription, None
-        consumer, self._consumer = self._consumer, ""
+        consumer, self._name = self._name, ""
         if subscription is not None:
             with contextlib.suppress(Exception):  # the connection may be gone: then the consumer goes by itself
                 await subscription.unsubscribe()
@@ -190,14 +187,14 @@ class OrderedConsumer:
     async def _create(self) -> None:
         bus = self._bus
         consumer = uuid.uuid4().hex[:16]
-        self._consumer = consumer
+        self._name = consumer
         self._expected = 1
-        self._heard_s = asyncio.get_running_loop().time()
-        self._inbox = f"{bus.inbox}.tail.{consumer}"
-        self._asked = self.most_waiting  # nobody is to ask for more before it is there
+        self._active_s = asyncio.get_running_loop().time()
+        self._inbox = f"{bus.inbox}.consumer.{consumer}"
+        self._requested = self.queue_max  # no request before the consumer exists
 
-        def arrived(msg: Msg) -> None:  # carries the stored subject: only the closure knows whose it is
-            if self._consumer == consumer and not self._paused:
+        def arrived(msg: Msg) -> None:  # the subject is the stored one, so only the closure knows its consumer
+            if self._name == consumer and not self._paused:
                 self._arrived(msg)
 
         self._subscription = await bus.subscribe(self._inbox, arrived)
@@ -205,7 +202,7 @@ class OrderedConsumer:
         pushed = {"deliver_subject": self._inbox, "flow_control": True, "idle_heartbeat": heartbeat_ns}
         config: dict[str, Any] = {
             "name": consumer,
-            **({} if self.asks else pushed),
+            **({} if self.pulls else pushed),
             "ack_policy": "none",
             "max_deliver": 1,
             "filter_subjects": self._filters,
@@ -223,12 +220,12 @@ class OrderedConsumer:
         if self._first:
             self.backlog = int(answer.get("num_pending", 0)) + delivered
         self._first = False
-        if self.asks:
-            self._asked = 0
-            await self._ask()
+        if self.pulls:
+            self._requested = 0
+            await self._pull()
 
     def _arrived(self, msg: Msg) -> None:
-        self._heard = True
+        self._active = True
         tokens = msg.reply.split(".")
         if tokens[0] != "$JS" or tokens[1] != "ACK":
             self._control(msg, msg.headers or NO_HEADERS)
@@ -236,17 +233,17 @@ class OrderedConsumer:
         if len(tokens) > 9:  # with domain and account
             tokens = tokens[2:]
         if int(tokens[6]) != self._expected:
-            log.warning("gap in a tail", expected=self._expected, got=int(tokens[6]))
+            log.warning("gap in a consumer", expected=self._expected, got=int(tokens[6]))
             self._reopen()
             return
         self._expected += 1
-        self._asked -= 1
+        self._requested -= 1
         seq = int(tokens[5])
         self._next = seq + 1
         self.pending = int(tokens[8])
         self._queue.append(Stored(seq, int(tokens[7]) / 1e9, msg.subject, msg.headers or NO_HEADERS, msg.data))
         self._wake.set()
-        if len(self._queue) >= self.most_waiting and not self.asks:
+        if len(self._queue) >= self.queue_max and not self.pulls:
             self._pause()
 
     def _control(self, msg: Msg, headers: Mapping[str, str]) -> None:
@@ -255,9 +252,9 @@ class OrderedConsumer:
             self._wake.set()
             return
         status = headers.get("Status", "")
-        if self.asks and status != HEARTBEAT:
-            if status == EXPIRED or (status == ENDED and headers.get("Description") in SENT):
-                self._asked -= int(headers.get("Nats-Pending-Messages", self._asked))
+        if self.pulls and status != HEARTBEAT:
+            if status == EXPIRED or (status == ENDED and headers.get("Description") in SATISFIED):
+                self._requested -= int(headers.get("Nats-Pending-Messages", self._requested))
                 self._wake.set()
             else:  # the consumer is gone
                 self._reopen()
@@ -268,16 +265,16 @@ class OrderedConsumer:
             self._wake.set()
         last = headers.get("Nats-Last-Consumer")
         if last is not None and int(last) >= self._expected:
-            log.warning("lost end of a tail", expected=self._expected, last=int(last))
+            log.warning("lost end of a consumer", expected=self._expected, last=int(last))
             self._reopen()
 
     def _watch(self, now: float) -> None:
-        if self._heard:
-            self._heard, self._heard_s = False, now
-        if self.asks and not self._asked:
-            self._heard_s = now  # nothing is to come
-        if now - self._heard_s > 3 * self._heartbeat_s and self._bus.connected:
-            self._heard_s = now
+        if self._active:
+            self._active, self._active_s = False, now
+        if self.pulls and not self._requested:
+            self._active_s = now  # no message is due
+        if now - self._active_s > 3 * self._heartbeat_s and self._bus.connected:
+            self._active_s = now
             self._reopen()
 
     def _reopen(self) -> None:
@@ -307,7 +304,7 @@ class OrderedConsumer:
                 await self._create()
                 return
             except BusFault as fault:
-                log.warning("tail not reopened yet", stream=self._stream, fault=str(fault))
+                log.warning("consumer not reopened yet", stream=self._stream, fault=str(fault))
                 await self._drop()
             await asyncio.sleep(delay_s)
             delay_s = min(2.0, 2 * delay_s)
@@ -316,40 +313,40 @@ class OrderedConsumer:
 async def read(
     bus: Bus, stream: str, filters: Sequence[str], start: int = 1, until: int = 0, **options: Any
 ) -> list[Stored]:
-    """Everything that the stream holds of ``filters`` from ``start`` on, at this moment; ``until`` as in ``scan``."""
+    """All messages of ``filters`` from ``start`` on that the stream holds now; ``until`` as in ``scan``."""
     return [stored async for stored in scan(bus, stream, filters, start, until, **options)]
 
 
 async def scan(
     bus: Bus, stream: str, filters: Sequence[str], start: int = 1, until: int = 0, **options: Any
 ) -> AsyncGenerator[Stored]:
-    """As ``read``, one by one.
+    """Yield what ``read`` returns, one message at a time.
 
-    In a cluster the replica that answers may lag behind what was acknowledged. Who must not miss anything names a
-    sequence that ``filters`` bring: the scan then does not end before a message from ``until`` on.
+    In a cluster the replica that answers may lag behind what was acknowledged. A reader that must not miss anything
+    names a sequence that ``filters`` match: the scan does not end before it has brought a message from ``until`` on.
 
     Raises:
         BusFault: the server stopped in the middle.
     """
-    tail = await OrderedConsumer.open(bus, stream, filters, start, **options)
+    consumer = await OrderedConsumer.open(bus, stream, filters, start, **options)
     try:
-        left, reached = tail.backlog, 0
+        left, reached = consumer.backlog, 0
         while left > 0 or reached < until:
             async with asyncio.timeout(SILENCE_S):
-                batch = await tail.batch()
+                batch = await consumer.batch()
             for stored in batch:
                 left, reached = left - 1, stored.seq
                 yield stored
-            if tail.pending == 0 and not tail.ready():  # what was replaced meanwhile never comes
+            if consumer.pending == 0 and not consumer.ready():  # messages that were replaced meanwhile never come
                 left = 0
     except TimeoutError:
         raise BusFault(f"the server stopped in the middle of {list(filters)}") from None
     finally:
-        await tail.close()
+        await consumer.close()
 
 
 async def follow(bus: Bus, stream: str, filters: Sequence[str], start: int = 1) -> AsyncGenerator[Stored]:
-    """Everything of ``filters`` from ``start`` on, for ever. Raises BusFault: the server refused the consumer."""
+    """Yield all messages of ``filters`` from ``start`` on, for ever. Raises BusFault: the server refused it."""
     consumer = await OrderedConsumer.open(bus, stream, filters, start)
     try:
         while True:

@@ -12,7 +12,7 @@ BLANK = " \t\n\v\f\r"
 
 
 def header_lines(lines: str) -> dict[str, str]:
-    """``name: value`` by name."""
+    """Headers by name, from lines ``name: value``."""
     found: dict[str, str] = {}
     for line in lines.split("\r\n"):
         name, colon, value = line.partition(":")
@@ -22,7 +22,7 @@ def header_lines(lines: str) -> dict[str, str]:
 
 
 class Headers(Mapping[str, str]):
-    """The headers of one message, as they came. ``Status`` and ``Description``: what the server itself has to say."""
+    """The headers of one message. ``Status`` and ``Description`` come from the server itself."""
 
     __slots__ = ("_block", "_found")
 
@@ -54,8 +54,8 @@ class Headers(Mapping[str, str]):
         if self._found is None:
             first, _, lines = self._block.decode("utf-8", "replace").partition("\r\n")
             status, _, description = first.removeprefix(HEAD).strip(BLANK).partition(" ")
-            said = {"Status": status, "Description": description.strip(BLANK)}
-            self._found = {name: text for name, text in said.items() if text} | header_lines(lines)
+            status_line = {"Status": status, "Description": description.strip(BLANK)}
+            self._found = {name: text for name, text in status_line.items() if text} | header_lines(lines)
         return self._found
 
 

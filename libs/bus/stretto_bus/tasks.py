@@ -1,4 +1,4 @@
-"""How a task is ended by whoever started it."""
+"""End tasks, by whoever started them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 async def unless(stop: asyncio.Event, reaching: Coroutine[Any, Any, T]) -> T | None:
-    """What comes of ``reaching``, which may take for ever; None: told to stop before."""
+    """Return the result of ``reaching``, which may take for ever; None if ``stop`` is set first."""
     task, stopped = asyncio.create_task(reaching), asyncio.create_task(stop.wait())
     try:
         await asyncio.wait([task, stopped], return_when=asyncio.FIRST_COMPLETED)
@@ -21,9 +21,9 @@ async def unless(stop: asyncio.Event, reaching: Coroutine[Any, Any, T]) -> T | N
 
 
 async def end(task: asyncio.Task[Any]) -> None:
-    """Cancel ``task`` and return once it has ended, however.
+    """Cancel ``task`` and return once it has ended.
 
-    ``suppress(CancelledError): await task`` would swallow the cancelling of the caller, too, who then goes on for ever.
+    ``suppress(CancelledError): await task`` would swallow the cancellation of the caller too, which then runs on.
     """
     task.cancel()
     cancelled: asyncio.CancelledError | None = None

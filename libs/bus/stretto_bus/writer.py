@@ -1,8 +1,9 @@
 """Outputs of one owner, in order, behind its fence: pipelined where the server allows it, else as atomic batches.
 
-One replica takes hundreds of fenced messages in flight. A cluster takes one per expected subject (error 10164), and a
-disk that is synced on every write prefers few writes: there, what waits while one write is on its way goes together as
-an atomic batch, whose first message alone carries the fence (ADR-50 of NATS; the server checks it at the commit).
+A single replica of the stream takes hundreds of fenced messages in flight. A cluster takes one per expected subject
+(error 10164), and a disk that is synced on every write prefers few writes. There, outputs that wait while one write is
+on its way go together as an atomic batch. Its first message alone carries the fence (ADR-50 of NATS); the server checks
+it at the commit.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 
 from stretto_wire.registry import STREAM
 
-from stretto_bus.bus import ACK_TIMEOUT_S, PIPELINED, Bus, Hears
+from stretto_bus.bus import ACK_TIMEOUT_S, PIPELINED, Bus, Receiver
 from stretto_bus.connection import Sent, lines_of
 from stretto_bus.faults import BusFault
 from stretto_bus.tasks import end
@@ -25,19 +26,22 @@ BATCH_MESSAGES = 256
 BATCH_BYTES = 1 << 20
 CLUSTER_BATCH_FROM = 2
 SYNCED_BATCH_FROM = 16
-"""Below it single messages share the disk's sync as well as a batch does (measured, RUNTIME.md)."""
+"""Below it single messages share the disk's sync as well as a batch does (measured)."""
 SYNC_METADATA = "stretto-sync"
 
 ONE_IN_FLIGHT = 10164
 INCOMPLETE_BATCH = 10176
 TOO_MANY_BATCHES = 10210
 NOTHING_STORED = frozenset((ONE_IN_FLIGHT, INCOMPLETE_BATCH, TOO_MANY_BATCHES))
-"""Refusals that say nothing about the fence and after which the same batch may be tried again."""
+"""Refusals that do not concern the fence: nothing was stored, so the same batch may be tried again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Sequence ``seq`` must still be the last one of ``subject`` for a write to be stored."""
+    """A write is stored only while sequence ``seq`` is the last one of ``subject``.
+
+    The owner of a partition writes a message there when it takes over. The server refuses every write of a former one.
+    """
 
     subject: str
     seq: int
@@ -50,19 +54,19 @@ class Fence:
 
 
 class Output(NamedTuple):
-    """A message for the stream. ``lines``: its headers (``lines_of``); ``stored``: who waits for the answer."""
+    """A message for the stream. ``lines`` are its headers (``lines_of``); ``stored`` receives the answer."""
 
     subject: str
     data: bytes
     lines: str = ""
-    stored: Hears | None = None
+    stored: Receiver | None = None
 
 
 async def learn_streams(bus: Bus) -> None:
-    """See how the streams want to be written: ``bus.batch_from``.
+    """Learn how the streams want to be written (``bus.batch_from``).
 
     Raises:
-        BusFault: the event stream did not tell its configuration.
+        BusFault: the configuration of the event stream could not be read.
     """
     config = (await bus.ask(f"STREAM.INFO.{STREAM}"))["config"]
     if int(config.get("num_replicas", 1)) > 1:
@@ -72,7 +76,7 @@ async def learn_streams(bus: Bus) -> None:
 
 
 def chunks(outputs: Sequence[Output]) -> list[list[Output]]:
-    """In order, each at most ``BATCH_MESSAGES`` and ``BATCH_BYTES`` (or one message)."""
+    """Cut outputs, in order, into chunks of at most ``BATCH_MESSAGES`` and ``BATCH_BYTES`` (or one message)."""
     found: list[list[Output]] = []
     size = 0
     for output in outputs:
@@ -85,10 +89,10 @@ def chunks(outputs: Sequence[Output]) -> list[list[Output]]:
 
 
 async def store_together(bus: Bus, fence: Fence, outputs: Sequence[Output], threshold: int) -> list[int]:
-    """Store one chunk behind ``fence``, all or nothing from ``threshold`` messages on; returns each one's sequence.
+    """Store one chunk behind ``fence``, all or nothing from ``threshold`` messages on; returns their sequences.
 
-    Tries again only what the server says it has not stored; a lost answer is a fault, because trying again under the
-    same fence could overtake.
+    It repeats only what the server reports as not stored. A lost answer is a fault, because a repetition under the same
+    fence could overtake.
 
     Raises:
         Fenced: a newer owner has written.
@@ -115,7 +119,7 @@ async def _single(bus: Bus, fence: Fence, outputs: Sequence[Output]) -> list[int
     for result in results:
         if isinstance(result, BaseException):
             raise result
-    return [int((await answer)["seq"]) for answer in posted]  # others' messages may stand between them
+    return [int((await answer)["seq"]) for answer in posted]  # messages of others may stand in between
 
 
 async def _commit(bus: Bus, fence: Fence, outputs: Sequence[Output]) -> list[int]:
@@ -136,9 +140,9 @@ async def _commit(bus: Bus, fence: Fence, outputs: Sequence[Output]) -> list[int
 class Writer:
     """Outputs of one owner: sent in order without waiting, acknowledged later, all behind one fence.
 
-    The order at the stream is the order of sending, because a connection is a queue and nothing is sent again under
-    the same fence: whatever fails (connection, full stream, timeout) makes ``fault`` and ends this writer. Its owner
-    takes the partition anew with a higher fence, which refuses stragglers of this one, and publishes what is missing.
+    The stream keeps the order of sending: a connection is a queue, and nothing is sent twice under one fence. Any
+    failure (connection, full stream, timeout) sets ``fault`` and ends this writer. Its owner takes the partition anew
+    under a higher fence, which refuses stragglers of this one, and publishes what is missing.
     """
 
     IN_FLIGHT = 1024
@@ -152,7 +156,7 @@ class Writer:
         self._queue: deque[Output] = deque()
         self._flusher: asyncio.Task[None] | None = None
         self._in_flight = 0
-        self._hears = _Hears(self)
+        self._receiver = _Acknowledgements(self)
         self._idle = asyncio.Event()
         self._idle.set()
         self._roomy = asyncio.Event()
@@ -160,7 +164,7 @@ class Writer:
         self.fault: BaseException | None = None
 
     def send(self, output_id: str, subject: str, data: bytes, lines: str = "") -> None:
-        """Send behind the fence, under an id; ``lines``: further headers. Who sends much awaits ``room`` before.
+        """Send behind the fence, under an id; ``lines`` are further headers. A sender of many awaits ``room`` first.
 
         Raises:
             BusFault: not sent, or something before it was not stored.
@@ -173,30 +177,32 @@ class Writer:
             self._enqueue(Output(subject, data, lines))
 
     def send_plain(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
-        """Send to another stream (dead letters), where our fence is unknown; ``drain`` waits for it too."""
+        """Send to another stream (dead letters), which does not know our fence; ``drain`` waits for it too."""
         self.check()
         self._put(subject, data, headers)
 
-    def store(self, subject: str, data: bytes, lines: str, hears: Hears) -> None:
-        """Send behind the fence what is no output: it waits for none that is not stored yet, unless a cluster takes
-        one at a time. ``hears`` is told the server's answer, with ``seq``, or ``Fenced`` or ``BusFault``.
+    def store(self, subject: str, data: bytes, lines: str, receiver: Receiver) -> None:
+        """Send a message behind the fence that is no output.
+
+        It waits for no output that is not stored yet, unless a cluster takes one at a time. ``receiver`` gets the
+        server's answer, with ``seq``, or ``Fenced`` or ``BusFault``.
 
         Raises:
-            BusFault: not sent; ``hears`` is not told.
+            BusFault: not sent; ``receiver`` gets nothing.
         """
         if self._batch_from == CLUSTER_BATCH_FROM:
             self.check()
-            self._enqueue(Output(subject, data, lines, hears))
+            self._enqueue(Output(subject, data, lines, receiver))
         else:
-            self._bus.put(subject, data, lines + self._behind, hears)
+            self._bus.put(subject, data, lines + self._behind, receiver)
 
     @property
     def full(self) -> bool:
-        """Whether too much is on its way."""
+        """True if too many messages are on their way."""
         return self._in_flight >= self.IN_FLIGHT or self._bus.connection.crowded
 
     async def room(self) -> None:
-        """Until less is on its way, or something went wrong."""
+        """Wait until fewer messages are on their way, or one failed."""
         if self._bus.connection.crowded:
             await self._bus.connection.room()
         if self._in_flight >= self.IN_FLIGHT and self.fault is None:
@@ -204,12 +210,12 @@ class Writer:
             await self._roomy.wait()
 
     async def drain(self) -> None:
-        """Until everything sent is stored. Raises what went wrong."""
+        """Wait until everything sent is stored. Raises what went wrong."""
         await self._idle.wait()
         self.check()
 
     async def close(self) -> None:
-        """Send nothing more of what waits: the next owner finds out what is missing."""
+        """Drop what waits: the next owner finds out what is missing."""
         try:
             if self._flusher is not None:
                 await end(self._flusher)
@@ -226,7 +232,7 @@ class Writer:
             raise self.fault
 
     def _put(self, subject: str, data: bytes, headers: Sent) -> None:
-        self._bus.put(subject, data, headers, self._hears)
+        self._bus.put(subject, data, headers, self._receiver)
         self._begin()
 
     def _enqueue(self, output: Output) -> None:
@@ -248,7 +254,7 @@ class Writer:
             self._idle.set()
 
     async def _flush(self) -> None:
-        """One write in flight; what comes meanwhile shares the next."""
+        """Keep one write in flight; outputs that come meanwhile share the next."""
         try:
             while self._queue:
                 chunk = chunks([self._queue[i] for i in range(min(BATCH_MESSAGES, len(self._queue)))])[0]
@@ -269,26 +275,26 @@ class Writer:
         for output in self._queue:
             if output.stored is not None and not output.stored.done():
                 output.stored.set_exception(fault)
-                output.stored.exception()  # whoever waited may be gone
+                output.stored.exception()  # nobody may be waiting any more
         self._in_flight -= len(self._queue)
         self._queue.clear()
         for waited in (self._idle, self._roomy, self._wake):
             waited.set()
 
     def stored(self, answer: dict[str, Any]) -> None:
-        """One of what was ``_put`` is stored."""
+        """Note that one message of ``_put`` is stored."""
         if answer.get("stream") == STREAM:
             self.last_seq = max(self.last_seq, int(answer["seq"]))
         self._end(1)
 
     def failed(self, fault: BaseException) -> None:
-        """One of what was ``_put`` is not stored, or nobody knows."""
+        """Note that one message of ``_put`` is not stored, as far as is known."""
         self._end(1)
         self._fail(fault)
 
 
-class _Hears:
-    """Hears of everything that one writer has ``_put``: a future for each would cost as much as sending it."""
+class _Acknowledgements:
+    """Counts the answers to all messages of ``_put``: a future for each would cost as much as sending it."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer

@@ -11,7 +11,7 @@ import pytest
 from runtime_counting import add
 from runtime_live import connect
 from stretto_bus import Client, catchup, ordered_consumer
-from stretto_bus.catchup import LaneConsumer, MergedConsumer, open_consumer
+from stretto_bus.catchup import MergedConsumer, PullConsumer, Span, open_consumer
 from stretto_bus.ordered_consumer import OrderedConsumer, Stored
 from stretto_runtime import EmbeddedServer
 from stretto_wire.codec import encode
@@ -38,15 +38,15 @@ def _message(subject: str, data: bytes, randomness: random.Random) -> tuple[str,
     return (f"tel.v1.worker.worker-0.{job}", b"{}") if subject == "tel" else (subject, data)
 
 
-async def taken(tail: OrderedConsumer | MergedConsumer, count: int) -> list[Stored]:
+async def taken(consumer: OrderedConsumer | MergedConsumer, count: int) -> list[Stored]:
     """The first ``count``, as a session takes them."""
     wake, found = asyncio.Event(), list[Stored]()
-    tail.on_arrival(wake)
+    consumer.on_arrival(wake)
     async with asyncio.timeout(20):
         while len(found) < count:
             wake.clear()
-            found += await tail.take()
-            if not tail.ready() and len(found) < count:
+            found += await consumer.take()
+            if not consumer.ready() and len(found) < count:
                 await wake.wait()
     return found
 
@@ -54,7 +54,7 @@ async def taken(tail: OrderedConsumer | MergedConsumer, count: int) -> list[Stor
 async def test_a_long_tail_brings_what_a_tail_brings_also_what_comes_meanwhile(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catchup, "FAR_BEHIND", 100)
+    monkeypatch.setattr(catchup, "MERGE_FROM", 100)
     await store(client, 3000, seed=1)
     long = await open_consumer(client.bus, STREAM, FILTERS, 40)
     assert isinstance(long, MergedConsumer)
@@ -72,15 +72,15 @@ async def test_a_long_tail_brings_what_a_tail_brings_also_what_comes_meanwhile(
 
 
 async def test_a_filter_whose_messages_expire_holds_nobody_up(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catchup, "FAR_BEHIND", 100)
+    monkeypatch.setattr(catchup, "MERGE_FROM", 100)
     monkeypatch.setattr(catchup, "STALLED_S", 0.2)
     await store(client, 500, seed=4)
     long = await open_consumer(client.bus, STREAM, FILTERS, 1)
     assert isinstance(long, MergedConsumer)
-    lane = long._lanes[1]
-    await lane.close()  # as if what it had were gone
-    lane._tail._queue.clear()
-    lane.waiting.clear()
+    branch = long._branches[1]
+    await branch.close()  # as if what it had were gone
+    branch._consumer._queue.clear()
+    branch.waiting.clear()
     plain = await OrderedConsumer.open(client.bus, STREAM, FILTERS, 1)
     assert await taken(long, plain.backlog) == await taken(plain, plain.backlog)
     await long.close()
@@ -89,23 +89,23 @@ async def test_a_filter_whose_messages_expire_holds_nobody_up(client: Client, mo
 
 async def test_a_lane_is_sent_no_more_than_it_has_room_for(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was pushed beyond that was thrown away, and sent again: most of a backlog twice."""
-    monkeypatch.setattr(catchup, "FAR_BEHIND", 100)
-    monkeypatch.setattr(LaneConsumer, "most_waiting", 64)
+    monkeypatch.setattr(catchup, "MERGE_FROM", 100)
+    monkeypatch.setattr(PullConsumer, "queue_max", 64)
     await store(client, 2000, seed=6)
     long = await open_consumer(client.bus, STREAM, FILTERS, 1)
     assert isinstance(long, MergedConsumer)
-    tails = [lane._tail for lane in long._lanes]
-    begun = [tail._consumer for tail in tails]
+    tails = [branch._consumer for branch in long._branches]
+    begun = [consumer._name for consumer in tails]
     for count in (0, 200, 900):
         await taken(long, count)
         await asyncio.sleep(0.2)  # a server that pushes has sent everything by now
-        for lane, tail in zip(long._lanes, tails, strict=True):
-            told = await client.bus.ask(f"CONSUMER.INFO.{STREAM}.{tail._consumer}")
+        for branch, consumer in zip(long._branches, tails, strict=True):
+            told = await client.bus.ask(f"CONSUMER.INFO.{STREAM}.{consumer._name}")
             arrived = int(told["delivered"]["consumer_seq"])
-            assert arrived == tail._expected - 1
-            assert len(tail._queue) + tail._asked <= 64
-            assert len(lane.waiting) <= 64
-    assert [tail._consumer for tail in tails] == begun
+            assert arrived == consumer._expected - 1
+            assert len(consumer._queue) + consumer._requested <= 64
+            assert len(branch.waiting) <= 64
+    assert [consumer._name for consumer in tails] == begun
     await long.close()
 
 
@@ -113,47 +113,47 @@ async def test_a_lane_of_large_messages_holds_no_more_than_it_asked_for_in_bytes
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By their number alone, 2,048 of up to a MiB each would have been sent ahead."""
-    monkeypatch.setattr(ordered_consumer, "ASKED_BYTES", 100_000)
+    monkeypatch.setattr(ordered_consumer, "PULL_BYTES", 100_000)
     sizes = [random.Random(7).choice([10, 3_000, 30_000]) for _ in range(200)]
     for size in sizes:
         await (await client.bus.post("journal.dispatcher.3", bytes(size)))
-    tail = await LaneConsumer.open(client.bus, STREAM, ["journal.dispatcher.3"])
-    begun, wake, found = tail._consumer, asyncio.Event(), list[int]()
-    tail.on_arrival(wake)
+    consumer = await PullConsumer.open(client.bus, STREAM, ["journal.dispatcher.3"])
+    begun, wake, found = consumer._name, asyncio.Event(), list[int]()
+    consumer.on_arrival(wake)
     async with asyncio.timeout(20):
         while len(found) < len(sizes):
             wake.clear()
             await asyncio.sleep(0.02)  # the server has sent what it will
-            assert sum(len(stored.data) for stored in tail._queue if isinstance(stored, Stored)) <= 100_000
-            found += [len(stored.data) for stored in await tail.take()]
-            if not tail.ready() and len(found) < len(sizes):
+            assert sum(len(stored.data) for stored in consumer._queue if isinstance(stored, Stored)) <= 100_000
+            found += [len(stored.data) for stored in await consumer.take()]
+            if not consumer.ready() and len(found) < len(sizes):
                 await wake.wait()
     assert found == sizes
-    assert tail._consumer == begun, "it was not opened anew"
-    await tail.close()
+    assert consumer._name == begun, "it was not opened anew"
+    await consumer.close()
 
 
 async def test_who_asks_for_what_comes_late_asks_again_and_misses_nothing(
     server: EmbeddedServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ordered_consumer, "ASKED_S", 0.2)
+    monkeypatch.setattr(ordered_consumer, "PULL_EXPIRES_S", 0.2)
     monkeypatch.setattr(ordered_consumer, "HEARTBEAT_S", 0.1)  # at most half of that
-    monkeypatch.setattr(LaneConsumer, "most_waiting", 16)
+    monkeypatch.setattr(PullConsumer, "queue_max", 16)
     service = await connect(server, "dispatcher")  # which may ask, too
-    tail = await LaneConsumer.open(service.bus, STREAM, ["journal.dispatcher.3"])
-    reading = asyncio.create_task(taken(tail, 60))
+    consumer = await PullConsumer.open(service.bus, STREAM, ["journal.dispatcher.3"])
+    reading = asyncio.create_task(taken(consumer, 60))
     await asyncio.sleep(0.5)  # what was asked for has expired
     for n in range(60):
         await (await client.bus.post("journal.dispatcher.3", b"%d" % n))
         if n == 30:
-            tail._reopen()  # as after a reconnect
+            consumer._reopen()  # as after a reconnect
     assert [stored.data for stored in await reading] == [b"%d" % n for n in range(60)]
-    await tail.close()
+    await consumer.close()
     await service.close()
 
 
 class Present:
-    """A lane that has always something."""
+    """A branch that has always something."""
 
     done = ready = True
 
@@ -168,22 +168,22 @@ class Present:
 async def test_who_gets_full_batches_for_long_is_not_taken_for_stalled(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wait at the beginning was counted on: two seconds later the expensive consumer took over, far from the end."""
     monkeypatch.setattr(catchup, "STALLED_S", 0.02)
-    lanes: list[Any] = [Present(0), Present(1)]
+    branches: list[Any] = [Present(0), Present(1)]
     bus: Any = None  # to open another consumer would fail
-    long = MergedConsumer(bus, STREAM, FILTERS, 0, 5000, lanes)
-    kept, lanes[0].waiting, lanes[0].done = lanes[0].waiting, deque[Stored](), False
+    long = MergedConsumer(bus, Span(STREAM, FILTERS, 0, 5000), branches)
+    kept, branches[0].waiting, branches[0].done = branches[0].waiting, deque[Stored](), False
     assert await long.take(10) == []
-    lanes[0].waiting = kept
+    branches[0].waiting = kept
     assert [stored.seq for stored in await long.take(10)] == list(range(10))
     await asyncio.sleep(0.06)
     assert [stored.seq for stored in await long.take(10)] == list(range(10, 20))
-    lanes[0].waiting = deque[Stored]()
+    branches[0].waiting = deque[Stored]()
     assert await long.take(10) == []
     await long.close()
 
 
 async def test_close_to_the_end_one_consumer_is_enough(client: Client) -> None:
     await store(client, 200, seed=5)
-    tail = await open_consumer(client.bus, STREAM, FILTERS, 1)
-    assert isinstance(tail, OrderedConsumer)
-    await tail.close()
+    consumer = await open_consumer(client.bus, STREAM, FILTERS, 1)
+    assert isinstance(consumer, OrderedConsumer)
+    await consumer.close()

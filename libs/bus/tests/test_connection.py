@@ -203,7 +203,7 @@ async def send_much(client: Client) -> None:
 @pytest.fixture
 async def forsaken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Client, EmbeddedServer]]:
     """A client of a server without streams that knows another, which has them."""
-    monkeypatch.setattr(bus, "FORSAKEN_S", 0.5)
+    monkeypatch.setattr(bus, "LEAVE_AFTER_S", 0.5)
     monkeypatch.setattr(random, "sample", lambda servers, _: servers)
     empty, whole = (EmbeddedServer(tmp_path / name, secured=False) for name in ("empty", "whole"))
     clients: list[Client] = []

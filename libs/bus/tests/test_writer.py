@@ -1,4 +1,4 @@
-"""Outputs on their way: counted, bounded, and atomic batches where the stream's configuration asks for them."""
+"""Outputs on their way: counted, bounded, and atomic batches where the stream's configuration pulls for them."""
 
 from __future__ import annotations
 

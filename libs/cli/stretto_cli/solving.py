@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from stretto_core.algorithms import AlgorithmError, Kind
 from stretto_core.machine import CoreError
+from stretto_messages.base import InvalidValue
 
 from .reading import BadData
 
@@ -33,7 +34,7 @@ def solved(solve: Callable[[Problem], Answer], problem: Problem) -> tuple[Answer
         begun_s = time.perf_counter()
         try:
             answer = solve(problem)
-        except CoreError as error:
+        except (CoreError, InvalidValue) as error:
             raise BadData(" ".join(str(error).split())) from error
         return answer, time.perf_counter() - begun_s
 

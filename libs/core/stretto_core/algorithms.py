@@ -1,8 +1,8 @@
-"""Algorithms by name: entry points, our own among them, loaded only when chosen.
+"""Algorithms by name: entry points, Stretto's own included, loaded only when chosen.
 
-A package adds one by an entry point in the group of its kind, ``stretto.<kind>`` (what is no letter as ``_``); what the
-callable gets and returns, the kind's protocol says. Services, simulator and ``stretto whatif`` choose from the same
-names. ``examples/equal_shares`` is a whole one.
+A package adds an algorithm by an entry point in the group of its kind, ``stretto.<kind>``, with ``_`` for every
+character that is no letter. The kind's protocol states the arguments and the result of the callable. Services,
+simulator and ``stretto whatif`` choose from the same names. ``examples/equal_shares`` is a complete example.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from typing import Any
 from stretto_core.machine import CoreError
 
 REINSTALL = "run `make setup` after a pull (elsewhere: reinstall the stretto packages)"
-"""names are registered when a package is installed, not when its code changes"""
+"""Remedy: names are registered when a package is installed, not when its code changes."""
 
 
 class AlgorithmError(CoreError):
-    """No algorithm of that name can be had; says which there are, or what the chosen one lacks."""
+    """No algorithm of that name is available. The text lists the installed ones, or names the missing package."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A decision that can be made in several ways. ``default`` is the name of the one to use unless told otherwise."""
+    """A decision with several algorithms. ``default`` names the one that is used unless another is chosen."""
 
     name: str
     default: str
 
     @property
     def group(self) -> str:
-        """Of the entry points."""
+        """The group of the kind's entry points."""
         return "stretto." + re.sub(r"\W", "_", self.name)
 
     def names(self) -> list[str]:
-        """What is installed, the default first."""
+        """Return the names of the installed algorithms, the default first."""
         return sorted(entry_points(group=self.group).names, key=lambda name: (name != self.default, name))
 
     def named(self, name: str) -> Any:
-        """The callable of that name.
+        """Return the callable of an installed algorithm.
 
         Raises:
             AlgorithmError: it is not installed, or one of the packages that it needs is not.

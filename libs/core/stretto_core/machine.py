@@ -3,7 +3,7 @@
 ``machine.handle(event, now) -> list[Action]``. A machine owns one state document (of one job, or of the whole
 cluster), never waits, and never reads a clock, a random generator, an environment variable or a socket: ``now``
 is the stored timestamp of the event, randomness comes from seeds inside events. Service, simulator, what-if
-command and notebook run the same object (DESIGN, section 4).
+command and notebook run the same object (libs/core/README.md).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ State = TypeVar("State")
 
 
 class CoreError(Exception):
-    """Base of every error of this package; says what failed, with which value, and what to do.
+    """Base of every error of this package. Its text names what failed, the value, and the remedy.
 
-    ``unchanged``: raised before the machine changed anything, so nobody has to put its state back.
+    ``unchanged`` is True if the machine raised it before any change, so that its state needs no restoring.
     """
 
     unchanged: bool = False
@@ -26,7 +26,7 @@ class CoreError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Emit:
-    """Publish ``fact`` (a frozen dataclass of this package). The runtime gives it its identity."""
+    """Publish ``fact`` (a frozen dataclass). The runtime gives it its identity."""
 
     fact: Any
 
@@ -43,18 +43,19 @@ Action = Emit | Reply
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed; ``now`` says how far. Comes through the journal, so replay sees the same ticks."""
+    """Time has passed; ``now`` is the new time. Ticks are journalled, so a replay handles the same ones."""
 
 
 class Machine(Protocol, Generic[Event, State]):
-    """A decision with a memory.
+    """A decision with a state.
 
-    ``version`` is raised whenever the same inputs would produce other actions; a snapshot carries it. What an earlier
-    version saved is continued only if the class has ``migrate(state, from_version) -> state``, a static method from
-    JSON to JSON (unchanged, where only the decisions are others).
-    ``state`` is a dataclass of JSON-able fields: what a snapshot stores and ``__init__`` takes back.
-    One of a large state may name a field of it in ``parted``, a dict by job, that is saved entry by entry, and in the
-    set ``changed`` the entries that are others than when they were saved last; whoever saves them clears it.
+    ``version`` grows whenever the same inputs would produce other actions; a snapshot carries it. A snapshot of an
+    earlier version is used only if the class has ``migrate(state, from_version) -> state``, a static method from JSON
+    to JSON. It returns the state unchanged if only decisions differ.
+
+    ``state`` is a dataclass of JSON-able fields, which a snapshot stores and ``__init__`` restores. A machine with a
+    large state may name one of its fields, a dict by job, in ``parted``: it is saved entry by entry. The set
+    ``changed`` then holds the entries changed since the last snapshot. The snapshot writer clears this set.
     """
 
     version: int
@@ -71,5 +72,7 @@ class Machine(Protocol, Generic[Event, State]):
 
 
 def as_it_was(state: dict[str, Any], from_version: int) -> dict[str, Any]:
-    """``migrate`` of a machine that decides otherwise than its last version, and remembers the same."""
+    """Return ``state`` unchanged: ``migrate`` of a machine whose decisions differ from its last version, but not its
+    state.
+    """
     return state

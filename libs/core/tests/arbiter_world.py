@@ -1,4 +1,4 @@
-"""What may happen to jobs under an arbiter: started ones with something to gain, and whatever a busy cluster does."""
+"""Event strategies for jobs under an arbiter: started jobs that can gain, and random events of a busy cluster."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def event_of(machine: ArbiterMachine, step: tuple[str, str, object]) -> object:
 
 
 def busy_cluster(rng: random.Random, machine: ArbiterMachine, names: list[str]) -> tuple[str, str, object]:
-    """What may well happen to one of these jobs now: denser than lists of whatever is possible."""
+    """Draw a likely next event of one of these jobs; denser in interesting cases than a uniform choice."""
     job = rng.choice(names)
     state = machine.state.jobs.get(job)
     if state is None:

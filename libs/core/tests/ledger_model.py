@@ -1,4 +1,4 @@
-"""What a ledger should answer, by sets of samples: the other side of the state machine in ``ledger/test_model.py``."""
+"""Reference model of a ledger, by sets of samples; ``dispatcher/test_model.py`` compares the ledger with it."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Expected:
         return self.model.held.get(worker) or (self.round.held.get(worker) if self.round else None)
 
     def book_completion(self, worker: str, shard: Shard | None) -> bool:
-        """Whether the report counts: of the lease that this worker holds, and no other."""
+        """Return True if the report counts, that is if it is for the lease that this worker holds."""
         held = self.lease_of(worker)
         if shard is None or held is None or (held.id, held.attempt) != (shard.id, shard.attempt):
             return False
@@ -140,7 +140,7 @@ class Expected:
             self.check_fresh(worker, reply.shard, remainder)
 
     def evaluates(self, worker: str) -> bool:
-        """Whether it gets held-out samples: also when all that trains is done meanwhile."""
+        """Return True if the worker gets held-out samples, also if training has completed meanwhile."""
         slow = self.slow.get(worker, 1.0) > 1 and self.has_faster(worker)
         return self.round is not None and bool(self.round.waiting) and not slow
 

@@ -78,7 +78,7 @@ def test_the_first_models_of_a_job_like_a_past_one_are_better_and_the_history_ke
     x, real = Inputs.of([Configuration.of(p, 512) for p in plans]), np.array([other(p) for p in plans])
 
     def errors(*, remembered: bool) -> dict[int, float]:
-        """Of the first model with so many configurations."""
+        """Return the mean error of the first model for each number of measured configurations."""
         loop = Loop(BIG)
         loop.submit("a", profile(100_000_000, metadata={"model": "wide-deep"}))
         loop.run(1500)

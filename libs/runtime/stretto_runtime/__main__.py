@@ -1,8 +1,8 @@
-"""``python -m stretto_runtime``: what an installation on servers of one's own needs before its services start.
+"""``python -m stretto_runtime``: prepare an installation on one's own servers.
 
-Without a command, ``provision``: make the streams, and bring those that are there to the present configuration.
+Without a command it is ``provision``: make the streams, and update existing ones to the present configuration.
 ``STRETTO_NATS_URL`` and ``_CREDENTIALS`` (the operator's) say where, ``STRETTO_STREAMS_REPLICAS``, ``_SYNC_INTERVAL``,
-``_MAX_BYTES`` and ``_EXTERNAL_CREDENTIALS`` how. ``keys``: make everybody's keys. Both are harmless to repeat.
+``_MAX_BYTES`` and ``_EXTERNAL_CREDENTIALS`` how. ``keys`` makes everybody's keys. Both are harmless to repeat.
 """
 
 from __future__ import annotations
@@ -16,37 +16,39 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from stretto_bus.faults import Fault
+from stretto_wire.registry import OPERATOR, USERS
 
 from stretto_runtime.access.certificates import RENEWED_BEFORE_DAYS
 from stretto_runtime.access.keys import EXTERNAL, SERVER, TRUST_FILE, Keys
-from stretto_runtime.access.permissions import OPERATOR, USERS
 from stretto_runtime.access.provision import make
 from stretto_runtime.settings import StreamsSettings
 
-PURPOSE = "What an installation on servers of one's own needs before its services start."
+PURPOSE = "Prepare an installation on your own servers, before its services start."
 LEGEND = {
-    "root": "vouches for all others; keep it where nothing runs, `keys` needs it again",
+    "root": "signs for all others; keep it where nothing runs, `keys` needs it again",
     "server": "for nats-server; `include` trust.conf in its configuration",
     "actuator": "for the service and nobody else; pods.seed is STRETTO_ACTUATOR_SIGNING_KEY_FILE",
-    "operator": "for who makes the streams; may do everything on the bus",
-    "external-keeper": "for who makes the streams: STRETTO_STREAMS_EXTERNAL_CREDENTIALS keeps events for those outside",
+    "operator": "for making the streams; may do everything on the bus",
+    "external-keeper": "for making the streams: STRETTO_STREAMS_EXTERNAL_CREDENTIALS keeps events for tools outside",
 }
-"""what belongs where, of folders that are not simply a service's"""
+"""purpose of the folders that do not belong to a service"""
 
 
 REVOKED = """\
-revoked: {names}. What is left to do, in this order:
-    1. give {files} to who goes on (on Kubernetes: the Secret <prefix>-<name> of each)
+revoked: {names}. These steps remain, in this order:
+    1. give {files} to those that go on (on Kubernetes: the Secret <prefix>-<name> of each)
     2. give {trust} to every nats-server (the Secret that holds it) and reload it:
        `nats-server --signal reload`, or SIGHUP to the process; one that `stretto up` runs: `stretto down`, `stretto up`
-Until a server has reloaded, it lets the old credentials in; then it hangs up on whoever has them."""
+Until a server has reloaded, it accepts the old credentials; then it closes their connections."""
 
 
 def make_keys(
     folder: Path, external: Sequence[str], hosts: Sequence[str] = (), revoked: Sequence[str] = ()
 ) -> list[str]:
-    """What was made for whom, and what is left to do; ``hosts``: names and addresses that the server's certificate is
-    for, if any."""
+    """Make the missing keys; returns a report of the new files and of the steps that remain.
+
+    ``hosts`` are names and addresses for the server's certificate, if it gets one.
+    """
     made: dict[str, list[str]] = {}
     keys = Keys(folder, time.time(), external, hosts, revoked)
     for path in keys.made:

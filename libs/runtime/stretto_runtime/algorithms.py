@@ -1,4 +1,4 @@
-"""The algorithm that a service's setting names."""
+"""The algorithm that a setting names."""
 
 from __future__ import annotations
 

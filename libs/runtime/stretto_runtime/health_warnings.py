@@ -1,5 +1,4 @@
-"""What would stop every service (a full stream, a certificate that ends), told before it does, and how far we are
-behind."""
+"""Warnings before an outage: stream almost full, certificate expiring; and the backlog of inputs."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ log = structlog.get_logger("stretto.warnings")
 
 
 class HealthWarnings:
-    """Looks every ``every_s`` seconds. ``fullness``: of the stream's bytes; None: not known (yet), or no bound."""
+    """Checks every ``every_s`` seconds. ``fullness`` is the used share of the stream's bytes, None if unknown."""
 
     def __init__(
         self, bus: Bus, metrics: Metrics, every_s: float = 60.0, clock: Callable[[], float] = time.time
@@ -31,14 +30,14 @@ class HealthWarnings:
         self._metrics = metrics
         self._every_s = every_s
         self._clock = clock
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         self.fullness: float | None = None
-        metrics.backlog.set_function(lambda: sum(tail.waiting for tail in bus.consumers))
-        metrics.pauses.set_function(lambda: sum(tail.pauses for tail in bus.consumers))
+        metrics.backlog.set_function(lambda: sum(consumer.waiting for consumer in bus.consumers))
+        metrics.pauses.set_function(lambda: sum(consumer.pauses for consumer in bus.consumers))
 
     @property
     def warning(self) -> str:
-        """What /readyz tells; empty while there is nothing."""
+        """The text for /readyz; empty while there is nothing."""
         return "; ".join(self._warnings().values())
 
     def _warnings(self) -> dict[str, str]:
@@ -57,18 +56,18 @@ class HealthWarnings:
         return found
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Check until cancelled."""
         while True:
             try:
                 info = await self._bus.ask(f"STREAM.INFO.{STREAM}")
             except BusFault as fault:
-                log.info("cannot see how full the stream is", fault=str(fault))
+                log.info("the size of the stream is unknown", fault=str(fault))
             else:
                 bound = int(info["config"].get("max_bytes", -1))
                 self.fullness = int(info["state"]["bytes"]) / bound if bound > 0 else None
                 self._metrics.stream_fullness.set(self.fullness or 0.0)
             found = self._warnings()
-            for what in found.keys() - self._told:
+            for what in found.keys() - self._logged:
                 log.warning(found[what])
-            self._told = {*found}
+            self._logged = {*found}
             await asyncio.sleep(self._every_s)

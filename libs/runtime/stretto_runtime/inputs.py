@@ -1,4 +1,4 @@
-"""What a service listens to, and how one stored message becomes the events of its machines."""
+"""The inputs of a service, and how one stored message becomes the events of its machines."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ CLUSTER_PARTITION = partition_of(CLUSTER)
 
 
 class Meta(NamedTuple):
-    """About the message being translated.
+    """Facts about the message being translated.
 
-    ``time_s`` is when the server stored it, seconds since the epoch: the machine's ``now``. ``key`` is the machine it
-    is for. ``observed``: it was journalled by ``Service.observe``. ``request_id``: it is a request, to be answered.
+    ``time_s`` is when the server stored it, seconds since the epoch: the machine's ``now``. ``key`` names its machine.
+    ``observed``: it was journalled by ``Service.observe``. ``request_id``: it is a request.
     """
 
     seq: int
@@ -53,12 +53,12 @@ class Arrival(NamedTuple):
 
     @property
     def asked(self) -> tuple[str, str]:
-        """Which request this is: ids are the callers' choice, and may repeat from job to job."""
+        """Job and id of a request: callers choose ids, which may repeat from job to job."""
         return self.key, self.meta.request_id
 
 
 class Routes:
-    """The subjects of one service and partition, and the keys of what they bring."""
+    """The subjects of one service and partition, and the keys of their messages."""
 
     def __init__(self, service: str, inputs: tuple[Input, ...], observations: tuple[type[Message], ...] = ()) -> None:
         self._service = service
@@ -73,7 +73,7 @@ class Routes:
         self._observed = {message.__name__: message for message in (*(c.message for c in CHANNELS), *observations)}
 
     def filters(self, partition: int) -> list[str]:
-        """Subjects to tail. Filters of one consumer may not overlap: a cluster input's wide one covers the narrow."""
+        """Subjects to read. Filters of one consumer may not overlap: a cluster input's wide one covers the narrow."""
         subjects = [f"journal.{self._service}.{partition}"]
         for pattern, scopes in self._patterns.items():
             if "cluster" in scopes and partition == CLUSTER_PARTITION:
@@ -83,7 +83,7 @@ class Routes:
         return subjects
 
     def arrivals(self, stored: Stored, partition: int) -> list[Arrival]:
-        """The messages in ``stored``, in order. Raises nothing: what they say is parsed later, one by one."""
+        """The messages in ``stored``, in order. Raises nothing: each is parsed later, by itself."""
         if stored.subject.startswith("journal."):
             return [self._entry(stored, index, entry) for index, entry in enumerate(from_json(stored.data))]
         token, _, subject = stored.subject.partition(".")
@@ -95,7 +95,7 @@ class Routes:
         channel, scopes = route
         trace = stored.headers.get("traceparent", "")
         for scope in scopes:
-            # a message heard in both scopes reaches two partitions; each takes only what is its own
+            # a message of both scopes reaches two partitions; each takes only its own
             if partition != (CLUSTER_PARTITION if scope == "cluster" else int(token)):
                 continue
             key = CLUSTER if scope == "cluster" else job
@@ -128,7 +128,7 @@ class Routes:
 
 
 def of_cluster(source: str) -> bool:
-    """Whether it was the cluster's machine that handled what has this ``source``."""
+    """Return whether the cluster's machine handled the input with this ``source``."""
     return source.rpartition(".")[2] == CLUSTER
 
 
@@ -139,7 +139,7 @@ def request_entry(key: str, request_id: str, subject: str, data: bytes, trace: s
 
 
 def observation_entry(key: str, message: Message, data: bytes, trace: str) -> dict[str, Any]:
-    """What an edge has seen, as an entry of a journal frame."""
+    """An observation as an entry of a journal frame."""
     entry = {"kind": "observation", "key": key, "s": f"observed.{type(message).__name__}", "d": data.decode()}
     return {**entry, "tp": trace} if trace else entry
 

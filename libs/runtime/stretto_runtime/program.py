@@ -1,5 +1,4 @@
-"""The ``__main__`` of whatever runs beside the bus: settings from the environment, work until a signal, a fault told in
-a sentence."""
+"""The ``__main__`` of a process on the bus: settings from the environment, work until a signal, one-line faults."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from stretto_runtime.settings import Settings
 
 S = TypeVar("S", bound=Settings)
 Work = Callable[[S, asyncio.Event], Coroutine[Any, Any, None]]
-"""what is done with the settings until the event is set: SIGTERM or SIGINT have come"""
+"""the work with the settings, until the event is set by SIGTERM or SIGINT"""
 
 
 def execute(
@@ -24,9 +23,9 @@ def execute(
     work: Work[S],
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
 ) -> None:
-    """Raises SystemExit with the fault."""
+    """Run ``work`` under the settings of component ``name``. Raises SystemExit with the fault."""
 
-    async def until_told(settings: S) -> None:
+    async def until_signal(settings: S) -> None:
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -36,6 +35,6 @@ def execute(
         settings = settings_type.load(name)
         configure_logs(name, settings.log_level)
         with asyncio.Runner(loop_factory=loop_factory) as loop:
-            loop.run(until_told(settings))
+            loop.run(until_signal(settings))
     except Fault as fault:
         raise SystemExit(f"{name}: {fault}") from None

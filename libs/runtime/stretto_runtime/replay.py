@@ -1,11 +1,12 @@
-"""Decide a past job again, from the stream alone, and compare with what was decided then.
+"""Decide a past job again, from the stream alone, and compare with the decisions of then.
 
-The machines, translations and encodings are those that serve (:class:`Handling`), fed with the stored inputs in their
-order under the stored times; outputs go into a list in place of the stream. An output is reproduced when its id, its
+The machines, translations and encodings are those that serve (:class:`Handling`). They get the stored inputs in their
+order under the stored times; outputs go into a list instead of the stream. An output is reproduced when its id, its
 subject and every byte of its body are the same. Everything here only reads.
 
-Code is what is installed now, settings are those that each era's fence recorded: any difference is what this code
-decides otherwise. Telemetry and journals live shorter than events, so what the stream no longer holds is said.
+The code is the installed one; the settings are those that the fence of each term recorded. So any difference is a
+decision that this code makes otherwise. Telemetry and journals live shorter than events; the result names what the
+stream no longer holds.
 """
 
 from __future__ import annotations
@@ -46,12 +47,10 @@ from stretto_runtime.process.telemetry import Metrics, Tracing
 from stretto_runtime.service import Service
 
 FORGET_EVERY = 500
-"""Inputs after which the machines' own documents replace their memory of events (a snapshot's work when serving)."""
-
-UNRECORDED = "the settings of then were not always recorded: where they are missing, the present ones are used"
+"""Inputs after which the machines' own documents replace their lists of events, as a snapshot does when serving."""
 
 Verdict = Literal["same", "differs", "not decided now", "not decided then", "not replayed"]
-"""``not replayed``: its inputs came before where the replay could begin."""
+"""``not replayed``: its input precedes the first one that could be replayed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +68,7 @@ class Decision:
     now: bytes | None
 
     def differences(self) -> list[tuple[str, Any, Any]]:
-        """(field, then, now) of every leaf that is not the same; ``None`` where it is missing."""
+        """(field, then, now) of every leaf that differs; None where it is missing."""
         old = dict(_leaves("", json.loads(self.then))) if self.then else {}
         new = dict(_leaves("", json.loads(self.now))) if self.now else {}
         return [(name, old.get(name), new.get(name)) for name in {**old, **new} if old.get(name) != new.get(name)]
@@ -77,14 +76,14 @@ class Decision:
 
 @dataclass(slots=True)
 class Replayed:
-    """What one service decided about one job, in the order of the inputs."""
+    """The decisions of one service about one job, in the order of the inputs."""
 
     service: str
     version: int
     began_seq: int = 0
     inputs: int = 0
-    unseen: list[str] = field(default_factory=list[str])
-    """what the stream no longer holds, or never did, in words"""
+    missing: list[str] = field(default_factory=list[str])
+    """in words: parts that the stream no longer holds"""
     decisions: list[Decision] = field(default_factory=list[Decision])
 
     def count(self, *verdicts: Verdict) -> int:
@@ -92,15 +91,15 @@ class Replayed:
 
     @property
     def reproduced(self) -> bool:
-        """Whether nothing that could be decided again came out otherwise."""
+        """True if every decision that could be made again is the same."""
         return all(decision.verdict in ("same", "not replayed") for decision in self.decisions)
 
 
 async def replay(bus: Bus, service: Service, job: str, overrides: Mapping[str, Any] | None = None) -> Replayed:
-    """Decide again what ``service`` decided about ``job``, up to what is stored now.
+    """Repeat the decisions of ``service`` about ``job``, up to the last message stored now.
 
-    ``service`` brings the code, and the settings that no era recorded. ``overrides`` of its settings are put above
-    the recorded ones: what would have been decided under those.
+    ``service`` brings the code. ``overrides`` replace recorded settings: the result is then what would have been
+    decided under those.
 
     Raises:
         BusFault: the server does not answer, or this user may not read.
@@ -124,7 +123,7 @@ async def replay(bus: Bus, service: Service, job: str, overrides: Mapping[str, A
 
 
 class _KeyRoutes(Routes):
-    """Only what concerns one key."""
+    """The routes of one key only."""
 
     def __init__(self, service: Service, key: str) -> None:
         super().__init__(service.name, service.inputs, service.observations)
@@ -144,7 +143,7 @@ class _KeyRoutes(Routes):
 
 
 class _Recorder(Writer):
-    """Keeps what would be published."""
+    """Keeps outputs instead of publishing them."""
 
     def __init__(self, bus: Bus) -> None:
         super().__init__(bus, Fence("", 0), asyncio.Event())
@@ -155,12 +154,12 @@ class _Recorder(Writer):
         self.made[output_id] = (subject, data)
 
     def send_plain(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
-        """What was a dead letter then is one now."""
+        """Drop a dead letter: it was one then, too."""
 
 
 class _Untraced(Tracing):
     def __init__(self) -> None:
-        """Without a provider: a replay is no part of the job's trace."""
+        """Have no provider: a replay is no part of the job's trace."""
 
     def afford(self) -> bool:
         return False
@@ -181,24 +180,24 @@ class _Again:
         """input -> when it was stored"""
 
     async def run(self, done: Replayed, needed_from_s: float) -> None:
-        """Add to ``done``. ``needed_from_s``: when the first input was stored that the machine's state depends on."""
+        """Add to ``done``. ``needed_from_s``: storing time of the first input that the machine's state depends on."""
         known = await terms(self._bus, self._service.name, self._number)
         lost = self._lost(needed_from_s)
         document = await self._document() if lost else None
         began = 0
         if lost:
             whose = "the cluster's" if self._key == CLUSTER else "the job's"
-            done.unseen += [f"{what}, which {whose} decisions depend on" for what in lost]
+            done.missing += [f"{what}, which {whose} decisions depend on" for what in lost]
             began = document.seq if document else self._end
             place = f"only from the snapshot after input {began} on" if document else "not at all, without a snapshot"
-            done.unseen.append(f"so {whose} decisions can be replayed {place}")
+            done.missing.append(f"so {whose} decisions can be replayed {place}")
         done.began_seq = max(done.began_seq, began)
         if began < self._end:
             done.inputs += await self._feed(known, began, document, done)
         await self._compare(known, began, done)
 
     def _lost(self, needed_from_s: float) -> list[str]:
-        """Which inputs may be gone, in words."""
+        """The inputs that may be gone, in words."""
         service, now = self._service, time.time()
         kept: dict[str, int] = {"events": EVENTS_KEPT_S}
         for entry in service.inputs:
@@ -206,7 +205,7 @@ class _Again:
             if kept_s is not None and (entry.scope == "cluster") == (self._key == CLUSTER):
                 name = channel_of(entry.message).pattern.rstrip(".*")
                 kept[name] = kept_s
-        if service.tick_s is not None or service.rpcs or service.has_edges:
+        if service.tick_s is not None or service.rpcs or service.has_side_effects:
             kept["requests, observations and ticks"] = service.settings.journal_ttl_s
         return [
             f"{name} before {datetime.fromtimestamp(now - kept_s, UTC):%Y-%m-%d %H:%M:%S} UTC are not kept any longer"
@@ -219,20 +218,18 @@ class _Again:
 
     async def _feed(self, known: list[Term], began: int, document: Document | None, done: Replayed) -> int:
         """Let the machine handle everything after ``began``; returns how many messages that were."""
-        era = term_at(known, began + 1)
-        service = self._under(era)
+        term = term_at(known, began + 1)
+        service = self._under(term)
         handling = self._handling(service, {self._key: document} if document else {})
-        coming, fed = deque(era for era in known if era.seq > began), 0
+        coming, fed = deque(term for term in known if term.seq > began), 0
         async for stored in scan(self._bus, STREAM, self._routes.filters(self._number), began + 1):
             if stored.seq > self._end:
                 break
             while coming and coming[0].seq < stored.seq:
-                era = coming.popleft()
-                if self._under(era).deciding() != service.deciding():
-                    service = self._under(era)
+                term = coming.popleft()
+                if self._under(term).deciding() != service.deciding():
+                    service = self._under(term)
                     handling = self._handling(service, handling.machines.documents(handling.machines.slots))
-            if era.settings is None and UNRECORDED not in done.unseen:
-                done.unseen.append(UNRECORDED)
             fed += 1
             self._times[stored.seq] = stored.time_s
             await handling.handle(stored)
@@ -240,8 +237,8 @@ class _Again:
                 handling.machines.documents(handling.machines.slots)
         return fed
 
-    def _under(self, era: Term) -> Service:
-        then = era.service(self._service) or self._service
+    def _under(self, term: Term) -> Service:
+        then = term.service(self._service) or self._service
         if not self._overrides:
             return then
         try:
@@ -268,7 +265,7 @@ class _Again:
             old, new = then.get(name), made.get(name)
             stored, subject = (old[0], old[1]) if old else (None, new[0] if new else "")
             if old is None and seq > max(cursor.seq, 0):
-                continue  # the service has not come so far, or has not published it yet
+                continue  # the service is not that far yet
             channel = channel_at(subject)
             input_s = self._times.get(seq, stored.time_s if stored else 0.0)
             if old is None and channel.kept_s is not None and input_s < now_s - channel.kept_s:
@@ -289,20 +286,20 @@ class _Again:
                 )
             )  # fmt: skip
         if expired:
-            done.unseen.append(f"{expired} decisions are not kept any longer themselves, so they are not compared")
+            done.missing.append(f"{expired} decisions are not kept any longer themselves, so they are not compared")
 
     def _ours(self, subject: str) -> bool:
         return subject.rpartition(".")[2] == self._job
 
     async def _then(self) -> dict[str, tuple[Stored, str, bytes]]:
-        """id -> (as stored, subject, body) of what was decided about the job by this key's machine."""
+        """id -> (as stored, subject, body) of the decisions about the job by this key's machine."""
         mine = f"{self._service.name}:"
         found: dict[str, tuple[Stored, str, bytes]] = {}
         token = partition_of(self._job)
         for stored in await read(self._bus, STREAM, [f"{token}.evt.v1.{self._service.name}.*.{self._job}"]):
             name = stored.headers.get("Nats-Msg-Id", "")
             if not name.startswith(mine) or not _source(name).partition(".")[0].isdigit():
-                continue  # published by hand: nobody's decision
+                continue  # published by hand
             if (
                 of_cluster(_source(name)) == (self._key == CLUSTER)
                 and int(_source(name).partition(".")[0]) <= self._end

@@ -1,4 +1,4 @@
-"""Run a service: one replica owns its share of the partitions until told to stop."""
+"""Run a service: one replica owns its share of the partitions until it is stopped."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ log = structlog.get_logger("stretto.service")
 
 
 class Runner:
-    """One replica of a service: owns its share of the partitions until told to stop."""
+    """One replica of a service."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
@@ -57,13 +57,13 @@ class Runner:
         service.attach(self)
 
     async def run(self) -> None:
-        """Until ``stop``."""
+        """Connect, join and serve until ``stop``."""
         service, settings = self.service, self.settings
         tracing = Tracing(service.name, settings.state_folder, settings.spans_bytes, settings.spans_per_s)
         health = Health(service.name, settings.state_folder, self.report, self.metrics.text)
         self.port = await health.start(settings.health_host, settings.health_port)
         connecting = Bus.connect(settings.nats_url, settings.login(service.name), service.name)
-        self._bus = await unless(self._stop, connecting)  # the server may come later than we do, or never
+        self._bus = await unless(self._stop, connecting)  # the server may start after us, or never
         if self._bus is None:
             await health.stop()
             return
@@ -82,17 +82,17 @@ class Runner:
             for _, task in self._partitions.values():
                 task.cancel()
             await asyncio.gather(*(task for _, task in self._partitions.values()), return_exceptions=True)
-            async with contextlib.AsyncExitStack() as closing:  # from below, each whatever another one raises
+            async with contextlib.AsyncExitStack() as closing:  # in reverse order, each even if another one raises
                 closing.callback(tracing.close)
                 closing.push_async_callback(self._bus.close)
                 closing.push_async_callback(health.stop)
                 closing.push_async_callback(service.closed)
                 if self._ownership is not None:
                     await self._ownership.leave()
-                    await self._say_stopped(self._ownership)
+                    await self._stopped(self._ownership)
 
-    async def _say_stopped(self, ownership: Ownership) -> None:
-        """Replicas that are stopped together all leave first: at least the last of them finds nobody."""
+    async def _stopped(self, ownership: Ownership) -> None:
+        """Call ``stopped`` if no other replica is left; the last of replicas that stop together finds none."""
         try:
             if self._stop.is_set() and await ownership.alone():
                 await self.service.stopped()
@@ -102,7 +102,7 @@ class Runner:
             log.exception("stopped failed", error=str(error))
 
     def stop(self) -> None:
-        """Leave gracefully, then end ``run``."""
+        """Hand everything over, then end ``run``."""
         self._stop.set()
         self._wake.set()
 
@@ -110,7 +110,7 @@ class Runner:
         self._wake.set()
 
     def report(self) -> dict[str, Any]:
-        """What /readyz tells."""
+        """The body of /readyz."""
         live = sorted(number for number, (partition, _) in self._partitions.items() if partition.live)
         mine = sorted(self._ownership.mine()) if self._ownership else []
         faults = {str(n): partition.fault for n, (partition, _) in self._partitions.items() if partition.fault}
@@ -157,9 +157,9 @@ class Runner:
         return slot.trace if slot else ""
 
     async def _join(self, bus: Bus) -> Ownership | None:
-        """A member, once there are streams and this code can continue what is saved; None when told to stop.
+        """Become a member, once the streams exist and this code can continue what is saved; None if stopped before.
 
-        Until then nothing is taken: replicas of the version that can continue it go on undisturbed.
+        Until then nothing is taken, so replicas of a version that can continue it go on undisturbed.
         """
         ownership = Ownership(bus, self.service.name, PARTITIONS, self.settings.lease_s, self.wake)
         while not self._stop.is_set():
@@ -180,12 +180,12 @@ class Runner:
         return None
 
     async def _serve(self, context: Context) -> None:
-        """Until told to stop, or until something cannot be continued: then everything is left to those who can."""
+        """Serve until stopped. A partition that cannot be continued ends everything, for replicas that can."""
         while not self._stop.is_set() and not context.ownership.refusal:
             self._wake.clear()
             self._reconcile(context)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(RECHECK_S):  # wait_for swallows a cancelling that comes with the news
+                async with asyncio.timeout(RECHECK_S):
                     await self._wake.wait()
         if context.ownership.refusal:
             self._refuse(context.ownership.refusal)
@@ -200,7 +200,7 @@ class Runner:
 
     def _refuse(self, why: str) -> None:
         if why != self._refusal:
-            log.error("standing aside: what is saved cannot be continued", reason=why)
+            log.error("standing aside: the saved state cannot be continued", reason=why)
         self._refusal = why
         self.metrics.refused.inc()
 
@@ -236,11 +236,11 @@ class Runner:
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=LEAVE_S)
             if late:
-                log.warning("not everything could be left gracefully; heirs will replay", partitions=len(late))
+                log.warning("not every partition could be handed over; successors will replay", partitions=len(late))
 
 
 async def serve(service: Service, stop: asyncio.Event) -> None:
-    """Run until ``stop``."""
+    """Run a replica until ``stop``."""
     runner = Runner(service)
     task = asyncio.create_task(runner.run())
     waiter = asyncio.create_task(stop.wait())
@@ -248,7 +248,7 @@ async def serve(service: Service, stop: asyncio.Event) -> None:
         await asyncio.wait([task, waiter], return_when=asyncio.FIRST_COMPLETED)
         runner.stop()
         await task
-    except asyncio.CancelledError:  # else the runner would live on as a replica that nobody knows
+    except asyncio.CancelledError:  # else the replica would run on unknown to its caller
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         raise
@@ -257,9 +257,9 @@ async def serve(service: Service, stop: asyncio.Event) -> None:
 
 
 def run(service_type: type[Service]) -> None:
-    """The ``__main__`` of a service."""
-    gc.freeze()  # what the start made lives for ever: no collection has to pause the loop to find that again
-    gc.set_threshold(10_000, 10, 10)  # handling makes no cycles: to look for some every 700 objects costs two per cent
+    """Run a service as the ``__main__`` of its process."""
+    gc.freeze()  # objects of the start live for ever: no collection has to visit them
+    gc.set_threshold(10_000, 10, 10)  # handling makes no cycles: collecting every 700 objects costs two per cent
     execute(
         service_type.name,
         service_type.settings_type,

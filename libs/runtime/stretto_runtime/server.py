@@ -16,14 +16,16 @@ from functools import cache
 from pathlib import Path
 
 from stretto_bus.login import Login
+from stretto_wire.registry import OPERATOR
 
 from stretto_runtime.access.certificates import Certificate
 from stretto_runtime.access.keys import Keys, write_private
-from stretto_runtime.access.permissions import OPERATOR
 from stretto_runtime.access.provision import server_config
 from stretto_runtime.process.faults import RuntimeFault
 
 READY_S = 10.0
+STORE = "jetstream"
+"""the folder of the streams, in the server's folder"""
 
 
 def free_port(host: str = "127.0.0.1") -> int:
@@ -33,36 +35,14 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 
 def keys_of(folder: Path) -> Keys:
-    """Of the server whose folder it is: made once, and completed by a later version."""
+    """The keys of the server in ``folder``: made once, completed by later versions."""
     return Keys(folder / "keys", time.time())
 
 
-def store_of(folder: Path, keys: Keys | None) -> Path:
-    """Where the server of ``folder`` keeps its streams.
-
-    An earlier version kept them without accounts, under passwords: then they become the account's.
-
-    Raises:
-        RuntimeFault: an earlier version has run again since.
-    """
-    store = folder / "jetstream"
-    if keys is not None:
-        former, present = (store / "jetstream" / name for name in ("$G", keys.account))
-        if (former / "streams").exists() and present.exists():
-            raise RuntimeFault(
-                f"{former} and {present}: streams from before and after an upgrade, as an earlier version has run here "
-                "again; remove those that are not to go on"
-            )
-        if former.exists():
-            former.rename(present)
-        (folder / "credentials.json").unlink(missing_ok=True)
-    return store
-
-
 def tied(argv: Sequence[str], number: signal.Signals) -> list[str]:
-    """``argv`` so that the kernel sends it the signal when the thread that starts it ends, whatever ended that.
+    """Wrap ``argv`` so that the kernel sends it the signal when the thread that starts it ends.
 
-    Unchanged where setpriv cannot do this (util-linux before 2.33, busybox): there, it outlives who is killed.
+    It stays unchanged where setpriv cannot do this (util-linux before 2.33, busybox); there it outlives its parent.
     """
     setpriv = _setpriv()
     return [setpriv, f"--pdeathsig={number.name.removeprefix('SIG')}", "--", *argv] if setpriv else list(argv)
@@ -78,10 +58,10 @@ def _setpriv() -> str | None:
 
 
 class EmbeddedServer:
-    """One nats-server process in ``folder``, for as long as the thread lives that started it.
+    """One nats-server process in ``folder``, which ends with the thread that started it.
 
-    ``secured``: who connects needs credentials, which are made in ``<folder>/keys``; else everybody may do everything
-    (tests). ``certificate``: it speaks TLS only.
+    If ``secured``, clients need credentials, which are made in ``<folder>/keys``; else everybody may do everything
+    (tests). With a ``certificate`` it speaks TLS only.
     """
 
     def __init__(
@@ -108,12 +88,12 @@ class EmbeddedServer:
         return self._process.pid if self._process else None
 
     def login(self, user: str = OPERATOR) -> Login:
-        """How ``user`` connects."""
+        """The login of ``user``."""
         found = self.keys.login(user) if self.keys is not None else Login(user)
         return replace(found, ca=self._certificate.ca if self._certificate is not None else None)
 
     def environment(self, user: str) -> dict[str, str]:
-        """What a process of ``user`` needs to connect."""
+        """The environment that lets a process connect as ``user``."""
         login = self.login(user)
         files = {"STRETTO_NATS_CREDENTIALS": login.credentials, "STRETTO_NATS_CA": login.ca}
         return {"STRETTO_NATS_URL": self.url, **{name: str(file) for name, file in files.items() if file is not None}}
@@ -124,7 +104,7 @@ class EmbeddedServer:
         Raises:
             RuntimeFault: the binary is missing, or the server ended; its log is named.
         """
-        self.start_process()  # not in a thread of the loop's: the server would end with the loop
+        self.start_process()  # in this thread: a server started by a worker thread would end with it
         deadline = asyncio.get_running_loop().time() + READY_S
         while True:
             with contextlib.suppress(OSError):
@@ -140,7 +120,7 @@ class EmbeddedServer:
         self.folder.mkdir(parents=True, exist_ok=True)
         config = self.folder / "nats.conf"
         text = server_config(
-            str(store_of(self.folder, self.keys)),
+            str(self.folder / STORE),
             self.port,
             self.keys.trust if self.keys is not None else "",
             sync_interval=self._sync_interval,
@@ -153,11 +133,11 @@ class EmbeddedServer:
             )
 
     def kill(self) -> None:
-        """As a crash would: no chance to finish anything."""
+        """Kill it, as a crash would: it finishes nothing."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """Let it finish writing."""
+        """Stop it after it has finished writing."""
         self._end(signal.SIGTERM)
 
     def _end(self, number: signal.Signals) -> None:

@@ -39,7 +39,7 @@ class Host(Protocol):
 
 
 class Service:
-    """A pure machine per job (and per cluster), made durable. Subclasses fill in the class attributes and the hooks."""
+    """A pure machine per job (and per cluster), made durable. A subclass sets the class attributes and the hooks."""
 
     name: ClassVar[str]
     version: ClassVar[int]
@@ -49,9 +49,9 @@ class Service:
     rpcs: ClassVar[tuple[type[Message], ...]]
     """Requests that the machines answer. Derived from the registry by ``name`` unless stated."""
     queries: ClassVar[tuple[type[Message], ...]]
-    """Requests that decide nothing: answered at once by ``answer``, neither journalled nor remembered. Derived, too."""
+    """Requests that decide nothing: ``answer`` answers at once, nothing is journalled or remembered. Derived, too."""
     observations: ClassVar[tuple[type[Message], ...]] = ()
-    """message types that only ``observe`` uses and that have no channel of their own"""
+    """types of ``observe`` that have no channel of their own"""
     tick_s: float | None = None
     """seconds between ticks of a partition that has keys; None: no ticks"""
     state_types: ClassVar[dict[str, type]] = {}
@@ -71,7 +71,7 @@ class Service:
         self.settings = settings
         self._host: Host | None = None
 
-    # what a service defines ------------------------------------------------------------------------------------
+    # hooks of a service ------------------------------------------------------------------------------------
 
     def machine(self, key: str, state: Any) -> Any:
         """The machine of ``key`` (a job, or ``"_"``), continuing from ``state`` or fresh when that is None."""
@@ -86,40 +86,40 @@ class Service:
         return fact
 
     def tick_event(self) -> Any:
-        """What a machine gets as a tick."""
+        """The event of a tick."""
         return Tick()
 
     def deciding(self) -> dict[str, Any]:
-        """The settings that decisions depend on, in JSON: recorded in the stream, where everybody can read them."""
+        """The settings that decisions depend on, in JSON. The stream records them, readable for everybody."""
         own = type(self.settings).model_fields.keys() - Settings.model_fields.keys()
         return self.settings.model_dump(mode="json", include=own)
 
     def answer(self, query: Any, machine: Any) -> Message:
-        """To a query about the machine of its job (None: nothing is known of it). A WireError is a refusal."""
+        """Answer a query about the machine of its job (None: the job is unknown). A WireError is a refusal."""
         raise NotImplementedError
 
     async def reconcile(self, key: str, machine: Any) -> None:
-        """The machine of ``key`` has changed (live), or was just taken over: make the world follow its state."""
+        """Make the world follow the state of ``key``, which has changed or was just taken over (level-triggered)."""
 
     async def released(self, key: str) -> None:
-        """The partition of ``key`` is another replica's from now on: stop background work at once."""
+        """Stop background work for ``key`` at once: its partition is no longer ours."""
 
     async def opened(self) -> None:
-        """This replica has started and takes nothing before this returns: reach what the edges need."""
+        """Reach what the side effects need; the replica takes nothing before this returns."""
 
     async def closed(self) -> None:
-        """This replica has left everything that it owned: let go of what ``opened`` reached."""
+        """Release what ``opened`` reached; the replica owns nothing any more."""
 
     async def stopped(self) -> None:
-        """This replica has left because it was told to, and no other is there to go on with what it leaves behind."""
+        """Clean up after the last replica: this one was stopped, and no other is there to go on."""
 
-    # what a service may use in its edges -----------------------------------------------------------------------
+    # tools of side effects -----------------------------------------------------------------------
 
     async def observe(self, key: str, message: Message, trace: str = "") -> None:
-        """Journal what was seen; it comes back as an input. Returns when it is stored.
+        """Journal an observation; it comes back as an input. Returns when it is stored.
 
         Raises:
-            PartitionLost: this replica does not own ``key``; the new owner will see for itself.
+            PartitionLost: this replica does not own ``key``; the new owner observes for itself.
         """
         await self._running.observe(key, message, trace)
 
@@ -132,21 +132,22 @@ class Service:
         return await self._running.call_pod(pod, request, timeout_s, trace or self.trace_of(request.job))
 
     def now(self) -> float:
-        """The wall clock, seconds since the epoch: for edges only, never for decisions."""
+        """The wall clock, seconds since the epoch: for side effects only, never for decisions."""
         return time.time()
 
     def trace_of(self, key: str) -> str:
-        """The ``traceparent`` of the job's first traced message, for what an edge sends."""
+        """The ``traceparent`` of the job's first traced message, for what a side effect sends."""
         return self._running.trace_of(key)
 
-    # what the runtime asks -------------------------------------------------------------------------------------
+    # called by the runtime -------------------------------------------------------------------------------------
 
     @property
-    def has_edges(self) -> bool:
+    def has_side_effects(self) -> bool:
+        """True if it defines ``reconcile`` or ``released``."""
         return type(self).reconcile is not Service.reconcile or type(self).released is not Service.released
 
     def partition_changed(self) -> None:
-        """A partition came live or ended."""
+        """A partition went live or ended."""
         self._running.wake()
 
     def attach(self, host: Host) -> None:

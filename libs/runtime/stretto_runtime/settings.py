@@ -2,7 +2,7 @@
 
 Fields of ``Settings`` are read from ``STRETTO_<FIELD>``. Fields that a service adds are read from
 ``STRETTO_<SERVICE>_<FIELD>`` or, shorter, ``STRETTO_<FIELD>``; the longer name wins. Variables that name another
-component (``STRETTO_PLANNER_…`` seen by the fitter) are that component's business, so one environment serves all.
+component (``STRETTO_PLANNER_…`` for the fitter) are ignored, so one environment serves all.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 from stretto_bus.login import Login, redacted
 from stretto_wire.findings import findings_of
+from stretto_wire.registry import USERS
 
-from stretto_runtime.access.permissions import USERS
 from stretto_runtime.process.faults import SettingsFault
 
 PREFIX = "STRETTO_"
@@ -31,7 +31,7 @@ COMPONENTS = frozenset((*USERS, "streams", "cli", "trainer", "pod", "job", "demo
 
 
 class Settings(BaseSettings):
-    """What every service needs to run; a service subclasses it with its own fields."""
+    """Settings of every service; a service adds its own fields in a subclass."""
 
     model_config = SettingsConfigDict(extra="forbid", frozen=True)
 
@@ -63,7 +63,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Only what ``load`` collected: the environment is read in one place."""
+        """Take only what ``load`` collected: the environment is read in one place."""
         return (init_settings,)
 
     @classmethod
@@ -94,8 +94,8 @@ class Settings(BaseSettings):
             first = error.errors()[0]
             field = str(first["loc"][0])
             remedy = findings_of([first], cls)[0].remedy
-            given = first.get("input")
-            value = repr(redacted(given) if isinstance(given, str) else given)
+            refused = first.get("input")
+            value = repr(redacted(refused) if isinstance(refused, str) else refused)
             if SecretStr in _types(cls.model_fields[field].annotation):
                 value = "(a secret)"
             raise SettingsFault(
@@ -104,7 +104,7 @@ class Settings(BaseSettings):
             ) from None
 
     def login(self, user: str) -> Login:
-        """As whom to connect: ``user``, unless the settings say otherwise."""
+        """The login of ``user``, unless the settings name another one."""
         return Login(self.nats_user or user, self.nats_password, self.nats_credentials, self.nats_ca)
 
     @classmethod
@@ -129,7 +129,7 @@ def machine_settings(rules_type: type[Rules], settings: Settings, **stated: Any)
 
 
 class StreamsSettings(Settings):
-    """Of whoever makes the streams, ``STRETTO_STREAMS_<FIELD>``; services read in the streams what was chosen."""
+    """Settings for making the streams, ``STRETTO_STREAMS_<FIELD>``; services read them from the streams."""
 
     replicas: int = Field(1, ge=1, le=5, description="servers that hold each stream; 3 survive the loss of one")
     sync_interval: str = Field(
@@ -142,12 +142,12 @@ class StreamsSettings(Settings):
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None) -> Self:
-        """From the environment. Raises SettingsFault."""
+        """Read them from the environment. Raises SettingsFault."""
         return cls.load("streams", environ)
 
 
 def _value(text: str, annotation: Any) -> Any:
-    """JSON, where the field holds more than a text that may begin so, too; an empty name of a file is none."""
+    """Parse JSON, unless the field holds texts, which may look like JSON. An empty name of a file is None."""
     if not text and {Path, type(None)} <= _types(annotation):
         return None
     if text[:1] not in ("[", "{") or _types(annotation) <= TEXTS:

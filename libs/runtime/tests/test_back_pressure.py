@@ -35,16 +35,16 @@ async def flood(client: Client, number: int, padding: int = 0) -> set[str]:
 
 
 async def test_a_slow_reader_holds_a_bounded_number_and_misses_nothing(client: Client) -> None:
-    tail = await OrderedConsumer.open(client.bus, STREAM, ["*.evt.v1.gateway.*.*"])
+    consumer = await OrderedConsumer.open(client.bus, STREAM, ["*.evt.v1.gateway.*.*"])
     accepted = await flood(client, 3 * QUEUE_MESSAGES)
-    await eventually(lambda: tail.pauses == 1)
-    assert len(tail._queue) <= QUEUE_MESSAGES + 1  # and a request for flow control
-    read = [stored for _ in range(16) for stored in await tail.take()]
+    await eventually(lambda: consumer.pauses == 1)
+    assert len(consumer._queue) <= QUEUE_MESSAGES + 1  # and a request for flow control
+    read = [stored for _ in range(16) for stored in await consumer.take()]
     async with asyncio.timeout(30):
         while len(read) < len(accepted):
-            read += await tail.batch()
+            read += await consumer.batch()
     assert [stored.headers["Nats-Msg-Id"] for stored in read] == [f"flood:{n}" for n in range(len(accepted))]
-    await tail.close()
+    await consumer.close()
 
 
 async def test_a_flood_behind_a_slow_machine_stays_in_the_stream(

@@ -20,7 +20,7 @@ from stretto_runtime import EmbeddedServer, Input, Meta
 
 
 class Second(Counting):
-    """Hears what the first publishes."""
+    """Receiver what the first publishes."""
 
     name = "arbiter"
     inputs = (Input(JobProgressed),)

@@ -75,7 +75,7 @@ async def test_every_decision_is_reproduced_byte_by_byte_under_the_settings_of_i
     totals = [json.loads(decision.now or b"")["samples_total"] for decision in done.decisions]
     assert totals == [2, 6, 12, 0, 52, 102, 0]
     assert done.reproduced
-    assert done.unseen == []
+    assert done.missing == []
     recorded = await terms(client.bus, "dispatcher", partition_of(JOB))
     assert [era.settings["factor"] for era in recorded if era.settings] == [2, 10]
 
@@ -154,8 +154,8 @@ async def test_what_is_gone_is_said_and_a_snapshot_is_begun_from(
     object.__setattr__(service.settings, "journal_ttl_s", 0)
     done = await replay(client.bus, service, JOB)
     assert [decision.verdict for decision in done.decisions] == ["not replayed"] * 3
-    assert "ticks before" in done.unseen[0]
-    assert "only from the snapshot after input" in done.unseen[1]
+    assert "ticks before" in done.missing[0]
+    assert "only from the snapshot after input" in done.missing[1]
 
 
 async def test_a_job_that_never_was_is_an_error(server: EmbeddedServer, client: Client, tmp_path: Path) -> None:

@@ -212,7 +212,7 @@ async def test_ticks_come_through_the_journal_and_only_for_keys_that_exist(
 
 
 class Overseer(Counting):
-    """Hears one message for the job and for the cluster."""
+    """Receiver one message for the job and for the cluster."""
 
     inputs = (Input(JobCancelled, scope="cluster"), Input(JobCancelled))
     rpcs = ()

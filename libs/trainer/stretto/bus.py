@@ -174,7 +174,7 @@ class Bus:
         finally:
             self._exchanges -= 1
 
-    def tell(self, message: Message) -> None:
+    def report(self, message: Message) -> None:
         """Publish telemetry; a report that gets lost on the way is not worth a wait."""
         self._reports += 1
         headers = headers_of(message, f"{self._life}:{self._reports}", time.time())
@@ -182,7 +182,7 @@ class Bus:
 
     def _publish(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
         with contextlib.suppress(BusFault, BusError):
-            self._bus.tell(subject, data, headers)
+            self._bus.offer(subject, data, headers)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop)

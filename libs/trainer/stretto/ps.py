@@ -210,7 +210,7 @@ class Agent:
         updates = stats.updates - self._last_stats[0]
         seconds = stats.update_seconds - self._last_stats[1]
         self._last_stats = (stats.updates, stats.update_seconds)
-        self._pod.bus.tell(
+        self._pod.bus.report(
             PsReported(
                 job=self._job,
                 pod=self._pod.settings.pod,

@@ -260,7 +260,7 @@ class Worker:
 
     def _report(self) -> None:
         report = _reported(self._pod, self._meter.window(), self._plan_version, self._cpu_cores)
-        self._pod.bus.tell(report)
+        self._pod.bus.report(report)
 
     def _train_under(self, request: TrainUnder) -> TrainUnderReply:
         self._plan_version = request.plan_version

@@ -124,7 +124,7 @@ async def test_a_report_is_an_event_that_the_stream_forgets_after_an_hour(
     report = WorkerReported(
         job=JOB, pod=POD, plan_version=1, ended_at_s=1e9, window_s=1.0, times=times, **spent, **done
     )
-    bus.tell(report)
+    bus.report(report)
     message = await arrived.next_msg(5)
     assert message.headers is not None
     assert message.headers["ce-datacontenttype"] == "application/json"

@@ -1,7 +1,7 @@
 """The wire protocol of Stretto: subjects, JSON, CloudEvents headers and the job file.
 
-``subject_of(message)`` says where a message of :mod:`stretto_messages` goes, ``parse(subject, data)`` what has arrived;
-both raise only :class:`WireError`, which names field, value and remedy.
+``subject_of(message)`` returns the subject of a message of :mod:`stretto_messages`; ``parse(subject, data)`` returns
+the message that arrived on a subject. Both raise only :class:`WireError`, which names field, value and remedy.
 """
 
 from .codec import decode as decode

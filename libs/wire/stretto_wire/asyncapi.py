@@ -1,7 +1,7 @@
-"""The AsyncAPI 3.0 document of the whole system: every channel, who sends, who receives, and where JetStream keeps it.
+"""The AsyncAPI 3.0 document of the whole system: channels with senders, receivers and place in JetStream.
 
-An AsyncAPI document usually describes one application; here an operation names its service in its id and tag. What
-AsyncAPI has no words for (stream, stored subject, retention) stands in ``x-jetstream``.
+An AsyncAPI document usually describes one application; here an operation names its service in its id and tag. AsyncAPI
+has no words for stream, stored subject and retention: they stand in ``x-jetstream``.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from .schemas import REFUSED, schema_name
 Document = dict[str, Any]
 
 _DESCRIPTION = """\
-Everything that Stretto's services, pods and readers say to each other, generated from libs/wire.
+All messages between Stretto's services, pods and readers, generated from libs/wire.
 
 Events are CloudEvents 1.0 in binary mode: the attributes stand in `ce-*` headers, the body is plain JSON.
 The stream stores a message under its subject with the job's partition in front; a reader of JetStream filters by
-`*.evt.v1.>`, a plain NATS subscriber by `evt.v1.>`. Unknown fields are to be ignored: v1 grows by optional fields.
+`*.evt.v1.>`, a plain NATS subscriber by `evt.v1.>`. Ignore unknown fields: v1 grows by optional fields.
 """
 
 _KINDS = {
-    "evt": "a fact, stored and read by anybody",
+    "evt": "an event, stored; anybody may read it",
     "tel": "telemetry, stored for an hour",
     "rpc": "a request to the owner of the job, journalled before the reply leaves",
     "pod": "a request straight to one pod, not stored",
@@ -46,7 +46,7 @@ _KINDS = {
 
 
 def document() -> Document:
-    """The whole document, ready for YAML or JSON."""
+    """Return the whole document, ready for YAML or JSON."""
     channels: Document = {}
     operations: Document = {}
     messages: Document = {}
@@ -78,12 +78,12 @@ def document() -> Document:
 
 
 def channel_key(channel: Channel) -> str:
-    """The key of a channel in the document, and of its message in the baseline of compatibility."""
+    """Return the key of a channel in the document, and of its message in the compatibility baseline."""
     return f"{channel.kind}.{channel.service}.{channel.name}"
 
 
 def address(channel: Channel) -> str:
-    """The subject with its parameters named."""
+    """Return the subject of a channel with its parameters named."""
     tokens = channel.pattern.split(".")
     names = ["job"] if channel.kind in ("evt", "rpc") else ["pod", "job"]
     return ".".join([*tokens[: -len(names)], *(f"{{{name}}}" for name in names)])
@@ -104,20 +104,20 @@ def _streams() -> Document:
     return {
         "streams": {
             STREAM: {
-                "description": "facts, telemetry and journals, in the one order that every service replays",
+                "description": "events, telemetry and journals, in the one order that every service replays",
                 "subjects": list(SUBJECTS_OF_STREAM),
                 "subject_transform": {"source": PATTERN_OF_STREAM, "destination": STORED_AS},
                 "partitions": PARTITIONS,
                 "kept_s": EVENTS_KEPT_S,
             },
             DEAD_LETTERS: {
-                "description": "messages that could not be used: the reason in a header, the original as body",
+                "description": "rejected messages: the reason in a header, the original as body",
                 "subjects": ["dlq.>"],
                 "kept_s": EVENTS_KEPT_S,
             },
         },
-        "consumers": "a service's owner of a partition reads it by one ordered consumer without acknowledgements; its "
-        "snapshot is the cursor",
+        "consumers": "the owner of a partition reads it by one ordered consumer without acknowledgements; its "
+        "snapshot holds the position",
     }
 
 
@@ -206,7 +206,7 @@ def _dead_letters() -> Document:
     return {
         "address": "dlq.{subject}",
         "title": "dead letters",
-        "summary": "What could not be read or used, under the subject it came by.",
+        "summary": "Rejected messages, under their original subject.",
         "parameters": {"subject": {"description": "the whole original subject", "examples": ["tel.v1.ps.ps-0.a"]}},
         "messages": {"DeadLetter": {"$ref": "#/components/messages/DeadLetter"}},
         "x-jetstream": {"stream": DEAD_LETTERS, "kept_s": EVENTS_KEPT_S},
@@ -215,15 +215,15 @@ def _dead_letters() -> Document:
 
 def _dead_letter() -> Document:
     texts = {
-        "reason": "what kind of fault it was",
-        "error": "what was wrong: field, value and remedy",
-        "service": "who could not use it",
-        "seq": "the original's sequence in its stream",
+        "reason": "kind of fault",
+        "error": "field, value and remedy",
+        "service": "service that rejected the message",
+        "seq": "sequence of the original in its stream",
     }
     return {
         "name": "stretto.dead-letter.v1",
         "title": "DeadLetter",
-        "summary": "The original body; why it is here stands in the headers.",
+        "summary": "The original body; the headers state why it was rejected.",
         "headers": _schema_object_of(_texts(texts)),
     }
 
@@ -246,7 +246,7 @@ def _payload(message_type: type[Message]) -> Any:
 
 
 def _operations(channel: Channel) -> Document:
-    """One per service and direction; requests are sent by their readers and received by the service that answers."""
+    """Return one operation per service and direction. Readers send requests; the answering service receives them."""
     key = channel_key(channel)
     asked = channel.reply is not None
     sender, receivers = (channel.readers, (channel.service,)) if asked else ((channel.service,), channel.readers)

@@ -15,10 +15,10 @@ CONTENT_TYPE = "application/json"
 
 
 def headers_of(message: Message, event_id: str, time_s: float, publisher: str = "", trace: str = "") -> dict[str, str]:
-    """Headers of an event or a report. ``event_id`` is also the ``Nats-Msg-Id``: the server stores an id once.
+    """Return the headers of an event or report. ``event_id`` is also the ``Nats-Msg-Id``: the server stores an id once.
 
-    ``time_s`` is when it happened, in seconds since 1970-01-01 UTC. ``publisher`` is who publishes it, by default the
-    service or role of its channel. ``trace`` is a W3C ``traceparent``.
+    ``time_s`` is the time of the event in seconds since 1970-01-01 UTC. ``publisher`` is by default the service or role
+    of the message's channel. ``trace`` is a W3C ``traceparent``.
     """
     lines = event_lines(message, event_id, time_s, publisher, trace)
     pairs = (line.split(": ", 1) for line in lines.removesuffix("\r\n").split("\r\n"))
@@ -26,9 +26,9 @@ def headers_of(message: Message, event_id: str, time_s: float, publisher: str = 
 
 
 def event_lines(message: Message, event_id: str, time_s: float, publisher: str = "", trace: str = "") -> str:
-    """The text of ``headers_of`` as NATS sends it, without ``Nats-Msg-Id``.
+    """Return the text of ``headers_of`` as NATS sends it, without ``Nats-Msg-Id``.
 
-    Services send text: a dictionary for every event costs five times as much.
+    Services use this text: a dictionary for every event costs five times as much.
     """
     lines = _shared_lines(type(message), publisher)
     lines = f"{lines}ce-id: {event_id}\r\nce-subject: {message.job}\r\nce-time: {_rfc3339(time_s)}\r\n"
@@ -37,7 +37,7 @@ def event_lines(message: Message, event_id: str, time_s: float, publisher: str =
 
 @cache
 def _shared_lines(message: type[Message], publisher: str) -> str:
-    """The lines that all messages of a type share."""
+    """Return the header lines that all messages of a type share."""
     channel = channel_of(message)
     shared = {
         "ce-specversion": SPEC_VERSION,
@@ -50,7 +50,7 @@ def _shared_lines(message: type[Message], publisher: str) -> str:
 
 
 def _rfc3339(time_s: float) -> str:
-    """UTC with microseconds; the text of a second is made once."""
+    """Return a time in UTC with microseconds; the text of a second is cached."""
     seconds, micros = divmod(round(time_s * 1e6), 1_000_000)
     return f"{_second(seconds)}.{micros:06d}Z"
 
@@ -61,7 +61,7 @@ def _second(seconds: int) -> str:
 
 
 def headers_schema() -> dict[str, Any]:
-    """JSON Schema of the headers that every event carries."""
+    """Return the JSON Schema of the headers that every event carries."""
     text = {"type": "string", "minLength": 1}
     return {
         "title": "CloudEventHeaders",
@@ -87,7 +87,7 @@ def headers_schema() -> dict[str, Any]:
 
 
 def example_headers(channel: Channel, message: Message) -> dict[str, str]:
-    """Headers as the channel's service would write them."""
+    """Return realistic headers of a message, as the channel's service writes them."""
     return {
         **headers_of(message, f"{channel.service}:4711:0", 1_795_000_000.25),
         "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",

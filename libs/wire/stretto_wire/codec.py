@@ -1,4 +1,4 @@
-"""Messages as JSON: pydantic checks types and bounds; the classes themselves know nothing of it."""
+"""JSON codec of messages. Pydantic checks types and bounds here; the message classes do not depend on it."""
 
 from __future__ import annotations
 

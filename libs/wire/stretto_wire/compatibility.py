@@ -1,7 +1,7 @@
-"""Whether a change of the wire breaks a reader of v1.
+"""Detection of wire changes that break a reader of v1.
 
-Compared are two baselines: the schemas of every message without their prose. Which direction matters depends on what
-travels (``READERS``):
+Two baselines are compared: the schemas of every message without their prose. The direction depends on the kind of
+message (``READERS``):
 
 - an event or telemetry is kept in a stream: old readers meet new messages, and new readers meet old ones on replay;
 - a request is read by the answering side, which is upgraded first: new readers meet old requests;
@@ -49,7 +49,7 @@ class Break:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a comparison stands, and who reads across the versions."""
+    """Position of a comparison, and the readers that cross the versions."""
 
     message: str
     field: str
@@ -67,14 +67,14 @@ class _Place:
     def narrowed(self, what: str) -> Iterator[Break]:
         if self.new_readers:
             yield self.broken(
-                f"{what}, and messages of v1 that are stored or still sent would be refused",
-                "accept at least what v1 accepted, or " + _V2,
+                f"{what}, so that stored messages and older senders of v1 would be refused",
+                "accept all that v1 accepted, or " + _V2,
             )
 
     def widened(self, what: str) -> Iterator[Break]:
         if self.old_readers:
             yield self.broken(
-                f"{what}, which closed readers of v1 refuse", "say nothing that v1 did not allow, or " + _V2
+                f"{what}, which strict readers of v1 refuse", "publish only values that v1 allowed, or " + _V2
             )
 
 
@@ -86,11 +86,11 @@ READERS = {
     "reply": (True, False),
     "job": (False, True),
 }
-"""By kind of document: whether old readers meet new messages, and whether new readers meet old ones."""
+"""Per kind of document: (old readers meet new messages, new readers meet old messages)."""
 
 
 def breaks(old: Baseline, new: Baseline) -> list[Break]:
-    """Every break of v1 between two baselines. ValueError when one of them is not a baseline."""
+    """Return every break of v1 between two baselines. Raises ValueError if one of them is not a baseline."""
     for baseline in (old, new):
         if not isinstance(baseline.get("messages"), dict):
             raise ValueError("not a baseline: there is no object 'messages'; write one with `make proto`")
@@ -108,7 +108,7 @@ def _message(name: str, before: Schema, after: Schema) -> Iterator[Break]:
     for fact in ("subject", "type", "kind"):
         if before.get(fact) != after.get(fact):
             change = f"changed from {before.get(fact)} to {after.get(fact)}"
-            yield Break(name, f"({fact})", change, f"subscribers of v1 look at the old one: restore it, or {_V2}")
+            yield Break(name, f"({fact})", change, f"subscribers of v1 use the old one: restore it, or {_V2}")
     old_readers, new_readers = READERS[before["kind"]]
     old, new = before["schema"], after["schema"]
     place = _Place(name, "", old_readers, new_readers, old.get("$defs", {}), new.get("$defs", {}))
@@ -144,7 +144,7 @@ def _default(old: Any, new: Any, place: _Place) -> Break:
 
 
 def _kept(old: Any, new: Any) -> bool:
-    """Whether a default says what it said; the default of an object may get new fields."""
+    """True if a default is unchanged; the default of an object may have new fields."""
     if isinstance(old, dict) and isinstance(new, dict):
         before, after = cast(Schema, old), cast(Schema, new)
         return all(name in after and _kept(value, after[name]) for name, value in before.items())
@@ -225,7 +225,7 @@ def _removed(name: str, added: list[str], place: _Place) -> Break:
 
 
 def _part(old: Any, new: Any, place: _Place) -> Iterator[Break]:
-    """A schema of items, values or names; true and absent mean anything, false nothing."""
+    """Compare schemas of items, values or names. True and absent accept anything, false accepts nothing."""
     before, after = _open(old), _open(new)
     if isinstance(before, dict) and isinstance(after, dict):  # equal references may lead to different definitions
         yield from _schema(cast(Schema, before), cast(Schema, after), place)
@@ -242,7 +242,7 @@ def _open(part: Any) -> Any:
 
 
 def _variants(schema: Schema, definitions: Schema) -> dict[str, Schema]:
-    """By JSON type; the types within one ``anyOf`` of ours differ."""
+    """Return the alternatives of a schema by JSON type. Types within one ``anyOf`` are distinct here."""
     if "$ref" in schema:
         return _variants(definitions[schema["$ref"].removeprefix("#/$defs/")], definitions)
     if "anyOf" in schema:
@@ -266,7 +266,7 @@ def _stem(name: str) -> str:
 
 
 def without_prose(node: Any) -> Any:
-    """A schema with only what decides acceptance; names of fields are kept even if they are those of keywords."""
+    """Return a schema reduced to its constraints. Fields named like a keyword are kept."""
     if isinstance(node, list):
         return [without_prose(item) for item in cast(list[Any], node)]
     if not isinstance(node, dict):

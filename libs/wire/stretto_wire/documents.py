@@ -1,7 +1,7 @@
 """The wire as documents: ``python -m stretto_wire.documents proto`` writes them, ``--check proto`` compares.
 
-``proto/compatibility/v1.json`` is what readers of v1 were promised. It grows with additions; a change that breaks v1
-is refused, and nothing is written. (``--new-baseline`` gives up the promise: only before a release.)
+``proto/compatibility/v1.json`` is the v1 compatibility baseline. It grows with additions; a change that breaks v1 is
+refused, and nothing is written. ``--new-baseline`` replaces the baseline and is for use before the first release only.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from .submission import SPEC
 BASELINE = "compatibility/v1.json"
 HEADERS_SCHEMA = "headers.schema.json"
 BY_HAND = "subscribers"
-"""the one folder that is not generated"""
+"""The one folder that is written by hand."""
 
 
 def files() -> dict[str, str]:
-    """Every generated file by its path below ``proto/``, the baseline included."""
+    """Return every generated file by its path below ``proto/``, the baseline included."""
     generated: dict[str, str] = {
         "README.md": _readme(),
         "asyncapi.yaml": _yaml(document()),
@@ -52,7 +52,7 @@ def files() -> dict[str, str]:
 
 
 def baseline() -> Baseline:
-    """What the code promises to readers of v1 now."""
+    """Return the compatibility baseline of the code as it is now."""
     messages: dict[str, Any] = {}
     for channel in CHANNELS:
         for message_type, name in _documents_of(channel):
@@ -70,25 +70,25 @@ def baseline() -> Baseline:
 
 
 def drift(folder: Path) -> list[str]:
-    """How ``folder`` differs from what the code generates, one sentence per file."""
+    """Return the differences between ``folder`` and the generated files, one sentence per file."""
     wanted = files()
     present = set(_present(folder))
     found = [f"{name} is missing" for name in sorted(wanted.keys() - present)]
     found += [f"{name} is not generated from the code" for name in sorted(present - wanted.keys())]
     for name in sorted(wanted.keys() & present):
         if (folder / name).read_text(encoding="utf-8") != wanted[name]:
-            found.append(f"{name} is not what the code generates")
+            found.append(f"{name} differs from the generated file")
     return found
 
 
 def broken(folder: Path) -> list[Break]:
-    """What the code breaks of the baseline in ``folder``; nothing when there is none yet."""
+    """Return the breaks between the baseline in ``folder`` and the code; none if there is no baseline yet."""
     path = folder / BASELINE
     return breaks(_load(path), baseline()) if path.exists() else []
 
 
 def write(folder: Path) -> None:
-    """Generate ``folder``; what is no longer generated is removed."""
+    """Generate ``folder``; obsolete files are removed."""
     wanted = files()
     for name in _present(folder):
         if name not in wanted:
@@ -100,13 +100,13 @@ def write(folder: Path) -> None:
 
 
 def _present(folder: Path) -> list[str]:
-    """What is there and should be generated."""
+    """Return the paths of all files below ``folder``, without those written by hand."""
     below = [path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()]
     return [str(path) for path in below if path.parts[0] != BY_HAND]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command; exit status 1 when something differs or breaks."""
+    """Run the command; exit status 1 if something differs or breaks."""
     parser = argparse.ArgumentParser(prog="python -m stretto_wire.documents", description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, help="generate this folder")
     parser.add_argument("--check", type=Path, metavar="FOLDER", help="compare it with the code")
@@ -160,10 +160,10 @@ def _json(value: Any) -> str:
 
 
 def _yaml(value: Any) -> str:
-    import yaml  # only those who generate documents need it
+    import yaml  # only generating documents needs it
 
     class Dumper(yaml.SafeDumper):
-        """Paragraphs as literal blocks, and nothing by reference."""
+        """Writes paragraphs as literal blocks, and no aliases."""
 
         def ignore_aliases(self, data: Any) -> bool:
             return True
@@ -203,45 +203,49 @@ def _reply(channel: Channel) -> str:
 _README = """\
 # The wire protocol
 
-Generated from `libs/wire` by `make proto`; `make lint` and the tests check that it is what the code says.
+Generated from `libs/wire` by `make proto`. `make lint` and the tests check that these files match the code.
 
-- `index.html`: every event and message on one page, which loads nothing; `asyncapi.yaml`: the same in AsyncAPI 3.0
-- [`subscribers/`](subscribers): three that run, in Python, in Node and by the command `nats` (not generated)
+- `asyncapi.yaml`: every channel and message, as an AsyncAPI 3.0 document
+- [`subscribers/`](subscribers): three working subscribers, in Python, in Node and by the command `nats` (not generated)
 - `schemas/`: JSON Schema 2020-12 of every message and reply
-- `{job}` is for job files, `{headers}` for the headers of events
-- `examples/`: one valid, realistic example of each; `examples/headers/` the CloudEvents headers of events
-- `{baseline}`: what readers of v1 were promised
+- `{job}`: JSON Schema of job files; `{headers}`: JSON Schema of the headers of events
+- `examples/`: one valid, realistic example of each message; `examples/headers/`: the CloudEvents headers of events
+- `{baseline}`: the v1 compatibility baseline
 
 ## Subscribe to events
 
-Events are CloudEvents 1.0 in binary mode: attributes in `ce-*` headers, the body is plain JSON. A tool outside has
-credentials of the account `EXTERNAL`. It may subscribe to `evt.v1.>`, live, and read the stream `EVENTS`, which keeps
-30 days: from its first event, from a sequence or from a time, and durably, by a consumer that remembers where it is. It
-may do nothing else. An event may come twice, under the same `ce-id`. [How, in three languages](subscribers).
+Events are CloudEvents 1.0 in binary mode: attributes in `ce-*` headers, the body is plain JSON. An external tool uses
+credentials of the account `EXTERNAL`. It may do two things:
 
-Within the installation the stream is `{stream}`, with the filter `*.evt.v1.>`: it stores `{pattern}` as
-`{partitioned}`, one of {partitions} by job; sequences are the same in both.
-Ignore fields and events that you do not know. A unit stands in the name of its field (`_s` seconds, `_bytes`,
-`_cores`, `_per_hour`).
+- subscribe to `evt.v1.>`, live;
+- read the stream `EVENTS`, which keeps 30 days: from the first event, from a sequence, from a time, or by a durable
+  consumer that remembers its position.
 
-## Ask
+An event may arrive twice, with the same `ce-id`. The [subscribers](subscribers) show how, in three languages.
 
-A request (`rpc.v1.…`, `pod.v1.…`) is answered by its reply, or by [Refused](schemas/{refused}) with a header
-`error`. A request with the same header `request-id` gets the same reply again. What could not be read or used goes to
-`dlq.<subject>` with the reason in its headers.
+Inside the installation the stream is `{stream}`, and the filter is `*.evt.v1.>`: it stores `{pattern}` as
+`{partitioned}`, in one of {partitions} partitions chosen by the job's name. Sequences are the same in both streams.
+Ignore unknown fields and events. The unit of a field stands in its name (`_s` seconds, `_bytes`, `_cores`,
+`_per_hour`).
 
-## What may change in v1
+## Requests
 
-A new event, request or optional field may come. Nothing is removed or renamed, no unit or default changes, and
+A request (`rpc.v1.…`, `pod.v1.…`) is answered by its reply, or by [Refused](schemas/{refused}) with the header
+`error`. A repeated request with the same header `request-id` gets the same reply. Messages that could not be read or
+used go to `dlq.<subject>` with the reason in their headers.
+
+## Compatibility of v1
+
+New events, requests and optional fields may be added. Nothing is removed or renamed, no unit or default changes, and
 
 | | may become narrower | may become wider |
 | --- | --- | --- |
-| events and telemetry (stored, and read by anybody) | no | no |
+| events and telemetry (stored; anybody may read them) | no | no |
 | requests (the answering side is upgraded first) | no | yes |
 | replies (the caller is upgraded last) | yes | no |
 | job files | no | yes |
 
-Everything else is a v2 beside v1. `make proto` refuses to write a break;
+Every other change needs a v2 beside v1. `make proto` refuses to write a break;
 `python -m stretto_wire.documents --check-compatible OLD NEW` compares two versions of this folder.
 
 ## Channels

@@ -1,31 +1,31 @@
-"""One error base: what was refused, with which value, and what to do."""
+"""The error of the wire protocol: refused field, its value, and the remedy."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Self
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from .findings import MOST, Finding, Marks, finding, findings_of
 
 
 class WireError(ValueError):
-    """A message, subject or specification that is not of the wire protocol.
+    """A message, subject or specification that violates the wire protocol.
 
-    ``findings`` are what is wrong, at most :data:`MOST` of them, ``count`` of them in all; ``field`` is the dotted
-    path of the first, ``value`` what stood there, ``remedy`` what would be accepted. All are short and printable
-    whatever arrived, so that they can stand in a header, a log line or a terminal.
+    ``findings`` holds the first :data:`MOST` findings; ``count`` is the number of all. ``field`` (dotted path),
+    ``value`` and ``remedy`` (an acceptable value) are those of the first finding. All texts are short and printable,
+    so that they fit a header, a log line or a terminal.
     """
 
     def __init__(self, field: str, value: Any, remedy: str) -> None:
-        self._tell([finding((field,), value, remedy)])
+        self._set([finding((field,), value, remedy)])
 
     @classmethod
     def collected(cls, findings: Sequence[Finding]) -> Self:
-        """One error of one or more findings."""
+        """Return one error that holds one or more findings."""
         made = cls.__new__(cls)
-        made._tell(findings)
+        made._set(findings)
         return made
 
     @classmethod
@@ -33,13 +33,13 @@ class WireError(ValueError):
         cls,
         error: ValidationError,
         where: str = "",
-        model: type[BaseModel] | None = None,
+        model: type[Any] | None = None,
         marks: Marks | None = None,
     ) -> Self:
-        """All findings of a pydantic error, in words of ours; with ``model``, told what its fields take."""
+        """Return all findings of a pydantic error; with ``model``, remedies describe its fields."""
         return cls.collected(findings_of(error.errors(include_url=False), model, marks, where))
 
-    def _tell(self, findings: Sequence[Finding]) -> None:
+    def _set(self, findings: Sequence[Finding]) -> None:
         first = findings[0]
         self.findings = tuple(findings[:MOST])
         self.count = len(findings)

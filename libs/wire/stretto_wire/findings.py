@@ -1,4 +1,4 @@
-"""What is wrong with a document, in our own words: each finding with its place, the value there, and the remedy."""
+"""Findings in a document: each has its place, the value there, and a remedy in plain words."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pydantic.fields import FieldInfo
 from stretto_messages.base import Doc
 
 MOST = 20
-"""findings that are told one by one; of the others, their number"""
+"""Largest number of findings that an error lists; further ones are only counted."""
 
 Path = tuple[str | int, ...]
 Marks = Mapping[Path, tuple[int, int]]
-"""line and column, from 1, of what stands at a path"""
+"""Line and column, from 1, of the value at a path."""
 
 _WHOLE_TYPES = frozenset({"int_type", "int_from_float", "int_parsing", "int_parsing_size"})
 _SCALARS = frozenset({"str", "int", "float", "bool"})
@@ -51,7 +51,7 @@ _BY_TYPE = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong. ``field``: dotted path; ``line`` and ``column`` from 1, where a text was read."""
+    """One error in a document. ``field``: dotted path; ``line`` and ``column``: from 1, None without a text."""
 
     field: str
     value: str
@@ -65,7 +65,7 @@ class Finding:
 
 
 def short(value: Any, limit: int = 120) -> str:
-    """Printable, on one line and not long, whatever it is."""
+    """Return ``value`` as short printable text on one line."""
     try:
         text = value if isinstance(value, str) and value else repr(value)
     except (ValueError, RecursionError):  # Python refuses to print integers of thousands of digits
@@ -76,7 +76,7 @@ def short(value: Any, limit: int = 120) -> str:
 
 
 def finding(path: Iterable[str | int], value: Any, remedy: str, place: tuple[int, int] | None = None) -> Finding:
-    """A finding that can stand in a header, a log line or a terminal, whatever arrived."""
+    """Return a finding whose texts fit a header, a log line or a terminal, whatever the input was."""
     field = ".".join(str(part) for part in path if part != "")
     return Finding(short(field or "(document)"), short(value), short(remedy, 1000), *(place or ()))
 
@@ -84,7 +84,7 @@ def finding(path: Iterable[str | int], value: Any, remedy: str, place: tuple[int
 def findings_of(
     errors: Sequence[Any], model: type[Any] | None = None, marks: Marks | None = None, where: str = ""
 ) -> list[Finding]:
-    """The errors of pydantic about a document of ``model``, each as one finding; ``where`` is put before the paths."""
+    """Return each pydantic error about a document of ``model`` as one finding; ``where`` is prefixed to the paths."""
     found: dict[tuple[Any, ...], Finding] = {}
     for error in errors:
         path: Path = tuple(error["loc"])
@@ -97,12 +97,12 @@ def findings_of(
         value = "absent" if absent else error.get("input")
         key = (path, remedy)
         if key not in found:
-            found[key] = finding((where, *path), _told(value), remedy, _place(path, marks))
+            found[key] = finding((where, *path), _as_written(value), remedy, _place(path, marks))
     return sorted(found.values(), key=lambda one: (one.line or 0, one.column or 0))
 
 
-def _told(value: Any) -> Any:
-    """As a user knows it: nothing is empty, and text that looks like a number has its quotes."""
+def _as_written(value: Any) -> Any:
+    """Return a value as its author wrote it: None is "empty", and text that looks like a number has quotes."""
     if value is None:
         return "empty"
     return f'"{value}"' if isinstance(value, str) and _as_number(value) is not None else value
@@ -116,7 +116,7 @@ def _as_number(value: Any) -> float | None:
 
 
 def _place(path: Path, marks: Marks | None) -> tuple[int, int] | None:
-    """Where it stands, or the nearest thing around it that stands somewhere."""
+    """Return the place of ``path``, or of its nearest ancestor with a known place."""
     while marks is not None:
         if path in marks:
             return marks[path]
@@ -164,7 +164,7 @@ def _known_fields(name: str, owner: type[Any] | None) -> str:
 
 
 def _hint(kind: str, given: Any) -> str:
-    """What people write who know other formats: numbers in quotes, 1e6 for a count, a bare number for text."""
+    """Return a hint for habits of other formats: numbers in quotes, 1e6 for a count, a bare number for text."""
     if kind == "finite_number":
         return "; neither infinite nor NaN"
     if kind == "string_type" and isinstance(given, bool | int | float):
@@ -178,7 +178,7 @@ def _hint(kind: str, given: Any) -> str:
 
 
 def _expected(field: FieldInfo, context: Mapping[str, Any]) -> str:
-    """What a field takes: its kind, its bounds, and what it is for."""
+    """Return the accepted values of a field: its kind, its bounds and its description."""
     plain, kind = _plain(field.annotation), _bare(field.annotation)
     metadata = [*field.metadata, *(get_args(plain)[1:] if plain is not kind else ())]
     description = field.description or next((item.text for item in metadata if isinstance(item, Doc)), "")
@@ -190,7 +190,7 @@ def _expected(field: FieldInfo, context: Mapping[str, Any]) -> str:
     else:
         bounds |= {name: bound for name, bound in context.items() if name in _BOUNDS}
         if description:
-            bounds.pop("pattern", None)  # said in words
+            bounds.pop("pattern", None)  # the description states it in words
         sizes = description.startswith("bytes")
         text = _KINDS.get(get_origin(kind) or kind, "another value") + _bounded(bounds, sizes)
     return text + (f" ({description})" if description else "")
@@ -209,12 +209,12 @@ def _bounds_of(metadata: Iterable[Any]) -> dict[str, Any]:
 
 
 def _bounded(bounds: Mapping[str, Any], sizes: bool = False) -> str:
-    told = [
+    limits = [
         f"{words} {_size(bounds[name]) if sizes else _number(bounds[name])}"
         for name, words in (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below"))
         if name in bounds
     ]
-    text = f", {' and '.join(told)}" if told else ""
+    text = f", {' and '.join(limits)}" if limits else ""
     if "pattern" in bounds:
         text += f" of the form {bounds['pattern']}"
     return text + (f", at most {bounds['max_length']} long" if "max_length" in bounds else "")
@@ -238,7 +238,7 @@ def _has_fields(kind: Any) -> bool:
 
 @cache
 def _fields_of(model: type[Any]) -> Mapping[str, FieldInfo]:
-    """Return the fields of a model of pydantic, or of a dataclass with the docstrings of its attributes."""
+    """Return the fields of a pydantic model, or of a dataclass with the docstrings of its attributes."""
     if issubclass(model, BaseModel):
         return model.model_fields
     described = TypeAdapter(model).json_schema().get("properties", {})
@@ -265,7 +265,7 @@ def _bare(annotation: Any) -> Any:
 
 
 def _owner(path: Path, model: type[Any] | None) -> type[Any] | None:
-    """The model that the last part of the path should be a field of."""
+    """Return the model that should have the last part of the path as its field, or None."""
     for part in path[:-1]:
         if model is None or part not in (fields := _fields_of(model)):
             return None

@@ -1,13 +1,13 @@
-"""Where answers go: each identity receives only below an inbox of its own."""
+"""Inboxes for replies: each identity may receive only below its own."""
 
 from __future__ import annotations
 
 
 def inbox_of(user: str) -> str:
-    """Of a service, the command, or a tool outside."""
+    """Return the inbox of a service, the command, or an external tool."""
     return f"_INBOX.{user}"
 
 
 def inbox_of_pod(job: str, pod: str) -> str:
-    """Of one pod: names of pods repeat from job to job."""
+    """Return the inbox of one pod. It includes the job, since jobs share names of pods."""
     return f"_INBOX.pod.{job}.{pod}"

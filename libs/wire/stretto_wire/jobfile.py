@@ -1,6 +1,6 @@
-"""A job specification as people write it: YAML or JSON, without surprises, each finding with its line.
+"""Reader of job files: strict YAML or JSON, each finding with its line and column.
 
-Beside what YAML 1.1 reads, ``1e-3`` is a number, as in YAML 1.2 and in every training script.
+Unlike YAML 1.1, ``1e-3`` is a number, as in YAML 1.2 and in every training script.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ _TOO_DEEP = "nested less deeply; see `stretto schema`"
 
 
 def read_job(text: str, form: Form = "YAML") -> JobSpec:
-    """Raises WireError with every finding."""
+    """Return the specification in a job file.
+
+    Raises:
+        WireError: with every finding.
+    """
     try:
         document, marks = _read_json(text) if form == "JSON" else _read_yaml(text)
         return JobSpec.parse(document, marks)
@@ -32,7 +36,7 @@ def read_job(text: str, form: Form = "YAML") -> JobSpec:
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe, and without aliases: a few of them make a document of gigabytes."""
+    """Safe YAML loader without aliases: a few nested aliases expand to gigabytes."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -43,7 +47,7 @@ class _Loader(yaml.SafeLoader):
     def construct_object(self, node: Any, deep: bool = False) -> Any:
         try:
             return super().construct_object(node, deep)
-        except (AttributeError, LookupError):  # what PyYAML says to `!!bool x`
+        except (AttributeError, LookupError):  # PyYAML raises these for `!!bool x`
             problem = f"no value for the tag {node.tag.replace('tag:yaml.org,2002:', '!!')}; leave the tag out"
             raise ConstructorError(None, None, problem, node.start_mark) from None
 
@@ -52,7 +56,7 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.012
 
 
 class _Walk:
-    """Where everything stands, and the names that stand twice."""
+    """Places of all nodes, and findings about duplicate names."""
 
     def __init__(self, loader: _Loader) -> None:
         self.marks: dict[Path, tuple[int, int]] = {}
@@ -72,8 +76,8 @@ class _Walk:
             name = self._loader.construct_object(key)  # pyright: ignore[reportUnknownMemberType]
             here, place = (*path, name), _place(key.start_mark)
             if here in self.marks:
-                self.twice.append(finding(here, f"line {self.marks[here][0]} and line {place[0]}",
-                                          "stated twice: keep one of the two", place))  # fmt: skip
+                lines = f"line {self.marks[here][0]} and line {place[0]}"
+                self.twice.append(finding(here, lines, "stated twice: keep one of the two", place))
                 continue
             self.marks[here] = place
             self.visit(value, here)
@@ -110,8 +114,8 @@ def _read_json(text: str) -> tuple[Any, dict[Path, tuple[int, int]]]:
 
     def collect(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         counts = Counter(name for name, _ in pairs)
-        twice.extend(finding((name,), f"{count} times", "stated more than once: keep one of them")
-                     for name, count in counts.items() if count > 1)  # fmt: skip
+        remedy = "stated more than once: keep one of them"
+        twice.extend(finding((name,), f"{count} times", remedy) for name, count in counts.items() if count > 1)
         return dict(pairs)
 
     try:

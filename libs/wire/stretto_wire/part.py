@@ -17,10 +17,10 @@ class Spec(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class FromMapping:
-    """Accepts a mapping for a value of messages, whose strict mode asks for an instance. Its fields stay strict."""
+    """Accepts a mapping for a message value, whose strict mode would demand an instance. Its fields stay strict."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
-        """Return the schema of the value that reads mappings, too."""
+        """Return the value's schema, which also reads mappings."""
         schema: dict[str, Any] = dict(handler.resolve_ref_schema(handler(source)))
         schema.pop("ref", None)
         return {**schema, "strict": False}

@@ -1,4 +1,4 @@
-"""Every subject once: its message, who publishes it and who reads it.
+"""The registry of subjects: each with its message, publisher and readers.
 
 Streams, permissions, consumers, the inputs of services and the documents in ``proto/`` are derived from
 :data:`CHANNELS`.
@@ -6,7 +6,7 @@ Streams, permissions, consumers, the inputs of services and the documents in ``p
 ========  =================================  ==========================================================
 kind      subject                            delivery
 ========  =================================  ==========================================================
-``evt``   ``evt.v1.<service>.<event>.<job>`` a fact; stored, partitioned by job, read by anybody
+``evt``   ``evt.v1.<service>.<event>.<job>`` event; stored, partitioned by job, anybody may read it
 ``tel``   ``tel.v1.<role>.<pod>.<job>``      telemetry; stored for an hour
 ``rpc``   ``rpc.v1.<service>.<verb>.<job>``  request to the owner of the job; journalled before the reply
 ``pod``   ``pod.v1.<verb>.<pod>.<job>``      request straight to one pod
@@ -52,11 +52,19 @@ STORED_AS = f"{{{{partition({PARTITIONS},4)}}}}." + "{{wildcard(1)}}.v1.{{wildca
 DEAD_LETTERS = "DLQ"
 STATE = "KV_STATE"
 STATE_PREFIX = "$KV.STATE."
-"""The bucket of members, owners and snapshots, and what its subjects begin with."""
+"""Bucket of members, owners and snapshots, and the prefix of its subjects."""
 EVENTS_KEPT_S = 30 * 24 * 3600
 TELEMETRY_KEPT_S = 3600
 SHARD_FACTS_KEPT_S = 24 * 3600
-"""Retention of most of what is ever published; the dispatcher does not need it, since its requests are journalled."""
+"""Retention of shard events, the bulk of all events. The dispatcher restores itself from its journalled requests."""
+
+SERVICES = ("profiler", "fitter", "planner", "arbiter", "dispatcher", "checkpoints", "oom", "actuator", "gateway")
+OPERATOR = "operator"
+"""User of the command and of whoever makes the streams; may do everything within the account."""
+FORWARDER = "forwarder"
+"""Optional service that posts events to endpoints outside."""
+USERS = (*SERVICES, FORWARDER, OPERATOR)
+"""Users of the bus with a name of their own; pods and outside tools have others."""
 
 ANYBODY = "*"
 """Stands for external readers."""
@@ -65,8 +73,8 @@ ANYBODY = "*"
 class Input(NamedTuple):
     """A message that a service consumes.
 
-    ``scope="job"``: by the machine whose key is the message's job; ``"cluster"``: by the one machine with key ``"_"``,
-    which receives that message of every job.
+    With ``scope="job"`` the machine of the message's job handles it. With ``"cluster"`` the one machine with key
+    ``"_"`` handles it for every job.
     """
 
     message: type[Message]
@@ -74,14 +82,14 @@ class Input(NamedTuple):
 
 
 class Reader(NamedTuple):
-    """A service that consumes a channel, and the scope of the machine that it goes to."""
+    """A service that consumes a channel, and the scope of the machine that handles the message."""
 
     service: str
     scope: Scope = "job"
 
 
 def cluster(service: str) -> Reader:
-    """Return the reader whose machine sees every job."""
+    """Return the reader whose one machine handles the message of every job."""
     return Reader(service, "cluster")
 
 
@@ -100,7 +108,7 @@ class Channel:
     kept_s: int | None = None
     """Retention in the stream. None: as long as the stream keeps anything, or not stored at all."""
     query: bool = False
-    """A request that decides nothing: answered at once, neither journalled nor remembered."""
+    """True for a request that changes no state: answered at once, neither journalled nor remembered."""
 
     @property
     def readers(self) -> tuple[str, ...]:
@@ -276,7 +284,7 @@ CHANNELS: tuple[Channel, ...] = (
 
 _BY_MESSAGE = {channel.message: channel for channel in CHANNELS}
 _FIXED = {channel.message: channel.pattern.removesuffix("*") for channel in CHANNELS if channel.kind in ("evt", "rpc")}
-"""Subjects without the job, of the channels that name nothing else."""
+"""Subjects without their last token, for channels whose only parameter is the job."""
 _BY_ROUTE = {
     (channel.kind, "" if channel.kind == "pod" else channel.service, channel.name): channel for channel in CHANNELS
 }
@@ -290,17 +298,17 @@ def inputs_of(service: str) -> tuple[Input, ...]:
 
 
 def requests_of(service: str, *, query: bool = False) -> tuple[type[Message], ...]:
-    """Return the requests that a service answers: those that it journals, or its queries."""
+    """Return the requests that a service answers: journalled ones, or with ``query`` its queries."""
     return tuple(c.message for c in CHANNELS if (c.kind, c.service, c.query) == ("rpc", service, query))
 
 
 def channel_of(message: Message | type[Message]) -> Channel:
-    """The channel of a message. KeyError for a reply: replies have no subject of their own."""
+    """Return the channel of a message. Raises KeyError for a reply: replies have no subject of their own."""
     return _BY_MESSAGE[message if isinstance(message, type) else type(message)]
 
 
 def subject_of(message: Message, pod: str | None = None) -> str:
-    """Where ``message`` is published. ``pod`` is needed for requests to pods."""
+    """Return the subject of ``message``. ``pod`` is needed for requests to pods."""
     if (fixed := _FIXED.get(type(message))) is not None:
         return fixed + message.job
     channel = channel_of(message)
@@ -312,7 +320,11 @@ def subject_of(message: Message, pod: str | None = None) -> str:
 
 
 def channel_at(subject: str) -> Channel:
-    """The channel of a subject, with or without the stored subject's leading partition. WireError if there is none."""
+    """Return the channel of a subject, with or without the leading partition of a stored subject.
+
+    Raises:
+        WireError: no channel has this subject.
+    """
     tokens = subject.split(".")
     if tokens and tokens[0].isdigit():
         tokens = tokens[1:]
@@ -329,12 +341,16 @@ def channel_at(subject: str) -> Channel:
 
 
 def parse(subject: str, data: bytes) -> Message:
-    """The message on ``subject``. Raises WireError that names field, value and remedy; nothing else."""
+    """Return the message on ``subject``.
+
+    Raises:
+        WireError: with field, value and remedy; no other exception leaves this function.
+    """
     return parse_on(channel_at(subject), subject, data)
 
 
 def parse_on(channel: Channel, subject: str, data: bytes) -> Message:
-    """As ``parse``, where the subject's channel is known."""
+    """Return the message on ``subject`` of a known channel; see ``parse``."""
     message = decode(channel.message, data)
     before, _, job = subject.rpartition(".")
     if message.job != job:
@@ -347,7 +363,7 @@ def parse_on(channel: Channel, subject: str, data: bytes) -> Message:
 
 
 def partition_of(key: str) -> int:
-    """FNV-1a, 32 bits, modulo PARTITIONS: what the server's ``partition(16, …)`` computes."""
+    """Return the partition of a key: FNV-1a, 32 bits, modulo PARTITIONS, as the server's ``partition(16, …)``."""
     value = 2166136261
     for byte in key.encode():
         value = ((value ^ byte) * 16777619) & 0xFFFFFFFF

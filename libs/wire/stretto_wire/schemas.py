@@ -26,31 +26,31 @@ _SIZE: Schema = {
 
 
 class _WithoutFieldTitles(GenerateJsonSchema):
-    """Titles of fields would only repeat their names; those of messages and values stay."""
+    """Omits the titles of fields, which only repeat their names; messages and values keep theirs."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
 
 def schema_name(channel: Channel, *, reply: bool = False) -> str:
-    """File name and relative ``$id`` of a message's schema; its example has the same name."""
+    """Return the file name and relative ``$id`` of a message's schema; its example has the same name."""
     return f"{channel.kind}.{channel.service}.{channel.name}{'.reply' if reply else ''}.v1.json"
 
 
 def message_schema(message_type: type[Record], name: str) -> Schema:
-    """What a reader of v1 has to accept. Open: fields that a newer writer adds are not an error."""
+    """Return the schema that a reader of v1 accepts. It is open: a newer writer may add fields."""
     return _opened(_document(adapter_of(message_type).json_schema(schema_generator=_WithoutFieldTitles), name))
 
 
 def job_schema() -> Schema:
-    """What a user may write: closed, and sizes may be strings as in Kubernetes."""
+    """Return the closed schema of a job file. Sizes may be strings, as in Kubernetes."""
     schema = _document(JobSpec.model_json_schema(schema_generator=_WithoutFieldTitles), JOB_SCHEMA)
     _close(schema)
-    schema["$defs"]["DatasetSpec"]["required"].remove("samples")  # partitions say it as well
+    schema["$defs"]["DatasetSpec"]["required"].remove("samples")  # named partitions replace it
     bounds = schema["$defs"]["MemoryRange"]["properties"]
     for name, bound in bounds.items():
-        default = bound.pop("default")
-        bounds[name] = {"anyOf": [bound, deepcopy(_SIZE)], "default": default}
+        default, description = bound.pop("default"), bound.pop("description")
+        bounds[name] = {"anyOf": [bound, deepcopy(_SIZE)], "default": default, "description": description}
     return schema
 
 

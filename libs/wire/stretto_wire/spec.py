@@ -1,4 +1,4 @@
-"""What a user submits. A field that is not known is refused: a typing error must not change a job silently."""
+"""A job's specification. Unknown fields are refused: a typing error must not change a job silently."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SIZES = {
 
 
 def parse_bytes(value: Any) -> Any:
-    """``512Mi``, ``2Gi``, ``1500M`` or a number of bytes, as in Kubernetes."""
+    """Return the bytes of a size as in Kubernetes (``512Mi``, ``2Gi``, ``1500M``); a number is returned unchanged."""
     if not isinstance(value, str):
         return value
     text = value.strip()
@@ -63,9 +63,11 @@ class ModelSpec(Spec):
     arguments: Annotated[dict[str, str | int | float | bool], Field(max_length=60)] = Field(
         default_factory=dict[str, str | int | float | bool], description="keyword arguments of the entry"
     )
-    optimizer: Literal["adagrad", "adam"] = "adagrad"
-    learning_rate: Annotated[float, Field(gt=0, le=100)] = 0.05
-    embedding_dim: Annotated[int, Field(ge=1, le=4096)] = 16
+    optimizer: Literal["adagrad", "adam"] = Field(
+        default="adagrad", description="update rule of embeddings and dense parameters"
+    )
+    learning_rate: Annotated[float, Field(gt=0, le=100, description="step size of the optimizer")] = 0.05
+    embedding_dim: Annotated[int, Field(ge=1, le=4096, description="numbers in the vector of one embedding key")] = 16
     pipeline: bool = Field(
         default=True,
         description="pull the next batch's parameters and push the last one's gradients while a batch is computed: "
@@ -75,40 +77,44 @@ class ModelSpec(Spec):
 
 
 class DatasetSpec(Spec):
-    """The samples, and how they are cut into shards and ordered. Either ``samples``, or named partitions of them."""
+    """The samples, their shards and their order. State either ``samples`` or named partitions."""
 
     name: PartitionName | None = Field(
         default=None,
-        description="which data these are, with their version, as in clicks/2026-11-21. A job that starts from another "
-        "job's checkpoint goes on where that was if both state the same name, cut, order and samples; else it trains "
-        "every sample",
+        description="name and version of the data, as in clicks/2026-11-21. A job that starts from another job's "
+        "checkpoint continues at that position if both jobs state the same name, shard size, order and samples; "
+        "otherwise it trains every sample",
     )
     partitions: Annotated[
         tuple[Annotated[DataPartition, FromMapping()], ...],
         Field(strict=False, max_length=1000, description="named parts; each is numbered from 0"),
     ] = ()
     growing: bool = Field(
-        default=False, description="partitions grow and come while it trains (`stretto data`), until it is closed"
+        default=False,
+        description="partitions may grow and new ones may be added during training (`stretto data`), until the "
+        "dataset is closed",
     )
     samples: Annotated[int, Field(ge=0, le=10**13, description="samples of one epoch; not stated with partitions")]
-    epochs: Annotated[int, Field(ge=1, le=10_000)] = 1
+    epochs: Annotated[int, Field(ge=1, le=10_000, description="passes over all samples")] = 1
     batch_size: Annotated[int, Field(ge=1, le=10**6, description="samples of one step of one worker")] = 512
-    batches_per_shard: Annotated[int, Field(ge=1, le=100_000)] = 32
+    batches_per_shard: Annotated[
+        int, Field(ge=1, le=100_000, description="steps of one shard; a worker leases one shard at a time")
+    ] = 32
     shuffle: Annotated[bool, Field(description="shards in a seeded random order, new in every epoch")] = True
-    seed: Annotated[int, Field(ge=0, lt=2**53)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**53, description="seed of the random order of shards")] = 0
     held_out: PartitionName | None = Field(
-        default=None, description="the partition that evaluations read, never trained; needed with partitions"
+        default=None, description="the partition that evaluations read; it is never trained; needed with partitions"
     )
 
     @property
     def partitioned(self) -> bool:
-        """Whether samples are numbered within named partitions."""
+        """True if samples are numbered within named partitions."""
         return bool(self.partitions) or self.growing
 
     @model_validator(mode="before")
     @classmethod
     def _count(cls, document: Any) -> Any:
-        """Partitions say how many samples there are."""
+        """Take the number of samples from the partitions if it is not stated."""
         if not isinstance(document, dict):
             return document
         given = cast("dict[str, Any]", document)
@@ -123,7 +129,7 @@ class DatasetSpec(Spec):
     def _distinct(cls, parts: tuple[DataPartition, ...]) -> tuple[DataPartition, ...]:
         names = [part.name for part in parts]
         if (twice := next((name for name in names if names.count(name) > 1), None)) is not None:
-            raise ValueError(f"each partition once; {twice} is there {names.count(twice)} times")
+            raise ValueError(f"each partition once; {twice} is listed {names.count(twice)} times")
         return parts
 
     @field_validator("samples")
@@ -136,23 +142,23 @@ class DatasetSpec(Spec):
         if not parts and not growing and samples < 1:
             raise ValueError("a whole number, at least 1; or name partitions of the dataset")
         if (parts or growing) and samples != known:
-            raise ValueError("not stated beside partitions or growing; the samples are those of the partitions")
+            raise ValueError("leave it out with partitions or growing: the partitions state their samples")
         return samples
 
     @field_validator("epochs")
     @classmethod
     def _once(cls, epochs: int, info: ValidationInfo) -> int:
         if epochs > 1 and info.data.get("growing"):
-            raise ValueError("1 for a dataset that grows: it has no end after which the next epoch could begin")
+            raise ValueError("1 for a growing dataset: it has no end after which the next epoch could begin")
         return epochs
 
     @field_validator("held_out")
     @classmethod
     def _apart(cls, name: str | None, info: ValidationInfo) -> str | None:
         if name is not None and not (info.data.get("partitions") or info.data.get("growing")):
-            raise ValueError("only with partitions; without, the samples behind those that train are held out")
+            raise ValueError("leave it out without partitions: the samples after the trained ones are held out")
         if any(part.name == name for part in info.data.get("partitions", ())):
-            raise ValueError("a partition that is not trained: samples that were trained say nothing about new ones")
+            raise ValueError("a partition that is not trained: trained samples say nothing about new ones")
         return name
 
 
@@ -163,8 +169,8 @@ def _is_list(value: Any) -> TypeGuard[list[Any] | tuple[Any, ...]]:
 class Range(Spec):
     """Inclusive bounds of a count."""
 
-    min: Annotated[int, Field(ge=1, le=10_000)] = 1
-    max: Annotated[int, Field(ge=1, le=10_000)] = 64
+    min: Annotated[int, Field(ge=1, le=10_000, description="smallest number of pods")] = 1
+    max: Annotated[int, Field(ge=1, le=10_000, description="largest number of pods")] = 64
 
     @model_validator(mode="after")
     def _ordered(self) -> Range:
@@ -176,8 +182,8 @@ class Range(Spec):
 class CoreRange(Spec):
     """Inclusive bounds of CPU cores of one pod."""
 
-    min: Annotated[float, Field(gt=0, le=1024)] = 0.5
-    max: Annotated[float, Field(gt=0, le=1024)] = 32.0
+    min: Annotated[float, Field(gt=0, le=1024, description="fewest cores of one pod")] = 0.5
+    max: Annotated[float, Field(gt=0, le=1024, description="most cores of one pod")] = 32.0
 
     @model_validator(mode="after")
     def _ordered(self) -> CoreRange:
@@ -187,10 +193,10 @@ class CoreRange(Spec):
 
 
 class MemoryRange(Spec):
-    """Inclusive bounds of the memory of one pod; bytes, or sizes such as 2Gi."""
+    """Inclusive bounds of the memory of one pod, in bytes or as sizes such as 2Gi."""
 
-    min: Annotated[int, Field(ge=2**20, le=2**46, description=_SIZE)] = 512 * 2**20
-    max: Annotated[int, Field(ge=2**20, le=2**46, description=_SIZE)] = 64 * 2**30
+    min: Annotated[int, Field(ge=2**20, le=2**46, description=f"{_SIZE}; least memory of one pod")] = 512 * 2**20
+    max: Annotated[int, Field(ge=2**20, le=2**46, description=f"{_SIZE}; most memory of one pod")] = 64 * 2**30
 
     _sizes = field_validator("min", "max", mode="before")(parse_bytes)
 
@@ -202,27 +208,31 @@ class MemoryRange(Spec):
 
 
 class RoleLimits(Spec):
-    """What one role may use."""
+    """Limits of the pods of one role."""
 
-    count: Range = Range()
-    cpu_cores: CoreRange = CoreRange()
-    memory: MemoryRange = MemoryRange()
+    count: Range = Field(default=Range(), description="number of pods of the role")
+    cpu_cores: CoreRange = Field(default=CoreRange(), description="CPU cores of one pod")
+    memory: MemoryRange = Field(default=MemoryRange(), description="memory of one pod, in bytes or as sizes")
 
 
 class ResourceSpec(Spec):
     """Limits within which Stretto sizes the job; nothing here has to be stated."""
 
-    workers: RoleLimits = RoleLimits()
-    ps: RoleLimits = RoleLimits(count=Range(min=1, max=16))
+    workers: RoleLimits = Field(default=RoleLimits(), description="limits of the workers")
+    ps: RoleLimits = Field(
+        default=RoleLimits(count=Range(min=1, max=16)), description="limits of the parameter servers"
+    )
     initial: Annotated[Plan, FromMapping()] | None = Field(
         default=None, description="start with this plan instead of a warm start"
     )
-    fixed: bool = Field(default=False, description="keep the initial plan; Stretto only watches over memory and faults")
+    fixed: bool = Field(
+        default=False, description="keep the initial plan; Stretto then only handles memory limits and faults"
+    )
 
     @model_validator(mode="after")
     def _fixed_needs_a_plan(self) -> ResourceSpec:
         if self.fixed and self.initial is None:
-            raise ValueError("fixed needs an initial plan")
+            raise ValueError("fixed needs an initial plan: state resources.initial, or leave fixed out")
         return self
 
     @property
@@ -247,25 +257,25 @@ class ResourceSpec(Spec):
 
 
 class PriceSpec(Spec):
-    """What resources cost the job's owner, per hour."""
+    """Prices of resources for the job's owner, per hour."""
 
-    cpu_core_hour: Money = 0.04
-    memory_gib_hour: Money = 0.005
+    cpu_core_hour: Money = Field(default=0.04, description="price of one CPU core for one hour, in your currency")
+    memory_gib_hour: Money = Field(default=0.005, description="price of 1 GiB of memory for one hour, same currency")
 
 
 class CheckpointSpec(Spec):
-    """When checkpoints are taken, and where they stay.
+    """Times, number and place of checkpoints.
 
-    A parameter server that is lost takes the job back to the last one. The first is taken before training begins, one
-    more after the last shard; none is taken while parameters move.
+    The loss of a parameter server takes the job back to its last checkpoint. The first is taken before training begins,
+    one more after the last shard; none is taken while parameters move.
     """
 
     every_s: Annotated[float, Field(ge=1, le=10**7)] | None = Field(
-        default=300.0, description="seconds from one to the next; null: only on demand"
+        default=300.0, description="seconds between two checkpoints; null: only on demand"
     )
-    keep: Annotated[int, Field(ge=1, le=1000)] = 2
+    keep: Annotated[int, Field(ge=1, le=1000, description="number of latest checkpoints that are kept")] = 2
     url: Annotated[str, StringConstraints(max_length=1000)] | None = Field(
-        default=None, description="any fsspec URL; none: the installation's own store"
+        default=None, description="folder of the checkpoints, any fsspec URL; none: the installation's own store"
     )
     restore_from: Annotated[str, StringConstraints(max_length=1000)] | None = Field(
         default=None, description="URL of a manifest to start from, at any number of parameter servers"
@@ -273,52 +283,61 @@ class CheckpointSpec(Spec):
 
 
 class RestartSpec(Spec):
-    """How often what may fail. The loss of a pod is never counted against the data."""
+    """Numbers of failures after which a job or a shard is given up. A lost pod never counts against its shard."""
 
-    worker_failures: Annotated[int, Field(ge=0, le=10**6, description="exits with an error of the user's code")] = 10
-    shard_failures: Annotated[int, Field(ge=1, le=1000, description="attempts of a shard that fails by itself")] = 3
+    worker_failures: Annotated[
+        int,
+        Field(ge=0, le=10**6, description="worker exits by errors of the user's code; one more fails the job"),
+    ] = 10
+    shard_failures: Annotated[
+        int, Field(ge=1, le=1000, description="failed attempts after which a shard is abandoned")
+    ] = 3
     samples_given_up: Annotated[Count, Field(le=10**13)] | None = Field(
-        default=None, description="samples of such shards that may be left out; more fail the job; null: any number"
+        default=None, description="samples of abandoned shards; more fail the job; null: any number"
     )
 
 
 class JobSpec(Spec):
     """A training job. Only ``name``, ``model.entry`` and the samples of ``dataset`` have to be stated."""
 
-    api: Literal["stretto/v1"] = "stretto/v1"
+    api: Literal["stretto/v1"] = Field(default="stretto/v1", description="version of the job file's format")
     name: JobId
-    model: ModelSpec
-    dataset: DatasetSpec
-    resources: ResourceSpec = ResourceSpec()
-    prices: PriceSpec = PriceSpec()
-    priority: Annotated[float, Field(gt=0, le=1000, description="weight beside other jobs")] = 1.0
+    model: ModelSpec = Field(description="the training code and its parameters")
+    dataset: DatasetSpec = Field(description="the samples, their shards and their order")
+    resources: ResourceSpec = Field(default=ResourceSpec(), description="limits within which Stretto sizes the job")
+    prices: PriceSpec = Field(default=PriceSpec(), description="prices of resources, per hour")
+    priority: Annotated[
+        float, Field(gt=0, le=1000, description="weight of the job; 2 counts twice as much as a job with 1")
+    ] = 1.0
     deadline_s: Annotated[
         Seconds | None,
-        Field(description="after submission; a job that would be late weighs up to ten times as much"),
+        Field(description="seconds after submission; a job that would be late weighs up to ten times as much"),
     ] = None
-    checkpoint: CheckpointSpec = CheckpointSpec()
-    restarts: RestartSpec = RestartSpec()
+    checkpoint: CheckpointSpec = Field(default=CheckpointSpec(), description="times, number and place of checkpoints")
+    restarts: RestartSpec = Field(default=RestartSpec(), description="failures after which the job is given up")
     environment: Annotated[
         dict[
             Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")],
             Annotated[str, StringConstraints(max_length=4000)],
         ],
         Field(max_length=100),
-    ] = Field(default_factory=dict[str, str])
-    kubernetes: KubernetesSpec | None = Field(default=None, description="of pods that run on Kubernetes")
+    ] = Field(default_factory=dict[str, str], description="environment variables of the job's pods")
+    kubernetes: KubernetesSpec | None = Field(default=None, description="settings of pods that run on Kubernetes")
     image: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$", max_length=500)] | None = Field(
-        default=None, description="of the pods, where they are containers, as in registry/name:tag; none: the usual one"
+        default=None, description="image of pods in containers, as in registry/name:tag; none: the installation's image"
     )
-    evaluate: Annotated[Count, Field(description="held-out samples of the exact evaluation at the end; 0: none")] = 0
+    evaluate: Annotated[
+        Count, Field(description="number of held-out samples of the exact evaluation at the end; 0: no evaluation")
+    ] = 0
     evaluate_every_samples: Annotated[Count, Field(ge=1)] | None = Field(
-        default=None, description="also evaluate on them while it trains, whenever so many more samples are done"
+        default=None, description="trained samples between two evaluations during training; null: only at the end"
     )
 
     @field_validator("deadline_s")
     @classmethod
     def _has_an_end(cls, deadline_s: float | None, info: ValidationInfo) -> float | None:
         if deadline_s is not None and (data := info.data.get("dataset")) is not None and data.growing:
-            raise ValueError("none for a dataset that grows: its end is not known")
+            raise ValueError("leave it out for a growing dataset: its end is not known")
         return deadline_s
 
     @field_validator("evaluate")
@@ -333,19 +352,22 @@ class JobSpec(Spec):
     @classmethod
     def _has_samples(cls, every: int | None, info: ValidationInfo) -> int | None:
         if every is not None and info.data.get("evaluate") == 0:
-            raise ValueError("with evaluate: the number of held-out samples")
+            raise ValueError("state evaluate, the number of held-out samples, as well")
         return every
 
     @property
     def samples_total(self) -> int:
-        """Samples of all epochs; of a dataset that grows: those known when it was submitted."""
+        """Samples of all epochs. A growing dataset counts only those known at submission."""
         return self.dataset.samples * self.dataset.epochs
 
     @classmethod
     def parse(cls, document: object, marks: Marks | None = None) -> JobSpec:
-        """Check a document (parsed YAML or JSON). Raises WireError: each finding with field, value and remedy.
+        """Check a document (parsed YAML or JSON).
 
         ``marks`` are the lines and columns of its parts (:mod:`stretto_wire.jobfile` reads both from a text).
+
+        Raises:
+            WireError: with field, value and remedy of each finding.
         """
         try:
             return cls.model_validate(document, extra="forbid")  # also in values shared with messages, such as Plan

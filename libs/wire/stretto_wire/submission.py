@@ -1,4 +1,4 @@
-"""The one message that carries a job's specification, which only pydantic can read."""
+"""The message that carries a job's specification. It is here since only pydantic can read one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns are left out of books where they can be told from the others, and put back."""
+"""Books omit columns that follow from the others; reading restores them."""
 
 from hypothesis import given
 from hypothesis import strategies as st

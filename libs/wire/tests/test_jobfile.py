@@ -1,4 +1,4 @@
-"""What a person gets told about a job file: everything that is wrong, where, and what would be right."""
+"""Findings about a job file: every error, its place, and an acceptable value."""
 
 from __future__ import annotations
 
@@ -43,7 +43,11 @@ def test_every_finding_is_told_with_its_line_value_and_remedy() -> None:
         "model.entry": (3, "nocolon", "module:name"),
         "model.arguments.a": (4, "[1]", "text, a number, true or false"),
         "model.optimiser": (5, "adam", "did you mean optimizer?"),
-        "model.embedding_dim": (6, '"16"', "at least 1 and at most 4096, written 16"),
+        "model.embedding_dim": (
+            6,
+            '"16"',
+            "at least 1 and at most 4096 (numbers in the vector of one embedding key), written 16",
+        ),
         "dataset.samples": (8, "1000000.0", "written 1000000"),
         "dataset.shuffle": (9, "maybe", "true or false"),
         "resources.workers.count": (11, "{'min': 5, 'max': 2}", "min must not be above max"),

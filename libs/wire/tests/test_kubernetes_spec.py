@@ -1,4 +1,4 @@
-"""What a job may say about Kubernetes."""
+"""Accepted and refused Kubernetes settings of a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the actuator asks of a place where pods run: processes (``local.py``), containers or Kubernetes.
+"""The interface to a place where pods run: processes (``local.py``), containers or Kubernetes.
 
 Every call is idempotent: the actuator repeats it until what it sees is what it wants, also after its own restart.
 ``tests/backend_contract.py`` holds every backend to the same behaviour.
@@ -13,18 +13,18 @@ from typing import Literal, Protocol
 ExitReason = Literal[
     "completed", "failed", "killed", "oom-killed", "evicted", "preempted", "node-lost", "image-pull", "vanished"
 ]
-"""How a pod ended: by itself (exit code 0, another), by a signal, for memory, by its node or its scheduler; never begun
-for want of its image; or nobody saw it."""
+"""Ends of a pod: by itself (exit code 0, another), by a signal, for memory, by its node or its scheduler; never begun
+for want of its image; unobserved."""
 
 WaitReason = Literal["no-room", "quota", "image-pull", "starting"]
-"""Why a pod does not run yet: no node has room, an account is used up, its image is awaited, or nothing is wrong."""
+"""Reasons why a pod does not run yet: no node has room, a quota is used up, its image is missing, nothing is wrong."""
 
 
 SIGNALLED = 128
 
 
 def exit_reason(code: int | None, oom_killed: bool = False) -> ExitReason:
-    """How a process ended by itself, by its exit code as a shell tells it."""
+    """Classify the end of a process by its exit code, as a shell reports it."""
     if oom_killed:
         return "oom-killed"
     if code is None:
@@ -35,7 +35,7 @@ def exit_reason(code: int | None, oom_killed: bool = False) -> ExitReason:
 
 
 class BackendError(Exception):
-    """A backend could not do what it was asked; says what, with which value, and what to do."""
+    """A backend could not do what it was asked; the text names the value and the remedy."""
 
 
 class NotInPlace(BackendError):
@@ -44,8 +44,10 @@ class NotInPlace(BackendError):
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A pod that is to run and does not: why, and in the place's own words. ``held``: by somebody who will let it go,
-    however long that takes (a scheduling gate)."""
+    """The reason why a pod does not run yet, and the backend's own words for it.
+
+    ``held``: a scheduling gate holds the pod back for as long as it takes.
+    """
 
     reason: WaitReason
     detail: str = ""
@@ -57,11 +59,11 @@ class Places:
     """Folders as a pod sees them."""
 
     files: str
-    """holds ``PodSpec.files``; for nobody else's eyes"""
+    """Holds ``PodSpec.files``; only the pod can read it."""
     scratch: str
-    """the pod's own, to write into; lost with it"""
+    """The pod's own folder to write into; lost with it."""
     state: str
-    """the installation's state folder, where pods share one; empty: they do not"""
+    """The installation's state folder; empty where pods share none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +71,8 @@ class PodSpec:
     """A pod to run. ``command`` is an argument vector, ``environment`` is complete.
 
     ``files``: name -> content, laid into ``Places.files`` before it starts. ``image``: where the backend has images;
-    empty: its default. ``near``: a pod of the same job that it would best run beside; a wish. ``reads``: URLs of what
-    it reads that is not its own job's, such as another one's checkpoint.
+    empty: its default. ``near``: a hint, a pod of the same job that it would best run beside. ``reads``: URLs outside
+    its own job that it reads, such as another job's checkpoint.
     """
 
     job: str
@@ -87,9 +89,10 @@ class PodSpec:
 
 @dataclass(frozen=True, slots=True)
 class PodStatus:
-    """A pod that exists or has existed. ``exit_code`` as a shell tells it (128 + signal); None: nobody saw the end.
+    """A pod that exists or has existed.
 
-    ``waiting``: why it is pending. ``reason``: how it has exited. ``limits``: how the limits in force are kept here.
+    ``exit_code``: as a shell reports it (128 + signal); None: nobody observed the end. ``reason``: how it has exited.
+    ``waiting``: the reason why it is pending. ``limits``: the means that enforce its limits.
     ``launched_at_s``: when it began to run; while it is pending, when it was asked for.
     ``detail``: the last words of its log, when it failed. ``adopted``: this backend found it running when it started.
     """
@@ -121,7 +124,7 @@ class Backend(Protocol):
         ...
 
     def places(self, job: str, pod: str) -> Places:
-        """Where the pod will find things."""
+        """Return the folders of a pod, as it sees them."""
         ...
 
     def follow(self, job: str, changed: Callable[[], None]) -> Callable[[], None]:
@@ -152,9 +155,9 @@ class Backend(Protocol):
         ...
 
     async def logs(self, job: str, pod: str, lines: int) -> str:
-        """The last lines of what a pod wrote; empty when nothing is known of it."""
+        """Return the last lines of a pod's log; empty for an unknown pod."""
         ...
 
     async def forget(self, job: str, pod: str) -> None:
-        """Its end is known: clear what is left of a pod that has exited. Its log stays where the place keeps logs."""
+        """Remove the traces of an exited pod whose end is published. Its log stays where the backend keeps logs."""
         ...

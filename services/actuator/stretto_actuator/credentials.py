@@ -1,4 +1,4 @@
-"""What a pod is to present to the bus: credentials of its own, for a while, which it can have prolonged."""
+"""Credentials with which a pod logs in to the bus: its own, for a limited time, and renewable."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _check_life(settings: ActuatorSettings) -> None:
 
 
 def _account_of(settings: ActuatorSettings) -> str:
-    """Who vouches for the actuator also bound the key of the pods."""
+    """Return the account that signed the actuator's own credentials: the pods' key belongs to it, too."""
     if settings.nats_credentials is None:
         raise IdentityFault("pods get credentials only where the actuator has some itself")
     token, _ = parts_of(settings.nats_credentials.read_text())

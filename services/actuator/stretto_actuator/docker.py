@@ -56,14 +56,17 @@ def backend_of(settings: ActuatorSettings) -> DockerBackend:
 
 @dataclass(slots=True)
 class Stop:
-    """When a pod was first and last asked to end."""
+    """Times at which a pod was first and last asked to end."""
 
     first_s: float
     last_s: float
 
 
 class DockerBackend:
-    """See the module."""
+    """Pods as containers of one engine; see the module.
+
+    Larger than 250 lines: all calls of the backend act on the same few records of containers.
+    """
 
     def __init__(
         self, engine: Engine, networks: JobNetworks, folders: JobFolders, clock: Callable[[], float] = time.time
@@ -197,16 +200,16 @@ class DockerBackend:
             await self._keep(container)
 
     def _make(self, spec: PodSpec) -> Container | None:
-        """None: another actuator is just making it."""
+        """Make the container; return None while another actuator makes it."""
         with self._networks.used_by(spec.job) as network:
             return self._make_on(network, spec)
 
     def _make_on(self, network: str, spec: PodSpec) -> Container | None:
         name = f"{spec.pod}.{spec.job}.{self._engine.installation}"
-        told = config(spec, name, self._engine.labels(spec.job, spec.pod))
+        configuration = config(spec, name, self._engine.labels(spec.job, spec.pod))
         place = host(spec, network, self._folders.mounts(spec.job, spec.reads, spec.image))
         try:
-            made = self._engine.create(name, spec.image, told, place)
+            made = self._engine.create(name, spec.image, configuration, place)
         except NameTaken:
             found = self._engine.inspect(name)
             if found is None:
@@ -225,7 +228,7 @@ class DockerBackend:
         return self._engine.inspect(made)
 
     async def _pull(self, spec: PodSpec) -> None:
-        """Until the image is there, pulled or loaded by hand, and the pod runs; or somebody ends this."""
+        """Pull until the image is there (or loaded by hand) and the pod runs, or until this is cancelled."""
         key, pause_s = (spec.job, spec.pod), PULL_AGAIN_S
         while True:
             detail = ""
@@ -245,20 +248,20 @@ class DockerBackend:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, PULL_AGAIN_MAX_S)
         self._pulling.pop(key, None)
-        self._following.tell(spec.job)
+        self._following.notify(spec.job)
 
     def _give_up(self, key: Key, status: PodStatus) -> None:
         self._never[key] = replace(status, state="exited", waiting=None)
 
     async def _running(self, job: str, pod: str) -> Container | None:
-        """None: nothing runs of this pod, nor will."""
+        """Return the pod's container, or None if none runs or will run."""
         key = job, pod
         if (pulling := self._pulling.pop(key, None)) is not None:
             task, status = pulling
             await end(task)
             detail = status.waiting.detail if status.waiting else ""
             self._give_up(key, replace(status, reason="image-pull", detail=detail))
-            self._following.tell(job)
+            self._following.notify(job)
         container = self._containers.get(key)
         return container if container is not None and container.state == "running" else None
 
@@ -279,16 +282,16 @@ class DockerBackend:
         if container.state == "running":
             return status
         code = container.exit_code
-        oom = container.oom_killed and code == OOM_CODE  # also told when only a child of it was killed
+        oom = container.oom_killed and code == OOM_CODE  # also set when only a child of it was killed
         detail = self._details.get(key, "")
         return replace(status, state="exited", exit_code=code, reason=exit_reason(code, oom), detail=detail)
 
     async def _watch(self, events: Any) -> None:
-        """As long as it lasts: refresh what changes; after every gap, look at everything."""
+        """Refresh containers that change; after every gap, list all of them."""
         while True:
             try:
                 await self._listen(events)
-            except Exception as error:  # whatever it is: nobody else looks
+            except Exception as error:  # of any kind: no other task watches
                 log.warning("looks at everything anew", error=str(error), exc_info=not isinstance(error, BackendError))
             events, pause_s = None, WATCH_AGAIN_S
             while events is None:
@@ -302,26 +305,26 @@ class DockerBackend:
                     pause_s = min(2 * pause_s, WATCH_AGAIN_MAX_S)
 
     async def _listen(self, events: Any) -> None:
-        """Until the stream ends; it is read in a thread of its own. Raises BackendError."""
-        told: asyncio.Queue[tuple[str, str, str] | Exception] = asyncio.Queue()
+        """Follow the stream, which a thread of its own reads, until it ends. Raises BackendError."""
+        changes: asyncio.Queue[tuple[str, str, str] | Exception] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
         def read() -> None:
             last: Exception = BackendError("the engine tells nothing any more")
             try:
                 for event in changed(events):
-                    loop.call_soon_threadsafe(told.put_nowait, event)
+                    loop.call_soon_threadsafe(changes.put_nowait, event)
             except Exception as error:
                 last = error
             with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-                loop.call_soon_threadsafe(told.put_nowait, last)
+                loop.call_soon_threadsafe(changes.put_nowait, last)
 
         threading.Thread(target=read, name="docker events", daemon=True).start()
         try:
             while True:
                 try:
                     async with asyncio.timeout(LOOK_S):
-                        event = await told.get()
+                        event = await changes.get()
                 except TimeoutError:
                     await self._look()
                     continue
@@ -332,7 +335,7 @@ class DockerBackend:
             cut(events)
 
     async def _join(self) -> None:
-        """What pods speak to may be made anew, and then stands on the common network alone."""
+        """Join bus and cache to the jobs' networks again: when made anew, they are on the common network alone."""
         while True:
             await asyncio.sleep(JOIN_S)
             try:
@@ -348,7 +351,7 @@ class DockerBackend:
             self._drop(key)
         for container in there:
             await self._keep(container)
-        self._following.tell_all()
+        self._following.notify_all()
 
     async def _refresh(self, job: str, pod: str, container: str) -> None:
         now = await self._do(self._engine.inspect, container)
@@ -356,16 +359,16 @@ class DockerBackend:
             await self._keep(now)
         elif (before := self._containers.get((job, pod))) is not None and before.id == container:
             self._drop((job, pod))
-        self._following.tell(job)
+        self._following.notify(job)
 
     def _drop(self, key: Key) -> None:
-        """There is no container of it any more."""
+        """Take note that a pod has no container any more."""
         for kept in (self._containers, self._details, self._stops):
             kept.pop(key, None)
         self._launched.discard(key)
 
     def _let_go(self, job: str) -> None:
-        """Nobody here starts pods of the job any more: it has ended, or another actuator knows it now."""
+        """Forget a job whose pods are not started here any more: it has ended or has another owner."""
         self._forgotten = {key for key in self._forgotten if key[0] != job}
         self._launching = {key: lock for key, lock in self._launching.items() if key[0] != job}
 

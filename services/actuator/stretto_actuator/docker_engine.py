@@ -48,7 +48,7 @@ class NameTaken(BackendError):
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """What the engine tells of one."""
+    """A container, as the engine describes it."""
 
     id: str
     job: str
@@ -69,14 +69,14 @@ class Engine:
         self._url = url
         self.installation = installation
         self.own = {**MANAGED, INSTALLATION: installation}
-        """labels of whatever is the installation's"""
+        """Labels of everything that belongs to the installation."""
         self._filters = {"label": [f"{INSTALLATION}={installation}", JOB, POD]}
         self._client: Any = None
 
     def open(self) -> None:
-        """Reach it; again if it was reached before."""
+        """Connect to the engine, again if connected before."""
         with refusals("the engine cannot be reached"):
-            given: dict[str, Any] = {"base_url": self._url} if self._url else docker.utils.kwargs_from_env()
+            given: Any = {"base_url": self._url} if self._url else docker.utils.kwargs_from_env()
             self._client = docker.APIClient(**given, version="auto", timeout=TIMEOUT_S)
 
     def close(self) -> None:
@@ -103,36 +103,36 @@ class Engine:
             return self._parse(self._client.inspect_container(container))
         return None
 
-    def _parse(self, told: dict[str, Any]) -> Container | None:
-        labels = told["Config"]["Labels"] or {}
-        state = STATES.get(told["State"]["Status"])
+    def _parse(self, answer: dict[str, Any]) -> Container | None:
+        labels = answer["Config"]["Labels"] or {}
+        state = STATES.get(answer["State"]["Status"])
         if state is None or labels.get(INSTALLATION) != self.installation or JOB not in labels or POD not in labels:
             return None
-        limits = told["HostConfig"]
+        limits = answer["HostConfig"]
         return Container(
-            id=told["Id"],
+            id=answer["Id"],
             job=labels[JOB],
             pod=labels[POD],
             state=state,
-            created_at_s=_seconds(told["Created"]),
-            started_at_s=_seconds(told["State"]["StartedAt"]),
+            created_at_s=_seconds(answer["Created"]),
+            started_at_s=_seconds(answer["State"]["StartedAt"]),
             cpu_cores=limits["CpuQuota"] / (limits["CpuPeriod"] or PERIOD_US),
             memory_bytes=limits["Memory"],
-            exit_code=told["State"]["ExitCode"],
-            oom_killed=told["State"]["OOMKilled"],
+            exit_code=answer["State"]["ExitCode"],
+            oom_killed=answer["State"]["OOMKilled"],
         )
 
     def used_bytes(self, container: str) -> int:
         """Memory that cannot be taken away: without the page cache that the kernel gives back."""
         with refusals(f"the engine does not tell what {container} uses"):
             memory = self._client.stats(container, stream=False, one_shot=True)["memory_stats"]
-        told = memory.get("stats", {})
-        return max(memory.get("usage", 0) - told.get("total_inactive_file", told.get("inactive_file", 0)), 0)
+        answer = memory.get("stats", {})
+        return max(memory.get("usage", 0) - answer.get("total_inactive_file", answer.get("inactive_file", 0)), 0)
 
     def log(self, container: str, lines: int) -> str:
         with refusals(f"the engine does not show the log of {container}"), _absent_is_none():
-            told: bytes = self._client.logs(container, tail=lines)
-            return told.decode(errors="replace").rstrip("\n")
+            answer: bytes = self._client.logs(container, tail=lines)
+            return answer.decode(errors="replace").rstrip("\n")
         return ""
 
     # what is done --------------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ class Engine:
             self._client.put_archive(container, folder, _archive(files, owner))
 
     def make_folder(self, container: str, parent: str, name: str, owner: int) -> None:
-        """For ``owner`` alone, in a volume that the container has at ``parent``."""
+        """Make a folder that only ``owner`` can use, in the container's volume at ``parent``."""
         with refusals(f"{parent}/{name} cannot be made"):
             self._client.put_archive(container, parent, _archive({name: None}, owner))
 
@@ -174,17 +174,17 @@ class Engine:
             self._client.update_container(container, **limits(cpu_cores, memory_bytes))
 
     def remove(self, container: str) -> None:
-        """With its volumes; whether it runs or not."""
+        """Remove a container, running or not, and its volumes."""
         with refusals(f"{container} cannot be removed"), _absent_is_none(CONFLICT):
             self._client.remove_container(container, v=True, force=True)
 
     def pull(self, image: str) -> None:
-        """With the credentials that the engine's client has for its registry."""
+        """Pull an image with the client's own credentials for its registry."""
         with refusals(f"{image} cannot be pulled"):
             repository, tag = docker.utils.parse_repository_tag(image)
-            for told in self._client.pull(repository, tag=tag or "latest", stream=True, decode=True):
-                if "error" in told:  # found out after the engine had begun to answer
-                    raise BackendError(f"{image} cannot be pulled: {told['error']}")
+            for answer in self._client.pull(repository, tag=tag or "latest", stream=True, decode=True):
+                if "error" in answer:  # the engine notices only after it has begun to answer
+                    raise BackendError(f"{image} cannot be pulled: {answer['error']}")
 
     # networks ------------------------------------------------------------------------------------------------------
 
@@ -209,9 +209,9 @@ class Engine:
     def names_on(self, network: str, container: str) -> list[str]:
         """By which others find a container on a network."""
         with refusals(f"the engine does not tell of {container}"), _absent_is_none():
-            told = self._client.inspect_container(container)
-            there = told["NetworkSettings"]["Networks"].get(network)
-            return [] if there is None else [told["Name"].lstrip("/"), *(there["Aliases"] or [])]
+            answer = self._client.inspect_container(container)
+            there = answer["NetworkSettings"]["Networks"].get(network)
+            return [] if there is None else [answer["Name"].lstrip("/"), *(there["Aliases"] or [])]
         return []
 
     def join(self, network: str, container: str, names: list[str]) -> None:
@@ -229,15 +229,19 @@ class Engine:
     # volumes -------------------------------------------------------------------------------------------------------
 
     def volume_folder(self, name: str) -> str:
-        """Where the engine's machine has a volume. Raises BackendError: none of this name, or not on its disk."""
+        """Return the folder of a volume on the engine's machine.
+
+        Raises:
+            BackendError: there is no volume of this name, or it is not on that disk.
+        """
         with refusals(f"the volume {name} cannot be used"):
-            told = self._client.inspect_volume(name)
-        if told["Driver"] != "local" or told["Options"]:
+            answer = self._client.inspect_volume(name)
+        if answer["Driver"] != "local" or answer["Options"]:
             raise BackendError(
-                f"the volume {name} (driver {told['Driver']}, options {told['Options']}) is no folder of the engine's "
-                "machine, of which a part could be mounted; use a plain local volume, or a folder"
+                f"the volume {name} (driver {answer['Driver']}, options {answer['Options']}) is no folder of the "
+                "engine's machine, of which a part could be mounted; use a plain local volume, or a folder"
             )
-        return str(told["Mountpoint"])
+        return str(answer["Mountpoint"])
 
     def labels(self, job: str, pod: str) -> dict[str, str]:
         return {**self.own, JOB: job, POD: pod, ROLE: pod.partition("-")[0]}
@@ -258,8 +262,8 @@ def changed(events: Any) -> Iterator[tuple[str, str, str]]:
     """(job, pod, container) of each event, until the stream is cut. Raises BackendError."""
     with refusals("the engine's events are cut off"):
         for event in events:
-            told = event["Actor"]
-            yield told["Attributes"][JOB], told["Attributes"][POD], told["ID"]
+            answer = event["Actor"]
+            yield answer["Attributes"][JOB], answer["Attributes"][POD], answer["ID"]
 
 
 def cut(events: Any) -> None:
@@ -303,6 +307,6 @@ def _archive(entries: Mapping[str, bytes | None], owner: int) -> bytes:
     return packed.getvalue()
 
 
-def _seconds(told: str) -> float:
-    """Of a time in RFC 3339, with nanoseconds."""
-    return max(datetime.fromisoformat(told).timestamp(), 0.0)
+def _seconds(time: str) -> float:
+    """Convert a time of RFC 3339, with nanoseconds, to seconds since the epoch."""
+    return max(datetime.fromisoformat(time).timestamp(), 0.0)

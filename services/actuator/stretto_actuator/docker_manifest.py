@@ -1,4 +1,4 @@
-"""What a pod is told as a container of a Docker engine: a pure function of its specification."""
+"""The configuration of a pod as a Docker container: pure functions of its specification."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOG = {"max-size": "10m", "max-file": "2"}
 
 
 def config(spec: PodSpec, name: str, labels: Mapping[str, str]) -> dict[str, Any]:
-    """What runs in it. ``name``: the container's, by which other pods find it."""
+    """Return the process of a container. ``name``: the container's, by which other pods find it."""
     return {
         "command": [*spec.command],
         "entrypoint": [],
@@ -31,7 +31,7 @@ def config(spec: PodSpec, name: str, labels: Mapping[str, str]) -> dict[str, Any
 
 
 def host(spec: PodSpec, network: str, folders: Sequence[Mount]) -> dict[str, Any]:
-    """What it gets of the engine's machine: limits, a network, ``folders`` beside its own volumes; no rights."""
+    """Return a container's share of the machine: limits, a network, ``folders`` beside its own volumes; no rights."""
     return {
         **limits(spec.cpu_cores, spec.memory_bytes),
         "network_mode": network,

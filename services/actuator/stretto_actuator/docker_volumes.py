@@ -1,4 +1,4 @@
-"""What pods share: the store of checkpoints, in volumes of the engine. Of each, a job sees its own folder, and to read
+"""Volumes of the engine that pods share for the store of checkpoints. A job sees its own folder in each, and to read
 those that its specification names; the others are not there for it.
 
 A folder of a volume is mounted by its place on the engine's machine: engines before 26 know no other way.
@@ -57,7 +57,7 @@ class JobFolders:
         """pods of a job are started together, in threads"""
 
     def mounts(self, job: str, reads: Iterable[str], image: str) -> list[Mount]:
-        """For a pod of ``job`` that also reads what is at these URLs. Raises BackendError."""
+        """Return the mounts of a pod of ``job`` that also reads these URLs. Raises BackendError."""
         result: list[Mount] = []
         for volume in self._volumes:
             with self._making:

@@ -1,4 +1,4 @@
-"""Who is to hear of changes in which job's pods."""
+"""Callbacks for changes of a job's pods."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from collections.abc import Callable
 
 
 class Following:
-    """What ``Backend.follow`` promises. On the event loop alone; a thread calls ``tell`` through it.
+    """Implements ``Backend.follow``. Use it on the event loop only; a thread calls ``notify`` through the loop.
 
-    ``left`` hears of jobs that nobody follows any more."""
+    ``unfollowed`` is called with a job when its last follower has left.
+    """
 
-    def __init__(self, left: Callable[[str], None] = lambda job: None) -> None:
-        self._left = left
+    def __init__(self, unfollowed: Callable[[str], None] = lambda job: None) -> None:
+        self._unfollowed = unfollowed
         self._of: dict[str, list[Callable[[], None]]] = {}
 
     def add(self, job: str, changed: Callable[[], None]) -> Callable[[], None]:
-        """Returns what ends it."""
+        """Call ``changed`` whenever pods of ``job`` may have changed; return the function that ends this."""
         self._of.setdefault(job, []).append(changed)
 
         def leave() -> None:
@@ -23,19 +24,19 @@ class Following:
             others.remove(changed)
             if not others:
                 del self._of[job]
-                self._left(job)
+                self._unfollowed(job)
 
         return leave
 
     def __contains__(self, job: object) -> bool:
         return job in self._of
 
-    def tell(self, job: str) -> None:
-        """Pods of ``job`` may have changed."""
+    def notify(self, job: str) -> None:
+        """Notify the followers of ``job``: its pods may have changed."""
         for changed in [*self._of.get(job, [])]:
             changed()
 
-    def tell_all(self) -> None:
-        """Nobody knows what has changed."""
+    def notify_all(self) -> None:
+        """Notify all followers: pods of any job may have changed."""
         for job in [*self._of]:
-            self.tell(job)
+            self.notify(job)

@@ -2,7 +2,7 @@
 
 What the cluster knows of them is followed by list and watch; every other memory is of this process alone and only
 spares questions: a restarted actuator finds its pods by their labels. A pod has a Secret with its files, which goes
-with it. Nothing here decides: what a pod is told stands in ``kubernetes_manifest.py``, what it says in
+with it. Nothing here decides: ``kubernetes_manifest.py`` makes the manifests, pods are read in
 ``kubernetes_status.py``.
 """
 
@@ -20,7 +20,7 @@ from stretto_bus.tasks import end
 from stretto_kube import PODS, SECRETS, STRATEGIC, Api, Change, Kind, KubeFault, Object, Reflector
 from stretto_wire.kubernetes import INSTALLATION, JOB, POD
 
-from . import kubernetes_status as told
+from . import kubernetes_status
 from .backend import BackendError, NotInPlace, Places, PodSpec, PodStatus, Waiting
 from .following import Following
 from .kubernetes_manifest import (
@@ -67,7 +67,7 @@ def backend_of(settings: ActuatorSettings) -> KubernetesBackend:
 
 @dataclass(frozen=True, slots=True)
 class Unplaced:
-    """A pod that the API server would not take yet: there is no object of it."""
+    """A pod that the API server would not accept yet: it has no object."""
 
     spec: PodSpec
     since_s: float
@@ -76,7 +76,11 @@ class Unplaced:
 
 
 class KubernetesBackend:
-    """See the module. ``owner``: a ConfigMap that takes the pods along when it is deleted."""
+    """Pods of one namespace; see the module.
+
+    ``owner``: a ConfigMap whose deletion takes the pods along. Larger than 250 lines: all calls of the backend act on
+    the same view of pods.
+    """
 
     def __init__(
         self,
@@ -167,14 +171,14 @@ class KubernetesBackend:
         if found is None:
             raise BackendError(f"{job}/{pod} is not here; it cannot be resized")
         found = await self._resized(job, name, found, cpu_cores, memory_bytes)
-        if told.keeps_its_memory(found):
-            _, memory_bytes = told.in_force(found)
+        if kubernetes_status.keeps_its_memory(found):
+            _, memory_bytes = kubernetes_status.in_force(found)
             found = await self._resized(job, name, found, cpu_cores, memory_bytes)
-        state, since_s = told.waits_to_grow(found)
+        state, since_s = kubernetes_status.waits_to_grow(found)
         if state == "infeasible" or (state == "deferred" and self._clock() - since_s > DEFERRED_S):
             raise NotInPlace(f"{job}/{pod} finds no room to grow on its node: {state}")
         cpu_asked, _ = sayable(cpu_cores, memory_bytes)
-        cpu_now, memory_now = told.in_force(found)
+        cpu_now, memory_now = kubernetes_status.in_force(found)
         return (cpu_cores if cpu_now == cpu_asked else cpu_now), memory_now
 
     async def logs(self, job: str, pod: str, lines: int) -> str:
@@ -205,7 +209,7 @@ class KubernetesBackend:
             await api.apply(SECRETS, secret(spec, self._installation), force=True)
             made = await self._apply_once(name, pod)
         except KubeFault as fault:
-            why = told.unplaced(fault)
+            why = kubernetes_status.unplaced(fault)
             if why is None:
                 with contextlib.suppress(KubeFault):  # it may be what was refused
                     await api.delete(SECRETS, name)
@@ -245,7 +249,7 @@ class KubernetesBackend:
     # changing --------------------------------------------------------------------------------------------------
 
     async def _delete(self, name: str, grace_s: int) -> None:
-        """Repeatable: the API server counts down the shortest grace that it was told."""
+        """Ask a pod to end; repeatable, since the API server counts down the shortest grace that it was given."""
         if name in self._unplaced:
             with _refusals(f"{name} cannot be cleared"):  # its Secret belongs to no pod that would take it along
                 await self._reached().delete(SECRETS, name)
@@ -256,8 +260,8 @@ class KubernetesBackend:
             return
         if status.waiting is not None and status.waiting.reason != "starting":
             grace_s = 0  # it has no process; a kubelet may let go of it only after a minute
-        told_s = found["metadata"].get("deletionGracePeriodSeconds")
-        if told_s is not None and told_s <= grace_s:
+        grace_now_s = found["metadata"].get("deletionGracePeriodSeconds")
+        if grace_now_s is not None and grace_now_s <= grace_s:
             return
         self._asked.add(name)
         with _refusals(f"{name} cannot be stopped"):
@@ -266,12 +270,12 @@ class KubernetesBackend:
     async def _resized(self, job: str, name: str, found: Object, cpu_cores: float, memory_bytes: int) -> Object:
         """The pod once it has these limits, or its node has said why not; or as it is, after a while."""
         asked = sayable(cpu_cores, memory_bytes)
-        if told.wanted(found) != asked:
+        if kubernetes_status.wanted(found) != asked:
             await self._resize(name, resized(cpu_cores, memory_bytes))
 
         def settled(pod: Object) -> bool:
-            decided = told.in_force(pod) == asked or told.waits_to_grow(pod)[0] != ""
-            return decided or told.keeps_its_memory(pod)
+            decided = kubernetes_status.in_force(pod) == asked or kubernetes_status.waits_to_grow(pod)[0] != ""
+            return decided or kubernetes_status.keeps_its_memory(pod)
 
         return await self._until(job, name, settled)
 
@@ -291,13 +295,13 @@ class KubernetesBackend:
 
     async def _until(self, job: str, name: str, enough: Callable[[Object], bool]) -> Object:
         """The pod as it is after a resize; not waited for long: the next look will tell."""
-        heard = asyncio.Event()
-        leave = self._following.add(job, heard.set)
+        changed = asyncio.Event()
+        leave = self._following.add(job, changed.set)
         try:
             async with asyncio.timeout(RESIZE_S):
                 while (pod := self._objects().get(name)) is not None and not enough(pod):
-                    heard.clear()
-                    await heard.wait()
+                    changed.clear()
+                    await changed.wait()
         except TimeoutError:
             pod = self._objects().get(name)
         finally:
@@ -314,19 +318,19 @@ class KubernetesBackend:
         if change.gone:
             if name not in self._forgotten:
                 adopted = meta["uid"] in self._adopted
-                self._gone[name] = told.vanished(change.object, name in self._asked, adopted)
+                self._gone[name] = kubernetes_status.vanished(change.object, name in self._asked, adopted)
             elif job not in self._following:
                 del self._forgotten[name]
             self._adopted.discard(meta["uid"])
-        self._following.tell(job)
+        self._following.notify(job)
 
     def _let_go(self, job: str) -> None:
-        """Nobody here starts pods of the job any more: it has ended, or another actuator knows it now."""
+        """Forget a job whose pods are not started here any more: it has ended or has another owner."""
         self._forgotten = {name: of for name, of in self._forgotten.items() if of != job or name in self._objects()}
 
     def _status(self, pod: Object) -> PodStatus:
         meta = pod["metadata"]
-        return told.status_of(pod, meta["uid"] in self._adopted, meta["name"] in self._asked)
+        return kubernetes_status.status_of(pod, meta["uid"] in self._adopted, meta["name"] in self._asked)
 
     def _objects(self) -> dict[str, Object]:
         return self._watched().store.objects

@@ -1,4 +1,4 @@
-"""A pod of a job as Kubernetes is told of it: pure functions of what is to run and of what the installation has."""
+"""Kubernetes manifests of a job's pods: pure functions of the pod's specification and the installation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOST_NODE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What all pods of an installation have in common. ``defaults``: what a job's own wishes are put over.
+    """The common part of all pods of an installation. ``defaults``: the wishes of a job override them.
 
     ``service_accounts``: those that a job may choose. ``owner``: an object whose deletion takes the pods along.
     """
@@ -42,7 +42,7 @@ class Installation:
 
     @property
     def selector(self) -> str:
-        """Of this installation's pods."""
+        """Label selector of this installation's pods."""
         return f"{MANAGED_BY}=stretto,{INSTALLATION}={self.name}"
 
     def name_of(self, job: str, pod: str) -> str:
@@ -51,15 +51,15 @@ class Installation:
 
 
 def wishes(spec: PodSpec, installation: Installation) -> KubernetesSpec:
-    """What the job's specification says of Kubernetes, over what the installation says.
+    """Return the job's wishes for Kubernetes, over the installation's.
 
     Raises BackendError: a service account that jobs may not choose.
     """
-    said = json.loads(spec.files[SPEC_FILE]).get("kubernetes") if SPEC_FILE in spec.files else None
+    wishes_of_job = json.loads(spec.files[SPEC_FILE]).get("kubernetes") if SPEC_FILE in spec.files else None
     defaults = installation.defaults
-    if said is None:
+    if wishes_of_job is None:
         return defaults
-    own = KubernetesSpec.model_validate_json(json.dumps(said))
+    own = KubernetesSpec.model_validate_json(json.dumps(wishes_of_job))
     if own.service_account not in (None, defaults.service_account, *installation.service_accounts):
         allowed = ", ".join(sorted(installation.service_accounts)) or "none"
         raise BackendError(
@@ -134,7 +134,7 @@ def manifest(spec: PodSpec, installation: Installation) -> Object:
 
 
 def sayable(cpu_cores: float, memory_bytes: int) -> tuple[float, int]:
-    """The closest limits that Kubernetes can be told: thousandths of a core."""
+    """Round limits to those that Kubernetes can express: thousandths of a core."""
     return max(round(cpu_cores * 1000), 1) / 1000, memory_bytes
 
 
@@ -146,12 +146,12 @@ def resources(cpu_cores: float, memory_bytes: int) -> Object:
 
 
 def resized(cpu_cores: float, memory_bytes: int) -> Object:
-    """What is said to ``pods/resize``."""
+    """Return the patch for ``pods/resize``."""
     return {"spec": {"containers": [{"name": CONTAINER, "resources": resources(cpu_cores, memory_bytes)}]}}
 
 
 def owned_by(pod: Object) -> list[Object]:
-    """What makes the garbage collector remove an object with ``pod``."""
+    """Return the reference by which the garbage collector removes an object with ``pod``."""
     return [{"apiVersion": "v1", "kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}]
 
 
@@ -211,27 +211,27 @@ def _volumes(files: str, installation: Installation) -> list[Object]:
     return volumes
 
 
-def _tolerations(said: tuple[Toleration, ...], node_lost_s: int) -> list[Object]:
+def _tolerations(tolerations: tuple[Toleration, ...], node_lost_s: int) -> list[Object]:
     """Kubernetes waits five minutes for a silent node; a job that stands still meanwhile rather has new pods."""
-    result = [_toleration(each) for each in dict.fromkeys(said)]
-    spoken_of = {each.key for each in said if each.effect in (None, "NoExecute")}
+    result = [_toleration(each) for each in dict.fromkeys(tolerations)]
+    named = {each.key for each in tolerations if each.effect in (None, "NoExecute")}
     for key in LOST_NODE:
-        if key not in spoken_of and None not in spoken_of:
+        if key not in named and None not in named:
             lost = {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": node_lost_s}
             result.append(lost)
     return result
 
 
-def _toleration(said: Toleration) -> Object:
-    result: Object = {"operator": said.operator}
-    if said.key is not None:
-        result["key"] = said.key
-    if said.operator == "Equal":
-        result["value"] = said.value
-    if said.effect is not None:
-        result["effect"] = said.effect
-    if said.seconds is not None:
-        result["tolerationSeconds"] = said.seconds
+def _toleration(toleration: Toleration) -> Object:
+    result: Object = {"operator": toleration.operator}
+    if toleration.key is not None:
+        result["key"] = toleration.key
+    if toleration.operator == "Equal":
+        result["value"] = toleration.value
+    if toleration.effect is not None:
+        result["effect"] = toleration.effect
+    if toleration.seconds is not None:
+        result["tolerationSeconds"] = toleration.seconds
     return result
 
 

@@ -1,4 +1,4 @@
-"""What a Kubernetes pod says about itself, in the terms of the backend: a pure function of the object."""
+"""The status of a Kubernetes pod in the terms of the backend: pure functions of the object."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def status_of(pod: Object, adopted: bool = False, asked: bool = False) -> PodSta
     disrupted = disruption(pod)
     if terminated is not None or _status(pod).get("phase") in ("Succeeded", "Failed") or disrupted == "node-lost":
         ended = _exited(base, pod, terminated or {}, disrupted)
-        # a kubelet may have lost the container before it told how that ended
+        # a kubelet may have lost the container before it reported its end
         return replace(ended, reason="killed") if asked and ended.reason == "vanished" else ended
     waiting = _waiting(pod, state.get("waiting") or {})
     return replace(base, state="pending", waiting=waiting) if waiting is not None else base
@@ -76,7 +76,7 @@ def vanished(pod: Object, asked: bool, adopted: bool = False) -> PodStatus:
 
 
 def disruption(pod: Object) -> ExitReason | None:
-    """What Kubernetes itself ends the pod for; None: nothing."""
+    """Return the reason for which Kubernetes itself ends the pod, or None."""
     condition = _condition(pod, "DisruptionTarget")
     if condition is not None and condition.get("status") == "True":
         return _DISRUPTED.get(str(condition.get("reason")), "evicted")
@@ -97,7 +97,7 @@ def in_force(pod: Object) -> tuple[float, int]:
 
 
 def waits_to_grow(pod: Object) -> tuple[Literal["", "deferred", "infeasible"], float]:
-    """Whether its node has no room for a resize, now or ever, and since when (seconds since the epoch)."""
+    """Return the state of a resize for which the node has no room now or ever, and since when (epoch, seconds)."""
     pending = _condition(pod, "PodResizePending")
     if pending is None or pending.get("status") != "True":
         return "", 0.0
@@ -106,7 +106,7 @@ def waits_to_grow(pod: Object) -> tuple[Literal["", "deferred", "infeasible"], f
 
 
 def keeps_its_memory(pod: Object) -> bool:
-    """Whether its node has refused to take memory away that is in use, and with that the whole resize."""
+    """Return True if the node has refused a resize because the memory is in use."""
     changing = _condition(pod, "PodResizeInProgress")
     if changing is None or changing.get("status") != "True" or changing.get("reason") != "Error":
         return False
@@ -125,13 +125,13 @@ def _exited(base: PodStatus, pod: Object, terminated: Object, disrupted: ExitRea
     code = None if unseen or "exitCode" not in terminated else int(terminated["exitCode"])
     oom_killed = terminated.get("reason") == "OOMKilled"
     reason = disrupted if disrupted is not None and not oom_killed else exit_reason(code, oom_killed)
-    said = terminated.get("message") or _status(pod).get("message") or ""
-    detail = "" if reason == "completed" else str(said).strip()
+    message = terminated.get("message") or _status(pod).get("message") or ""
+    detail = "" if reason == "completed" else str(message).strip()
     return replace(base, state="exited", exit_code=code, reason=reason, detail=detail)
 
 
 def _waiting(pod: Object, waiting: Object) -> Waiting | None:
-    """None: its container runs."""
+    """Return the reason why the container does not run yet; None if it runs."""
     reason, message = str(waiting.get("reason") or ""), str(waiting.get("message") or "")
     if reason in _NO_IMAGE:
         image = _ours(pod["spec"]["containers"]).get("image")  # which not every engine names
@@ -150,10 +150,10 @@ def _status(pod: Object) -> Object:
     return pod.get("status") or {}
 
 
-def _limits(*said: Object) -> tuple[float, int]:
-    """Of what was said last."""
+def _limits(*objects: Object) -> tuple[float, int]:
+    """Return CPU and memory limits; later objects override earlier ones."""
     limits: Object = {}
-    for each in said:
+    for each in objects:
         limits |= (each.get("resources") or {}).get("limits") or {}
     return float(parse_quantity(limits.get("cpu", 0))), int(parse_quantity(limits.get("memory", 0)))
 

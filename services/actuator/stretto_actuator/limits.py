@@ -1,7 +1,7 @@
 """CPU and memory limits of process groups by the kernel's control groups, version 1 or 2, where they may be written.
 
 Version 1: one hierarchy per controller (``cpu``, ``memory``); version 2: one for all. Either can be missing or
-read-only (unprivileged, containers); what cannot be had is told, and the backend falls back to weaker means.
+read-only (unprivileged, containers); missing limits are reported, and the backend falls back to weaker means.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Group:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What is in force, as told in PodStarted: cgroup1-cpu, cgroup2-memory."""
+        """Names of the limits in force, as in PodStarted: cgroup1-cpu, cgroup2-memory."""
         return tuple(f"cgroup{version}-{controller}" for controller, (_, version) in sorted(self.folders.items()))
 
     @property
@@ -68,7 +68,7 @@ class Group:
         return memory_bytes
 
     def oom_kills(self) -> int:
-        """How often the kernel ended a process of the group for its memory."""
+        """Return how often the kernel killed a process of the group for its memory."""
         if "memory" not in self.folders:
             return 0
         folder, version = self.folders["memory"]
@@ -99,7 +99,7 @@ class Group:
 
 
 class Cgroups:
-    """Where one installation may create the control groups of its pods."""
+    """Folders in which one installation may create the control groups of its pods."""
 
     def __init__(self, hierarchies: list[Hierarchy]) -> None:
         self._of = {controller: h for h in hierarchies for controller in h.controllers}
@@ -115,7 +115,7 @@ class Cgroups:
         return cls(found)
 
     def has(self, controller: str) -> bool:
-        """Whether ``cpu`` or ``memory`` can be limited by the kernel here."""
+        """Return True if the kernel can limit ``cpu`` or ``memory`` here."""
         return controller in self._of
 
     def group(self, name: str) -> Group:
@@ -171,7 +171,7 @@ def _create(mount: Path, own: str, name: str, version: int, controllers: set[str
 
 
 def _can_enter(group: Path) -> bool:
-    """Whether a process can be put into a group made here: permissions alone do not tell. Raises OSError."""
+    """Return True if a process can enter a group made here, which permissions do not show. Raises OSError."""
     group.mkdir(exist_ok=True)
     try:
         enter = ["/bin/sh", "-c", 'echo $$ > "$1/cgroup.procs"', "probe", str(group)]

@@ -1,7 +1,7 @@
 """Pods as processes of this machine.
 
 Each pod is a session of its own: a tiny shell that outlives the actuator and writes down the exit code, and the pod
-itself. What the actuator knows of it stands in its folder (``records.py``), where a restarted actuator finds it.
+itself. Its record stands in its folder (``records.py``), where a restarted actuator finds it.
 """
 
 from __future__ import annotations
@@ -54,12 +54,16 @@ tell $code
 
 
 def backend_of(settings: ActuatorSettings) -> LocalBackend:
-    """As the settings say."""
+    """Return the backend that the settings describe."""
     return LocalBackend(settings.state_folder, cgroups=settings.cgroups)
 
 
 class LocalBackend:
-    """See the module. ``folder`` is the installation's state folder; ``cgroups`` false: only weaker limits."""
+    """Pods as processes of this machine; see the module.
+
+    ``folder`` is the installation's state folder; ``cgroups`` false: only weaker limits. Larger than 250 lines: all
+    calls of the backend act on the same records of processes.
+    """
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.time, cgroups: bool = True) -> None:
         self._state = folder.resolve()
@@ -177,7 +181,7 @@ class LocalBackend:
     # starting --------------------------------------------------------------------------------------------------
 
     def _clear(self) -> None:
-        """What is left of pods whose events have aged out, unless their job goes on: their names stay spent."""
+        """Remove the folders of pods whose events have aged out, unless their job goes on: names must stay used."""
         now = self._clock()
         if now - self._cleared_at_s >= CLEAR_EVERY_S:
             self._cleared_at_s = now
@@ -261,7 +265,7 @@ class LocalBackend:
         return replace(base, state="exited", exit_code=code, reason=exit_reason(code, oom), detail=detail)
 
     def _watch_end(self, record: Record) -> None:
-        """Tell who follows the job as soon as the pod's shell ends; where the system cannot, nobody is told."""
+        """Notify the job's followers when the pod's shell ends, where the system offers that."""
         key = record.job, record.pod
         if record.job not in self._following or key in self._watched:
             return
@@ -275,7 +279,7 @@ class LocalBackend:
 
     def _ended(self, job: str, pod: str) -> None:
         self._unwatch(job, pod)
-        self._following.tell(job)
+        self._following.notify(job)
 
     def _unwatch(self, job: str, pod: str) -> None:
         descriptor = self._watched.pop((job, pod))

@@ -1,4 +1,4 @@
-"""What a pod is started with: the contract of ``stretto.ps`` and ``stretto.worker``."""
+"""Command, environment and files of a pod: the contract of ``stretto.ps`` and ``stretto.worker``."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ HARMLESS = ("LANG", "LC_*", "TZ", "*_NUM_THREADS", "TF_*", "CUDA_*")
 
 
 def inherited(environment: Mapping[str, str], more: str, here: bool = True) -> dict[str, str]:
-    """What pods get of the actuator's own environment; ``more``: further names, ``*`` stands for anything. ``here``:
-    they run on the actuator's own files, not on those of an image."""
+    """Return the part of the actuator's own environment that pods inherit.
+
+    ``more``: further names, ``*`` stands for anything. ``here``: pods run on the actuator's own files, not on those of
+    an image.
+    """
     names = (*(OF_THE_MACHINE if here else ()), *HARMLESS, *(name.strip() for name in more.split(",") if name.strip()))
     return {
         name: value
@@ -39,8 +42,10 @@ def pod_spec(
     trace: str,
     identity: Mapping[str, bytes],
 ) -> PodSpec:
-    """Command, environment, files. Of our own environment only what is known to be harmless: the rest may hold
-    credentials."""
+    """Describe the process of a pod.
+
+    It inherits only the harmless part of the actuator's environment: the rest may hold credentials.
+    """
     spec = json.loads(state.spec)
     here = settings.backend == "local"
     environment = inherited(os.environ, settings.pod_environment, here)

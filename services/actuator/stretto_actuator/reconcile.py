@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
-from typing import Any, Protocol
 
 import structlog
 from stretto_bus import CallRefused, CallTimeout
@@ -20,40 +18,26 @@ from stretto_core.actuator import (
     OrphanFound,
     PlanConverged,
     Pod,
-    PodGivenUp,
     PodResizeRefused,
     Steps,
     next_steps,
 )
-from stretto_messages.actuator import PodExited, PodPending, PodResized, PodStarted
-from stretto_messages.base import TEXT_MAX, Message, bounded
-from stretto_messages.pods import ClaimBuckets, PodPing, TrainUnder
+from stretto_messages.actuator import PodExited, PodResized
+from stretto_messages.base import TEXT_MAX, Message
+from stretto_messages.pods import ClaimBuckets, TrainUnder
 from stretto_runtime import PartitionLost
 
-from .backend import Backend, BackendError, ExitReason, NotInPlace, PodSpec, PodStatus
+from .backend import Backend, BackendError, NotInPlace, PodStatus
 from .closing import Closing
 from .migration import Mover
-from .pods import pod_spec
 from .settings import ActuatorSettings
+from .starting import PING_S, Edge, Starter, exited
 
 BUSY_S = 0.2
 UNFORESEEN_MAX_S = 10.0
-PING_S = 1.0
 LOST_GRACE_S = 2.0
-CANNOT_START = 126
-"""Exit code of a command that cannot be run, as a shell tells it."""
 
 log = structlog.get_logger("stretto.actuator")
-
-
-class Edge(Protocol):
-    """The part of the service that the reconciler uses."""
-
-    async def observe(self, key: str, message: Message, trace: str = "") -> None: ...
-    async def call_pod(self, pod: str, request: Message, timeout_s: float = 5.0, trace: str = "") -> Any: ...
-    def identity(self, job: str, pod: str) -> Mapping[str, bytes]: ...
-    def now(self) -> float: ...
-    def trace_of(self, key: str) -> str: ...
 
 
 class Reconciler:
@@ -68,13 +52,10 @@ class Reconciler:
         self._backend = backend
         self._settings = settings
         self._wake = asyncio.Event()
-        self._told: dict[str, tuple[int, float]] = {}
+        self._trains_under: dict[str, tuple[int, float]] = {}
         """Plan version and cores that each worker was last told to train under."""
-        self._waited_at_s: dict[str, float] = {}
-        """When each pod was last found waiting."""
-        self._laid_at_s: dict[str, float] = {}
-        """When pods that are held back got their files anew."""
         self._last_fault = ""
+        self._starter = Starter(job, edge, backend, settings)
         self._mover = Mover(job, edge)
         self._closing = Closing(job, edge, settings)
 
@@ -124,11 +105,11 @@ class Reconciler:
         if await self._report_gone(pods, steps):
             return True
         busy = await self._clear_orphans(pods)
-        busy |= await self._launch(pods, steps)
+        busy |= await self._starter.launch([pod for pod in steps.launch if pod.name not in pods], self.state)
         busy |= await self._stop(steps)
-        busy |= await self._greet(pods)
+        busy |= await self._starter.greet(pods, self.state)
         await self._resize(steps)
-        if not await self._tell_workers(steps):
+        if not await self._inform_workers(steps):
             return True
         if steps.claim:
             await self._claim(steps)
@@ -154,15 +135,14 @@ class Reconciler:
         for name, pod in self.state.pods.items():
             status = pods.get(name)
             if status is not None and status.state == "exited":
-                gone.append(self._exited(pod, status.reason or "vanished", status.exit_code, status.detail[-TEXT_MAX:]))
+                gone.append(
+                    exited(self.job, pod, status.reason or "vanished", status.exit_code, status.detail[-TEXT_MAX:])
+                )
             elif status is None and (name in expected or pod.phase == "stopping"):
-                gone.append(self._exited(pod, "vanished" if name in expected else "completed", None))
+                gone.append(exited(self.job, pod, "vanished" if name in expected else "completed", None))
         for message in sorted(gone, key=lambda message: message.pod, reverse=True):  # workers before what they lost
             await self._observe(message)
         return bool(gone)
-
-    def _exited(self, pod: Pod, reason: ExitReason, exit_code: int | None, detail: str = "") -> PodExited:
-        return PodExited(job=self.job, pod=pod.name, role=pod.role, reason=reason, exit_code=exit_code, detail=detail)
 
     async def _clear_orphans(self, pods: dict[str, PodStatus]) -> bool:
         """End pods that the state does not know, and clear the traces of those whose end is published."""
@@ -179,36 +159,6 @@ class Reconciler:
                 await self._backend.stop(self.job, name, self._settings.stop_grace_s)
         return busy
 
-    async def _launch(self, pods: dict[str, PodStatus], steps: Steps) -> bool:
-        missing = [pod for pod in steps.launch if pod.name not in pods]
-        await asyncio.gather(*(self._launch_one(pod) for pod in missing))
-        return bool(missing)
-
-    async def _launch_one(self, pod: Pod) -> None:
-        try:
-            await self._backend.launch(self._spec(pod))
-        except BackendError as error:
-            await self._observe(self._exited(pod, "failed", CANNOT_START, bounded(str(error))))
-
-    async def _lay_again(self, pod: Pod, status: PodStatus) -> None:
-        """Renew the files of a pod that is held back, before the credentials in them expire."""
-        now = self._edge.now()
-        laid_at_s = max(status.launched_at_s, self._laid_at_s.get(pod.name, 0.0))
-        if now - laid_at_s <= self._settings.credentials_s / 2:
-            return
-        try:
-            await self._backend.launch(self._spec(pod))
-        except BackendError as error:  # the pod is unharmed, and half of the time is left
-            log.warning("its files are not laid anew yet; will try again", job=self.job, pod=pod.name, error=str(error))
-        else:
-            self._laid_at_s[pod.name] = now
-
-    def _spec(self, pod: Pod) -> PodSpec:
-        """Describe the pod, with credentials that hold from now on."""
-        places = self._backend.places(self.job, pod.name)
-        identity = self._edge.identity(self.job, pod.name)
-        return pod_spec(pod, self.state, self._settings, places, self._edge.trace_of(self.job), identity)
-
     async def _stop(self, steps: Steps) -> bool:
         """Stop pods; return True if their ends are urgent. The backend or the next look reports them."""
         lost = self.state.restores  # with the parameters gone there is nothing to finish
@@ -219,70 +169,6 @@ class Reconciler:
             else:
                 await self._backend.stop(self.job, pod.name, grace_s)
         return lost and bool(steps.stop)
-
-    async def _greet(self, pods: dict[str, PodStatus]) -> bool:
-        """Ask starting pods if they are ready, and report why others wait; return True if any will be ready soon."""
-        starting = [(pod, pods[pod.name]) for pod in self.state.pods.values() if _starts(pod) and pod.name in pods]
-        await asyncio.gather(
-            *(
-                self._await(pod, status) if status.state == "pending" else self._greet_one(pod, status)
-                for pod, status in starting
-            )
-        )
-        return any(status.state == "running" for _, status in starting)
-
-    async def _await(self, pod: Pod, status: PodStatus) -> None:
-        """Report a pod that waits. Its time to start does not run meanwhile."""
-        now, waiting = self._edge.now(), status.waiting
-        if waiting is None or waiting.reason == "starting":
-            since_s = max(status.launched_at_s, self._waited_at_s.get(pod.name, 0.0))
-            if now - since_s > self._settings.start_timeout_s:
-                log.warning("does not begin; replaced", job=self.job, pod=pod.name, after_s=now - since_s)
-                await self._backend.kill(self.job, pod.name)
-            return
-        self._waited_at_s[pod.name] = now
-        detail = bounded(waiting.detail)
-        if pod.waiting != waiting.reason:
-            log.info("waits", job=self.job, pod=pod.name, reason=waiting.reason, detail=detail)
-            pending = PodPending(job=self.job, pod=pod.name, role=pod.role, reason=waiting.reason, detail=detail)
-            await self._observe(pending)
-        elif waiting.held:
-            await self._lay_again(pod, status)
-        elif waiting.reason == "image-pull" and now - pod.waiting_since_s > self._settings.image_timeout_s:
-            await self._observe(self._exited(pod, "image-pull", None, detail))
-        elif waiting.reason != "image-pull" and now - pod.waiting_since_s > self._settings.room_timeout_s:
-            await self._observe(PodGivenUp(job=self.job, pod=pod.name))
-
-    async def _greet_one(self, pod: Pod, status: PodStatus) -> None:
-        took_s = max(self._edge.now() - status.launched_at_s, 0.0)
-        try:
-            reply = await self._edge.call_pod(pod.name, PodPing(job=self.job), PING_S)
-        except (CallTimeout, CallRefused):
-            reply = None
-        if reply is not None and reply.ready:
-            # importing its code was allowed to take more; from here on its own limits hold
-            try:
-                limits = await self._backend.resize(self.job, pod.name, pod.cpu_cores, pod.memory_bytes)
-            except NotInPlace:
-                limits = status.cpu_cores, status.memory_bytes
-            cpu_cores, memory_bytes = limits
-            await self._observe(
-                PodStarted(
-                    job=self.job,
-                    pod=pod.name,
-                    role=pod.role,
-                    plan_version=pod.plan_version,
-                    address=reply.address,
-                    cpu_cores=cpu_cores,
-                    memory_bytes=memory_bytes,
-                    took_s=took_s,
-                    cause="adopted" if status.adopted else pod.cause,
-                    limits=status.limits,
-                )
-            )
-        elif took_s > self._settings.start_timeout_s:
-            log.warning("not ready in time; replaced", job=self.job, pod=pod.name, after_s=took_s)
-            await self._backend.kill(self.job, pod.name)
 
     async def _resize(self, steps: Steps) -> None:
         """Change all limits at once, since a node may take seconds for each.
@@ -298,9 +184,8 @@ class Reconciler:
             elif isinstance(limits, BackendError):
                 faults.append(limits)
             elif limits != (pod.cpu_cores_now, pod.memory_bytes_now) or limits[1] > pod.memory_bytes:
-                cpu_cores, memory_bytes = (
-                    limits  # also when memory is not taken away: else it would be asked for again for ever
-                )
+                # reported also when memory is not taken away: otherwise every look would ask for it again
+                cpu_cores, memory_bytes = limits
                 resized = PodResized(job=self.job, pod=pod.name, cpu_cores=cpu_cores, memory_bytes=memory_bytes)
                 await self._observe(resized)
         if faults:
@@ -319,27 +204,29 @@ class Reconciler:
             log.info("replaced, to get other limits", job=self.job, pod=pod.name, why=str(error))
             await self._observe(PodResizeRefused(job=self.job, pod=pod.name))
 
-    async def _tell_workers(self, steps: Steps) -> bool:
+    async def _inform_workers(self, steps: Steps) -> bool:
         """Tell workers the plan that their telemetry belongs to; return True if all know it."""
         version = self.state.plan_version
         due = [
             pod
             for pod in steps.expect
-            if pod.role == "worker" and self._told.get(pod.name) != (version, pod.cpu_cores) and self._knows_less(pod)
+            if pod.role == "worker"
+            and self._trains_under.get(pod.name) != (version, pod.cpu_cores)
+            and self._knows_less(pod)
         ]
-        return all(await asyncio.gather(*(self._tell(pod, version) for pod in due)))
+        return all(await asyncio.gather(*(self._inform(pod, version) for pod in due)))
 
     def _knows_less(self, pod: Pod) -> bool:
-        return pod.name in self._told or pod.plan_version != self.state.plan_version
+        return pod.name in self._trains_under or pod.plan_version != self.state.plan_version
 
-    async def _tell(self, pod: Pod, version: int) -> bool:
+    async def _inform(self, pod: Pod, version: int) -> bool:
         request = TrainUnder(job=self.job, plan_version=version, cpu_cores=pod.cpu_cores)
         try:
             await self._edge.call_pod(pod.name, request, PING_S)
         except (CallTimeout, CallRefused) as error:
             log.info("worker does not listen yet", job=self.job, pod=pod.name, error=str(error))
             return False
-        self._told[pod.name] = (version, pod.cpu_cores)
+        self._trains_under[pod.name] = (version, pod.cpu_cores)
         return True
 
     # parameters ------------------------------------------------------------------------------------------------
@@ -361,7 +248,3 @@ class Reconciler:
 
     async def _observe(self, message: Message) -> None:
         await self._edge.observe(self.job, message)
-
-
-def _starts(pod: Pod) -> bool:
-    return pod.phase == "starting"

@@ -1,4 +1,4 @@
-"""What the actuator can be told: STRETTO_ACTUATOR_<FIELD> or STRETTO_<FIELD>."""
+"""Settings of the actuator: STRETTO_ACTUATOR_<FIELD> or STRETTO_<FIELD>."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stretto_wire.kubernetes import KubernetesSpec
 
 
 class ActuatorSettings(Settings):
-    """Where pods run and how patient the actuator is with them."""
+    """The backend of the pods, and the time limits of the actuator."""
 
     backend: Literal["local", "docker", "kubernetes"] = Field("local", description="where pods run")
     installation: str = Field(

@@ -1,4 +1,4 @@
-"""What every backend does, whatever its place is. A test module subclasses ``BackendContract`` and has a fixture
+"""Behaviour of every backend, whatever its place is. A test module subclasses ``BackendContract`` and has a fixture
 ``place``: how to start pods there that sleep, fail, eat memory, how to lose the watch, what the place cannot do.
 """
 
@@ -30,7 +30,7 @@ POLITE = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); print('up', flu
 
 
 class Place(Protocol):
-    """What a backend's test module supplies."""
+    """The part that a backend's test module supplies."""
 
     backend: Backend
     """open"""
@@ -96,7 +96,7 @@ async def until(check: Callable[[], Awaitable[Any]], what: str, limit_s: float =
 
 
 async def status(place: Place, pod: str = "worker-0", job: str = JOB) -> PodStatus | None:
-    """None also while the place cannot be reached: whoever asks asks again."""
+    """Return None also while the place cannot be reached: callers ask again."""
     with contextlib.suppress(BackendError):
         return next((each for each in await place.backend.list(job) if each.pod == pod), None)
     return None

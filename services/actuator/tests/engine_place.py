@@ -60,7 +60,7 @@ class Proxy:
                 each.close()
 
     async def stop(self) -> None:
-        """Nobody listens any more, and what is open is cut."""
+        """Stop listening and cut open connections."""
         assert self._server is not None
         self._server.close()
         for writer in [*self._open]:
@@ -99,7 +99,7 @@ class Containers:
         self.backend = await self.opened()
 
     async def opened(self, more: str = "", **settings: Any) -> DockerBackend:
-        """Of the installation, or of another one; all are on one network."""
+        """Start a backend of this or another installation; all are on one network."""
         given = {
             "installation": self.name + more,
             "docker_url": f"unix://{self.proxy.path}",

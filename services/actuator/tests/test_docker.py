@@ -1,4 +1,4 @@
-"""What only containers do; and what a hostile job can reach on an engine that it shares with others."""
+"""Behaviour of containers only, and the reach of a hostile job on an engine that it shares with others."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ async def test_pods_that_wait_for_an_image_hold_nobody_up(place: Containers, mon
 
 
 async def test_a_stream_of_events_that_cannot_be_closed_any_more_is_a_gap_like_others(place: Containers) -> None:
-    """Of an engine by TCP that has reset the connection; by SSH none can be closed."""
+    """A stream of events from an engine by TCP that has reset the connection; by SSH none can be closed."""
 
     class Torn:
         def __iter__(self) -> Iterator[Any]:

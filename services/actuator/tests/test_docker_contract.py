@@ -6,4 +6,4 @@ from backend_contract import BackendContract
 
 
 class TestDocker(BackendContract):
-    """Of ``docker.py``."""
+    """The contract, with ``docker.py``."""

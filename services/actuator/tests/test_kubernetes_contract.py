@@ -95,4 +95,4 @@ async def place(tmp_path: Path) -> AsyncIterator[Pods]:
 
 
 class TestKubernetes(BackendContract):
-    """Of ``kubernetes.py``."""
+    """The contract, with ``kubernetes.py``."""

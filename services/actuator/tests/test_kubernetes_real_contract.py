@@ -161,4 +161,4 @@ async def place(tmp_path: Path) -> AsyncIterator[RealPods]:
 
 
 class TestRealKubernetes(BackendContract):
-    """Of ``kubernetes.py``."""
+    """The contract, with ``kubernetes.py``."""

@@ -88,7 +88,7 @@ async def place(tmp_path: Path) -> AsyncIterator[Processes]:
 
 
 class TestLocal(BackendContract):
-    """Of ``local.py``."""
+    """The contract, with ``local.py``."""
 
     async def test_a_name_stays_spent_for_as_long_as_its_job_goes_on(self, place: Processes) -> None:
         asked, leave = spec(place, script=DONE), place.backend.follow(JOB, lambda: None)

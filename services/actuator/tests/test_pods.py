@@ -1,4 +1,4 @@
-"""What a pod inherits, and what it is started with."""
+"""The environment that a pod inherits, and its command."""
 
 from __future__ import annotations
 

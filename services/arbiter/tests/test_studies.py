@@ -245,7 +245,7 @@ async def test_an_heir_asks_again_what_a_killed_owner_asked_and_all_is_replayed_
     for job, count in (("a", 2), ("b", 1)):
         done = await replay(stage.client.bus, service, job)
         assert [decision.verdict for decision in done.decisions] == ["same"] * count
-        assert done.unseen == []
+        assert done.missing == []
     assert await stage.client.dead_letters() == []
 
 

@@ -20,7 +20,7 @@ log = structlog.get_logger("stretto.checkpoints")
 
 
 def checked(url: str) -> str:
-    """The URL, if a connection can be made of it; empty: none. Raises ValueError, which tells nothing of the URL."""
+    """Return the URL if it is well-formed; empty: no cache. Raises ValueError, whose text does not show the URL."""
     if not url:
         return url
     try:

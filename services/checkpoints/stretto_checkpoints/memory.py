@@ -63,7 +63,7 @@ class SharedMemory:
         return self._folder / f"stretto.{job}.{self._home}.{checkpoint}.{pod}"
 
     def _use_spares(self, job: str, paths: Mapping[str, Path]) -> None:
-        """What was spared becomes the room of the same servers, but where somebody is still at it; the rest goes."""
+        """Give spare images to the same servers for reuse, unless still locked; free the others."""
         for spare, _, pod in self._images(f"stretto.{job}.{self._home}.", {_SPARE}):
             path = paths.get(pod)
             with contextlib.suppress(OSError):
@@ -119,7 +119,7 @@ class SharedMemory:
 
 
 def _grown(path: Path, size_bytes: int) -> bool:
-    """Whether there is a file of ours of that size.
+    """Return True if there is a file of ours of that size.
 
     A smaller one is one whose maker was killed, one reserved when there were fewer rows, or a finished image, which its
     server has cut to its size: to that, more room at the end does no harm, and a new file would.
@@ -145,7 +145,7 @@ def _grown(path: Path, size_bytes: int) -> bool:
 
 
 def _held(path: Path) -> bool:
-    """Whether some process still writes or reads the image that this was."""
+    """Return True if some process still writes or reads the former image."""
     with open(path, "rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -174,7 +174,7 @@ def _is_ours(status: os.stat_result) -> bool:
 
 
 def _available_bytes() -> int:
-    """What can be taken without harm, by the kernel's estimate."""
+    """Return the bytes of memory that are available, by the kernel's estimate."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         name, _, value = line.partition(":")
         if name == "MemAvailable":

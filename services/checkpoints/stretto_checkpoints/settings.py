@@ -1,4 +1,4 @@
-"""What the checkpoints service can be told: STRETTO_CHECKPOINTS_<FIELD> or STRETTO_<FIELD>."""
+"""Settings of the checkpoints service: STRETTO_CHECKPOINTS_<FIELD> or STRETTO_<FIELD>."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .memory import SharedMemory
 
 
 class CheckpointsSettings(Settings):
-    """Where checkpoints stay when a job does not say, and how patient taking one is."""
+    """The default store of checkpoints, and the time limits of taking one."""
 
     store_url: str = Field("", description="any fsspec URL of a folder; empty: <state folder>/checkpoints")
     memory_folder: Path | None = Field(
@@ -33,12 +33,12 @@ class CheckpointsSettings(Settings):
 
     @property
     def memory(self) -> SharedMemory:
-        """Where images are kept for fast restores."""
+        """The shared memory that keeps images for fast restores."""
         return SharedMemory(self.memory_folder, self.state_folder)
 
     @property
     def cache(self) -> Cache:
-        """Where servers on other machines find the newest images."""
+        """The cache in which servers on other machines find the newest images."""
         return Cache(self.redis_url, self.redis_users)
 
     @property

@@ -177,7 +177,7 @@ async def test_checkpoint_on_demand_then_lost_servers_then_restore_at_another_nu
     newest = sorted(stage.memory.values())
 
     def only_the_newest_stays() -> bool:
-        """Of the one before it, its memory: for the next."""
+        """Return the spare memory of the image before the newest, which the next one reuses."""
         there = set(stage.folder.glob("stretto.j.*"))
         return set(newest) <= there and not set(first) & there and all(".spare." in p.name for p in there - {*newest})
 

@@ -14,7 +14,7 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from stretto_bus import BusFault
 from stretto_bus.bus import Bus
-from stretto_bus.durable import Durable, Held
+from stretto_bus.durable import Delivery, Durable
 from stretto_runtime.process.health import Health
 from stretto_runtime.process.telemetry import Tracing
 from stretto_wire.registry import STREAM
@@ -104,32 +104,32 @@ class Lane:
         self.state = "forwarding"
         try:
             while not self._stopped:
-                held = await cursor.next()
-                self._metrics.pending.labels(self.name).set(held.pending)
-                await self._handle(cursor, held)
+                delivery = await cursor.next()
+                self._metrics.pending.labels(self.name).set(delivery.pending)
+                await self._handle(cursor, delivery)
         finally:
             await cursor.close()
 
-    async def _handle(self, cursor: Durable, held: Held) -> None:
+    async def _handle(self, cursor: Durable, delivery: Delivery) -> None:
         settled = False
         try:
-            async with held.kept():
+            async with delivery.in_progress():
                 try:
-                    if handlers.wanted(self._target.endpoint, held.stored.subject):
-                        await self._deliver(cursor, held, handlers.post_of(held.stored))
+                    if handlers.wanted(self._target.endpoint, delivery.stored.subject):
+                        await self._deliver(cursor, delivery, handlers.post_of(delivery.stored))
                 except NotForwardable as error:
-                    await self._set_aside(held, "refused", str(error))
+                    await self._set_aside(delivery, "refused", str(error))
                 if not self._stopped:
-                    await held.done()
+                    await delivery.ack()
                     settled = True
         finally:
             if not settled:
-                await held.release()
+                await delivery.nak()
 
-    async def _deliver(self, cursor: Durable, held: Held, post: Post) -> None:
+    async def _deliver(self, cursor: Durable, delivery: Delivery, post: Post) -> None:
         """Try until the event is delivered or given up, or the endpoint answers that it is gone."""
         while True:
-            outcome = await self._attempt(held, post)
+            outcome = await self._attempt(delivery, post)
             self.last = outcome.reason
             decision = self._course.decide(outcome, time.time(), random.random)
             if isinstance(decision, Delivered):
@@ -139,7 +139,7 @@ class Lane:
             log.warning(
                 "not delivered",
                 endpoint=self.name,
-                seq=held.stored.seq,
+                seq=delivery.stored.seq,
                 reason=outcome.reason,
                 then=type(decision).__name__,
                 wait_s=getattr(decision, "wait_s", None),
@@ -148,23 +148,23 @@ class Lane:
                 case Again(wait_s):
                     await asyncio.sleep(wait_s)
                 case GiveUp(reason):
-                    await self._set_aside(held, "given-up", reason)
+                    await self._set_aside(delivery, "given-up", reason)
                     return
                 case Stop(reason):
                     await cursor.note({**self._marks, STOPPED: reason})
                     self._stop(reason)
                     return
 
-    async def _attempt(self, held: Held, post: Post) -> Outcome:
+    async def _attempt(self, delivery: Delivery, post: Post) -> Outcome:
         trace = post.headers.get("traceparent", "")
-        attributes = {"stretto.job": held.stored.subject.rpartition(".")[2], "stretto.endpoint": self.name}
+        attributes = {"stretto.job": delivery.stored.subject.rpartition(".")[2], "stretto.endpoint": self.name}
         with self._tracing.sending(f"post {post.headers['ce-type']}", trace, attributes) as sent:
             headers = handlers.signed(post, self._target.secrets, time.time())
             return await self._poster.post(headers | ({"traceparent": sent} if sent else {}), post.body)
 
-    async def _set_aside(self, held: Held, reason: str, error: str) -> None:
+    async def _set_aside(self, delivery: Delivery, reason: str, error: str) -> None:
         """Store the event in the dead letters. Raises BusFault if that failed; the event is then not done."""
-        stored = held.stored
+        stored = delivery.stored
         headers = {
             "Nats-Msg-Id": f"dlq:{NAME}:{self.name}:{stored.seq}",
             "reason": reason,

@@ -8,13 +8,11 @@ from stretto_core.algorithms import PARETO
 from stretto_core.planner.history import HistoryMachine, HistoryState
 from stretto_core.planner.machine import PlanMachine, PlanState
 from stretto_messages.base import Message
-from stretto_runtime import Meta, Service
+from stretto_runtime import CLUSTER, Meta, Service
 from stretto_runtime.algorithms import algorithm
 
 from stretto_planner import handlers
 from stretto_planner.settings import PlannerSettings
-
-CLUSTER = "_"
 
 
 class Planner(Service):

@@ -63,7 +63,7 @@ def left_processes(folder: Path, shared: Path = SHARED) -> list[psutil.Process]:
     lists = [read_json(folder / "run" / "up.json"), owner if owner is not None and is_dead(owner) else None]
     entries = [entry for body in lists if body is not None for entry in body.get("processes", {}).values()]
     return sessions_of(
-        (entry["pid"], ProcessIdentity.told(entry["birth"])) for entry in entries if entry["pid"] is not None
+        (entry["pid"], ProcessIdentity.parse(entry["birth"])) for entry in entries if entry["pid"] is not None
     )
 
 

@@ -143,7 +143,7 @@ def same_process(pid: int | None, birth: ProcessIdentity | None) -> psutil.Proce
 
 def named_in(entry: Mapping[str, Any]) -> psutil.Process | None:
     """Return the living process that an entry of ``up.json`` names, or None."""
-    return same_process(entry["pid"], ProcessIdentity.told(entry.get("birth")))
+    return same_process(entry["pid"], ProcessIdentity.parse(entry.get("birth")))
 
 
 def end_all(processes: Sequence[psutil.Process], grace_s: float) -> int:
@@ -170,7 +170,7 @@ def pods_of(folder: Path) -> list[psutil.Process]:
     for file in (folder / "pods").glob("*/*/pod.json"):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             record = json.loads(file.read_text())
-            leaders.append((int(record["pid"]), ProcessIdentity.told(record["birth"])))
+            leaders.append((int(record["pid"]), ProcessIdentity.parse(record["birth"])))
     found = {process.pid: process for process in sessions_of(leaders)}
     pods = folder.resolve() / "pods"
     for process in psutil.process_iter():

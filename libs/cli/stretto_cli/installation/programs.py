@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from stretto_runtime.access.keys import Keys, write_private
 from stretto_runtime.access.provision import server_config
-from stretto_runtime.server import binary, free_port, store_of
+from stretto_runtime.server import STORE, binary, free_port
 
 from . import redis_server
 from .processes import Command
@@ -61,7 +61,7 @@ class Programs:
         port, folder = free_port(), self.folder / "nats"
         self.nats_url = f"nats://127.0.0.1:{port}"
         config = folder / "nats.conf"
-        store = str(store_of(folder, self.keys))
+        store = str(folder / STORE)
         write_private(config, server_config(store, port, self.keys.trust, sync_interval=sync_interval))
         return self._command("nats", [binary(), "-c", str(config)], self._without_settings())
 

@@ -66,7 +66,7 @@ def test_the_first_difference_is_told_field_by_field() -> None:
 
 
 def test_what_could_not_be_replayed_is_no_success() -> None:
-    done = Replayed("profiler", 2, unseen=["telemetry before 12:00 is not kept any longer"])
+    done = Replayed("profiler", 2, missing=["telemetry before 12:00 is not kept any longer"])
     done.decisions = [decision("not replayed", {"a": 1}, None)]
     assert done.reproduced
     assert not report.reproduced([done])

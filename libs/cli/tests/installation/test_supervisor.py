@@ -35,8 +35,8 @@ from stretto_cli.main import app
 from stretto_core.algorithms import REINSTALL
 from stretto_messages.actuator import JobFailed
 from stretto_messages.profiler import StragglerCleared
-from stretto_runtime.access.permissions import SERVICES
 from stretto_runtime.process.pid import ProcessIdentity
+from stretto_wire.registry import SERVICES
 from typer.testing import CliRunner
 
 ROOT = Path(__file__).parents[4]
@@ -363,7 +363,7 @@ def test_the_whole_installation_comes_up_and_goes_down(tmp_path: Path) -> None:
         up = read_state(tmp_path)
         assert set(up["processes"]) == {"nats", "redis", *SERVICES}
         assert where["ready_s"] is not None
-        pids = [(entry["pid"], ProcessIdentity.told(entry["birth"])) for entry in up["processes"].values()]
+        pids = [(entry["pid"], ProcessIdentity.parse(entry["birth"])) for entry in up["processes"].values()]
     finally:
         os.kill(read_state(tmp_path)["pid"], signal.SIGTERM)
         eventually(lambda: not (tmp_path / "run" / "up.json").exists(), 60)

@@ -1,4 +1,4 @@
-"""How a job ends: its pods stop, and nothing else is wanted any more."""
+"""The end of a job: its pods stop, and nothing else is wanted any more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which parameter server gets which buckets and dense slices, and the fewest moves to get there."""
+"""Placement of buckets and dense slices on parameter servers, and the fewest moves to get there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NOT_MINE, MINE, FROZEN = 0, 1, 2
 
 
 class UnownedColumns(CoreError):
-    """Some buckets have no owner; says which."""
+    """Some columns have no owner; the text names them."""
 
 
 def claim(
@@ -36,8 +36,13 @@ def _part(columns: int, count: int, position: int) -> list[int]:
 
 
 def owner_of(vectors: Mapping[int, Sequence[int]]) -> list[int]:
-    """The owner of each column from every server's own vector; MINE goes before FROZEN (between two steps of a move
-    both are seen, and the new owner is ahead). UnownedColumns if a column is nobody's."""
+    """Return the owner of each column from every server's own vector.
+
+    MINE goes before FROZEN: between two steps of a move both are observed, and the new owner is ahead.
+
+    Raises:
+        UnownedColumns: a column has no owner.
+    """
     width = len(next(iter(vectors.values()), ()))
     owner: list[int | None] = [None] * width
     for state in (FROZEN, MINE):
@@ -55,8 +60,10 @@ def owner_of(vectors: Mapping[int, Sequence[int]]) -> list[int]:
 
 
 def shares(columns: int, weights: Mapping[int, float], held: Mapping[int, int]) -> dict[int, int]:
-    """How many of ``columns`` each server gets by its weight: largest remainders (Hamilton), and among equal
-    remainders those that hold most already, so that least has to move."""
+    """Return the number of ``columns`` of each server by its weight, by largest remainders (Hamilton).
+
+    Among equal remainders, servers that hold most already go first, so that least has to move.
+    """
     total = sum(weights.values())
     exact = {server: columns * weight / total for server, weight in weights.items()}
     result = {server: int(value + 1e-9) for server, value in exact.items()}
@@ -93,8 +100,10 @@ def plan_moves(
 def _even_out(
     vectors: Mapping[int, Sequence[int]], rows: Sequence[int] | None, targets: Mapping[int, float]
 ) -> list[tuple[int, int, int]]:
-    """(column, source, destination) of one kind. Of what a server gives away, it gives the columns whose rows are
-    nearest to the mean, so that counts and rows stay balanced together."""
+    """Return the moves of one kind of columns as (column, source, destination).
+
+    A server gives away the columns whose rows are nearest to the mean, so that counts and rows stay balanced together.
+    """
     owner = owner_of(vectors)
     sizes = rows or [0] * len(owner)
     held = {server: [c for c, s in enumerate(owner) if s == server] for server in {*owner, *targets}}
@@ -103,7 +112,7 @@ def _even_out(
     spare: list[int] = []
     for server in sorted(held):
         surplus = len(held[server]) - share.get(server, 0)
-        # nobody can take a frozen column: the mover that would has to freeze it first
+        # no server can take a frozen column, since it would have to freeze it first
         free = [c for c in held[server] if vectors[server][c] == MINE]
         if surplus > 0:
             spare += sorted(free, key=lambda c: (abs(sizes[c] - mean), c))[:surplus]

@@ -1,4 +1,4 @@
-"""When a job's checkpoints are taken, which one stands, and when parameters go back to it.
+"""Decides when a job's checkpoints are taken, which one stands, and when parameters go back to it.
 
 A checkpoint has two halves of one instant: the ledger's mark, taken first, and every parameter server's image. It is
 *saved* once all images are in memory (training has gone on already), and *flushed* once all are in the store and the
@@ -24,7 +24,8 @@ from stretto_messages.checkpoints import (
 from stretto_messages.dispatcher import JobCompleted
 from stretto_messages.gateway import JobCancelled
 
-from stretto_core.checkpoints.names import FINAL, RESTORE, is_final
+from stretto_core.checkpoints import attempts
+from stretto_core.checkpoints.names import RESTORE, is_final
 from stretto_core.checkpoints.observations import (
     ImagesFlushed,
     ImagesSaved,
@@ -32,15 +33,13 @@ from stretto_core.checkpoints.observations import (
     ParametersRestored,
     StepFailed,
 )
-from stretto_core.checkpoints.state import EXPIRED_KEPT, Attempt, CheckpointState, JobOpened, Restore
+from stretto_core.checkpoints.state import Attempt, CheckpointState, JobOpened, Restore
 from stretto_core.machine import Action, Emit, Reply, Tick
 
 FINAL_TRIES = 3
 """Attempts at the checkpoint after the last shard."""
 RESTORE_TRIES = 3
 """Attempts to read one checkpoint, unless it is damaged."""
-FIRST_AGAIN_S = 30.0
-"""Longest time between attempts until the first checkpoint is complete."""
 
 JobEnded = JobFinished | JobFailed | JobCancelled
 CheckpointsEvent = (
@@ -81,19 +80,19 @@ class CheckpointMachine:
                 self._complete(now)
             case JobFinished() | JobFailed() | JobCancelled():
                 self._end(finished=isinstance(event, JobFinished))
-            case ServersChanged(version=version) if version > self.state.servers_version and not self.state.ended:
+            case ServersChanged() if self._is_new(event):
                 facts = self._servers_changed(event, now)
             case MigrationStarted():
                 facts = self._migration_started()
             case MigrationFinished():
                 self.state.migrating = False
-                self._begin_if_due(now)
+                attempts.begin_if_due(self.state, now)
             case SaveCheckpoint():
                 return [Reply(self._answer(event, now))]
             case ImagesSaved() | ImagesFlushed() | StepFailed() | ParametersRestored():
                 facts = self._observed(event, now)
             case Tick():
-                self._begin_if_due(now)
+                attempts.begin_if_due(self.state, now)
             case _:
                 return []
         return [Emit(fact) for fact in facts]
@@ -134,7 +133,7 @@ class CheckpointMachine:
         """Make the last checkpoint due. While parameters are lost, the completion will be undone by the restore."""
         if not self.state.lost:
             self.state.completed = True
-            self._begin_if_due(now)
+            attempts.begin_if_due(self.state, now)
 
     def _end(self, finished: bool) -> None:
         """Keep the result of a finished job only. Any other job may be taken up again from what it has."""
@@ -143,12 +142,16 @@ class CheckpointMachine:
         state.restore = None
         state.requested = False
         if state.attempt is not None and state.attempt.stage == "taking":
-            self._drop()
+            attempts.drop(self.state)
         if finished and state.complete and is_final(state.complete[-1].id):
             state.expired += [earlier.url for earlier in state.complete[:-1]]
             state.complete = state.complete[-1:]
 
     # servers ---------------------------------------------------------------------------------------------------
+
+    def _is_new(self, event: ServersChanged) -> bool:
+        state = self.state
+        return bool(state.job) and not state.ended and event.version > state.servers_version
 
     def _servers_changed(self, event: ServersChanged, now: float) -> Facts:
         state = self.state
@@ -162,7 +165,7 @@ class CheckpointMachine:
         facts: Facts = []
         if state.attempt is not None and not set(state.attempt.servers) <= set(servers):  # one of them answers no more
             facts = self._take_again("a parameter server left; it is taken again of those that stay")
-        self._begin_if_due(now)
+        attempts.begin_if_due(self.state, now)
         return facts
 
     def _parameters_lost(self) -> Facts:
@@ -171,7 +174,7 @@ class CheckpointMachine:
         state.migrating = False
         state.restore = None
         state.completed = False
-        attempt = self._drop()
+        attempt = attempts.drop(self.state)
         # the completed part is trained again and then has its last checkpoint
         state.final_due = state.final
         state.final_failures = 0
@@ -202,7 +205,7 @@ class CheckpointMachine:
         return []
 
     def _take_again(self, reason: str) -> Facts:
-        attempt = self._drop()
+        attempt = attempts.drop(self.state)
         if attempt is None:
             return []
         self.state.requested = True
@@ -217,52 +220,9 @@ class CheckpointMachine:
         state = self.state
         if not state.job or state.ended:
             return SaveCheckpointReply(job=request.job, answer="unknown")
-        if self._possible():
-            return SaveCheckpointReply(job=request.job, answer="begun", id=self._begin(now))
+        if attempts.possible(state):
+            return SaveCheckpointReply(job=request.job, answer="begun", id=attempts.begin(state, now))
         return SaveCheckpointReply(job=request.job, answer="busy", id=state.attempt.id if state.attempt else None)
-
-    def _possible(self) -> bool:
-        state = self.state
-        quiet = not (state.migrating or state.lost or state.ended)
-        return quiet and bool(state.servers) and state.attempt is None and state.restore is None
-
-    def _begin_if_due(self, now: float) -> None:
-        state = self.state
-        if not self._possible():
-            return
-        final = state.completed and state.final_due and now >= state.final_not_before_s
-        if final or state.requested or (self._periodic_due(now) and not state.completed):
-            self._begin(now)
-
-    def _periodic_due(self, now: float) -> bool:
-        state = self.state
-        if state.every_s is None:
-            return False
-        started = state.complete or state.restore_from is not None
-        return now - state.last_began_at_s >= (state.every_s if started else min(state.every_s, FIRST_AGAIN_S))
-
-    def _begin(self, now: float) -> str:
-        state = self.state
-        final = state.completed and state.final_due
-        name = f"{state.job}-{state.next_number:06d}{FINAL if final else ''}"
-        state.next_number += 1
-        state.last_began_at_s = now
-        state.requested = False
-        if final:
-            state.final_due = False
-        state.attempt = Attempt(name, f"{state.folder}/{name}/manifest.json", list(state.servers), now, final)
-        return name
-
-    def _drop(self) -> Attempt | None:
-        """Give up the attempt and return it; the files that it has written may go."""
-        attempt = self.state.attempt
-        if attempt is not None:
-            self._expire(attempt.url)
-            self.state.attempt = None
-        return attempt
-
-    def _expire(self, url: str) -> None:
-        self.state.expired = [*self.state.expired[-EXPIRED_KEPT + 1 :], url]
 
     def _failed(self, name: str, reason: str) -> CheckpointFailed:
         return CheckpointFailed(job=self.state.job, id=name, reason=reason)
@@ -288,15 +248,15 @@ class CheckpointMachine:
         state.attempt = None
         state.complete.append(attempt.reference)
         while len(state.complete) > state.keep:
-            self._expire(state.complete.pop(0).url)
-        self._begin_if_due(now)
+            attempts.expire(state, state.complete.pop(0).url)
+        attempts.begin_if_due(self.state, now)
         return [CheckpointFlushed(job=state.job, checkpoint=attempt.reference, took_s=event.took_s)]
 
     def _attempt_failed(self, event: StepFailed, attempt: Attempt, now: float) -> Facts:
         """Try the last checkpoint again before its failure is published, since the actuator then stops waiting."""
         state = self.state
         facts: Facts = []
-        self._drop()
+        attempts.drop(self.state)
         if attempt.final:
             state.final_failures += 1
         if attempt.final and state.final_failures < FINAL_TRIES and not state.ended:
@@ -304,7 +264,7 @@ class CheckpointMachine:
             state.final_not_before_s = now + 2.0**state.final_failures
         else:
             facts = [self._failed(attempt.id, event.reason)]
-        self._begin_if_due(now)
+        attempts.begin_if_due(self.state, now)
         return facts
 
     def _restore_failed(self, event: StepFailed, restore: Restore) -> Facts:

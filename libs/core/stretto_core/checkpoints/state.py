@@ -9,8 +9,6 @@ from stretto_messages.values import CheckpointRef
 
 from stretto_core.checkpoints.names import RESTORE
 
-EXPIRED_KEPT = 16
-
 
 @dataclass(frozen=True, slots=True)
 class JobOpened:

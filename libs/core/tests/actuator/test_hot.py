@@ -1,4 +1,4 @@
-"""What the actuator does about hot parameter servers, in a simulated world."""
+"""The actuator's handling of hot parameter servers, in a simulated world."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pods find no room for is not believed to be there: until it is, or another plan is applied, or for a while."""
+"""Capacity that pending pods did not find is subtracted: until they start, another plan is applied, or time passes."""
 
 from __future__ import annotations
 

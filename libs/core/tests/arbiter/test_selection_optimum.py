@@ -26,7 +26,7 @@ from stretto_messages.base import InvalidValue
 
 
 def value_of(problem: SelectionProblem, selection: Selection) -> float:
-    """Of what is chosen, which has to fit."""
+    """Return the value of a choice; it must fit the capacity."""
     chosen = [
         (c, next(option for option in c.options if option.id == selection.chosen[c.job]))
         for c in problem.contenders

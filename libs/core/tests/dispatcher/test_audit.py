@@ -1,4 +1,4 @@
-"""What the audit of the books must show, and what it must not net."""
+"""The audit of the books shows every difference and never offsets one against another."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ GOOD = Counted((0, 1, 2), SAMPLES, PRINT)
 
 
 def batch(shard: int, start: int, stop: int) -> int:
-    """What one applied batch adds to a fingerprint."""
+    """Return the contribution of one applied batch to a fingerprint."""
     return fingerprint_of(shard, 1) * (stop**2 - start**2)
 
 

@@ -47,7 +47,7 @@ COLUMNS = 3
 
 @dataclass
 class Column:
-    """What a part of the parameters has: how often each sample of each epoch was applied, and the records."""
+    """Content of one part of the parameters: applied counts by epoch and sample, and the records."""
 
     applied: Counter[tuple[int, int]] = field(default_factory=Counter)
     progress: dict[int, int] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What one ledger answers, case by case. The books under random schedules: test_books.py."""
+"""Answers of one ledger, case by case. For the books under random schedules see test_books.py."""
 
 import json
 

@@ -62,7 +62,7 @@ class Cluster:
         return self.sharing.state.jobs["j"].cpus
 
     def interval(self) -> JobMeasured:
-        """What is measured in the next one; then the tuning and the scheduler decide."""
+        """Advance by one interval: measure, then let the tuning and the scheduler decide."""
         share, job = self.sharing.state.jobs["j"], self.job
         if self.tuning.state.phase == "sizing":  # the process within its container
             queue = job.with_workers(self.process * job.gpus, self.process, int(share.trainer_cpus))

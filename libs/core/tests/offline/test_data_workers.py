@@ -40,7 +40,7 @@ def scheduler(nodes: dict[str, float], ranking: Ranking = shortest_remaining, ga
 
 
 def told(machine: DataWorkers, *events: object) -> list[object]:
-    """What is said to the events, and to the tick after them."""
+    """Return the actions for the events and for the tick after them."""
     actions = [action for event in (*events, Tick()) for action in machine.handle(event, 0.0)]
     return [action.fact for action in actions if isinstance(action, Emit)]
 
@@ -266,7 +266,7 @@ class TestPromises:
 
 
 def test_workers_of_a_node_that_is_gone_go_elsewhere() -> None:
-    """Who is told of fewer nodes than before knew no room on the others, and failed at every tick."""
+    """Regression: with fewer nodes than before, the scheduler knew no room on the others and failed at every tick."""
     machine = scheduler({"a": 3.0, "b": 8.0, "c": 8.0})
     told(machine, started("j"))
     assert {worker.node for worker in machine.state.jobs["j"].workers.values()} >= {"b"}

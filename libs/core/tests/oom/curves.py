@@ -52,7 +52,7 @@ class Curve:
 
     @cached_property
     def _bytes(self) -> Floats:
-        """Of every bucket [T, BUCKETS]."""
+        """Bytes of every bucket [T, BUCKETS]."""
         return self.resident * self.row_bytes * (table_slots(self.rows, self.slots) if self.slots else self.rows)
 
     def used_bytes(self, buckets: range, pod: int) -> Floats:
@@ -149,7 +149,7 @@ def _split_unevenly(rng: np.random.Generator, servers: int) -> list[range]:
 
 
 def _shares(rng: np.random.Generator, family: str, held: list[range], moments: int) -> Floats:
-    """Of every bucket in the new categories [T, BUCKETS]; a good hash is nearly even. Skew drifts with time."""
+    """Share of every bucket in the new categories [T, BUCKETS]; a good hash is nearly even. Skew drifts with time."""
     even = np.tile(rng.dirichlet(np.full(BUCKETS, 1e5)), (moments, 1))
     if family != "skewed":
         return even

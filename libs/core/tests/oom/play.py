@@ -37,7 +37,7 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Case:
-    """What a job begins with and how fast its actuator is. ``share``: of the need, of the memory at the beginning."""
+    """Initial memory of a job and speed of its actuator. ``share``: initial memory as a share of the need."""
 
     share: float
     resize: int = 2
@@ -56,7 +56,7 @@ class Case:
 
 @dataclass
 class Outcome:
-    """What happened to one job. ``*_over``: recommended capacity above the true need, as a share of it.
+    """Result of one job. ``*_over``: recommended capacity above the true need, as a share of it.
 
     ``end_over``: at the end. ``mean_over``: on average over the time from the first decision on, against the need to
     the end, what was too little counting as nothing. ``worst_over``: the largest request. ``end_error`` and
@@ -110,7 +110,7 @@ class Play:
         self.known = np.array([self._knowable(held) for held in self.held.values()])
 
     def _knowable(self, held: range) -> Floats:
-        """What a perfect watch would have provided for at each moment, one reaction time before [T]."""
+        """Memory that a perfect forecast would have requested one reaction time before each moment [T]."""
         curve, reaction = self.curve, 1 + self.case.resize
         per_bucket = curve.rows[:, held]
         rows = per_bucket.sum(1)
@@ -128,11 +128,11 @@ class Play:
 
     @property
     def foreseeable(self) -> bool:
-        """Whether a perfect watch would have provided for every moment."""
+        """Return True if a perfect forecast would have covered every moment."""
         return bool((self.peak <= self.known).all())
 
     def need(self, moment: int) -> float:
-        """Of the fullest server, from ``moment`` to the end."""
+        """Return the need of the fullest server from ``moment`` to the end."""
         return float(self.peak[:, moment:].max())
 
     def run(self) -> Outcome:

@@ -1,4 +1,4 @@
-"""What a job that measured a worse plan does next: it goes back to the best plan it had, once, when that pays."""
+"""A job that measured a worse plan returns to its best plan, once, when that pays."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ BATCH = 10
 
 
 def told(step_s: np.ndarray) -> list[tuple[int, StragglerDetected | StragglerCleared]]:
-    """What is told of workers whose steps take ``step_s`` [windows, workers], with the number of the window."""
+    """Return the events, with their window, for workers with steps of ``step_s`` [windows, workers]."""
     names = [f"worker-{index}" for index in range(step_s.shape[1])]
     pods = {name: PodWindow("worker") for name in names}
     found = list[tuple[int, StragglerDetected | StragglerCleared]]()

@@ -1,1 +1,1 @@
-"""Who may do what on the bus: keys, tokens, certificates, permissions, streams."""
+"""Rights on the bus: keys, tokens, certificates, permissions, streams."""

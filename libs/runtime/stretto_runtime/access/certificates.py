@@ -1,6 +1,6 @@
-"""Certificates for a server of one's own: an authority that nobody else trusts, and what it vouches for.
+"""Certificates for one's own server, from an authority that nobody else trusts.
 
-For development and closed networks; where there is an authority already, use what it issues.
+They are for development and closed networks. If there is an authority already, use its certificates.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DAY_S = 86_400
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """Files (PEM) of a server, and of who vouches for it."""
+    """Files (PEM) of a server's certificate and key, and of its authority."""
 
     file: Path
     key_file: Path
@@ -40,17 +40,17 @@ class Pair(NamedTuple):
 
 
 def authority(now: float) -> Pair:
-    """One that vouches for servers. Raises IdentityFault: the library for it is not installed."""
+    """Make an authority. Raises IdentityFault: the library for it is not installed."""
     return _signed("Stretto", None, [], now, AUTHORITY_DAYS)
 
 
 def issue(by: Pair, hosts: Sequence[str], now: float) -> Pair:
-    """A server's, for names and addresses; both its own and a client's side of connections between servers."""
+    """Issue a server's certificate for names and addresses; valid for both sides of connections between servers."""
     return _signed(hosts[0], by, hosts, now, SERVER_DAYS)
 
 
 def usable(certificate: str, by: str, hosts: Sequence[str], now: float) -> bool:
-    """Whether it is for all of ``hosts``, for some time to come, and signed by whoever has the certificate ``by``."""
+    """Return whether ``by`` signed the certificate, for all of ``hosts``, and it does not end soon."""
     _need()
     from cryptography import exceptions, x509
 
@@ -64,7 +64,7 @@ def usable(certificate: str, by: str, hosts: Sequence[str], now: float) -> bool:
 
 
 def end_of(certificate: str) -> float:
-    """When it ends, in seconds since the epoch. Raises IdentityFault: it is none."""
+    """The end of a certificate, in seconds since the epoch. Raises IdentityFault: it is none."""
     _need()
     from cryptography import x509
 
@@ -75,7 +75,7 @@ def end_of(certificate: str) -> float:
 
 
 def ending(end_s: float, now: float) -> bool:
-    """Whether what ends then is to be renewed now."""
+    """Return whether a certificate that ends at ``end_s`` needs renewal now."""
     return end_s - now < RENEWED_BEFORE_DAYS * DAY_S
 
 

@@ -1,8 +1,8 @@
-"""Who somebody is on the bus: NATS' JSON web tokens (version 2), each signed by the nkey of who vouches for it.
+"""Identities on the bus: NATS' JSON web tokens (version 2), each signed by the nkey of its issuer.
 
-An operator vouches for accounts, an account for its users; the server knows the operator's public key and nothing
-secret. Pods are vouched for by a key that the account has bound to a scope: whatever that key signs can do only what
-the scope's template says, of the job and pod that the token is tagged with.
+An operator signs for accounts, an account for its users. The server knows the operator's public key and no secret.
+A key that the account has bound to a scope signs for pods: whatever it signs has only the rights of the scope's
+template, for the job and pod that the token is tagged with.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _PARTS = re.compile(r"BEGIN NATS USER JWT-+\s+(\S+)\s.*BEGIN USER NKEY SEED-+\s+
 
 
 class Key:
-    """An nkey: a pair of Ed25519 keys whose text says what it is for."""
+    """An nkey: a pair of Ed25519 keys whose text names their purpose."""
 
     def __init__(self, seed: str) -> None:
         try:
             kind, raw = nkeys.decode_seed(bytearray(seed.encode()))
-            if nkeys.encode_seed(bytes(raw), kind).decode() != seed:  # the checksum, which decoding passes over
+            if nkeys.encode_seed(bytes(raw), kind).decode() != seed:  # decoding does not verify the checksum
                 raise ValueError
             self._pair = nkeys.from_seed(bytearray(seed.encode()))
             self.public = bytes(self._pair.public_key).decode()
-        except Exception:  # nkeys raises whatever it stumbles over; the text itself must not be told
+        except Exception:  # nkeys raises all kinds of errors; the seed itself must not be shown
             raise IdentityFault("not the seed of an nkey: 58 capital letters and digits that begin with S") from None
         self.seed = seed
 
@@ -59,7 +59,7 @@ class Key:
         return f"Key({self.public})"
 
     def sign(self, subject: str, name: str, nats: Claims, now: float, expires_s: float | None = None) -> str:
-        """A token in which this key vouches that ``subject`` (a public key) is ``name`` and has the claims ``nats``."""
+        """A token for the public key ``subject``, with its ``name`` and the claims ``nats``, signed by this key."""
         claims: Claims = {"iat": int(now), "iss": self.public, "name": name, "sub": subject, "nats": nats}
         if expires_s is not None:
             claims["exp"] = int(expires_s)
@@ -94,23 +94,23 @@ def user_claims(rights: Rights) -> Claims:
 
 
 def pod_scope(signing_key: str) -> Claims:
-    """What the account binds the public key to: of a token that it signs, only the tags matter."""
+    """The scope that the account binds the signing key to; of a token that it signs, only the tags count."""
     rights = pod_rights("{{tag(job)}}", "{{tag(pod)}}", "{{tag(partition)}}")
     return {"kind": "user_scope", "key": signing_key, "role": "pod", "template": _permissions(rights) | UNLIMITED}
 
 
 def mint(signing_key: Key, account: str, job: str, pod: str, now: float, life_s: float) -> str:
-    """Credentials of one pod for ``life_s`` seconds; ``account`` is the public key of who bound the signing key.
+    """Credentials of one pod for ``life_s`` seconds; ``account`` is the public key of the account of the signing key.
 
     Raises:
-        IdentityFault: a name that would be more than one token of a subject.
+        IdentityFault: a name that is no single token of a subject.
     """
     key = Key.new(USER_KEY)
     return credentials(_pod_token(signing_key, key.public, account, job, pod, now + life_s, now), key)
 
 
 def renew(signing_key: Key, token: str, job: str, pod: str, now: float, life_s: float) -> str:
-    """A pod's token with a later end. It is no secret, and worthless without the key that only the pod has.
+    """Extend a pod's token. It is no secret: without the pod's key it is worthless.
 
     Raises:
         IdentityFault: not a token of this pod that the signing key has signed and that has not ended yet.
@@ -131,7 +131,7 @@ def _pod_token(signing_key: Key, user: str, account: str, job: str, pod: str, ex
 
 
 def _tags(job: str, pod: str) -> list[str]:
-    """The server puts them into the scope's subjects as they are, wildcards included: so never any but real names."""
+    """Tags of a pod's token. The server copies them into subjects, wildcards included: only names are allowed."""
     try:
         JOB.validate_python(job)
         POD.validate_python(pod)

@@ -1,7 +1,7 @@
-"""The keys of one installation: a folder for each who is to have some, made once, completed when there are more.
+"""The keys of one installation: one folder per user. Existing keys are kept; missing ones are added.
 
-``root/`` vouches for everybody else and belongs on no machine that runs anything. ``server/`` is public but for the
-key of its certificate. Every other folder has its owner's name and goes to nobody else.
+``root/`` vouches for everybody else and belongs on no machine that runs anything. ``server/`` is public except for the
+key of its certificate. Every other folder bears its owner's name and goes to nobody else.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from stretto_bus.faults import IdentityFault
 from stretto_bus.login import Claims, Login, claims_of
-from stretto_wire.registry import STREAM
+from stretto_wire.registry import OPERATOR, STREAM, USERS
 
 from stretto_runtime.access import certificates
 from stretto_runtime.access.certificates import Certificate
@@ -31,15 +31,7 @@ from stretto_runtime.access.identity import (
     pod_scope,
     user_claims,
 )
-from stretto_runtime.access.permissions import (
-    OPERATOR,
-    RPC_MAPPING,
-    USERS,
-    Rights,
-    external_rights,
-    keeper_rights,
-    rights_of,
-)
+from stretto_runtime.access.permissions import RPC_MAPPING, Rights, external_rights, keeper_rights, rights_of
 from stretto_runtime.access.provision import EXTERNAL_API, EXTERNAL_DELIVERY
 
 ROOT = "root"
@@ -54,7 +46,7 @@ CREDENTIALS_FILE = "bus.creds"
 SIGNING_FILE = "pods.seed"
 TRUST_FILE = "trust.conf"
 REVOKED_FILE = "revoked.json"
-"""in ``root/``: what the server's own file says could be made anew without it"""
+"""in ``root/``: without it, revoked keys would be valid in a new server file"""
 CA_FILE = "ca.crt"
 
 _NO_LIMITS = UNLIMITED | {"imports": -1, "exports": -1, "wildcards": True, "conn": -1, "leaf": -1}
@@ -67,16 +59,16 @@ _EXTERNAL_STORING = {
     "consumer": 256,
     "max_ack_pending": 4096,
 }
-"""Of those outside. Only the keeper makes streams, and gives them their bound."""
+"""Limits of users outside. Only the keeper makes streams, and sets their bound."""
 
 _REVOKED = TypeAdapter(dict[str, dict[str, int]])
 
 _CONSUME = f"CONSUMER.CREATE.{STREAM}.*.*.evt.v1.>"
-"""Names its one filter, and the server refuses a request that says another: events can be read so, nothing else."""
+"""It names its one filter, and the server refuses a request with another one: so only events can be read."""
 
 
 def write_private(path: Path, text: str) -> None:
-    """Readable by the owner only, from its first byte on; whole or not at all."""
+    """Write a file that only its owner can read, from its first byte on; whole or not at all."""
     draft = path.with_name(f".{path.name}.new")
     draft.unlink(missing_ok=True)
     with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -85,7 +77,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def sync(paths: Iterable[Path]) -> None:
-    """These files and what the folders list outlive a loss of power from here on."""
+    """Sync files and folders to the disk: from here on they outlive a loss of power."""
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -95,14 +87,13 @@ def sync(paths: Iterable[Path]) -> None:
 
 
 class Keys:
-    """``folder`` with everything in it that ``USERS`` and ``external`` need; ``made`` lists what was not there.
+    """All keys in ``folder`` that ``USERS`` and ``external`` need; ``made`` lists the new files.
 
-    What was made is on the disk before anybody is told of it: with other keys, nobody reads the streams again.
+    New files are on the disk before the constructor returns: with lost keys nobody could read the streams again.
+    Existing keys stay. Only tokens whose rights have changed are signed again, for the same keys.
 
-    ``hosts``: names and addresses of the server, if it is to have a certificate of an authority of our own.
-
-    What is there stays: only tokens whose rights have changed since are signed anew, for the same keys. ``revoked``:
-    names that get other keys, and whose present ones no server that has read the new trust lets in.
+    ``hosts`` are names and addresses of the server, if it gets a certificate of our own authority. Users in ``revoked``
+    get new keys; a server that has read the new trust file refuses the old ones.
 
     Raises:
         IdentityFault: a file there is not what its name says, one of ``root/`` is missing, or a name cannot be one.
@@ -128,7 +119,7 @@ class Keys:
         signing = self._key(self.signing_file, ACCOUNT_KEY)
         self._revoked = self._all_revoked()
         self.account = stretto.public
-        """the account of the installation's own"""
+        """public key of the installation's own account"""
         for user in USERS:
             self._user(stretto, user, rights_of(user))
         for name in external:
@@ -140,7 +131,7 @@ class Keys:
             outside.public: ("EXTERNAL", _NO_LIMITS | _EXTERNAL_LIMITS | _EXTERNAL_STORING, _external(stretto.public)),
         }
         self.trust = self._trust(operator, system.public, accounts)
-        """what the server's configuration says of whom it believes"""
+        """the trust section of the server's configuration"""
         if hosts:
             self._certify(hosts, (SERVER, *USERS, KEEPER, *external))
         if self.made:
@@ -148,17 +139,17 @@ class Keys:
 
     @property
     def signing_file(self) -> Path:
-        """The seed that the actuator mints pods' credentials with; account's scope binds it to what pods may do."""
+        """The seed that signs pods' credentials; the account's scope limits it to the rights of pods."""
         return self.folder / ACTUATOR / SIGNING_FILE
 
     @property
     def certificate(self) -> Certificate:
-        """Of the server."""
+        """The files of the server's certificate."""
         return Certificate(*(self.folder / SERVER / name for name in ("server.crt", "server.key", CA_FILE)))
 
     @property
     def certificate_ends_s(self) -> float | None:
-        """The server's, if it is of our making and here. Raises IdentityFault."""
+        """End of the server's certificate, if our authority issued it. Raises IdentityFault."""
         file = self.certificate.file
         if not (self.folder / ROOT / CA_FILE).exists() or not file.exists():
             return None
@@ -175,7 +166,7 @@ class Keys:
         return Login(user, credentials=self.credentials(user), ca=ca if ca.exists() else None)
 
     def _check(self, external: Sequence[str], hosts: Sequence[str]) -> None:
-        """Before anything is made: one name that cannot be must not leave the others half done."""
+        """Check all names before anything is made: a bad one must not leave the others half done."""
         for name in external:
             _check_external_name(name)
         for name in self._revoking:
@@ -185,7 +176,7 @@ class Keys:
             _ = self.certificate_ends_s
 
     def _root(self, name: str, kind: int) -> Key:
-        """Who vouches: another one under that name would find none of the streams, and nobody's keys would hold."""
+        """A root key. A new one under the same name would invalidate every key and lose access to the streams."""
         path, trust = self.folder / ROOT / f"{name}.seed", self.folder / SERVER / TRUST_FILE
         if trust.exists() and not path.exists():
             raise IdentityFault(
@@ -221,8 +212,10 @@ class Keys:
             self._write(path, credentials(signed, key))
 
     def _all_revoked(self) -> dict[str, dict[str, int]]:
-        """By account: the public keys of users, and when each was revoked. What only the server was told is written
-        down, too, where the file is lost or older than that: what was revoked is never let in again."""
+        """Account -> public key of a user -> time of its revocation.
+
+        It adds revocations that only the server's file knows: a revoked key stays revoked, even if our file is lost.
+        """
         path = self.folder / ROOT / REVOKED_FILE
         try:
             known = _REVOKED.validate_json(path.read_text()) if path.exists() else {}
@@ -230,27 +223,29 @@ class Keys:
             raise IdentityFault(f"{path}: {error.errors()[0]['msg']}; put it back from where root/ is kept") from None
         found = {account: dict(users) for account, users in known.items()}
         for account, token in self._trusted().items():
-            if told := claims_of(token)["nats"].get("revocations"):
-                found[account] = told | found.get(account, {})
+            if revoked := claims_of(token)["nats"].get("revocations"):
+                found[account] = revoked | found.get(account, {})
         if found != known:
             self._write(path, _json_of(found))
         return found
 
     def _revoke(self, account: str, user: str) -> None:
-        """Written down before there are other keys: who is interrupted in between repeats the command."""
+        """Record the revocation before new keys exist: after an interruption the command is repeated."""
         self._revoked.setdefault(account, {})[user] = int(self._now)
         self._write(self.folder / ROOT / REVOKED_FILE, _json_of(self._revoked))
 
     def _signed(self, issuer: Key, subject: str, name: str, nats: Claims, known: str) -> str:
-        """``known``, if it says just that."""
+        """Sign a token, or keep ``known`` if it has the same claims."""
         if known:
-            said = {part: value for part, value in claims_of(known).items() if part not in ("iat", "jti")}
-            if said == {"iss": issuer.public, "name": name, "sub": subject, "nats": nats} and issuer.has_signed(known):
+            claims = {part: value for part, value in claims_of(known).items() if part not in ("iat", "jti")}
+            if claims == {"iss": issuer.public, "name": name, "sub": subject, "nats": nats} and issuer.has_signed(
+                known
+            ):
                 return known
         return issuer.sign(subject, name, nats, self._now)
 
     def _trusted(self) -> dict[str, str]:
-        """The tokens that the server's file holds, by whom they are of."""
+        """The tokens in the server's file, by public key."""
         path, tokens = self.folder / SERVER / TRUST_FILE, dict[str, str]()
         for part in path.read_text().split('"') if path.exists() else ():
             with contextlib.suppress(IdentityFault):  # public, and can be made again
@@ -282,8 +277,10 @@ class Keys:
         return text
 
     def _certify(self, hosts: Sequence[str], owners: Sequence[str]) -> None:
-        """Everybody gets the authority's certificate; the server's own is made anew when it is of
-        another one, for other hosts, or ends soon."""
+        """Give everybody the authority's certificate.
+
+        The server's own is issued again if another authority signed it, it is for other hosts, or it ends soon.
+        """
         root, files = self.folder / ROOT, self.certificate
         if not (root / CA_FILE).exists():
             authority = certificates.authority(self._now)
@@ -320,7 +317,7 @@ def _check_external_name(name: str) -> None:
 
 
 def _own(signing_key: str) -> dict[str, Any]:
-    """Of the account STRETTO: who may sign for pods, how requests find their partition, what those outside get."""
+    """Claims of the account STRETTO: signing key of pods, mapping of requests to partitions, exports to outside."""
     mappings = {source: [{"subject": to, "weight": 100}] for source, to in RPC_MAPPING.items()}
     exports = [
         {"name": "events", "subject": "evt.v1.>", "type": "stream"},

@@ -1,6 +1,6 @@
-"""Who may publish and subscribe to what, from the registry of the wire and nothing else.
+"""The rights of every user of the bus, derived from the registry of the wire and nothing else.
 
-A request's subject is compared as the server has mapped it, with the partition before the job (``RPC_MAPPING``).
+The server checks a request's subject after its mapping, with the partition before the job (``RPC_MAPPING``).
 """
 
 from __future__ import annotations
@@ -9,17 +9,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from stretto_wire.inboxes import inbox_of, inbox_of_pod
-from stretto_wire.registry import CHANNELS, DEAD_LETTERS, PARTITIONS, STATE, STATE_PREFIX, STREAM, Channel
+from stretto_wire.registry import (
+    CHANNELS,
+    DEAD_LETTERS,
+    FORWARDER,
+    OPERATOR,
+    PARTITIONS,
+    SERVICES,
+    STATE,
+    STATE_PREFIX,
+    STREAM,
+    Channel,
+)
 
 EXTERNAL_STREAM = "EVENTS"
-"""in the account EXTERNAL: a mirror of what ``STREAM`` holds of ``evt.v1.>``, under the same sequences and times"""
+"""in the account EXTERNAL: a mirror of ``evt.v1.>`` in ``STREAM``, with the same sequences and times"""
 
-SERVICES = ("profiler", "fitter", "planner", "arbiter", "dispatcher", "checkpoints", "oom", "actuator", "gateway")
-OPERATOR = "operator"
-"""the command, and who makes the streams: may do everything within the account"""
-FORWARDER = "forwarder"
-"""posts events to those outside; runs where somebody wants that"""
-USERS = (*SERVICES, FORWARDER, OPERATOR)
 POD_ROLES = ("worker", "ps")
 
 RPC_MAPPING = {
@@ -27,7 +32,7 @@ RPC_MAPPING = {
         f"rpc.v1.{{{{wildcard(1)}}}}.{{{{wildcard(2)}}}}.{{{{partition({PARTITIONS},3)}}}}.{{{{wildcard(3)}}}}"
     )
 }
-"""Puts the partition into requests, so that they find the owner and callers know nothing of partitions."""
+"""Puts the partition into requests, so that they reach the owner and callers need not know partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +44,7 @@ class Rights:
 
 
 def rights_of(user: str) -> Rights:
-    """Of a service, or of the operator."""
+    """The rights of a service, or of the operator."""
     if user == OPERATOR:
         return Rights((">",), (">",))
     if user == FORWARDER:
@@ -59,19 +64,19 @@ def rights_of(user: str) -> Rights:
 
 
 def _forwarder_rights() -> Rights:
-    """Durable cursors over events, and dead letters: a cursor's pattern stands in the subject that makes it."""
+    """Durable consumers of events, and dead letters. A consumer's pattern is part of the subject that creates it."""
     cursors = [f"$JS.API.CONSUMER.{verb}.{STREAM}.*" for verb in ("INFO", "MSG.NEXT")]
     cursors += [f"$JS.API.CONSUMER.CREATE.{STREAM}.*.*.evt.v1.>", f"$JS.ACK.{STREAM}.>"]
     return Rights(("dlq.>", *cursors), (f"{inbox_of(FORWARDER)}.>",))
 
 
 def pod_rights(job: str, pod: str, partition: str) -> Rights:
-    """Of one pod: its own telemetry, requests about its own job, its own job's events, what it is asked itself.
+    """The rights of one pod: its telemetry, requests about its job, its job's events, and requests to itself.
 
-    It answers where ``Bus`` awaits its answers. The server's own right to answer once would hold for whatever it hears:
-    also for an event of its job, in the place of the stream that its publisher asks for an acknowledgement.
+    It may answer where ``Bus`` awaits answers. The server's own permission to reply once would not do: an event of its
+    job carries the reply subject of its publisher's acknowledgement, and the pod could answer in the stream's place.
     """
-    heard = [c.pattern for c in CHANNELS if c.kind == "evt" and _is_read_by(c, POD_ROLES)]
+    events = [c.pattern for c in CHANNELS if c.kind == "evt" and _is_read_by(c, POD_ROLES)]
     return Rights(
         publish=(
             f"tel.v1.*.{pod}.{job}",
@@ -80,14 +85,14 @@ def pod_rights(job: str, pod: str, partition: str) -> Rights:
         ),
         subscribe=(
             f"pod.v1.*.{pod}.{job}",
-            *(f"{p.removesuffix('*')}{job}" for p in heard),
+            *(f"{p.removesuffix('*')}{job}" for p in events),
             f"{inbox_of_pod(job, pod)}.>",
         ),
     )
 
 
 def external_rights(name: str) -> Rights:
-    """Of a tool in the account EXTERNAL: events as they come, and consumers of the stream that keeps them."""
+    """The rights of a tool in the account EXTERNAL: live events, and consumers of the stream that keeps them."""
     api = [
         f"$JS.API.CONSUMER.{verb}.{EXTERNAL_STREAM}.>"
         for verb in ("CREATE", "DURABLE.CREATE", "INFO", "DELETE", "MSG.NEXT")
@@ -106,7 +111,7 @@ def external_rights(name: str) -> Rights:
 
 
 def keeper_rights(name: str) -> Rights:
-    """Of who makes the stream in the account EXTERNAL."""
+    """The rights of the user that makes the stream in the account EXTERNAL."""
     api = tuple(f"$JS.API.STREAM.{verb}.{EXTERNAL_STREAM}" for verb in ("INFO", "CREATE", "UPDATE"))
     return Rights(api, (f"{inbox_of(name)}.>",))
 
@@ -116,7 +121,7 @@ def _is_read_by(channel: Channel, names: Iterable[str]) -> bool:
 
 
 def _asked_by(names: Iterable[str], partition: str = "*", job: str = "*") -> list[str]:
-    """Requests that ``names`` may make, of services as the server maps them."""
+    """The requests that ``names`` may make; those to services as the server maps them."""
     subjects: list[str] = []
     for channel in CHANNELS:
         if channel.kind == "rpc" and _is_read_by(channel, names):
@@ -127,7 +132,7 @@ def _asked_by(names: Iterable[str], partition: str = "*", job: str = "*") -> lis
 
 
 def _inboxes_of_callers(service: str) -> list[str]:
-    """Where the service answers: those who may ask it, and the operator, who may ask anybody."""
+    """The inboxes that the service answers to: of its callers, and of the operator, who may call anybody."""
     readers = {reader for c in CHANNELS if c.kind == "rpc" and c.service == service for reader in c.readers}
     inboxes = {f"{inbox_of(reader)}.>" for reader in readers & set(SERVICES)}
     if readers:

@@ -1,4 +1,4 @@
-"""Streams and bucket, and the server's configuration. Services only bind to what this has made."""
+"""Streams and bucket, and the server's configuration. Services only use what this makes."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from stretto_runtime.settings import StreamsSettings
 NOT_FOUND = 10059
 DUPLICATE_WINDOW_S = 120
 EXTERNAL_API = "JS.STRETTO"
-"""what the account EXTERNAL sees of the JetStream API of the account STRETTO begins so"""
+"""prefix under which the account EXTERNAL reaches the JetStream API of the account STRETTO"""
 EXTERNAL_DELIVERY = "deliver.external"
-"""below it, events come from one account to the other"""
+"""prefix under which events pass from one account to the other"""
 
 
 def streams(replicas: int = 1, max_bytes: int = 8 << 30, sync_interval: str = "") -> list[dict[str, Any]]:
     """The configurations of every stream. A full stream refuses (nothing is dropped silently).
 
-    ``sync_interval``: as in ``server_config``; it stands in the metadata, where writers see what suits the server.
+    ``sync_interval`` is that of ``server_config``. Writers read it from the metadata and choose how to write.
     """
     second = 10**9
     common: dict[str, Any] = {"storage": "file", "num_replicas": replicas, "allow_direct": True}
@@ -83,7 +83,7 @@ def streams(replicas: int = 1, max_bytes: int = 8 << 30, sync_interval: str = ""
 
 
 def external_stream(replicas: int = 1, max_bytes: int = 8 << 30) -> dict[str, Any]:
-    """Events for those outside: a mirror, which nobody can write to, without partitions in its subjects."""
+    """The stream of events for tools outside: a read-only mirror, without partitions in its subjects."""
     transform = {
         "src": "*.evt.v1.*.*.*",
         "dest": "evt.v1.{{wildcard(2)}}.{{wildcard(3)}}.{{wildcard(4)}}",
@@ -108,9 +108,9 @@ def external_stream(replicas: int = 1, max_bytes: int = 8 << 30) -> dict[str, An
 
 
 async def provision(bus: Bus, replicas: int = 1, max_bytes: int = 8 << 30, sync_interval: str = "") -> None:
-    """Create what is missing and bring the rest to the present configuration; harmless to repeat.
+    """Create missing streams and update the others to this configuration; harmless to repeat.
 
-    ``replicas``: 3 survives the loss of one server of three. ``max_bytes``: of the event stream.
+    Three ``replicas`` survive the loss of one server. ``max_bytes`` bounds the event stream.
 
     Raises:
         BusFault: the server refused, for instance a change that would need a new stream.
@@ -120,7 +120,7 @@ async def provision(bus: Bus, replicas: int = 1, max_bytes: int = 8 << 30, sync_
 
 
 async def make(url: str, operator: Login, settings: StreamsSettings) -> None:
-    """All that ``settings`` ask for; harmless to repeat.
+    """Make all streams of ``settings``; harmless to repeat.
 
     Raises:
         BusFault: the server refused.
@@ -165,9 +165,9 @@ def server_config(
 ) -> str:
     """The text of a nats-server configuration file.
 
-    ``trust``: whom the server believes, as ``Keys.trust`` writes it; empty: everybody may do everything (tests).
-    ``cluster``: ``host:port`` of every server's cluster port, this one's first; each has a ``name`` of its own.
-    ``sync_interval``: ``"always"`` survives power loss on one replica; every write then waits for the disk.
+    ``trust`` is the text of ``Keys.trust``; empty: everybody may do everything (tests).
+    ``cluster`` lists the ``host:port`` of every server's cluster port, this one's first; each has its own ``name``.
+    ``sync_interval="always"`` survives power loss on one replica; every write then waits for the disk.
     """
     lines = [
         f"host: {json.dumps(host)}",
@@ -176,7 +176,7 @@ def server_config(
         f"max_payload: {8 << 20}",  # the arbiter's document of a thousand jobs has 5 MiB; more is discouraged
         "jetstream {",
         f"  store_dir: {json.dumps(store_folder)}",
-        # the default, three quarters of what is free, refuses the streams' bounds on a disk with less than 12 GiB left
+        # the default, three quarters of the free space, refuses the streams' bounds below 12 GiB of free disk
         f"  max_file_store: {1 << 50}",
         *([f"  sync_interval: {sync_interval}"] if sync_interval else []),
         "}",

@@ -1,6 +1,6 @@
-"""The file of the gateway's tokens: who may do what. It holds the SHA-256 of each token; the token is shown once.
+"""The file of the gateway's tokens, with their roles. It holds the SHA-256 of each token; a token is shown once.
 
-A token has 256 random bits, so a plain digest of it cannot be guessed from.
+A token has 256 random bits, so nobody can guess it from a plain digest.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ ROLES: tuple[Role, ...] = get_args(Role)
 """Each may do what those before it may."""
 FILE = "gateway.tokens.json"
 PREFIX = "stretto_"
-"""by which those who look for secrets in the wrong places recognise one"""
+"""lets scanners for leaked secrets recognise a token"""
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$"
 TAKEN = frozenset({"admin", "anonymous"})
-"""how the gateway calls those who come without a name"""
+"""names that the gateway gives to callers without one"""
 
 
 def _free(name: str) -> str:
@@ -46,7 +46,7 @@ def _free(name: str) -> str:
 
 
 class TokenEntry(BaseModel):
-    """One token. ``name`` is whom it was given to: what it changes is told with that name."""
+    """One token. ``name`` is its holder; changes made with it are recorded under that name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -64,12 +64,12 @@ _ENTRIES = TypeAdapter(tuple[TokenEntry, ...])
 
 
 def digest_of(token: str) -> str:
-    """What is kept of a token."""
+    """The digest that is kept of a token."""
     return hashlib.sha256(token.encode(errors="replace")).hexdigest()
 
 
 def issue(name: str, role: Role, now: datetime, expires_at: datetime | None = None) -> tuple[str, TokenEntry]:
-    """A new token and what is to be kept of it. Raises SettingsFault for a name that cannot be."""
+    """A new token and its entry. Raises SettingsFault: the name is not allowed."""
     token = PREFIX + secrets.token_urlsafe(32)
     try:
         entry = TokenEntry(name=name, role=role, sha256=digest_of(token), created_at=now, expires_at=expires_at)
@@ -83,7 +83,7 @@ def issue(name: str, role: Role, now: datetime, expires_at: datetime | None = No
 
 @contextlib.contextmanager
 def changing(path: Path) -> Generator[None]:
-    """One change of the file after the other: inside, nobody else reads it in order to write it."""
+    """Serialise changes of the file: inside, nobody else reads it in order to write it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_name(f".{path.name}.lock").open("w") as lock:  # the file itself is replaced
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -91,7 +91,7 @@ def changing(path: Path) -> Generator[None]:
 
 
 def read_tokens(path: Path) -> tuple[TokenEntry, ...]:
-    """Every entry; none where there is no file.
+    """Every entry; none if there is no file.
 
     Raises:
         SettingsFault: the file cannot be read, or an entry is refused.
@@ -113,7 +113,7 @@ def read_tokens(path: Path) -> tuple[TokenEntry, ...]:
 
 
 def write_tokens(path: Path, entries: Sequence[TokenEntry]) -> None:
-    """Whole or not at all, readable by the owner only; within ``changing``."""
+    """Write all entries, whole or not at all, readable by the owner only; call it within ``changing``."""
     handle, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     with os.fdopen(handle, "wb") as file:
         file.write(_ENTRIES.dump_json(tuple(entries), indent=2, exclude_none=True) + b"\n")

@@ -1,4 +1,4 @@
-"""What all partitions of one replica share."""
+"""The service and its tools, shared by all partitions of one replica."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stretto_runtime.service import Service
 
 @dataclass(slots=True)
 class Context:
-    """A service and its tools."""
+    """The dependencies of one replica's partitions."""
 
     service: Service
     bus: Bus

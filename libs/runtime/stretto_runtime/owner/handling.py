@@ -32,15 +32,15 @@ log = structlog.get_logger("stretto.handling")
 
 
 class Made(NamedTuple):
-    """What comes of one arrival. ``outputs``: (id, core fact, wire message)."""
+    """The outputs of one arrival, as (id, core fact, wire message), and the reply to a request."""
 
     outputs: list[tuple[str, Any, Message]]
     reply: Message | None = None
 
 
 @dataclass(slots=True)
-class Asked:
-    """A request from its arrival to its answer: parsed once, and where the answer goes."""
+class Request:
+    """A request from its arrival to its answer: parsed once, with the inboxes of its callers."""
 
     subject: str
     data: bytes
@@ -61,13 +61,13 @@ class Takeover:
 
 
 class Handling:
-    """The inputs of one partition, in order; the same whether they are replayed or live."""
+    """Handles the inputs of one partition, in order, in the same way in a replay and live."""
 
     def __init__(self, context: Context, takeover: Takeover, machines: Machines, writer: Writer) -> None:
         self.machines = machines
         self.writer = writer
-        self.waiting: dict[tuple[str, str], Asked] = {}
-        """(key, request id) -> what was asked"""
+        self.waiting: dict[tuple[str, str], Request] = {}
+        """(key, request id) -> the request"""
         self.changed: set[str] = set()
         self.live = False
         self._context = context
@@ -75,18 +75,22 @@ class Handling:
         self._number = takeover.number
         self._published = takeover.published
         self._letters: dict[str, set[str]] = {}
-        """subject -> ids, of those that a replay has met"""
+        """subject -> ids of the dead letters that a replay has met"""
         self._fence_seq = takeover.fence_seq
         self._attempt = takeover.attempt
 
+    def expect(self, request_id: str, request: Request) -> None:
+        """Answer ``request`` once its journal entry is handled."""
+        self.waiting[request.message.job, request_id] = request
+
     def go_live(self) -> None:
-        """Everything that a predecessor can have handled is behind us."""
+        """End the replay: all inputs that a predecessor could have handled are done."""
         self.live = True
         self._published = frozenset()
         self._letters.clear()
 
     async def handle(self, stored: Stored) -> bool:
-        """Advance every machine that ``stored`` concerns; whether anything was published or answered.
+        """Advance every machine that ``stored`` concerns; returns whether anything was published or answered.
 
         Raises:
             BusFault: an output could not be sent; the session ends.
@@ -111,13 +115,13 @@ class Handling:
         if self.machines.contains(key, meta.seq):
             return False
         if request and (known := self._known(arrival)) is not None:
-            await self._tell(arrival, known[1], known[2].encode())
+            await self._reply(arrival, known[1], known[2].encode())
             return False
         started_ns = time.time_ns()
         try:
             made = self._decide(arrival)
         except (WireError, ValidationError, CoreError) as error:
-            self.changed.add(key)  # the machine may be another object now: edges must not keep the old one
+            self.changed.add(key)  # the machine may be another object now: side effects must not keep the old one
             await self._refused(arrival, error)
             return True
         except Exception as error:
@@ -138,7 +142,7 @@ class Handling:
     # decisions -------------------------------------------------------------------------------------------------
 
     def _decide(self, arrival: Arrival) -> Made | None:
-        """Let the machine handle the event; None if the service ignores the message."""
+        """Let the machine handle the event; returns None if the service ignores the message."""
         if arrival.kind == "tick":
             event = self._service.tick_event()
         else:
@@ -149,16 +153,16 @@ class Handling:
             return None
 
         def commit(actions: list[Action]) -> Made:
-            """Make messages of the actions while the machine can still be put back."""
+            """Turn the actions into messages while the machine can still be restored."""
             try:
                 return self._translate(arrival, actions)
-            except (WireError, ValidationError) as error:  # ours, not the input's: nobody else is to blame
+            except (WireError, ValidationError) as error:  # a bug of the service, not of the input
                 raise RuntimeFault(f"{self._service.name} made a message that the wire refuses: {error}") from error
 
         return self.machines.handle(arrival.key, event, arrival.meta.time_s, arrival.meta.seq, commit)
 
     def _message(self, arrival: Arrival) -> Message:
-        """Parse, unless it is a request that was parsed on its way into the journal. Raises WireError."""
+        """Parse the message, unless it is a request that was parsed on its way to the journal. Raises WireError."""
         asked = self.waiting.get(arrival.asked) if arrival.kind == "request" else None
         if asked is not None and (asked.subject, asked.data) == (arrival.subject, arrival.data):
             return asked.message
@@ -199,7 +203,7 @@ class Handling:
         self._context.metrics.outputs.count += 1
 
     def _trace(self, arrival: Arrival, outputs: list[tuple[str, Any, Message]], started_ns: int) -> str:
-        """A span for what was handled, if anybody could want it; the ``traceparent`` of its outputs."""
+        """Record a span for a traced or productive arrival; returns the ``traceparent`` of its outputs."""
         slot, parent = self.machines.slots.get(arrival.key), arrival.trace
         if slot is not None and arrival.key != CLUSTER:
             slot.trace = slot.trace or parent
@@ -238,18 +242,18 @@ class Handling:
 
     async def _answer(self, arrival: Arrival, code: str, body: bytes) -> None:
         slot = self.machines.slots.get(arrival.key)
-        if slot is not None:  # nothing is kept of a request about an unknown job: asked again it gets the same answer
+        if slot is not None:  # of an unknown job nothing is kept: a repeated request gets the same answer
             slot.remember(arrival.meta.request_id, code, body.decode())
             self.machines.dirty.add(arrival.key)
-        await self._tell(arrival, code, body)
+        await self._reply(arrival, code, body)
 
-    async def _tell(self, arrival: Arrival, code: str, body: bytes) -> None:
+    async def _reply(self, arrival: Arrival, code: str, body: bytes) -> None:
         asked = self.waiting.pop(arrival.asked, None)
         for reply in asked.replies if asked is not None else ():
             with contextlib.suppress(BusFault):  # the caller asks again and gets the remembered reply
                 await self._context.bus.send(reply, body, {ERROR_HEADER: code} if code else None)
 
-    # what cannot be handled ------------------------------------------------------------------------------------
+    # dead letters ------------------------------------------------------------------------------------
 
     async def _refused(self, arrival: Arrival, error: Exception) -> None:
         field, value, remedy = (str(getattr(error, name, "")) for name in ("field", "value", "remedy"))
@@ -281,7 +285,7 @@ class Handling:
     async def _dead_letter(self, arrival: Arrival, reason: str, text: str, more: dict[str, str]) -> None:
         subject = f"dlq.{arrival.subject or f'tick.{self._service.name}'}"
         letter_id = f"dlq:{self._service.name}:{arrival.source}"
-        if not self.live and letter_id in await self._set_aside(subject):
+        if not self.live and letter_id in await self._letters_of(subject):
             return
         headers = {
             "Nats-Msg-Id": letter_id,
@@ -305,8 +309,8 @@ class Handling:
         )
         self.writer.send_plain(subject, arrival.data, headers)
 
-    async def _set_aside(self, subject: str) -> set[str]:
-        """The ids that predecessors set aside: the server itself forgets ids sooner than an outage may last."""
+    async def _letters_of(self, subject: str) -> set[str]:
+        """Ids of the dead letters of predecessors: the server forgets ids sooner than an outage may last."""
         if subject not in self._letters:
             found = await read(self._context.bus, DEAD_LETTERS, [subject], headers_only=True)
             self._letters[subject] = {stored.headers.get("Nats-Msg-Id", "") for stored in found}

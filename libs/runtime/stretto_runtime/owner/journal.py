@@ -23,11 +23,11 @@ FRAME_BYTES = 512 * 1024
 QUEUE_ENTRIES = 8192
 GATHERING_TURNS = 4
 """Turns of the loop between two frames: requests that have arrived meanwhile share the next. A turn with nothing to do
-takes microseconds; ``tests.bench.dispatcher`` tells the CPU time of a pair, which is what this saves."""
+takes microseconds; ``tests.bench.dispatcher`` measures the CPU time of a pair, which this saves."""
 
 
 class Frame:
-    """One that was sent; hears whether it is stored, and tells who waits for that."""
+    """A frame that was sent. It receives the server's answer and passes it to whoever waits."""
 
     def __init__(self, journal: Journal, waiting: list[asyncio.Future[None]]) -> None:
         self._journal = journal
@@ -54,14 +54,14 @@ class Frame:
         for each in self._waiting:
             if not each.done():
                 each.set_exception(fault)
-                each.exception()  # whoever waited may be gone
+                each.exception()  # nobody may be waiting any more
 
 
 class Journal:
-    """The frames of one owner. ``fault`` is set, and ``wake`` with it, when a frame could not be stored.
+    """The frames of one owner. When a frame could not be stored, ``fault`` is set, and ``wake`` with it.
 
-    A frame leaves when the last one has come back: what was asked meanwhile shares it, and it shares a write with the
-    replies to the last one.
+    A frame leaves when the last one has come back. Requests that arrived meanwhile share it, and it shares a write with
+    the replies to the last one.
     """
 
     def __init__(self, writer: Writer, subject: str, ttl_s: int, wake: asyncio.Event) -> None:
@@ -77,7 +77,7 @@ class Journal:
         self._away = False
         """a frame is about to leave, or has left and is not back"""
         self._unsure: set[Frame] = set()
-        """sent and not acknowledged"""
+        """frames that were sent and not acknowledged"""
 
     def add(self, entry: dict[str, Any], stored: asyncio.Future[None] | None = None) -> bool:
         """Queue an entry for the next frame; False when too many wait already."""
@@ -100,18 +100,18 @@ class Journal:
         await future
 
     def came_back(self) -> None:
-        """The last frame is about to be handled."""
+        """Note that the last frame is about to be handled; the next one may leave."""
         self._away = False
         if self._queue and self.fault is None:
             self._gather()
 
     @property
     def idle(self) -> bool:
-        """Whether all that was asked is stored."""
+        """True if every entry is stored."""
         return not self._queue and not self._unsure
 
     def close(self) -> None:
-        """Send nothing more. Who waits hears that it was not stored, though it may have been."""
+        """Send nothing more. Whoever waits gets PartitionLost, though the entry may have been stored."""
         self._end(PartitionLost("ownership ended"))
 
     def stored(self, frame: Frame, seq: int) -> None:

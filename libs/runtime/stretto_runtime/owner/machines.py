@@ -1,12 +1,12 @@
 """The machines of one partition, each as if its events had happened to it exactly once.
 
-Pure of the bus. An event that a machine refuses or breaks on must leave no half-changed state, and copying the state
-before every event would cost more than handling it. So each key keeps the document it was last saved as and the
-events since; after an exception the machine is built again from those, without the bad event, unless the error
-promises an unchanged state. A snapshot bounds that list (``session.snapshot_wait_s``).
+This module knows nothing of the bus. An event that a machine refuses or breaks on must leave no half-changed state, and
+copying the state before every event would cost more than handling it. So each key keeps its last saved document and the
+events since. After an exception the machine is built again from those, without the bad event, unless the error promises
+an unchanged state. A snapshot bounds that list (``session.snapshot_wait_s``).
 
-A machine of a large state may name in ``parted`` a field of it, a dict by tokens of a subject, whose entries are saved
-one by one, and in ``changed`` those that are others than when they were saved last.
+A machine with a large state may name one field of it in ``parted``: a dict whose keys are tokens of a subject. Its
+entries are saved one by one; ``changed`` names those that changed since the last snapshot.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from stretto_runtime.owner.snapshots import Document, pack, unpack
 from stretto_runtime.process.faults import Refusal
 
 LANES = 512
-"""How many callers' last replies a key remembers."""
+"""Callers whose last reply a key remembers."""
 
 
 @cache
@@ -42,7 +42,7 @@ def _part_adapter_of(state_type: type, field: str) -> TypeAdapter[Any]:
 
 
 class MachineFactory(Protocol):
-    """What this module needs of a service."""
+    """The part of a service that makes its machines."""
 
     name: ClassVar[str]
     version: ClassVar[int]
@@ -52,7 +52,7 @@ class MachineFactory(Protocol):
 
 
 class Slot:
-    """One key: its machine and what is needed to build it again."""
+    """One key: its machine, and the document and events to build it again from."""
 
     __slots__ = ("base", "events", "machine", "replies", "seq", "trace")
 
@@ -65,7 +65,7 @@ class Slot:
         self.replies: OrderedDict[str, list[Any]] = OrderedDict(base.replies if base else {})
 
     def remember(self, request_id: str, code: str, body: str) -> None:
-        """Keep the last reply of a lane: a caller asks again only for its last request."""
+        """Keep the last reply of a lane: a caller repeats only its last request."""
         lane = lane_of(request_id)
         self.replies[lane] = [request_id, code, body]
         self.replies.move_to_end(lane)
@@ -78,7 +78,7 @@ class Slot:
 
 
 def lane_of(request_id: str) -> str:
-    """``<lane>.<n>``: a lane has one request in flight. An id without a dot is a lane of its own."""
+    """The lane of an id ``<lane>.<n>``, which has one request in flight. An id without a dot is its own lane."""
     lane, dot, _ = request_id.rpartition(".")
     return lane if dot else request_id
 
@@ -94,7 +94,7 @@ class Machines:
         self.slots: dict[str, Slot] = {}
         self.dirty: set[str] = set()
         self.saved_bytes = 0
-        """of the states in the last documents"""
+        """size of the states in the last documents"""
 
     def load(self, documents: dict[str, Document]) -> None:
         """Start from saved documents.
@@ -106,9 +106,9 @@ class Machines:
             self.slots[key] = Slot(self._build(key, document), document)
 
     async def load_in_thread(self, documents: dict[str, Document]) -> None:
-        """As ``load``, while the loop goes on: a machine of a thousand jobs takes 0.4 s. Raises Refusal."""
+        """Load in a thread while the loop goes on: a machine of a thousand jobs takes 0.4 s. Raises Refusal."""
         collects = gc.isenabled()
-        gc.disable()  # all of it lives on: to look for garbage among it again and again took a third of the time
+        gc.disable()  # everything made here stays alive: collecting garbage took a third of the time
         try:
             await asyncio.to_thread(self.load, documents)
         finally:
@@ -116,17 +116,17 @@ class Machines:
                 gc.enable()
 
     def contains(self, key: str, seq: int) -> bool:
-        """Whether the document of ``key`` was saved after input ``seq``."""
+        """True if the document of ``key`` was saved after input ``seq``."""
         slot = self.slots.get(key)
         return slot is not None and slot.base is not None and slot.base.seq >= seq
 
     def handle(
         self, key: str, event: Any, now: float, seq: int, commit: Callable[[list[Action]], Any] | None = None
     ) -> Any:
-        """Advance one machine; returns its actions, or what ``commit`` makes of them.
+        """Advance one machine; returns its actions, or the result of ``commit`` for them.
 
-        Whatever the machine or ``commit`` raises leaves the machine as it was before the event. A key that a first
-        event leaves as new (a request about an unknown job) is not kept.
+        If the machine or ``commit`` raises, the machine is as before the event. A key whose first event leaves its
+        state as new (a request about an unknown job) is not kept.
         """
         slot = self.slots.get(key)
         if slot is None:
@@ -135,14 +135,14 @@ class Machines:
             actions = slot.machine.handle(event, now)
             result = commit(actions) if commit else actions
         except Exception as error:
-            if not getattr(error, "unchanged", False):  # to build it again costs more than a message that is refused
+            if not getattr(error, "unchanged", False):  # rebuilding costs more than refusing a message
                 self._restore(key, slot)
             raise
         self._advance(key, slot, event, now, seq)
         return result
 
     def documents(self, keys: Iterable[str]) -> dict[str, Document]:
-        """Those keys as they are now; they count as saved."""
+        """The documents of ``keys`` as they are now; they count as saved."""
         saved: dict[str, Document] = {}
         self.saved_bytes = 0
         for key in keys:
@@ -158,7 +158,7 @@ class Machines:
         state = self._adapter(key).dump_json(machine.state, exclude={parted} if parted else None)
         self.saved_bytes += len(state)
         parts, unsaved = (dict(base.parts), dict(base.unsaved)) if base else ({}, {})
-        for name in sorted(machine.changed if parted else parts):  # not parted any more: all of them go
+        for name in sorted(machine.changed if parted else parts):  # no longer parted: all of them go
             entry = getattr(machine.state, parted).get(name) if parted else None
             unsaved.setdefault(name, parts.pop(name, None))
             if entry is not None:
@@ -176,7 +176,7 @@ class Machines:
         return self._adapter(key).dump_json(machine.state)
 
     def ticking(self) -> list[str]:
-        """The keys that want ticks: a machine may say ``ticking = False`` (a finished job)."""
+        """The keys that want ticks; a machine may set ``ticking = False`` (a finished job)."""
         return sorted(key for key, slot in self.slots.items() if getattr(slot.machine, "ticking", True))
 
     def _first(self, key: str, event: Any, now: float, seq: int, commit: Callable[[list[Action]], Any] | None) -> Any:
@@ -225,7 +225,7 @@ class Machines:
         return self._factory.machine(key, state)
 
     def _version_of(self, machine: Any) -> int:
-        """Of the machine: a service may have one per scope, and its own version covers them all."""
+        """The version of a machine: its own if it has one, else the service's."""
         return getattr(machine, "version", self._factory.version)
 
     def _adapter(self, key: str) -> TypeAdapter[Any]:
@@ -236,7 +236,7 @@ class Machines:
 
 
 def _read(adapter: TypeAdapter[Any], stored: bytes, whose: str, exclude: set[str] | None = None) -> Any:
-    """A saved state, if this code keeps all of it. Raises Refusal."""
+    """Read a saved state. Raises Refusal if this code would lose a part of it."""
     try:
         state = adapter.validate_json(stored)
     except ValidationError as error:
@@ -251,7 +251,7 @@ def _read(adapter: TypeAdapter[Any], stored: bytes, whose: str, exclude: set[str
 
 
 def _lost(stored: Any, kept: Any, path: str = "state") -> Iterator[str]:
-    """What is in the stored state and not in what became of it."""
+    """The parts of a stored state that are missing after it was read."""
     if isinstance(stored, dict) and isinstance(kept, dict):
         for name, value in stored.items():
             if name in kept:

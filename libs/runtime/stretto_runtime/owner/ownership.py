@@ -1,6 +1,6 @@
-"""Who owns which partition: members that renew a lease, a pure assignment, and compare-and-swap.
+"""Ownership of partitions: members that renew a lease, a pure assignment, and compare-and-swap.
 
-Nothing here decides who may write: that is the fence's work. A wrong opinion about members costs a detour, no data.
+Nothing here decides who may write; the fence does. A wrong opinion about members costs a detour, no data.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Ownership:
     def __init__(self, bus: Bus, service: str, partitions: int, lease_s: float, changed: Callable[[], None]) -> None:
         self.member = f"{service}-{uuid.uuid4().hex[:12]}"
         self.members: set[str] = set()
-        self._heard_s: dict[str, float] = {}
-        """member -> when its last renewal came, on the loop's clock"""
+        self._renewed_s: dict[str, float] = {}
+        """member -> time of its last renewal, on the loop's clock"""
         self._swept_s = 0.0
         self.owners: dict[int, tuple[str, int]] = {}
         """partition -> (holder or "", revision)"""
@@ -64,37 +64,37 @@ class Ownership:
         self._lease_s = lease_s
         self._changed = changed
         self._tasks: list[asyncio.Task[None]] = []
-        self._tail: OrderedConsumer | None = None
+        self._consumer: OrderedConsumer | None = None
         self.refusal = ""
 
     async def join(self) -> None:
         """Become a member and learn the present entries."""
         await self._renew()
         filters = [self._member_keys, f"{STATE_PREFIX}owner.{self._service}.*"]
-        self._tail = await OrderedConsumer.open(self._bus, STATE, filters, deliver_policy="last_per_subject")
-        seen = 0
-        while seen < self._tail.backlog:
-            for stored in await self._tail.batch():
-                seen += 1
+        self._consumer = await OrderedConsumer.open(self._bus, STATE, filters, deliver_policy="last_per_subject")
+        read_count = 0
+        while read_count < self._consumer.backlog:
+            for stored in await self._consumer.batch():
+                read_count += 1
                 self._learn(stored)
-            if self._tail.pending == 0:
+            if self._consumer.pending == 0:
                 break
-        self._tasks = [asyncio.create_task(self._renewing()), asyncio.create_task(self._watching(self._tail))]
+        self._tasks = [asyncio.create_task(self._renewing()), asyncio.create_task(self._watching(self._consumer))]
         self._bus.on_reconnect.append(self._reconnected)
 
     async def leave(self) -> None:
-        """Stop renewing and say so at once."""
+        """Stop renewing, and withdraw at once."""
         if self._reconnected in self._bus.on_reconnect:
             self._bus.on_reconnect.remove(self._reconnected)
         for task in self._tasks:
             task.cancel()
-        if self._tail is not None:
-            await self._tail.close()
+        if self._consumer is not None:
+            await self._consumer.close()
         with contextlib.suppress(BusFault):
             await self._bus.store(self._member_key, b"", {"KV-Operation": "DEL", "Nats-TTL": "60s"})
 
     async def refresh(self) -> None:
-        """Learn the members anew: the marker of one who died while we were away may be gone already."""
+        """Read the members again: the marker of one that died while we were away may be gone already."""
         found = await read(self._bus, STATE, [self._member_keys], deliver_policy="last_per_subject")
         self.members.clear()
         for stored in found:
@@ -102,7 +102,7 @@ class Ownership:
         self._changed()
 
     async def alone(self) -> bool:
-        """Whether nobody else is a member, now."""
+        """Read the members again; returns whether there is no other."""
         await self.refresh()
         return not self.members - {self.member}
 
@@ -112,20 +112,20 @@ class Ownership:
         return {partition for partition, name in owners.items() if name == self.member}
 
     def holder(self, partition: int) -> str:
-        """Whom its entry names; empty: nobody."""
+        """The member that its entry names; empty: none."""
         return self.owners.get(partition, ("", 0))[0]
 
     def takeable(self, partition: int) -> bool:
-        """Nobody, ourselves, or somebody who is no member any more holds it."""
+        """True if nobody holds it, or we do, or one that is no member any more."""
         holder = self.holder(partition)
         return holder in ("", self.member) or holder not in self.members
 
     def held(self) -> set[int]:
-        """The partitions whose entry names us, whether or not we have heard that we took them."""
+        """The partitions whose entry names us, even if the answer to our take was lost."""
         return {partition for partition, (holder, _) in self.owners.items() if holder == self.member}
 
     def usurped(self, partition: int, epoch: int) -> bool:
-        """Whether a later entry than ``epoch`` names somebody else."""
+        """True if an entry later than ``epoch`` names another member."""
         holder, revision = self.owners.get(partition, ("", 0))
         return revision > epoch and holder != self.member
 
@@ -136,7 +136,7 @@ class Ownership:
         """Write our name by compare-and-swap; returns the epoch.
 
         Raises:
-            Fenced: somebody else was faster.
+            Fenced: another replica was faster.
         """
         key = self.owner_key(partition)
         _, revision = self.owners.get(partition, ("", 0))
@@ -145,7 +145,7 @@ class Ownership:
         return epoch
 
     async def refuse(self, partition: int, epoch: int, why: str) -> None:
-        """Give back what cannot be continued; the runner then stands aside for replicas that can."""
+        """Give back a partition that this version cannot continue; the runner then waits for replicas that can."""
         self.refusal = self.refusal or why
         await self.release(partition, epoch)
         self._changed()
@@ -193,29 +193,29 @@ class Ownership:
     def _drop_silent(self) -> None:
         """Forget members that stopped renewing but whose entries stay.
 
-        The server's expiry alone is not enough: killed and started again, it may bring back entries that had expired,
-        and without their expiry. Whoever was frozen himself has heard nobody, and judges nobody.
+        The server's expiry alone is not enough: after a crash it may bring back expired entries without their expiry.
+        A replica that was frozen itself has observed no renewal, so it judges nobody.
         """
         now = asyncio.get_running_loop().time()
         frozen, self._swept_s = now - self._swept_s > self._lease_s, now
         if frozen or not self._bus.connected:
-            self._heard_s = dict.fromkeys(self.members, now)
+            self._renewed_s = dict.fromkeys(self.members, now)
             return
-        silent = {name for name in self.members if now - self._heard_s.get(name, now) > 2 * self._lease_s}
+        silent = {name for name in self.members if now - self._renewed_s.get(name, now) > 2 * self._lease_s}
         silent.discard(self.member)
         if silent:
             log.warning("members without a renewal", members=sorted(silent))
             self.members -= silent
             self._changed()
 
-    async def _watching(self, tail: OrderedConsumer) -> None:
+    async def _watching(self, consumer: OrderedConsumer) -> None:
         while True:
-            batch = await tail.batch()
+            batch = await consumer.batch()
             if any([self._learn(stored) for stored in batch]):
                 self._changed()
 
     def _learn(self, stored: Stored) -> bool:
-        """Take in one entry; whether it changed anything."""
+        """Apply one entry; returns whether it changed anything."""
         kind, _, rest = stored.subject.removeprefix(STATE_PREFIX).partition(".")
         name = rest.rpartition(".")[2]
         gone = "Nats-Marker-Reason" in stored.headers or "KV-Operation" in stored.headers
@@ -223,14 +223,14 @@ class Ownership:
             known = name in self.members
             if gone:
                 self.members.discard(name)
-                self._heard_s.pop(name, None)
+                self._renewed_s.pop(name, None)
             else:
                 self.members.add(name)
-                self._heard_s[name] = asyncio.get_running_loop().time()
+                self._renewed_s[name] = asyncio.get_running_loop().time()
             return known == gone
         try:
             partition, holder = int(name), "" if gone else stored.data.decode()
-        except ValueError:  # not from one of us: it must not end who watches the others
+        except ValueError:  # not from a replica: it must not end the watching
             log.error("an entry of no partition is passed over", subject=stored.subject, value=repr(stored.data[:100]))
             return False
         if stored.seq <= self.owners.get(partition, ("", 0))[1]:

@@ -1,8 +1,10 @@
-"""One partition of one service at its owner: take, load, scan, replay, live, leave (RUNTIME.md, steps 2 to 9).
+"""One partition of one service at its owner: take it, finish what a predecessor began, serve, hand over.
 
 A session ends in one of three ways: asked to leave (everything stored, the entry released), lost to another owner, or
-broken (connection, full stream, a higher fence). A broken session is begun again from ``take``: the same path that
-follows a death, so there is only one way back and it is the one that is tested.
+broken (connection, full stream, a higher fence). A broken session begins again with taking the partition: the same path
+that follows a death, so there is only one way back, and it is the one that is tested.
+
+The steps are those of the README's section "Protocol".
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ log = structlog.get_logger("stretto.partition")
 
 
 class Partition:
-    """Owner of partition ``number``."""
+    """Partition ``number`` at its owner."""
 
     def __init__(self, context: Context, number: int) -> None:
         self.number = number
@@ -47,7 +49,7 @@ class Partition:
 
     @property
     def live(self) -> bool:
-        """Whether it handles new inputs."""
+        """True if it handles new inputs."""
         return self.session is not None
 
     @property
@@ -80,7 +82,7 @@ class Partition:
                 self._fault = str(fault)
                 log.error("partition cannot be served", partition=self.number, fault=str(fault))
                 delay_s = 5.0
-            except Exception as error:  # a bug of ours or of the service: say so, do not spin, do not give up
+            except Exception as error:  # a bug of ours or of the service: report it, do not spin, do not give up
                 self._fault = f"{type(error).__name__}: {error}"
                 log.exception("partition cannot be served", partition=self.number, error=self._fault)
                 delay_s = 5.0
@@ -90,10 +92,10 @@ class Partition:
                 return
 
     async def give_back(self) -> None:
-        """Empty an entry that names us though we serve nothing: the answer to a take or to a release was lost.
+        """Empty an entry that names us though we serve nothing: the answer to a take or a release was lost.
 
-        Nobody else would: we are alive, so others leave our entries alone. Tries once; whoever sees the entry still
-        naming us calls again.
+        Nobody else would do it, because others leave the entries of living members alone. It tries once; the runner
+        calls again as long as the entry names us.
         """
         ownership = self._context.ownership
         try:
@@ -115,19 +117,19 @@ class Partition:
         self.epoch = await context.ownership.take(self.number)
         owner_key = context.ownership.owner_key(self.number)
         snapshots = Snapshots(context.bus, service.name, self.number, owner_key, self.epoch)
-        left_after = await snapshots.left_after()
+        handled_to = await snapshots.clean_shutdown()
         subject = fence_subject(service.name, self.number)
-        body = Term.of(service).body(context.ownership.member, self.epoch, left_after)
+        body = Term.of(service).body(context.ownership.member, self.epoch, handled_to)
         fence = Fence(subject, await context.bus.store(subject, body))
         loaded = await snapshots.load(fence.seq)
-        if left_after is None:
+        if handled_to is None:
             loaded = await finish(context, self.number, loaded, snapshots, fence)
         machines = Machines(service)
         try:
             await machines.load_in_thread(loaded.documents)
         except Refusal:
-            if left_after is not None:
-                await snapshots.mark(loaded.cursor, 0, clean=True)  # we have begun nothing either
+            if handled_to is not None:
+                await snapshots.mark(loaded.cursor, 0, clean=True)  # nothing was begun here
             raise
         self.machines = machines
         published = await published_ids(context.bus, service.name, self.number, loaded.cursor.out_seq + 1, fence.seq)

@@ -2,13 +2,13 @@
 
 ``snap.<service>.<partition>.<key>``  one document per key, with the sequence of the last input it contains
 ``snap.<service>.<partition>.<key>.<part>``  a part of a large state, beside its document
-``cursor.<service>.<partition>``      every input up to here is in the documents, every output up to ``out_seq`` stored
+``cursor.<service>.<partition>``      inputs up to here are in the documents, outputs up to ``out_seq`` stored
 ``mark.<service>.<partition>``        how often the inputs after the cursor may have been handled before
 
-A document may be newer than the cursor (death between the two): replay then skips, for that key, what it contains.
-Parts are written before their document, and only those that changed. So that together they are always of one moment, a
-part brings along what it was before: that holds while the document is older than the part.
-Every write expects the owner entry to be of our epoch, so a former owner cannot overwrite its heir's.
+A document may be newer than the cursor (death between the two writes); a replay then skips, for that key, the inputs
+that it contains. Parts are written before their document, and only those that changed. Each part carries its former
+content: while the document is older than the part, that is the content that belongs to it.
+Every write expects the owner entry to be of our epoch, so a former owner cannot overwrite its successor's.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ from stretto_wire.registry import STATE, STATE_PREFIX
 
 COMPRESSED_FROM_BYTES = 4096
 ZLIB = b"x"
-"""what compressed data begins with, and no JSON"""
+"""first byte of compressed data, which begins no JSON"""
 REMOVED_AFTER = "60s"
 READINGS = 8
-"""of a document that its owner replaces every second"""
+"""attempts to read a document that its owner replaces every second"""
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """``seq``: last input contained; ``out_seq``: last own output stored by then; ``version`` of the machine code;
-    ``fence`` of the owner that wrote it.
+    """``seq``: last input contained; ``out_seq``: last own output stored by then.
+
+    ``version`` is that of the service, ``fence`` that of the owner that wrote it.
     """
 
     seq: int = 0
@@ -48,10 +49,10 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One key. ``packed``: the state (``pack``); ``replies``: lane -> (request id, error code or empty, body).
+    """One key. ``packed`` is its state (``pack``); ``replies`` map a lane to (request id, error code or empty, body).
 
-    ``parted`` names the field of the state that is saved entry by entry: ``parts`` has all of them, packed. ``unsaved``
-    has those that the bucket has otherwise, or not at all, and what it has; ``gone`` those that are only to be removed.
+    ``parted`` names the field of the state that is saved entry by entry. ``parts`` has all its entries, packed.
+    ``unsaved`` has the entries that differ in the bucket, with the bucket's content; ``gone`` those to be removed.
     """
 
     seq: int
@@ -89,7 +90,7 @@ class Document:
         return state
 
     def part_outputs(self, subject: str) -> list[Output]:
-        """What the bucket lacks of the parts. An entry that is gone is first written as such, then removed."""
+        """Outputs that bring the bucket's parts up to date. A gone entry is first written as gone, then removed."""
         outputs: list[Output] = []
         for name, before in self.unsaved.items():
             now = self.parts.get(name)
@@ -103,13 +104,13 @@ class Document:
         return Output(subject, data)
 
     def take_part(self, name: str, data: bytes) -> None:
-        """Add a part as it is in the bucket, as far as it is of this document's time."""
+        """Add a part from the bucket: its content of this document's time."""
         head, _, rest = data.partition(b"\n")
         seq, version, size, size_before = json.loads(head)
         now = None if size is None else rest[:size]
         before = None if size_before is None else rest[size or 0 :]
-        newer = (seq, version) > (self.seq, self.version)  # a migration writes anew what no input has changed
-        holds = None if not self.parted else before if newer else now  # else it is left of an earlier version
+        newer = (seq, version) > (self.seq, self.version)  # a migration rewrites parts that no input has changed
+        holds = None if not self.parted else before if newer else now  # else it is a leftover of an earlier version
         if holds is not None:
             self.parts[name] = holds
         if newer:
@@ -118,7 +119,7 @@ class Document:
             self.gone.add(name)
 
     def saved(self) -> None:
-        """The bucket has it all."""
+        """Note that the bucket is up to date."""
         self.gone.clear()
         self.gone.update(name for name, before in self.unsaved.items() if before is not None and name not in self.parts)
         self.unsaved.clear()
@@ -130,8 +131,10 @@ def documents_of(entries: Iterable[Stored]) -> dict[tuple[str, str], Document]:
 
 
 def sorted_out(entries: Iterable[Stored]) -> tuple[dict[tuple[str, str], Document], list[Output]]:
-    """Documents by place; and what removes parts whose document was never written: a later one would take them for its
-    own."""
+    """Documents by place, and outputs that remove parts without a document.
+
+    Such parts were written before a death; a later document of the key would take them for its own.
+    """
     found: dict[tuple[str, str], Document] = {}
     parts: list[tuple[tuple[str, str], str, Stored]] = []
     for stored in entries:
@@ -147,10 +150,10 @@ def sorted_out(entries: Iterable[Stored]) -> tuple[dict[tuple[str, str], Documen
 
 
 async def document_of(bus: Bus, service: str, partition: int, key: str) -> Document | None:
-    """The last saved document of one key; its parts are of its moment, though its owner may be writing.
+    """The last saved document of one key, consistent with its parts even while its owner writes.
 
     Raises:
-        BusFault: it was replaced whenever it was read.
+        BusFault: it was replaced during every reading.
     """
     subject = f"{STATE_PREFIX}snap.{service}.{partition}.{key}"
     for _ in range(READINGS):
@@ -158,7 +161,7 @@ async def document_of(bus: Bus, service: str, partition: int, key: str) -> Docum
         document = documents_of(entries).get((str(partition), key))
         if document is None or not document.parted:
             return document
-        # a part knows what it was one document before, not two
+        # a part carries the content of one document before, not of two
         last = await read(bus, STATE, [subject], deliver_policy="last_per_subject")
         if last and last[-1].seq == max(entry.seq for entry in entries if entry.subject == subject):
             return document
@@ -170,12 +173,12 @@ def _removal(subject: str) -> Output:
 
 
 def unpack(packed: bytes) -> bytes:
-    """What ``pack`` was given."""
+    """The inverse of ``pack``."""
     return zlib.decompress(packed) if packed.startswith(ZLIB) else packed
 
 
 def pack(state: bytes) -> bytes:
-    """A state as it is stored: as it is, or compressed where it is large. The server takes no more than 8 MiB."""
+    """A state as it is stored, compressed if it is large. The server takes no more than 8 MiB."""
     return zlib.compress(state, 1) if len(state) >= COMPRESSED_FROM_BYTES else state
 
 
@@ -184,11 +187,11 @@ class Loaded:
     cursor: Cursor
     documents: dict[str, Document]
     attempt: int
-    """how many owners may have handled the inputs after the cursor before us"""
+    """number of owners before us that may have handled the inputs after the cursor"""
 
 
 class Snapshots:
-    """Reads and writes of the owner of one partition."""
+    """Reads and writes the snapshots of one partition, for its owner."""
 
     def __init__(self, bus: Bus, service: str, partition: int, owner_key: str, epoch: int) -> None:
         self._bus = bus
@@ -196,14 +199,14 @@ class Snapshots:
         self._fence = Fence(owner_key, epoch)
         self._fence_seq = 0
 
-    async def left_after(self) -> int | None:
-        """The last input that is handled, if the last owner left in peace; None if it may have decided more."""
+    async def clean_shutdown(self) -> int | None:
+        """The last input handled, if the last owner shut down cleanly; None if it may have decided more."""
         marks = [stored.data for stored in await self._read("mark") if stored.subject != self._fence.subject]
         mark = json.loads(marks[-1]) if marks else {"clean": False}
         return int(mark["cursor"]) if mark["clean"] else None
 
     async def load(self, fence_seq: int) -> Loaded:
-        """Everything of this partition; then marks it, which proves that we were still the owner after our fence.
+        """Load everything of this partition, then mark it: that proves that we still owned it after our fence.
 
         Raises:
             Fenced: we are not the owner any more.
@@ -230,7 +233,7 @@ class Snapshots:
         return Loaded(cursor, documents, attempt)
 
     async def _read(self, *kinds: str) -> list[Stored]:
-        """With our own entry among them, whichever server answers has all that our predecessors wrote."""
+        """Read with our own entry: a server that has it has all writes of our predecessors."""
         names = [f"{STATE_PREFIX}{kind}.{self._base}" + (".>" if kind == "snap" else "") for kind in kinds]
         filters = [*names, self._fence.subject]
         return await read(self._bus, STATE, filters, until=self._fence.seq, deliver_policy="last_per_subject")
@@ -240,7 +243,7 @@ class Snapshots:
         await self._bus.store(f"{STATE_PREFIX}mark.{self._base}", body, self._fence.headers())
 
     async def save(self, dirty: dict[str, Document], cursor: Cursor) -> None:
-        """Write the documents, then the cursor. All outputs up to ``cursor`` must be stored already.
+        """Write the documents, then the cursor. All outputs up to ``cursor`` must be stored before.
 
         Raises:
             Fenced: we are not the owner any more.

@@ -1,10 +1,10 @@
-"""What a dead owner of other settings or other code began is finished as it would have done, or not at all.
+"""Finish what a dead owner of other settings or other code began: as it would have done, or not at all.
 
-Between its last snapshot and our fence it may have decided inputs, and what it published stands. Under the same
-settings and code a replay comes to the same decisions, and that is the usual way (``Session``). Under other settings
-those inputs are decided under the old ones, saved, and only what follows is decided under ours. Under other code they
-are decided by ours and compared with everything that was published: where it decides otherwise, or would have decided
-something that was not, the partition is refused, because its state would contradict what the world was told.
+Between its last snapshot and our fence a dead owner may have decided inputs, and its outputs stand. Under the same
+settings and code a replay makes the same decisions; that is the usual way (``Session``). Under other settings those
+inputs are decided under the old ones and saved, and only what follows is decided under ours. Under other code our code
+decides them, and the results are compared with everything that was published. If one differs, or one is missing in
+between, the partition is refused, because its state would contradict what is published.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ log = structlog.get_logger("stretto.succession")
 
 
 async def finish(context: Context, number: int, loaded: Loaded, snapshots: Snapshots, fence: Fence) -> Loaded:
-    """Decide what the owners before ours may have decided, each input in its era; what is then to be continued from.
+    """Decide the inputs that earlier owners may have decided, each in its term; returns what to continue from.
 
-    Nothing has to be done, and nothing is, if all decided as we do.
+    It does nothing if all of them decided as we do.
 
     Raises:
         Refusal: this code would contradict what was published; nothing was stored.
     """
     service, cursor = context.service, loaded.cursor
     own = Term.of(service)
-    known = [era for era in await terms(context.bus, service.name, number, fence.seq) if era.fence < fence.seq]
+    known = [term for term in await terms(context.bus, service.name, number, fence.seq) if term.fence < fence.seq]
     if not known or (known[-1].fence == cursor.fence and known[-1].decides_as(own)):
-        return loaded  # nobody was before, or who was wrote the snapshot and decides as we do
-    pending = [term_at(known, cursor.seq + 1), *(era for era in known if era.seq > cursor.seq)]
-    if all(era.decides_as(own) for era in pending):
+        return loaded  # no predecessor, or one that wrote the snapshot and decides as we do
+    pending = [term_at(known, cursor.seq + 1), *(term for term in known if term.seq > cursor.seq)]
+    if all(term.decides_as(own) for term in pending):
         return loaded
     writer = _Comparing(context.bus, fence, await _unfinished(context.bus, service.name, number, loaded, fence), number)
     documents = dict(loaded.documents)
     coming = deque(pending[1:])
     handling = await _handling(context, number, pending[0], documents, writer, fence)
-    # with our fence among them, whichever server answers has all that came before it
+    # a server that has our fence has everything before it
     filters = [*context.routes.filters(number), fence.subject]
     async for stored in scan(context.bus, STREAM, filters, cursor.seq + 1, fence.seq):
         if stored.seq >= fence.seq:
@@ -68,39 +68,39 @@ async def finish(context: Context, number: int, loaded: Loaded, snapshots: Snaps
     changed = handling.machines.documents(sorted(handling.machines.slots))
     done = Cursor(fence.seq, fence.seq - 1, service.version)
     await snapshots.save(changed, done)
-    log.info("finished what another era had begun", partition=number, after=cursor.seq, up_to=fence.seq)
+    log.info("finished what another term had begun", partition=number, after=cursor.seq, up_to=fence.seq)
     return replace(loaded, cursor=done, documents=documents | changed)
 
 
 async def check_snapshots(bus: Bus, service: Service) -> None:
-    """Before anything is taken: whether this code can continue everything that is saved. Raises Refusal."""
+    """Check, before anything is taken, that this code can continue everything that is saved. Raises Refusal."""
     snaps = await read(bus, STATE, [f"{STATE_PREFIX}snap.{service.name}.>"], deliver_policy="last_per_subject")
     for (_, key), document in documents_of(snaps).items():
         await Machines(service).load_in_thread({key: document})
 
 
 async def _handling(
-    context: Context, number: int, era: Term, documents: dict[str, Document], writer: Writer, fence: Fence
+    context: Context, number: int, term: Term, documents: dict[str, Document], writer: Writer, fence: Fence
 ) -> Handling:
-    then = era.service(context.service) or context.service
+    then = term.service(context.service) or context.service
     machines = Machines(then)
     await machines.load_in_thread(documents)
     return Handling(replace(context, service=then), Takeover(number, fence.seq, 1), machines, writer)
 
 
 async def published_ids(bus: Bus, service: str, number: int, start: int, end: int) -> frozenset[str]:
-    """The ids that predecessors have published since the snapshot: never to be published again."""
+    """The ids that predecessors have published since the snapshot, which must not be published again."""
     return frozenset(
         [stored.headers["Nats-Msg-Id"] async for stored in _outputs(bus, service, number, start, end, True)]
     )
 
 
 async def _unfinished(bus: Bus, service: str, number: int, loaded: Loaded, fence: Fence) -> dict[str, Stored]:
-    """What was published of inputs that no document contains."""
+    """Published outputs of inputs that no document contains."""
     found: dict[str, Stored] = {}
     async for stored in _outputs(bus, service, number, loaded.cursor.out_seq + 1, fence.seq, False):
         source = stored.headers["Nats-Msg-Id"].split(":")[1]
-        # what the cluster's machine publishes is stored in the partitions of the jobs that it is about
+        # outputs of the cluster's machine are stored in the partitions of the jobs that they are about
         owner = CLUSTER_PARTITION if of_cluster(source) else int(stored.subject.partition(".")[0])
         document = loaded.documents.get(CLUSTER if of_cluster(source) else stored.subject.rpartition(".")[2])
         if owner == number and int(source.partition(".")[0]) > max(loaded.cursor.seq, document.seq if document else 0):
@@ -112,7 +112,7 @@ async def _outputs(
     bus: Bus, service: str, number: int, start: int, end: int, headers_only: bool
 ) -> AsyncGenerator[Stored]:
     token = "*" if number == CLUSTER_PARTITION else str(number)
-    # with our fence among them, whichever server answers has all that came before it
+    # a server that has our fence has everything before it
     subjects = [f"{token}.evt.v1.{service}.*.*", fence_subject(service, number)]
     async for stored in scan(bus, STREAM, subjects, start, end, headers_only=headers_only):
         if stored.seq > end:
@@ -122,7 +122,7 @@ async def _outputs(
 
 
 class _Comparing(Writer):
-    """Publishes what is missing, once everything that was published has been made again, byte by byte."""
+    """Publishes the missing outputs, once every published one has been made again, byte by byte."""
 
     def __init__(self, bus: Bus, fence: Fence, published: dict[str, Stored], number: int) -> None:
         super().__init__(bus, fence, asyncio.Event())
@@ -133,20 +133,20 @@ class _Comparing(Writer):
     def send(self, output_id: str, subject: str, data: bytes, lines: str = "") -> None:
         stored = self._left.pop(output_id, None)
         if stored is None:
-            self._check_all_made()  # outputs are stored in order: what is missing comes after what is there
+            self._check_all_made()  # outputs are stored in order: missing ones come after those that are there
             super().send(output_id, subject, data, lines)
         elif (stored.subject.partition(".")[2], stored.data) != (subject, data):
             self._refuse(stored, "otherwise")
 
     def send_plain(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
-        """Dead letters wait until nothing can be refused any more: who is refused begins again every few seconds."""
+        """Hold dead letters back until nothing can be refused: a refused partition is tried again and again."""
         if self._left:
             self._dead.append((subject, data, headers))
         else:
             super().send_plain(subject, data, headers)
 
     def finish(self) -> None:
-        """Send what waited. Raises Refusal if something was published that was not made again."""
+        """Send the dead letters. Raises Refusal if a published output was not made again."""
         self._check_all_made()
         for subject, data, headers in self._dead:
             super().send_plain(subject, data, headers)

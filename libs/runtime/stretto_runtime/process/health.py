@@ -39,7 +39,7 @@ class Server(uvicorn.Server):
 
 
 class Health:
-    """The three endpoints of one service, on loopback unless told otherwise."""
+    """The three endpoints of one service, on loopback by default."""
 
     def __init__(self, service: str, folder: Path, report: Callable[[], dict[str, Any]], metrics: Callable[[], bytes]):
         self._path = folder / "run" / f"{service}.json"
@@ -58,7 +58,7 @@ class Health:
         async def exposition(request: Request) -> Response:
             return Response(metrics(), media_type="text/plain; version=0.0.4")
 
-        # no more than Starlette: FastAPI would add to the start and the memory of every service
+        # Starlette alone: FastAPI would add to the start and the memory of every service
         self.app = Starlette(
             routes=[Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", exposition)]
         )

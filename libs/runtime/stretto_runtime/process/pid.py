@@ -1,7 +1,7 @@
-"""Who a process is, although ids are used again.
+"""Process identity that survives pid reuse: boot id and start tick.
 
-The boot of the machine and the tick in which it began: not the time of day, which ``/proc`` tells relative to a clock
-that may be stepped, so that a living process seems to have begun at another time than was written down.
+The start is counted in ticks since the boot, not in the time of day: ``/proc`` derives that from a clock that may be
+stepped, and a living process would seem to have begun at another time than the recorded one.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from typing import Any, NamedTuple
 
 
 class ProcessIdentity(NamedTuple):
-    """``boot``: its id. ``ticks``: of 10 ms since then (SC_CLK_TCK); of two of one boot the later began later."""
+    """``boot`` is the id of the boot; ``ticks`` of 10 ms (SC_CLK_TCK) since then order its processes."""
 
     boot: str
     ticks: int
 
     @classmethod
     def of(cls, pid: int) -> ProcessIdentity | None:
-        """Of the process that has this id now; None if there is none."""
+        """The identity of the running process ``pid``, or None."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             text = Path(f"/proc/{pid}/stat").read_text()
-            fields = text[text.rindex(")") + 2 :].split()  # its name, in brackets, may contain anything
+            fields = text[text.rindex(")") + 2 :].split()  # the name, in brackets, may contain anything
             return cls(_boot(), int(fields[19]))
         return None
 
     @classmethod
-    def told(cls, value: Any) -> ProcessIdentity | None:
-        """What stands in a file: None if it is nothing of the kind."""
+    def parse(cls, value: Any) -> ProcessIdentity | None:
+        """The identity that a file holds; None if the value is none."""
         match value:
             case [str(boot), int(ticks)]:
                 return cls(boot, ticks)
@@ -37,7 +37,7 @@ class ProcessIdentity(NamedTuple):
                 return None
 
     def precedes(self, other: ProcessIdentity | None) -> bool:
-        """Whether ``other`` may be its descendant: of the same boot, and not older."""
+        """Return whether ``other`` may be a descendant: of the same boot, and not older."""
         return other is not None and other.boot == self.boot and other.ticks >= self.ticks
 
 

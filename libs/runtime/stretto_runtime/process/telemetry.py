@@ -1,8 +1,8 @@
 """Spans, metrics and logs of one process.
 
-A handled message is a span whose parent is the span that published it (W3C ``traceparent`` header). A message that may
-have been handled before, by an owner who died, gets a sibling span with its count: the parent is the same. Spans go to
-``OTEL_EXPORTER_OTLP_ENDPOINT`` where that is set, otherwise as JSON lines to ``<state folder>/spans/<service>.jsonl``.
+A handled message is a span; its parent is the span that published the message (W3C ``traceparent`` header). A message
+that a dead owner may have handled before gets a sibling span with a count, under the same parent. Spans go to
+``OTEL_EXPORTER_OTLP_ENDPOINT`` if that is set, otherwise as JSON lines to ``<state folder>/spans/<service>.jsonl``.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Tracing:
         kind: SpanKind = SpanKind.CONSUMER,
         attributes: Callable[[], Mapping[str, Any]] | None = None,
     ) -> trace.Span | None:
-        """A started span, or None when too many were started in this second. ``attributes`` are asked for if needed."""
+        """A started span, or None if too many were started in this second. ``attributes`` is called only if needed."""
         if not self.afford():
             return None
         self._budget -= 1
@@ -77,7 +77,7 @@ class Tracing:
         return self._tracer.start_span(name, context, kind, found, start_time=start_ns)
 
     def afford(self) -> bool:
-        """Whether a span may be started now; if not, it counts as suppressed."""
+        """Return whether a span may be started now; if not, count it as suppressed."""
         if self._budget < 1:
             now = time.monotonic()
             self._budget = min(self._per_s, self._budget + (now - self._filled_s) * self._per_s)
@@ -88,7 +88,7 @@ class Tracing:
 
     @contextlib.contextmanager
     def sending(self, name: str, parent: str = "", attributes: Mapping[str, Any] | None = None) -> Generator[str]:
-        """A span around an action of ours; yields the ``traceparent`` for what it sends."""
+        """Run a span around a sending; yields the ``traceparent`` for its messages."""
         span = self.span(name, parent, kind=SpanKind.PRODUCER, attributes=lambda: attributes or {})
         if span is None:
             yield parent
@@ -106,7 +106,7 @@ class Tracing:
 
 
 def decision_attributes(fact: Any) -> dict[str, Any]:
-    """A fact's own figures and reasons, flattened one level: what a decision was made from."""
+    """The figures and reasons in a fact, flattened one level: the grounds of a decision."""
     flat: dict[str, Any] = {}
     for name, value in _fields(fact):
         inner = _fields(value)
@@ -179,7 +179,7 @@ class LocalSpans(SpanProcessor):
 
 
 class Tally:
-    """A counter for the one thread that handles messages: a locked one costs as much as a small machine."""
+    """A counter without a lock, for the one thread that handles messages: a lock costs as much as a small machine."""
 
     __slots__ = ("_counter", "count")
 
@@ -188,14 +188,14 @@ class Tally:
         self.count = 0
 
     def settle(self) -> None:
-        """Show what was counted since."""
+        """Add the count since the last time to the Prometheus counter."""
         count, self.count = self.count, 0
         if count:
             self._counter.inc(count)
 
 
 class Metrics:
-    """What a replica counts, for Prometheus."""
+    """The metrics of a replica, for Prometheus."""
 
     def __init__(self, service: str) -> None:
         self.registry = CollectorRegistry()
@@ -249,7 +249,7 @@ class Metrics:
         self.service = service
 
     def handling(self, stored_s: float) -> None:
-        """A message that was stored at ``stored_s`` is handled now."""
+        """Observe the age of a message that was stored at ``stored_s`` and is handled now."""
         now = time.time()
         if now >= self._next_age_s:
             self._next_age_s = now + AGES_EVERY_S

@@ -18,19 +18,16 @@ import nats.errors
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from pydantic import SecretStr
 from runtime_live import eventually
 from stretto_bus import Client
 from stretto_bus.faults import IdentityFault
 from stretto_bus.login import Login, claims_of
-from stretto_runtime import EmbeddedServer
 from stretto_runtime.__main__ import main
 from stretto_runtime.access import permissions
 from stretto_runtime.access.identity import ACCOUNT_KEY, Key, credentials, mint, parts_of, renew
 from stretto_runtime.access.keys import Keys
-from stretto_runtime.access.provision import streams
-from stretto_runtime.process.faults import RuntimeFault
 from stretto_runtime.server import binary, free_port, tied
+from stretto_wire.registry import USERS
 
 KEY, ACCOUNT = Key.new(ACCOUNT_KEY), Key.new(ACCOUNT_KEY)
 
@@ -43,7 +40,7 @@ def test_keys_are_made_once_and_for_nobody_elses_eyes(tmp_path: Path, capsys: py
     main(["keys", str(tmp_path / "keys")])
     first = everything(tmp_path / "keys")
     told = capsys.readouterr().out
-    assert all(f"{tmp_path / 'keys' / name}: " in told for name in (*permissions.USERS, "root", "server", "external"))
+    assert all(f"{tmp_path / 'keys' / name}: " in told for name in (*USERS, "root", "server", "external"))
     assert not [word for file in first.values() for word in file.decode().split() if word in told and len(word) > 50]
     main(["keys", str(tmp_path / "keys")])
     assert everything(tmp_path / "keys") == first
@@ -58,7 +55,7 @@ def test_an_old_folder_gets_what_a_newer_version_needs(tmp_path: Path, monkeypat
     rights_of = permissions.rights_of
     grown = {"herald": permissions.Rights(("evt.v1.herald.>",), ("_INBOX.herald.>",))}
     grown["planner"] = permissions.Rights((*rights_of("planner").publish, "more"), rights_of("planner").subscribe)
-    monkeypatch.setattr("stretto_runtime.access.keys.USERS", (*permissions.USERS, "herald"))
+    monkeypatch.setattr("stretto_runtime.access.keys.USERS", (*USERS, "herald"))
     monkeypatch.setattr("stretto_runtime.access.keys.rights_of", lambda user: grown.get(user) or rights_of(user))
     made = {str(path.relative_to(tmp_path)) for path in Keys(tmp_path, 2e9).made}
     assert made == {"herald/bus.creds", "planner/bus.creds"}
@@ -181,43 +178,6 @@ async def listening(port: int) -> None:
                 writer.close()
                 return
             await asyncio.sleep(0.01)
-
-
-async def test_streams_of_an_installation_with_passwords_go_on(tmp_path: Path) -> None:
-    """As the version before kept them: no accounts, and everybody's password in credentials.json."""
-    port, config = free_port(), tmp_path / "nats.conf"
-    users = {"users": [{"user": "operator", "password": "of-old"}]}
-    config.write_text(
-        f"host: 127.0.0.1\nport: {port}\njetstream {{ store_dir: {json.dumps(str(tmp_path / 'jetstream'))} }}\n"
-        f"authorization: {json.dumps(users)}\n"
-    )
-    (tmp_path / "credentials.json").write_text('{"operator": "of-old"}')
-    process = started(config)
-    former = await Client.connect(f"nats://127.0.0.1:{port}", Login("operator", SecretStr("of-old")))
-    for stream in streams():
-        await former.bus.ask(f"STREAM.CREATE.{stream['name']}", stream)
-    for number in range(300):
-        await former.bus.store(f"evt.v1.planner.plan-proposed.job-{number}", b"{}", {"Nats-Msg-Id": str(number)})
-    await former.bus.store("$KV.STATE.owner.planner.3", b"somebody")
-    await former.close()
-    process.kill()
-    process.wait()
-
-    for _ in range(2):
-        server = EmbeddedServer(tmp_path)
-        await server.start()
-        client = await Client.connect(server.url, server.login())
-        seqs = [event.seq async for event in client.events(follow=False)]
-        assert seqs == list(range(1, 301))
-        assert await client.bus.store("evt.v1.planner.plan-proposed.job-0", b"{}", {"Nats-Msg-Id": "0"}) == 1
-        kept = await client.bus.ask("STREAM.MSG.GET.KV_STATE", {"last_by_subj": "$KV.STATE.owner.planner.3"})
-        assert kept["message"]["seq"] == 1
-        await client.close()
-        server.stop()
-    assert not (tmp_path / "credentials.json").exists()
-    (tmp_path / "jetstream/jetstream/$G/streams").mkdir(parents=True)
-    with pytest.raises(RuntimeFault, match="an earlier version has run here again"):
-        await EmbeddedServer(tmp_path).start()
 
 
 async def test_the_command_makes_what_a_server_and_its_streams_need(tmp_path: Path) -> None:

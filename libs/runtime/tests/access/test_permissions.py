@@ -16,10 +16,9 @@ from stretto_messages.pods import PodPing, PodPingReply
 from stretto_runtime import EmbeddedServer
 from stretto_runtime.access.identity import Key, mint
 from stretto_runtime.access.keys import KEEPER
-from stretto_runtime.access.permissions import SERVICES, USERS
 from stretto_wire.codec import encode
 from stretto_wire.inboxes import inbox_of, inbox_of_pod
-from stretto_wire.registry import CHANNELS, Channel, partition_of
+from stretto_wire.registry import CHANNELS, SERVICES, USERS, Channel, partition_of
 
 JOB, ANOTHER_JOB = "job-a", "job-b"
 STREAMS = ("STRETTO", "KV_STATE", "DLQ", "EVENTS")
@@ -161,10 +160,10 @@ async def test_everybody_hears_only_what_is_for_them(who: str, server: EmbeddedS
                 for pod in ("worker-0", "ps-7"):
                     subject = subject_of(channel, job, pod)
                     subject = f"{subject.rpartition('.')[0]}.3.{job}" if channel.kind == "rpc" else subject
-                    assert await tried.may_subscribe(subject) == hears(who, channel, job, pod), subject
+                    assert await tried.may_subscribe(subject) == receiver(who, channel, job, pod), subject
 
 
-def hears(who: str, channel: Channel, job: str, pod: str) -> bool:
+def receiver(who: str, channel: Channel, job: str, pod: str) -> bool:
     """As it comes, past the stream: requests to oneself; those outside every event, pods some of their job's."""
     if who in PODS:
         told = channel.kind == "evt" and bool({*PODS} & {*channel.readers})
@@ -216,7 +215,7 @@ async def test_a_pod_answers_what_it_is_asked_and_nothing_else(server: EmbeddedS
 async def test_a_pod_cannot_acknowledge_an_event_in_the_place_of_the_stream(
     server: EmbeddedServer, tmp_path: Path
 ) -> None:
-    """What it hears of its job has a reply subject: that of who waits for the event to be stored."""
+    """What it receiver of its job has a reply subject: that of who waits for the event to be stored."""
     async with presented(server, "worker", tmp_path) as pod, presented(server, "actuator", tmp_path) as actuator:
         subject = f"evt.v1.actuator.servers-changed.{JOB}"
         heard = await pod.connection.subscribe(subject)

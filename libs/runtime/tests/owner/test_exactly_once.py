@@ -97,9 +97,9 @@ async def test_a_reader_whose_replica_lags_takes_nothing_for_new_that_is_old(
     await asyncio.sleep(1.5)
     create = OrderedConsumer._create
 
-    async def lagging(tail: OrderedConsumer) -> None:
-        await create(tail)
-        tail.backlog = 0  # as far as that replica knows, there is nothing
+    async def lagging(consumer: OrderedConsumer) -> None:
+        await create(consumer)
+        consumer.backlog = 0  # as far as that replica knows, there is nothing
 
     monkeypatch.setattr(OrderedConsumer, "_create", lagging)
     async with running(Counting, server, tmp_path, lease_s=1.0):

@@ -1,4 +1,4 @@
-"""Frames: one is away at a time, what is asked meanwhile shares the next, who waits for one hears what became of it."""
+"""Frames: one is in flight, requests that arrive meanwhile share the next, and each waiter learns the outcome."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def for_people(job: str, found: Sequence[Replayed]) -> RenderableType:
         )
     parts: list[RenderableType] = [Text.from_markup(f"[bold]{escape(job)}[/bold] decided again"), made]
     for done in found:
-        parts += [Text(f"{done.service}: {what}", style="yellow") for what in done.unseen]
+        parts += [Text(f"{done.service}: {what}", style="yellow") for what in done.missing]
     for done in found:
         if other := different(done):
             parts += _first(done, other)

@@ -1,4 +1,4 @@
-"""A service on a real server, driven from outside of its event loop: what generated tests need."""
+"""A service on a real server, driven from outside its event loop, as generated tests need it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from stretto_runtime import EmbeddedServer, Service, Settings, provision, serve
 T = TypeVar("T")
 
 
-class Desk:
-    """One service, and a client beside it."""
+class DrivenService:
+    """One service, and a client of the same server."""
 
     def __init__(self, folder: Path, service: type[Service], settings: type[Settings]) -> None:
         self._loop = asyncio.Runner()
@@ -27,7 +27,7 @@ class Desk:
         self.do(self._start(folder, service, settings), 30)
 
     def do(self, work: Coroutine[Any, Any, T], timeout_s: float = 10) -> T:
-        """Run ``work`` beside the service, which goes on meanwhile."""
+        """Run ``work`` in the event loop of the service and return its result."""
         return self._loop.run(asyncio.wait_for(work, timeout_s))
 
     async def _start(self, folder: Path, service: type[Service], settings: type[Settings]) -> None:
@@ -49,11 +49,11 @@ class Desk:
         self._loop.close()
 
     async def store(self, subject: str, body: bytes, message_id: str) -> int:
-        """Put raw bytes into the stream; returns their sequence."""
+        """Put raw bytes into the stream and return their sequence."""
         return await self.client.bus.store_surely(subject, body, {"Nats-Msg-Id": message_id}, 5)
 
     async def set_aside(self, seq: int) -> Event:
-        """The dead letter of a stored message, once it is there."""
+        """Wait for the dead letter of a stored message and return it."""
         while True:
             for letter in await self.client.dead_letters():
                 if letter.headers["seq"] == str(seq):
@@ -61,7 +61,7 @@ class Desk:
             await asyncio.sleep(0.02)
 
     def faults(self) -> list[str]:
-        """What broke a machine, instead of being refused by it."""
+        """Return the errors of messages that broke a machine instead of being refused by it."""
         letters = self.do(self.client.dead_letters())
         return [each.headers["error"] for each in letters if each.headers["reason"] == "fault"]
 

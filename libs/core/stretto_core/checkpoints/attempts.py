@@ -1,0 +1,60 @@
+"""Attempts at a checkpoint: when one may begin, when one is due, and how it begins and is given up."""
+
+from __future__ import annotations
+
+from stretto_core.checkpoints.names import FINAL
+from stretto_core.checkpoints.state import Attempt, CheckpointState
+
+FIRST_AGAIN_S = 30.0
+"""Longest time between attempts until the first checkpoint is complete."""
+EXPIRED_KEPT = 16
+"""Manifests that are remembered for removal while the job lives."""
+
+
+def possible(state: CheckpointState) -> bool:
+    """Return True if a checkpoint can begin now."""
+    quiet = not (state.migrating or state.lost or state.ended)
+    return quiet and bool(state.servers) and state.attempt is None and state.restore is None
+
+
+def begin_if_due(state: CheckpointState, now: float) -> None:
+    """Begin a checkpoint if one is possible and due: the last one, a requested one or a periodic one."""
+    if not possible(state):
+        return
+    final = state.completed and state.final_due and now >= state.final_not_before_s
+    if final or state.requested or (_periodic_due(state, now) and not state.completed):
+        begin(state, now)
+
+
+def begin(state: CheckpointState, now: float) -> str:
+    """Begin a checkpoint and return its name."""
+    final = state.completed and state.final_due
+    name = f"{state.job}-{state.next_number:06d}{FINAL if final else ''}"
+    state.next_number += 1
+    state.last_began_at_s = now
+    state.requested = False
+    if final:
+        state.final_due = False
+    state.attempt = Attempt(name, f"{state.folder}/{name}/manifest.json", list(state.servers), now, final)
+    return name
+
+
+def drop(state: CheckpointState) -> Attempt | None:
+    """Give up the attempt and return it; the files that it has written may go."""
+    attempt = state.attempt
+    if attempt is not None:
+        expire(state, attempt.url)
+        state.attempt = None
+    return attempt
+
+
+def expire(state: CheckpointState, url: str) -> None:
+    """Mark the folder of a manifest for removal."""
+    state.expired = [*state.expired[-EXPIRED_KEPT + 1 :], url]
+
+
+def _periodic_due(state: CheckpointState, now: float) -> bool:
+    if state.every_s is None:
+        return False
+    started = state.complete or state.restore_from is not None
+    return now - state.last_began_at_s >= (state.every_s if started else min(state.every_s, FIRST_AGAIN_S))

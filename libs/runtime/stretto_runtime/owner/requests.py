@@ -1,0 +1,95 @@
+"""Requests at the owner of a partition: journal them, or answer at once where nothing has to be decided."""
+
+from __future__ import annotations
+
+import contextlib
+
+import structlog
+from stretto_bus.bus import Msg, Subscription
+from stretto_bus.faults import BusFault
+from stretto_bus.refusals import refusal
+from stretto_messages.base import Message
+from stretto_messages.refusals import ERROR_HEADER
+from stretto_wire.codec import encode
+from stretto_wire.errors import WireError
+from stretto_wire.registry import parse
+
+from stretto_runtime.inputs import request_entry
+from stretto_runtime.owner.context import Context
+from stretto_runtime.owner.handling import Handling, Request
+from stretto_runtime.owner.journal import Journal
+
+log = structlog.get_logger("stretto.requests")
+
+
+class Requests:
+    """The requests to one live partition."""
+
+    def __init__(self, context: Context, number: int, handling: Handling, journal: Journal) -> None:
+        self._bus = context.bus
+        self._service = context.service
+        self._number = number
+        self._handling = handling
+        self._journal = journal
+        self._subscription: Subscription | None = None
+
+    async def open(self) -> None:
+        """Take requests; returns once the server knows it. Raises BusFault."""
+        if self._service.rpcs or self._service.queries:
+            subject = f"rpc.v1.{self._service.name}.*.{self._number}.*"
+            self._subscription = await self._bus.subscribe(subject, self._arrived)
+            await self._bus.flush()  # callers that see us ready must find us
+
+    async def drain(self) -> None:
+        """Take no more requests, after those that the server has sent already."""
+        if self._subscription is not None:
+            subscription, self._subscription = self._subscription, None
+            await subscription.drain()
+
+    async def close(self) -> None:
+        """Take no more requests; never raises."""
+        if self._subscription is not None:
+            with contextlib.suppress(Exception):
+                await self._subscription.unsubscribe()
+
+    def _arrived(self, msg: Msg) -> None:
+        tokens = msg.subject.split(".")  # rpc.v1.<service>.<verb>.<partition>.<job>
+        subject = ".".join((*tokens[:4], tokens[5]))
+        try:
+            message = parse(subject, msg.data)
+        except WireError as error:
+            self._answer(msg.reply, "invalid", refusal("invalid", str(error), error.field, error.value, error.remedy))
+            return
+        if type(message) in self._service.queries:
+            self._inform(msg.reply, message)
+            return
+        headers = msg.headers or {}
+        request_id = headers.get("request-id") or getattr(message, "request_id", "") or msg.reply
+        slot = self._handling.machines.slots.get(message.job)
+        known = slot.remembered(request_id) if slot else None
+        waiting = self._handling.waiting.get((message.job, request_id))
+        if known is not None:
+            self._answer(msg.reply, known[1], known[2].encode())
+        elif waiting is not None:
+            waiting.replies.append(msg.reply)
+        else:
+            entry = request_entry(message.job, request_id, subject, msg.data, headers.get("traceparent", ""))
+            if self._journal.add(entry):
+                self._handling.expect(request_id, Request(subject, msg.data, message, [msg.reply]))
+            else:
+                self._answer(msg.reply, "busy", refusal("busy", "too many requests wait", remedy="ask again later"))
+
+    def _inform(self, reply: str, query: Message) -> None:
+        slot = self._handling.machines.slots.get(query.job)
+        try:
+            code, body = "", encode(self._service.answer(query, slot.machine if slot is not None else None))
+        except WireError as error:
+            code, body = "refused", refusal("refused", str(error), error.field, error.value, error.remedy)
+        except Exception as error:
+            log.exception("a query was not answered", job=query.job, query=type(query).__name__)
+            code, body = "internal", refusal("internal", type(error).__name__, remedy="see the service's log")
+        self._answer(reply, code, body)
+
+    def _answer(self, reply: str, code: str, body: bytes) -> None:
+        with contextlib.suppress(BusFault):  # the caller asks again
+            self._bus.offer(reply, body, {ERROR_HEADER: code} if code else None)
