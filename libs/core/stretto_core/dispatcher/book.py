@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 from stretto_core.dispatcher.source import DataSpec, Orders, Range, Source
 
@@ -268,15 +268,3 @@ class Book:
         for shard in back.requeued:
             shard.attempt = back.attempt_max
         return back
-
-
-def migrated_book(document: Any) -> Any:
-    """A book as JSON, of this version, also from one of when all data were one partition without a name."""
-    if not isinstance(document, dict) or "source" in document or "data" not in document:
-        return document
-    old = dict(cast("dict[str, Any]", document))
-    data, epochs, epoch = old.pop("data"), old.pop("epochs"), old.pop("epoch")
-    position, opened, samples = old.pop("position"), old.pop("samples_opened"), data["samples"]
-    here = {"opened": opened - epoch * samples, "end": samples, "position": position} if position else {}
-    source = {"spec": data, "epochs": epochs, "samples": samples, "epoch": epoch, "opened": opened}
-    return {**old, "source": {**source, "partitions": {"": {"samples": samples, **here}}}}

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from stretto_messages.values import PartialEvaluation
+
 from stretto_core.dispatcher.book import Shard
 from stretto_core.dispatcher.source import DataSpec, LedgerError
 
@@ -33,20 +35,11 @@ class HeldOut:
                 raise LedgerError(name, getattr(self, name), "at least 1")
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """On one shard: log loss summed over its samples, and their number in each bin of the score, lowest first."""
-
-    samples: int
-    loss_sum: float
-    positives: tuple[int, ...]
-    negatives: tuple[int, ...]
-
-    def check(self, shard: Shard) -> None:
-        """LedgerError when it cannot be of this shard."""
-        counted = sum(self.positives) + sum(self.negatives)
-        if not self.samples == counted == shard.length:
-            raise LedgerError("evaluation.samples", self.samples, f"{shard.length}, in bins ({counted} are), as in it")
+def check_evaluation(found: PartialEvaluation, shard: Shard) -> None:
+    """Raise LedgerError when the evaluation cannot be of this shard."""
+    counted = sum(found.positives) + sum(found.negatives)
+    if not found.samples == counted == shard.length:
+        raise LedgerError("evaluation.samples", found.samples, f"{shard.length}, in bins ({counted} are), as in it")
 
 
 @dataclass(slots=True)
@@ -92,8 +85,8 @@ class Evaluating:
         shard.offset = 0
         self.waiting.append(shard)
 
-    def add(self, found: Found) -> None:
-        """Of a shard that was held."""
+    def add(self, found: PartialEvaluation) -> None:
+        """Add the sums of a shard that was held."""
         self.held -= 1
         self.samples += found.samples
         self.loss_sum += found.loss_sum

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 from zlib import crc32
+
+from stretto_messages.values import PARTITIONS_MAX, DataPartition
 
 from stretto_core.dispatcher.order import BlockOrder, mixed
 from stretto_core.machine import CoreError
-
-PARTITIONS_MAX = 1000
 
 
 class LedgerError(CoreError):
@@ -56,14 +55,6 @@ class DataSpec:
     def block_samples(self) -> int:
         """Samples of every block but the last of an extent."""
         return self.batch_size * self.batches_per_shard
-
-
-class Arrival(NamedTuple):
-    """A partition's total of samples, all it has had so far, and what it goes before."""
-
-    name: str
-    samples: int
-    priority: int = 0
 
 
 @dataclass(slots=True)
@@ -129,19 +120,20 @@ class Source:
     """partitions of growing data of which every sample was opened, with their totals"""
 
     @classmethod
-    def begin(cls, spec: DataSpec, epochs: int, arrivals: Iterable[Arrival] = ()) -> Source:
+    def begin(cls, spec: DataSpec, epochs: int, arrivals: Iterable[DataPartition] = ()) -> Source:
         """Untouched. Without ``arrivals``, data that do not grow are one partition without a name."""
         new = cls(spec, epochs, not spec.growing)
-        new.arrive(tuple(arrivals) or (() if spec.growing else (Arrival("", spec.samples),)))
+        new.arrive(tuple(arrivals) or (() if spec.growing else (DataPartition(name="", samples=spec.samples),)))
         return new
 
-    def arrive(self, arrivals: Iterable[Arrival]) -> None:
+    def arrive(self, arrivals: Iterable[DataPartition]) -> None:
         """Partitions have these totals now. One that is less than known says nothing new."""
         arrivals = tuple(arrivals)
         names = {*self.partitions, *self.spent, *(one.name for one in arrivals)}
         if len(names) > PARTITIONS_MAX:
             raise LedgerError("partitions", len(names), f"at most {PARTITIONS_MAX} in all; add to one that there is")
-        for name, samples, priority in arrivals:
+        for arrival in arrivals:
+            name, samples, priority = arrival.name, arrival.samples, arrival.priority
             part, spent = self.partitions.get(name), self.spent.get(name, 0)
             if part is not None:
                 part.priority = priority
@@ -236,7 +228,7 @@ class Source:
             back.epoch = 0
             known = mark.partitions | self.partitions
             back.arrive(
-                Arrival(name, samples, known[name].priority if name in known else 0)
+                DataPartition(name=name, samples=samples, priority=known[name].priority if name in known else 0)
                 for name, samples in self.totals().items()
             )
             back._turn()

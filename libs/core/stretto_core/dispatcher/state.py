@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
+
+from stretto_messages.dispatcher import NextShardReply
 
 from stretto_core.dispatcher.book import Book, Shard
 from stretto_core.dispatcher.evaluating import Evaluating, HeldOut
-from stretto_core.dispatcher.facts import NextReply
 from stretto_core.dispatcher.source import LedgerError
 
 FINISHED_MAX = 1000
@@ -54,7 +56,7 @@ class Worker:
     """when its lease began, or was last reported further on; 0: it is of a snapshot that did not say"""
     slowdown: float = 1.0
     request_id: str = ""
-    reply: NextReply | None = None
+    reply: NextShardReply | None = None
     completed_id: int = -1
     completed_attempt: int = 0
 
@@ -81,6 +83,7 @@ class OpenMark:
 class LedgerState:
     """The whole memory of one job's ledger. Its size grows with workers and partitions, not with the samples."""
 
+    job: str = ""
     book: Book | None = None
     shard_failures_max: int = 3
     opened_at_s: float = 0.0
@@ -142,19 +145,19 @@ class LedgerState:
             if len(self.finished) > FINISHED_MAX:
                 del self.finished[0]
 
-    def forgettable(self, limit_s: float) -> list[int] | None:
+    def forgettable(self, limit_s: float) -> tuple[int, ...]:
         """Ids finished by then, whose records may be deleted; each is told once, and lost with the worker that was.
 
-        None while a checkpoint is taken: it may list finished shards as outstanding, and needs their records.
+        Empty while a checkpoint is taken: it may list finished shards as outstanding, and needs their records.
         """
         finished, ripe = self.finished, 0
         if self.mark is not None:
-            return None
+            return ()
         while ripe < len(finished) and ripe < FORGET_MAX and finished[ripe].at_s <= limit_s:
             ripe += 1
         if not ripe:
-            return None
-        ids = [shard.id for shard in finished[:ripe]]
+            return ()
+        ids = tuple(shard.id for shard in finished[:ripe])
         del finished[:ripe]
         return ids
 
@@ -173,8 +176,10 @@ class LedgerState:
             self.heard_at_s = now
         return deaf
 
-    def lease_of(self, name: str, shard_id: int, attempt: int) -> tuple[Shard | None, str]:
-        """The lease that a report is of, and the answer to it: ok, stale or unknown."""
+    def lease_of(
+        self, name: str, shard_id: int, attempt: int
+    ) -> tuple[Shard | None, Literal["ok", "stale", "unknown"]]:
+        """Return the lease that a report is about, and the answer to it."""
         if self.book is None or name in self.exited:
             return None, "unknown"
         worker = self.workers.get(name)
