@@ -25,7 +25,7 @@ _MASK_64 = (1 << 64) - 1
 
 
 def fingerprint_of(shard_id: int, samples: int) -> int:
-    """What the first ``samples`` samples of a shard add to a fingerprint: w(shard) x samples^2 mod 2^64, w odd.
+    """Return the fingerprint of a shard's first ``samples`` samples: w(shard) x samples^2 mod 2^64, w odd.
 
     A batch [start, stop) thus adds w x (stop^2 - start^2), whoever pushed it and in whatever order, and the batches
     of a shard add up to the shard. Another shard, or the same batch twice instead of another one, adds something else
@@ -56,7 +56,7 @@ class Shard:
     held_out: bool = False
 
     def copy(self) -> Shard:
-        """As it is at this moment."""
+        """Return an independent copy of the present content."""
         return Shard(
             self.id,
             self.attempt,
@@ -129,7 +129,7 @@ class Book:
 
     @property
     def epoch(self) -> int:
-        """Of which blocks are being opened."""
+        """Epoch whose blocks are being opened."""
         return self.source.epoch
 
     @property
@@ -145,7 +145,7 @@ class Book:
 
     @property
     def settled(self) -> bool:
-        """Whether every sample is done or abandoned, and no more can come."""
+        """True if every sample is done or abandoned, and no more can come."""
         return self.source.complete and self.samples_done + self.samples_abandoned >= self.source.samples_total
 
     def batches_for(self, slowdown: float) -> int:

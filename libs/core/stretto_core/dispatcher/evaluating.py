@@ -69,7 +69,7 @@ class Evaluating:
 
     @property
     def over(self) -> bool:
-        """Whether every shard has been reported, or given up."""
+        """True if every shard has been reported or given up."""
         return not self.waiting and not self.held
 
     def lease(self) -> Shard:

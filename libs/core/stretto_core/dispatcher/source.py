@@ -22,7 +22,7 @@ from stretto_core.machine import CoreError
 
 
 class LedgerError(CoreError):
-    """What contradicts the ledger's books or settings: ``field``, its ``value``, and the ``remedy``."""
+    """A value that contradicts the ledger's books or settings: ``field``, its ``value``, and the ``remedy``."""
 
     unchanged = True
 
@@ -213,15 +213,15 @@ class Source:
             part.opened = part.begin = part.end = part.position = 0
 
     def copy(self) -> Source:
-        """As it is at this moment."""
+        """Return an independent copy of the present content."""
         return replace(self, partitions={n: replace(p) for n, p in self.partitions.items()}, spent=dict(self.spent))
 
     def same_data(self, other: Source) -> bool:
-        """Whether samples of one are those of the other: the name decides, and they must be cut and ordered alike."""
+        """Return True if both have the same samples: equal names, shard sizes and orders."""
         return self.spec == other.spec and (self.spec.growing or self.totals() == other.totals())
 
     def resumed(self, mark: Source) -> Source:
-        """As far as ``mark`` was with the same data, and with what has come since."""
+        """Return the source at the position of ``mark``, which has the same data, with all data that arrived since."""
         back = mark.copy()
         back.epochs, back.complete = self.epochs, self.complete
         if self.spec.growing:

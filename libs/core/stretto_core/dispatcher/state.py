@@ -1,4 +1,4 @@
-"""What a shard ledger remembers, and its settings."""
+"""State of a shard ledger, and its settings."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class LedgerSettings:
 
 @dataclass(slots=True)
 class Worker:
-    """What the ledger knows of one worker: its lease, its pace, and its last request with the reply to it.
+    """State of one worker: its lease, its pace, and its last request with the reply to it.
 
     The last completion is kept beside them: a late copy of an older request may have taken the reply's place.
     """
@@ -108,7 +108,7 @@ class LedgerState:
     samples_per_s: float = 0.0
 
     def is_lost(self, worker: Worker, now: float, settings: LedgerSettings) -> bool:
-        """Whether the holder of a lease is silent, or hangs: others can do what it should."""
+        """Return True if the holder of a lease is silent or hangs, so that others may take over its work."""
         if now - worker.heard_at_s > settings.lease_timeout_s:
             return True
         since_s = now - settings.stuck_after_s
@@ -116,7 +116,7 @@ class LedgerState:
         return 0 < worker.moved_at_s < since_s and any(p.lease is None or p.moved_at_s >= since_s for p in peers)
 
     def has_faster(self, worker: Worker, now: float) -> bool:
-        """Whether a peer that was heard of just now is less slow."""
+        """Return True if a peer with a recent report is faster."""
         peers = (peer for peer in self.workers.values() if now - peer.heard_at_s <= PEER_HEARD_S)
         return any(peer.slowdown < worker.slowdown for peer in peers)
 
@@ -129,7 +129,7 @@ class LedgerState:
         return sum(worker.lease is not None for worker in self.workers.values())
 
     def may_tell(self, now: float, facts_per_s: float) -> bool:
-        """Whether one more lease or completion is told: a token bucket of two seconds."""
+        """Return True if one more lease or completion may be published: a token bucket of two seconds."""
         if now > self.facts_at_s:
             self.facts_left = min(2 * facts_per_s, self.facts_left + (now - self.facts_at_s) * facts_per_s)
             self.facts_at_s = now
