@@ -1,4 +1,4 @@
-"""What keys are made of, and that they can be completed and never lost."""
+"""Content of key folders; missing keys are added, and existing ones are never lost."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ async def test_what_has_leaked_is_revoked_and_nobody_else_disturbed(
 
 
 def accounts(keys: Path) -> list[tuple[str, str]]:
-    """What the server's file says of each."""
+    """Return each account of the server's file."""
     tokens = [part for part in (keys / "server/trust.conf").read_text().split('"') if part.startswith("eyJ")]
     return [(claims_of(token)["name"], token) for token in tokens if claims_of(token)["nats"]["type"] == "account"]
 
