@@ -14,9 +14,9 @@ from typing import Any
 
 from stretto_bus import BusFault, Client
 from stretto_bus.login import Login
-from stretto_runtime.access.permissions import OPERATOR
 from stretto_runtime.access.provision import server_config
 from stretto_runtime.server import binary, free_port, keys_of
+from stretto_wire.registry import OPERATOR
 
 SIZE = 3
 READY_S = 40.0

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
-from stretto_runtime.access.permissions import SERVICES
 from stretto_runtime.access.provision import server_config
+from stretto_wire.registry import SERVICES
 
 FOLDER = Path(__file__).parents[2] / "compose"
 COMPOSE: dict[str, Any] = yaml.safe_load((FOLDER / "compose.yaml").read_text())

@@ -21,8 +21,8 @@ from stretto_bus import BusFault, Client
 from stretto_bus.login import Login
 from stretto_runtime import EmbeddedServer, provision
 from stretto_runtime.access.identity import parts_of
-from stretto_runtime.access.permissions import SERVICES, USERS
 from stretto_runtime.server import free_port
+from stretto_wire.registry import SERVICES, USERS
 
 from tests.integration.pods import end_pods
 

@@ -88,7 +88,7 @@ async def test_a_filter_whose_messages_expire_holds_nobody_up(client: Client, mo
 
 
 async def test_a_lane_is_sent_no_more_than_it_has_room_for(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was pushed beyond that was thrown away, and sent again: most of a backlog twice."""
+    """Regression: messages beyond the room were dropped and sent again, most of a backlog twice."""
     monkeypatch.setattr(catchup, "MERGE_FROM", 100)
     monkeypatch.setattr(PullConsumer, "queue_max", 64)
     await store(client, 2000, seed=6)

@@ -87,7 +87,7 @@ async def test_a_handler_that_raises_does_not_end_the_connection(client: Client)
 
 
 async def test_nothing_is_sent_between_a_break_and_its_being_told(client: Client, server: EmbeddedServer) -> None:
-    """What was on its way may be lost: what comes later under the same fence would overtake it."""
+    """Messages in flight may be lost; later ones under the same fence would overtake them."""
     got: asyncio.Queue[Any] = asyncio.Queue()
     listener = await connect(server)
     await listener.bus.subscribe("probe.later", got.put_nowait)

@@ -62,7 +62,7 @@ def test_job_names_are_completed_from_the_folder_that_is_named(installed: Instal
 
 
 def completed(folder: Path, *words: str) -> list[str]:
-    """What bash would be offered for the last word."""
+    """Return bash's completions of the last word."""
     environment = {**os.environ, "_STRETTO_COMPLETE": "complete_bash", "COMP_CWORD": str(len(words))}
     environment |= {"COMP_WORDS": " ".join(["stretto", *words]), "STRETTO_STATE_FOLDER": str(folder)}
     command = [str(Path(sys.executable).with_name("stretto"))]

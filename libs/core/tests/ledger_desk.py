@@ -2,18 +2,11 @@
 
 from typing import Any
 
-from stretto_core.dispatcher import (
-    Arrival,
-    DataSpec,
-    HeldOut,
-    JobOpened,
-    LedgerSettings,
-    NextReply,
-    NextRequested,
-    Shard,
-    ShardLedger,
-)
+from ledger_builders import JOB, Audited, audited, next_shard
+from stretto_core.dispatcher import DataSpec, HeldOut, JobOpened, LedgerSettings, ShardLedger
 from stretto_core.machine import Emit, Reply, Tick
+from stretto_messages.dispatcher import NextShardReply
+from stretto_messages.values import DataPartition, Shard
 
 DATA = DataSpec(samples=1000, batch_size=10, batches_per_shard=8, shuffle=True, seed=3)
 
@@ -25,13 +18,13 @@ class Desk:
         self,
         data: DataSpec = DATA,
         epochs: int = 1,
-        partitions: tuple[Arrival, ...] = (),
+        partitions: tuple[DataPartition, ...] = (),
         held_out: HeldOut | None = None,
         **settings: float,
     ) -> None:
         self.ledger = ShardLedger(None, LedgerSettings(**settings))
         self.now, self.requests, self.facts = 1000.0, 0, list[Any]()
-        self.tell(JobOpened(data, epochs, 3, partitions, held_out))
+        self.tell(JobOpened(JOB, data, epochs, 3, partitions, held_out))
 
     def tell(self, event: Any) -> Any:
         reply = None
@@ -42,10 +35,10 @@ class Desk:
                 self.facts.append(action.fact)
         return reply
 
-    def next(self, worker: str, done: Shard | None = None) -> NextReply:
+    def next(self, worker: str, done: Shard | None = None) -> NextShardReply:
         self.requests += 1
         report = (done.id, done.attempt) if done else (None, 0)
-        return self.tell(NextRequested(worker, f"r{self.requests}", *report))
+        return self.tell(next_shard(worker, f"r{self.requests}", *report))
 
     def lease(self, worker: str, done: Shard | None = None) -> Shard:
         reply = self.next(worker, done)
@@ -55,6 +48,9 @@ class Desk:
 
     def said(self, kind: type) -> list[Any]:
         return [fact for fact in self.facts if isinstance(fact, kind)]
+
+    def audit(self) -> Audited:
+        return audited(self.ledger)
 
     def pass_time(self, seconds: float) -> None:
         for _ in range(int(seconds)):

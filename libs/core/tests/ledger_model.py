@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from stretto_core.dispatcher import Arrival, DataSpec, HeldOut, LedgerSettings, NextReply, Shard, ShardLedger
+from stretto_core.dispatcher import DataSpec, HeldOut, LedgerSettings, ShardLedger
+from stretto_messages.dispatcher import NextShardReply
+from stretto_messages.values import DataPartition, Shard
 
 Sample = tuple[str, int, int]
 """partition, epoch, place"""
@@ -64,8 +66,9 @@ class Expected:
     def over(self) -> bool:
         return self.closed or (self.complete and self.model.done | self.model.given_up == self.every)
 
-    def arrive(self, parts: list[Arrival]) -> None:
-        for name, samples, priority in parts:
+    def arrive(self, parts: list[DataPartition]) -> None:
+        for part in parts:
+            name, samples, priority = part.name, part.samples, part.priority
             new = {(name, e, i) for e in range(self.epochs) for i in range(self.totals.get(name, 0), samples)}
             self.every |= new
             self.model.free |= new
@@ -93,7 +96,7 @@ class Expected:
         held = self.lease_of(worker)
         if shard is None or held is None or (held.id, held.attempt) != (shard.id, shard.attempt):
             return False
-        if held.held_out:
+        if held.kind == "evaluate":
             del self.round.held[worker]
             self.round.found += held.length
             self.end_round()
@@ -115,7 +118,7 @@ class Expected:
             self.rounds += self.round.found > 0
             self.found, self.round = self.round.found, None
 
-    def check(self, worker: str, reply: NextReply, remainder: Any) -> None:
+    def check(self, worker: str, reply: NextShardReply, remainder: Any) -> None:
         model, held = self.model, self.lease_of(worker)
         if worker in self.exited:
             assert reply.answer == "unknown"
@@ -155,7 +158,7 @@ class Expected:
 
     def check_evaluated(self, worker: str, shard: Shard) -> None:
         samples = set(range(shard.start, shard.start + shard.length))
-        assert (shard.held_out, shard.partition) == (True, "test")
+        assert (shard.kind, shard.partition) == ("evaluate", "test")
         assert samples
         assert samples <= self.round.waiting, "evaluated twice, or of no evaluation"
         self.check_identity(shard)
@@ -174,7 +177,7 @@ class Expected:
         """A new lease: of free samples only, of the highest priority if it opens a block."""
         samples, fresh = samples_of(shard), self.model.fresh
         assert samples
-        assert not shard.held_out
+        assert shard.kind == "train"
         assert samples <= self.model.free, "leased twice, done already, given up, or of no dataset"
         if samples & fresh:
             assert remainder is None or samples <= samples_of(remainder)

@@ -16,10 +16,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from stretto_bus.faults import Fault
+from stretto_wire.registry import OPERATOR, USERS
 
 from stretto_runtime.access.certificates import RENEWED_BEFORE_DAYS
 from stretto_runtime.access.keys import EXTERNAL, SERVER, TRUST_FILE, Keys
-from stretto_runtime.access.permissions import OPERATOR, USERS
 from stretto_runtime.access.provision import make
 from stretto_runtime.settings import StreamsSettings
 

@@ -1,4 +1,4 @@
-"""What planner and arbiter do alike: plans, intervals and a job's profile between wire and core.
+"""Shared mapping of planner and arbiter: plans, intervals and a job's profile between wire and core.
 
 It is here because services do not import each other and core does not know the wire; only those two import it, so that
 no other service loads the models of planning.
@@ -24,7 +24,7 @@ NO_END_IN_SIGHT = 10**13
 
 
 def profile_of(spec: JobSpec) -> JobProfile:
-    """What the decisions need to know of a specification."""
+    """Return the parts of a specification that decisions need."""
     resources = spec.resources
     return JobProfile(
         batch_size=spec.dataset.batch_size,

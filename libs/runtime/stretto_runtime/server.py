@@ -16,10 +16,10 @@ from functools import cache
 from pathlib import Path
 
 from stretto_bus.login import Login
+from stretto_wire.registry import OPERATOR
 
 from stretto_runtime.access.certificates import Certificate
 from stretto_runtime.access.keys import Keys, write_private
-from stretto_runtime.access.permissions import OPERATOR
 from stretto_runtime.access.provision import server_config
 from stretto_runtime.process.faults import RuntimeFault
 

@@ -20,8 +20,8 @@ from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 from stretto_bus.login import Login, redacted
 from stretto_wire.findings import findings_of
+from stretto_wire.registry import USERS
 
-from stretto_runtime.access.permissions import USERS
 from stretto_runtime.process.faults import SettingsFault
 
 PREFIX = "STRETTO_"

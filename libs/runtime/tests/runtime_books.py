@@ -1,4 +1,4 @@
-"""What the stream holds of inputs and outputs of the counting service, and what it should hold.
+"""Comparison of the counting service's inputs and outputs in the stream with the expected ones.
 
 Each input adds a number to its job; each output carries the job's running count and sum. A lost, doubled or reordered
 input or output breaks the sequence of outputs.
@@ -29,7 +29,7 @@ JOBS = [f"job-{number}" for number in range(40)]
 
 @dataclass
 class Books:
-    """Of the stream, per job: the numbers added and the (count, sum) published; every input's id."""
+    """Content of the stream, per job: the numbers added, the (count, sum) published, and every input's id."""
 
     added: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     counted: dict[str, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))

@@ -83,7 +83,7 @@ class Replicas:
         return process
 
     def reports(self) -> list[dict[str, Any]]:
-        """What each replica says of itself at /readyz, from where it is."""
+        """Return each replica's report at /readyz, requested from its own network."""
         return [self._report(number) for number in range(len(self.processes))]
 
     def _report(self, number: int) -> dict[str, Any]:

@@ -22,7 +22,7 @@ class UpgradedState:
 
 
 class Renamed(Counter):
-    """As before, but cannot read what was saved before."""
+    """The same machine under a new version that cannot read earlier snapshots."""
 
     version = 2
 

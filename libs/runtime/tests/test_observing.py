@@ -1,4 +1,4 @@
-"""What an operator sees of a service: traces, health, metrics."""
+"""Observability of a service: traces, health, metrics."""
 
 from __future__ import annotations
 

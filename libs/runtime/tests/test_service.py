@@ -1,4 +1,4 @@
-"""What a service author can rely on, against a real server."""
+"""Guarantees for service authors, against a real server."""
 
 from __future__ import annotations
 
@@ -370,7 +370,7 @@ async def test_wrong_credentials_are_told(server: EmbeddedServer, tmp_path: Path
 async def test_the_state_of_a_thousand_jobs_is_saved_and_taken_over(
     server: EmbeddedServer, client: Client, tmp_path: Path
 ) -> None:
-    """As the arbiter's one document: of two hundred it was more than the server took, and every snapshot failed."""
+    """Regression: the arbiter's one document of two hundred jobs exceeded the server's limit; every snapshot failed."""
     noise = random.Random(1)
     seen = {f"{noise.random()}": noise.randrange(10**15) for _ in range(200_000)}
 

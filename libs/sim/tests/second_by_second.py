@@ -43,7 +43,7 @@ def second_by_second(trace: Sequence[TraceJob], policy: Policy, settings: Settin
 
 
 def _second(j: dict[str, Any]) -> None:
-    """What one more second makes of a job."""
+    """Advance a job by one second."""
     if not j["assigned"]:
         j["queued_s"] += 1
     if j["nodes"]:

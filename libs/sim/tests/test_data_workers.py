@@ -130,7 +130,7 @@ class TestPromises:
     @given(seed=st.integers(0, 10_000), name=st.sampled_from(NAMES))
     @settings(max_examples=30, deadline=None)
     def test_no_cpu_second_is_lost(self, seed: int, name: str) -> None:
-        """What is trained took its CPUs: steps in proportion to the CPU seconds of the data workers."""
+        """Trained steps are proportional to the CPU seconds of the data workers."""
         trace = [replace(job, cpus_per_gpu=16.0) for job in invented(seed, 10, 600, 300)]
         found = simulate(trace, policy(name), Cluster(2))
         begin_s, end_s = found.span_s

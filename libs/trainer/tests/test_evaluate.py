@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stretto.errors import DataError
 from stretto.evaluate import auc, evaluate, evaluate_part, log_loss
-from stretto_core.dispatcher import Evaluating, Found
+from stretto_core.dispatcher import Evaluating
 
 scored = st.lists(st.tuples(st.booleans(), st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.9, 1.0])), min_size=2, max_size=60)
 
@@ -58,7 +58,7 @@ def test_parts_of_an_evaluation_add_up_to_the_whole():
     for samples in (range(12_000, 20_000), range(7000), range(7000, 12_000)):
         part = evaluate_part(program, pull, samples, batch_size=999)
         assert part is not None
-        running.add(Found(part.samples, part.loss_sum, part.positives, part.negatives))
+        running.add(part)
     assert running.over
     assert (running.samples, running.loss) == (20_000, pytest.approx(whole.loss, rel=1e-6))
     assert running.auc == pytest.approx(whole.auc, abs=2e-4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Self
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from .findings import MOST, Finding, Marks, finding, findings_of
 
@@ -33,7 +33,7 @@ class WireError(ValueError):
         cls,
         error: ValidationError,
         where: str = "",
-        model: type[BaseModel] | None = None,
+        model: type[Any] | None = None,
         marks: Marks | None = None,
     ) -> Self:
         """Return all findings of a pydantic error; with ``model``, remedies describe its fields."""

@@ -58,6 +58,14 @@ TELEMETRY_KEPT_S = 3600
 SHARD_FACTS_KEPT_S = 24 * 3600
 """Retention of shard events, the bulk of all events. The dispatcher restores itself from its journalled requests."""
 
+SERVICES = ("profiler", "fitter", "planner", "arbiter", "dispatcher", "checkpoints", "oom", "actuator", "gateway")
+OPERATOR = "operator"
+"""User of the command and of whoever makes the streams; may do everything within the account."""
+FORWARDER = "forwarder"
+"""Optional service that posts events to endpoints outside."""
+USERS = (*SERVICES, FORWARDER, OPERATOR)
+"""Users of the bus with a name of their own; pods and outside tools have others."""
+
 ANYBODY = "*"
 """Stands for external readers."""
 

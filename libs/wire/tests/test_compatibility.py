@@ -22,7 +22,7 @@ Schema = dict[str, Any]
 
 
 def _found(message: str, change: Callable[[Schema], object]) -> list[Break]:
-    """What is reported when ``change`` is made to the entry of a message."""
+    """Return the report about ``change`` in the entry of a message."""
     promised, changed = _alone(message)
     change(changed["messages"][message])
     return breaks(promised, changed)

@@ -122,7 +122,7 @@ def test_publisher_and_readers_of_a_subject_have_operations(asyncapi: dict[str, 
 
 
 def test_examples_fit_the_schemas_as_files() -> None:
-    """As a reader in another language would see them: nothing but the files."""
+    """The files alone suffice, as for a reader in another language."""
     schemas = {path.name: json.loads(path.read_text()) for path in (PROTO / "schemas").iterdir()}
     registry = Registry().with_resources((name, Resource.from_contents(each)) for name, each in schemas.items())
     assert {path.name for path in (PROTO / "examples").glob("*.v1.json")} == set(schemas)

@@ -141,7 +141,7 @@ async def test_bad_reports_are_refused_by_field_value_and_remedy(desk: Desk) -> 
     beat = ShardHeartbeat(job="strict", pod="worker-0", shard=shard.id, attempt=1, offset=41, samples_per_s=5.0)
     with pytest.raises(CallRefused, match="offset is 41; give 0 to 40"):
         await desk.client.call(beat)
-    with pytest.raises(CallRefused, match="pod = ps-0: the name of a worker"):
+    with pytest.raises(CallRefused, match="pod is 'ps-0'; give the name of a worker"):
         await desk.next("strict", "ps-0")
     assert (await desk.client.call(replace(beat, offset=40))).answer == "ok"
     assert (await desk.client.call(replace(beat, attempt=2))).answer == "stale"

@@ -1,4 +1,4 @@
-"""What the fitter can be told: the form of the model, and how fast old windows are forgotten."""
+"""Settings of the fitter: the form of the model, and the rate at which old windows are forgotten."""
 
 from __future__ import annotations
 

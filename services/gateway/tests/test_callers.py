@@ -1,4 +1,4 @@
-"""Who is let in, as what, and how often: viewers read, submitters change what is theirs, admins everything."""
+"""Access and rate limits: viewers read, submitters change their own jobs, admins change everything."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ async def test_what_is_wrong_with_a_token_is_a_reason_to_refuse_it(provider: Pro
 
 
 def signed_with_the_public_key(claims: dict[str, Any]) -> str:
-    """As a library would accept it that lets the token choose the algorithm."""
+    """Return a forged token that a library accepts if it lets the token choose the algorithm."""
     public = RSA.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     parts = [json.dumps(part).encode() for part in ({"alg": "HS256", "typ": "JWT", "kid": "one"}, claims)]
     signed = b".".join(base64.urlsafe_b64encode(part).rstrip(b"=") for part in parts)

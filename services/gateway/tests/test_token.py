@@ -1,4 +1,4 @@
-"""Who is let in: the token, its file, and the one way to do without."""
+"""Access by token: the token, its file, and the one way to run without."""
 
 from __future__ import annotations
 

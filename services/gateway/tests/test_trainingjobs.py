@@ -52,7 +52,7 @@ class Stage:
         return next((each for each in self.status(name).get("conditions", []) if each["type"] == kind), {})
 
     async def happens(self, message: type[Message], job: str, **more: Any) -> None:
-        """As told by the service whose word it is."""
+        """Publish an event as the service that owns it."""
         await self.bus.publish(replace(example_of(message), job=job, **more))
 
     async def rest(self, job: str) -> dict[str, Any]:

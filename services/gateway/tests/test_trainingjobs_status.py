@@ -1,4 +1,4 @@
-"""What follows from an object and its job: pure, so whatever a replica finds, it goes on with."""
+"""Consequences of an object and its job: a pure function, so that any replica continues from the present state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the planner can be told: the cluster's size, the first plan without history, how much to explore."""
+"""Settings of the planner: the cluster's size, the first plan without history, the amount of exploration."""
 
 from __future__ import annotations
 

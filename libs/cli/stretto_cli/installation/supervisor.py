@@ -19,11 +19,11 @@ from stretto_bus.faults import Fault
 from stretto_bus.login import Login
 from stretto_core.algorithms import REINSTALL
 from stretto_runtime import SettingsFault
-from stretto_runtime.access.permissions import FORWARDER, SERVICES
 from stretto_runtime.access.provision import make
 from stretto_runtime.process.pid import ProcessIdentity
 from stretto_runtime.server import keys_of
 from stretto_runtime.settings import StreamsSettings
+from stretto_wire.registry import FORWARDER, SERVICES
 
 from ..errors import BadInput, CliError, of_system
 from .leftovers import claim_memory, end_leftovers, free_memory, name_processes, sweep_memory

@@ -1,4 +1,4 @@
-"""What `watch`, `jobs` and `explain` show, on screens of common sizes."""
+"""Output of `watch`, `jobs` and `explain`, on screens of common sizes."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_a_stepped_clock_makes_nobody_dead_and_no_stranger_ours(
 
 
 class TestImagesInSharedMemory:
-    """Of an installation that was killed."""
+    """Images that a killed installation left."""
 
     def room(self, shared: Path, folder: Path, owner: dict[str, Any] | None = None) -> Path:
         room = leftovers.claim_memory(folder, shared)

@@ -35,8 +35,8 @@ from stretto_cli.main import app
 from stretto_core.algorithms import REINSTALL
 from stretto_messages.actuator import JobFailed
 from stretto_messages.profiler import StragglerCleared
-from stretto_runtime.access.permissions import SERVICES
 from stretto_runtime.process.pid import ProcessIdentity
+from stretto_wire.registry import SERVICES
 from typer.testing import CliRunner
 
 ROOT = Path(__file__).parents[4]

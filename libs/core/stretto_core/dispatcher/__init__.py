@@ -1,90 +1,39 @@
 """The shard ledger of a job: leases, books, order (DLRover-RM section 5.1)."""
 
-from stretto_core.dispatcher.audit import Applied, Counted, EpochBooks, Fault, Proof, epochs_of, prove
-from stretto_core.dispatcher.book import Book, GivenUp, Partial, Shard, fingerprint_of, migrated_book
-from stretto_core.dispatcher.evaluating import Evaluating, Found, HeldOut
-from stretto_core.dispatcher.events import (
-    AuditRequested,
-    DataArrived,
-    HeartbeatReceived,
-    JobClosed,
-    JobOpened,
-    LedgerRestored,
-    MarkRequested,
-    NextRequested,
-    ShardReturned,
-    StragglerNamed,
-    WorkerExited,
-)
-from stretto_core.dispatcher.facts import (
-    AuditReply,
-    EvaluationMeasured,
-    HeartbeatReply,
-    JobCompleted,
-    JobProgressed,
-    MarkReply,
-    NextReply,
-    ReturnReply,
-    ShardAbandoned,
-    ShardCompleted,
-    ShardLeased,
-    ShardRequeued,
-)
+from stretto_core.dispatcher.audit import Applied, Counted, Fault, Proof, epochs_of, prove
+from stretto_core.dispatcher.book import Book, GivenUp, Partial, Shard, fingerprint_of
+from stretto_core.dispatcher.evaluating import Evaluating, HeldOut
+from stretto_core.dispatcher.events import JobOpened, LedgerMark, LedgerRestored
 from stretto_core.dispatcher.machine import LedgerEvent, ShardLedger
 from stretto_core.dispatcher.order import BlockOrder
-from stretto_core.dispatcher.source import PARTITIONS_MAX, Arrival, DataSpec, LedgerError, Range, Source
+from stretto_core.dispatcher.source import DataSpec, LedgerError, Range, Source
 from stretto_core.dispatcher.state import LedgerSettings, LedgerState, Worker
 
 __all__ = [
-    "PARTITIONS_MAX",
     "Applied",
-    "Arrival",
-    "AuditReply",
-    "AuditRequested",
     "BlockOrder",
     "Book",
     "Counted",
-    "DataArrived",
     "DataSpec",
-    "EpochBooks",
     "Evaluating",
-    "EvaluationMeasured",
     "Fault",
-    "Found",
     "GivenUp",
-    "HeartbeatReceived",
-    "HeartbeatReply",
     "HeldOut",
-    "JobClosed",
-    "JobCompleted",
     "JobOpened",
-    "JobProgressed",
     "LedgerError",
     "LedgerEvent",
+    "LedgerMark",
     "LedgerRestored",
     "LedgerSettings",
     "LedgerState",
-    "MarkReply",
-    "MarkRequested",
-    "NextReply",
-    "NextRequested",
     "Partial",
     "Proof",
     "Range",
-    "ReturnReply",
     "Shard",
-    "ShardAbandoned",
-    "ShardCompleted",
-    "ShardLeased",
     "ShardLedger",
-    "ShardRequeued",
-    "ShardReturned",
     "Source",
-    "StragglerNamed",
     "Worker",
-    "WorkerExited",
     "epochs_of",
     "fingerprint_of",
-    "migrated_book",
     "prove",
 ]

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from stretto_messages.books import EpochBooks
+
 from stretto_core.dispatcher.book import Book, Shard, fingerprint_of
 
 _MASK_64 = (1 << 64) - 1
@@ -111,21 +113,11 @@ def prove(
     return Proof(columns, samples, faults)
 
 
-@dataclass(frozen=True, slots=True)
-class EpochBooks:
-    """Where the samples of one epoch are: waiting + in_flight + given_up + done = the samples of the dataset."""
-
-    epoch: int
-    waiting: int
-    """never leased, or come back"""
-    in_flight: int
-    given_up: int
-    done: int
-
-
 def epochs_of(book: Book, leased: Mapping[str, Shard]) -> list[EpochBooks]:
-    """The epochs between the first that is not whole and the last that was begun; those before are done, those after
-    wait. What was given up is that of the dead-letter list."""
+    """Return the epochs from the first that is not whole to the last that was begun.
+
+    Those before are done, those after wait. The samples given up are those of the dead-letter list.
+    """
     waiting: dict[int, int] = {}
     flying: dict[int, int] = {}
     for shard in book.requeued:
@@ -145,11 +137,11 @@ def epochs_of(book: Book, leased: Mapping[str, Shard]) -> list[EpochBooks]:
     last = max((*waiting, *flying, *lost), default=book.epoch - 1)
     return [
         EpochBooks(
-            epoch,
-            waiting.get(epoch, 0),
-            flying.get(epoch, 0),
-            lost.get(epoch, 0),
-            source.samples - waiting.get(epoch, 0) - flying.get(epoch, 0) - lost.get(epoch, 0),
+            epoch=epoch,
+            waiting=waiting.get(epoch, 0),
+            in_flight=flying.get(epoch, 0),
+            given_up=lost.get(epoch, 0),
+            done=source.samples - waiting.get(epoch, 0) - flying.get(epoch, 0) - lost.get(epoch, 0),
         )
         for epoch in range(first, last + 1)
     ]

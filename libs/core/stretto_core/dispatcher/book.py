@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 from stretto_core.dispatcher.source import DataSpec, Orders, Range, Source
 
@@ -25,7 +25,7 @@ _MASK_64 = (1 << 64) - 1
 
 
 def fingerprint_of(shard_id: int, samples: int) -> int:
-    """What the first ``samples`` samples of a shard add to a fingerprint: w(shard) x samples^2 mod 2^64, w odd.
+    """Return the fingerprint of the first ``samples`` samples of a shard: w(shard) x samples^2 mod 2^64, w odd.
 
     A batch [start, stop) thus adds w x (stop^2 - start^2), whoever pushed it and in whatever order, and the batches
     of a shard add up to the shard. Another shard, or the same batch twice instead of another one, adds something else
@@ -56,7 +56,7 @@ class Shard:
     held_out: bool = False
 
     def copy(self) -> Shard:
-        """As it is at this moment."""
+        """Return a copy of this moment."""
         return Shard(
             self.id,
             self.attempt,
@@ -101,21 +101,21 @@ class Book:
     next_id: int = 0
     attempt_max: int = 0
     remainder: Range | None = None
-    """of a block that was cut short for a slow worker"""
+    """Rest of a block that was cut short for a slow worker."""
     requeued: list[Shard] = field(default_factory=list[Shard])
     samples_done: int = 0
     samples_abandoned: int = 0
     shards_done: int = 0
     samples_before: int = 0
-    """that the parameters had seen of other data when they were restored"""
+    """Samples of other data that the parameters were trained on when they were restored."""
     fingerprint: int = 0
-    """of all samples that are done, those of ``samples_before`` included"""
+    """Fingerprint of all samples done, those of ``samples_before`` included."""
     given_up: list[GivenUp] = field(default_factory=list[GivenUp])
-    """the dead-letter list, at most ``GIVEN_UP_MAX`` entries; ``samples_abandoned`` counts them all"""
+    """The dead-letter list, at most ``GIVEN_UP_MAX`` entries; ``samples_abandoned`` counts them all"""
     partial: list[Partial] = field(default_factory=list[Partial])
-    """given-up shards beyond those, and what was not complete of the other data: at most ``PARTIAL_MAX``"""
+    """Given-up shards beyond the list, and incomplete ones of the other data: at most ``PARTIAL_MAX``."""
     unproven: int = 0
-    """samples of such shards beyond both lists: so many more than the books tell may be in a column"""
+    """Samples of such shards beyond both lists: a column may have so many more than the books say."""
 
     @property
     def data(self) -> DataSpec:
@@ -124,12 +124,12 @@ class Book:
 
     @property
     def epochs(self) -> int:
-        """How often every sample is trained."""
+        """Number of times that every sample is trained."""
         return self.source.epochs
 
     @property
     def epoch(self) -> int:
-        """Of which blocks are being opened."""
+        """Epoch whose blocks are being opened."""
         return self.source.epoch
 
     @property
@@ -145,7 +145,7 @@ class Book:
 
     @property
     def settled(self) -> bool:
-        """Whether every sample is done or abandoned, and no more can come."""
+        """True if every sample is done or abandoned, and no more can come."""
         return self.source.complete and self.samples_done + self.samples_abandoned >= self.source.samples_total
 
     def batches_for(self, slowdown: float) -> int:
@@ -268,15 +268,3 @@ class Book:
         for shard in back.requeued:
             shard.attempt = back.attempt_max
         return back
-
-
-def migrated_book(document: Any) -> Any:
-    """A book as JSON, of this version, also from one of when all data were one partition without a name."""
-    if not isinstance(document, dict) or "source" in document or "data" not in document:
-        return document
-    old = dict(cast("dict[str, Any]", document))
-    data, epochs, epoch = old.pop("data"), old.pop("epochs"), old.pop("epoch")
-    position, opened, samples = old.pop("position"), old.pop("samples_opened"), data["samples"]
-    here = {"opened": opened - epoch * samples, "end": samples, "position": position} if position else {}
-    source = {"spec": data, "epochs": epochs, "samples": samples, "epoch": epoch, "opened": opened}
-    return {**old, "source": {**source, "partitions": {"": {"samples": samples, **here}}}}

@@ -1,8 +1,8 @@
-"""The durable shard ledger: who trains which samples, exactly once (DLRover-RM section 5.1).
+"""The durable shard ledger: every sample is trained by one worker, exactly once (DLRover-RM section 5.1).
 
-What the public service of the paper gets wrong decides the shape: a lease has an attempt number, so that a zombie
+The errors of the paper's public service decide the shape: a lease has an attempt number, so that a zombie
 cannot complete somebody else's; losing a pod never counts against the data; a worker that finds nothing free while
-shards are in flight waits instead of going home; an unknown job is told apart from a finished one. A repeated
+shards are in flight waits instead of going home; an unknown job is distinguished from a finished one. A repeated
 request gets the remembered reply.
 
 Exactly-once at the parameter servers does not rest on this ledger's offsets: a requeued shard keeps its id and
@@ -12,13 +12,38 @@ range, and the new holder asks the progress records of the parameter servers whe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from typing import Literal
 
-from stretto_core.dispatcher import events as ev
-from stretto_core.dispatcher import facts as fa
-from stretto_core.dispatcher.book import Book, Shard, migrated_book
-from stretto_core.dispatcher.evaluating import Found
+from stretto_messages.actuator import JobFailed, PodExited
+from stretto_messages.base import bounded
+from stretto_messages.dispatcher import (
+    AuditLedger,
+    AuditLedgerReply,
+    EvaluationMeasured,
+    JobCompleted,
+    JobProgressed,
+    MarkLedger,
+    MarkLedgerReply,
+    NextShard,
+    NextShardReply,
+    ReleaseShard,
+    ReleaseShardReply,
+    ShardAbandoned,
+    ShardCompleted,
+    ShardHeartbeat,
+    ShardHeartbeatReply,
+    ShardLeased,
+    ShardReport,
+    ShardRequeued,
+)
+from stretto_messages.gateway import DataArrived, JobCancelled
+from stretto_messages.profiler import StragglerCleared, StragglerDetected
+from stretto_messages.values import Evaluation, PartialEvaluation
+
+from stretto_core.dispatcher.book import Book, Shard
+from stretto_core.dispatcher.evaluating import check_evaluation
+from stretto_core.dispatcher.events import JobOpened, LedgerMark, LedgerRestored
+from stretto_core.dispatcher.reports import completed_books, ledger_books, shard_message
 from stretto_core.dispatcher.source import LedgerError, Orders, Source
 from stretto_core.dispatcher.state import LedgerSettings, LedgerState, OpenMark, Worker
 from stretto_core.machine import Action, Emit, Reply, Tick
@@ -29,61 +54,85 @@ MARK_SHARDS_MAX = 1000
 MARK_OPEN_S = 900.0
 """a checkpoint that takes longer, or more shards, is refused its second mark and begins anew"""
 
+RequeueReason = Literal["pod-exited", "lease-expired", "released", "failed", "straggler"]
+
 LedgerEvent = (
-    ev.JobOpened
-    | ev.DataArrived
-    | ev.NextRequested
-    | ev.HeartbeatReceived
-    | ev.ShardReturned
-    | ev.MarkRequested
-    | ev.AuditRequested
-    | ev.LedgerRestored
-    | ev.WorkerExited
-    | ev.StragglerNamed
-    | ev.JobClosed
+    JobOpened
+    | LedgerRestored
+    | DataArrived
+    | NextShard
+    | ShardHeartbeat
+    | ReleaseShard
+    | MarkLedger
+    | AuditLedger
+    | PodExited
+    | StragglerDetected
+    | StragglerCleared
+    | JobCancelled
+    | JobFailed
     | Tick
 )
 
 
 class ShardLedger:
-    """The ledger of one job."""
+    """The ledger of one job. Larger than 250 lines: every method changes the same books, leases and workers."""
 
-    version: int = 7
+    version: int = 1
 
     def __init__(self, state: LedgerState | None = None, settings: LedgerSettings | None = None) -> None:
         self.state: LedgerState = state or LedgerState()
         self.settings = settings or LedgerSettings()
         self._orders = Orders()
-        self._handlers: dict[type, Callable[[Any, float], list[Action]]] = {
-            ev.JobOpened: self._open,
-            ev.DataArrived: self._arrived,
-            ev.NextRequested: self._next,
-            ev.HeartbeatReceived: self._heartbeat,
-            ev.ShardReturned: self._returned,
-            ev.MarkRequested: self._mark,
-            ev.AuditRequested: self._audit,
-            ev.LedgerRestored: self._restore,
-            ev.WorkerExited: self._exited,
-            ev.StragglerNamed: self._straggler,
-            ev.JobClosed: self._close,
-            Tick: self._tick,
-        }
-
-    @staticmethod
-    def migrate(state: dict[str, Any], from_version: int) -> dict[str, Any]:
-        """Up to version 5 all data were one partition, without a name."""
-        book = state.get("book")
-        return {**state, "book": migrated_book(book)} if book else state
 
     def handle(self, event: LedgerEvent, now: float) -> list[Action]:
         """Advance by one event. LedgerError, with the state unchanged unless it says so, for what cannot be true."""
-        st, heard_at_s = self.state, self.state.heard_at_s
-        excused = st.excuse_own_absence(now, self.settings.deaf_after_s)
+        state, heard_at_s = self.state, self.state.heard_at_s
+        excused = state.excuse_own_absence(now, self.settings.deaf_after_s)
         try:
-            return self._handlers[type(event)](event, now)
+            return self._decide(event, now)
         except LedgerError as error:
-            st.heard_at_s, error.unchanged = heard_at_s, not excused
+            state.heard_at_s, error.unchanged = heard_at_s, not excused
             raise
+
+    def _decide(self, event: LedgerEvent, now: float) -> list[Action]:
+        match event:
+            case NextShard():
+                return self._next(event, now)
+            case ShardHeartbeat():
+                return self._heartbeat(event, now)
+            case ReleaseShard():
+                return self._released(event, now)
+            case Tick():
+                return self._tick(now)
+            case MarkLedger():
+                return [Reply(self._mark(event, now))]
+            case AuditLedger():
+                return [Reply(self._audit(event))]
+            case _:
+                return self._job_changed(event, now)
+
+    def _job_changed(self, event: LedgerEvent, now: float) -> list[Action]:
+        """Advance by an event that nobody waits for."""
+        match event:
+            case PodExited(pod=pod) if pod not in self.state.exited:
+                return self._pod_exited(pod, now)
+            case StragglerDetected(pod=pod, slowdown=slowdown):
+                return self._pace_changed(pod, slowdown, now)
+            case StragglerCleared(pod=pod):
+                return self._pace_changed(pod, 1.0, now)
+            case LedgerRestored(book=book):
+                return self._restore(book, now)
+            case JobOpened() if self.state.book is None:
+                self._open(event, now)
+            case DataArrived():
+                self._data_arrived(event)
+            case JobCancelled(by=by):
+                self._close(f"cancelled by {by}")
+            case JobFailed(reason=reason):
+                self._close(f"failed: {reason}")
+            case _:
+                pass
+        return []
 
     @property
     def ticking(self) -> bool:
@@ -92,55 +141,57 @@ class ShardLedger:
 
     # the job ---------------------------------------------------------------------------------------------------
 
-    def _open(self, event: ev.JobOpened, now: float) -> list[Action]:
-        st = self.state
-        if st.book is None:
-            st.book = Book(Source.begin(event.data, event.epochs, event.partitions))
-            st.shard_failures_max = event.shard_failures_max
-            if event.held_out is not None:
-                st.held_out, st.evaluate_at = event.held_out, event.held_out.every
-            st.opened_at_s = st.progress_at_s = now
-        return []
+    def _open(self, event: JobOpened, now: float) -> None:
+        state = self.state
+        state.job, state.book = event.job, Book(Source.begin(event.data, event.epochs, event.partitions))
+        state.shard_failures_max = event.shard_failures_max
+        if event.held_out is not None:
+            state.held_out, state.evaluate_at = event.held_out, event.held_out.every
+        state.opened_at_s = state.progress_at_s = now
 
-    def _arrived(self, event: ev.DataArrived, now: float) -> list[Action]:
-        """Nothing can come after the end was told. A job that has nothing left completes when a worker asks next."""
+    def _data_arrived(self, event: DataArrived) -> None:
+        """Add data, unless their end was published. A job with nothing left completes when a worker asks next."""
         book = self.state.book
         if book is None or self.state.closed or book.source.complete:
-            return []
-        book.source.arrive(event.arrivals)
+            return
+        book.source.arrive(event.partitions)
         if event.closed:
             book.source.close()
-        return []
 
-    def _close(self, event: ev.JobClosed, now: float) -> list[Action]:
+    def _close(self, reason: str) -> None:
         if self.state.closed in ("", COMPLETED):
             self.state.take_back_all()
-            self.state.closed = event.reason or "closed"
-        return []
+            self.state.closed = reason
 
-    def _mark(self, event: ev.MarkRequested, now: float) -> list[Action]:
-        st, book = self.state, self.state.book
+    def _mark(self, event: MarkLedger, now: float) -> LedgerMark | MarkLedgerReply:
+        """Return the books for a checkpoint.
+
+        A single mark (``after`` None) belongs to images of its own instant, with pushes frozen. Images that are copied
+        while training goes on are exact only between two marks: the second one lists as outstanding whatever was not
+        complete at the first or was leased since, under its id, so that the records in the images can filter it.
+        """
+        state, book = self.state, self.state.book
         if book is None:
-            return [Reply(fa.MarkReply(None, 0))]
-        leased = st.training()
+            return MarkLedgerReply(job=event.job, answer="unknown")
+        leased = state.training()
         if event.after is None:
-            st.mark = OpenMark(event.mark_id, now)
-            return [Reply(fa.MarkReply(book.with_leases(leased), self.state.samples_seen(book)))]
-        mark = st.mark
+            state.mark = OpenMark(event.request_id, now)
+            return LedgerMark(event.job, book.with_leases(leased), state.samples_seen(book))
+        mark = state.mark
         if mark is None or mark.id != event.after:
             raise LedgerError("after", event.after, "the id of the last mark, if it is still open; mark anew")
-        st.mark = None
+        state.mark = None
         whole = book.with_leases([*leased, *mark.over], sure=False)
         whole.without(mark.over)
-        return [Reply(fa.MarkReply(whole, whole.samples_done))]
+        return LedgerMark(event.job, whole, whole.samples_done)
 
-    def _audit(self, event: ev.AuditRequested, now: float) -> list[Action]:
+    def _audit(self, event: AuditLedger) -> AuditLedgerReply:
         book = self.state.book
         if book is None:
-            return [Reply(fa.AuditReply(None, {}, ""))]
+            return AuditLedgerReply(job=event.job, answer="unknown")
         workers = self.state.workers.items()
-        leased = {name: w.lease.copy() for name, w in workers if w.lease and not w.lease.held_out}
-        return [Reply(fa.AuditReply(book.with_leases([]), leased, self.state.closed))]
+        leased = {name: worker.lease for name, worker in workers if worker.lease and not worker.lease.held_out}
+        return AuditLedgerReply(job=event.job, answer="ok", ledger=ledger_books(book, leased, self.state.closed))
 
     def _note_over(self, shard: Shard) -> None:
         """While a checkpoint is taken: this shard ended, of which ``offset`` samples count as trained."""
@@ -151,14 +202,14 @@ class ShardLedger:
         if len(mark.over) > MARK_SHARDS_MAX:
             self.state.mark = None
 
-    def _restore(self, event: ev.LedgerRestored, now: float) -> list[Action]:
+    def _restore(self, book: Book, now: float) -> list[Action]:
         """A completed job is reopened: the parameters of its last shards are gone, and it completes once more."""
         st = self.state
         if st.book is None or st.closed not in ("", COMPLETED):
             return []
         st.closed = ""
         self.state.take_back_all()
-        st.book = st.book.restored_from(event.book)
+        st.book = st.book.restored_from(book)
         st.finished.clear()
         st.mark = None
         if st.held_out is not None:
@@ -169,84 +220,90 @@ class ShardLedger:
 
     # workers ---------------------------------------------------------------------------------------------------
 
-    def _next(self, event: ev.NextRequested, now: float) -> list[Action]:
-        st = self.state
-        if st.book is None or event.worker in st.exited:
-            return [Reply(fa.NextReply("unknown"))]
-        worker = st.workers.get(event.worker)
+    def _next(self, event: NextShard, now: float) -> list[Action]:
+        st, done = self.state, event.complete
+        _check_worker(event.pod)
+        if st.book is None or event.pod in st.exited:
+            return [Reply(NextShardReply(job=event.job, answer="unknown"))]
+        worker = st.workers.get(event.pod)
         if worker is None:
-            worker = st.workers[event.worker] = Worker(now)
+            worker = st.workers[event.pod] = Worker(now)
         elif worker.lease is not None and worker.lease.held_out:
-            self._check_found(worker.lease, event)
+            self._check_found(worker.lease, done)
         worker.heard_at_s = now
         if worker.reply is not None and worker.request_id == event.request_id:
             return [Reply(worker.reply)]
         actions: list[Action] = []
-        stale = event.completed_id is not None and not self._complete(st.book, worker, event, now, actions)
-        reply = self._answer(st.book, worker, event.worker, now, actions)
-        reply.stale = stale
+        stale = done is not None and not self._complete(st.book, worker, event.pod, done, now, actions)
+        reply = self._answer(st.book, worker, event.pod, stale, now, actions)
         worker.request_id, worker.reply = event.request_id, reply
         actions.append(Reply(reply))
         if not st.closed and now - st.progress_at_s >= self.settings.progress_every_s:
             actions += self._progress(now)
         return actions
 
-    def _complete(self, book: Book, worker: Worker, event: ev.NextRequested, now: float, actions: list[Action]) -> bool:
+    def _complete(
+        self, book: Book, worker: Worker, name: str, done: ShardReport, now: float, actions: list[Action]
+    ) -> bool:
         """Book the worker's lease as done. False when the report is of another lease."""
         st, lease = self.state, worker.lease
-        if lease is None or lease.id != event.completed_id or lease.attempt != event.completed_attempt:
-            return (worker.completed_id, worker.completed_attempt) == (event.completed_id, event.completed_attempt)
+        if lease is None or lease.id != done.id or lease.attempt != done.attempt:
+            return (worker.completed_id, worker.completed_attempt) == (done.id, done.attempt)
         worker.lease = None
         worker.completed_id, worker.completed_attempt = lease.id, lease.attempt
         if lease.held_out:
-            actions += self._evaluated(book, event.found)
+            actions += self._evaluated(book, done.evaluation)
             return True
         lease.offset = lease.length
         book.complete(lease)
         self._note_over(lease)
         st.remember_finished(lease, now)
         if st.may_tell(now, self.settings.shard_facts_per_s):
-            actions.append(Emit(fa.ShardCompleted(lease, event.worker)))
+            actions.append(Emit(ShardCompleted(job=st.job, shard=shard_message(lease), pod=name)))
         actions += self._settle()
         if st.held_out is not None and book.samples_done >= st.evaluate_at:
             st.begin_evaluation(book, st.held_out)
         return True
 
-    def _answer(self, book: Book, worker: Worker, name: str, now: float, actions: list[Action]) -> fa.NextReply:
+    def _answer(
+        self, book: Book, worker: Worker, name: str, stale: bool, now: float, actions: list[Action]
+    ) -> NextShardReply:
         st = self.state
         if st.closed:
-            return fa.NextReply("end")
+            return NextShardReply(job=st.job, answer="end", stale=stale)
         if worker.lease is not None:  # asked again without completing: the reply was lost with its request id
-            return fa.NextReply("shard", worker.lease.copy())
+            return NextShardReply(job=st.job, answer="shard", shard=shard_message(worker.lease), stale=stale)
         spared = worker.slowdown > 1.0 and st.has_faster(worker, now)
         if st.evaluating is not None and st.evaluating.waiting and not spared:
             worker.lease, worker.moved_at_s = st.evaluating.lease(), now
-            return fa.NextReply("shard", worker.lease.copy())
+            return NextShardReply(job=st.job, answer="shard", shard=shard_message(worker.lease), stale=stale)
         shard = book.take(book.batches_for(worker.slowdown), self._orders, spared)
         if shard is None:
             actions += self._settle()
             if st.closed:
-                return fa.NextReply("end")
+                return NextShardReply(job=st.job, answer="end", stale=stale)
             # nothing will be there within moments: no shard is in flight that could come back
-            return fa.NextReply("wait", wait_s=self.settings.wait_s * (1 if st.leased() else 4))
+            wait_s = self.settings.wait_s * (1 if st.leased() else 4)
+            return NextShardReply(job=st.job, answer="wait", wait_s=wait_s, stale=stale)
         worker.lease, worker.moved_at_s = shard, now
-        told = shard.copy()  # the lease's offset will grow; the reply and the fact are of this moment
+        leased = shard_message(shard)
         if st.may_tell(now, self.settings.shard_facts_per_s):
-            actions.append(Emit(fa.ShardLeased(told, name)))
-        return fa.NextReply("shard", told, forget=st.forgettable(now - self.settings.forget_after_s))
+            actions.append(Emit(ShardLeased(job=st.job, shard=leased, pod=name)))
+        forget = st.forgettable(now - self.settings.forget_after_s)
+        return NextShardReply(job=st.job, answer="shard", shard=leased, stale=stale, forget=forget)
 
     # held-out samples ------------------------------------------------------------------------------------------
 
     @staticmethod
-    def _check_found(lease: Shard, event: ev.NextRequested) -> None:
-        if (event.completed_id, event.completed_attempt) != (lease.id, lease.attempt):
+    def _check_found(lease: Shard, done: ShardReport | None) -> None:
+        if done is None or (done.id, done.attempt) != (lease.id, lease.attempt):
             return
-        if event.found is None:
+        if done.evaluation is None:
             raise LedgerError("evaluation", None, f"what was found: shard {lease.id} is to be evaluated, not trained")
-        event.found.check(lease)
+        check_evaluation(done.evaluation, lease)
 
-    def _evaluated(self, book: Book, found: Found | None) -> list[Action]:
-        """One more shard was evaluated, or cannot be (None)."""
+    def _evaluated(self, book: Book, found: PartialEvaluation | None) -> list[Action]:
+        """Book one more shard as evaluated, or as unreadable (None)."""
         st, running = self.state, self.state.evaluating
         if running is None:
             return []
@@ -259,70 +316,79 @@ class ShardLedger:
         st.evaluating = None
         if not running.samples:
             return []
-        found_by_all = (running.samples, running.loss, running.auc)
-        return [Emit(fa.EvaluationMeasured(running.samples_done, book.samples_done, *found_by_all))]
+        measured = EvaluationMeasured(
+            job=st.job,
+            samples_done=running.samples_done,
+            samples_done_after=book.samples_done,
+            evaluation=Evaluation(samples=running.samples, loss=running.loss, auc=running.auc),
+        )
+        return [Emit(measured)]
 
     # reports ---------------------------------------------------------------------------------------------------
 
-    def _heartbeat(self, event: ev.HeartbeatReceived, now: float) -> list[Action]:
-        lease, answer = self.state.lease_of(event.worker, event.shard_id, event.attempt)
-        worker = self.state.workers.get(event.worker)
+    def _heartbeat(self, event: ShardHeartbeat, now: float) -> list[Action]:
+        _check_worker(event.pod)
+        lease, answer = self.state.lease_of(event.pod, event.shard, event.attempt)
+        worker = self.state.workers.get(event.pod)
         if lease is not None:
             self._check_offset(lease, event.offset)
         if worker is not None:
             worker.heard_at_s = now
             if lease is not None and event.offset > lease.offset:
                 lease.offset, worker.moved_at_s = event.offset, now
-        actions: list[Action] = [Reply(fa.HeartbeatReply(answer))]
+        actions: list[Action] = [Reply(ShardHeartbeatReply(job=event.job, answer=answer))]
         if not self.state.closed and now - self.state.progress_at_s >= self.settings.progress_every_s:
             actions += self._progress(now)
         return actions
 
-    def _returned(self, event: ev.ShardReturned, now: float) -> list[Action]:
-        lease, answer = self.state.lease_of(event.worker, event.shard_id, event.attempt)
-        book = self.state.book
+    def _released(self, event: ReleaseShard, now: float) -> list[Action]:
+        _check_worker(event.pod)
+        st, book = self.state, self.state.book
+        lease, answer = st.lease_of(event.pod, event.shard, event.attempt)
+        reply = Reply(ReleaseShardReply(job=event.job, answer=answer))
         if lease is None or book is None:
-            return [Reply(fa.ReturnReply(answer))]
+            return [reply]
         self._check_offset(lease, event.offset)
         lease.offset = max(lease.offset, event.offset)
-        worker = self.state.workers[event.worker]
+        worker = st.workers[event.pod]
         worker.heard_at_s = now
         if event.failure is not None:
             lease.failures += 1
-            if lease.failures >= self.state.shard_failures_max:
+            if lease.failures >= st.shard_failures_max:
                 worker.lease = None
                 if lease.held_out:
-                    return [*self._evaluated(book, None), Reply(fa.ReturnReply("ok"))]
-                reason = f"failed {lease.failures} times, last in {event.worker}: {event.failure}"
+                    return [*self._evaluated(book, None), reply]
+                reason = f"failed {lease.failures} times, last in {event.pod}: {event.failure}"
                 book.abandon(lease, reason)
                 self._note_over(lease)
-                return [Emit(fa.ShardAbandoned(lease, reason)), *self._settle(), Reply(fa.ReturnReply("ok"))]
-        actions = self._requeue(event.worker, worker, "released" if event.failure is None else "failed")
-        return [*actions, Reply(fa.ReturnReply("ok"))]
+                abandoned = ShardAbandoned(job=st.job, shard=shard_message(lease), reason=bounded(reason))
+                return [Emit(abandoned), *self._settle(), reply]
+        return [*self._requeue(event.pod, worker, "released" if event.failure is None else "failed"), reply]
 
-    def _exited(self, event: ev.WorkerExited, now: float) -> list[Action]:
+    def _pod_exited(self, pod: str, now: float) -> list[Action]:
         st = self.state
-        if event.worker in st.exited:
-            return []
-        st.exited[event.worker] = now
+        st.exited[pod] = now
         if len(st.exited) > EXITED_MAX:
             del st.exited[next(iter(st.exited))]
-        worker = st.workers.pop(event.worker, None)
-        return self._requeue(event.worker, worker, "pod-exited") if worker else []
+        worker = st.workers.pop(pod, None)
+        return self._requeue(pod, worker, "pod-exited") if worker else []
 
-    def _straggler(self, event: ev.StragglerNamed, now: float) -> list[Action]:
-        """What it holds beyond a shard of its own size goes to the others, who would wait for it in the end."""
-        book, worker = self.state.book, self.state.workers.get(event.worker)
-        if book is None or worker is None or not math.isfinite(event.slowdown):
+    def _pace_changed(self, pod: str, slowdown: float, now: float) -> list[Action]:
+        """Give what a straggler holds beyond a shard of its own size to the others: they would wait for it at the end.
+
+        ``slowdown``: step time over the peers' median; 1 when it keeps pace.
+        """
+        book, worker = self.state.book, self.state.workers.get(pod)
+        if book is None or worker is None or not math.isfinite(slowdown):
             return []
-        worker.slowdown = max(1.0, event.slowdown)
+        worker.slowdown = max(1.0, slowdown)
         rest = worker.lease.length - worker.lease.offset if worker.lease else 0
         large = rest > book.batches_for(worker.slowdown) * book.data.batch_size
-        return self._requeue(event.worker, worker, "straggler") if large and self.state.has_faster(worker, now) else []
+        return self._requeue(pod, worker, "straggler") if large and self.state.has_faster(worker, now) else []
 
     # time ------------------------------------------------------------------------------------------------------
 
-    def _tick(self, event: Tick, now: float) -> list[Action]:
+    def _tick(self, now: float) -> list[Action]:
         st = self.state
         if st.book is None or st.closed:
             return []
@@ -337,7 +403,7 @@ class ShardLedger:
         return actions
 
     def _progress(self, now: float) -> list[Action]:
-        """Tell how far the job is. The rate forgets with time constant ``rate_memory_s``."""
+        """Publish the job's progress. The rate forgets with time constant ``rate_memory_s``."""
         st, book = self.state, self.state.book
         if book is None:
             return []
@@ -351,8 +417,16 @@ class ShardLedger:
         if unchanged and not book.settled:
             return []
         epoch = min(book.epoch, book.epochs - 1)
-        fact = fa.JobProgressed(seen, book.samples_total, epoch, st.samples_per_s, st.leased(), st.requeued_total)
-        return [Emit(fact)]
+        progressed = JobProgressed(
+            job=st.job,
+            samples_done=seen,
+            samples_total=book.samples_total,
+            epoch=epoch,
+            samples_per_s=st.samples_per_s,
+            shards_leased=st.leased(),
+            shards_requeued_total=st.requeued_total,
+        )
+        return [Emit(progressed)]
 
     # parts -----------------------------------------------------------------------------------------------------
 
@@ -363,7 +437,7 @@ class ShardLedger:
                 "offset", offset, f"0 to {lease.length}, the samples of shard {lease.id} that are applied"
             )
 
-    def _requeue(self, name: str, worker: Worker, reason: str) -> list[Action]:
+    def _requeue(self, name: str, worker: Worker, reason: RequeueReason) -> list[Action]:
         """Put a worker's lease back, to be leased before any fresh data."""
         shard, book = worker.lease, self.state.book
         if shard is None or book is None:
@@ -375,7 +449,8 @@ class ShardLedger:
             return []
         book.requeued.append(shard)
         self.state.requeued_total += 1
-        return [Emit(fa.ShardRequeued(shard.copy(), name, reason))]
+        requeued = ShardRequeued(job=self.state.job, shard=shard_message(shard), pod=name, reason=reason)
+        return [Emit(requeued)]
 
     def _settle(self) -> list[Action]:
         """The job's last fact, once every sample is done or abandoned."""
@@ -384,17 +459,19 @@ class ShardLedger:
             return []
         st.closed = COMPLETED
         self.state.take_back_all()
-        fact = fa.JobCompleted(
-            book.samples_done,
-            book.samples_abandoned,
-            book.epochs,
-            book.shards_done,
-            st.requeued_total,
-            st.opened_at_s,
-            book.samples_before,
-            book.fingerprint,
-            tuple(book.given_up),
-            tuple(book.partial),
-            book.unproven,
+        completed = JobCompleted(
+            job=st.job,
+            samples=book.samples_done,
+            samples_abandoned=book.samples_abandoned,
+            epochs=book.epochs,
+            shards=book.shards_done,
+            requeued=st.requeued_total,
+            started_at_s=st.opened_at_s,
+            books=completed_books(book),
         )
-        return [*self._progress(st.heard_at_s), Emit(fact)]
+        return [*self._progress(st.heard_at_s), Emit(completed)]
+
+
+def _check_worker(pod: str) -> None:
+    if not pod.startswith("worker-"):
+        raise LedgerError("pod", pod, "the name of a worker; no other pod leases shards")

@@ -13,17 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 from zlib import crc32
+
+from stretto_messages.values import PARTITIONS_MAX, DataPartition
 
 from stretto_core.dispatcher.order import BlockOrder, mixed
 from stretto_core.machine import CoreError
 
-PARTITIONS_MAX = 1000
-
 
 class LedgerError(CoreError):
-    """What contradicts the ledger's books or settings: ``field``, its ``value``, and the ``remedy``."""
+    """A value that contradicts the ledger's books or settings: ``field``, its ``value``, and the ``remedy``."""
 
     unchanged = True
 
@@ -56,14 +55,6 @@ class DataSpec:
     def block_samples(self) -> int:
         """Samples of every block but the last of an extent."""
         return self.batch_size * self.batches_per_shard
-
-
-class Arrival(NamedTuple):
-    """A partition's total of samples, all it has had so far, and what it goes before."""
-
-    name: str
-    samples: int
-    priority: int = 0
 
 
 @dataclass(slots=True)
@@ -118,30 +109,31 @@ class Source:
     spec: DataSpec
     epochs: int
     complete: bool = True
-    """nothing can come any more"""
+    """Nothing more can come."""
     samples: int = 0
-    """of all partitions"""
+    """Samples of all partitions."""
     epoch: int = 0
     opened: int = 0
-    """of all epochs"""
+    """Samples opened, of all epochs."""
     partitions: dict[str, Partition] = field(default_factory=dict[str, Partition])
     spent: dict[str, int] = field(default_factory=dict[str, int])
-    """partitions of growing data of which every sample was opened, with their totals"""
+    """Partitions of growing data whose samples were all opened, with their totals."""
 
     @classmethod
-    def begin(cls, spec: DataSpec, epochs: int, arrivals: Iterable[Arrival] = ()) -> Source:
-        """Untouched. Without ``arrivals``, data that do not grow are one partition without a name."""
+    def begin(cls, spec: DataSpec, epochs: int, arrivals: Iterable[DataPartition] = ()) -> Source:
+        """Return an untouched source. Without ``arrivals``, data that do not grow are one partition without a name."""
         new = cls(spec, epochs, not spec.growing)
-        new.arrive(tuple(arrivals) or (() if spec.growing else (Arrival("", spec.samples),)))
+        new.arrive(tuple(arrivals) or (() if spec.growing else (DataPartition(name="", samples=spec.samples),)))
         return new
 
-    def arrive(self, arrivals: Iterable[Arrival]) -> None:
-        """Partitions have these totals now. One that is less than known says nothing new."""
+    def arrive(self, arrivals: Iterable[DataPartition]) -> None:
+        """Set the totals of partitions. A total below the known one is an older message and changes nothing."""
         arrivals = tuple(arrivals)
         names = {*self.partitions, *self.spent, *(one.name for one in arrivals)}
         if len(names) > PARTITIONS_MAX:
             raise LedgerError("partitions", len(names), f"at most {PARTITIONS_MAX} in all; add to one that there is")
-        for name, samples, priority in arrivals:
+        for arrival in arrivals:
+            name, samples, priority = arrival.name, arrival.samples, arrival.priority
             part, spent = self.partitions.get(name), self.spent.get(name, 0)
             if part is not None:
                 part.priority = priority
@@ -153,12 +145,12 @@ class Source:
                 self.samples += samples - spent
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Close the data: nothing more comes."""
         self.complete = True
         self._turn()
 
     def totals(self) -> dict[str, int]:
-        """Samples of each partition."""
+        """Return the samples of each partition."""
         return self.spent | {name: part.samples for name, part in self.partitions.items()}
 
     @property
@@ -167,7 +159,7 @@ class Source:
         return self.samples * self.epochs
 
     def open_block(self, orders: Orders) -> Range | None:
-        """The next block. None: nothing is left, or nothing has come yet."""
+        """Open the next block. None: nothing is left, or nothing has arrived yet."""
         name = self._choose() if self.epoch < self.epochs else None
         if name is None:
             return None
@@ -188,7 +180,7 @@ class Source:
         return piece
 
     def _choose(self) -> str | None:
-        """The partition of the next block: among those of the highest priority, by what is left of each."""
+        """Choose the partition of the next block: of the highest priority, in proportion to what is left of each."""
         found: list[tuple[str, int]] = []
         first, total = 0, 0
         for name, part in self.partitions.items():
@@ -221,22 +213,22 @@ class Source:
             part.opened = part.begin = part.end = part.position = 0
 
     def copy(self) -> Source:
-        """As it is at this moment."""
+        """Return a copy of this moment."""
         return replace(self, partitions={n: replace(p) for n, p in self.partitions.items()}, spent=dict(self.spent))
 
     def same_data(self, other: Source) -> bool:
-        """Whether samples of one are those of the other: the name decides, and they must be cut and ordered alike."""
+        """Return True if both are the same data: the same name, cut and ordered alike."""
         return self.spec == other.spec and (self.spec.growing or self.totals() == other.totals())
 
     def resumed(self, mark: Source) -> Source:
-        """As far as ``mark`` was with the same data, and with what has come since."""
+        """Return the position of ``mark`` in the same data, with the samples that have arrived since."""
         back = mark.copy()
         back.epochs, back.complete = self.epochs, self.complete
         if self.spec.growing:
             back.epoch = 0
             known = mark.partitions | self.partitions
             back.arrive(
-                Arrival(name, samples, known[name].priority if name in known else 0)
+                DataPartition(name=name, samples=samples, priority=known[name].priority if name in known else 0)
                 for name, samples in self.totals().items()
             )
             back._turn()

@@ -1,12 +1,14 @@
-"""What a shard ledger remembers, and its settings."""
+"""State of a shard ledger, and its settings."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
+
+from stretto_messages.dispatcher import NextShardReply
 
 from stretto_core.dispatcher.book import Book, Shard
 from stretto_core.dispatcher.evaluating import Evaluating, HeldOut
-from stretto_core.dispatcher.facts import NextReply
 from stretto_core.dispatcher.source import LedgerError
 
 FINISHED_MAX = 1000
@@ -43,7 +45,7 @@ class LedgerSettings:
 
 @dataclass(slots=True)
 class Worker:
-    """What the ledger knows of one worker: its lease, its pace, and its last request with the reply to it.
+    """One worker: its lease, its pace, and its last request with the reply to it.
 
     The last completion is kept beside them: a late copy of an older request may have taken the reply's place.
     """
@@ -51,10 +53,10 @@ class Worker:
     heard_at_s: float
     lease: Shard | None = None
     moved_at_s: float = 0.0
-    """when its lease began, or was last reported further on; 0: it is of a snapshot that did not say"""
+    """Time when its lease began, or last advanced; 0: not known."""
     slowdown: float = 1.0
     request_id: str = ""
-    reply: NextReply | None = None
+    reply: NextShardReply | None = None
     completed_id: int = -1
     completed_attempt: int = 0
 
@@ -69,43 +71,44 @@ class Finished:
 
 @dataclass(slots=True)
 class OpenMark:
-    """A checkpoint is being taken since ``at_s``: what was leased then or since, and is over."""
+    """A checkpoint that is being taken since ``at_s``, and the shards that ended since."""
 
     id: str
     at_s: float
     over: list[Shard] = field(default_factory=list[Shard])
-    """their ``offset``: how far each was when it ended"""
+    """Their ``offset`` is that at their end."""
 
 
 @dataclass(slots=True)
 class LedgerState:
     """The whole memory of one job's ledger. Its size grows with workers and partitions, not with the samples."""
 
+    job: str = ""
     book: Book | None = None
     shard_failures_max: int = 3
     opened_at_s: float = 0.0
     closed: str = ""
-    """why nothing is leased any more: completed, or the reason of a cancellation or failure"""
+    """Reason why nothing is leased any more: completed, or that of a cancellation or failure."""
     workers: dict[str, Worker] = field(default_factory=dict[str, Worker])
     exited: dict[str, float] = field(default_factory=dict[str, float])
-    """when the last pods that exited did so, oldest first"""
+    """Exit times of the last pods that exited, oldest first."""
     finished: list[Finished] = field(default_factory=list[Finished])
     mark: OpenMark | None = None
     held_out: HeldOut | None = None
     evaluating: Evaluating | None = None
     evaluate_at: int = 0
-    """samples done; the next evaluation begins there, or when the last one is over"""
+    """Samples done at which the next evaluation begins, or later if one is still running."""
     requeued_total: int = 0
     heard_at_s: float = 0.0
     facts_left: float = 0.0
-    """of this second and the last one"""
+    """Leases and completions that may still be published: a token bucket of two seconds."""
     facts_at_s: float = 0.0
     progress_at_s: float = 0.0
     progress_samples: int = 0
     samples_per_s: float = 0.0
 
     def is_lost(self, worker: Worker, now: float, settings: LedgerSettings) -> bool:
-        """Whether the holder of a lease is silent, or hangs: others can do what it should."""
+        """Return True if the holder of a lease is silent, or hangs while others could train its shard."""
         if now - worker.heard_at_s > settings.lease_timeout_s:
             return True
         since_s = now - settings.stuck_after_s
@@ -113,20 +116,20 @@ class LedgerState:
         return 0 < worker.moved_at_s < since_s and any(p.lease is None or p.moved_at_s >= since_s for p in peers)
 
     def has_faster(self, worker: Worker, now: float) -> bool:
-        """Whether a peer that was heard of just now is less slow."""
+        """Return True if a peer that reported just now is less slow."""
         peers = (peer for peer in self.workers.values() if now - peer.heard_at_s <= PEER_HEARD_S)
         return any(peer.slowdown < worker.slowdown for peer in peers)
 
     def training(self) -> list[Shard]:
-        """Shards of the books that workers hold."""
+        """Return the leased shards that are trained."""
         return [worker.lease for worker in self.workers.values() if worker.lease and not worker.lease.held_out]
 
     def leased(self) -> int:
-        """Shards that workers hold."""
+        """Return the number of leased shards."""
         return sum(worker.lease is not None for worker in self.workers.values())
 
     def may_tell(self, now: float, facts_per_s: float) -> bool:
-        """Whether one more lease or completion is told: a token bucket of two seconds."""
+        """Return True if one more lease or completion may be published: a token bucket of two seconds."""
         if now > self.facts_at_s:
             self.facts_left = min(2 * facts_per_s, self.facts_left + (now - self.facts_at_s) * facts_per_s)
             self.facts_at_s = now
@@ -136,32 +139,35 @@ class LedgerState:
         return True
 
     def remember_finished(self, shard: Shard, now: float) -> None:
-        """Only of first attempts: an earlier holder of the others may still push, and needs the record to fail."""
+        """Remember a finished shard of a first attempt.
+
+        An earlier holder of any other may still push, and must fail by the record.
+        """
         if shard.attempt == 1:
             self.finished.append(Finished(shard.id, now))
             if len(self.finished) > FINISHED_MAX:
                 del self.finished[0]
 
-    def forgettable(self, limit_s: float) -> list[int] | None:
+    def forgettable(self, limit_s: float) -> tuple[int, ...]:
         """Ids finished by then, whose records may be deleted; each is told once, and lost with the worker that was.
 
-        None while a checkpoint is taken: it may list finished shards as outstanding, and needs their records.
+        Empty while a checkpoint is taken: it may list finished shards as outstanding, and needs their records.
         """
         finished, ripe = self.finished, 0
         if self.mark is not None:
-            return None
+            return ()
         while ripe < len(finished) and ripe < FORGET_MAX and finished[ripe].at_s <= limit_s:
             ripe += 1
         if not ripe:
-            return None
-        ids = [shard.id for shard in finished[:ripe]]
+            return ()
+        ids = tuple(shard.id for shard in finished[:ripe])
         del finished[:ripe]
         return ids
 
     def excuse_own_absence(self, now: float, deaf_after_s: float) -> bool:
-        """Nobody is silent while the ledger itself is deaf: without this, an outage would expire every lease.
+        """Do not count the ledger's own absence as the workers' silence, or an outage would expire every lease.
 
-        Whether it was.
+        Return True if it was absent.
         """
         gap_s = now - self.heard_at_s
         deaf = gap_s > deaf_after_s and self.heard_at_s > 0
@@ -173,8 +179,10 @@ class LedgerState:
             self.heard_at_s = now
         return deaf
 
-    def lease_of(self, name: str, shard_id: int, attempt: int) -> tuple[Shard | None, str]:
-        """The lease that a report is of, and the answer to it: ok, stale or unknown."""
+    def lease_of(
+        self, name: str, shard_id: int, attempt: int
+    ) -> tuple[Shard | None, Literal["ok", "stale", "unknown"]]:
+        """Return the lease that a report is about, and the answer to it."""
         if self.book is None or name in self.exited:
             return None, "unknown"
         worker = self.workers.get(name)
@@ -184,7 +192,7 @@ class LedgerState:
         return lease, "ok"
 
     def take_back_all(self) -> None:
-        """Nobody holds anything any more; what was being evaluated is dropped."""
+        """Take every lease back, and drop the running evaluation."""
         if self.book is not None:
             self.book.requeued += self.training()
         for worker in self.workers.values():
@@ -192,11 +200,11 @@ class LedgerState:
         self.evaluating = None
 
     def samples_seen(self, book: Book) -> int:
-        """Samples done, with the reported offsets of what is not complete."""
+        """Return the samples done, reported offsets of incomplete shards included."""
         return book.samples_done + sum(shard.offset for shard in (*self.training(), *book.requeued))
 
     def begin_evaluation(self, book: Book, of: HeldOut) -> None:
-        """Unless one is on its way: then when the next such number of samples is done."""
+        """Begin an evaluation, unless one is running: then wait for the next multiple of ``every``."""
         self.evaluate_at = (book.samples_done // of.every + 1) * of.every
         if self.evaluating is None and not self.closed:
             self.evaluating = Evaluating.begin(of, book.data, book.samples_done, book.next_id)

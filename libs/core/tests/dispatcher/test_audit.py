@@ -5,22 +5,11 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ledger_builders import AUDIT, arrival, mark_ledger, release
 from ledger_desk import Desk
-from stretto_core.dispatcher import (
-    Applied,
-    Arrival,
-    AuditRequested,
-    Counted,
-    DataSpec,
-    Fault,
-    JobCompleted,
-    LedgerRestored,
-    MarkRequested,
-    ShardReturned,
-    epochs_of,
-    fingerprint_of,
-    prove,
-)
+from stretto_core.dispatcher import Applied, Counted, DataSpec, Fault, LedgerRestored, epochs_of, fingerprint_of, prove
+from stretto_messages.books import PartialShard
+from stretto_messages.dispatcher import JobCompleted
 
 SHARDS = {0: 80, 1: 80, 2: 40}
 SAMPLES, PRINT = sum(SHARDS.values()), sum(fingerprint_of(*item) for item in SHARDS.items()) % 2**64
@@ -82,32 +71,34 @@ def test_an_open_shard_counts_as_far_as_each_column_is() -> None:
 
 def test_each_sample_of_an_epoch_is_somewhere() -> None:
     desk = Desk(DataSpec(200, 10, 8), epochs=3)
-    assert epochs_of(desk.tell(AuditRequested()).book, {}) == []
+    assert epochs_of(desk.audit().book, {}) == []
     slow, shard = desk.lease("worker-1"), None
     for _ in range(4):
         shard = desk.lease("worker-0", shard)
     assert shard is not None
-    told = desk.tell(AuditRequested())
+    told = desk.audit()
     first, second = epochs_of(told.book, told.leased)
     assert (first.in_flight, first.waiting, first.done) == (slow.length, 0, 200 - slow.length)
     assert second.in_flight == shard.length
     assert first.done + second.done == told.book.samples_done
-    assert desk.tell(AuditRequested()) == told
+    assert desk.audit() == told
+    assert desk.tell(AUDIT) == desk.tell(AUDIT)
+    assert desk.tell(AUDIT).ledger.epochs == (first, second)
 
 
 @pytest.mark.parametrize("growing", [False, True])
 def test_data_of_another_name_are_other_data_however_alike_the_numbers(growing: bool) -> None:
     """A daily retrain from yesterday's final checkpoint trains all of today."""
-    day = (Arrival("day", 160),) if growing else ()
+    day = (arrival("day", 160),) if growing else ()
     spec = DataSpec(0 if growing else 160, 10, 8, growing=growing, name="clicks/1")
     donor, again, next_day = (
         Desk(spec, 1, day), Desk(spec, 1, day), Desk(replace(spec, name="clicks/2"), 1, day)
     )  # fmt: skip
     donor.lease("worker-0", donor.lease("worker-0"))
-    mark = donor.tell(MarkRequested("m")).book
+    mark = donor.tell(mark_ledger("m")).book
     for desk, done, before in ((again, 80, 0), (next_day, 0, 80)):
         desk.tell(LedgerRestored(mark))
-        book = desk.tell(AuditRequested()).book
+        book = desk.audit().book
         assert (book.samples_done, book.samples_before, book.samples_waiting) == (done, before, 160 - done)
 
 
@@ -115,10 +106,10 @@ def test_parameters_of_other_data_bring_what_they_counted() -> None:
     donor = Desk(DataSpec(160, 10, 8))
     desk = Desk(DataSpec(80, 10, 8))
     assert donor.next("worker-0", donor.lease("worker-0", donor.lease("worker-0"))).answer == "end"
-    mark = donor.tell(MarkRequested("m")).book
+    mark = donor.tell(mark_ledger("m")).book
     desk.tell(LedgerRestored(mark))
     assert desk.next("worker-0", desk.lease("worker-0")).answer == "end"
-    book = desk.tell(AuditRequested()).book
+    book = desk.audit().book
     assert (book.samples_before, book.samples_done) == (160, 80)
     prints = fingerprint_of(0, 80) + fingerprint_of(1, 80) + fingerprint_of(2, 80)
     assert not prove(240, book.fingerprint, 1, [Counted((0,), 240, prints % 2**64)]).faults
@@ -140,21 +131,21 @@ def test_what_was_in_flight_in_the_checkpoint_of_other_data_is_not_called_repeat
     donor = Desk(DataSpec(400, 10, 8))
     first = donor.lease("worker-0")
     open_shard = donor.lease("worker-0", first)
-    mark = donor.tell(MarkRequested("m")).book
+    mark = donor.tell(mark_ledger("m")).book
     desk = Desk(DataSpec(80, 10, 8))
     desk.tell(LedgerRestored(mark))
     own = desk.lease("worker-0")
     assert desk.next("worker-0", own).answer == "end"
     (completed,) = desk.said(JobCompleted)
-    assert completed.partial == ((open_shard.id, 0),)
+    assert completed.books.partial == (PartialShard(shard=open_shard.id, known=0),)
     prints = fingerprint_of(first.id, 80) + fingerprint_of(own.id, 80)
     counted = [
         Counted((0,), 180, (prints + fingerprint_of(open_shard.id, 20)) % 2**64),
         Counted((1,), 190, (prints + fingerprint_of(open_shard.id, 30)) % 2**64),
     ]
     applied = [Applied(open_shard.id, (0,), 20), Applied(open_shard.id, (1,), 30)]
-    expected = completed.samples_before + completed.samples
-    assert not prove(expected, completed.fingerprint, 2, counted, applied).faults
+    expected = completed.books.samples_before + completed.samples
+    assert not prove(expected, int(completed.books.fingerprint, 16), 2, counted, applied).faults
 
 
 def test_more_given_up_shards_than_the_dead_letter_list_holds_stay_provable_and_then_are_called_unproven() -> None:
@@ -167,19 +158,23 @@ def test_more_given_up_shards_than_the_dead_letter_list_holds_stay_provable_and_
         prints += fingerprint_of(shard.id, 10)
         applied.append(Applied(shard.id, (0,), 10))
         for attempt in (1, 2, 3):
-            desk.tell(ShardReturned("worker-0", shard.id, attempt, 0, "bad row"))
+            desk.tell(release("worker-0", shard.id, attempt, 0, "bad row"))
             if attempt < 3:
                 desk.next("worker-0")
         if count == 1000:
-            book = desk.tell(AuditRequested()).book
+            book = desk.audit().book
             assert (len(book.given_up), len(book.partial), book.unproven) == (200, 800, 0)
     assert count == 1100
     (completed,) = desk.said(JobCompleted)
-    assert completed.unproven == 100 * 20
+    assert completed.books.unproven == 100 * 20
     counted = [Counted((0,), 11_000, prints % 2**64)]
-    named = [part for part in applied if part.shard in {one.shard for one in (*completed.given_up, *completed.partial)}]
+    named = [
+        part
+        for part in applied
+        if part.shard in {one.shard for one in (*completed.books.given_up, *completed.books.partial)}
+    ]
     assert len(named) == 1000
-    (fault,) = prove(0, completed.fingerprint, 1, counted, named, completed.unproven).faults
+    (fault,) = prove(0, int(completed.books.fingerprint, 16), 1, counted, named, completed.books.unproven).faults
     assert (fault.lost, fault.repeated, fault.unproven) == (0, 0, 1000)
 
 
@@ -187,12 +182,12 @@ def test_a_mark_of_the_time_before_takes_given_up_shards_out_of_every_list() -> 
     desk = Desk(DataSpec(22_000, 10, 2))
     for n in range(1100):
         if n == 150:
-            desk.tell(MarkRequested("c1"))
+            desk.tell(mark_ledger("c1"))
         if n == 1050:
-            mark = desk.tell(MarkRequested("c2", after="c1"))
+            mark = desk.tell(mark_ledger("c2", after="c1"))
         shard = desk.lease("worker-0")
         for attempt in (1, 2, 3):
-            desk.tell(ShardReturned("worker-0", shard.id, attempt, 0, "bad row"))
+            desk.tell(release("worker-0", shard.id, attempt, 0, "bad row"))
             if attempt < 3:
                 desk.next("worker-0")
     book = mark.book

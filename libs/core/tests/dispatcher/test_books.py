@@ -17,34 +17,26 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from ledger_builders import AUDIT, JOB, audited, heartbeat, mark_ledger, next_shard, pod_exited, release, straggler
 from pydantic import TypeAdapter
 from stretto_core.dispatcher import (
     Applied,
-    AuditRequested,
     Book,
     Counted,
     DataSpec,
-    HeartbeatReceived,
-    JobCompleted,
     JobOpened,
     LedgerRestored,
     LedgerSettings,
     LedgerState,
-    MarkRequested,
-    NextReply,
-    NextRequested,
     Proof,
-    Shard,
-    ShardAbandoned,
     ShardLedger,
-    ShardReturned,
-    StragglerNamed,
-    WorkerExited,
     epochs_of,
     fingerprint_of,
     prove,
 )
 from stretto_core.machine import Emit, Reply, Tick
+from stretto_messages.dispatcher import JobCompleted, NextShard, NextShardReply, ShardAbandoned
+from stretto_messages.values import Shard
 
 STATE = TypeAdapter(LedgerState)
 BOOK = TypeAdapter(Book)
@@ -99,8 +91,8 @@ class Images:
 class WorkerModel:
     shard: Shard | None = None
     offset: int = 0
-    last: NextRequested | None = None
-    reply: NextReply | None = None
+    last: NextShard | None = None
+    reply: NextShardReply | None = None
     blurred: bool = False  # a late copy of an older request came after the last one
 
 
@@ -121,12 +113,12 @@ class Books(RuleBasedStateMachine):
         self.ps = PsModel()
         self.workers: dict[str, WorkerModel] = {}
         self.zombies: list[tuple[str, Shard]] = []
-        self.old_requests: list[NextRequested] = []
+        self.old_requests: list[NextShard] = []
         self.completed: list[JobCompleted] = []
         self.abandoned: list[Shard] = []
         self.images: Images | None = None
         self.checkpoint: tuple[bytes, list[Column], list[Shard]] | None = None
-        self.tell(JobOpened(self.data, epochs, 3))
+        self.tell(JobOpened(JOB, self.data, epochs, 3))
 
     @staticmethod
     def config() -> LedgerSettings:
@@ -148,19 +140,23 @@ class Books(RuleBasedStateMachine):
         name = names[choice % len(names)]
         return name, self.workers[name]
 
-    def request(self, name: str, done: Shard | None) -> NextReply:
+    def request(self, name: str, done: Shard | None) -> NextShardReply:
         worker = self.workers[name]
         self.requests += 1
         report = (done.id, done.attempt) if done else (None, 0)
-        worker.last = NextRequested(name, f"r{self.requests}", *report)
+        worker.last = next_shard(name, f"r{self.requests}", *report)
         self.old_requests.append(worker.last)
-        reply: NextReply = copy.deepcopy(self.tell(worker.last))
+        reply: NextShardReply = copy.deepcopy(self.tell(worker.last))
         worker.reply, worker.blurred = reply, False
         worker.shard, worker.offset = reply.shard, 0
         if reply.shard:
             worker.offset = self.ps.progress(reply.shard)
-            assert worker.offset >= reply.shard.offset or reply.shard.failures
+            assert worker.offset >= reply.shard.offset or self.failures(name)
         return reply
+
+    def failures(self, name: str) -> int:
+        assert self.ledger.state.workers[name].lease is not None
+        return self.ledger.state.workers[name].lease.failures
 
     # what workers do
 
@@ -186,7 +182,7 @@ class Books(RuleBasedStateMachine):
         name, worker = self.pick(choice)
         if worker.shard:
             shard = worker.shard
-            answer = self.tell(HeartbeatReceived(name, shard.id, shard.attempt, worker.offset)).answer
+            answer = self.tell(heartbeat(name, shard.id, shard.attempt, worker.offset)).answer
             if answer == "stale":
                 worker.shard = None
 
@@ -215,13 +211,13 @@ class Books(RuleBasedStateMachine):
     def late_duplicate(self, choice: int) -> None:
         """A copy of an old request arrives again; nobody reads the reply. Its worker asks anew afterwards."""
         request = self.old_requests[choice % len(self.old_requests)]
-        worker = self.workers.get(request.worker)
+        worker = self.workers.get(request.pod)
         if worker is None or worker.last != request:
             self.tell(request)
             if worker is not None:
                 worker.blurred = True
             if worker is not None and worker.shard is None:
-                self.request(request.worker, None)
+                self.request(request.pod, None)
 
     @precondition(lambda self: self.workers)
     @rule(choice=st.integers(0, 3), failure=st.booleans())
@@ -230,7 +226,7 @@ class Books(RuleBasedStateMachine):
         if worker.shard:
             shard = worker.shard
             why = "bad row" if failure else None
-            self.tell(ShardReturned(name, shard.id, shard.attempt, worker.offset, why))
+            self.tell(release(name, shard.id, shard.attempt, worker.offset, why))
             worker.shard = None
             self.request(name, None)
 
@@ -244,19 +240,19 @@ class Books(RuleBasedStateMachine):
             end = min(worker.offset + self.data.batch_size, worker.shard.length)
             self.ps.push(worker.shard, worker.offset, end, reached)
             self.zombies.append((name, worker.shard))
-        self.tell(WorkerExited(name))
+        self.tell(pod_exited(name))
 
     @precondition(lambda self: self.zombies)
     @rule(choice=st.integers(0, 20))
     def zombie_reports(self, choice: int) -> None:
         name, shard = self.zombies[choice % len(self.zombies)]
-        assert self.tell(HeartbeatReceived(name, shard.id, shard.attempt, shard.length)).answer == "unknown"
-        assert self.tell(NextRequested(name, "z", shard.id, shard.attempt)).answer == "unknown"
+        assert self.tell(heartbeat(name, shard.id, shard.attempt, shard.length)).answer == "unknown"
+        assert self.tell(next_shard(name, "z", shard.id, shard.attempt)).answer == "unknown"
 
     @precondition(lambda self: self.workers)
     @rule(choice=st.integers(0, 3), slowdown=st.floats(1, 20))
     def straggle(self, choice: int, slowdown: float) -> None:
-        self.tell(StragglerNamed(self.pick(choice)[0], slowdown))
+        self.tell(straggler(self.pick(choice)[0], slowdown))
 
     # what time and faults do
 
@@ -277,7 +273,7 @@ class Books(RuleBasedStateMachine):
     @rule()
     def save_frozen(self) -> None:
         """One mark, while pushes are frozen."""
-        mark = self.tell(MarkRequested("frozen"))
+        mark = self.tell(mark_ledger("frozen"))
         self.images = None
         self.checkpoint = (BOOK.dump_json(mark.book), copy.deepcopy(self.ps.columns), list(self.abandoned))
 
@@ -285,7 +281,7 @@ class Books(RuleBasedStateMachine):
     def begin_images(self) -> None:
         self.requests += 1
         self.images = Images(f"m{self.requests}", list(self.abandoned))
-        self.tell(MarkRequested(self.images.mark))
+        self.tell(mark_ledger(self.images.mark))
 
     @precondition(lambda self: self.images)
     @rule()
@@ -294,7 +290,7 @@ class Books(RuleBasedStateMachine):
         copied = self.images.columns
         copied.append(copy.deepcopy(self.ps.columns[len(copied)]))
         if len(copied) == COLUMNS:
-            mark = self.tell(MarkRequested("second", after=self.images.mark))
+            mark = self.tell(mark_ledger("second", after=self.images.mark))
             self.checkpoint = (BOOK.dump_json(mark.book), copied, self.images.abandoned)
             self.images = None
 
@@ -337,7 +333,8 @@ class Books(RuleBasedStateMachine):
     @invariant()
     def the_audit_proves_it(self) -> None:
         """At every moment: what is complete by the books, plus what the columns have of the rest, and nothing else."""
-        told = self.tell(AuditRequested())
+        told = audited(self.ledger)
+        assert self.tell(AUDIT).ledger.samples_waiting == told.book.samples_waiting
         rest = [(s.id, 0) for s in (*told.leased.values(), *told.book.requeued)]
         rest += [(entry.shard, entry.offset) for entry in told.book.given_up]
         done = told.book.samples_before + told.book.samples_done
@@ -360,7 +357,7 @@ class Books(RuleBasedStateMachine):
         if not hasattr(self, "ledger"):
             return
         for name in list(self.workers):
-            self.tell(WorkerExited(name))
+            self.tell(pod_exited(name))
             del self.workers[name]
         self.workers = {"worker-9990": WorkerModel(), "worker-9991": WorkerModel()}
         for _ in range(5000):
@@ -382,9 +379,10 @@ class Books(RuleBasedStateMachine):
         assert len(self.completed) == 1
         told = self.completed[0]
         assert (told.samples, told.samples_abandoned) == (len(every) - len(named), len(named))
-        rest = [(entry.shard, entry.offset) for entry in told.given_up]
-        assert not self.proof(told.samples, told.fingerprint, rest).faults
-        assert {(e.epoch, s) for e in told.given_up for s in range(e.start, e.start + e.length)} == named
+        assert told.books is not None
+        rest = [(entry.shard, entry.offset) for entry in told.books.given_up]
+        assert not self.proof(told.samples, int(told.books.fingerprint, 16), rest).faults
+        assert {(e.epoch, s) for e in told.books.given_up for s in range(e.start, e.start + e.length)} == named
 
 
 Books.TestCase.settings = settings(max_examples=300, stateful_step_count=60, deadline=None)

@@ -1,33 +1,26 @@
 """Evaluation while training goes on: shards that are in no book, and sums that count each sample once."""
 
 import pytest
-from ledger_desk import Desk
-from stretto_core.dispatcher import (
-    Arrival,
-    AuditRequested,
-    DataArrived,
-    DataSpec,
-    EvaluationMeasured,
-    Found,
-    HeartbeatReceived,
-    HeldOut,
-    JobCompleted,
-    LedgerError,
-    LedgerRestored,
-    MarkRequested,
-    NextReply,
-    NextRequested,
-    Shard,
-    ShardRequeued,
-    ShardReturned,
-    WorkerExited,
+from ledger_builders import (
+    arrival,
+    data_arrived,
+    evaluation,
+    heartbeat,
+    mark_ledger,
+    next_shard,
+    pod_exited,
+    release,
 )
+from ledger_desk import Desk
+from stretto_core.dispatcher import DataSpec, HeldOut, LedgerError, LedgerRestored
+from stretto_messages.dispatcher import EvaluationMeasured, JobCompleted, NextShardReply, ShardRequeued
+from stretto_messages.values import PartialEvaluation, Shard
 
 HELD_OUT = HeldOut(samples=100, every=160, start=800)
 
 
-def found(shard: Shard, loss: float = 0.5) -> Found:
-    return Found(shard.length, loss * shard.length, (0,), (shard.length,))
+def found(shard: Shard, loss: float = 0.5) -> PartialEvaluation:
+    return evaluation(shard.length, loss * shard.length, (0,), (shard.length,))
 
 
 class Evaluated(Desk):
@@ -38,30 +31,30 @@ class Evaluated(Desk):
             shard = self.lease("worker-0", shard)
         self.first = shard
 
-    def report(self, worker: str, shard: Shard, what: Found | None) -> NextReply:
+    def report(self, worker: str, shard: Shard, what: PartialEvaluation | None) -> NextShardReply:
         self.requests += 1
-        return self.tell(NextRequested(worker, f"r{self.requests}", shard.id, shard.attempt, what))
+        return self.tell(next_shard(worker, f"r{self.requests}", shard.id, shard.attempt, what))
 
 
 def test_held_out_shards_go_round_once_so_many_more_samples_are_done_and_enter_no_book() -> None:
     desk = Evaluated()
-    assert (desk.first.held_out, desk.first.start, desk.first.length) == (True, 800, 80)
+    assert (desk.first.kind, desk.first.start, desk.first.length) == ("evaluate", 800, 80)
     second = desk.lease("worker-1")
-    assert (second.held_out, second.start, second.length) == (True, 880, 20)
+    assert (second.kind, second.start, second.length) == ("evaluate", 880, 20)
     training = desk.lease("worker-2")
-    assert not training.held_out
-    told = desk.tell(AuditRequested())
+    assert training.kind == "train"
+    told = desk.audit()
     assert list(told.leased) == ["worker-2"]
     assert told.book.samples_waiting + training.length + 160 == 800
-    mark = desk.tell(MarkRequested("m")).book
+    mark = desk.tell(mark_ledger("m")).book
     assert [shard.id for shard in mark.requeued] == [training.id]
     assert not desk.report("worker-1", second, found(second, loss=0.9)).stale
     assert not desk.said(EvaluationMeasured)
     desk.lease("worker-2", training)  # training goes on meanwhile
     desk.report("worker-0", desk.first, found(desk.first, loss=0.4))
     (measured,) = desk.said(EvaluationMeasured)
-    assert (measured.samples_done, measured.samples_done_after, measured.samples) == (160, 240, 100)
-    assert measured.loss == pytest.approx(0.5)
+    assert (measured.samples_done, measured.samples_done_after, measured.evaluation.samples) == (160, 240, 100)
+    assert measured.evaluation.loss == pytest.approx(0.5)
 
 
 def test_a_part_that_takes_long_stays_with_who_gets_on_with_it_and_not_with_who_hangs() -> None:
@@ -71,7 +64,7 @@ def test_a_part_that_takes_long_stays_with_who_gets_on_with_it_and_not_with_who_
     answers: list[str] = []
     for passed in range(1, 80):
         parts = (("worker-0", desk.first, passed), ("worker-1", hangs, 0))
-        answers = [desk.tell(HeartbeatReceived(name, part.id, part.attempt, at)).answer for name, part, at in parts]
+        answers = [desk.tell(heartbeat(name, part.id, part.attempt, at)).answer for name, part, at in parts]
         desk.pass_time(2)
     assert answers == ["ok", "stale"]
     assert not desk.report("worker-0", desk.first, found(desk.first)).stale
@@ -81,13 +74,13 @@ def test_a_lost_workers_part_is_evaluated_again_and_its_late_word_counts_for_not
     desk = Evaluated()
     second = desk.lease("worker-1")
     desk.pass_time(20)
-    desk.tell(HeartbeatReceived("worker-0", desk.first.id, 1, 0))
+    desk.tell(heartbeat("worker-0", desk.first.id, 1, 0))
     desk.pass_time(20)  # worker-1 is silent for longer than the timeout
     assert not desk.said(ShardRequeued)
     again = desk.lease("worker-2")
     assert (again.id, again.attempt) == (second.id, 2)
     assert desk.report("worker-1", second, found(second)).stale
-    desk.tell(WorkerExited("worker-0"))
+    desk.tell(pod_exited("worker-0"))
     last = desk.lease("worker-3")
     assert (last.id, last.attempt) == (desk.first.id, 2)
     desk.report("worker-2", again, found(again))
@@ -96,43 +89,43 @@ def test_a_lost_workers_part_is_evaluated_again_and_its_late_word_counts_for_not
     repeated = desk.report("worker-3", last, found(last))
     assert not repeated.stale
     (measured,) = desk.said(EvaluationMeasured)
-    assert measured.samples == 100
+    assert measured.evaluation.samples == 100
 
 
 def test_what_cannot_be_of_the_shard_is_refused_and_what_cannot_be_read_is_left_out() -> None:
     desk = Evaluated()
     for wrong, named in (
         (None, "evaluation is None; give what was found: shard 2 is to be evaluated"),
-        (Found(79, 1.0, (0,), (79,)), "evaluation.samples is 79; give 80"),
-        (Found(80, 1.0, (1,), (80,)), "in bins"),
+        (evaluation(79, 1.0, (0,), (79,)), "evaluation.samples is 79; give 80"),
+        (evaluation(80, 1.0, (1,), (80,)), "in bins"),
     ):
         with pytest.raises(LedgerError, match=named):
             desk.report("worker-0", desk.first, wrong)
     second = desk.lease("worker-1")
     desk.report("worker-1", second, found(second))
     for attempt in (1, 2, 3):
-        desk.tell(ShardReturned("worker-0", desk.first.id, attempt, 0, "no such file"))
+        desk.tell(release("worker-0", desk.first.id, attempt, 0, "no such file"))
         if attempt < 3:
             assert desk.lease("worker-0").id == desk.first.id
     (measured,) = desk.said(EvaluationMeasured)
-    assert measured.samples == 20
+    assert measured.evaluation.samples == 20
     assert desk.ledger.state.book.samples_abandoned == 0
 
 
 def test_an_evaluation_on_its_way_holds_up_neither_completion_nor_restore() -> None:
     desk = Evaluated()
-    mark = desk.tell(MarkRequested("m")).book
+    mark = desk.tell(mark_ledger("m")).book
     second = desk.lease("worker-1")
     desk.tell(LedgerRestored(mark))
     assert desk.report("worker-1", second, found(second)).stale
-    desk.tell(WorkerExited("worker-1"))
+    desk.tell(pod_exited("worker-1"))
     shard = desk.lease("worker-2")
-    assert not shard.held_out
-    while not shard.held_out:
+    assert shard.kind == "train"
+    while shard.kind == "train":
         shard = desk.lease("worker-2", shard)
     # it falls silent with a part of the next evaluation; another one evaluates the rest, and trains what is left
     part = desk.lease("worker-3")
-    assert part.held_out
+    assert part.kind == "evaluate"
     reply = desk.report("worker-3", part, found(part))
     while reply.shard is not None:
         reply = desk.next("worker-3", reply.shard)
@@ -144,13 +137,13 @@ def test_an_evaluation_on_its_way_holds_up_neither_completion_nor_restore() -> N
 
 
 def test_what_waits_of_an_evaluation_goes_before_the_end_of_a_job_whose_data_are_closed_meanwhile() -> None:
-    """Found by ``test_model``: by its books the job is over already. Who then finds nothing to do ends it."""
-    desk = Desk(DataSpec(0, 10, 8, growing=True), 1, (Arrival("a", 160),), HeldOut(200, 80, 0, "test"))
+    """evaluation by ``test_model``: by its books the job is over already. Who then finds nothing to do ends it."""
+    desk = Desk(DataSpec(0, 10, 8, growing=True), 1, (arrival("a", 160),), HeldOut(200, 80, 0, "test"))
     last = desk.lease("worker-1")
     parts = [desk.lease("worker-0", desk.lease("worker-0")), desk.lease("worker-1", last)]
-    desk.tell(DataArrived((), closed=True))
+    desk.tell(data_arrived((), closed=True))
     parts.append(desk.lease("worker-2"))
-    assert [part.held_out for part in parts] == [True] * 3
+    assert [part.kind for part in parts] == ["evaluate"] * 3
     assert not desk.said(JobCompleted)
     assert desk.next("worker-3").answer == "end"
     assert [fact.samples for fact in desk.said(JobCompleted)] == [160]
@@ -160,9 +153,9 @@ def test_what_waits_of_an_evaluation_goes_before_the_end_of_a_job_whose_data_are
 def test_the_curve_is_that_of_the_scores() -> None:
     desk = Evaluated()
     second = desk.lease("worker-1")
-    desk.report("worker-0", desk.first, Found(80, 0.0, (0, 10, 20), (30, 20, 0)))
-    desk.report("worker-1", second, Found(20, 0.0, (10, 0, 0), (0, 0, 10)))
+    desk.report("worker-0", desk.first, evaluation(80, 0.0, (0, 10, 20), (30, 20, 0)))
+    desk.report("worker-1", second, evaluation(20, 0.0, (10, 0, 0), (0, 0, 10)))
     (measured,) = desk.said(EvaluationMeasured)
     positives, negatives = (10, 10, 20), (30, 20, 10)
     pairs = sum(p * (sum(negatives[:i]) + negatives[i] / 2) for i, p in enumerate(positives))
-    assert measured.auc == pytest.approx(pairs / (40 * 60))
+    assert measured.evaluation.auc == pytest.approx(pairs / (40 * 60))

@@ -11,39 +11,32 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from ledger_builders import (
+    JOB,
+    arrival,
+    data_arrived,
+    evaluation,
+    heartbeat,
+    job_cancelled,
+    mark_ledger,
+    next_shard,
+    pod_exited,
+    release,
+    straggler,
+)
 from ledger_model import SETTINGS, Expected, Model, Sample, samples_of
 from pydantic import TypeAdapter
-from stretto_core.dispatcher import (
-    Arrival,
-    Book,
-    DataArrived,
-    DataSpec,
-    EvaluationMeasured,
-    Found,
-    HeartbeatReceived,
-    HeldOut,
-    JobClosed,
-    JobCompleted,
-    JobOpened,
-    LedgerRestored,
-    LedgerState,
-    MarkRequested,
-    NextReply,
-    NextRequested,
-    Shard,
-    ShardLedger,
-    ShardReturned,
-    StragglerNamed,
-    WorkerExited,
-)
+from stretto_core.dispatcher import Book, DataSpec, HeldOut, JobOpened, LedgerRestored, LedgerState, ShardLedger
 from stretto_core.machine import Emit, Reply, Tick
+from stretto_messages.dispatcher import EvaluationMeasured, JobCompleted, NextShard, NextShardReply
+from stretto_messages.values import DataPartition, Shard
 
 STATE, BOOK = TypeAdapter(LedgerState), TypeAdapter(Book)
 FAILURES_MAX = 3
 WORKERS = st.sampled_from([f"worker-{n}" for n in range(4)])
 NAMES = st.sampled_from(["a", "b", "c"])
 ARRIVALS = st.lists(
-    st.builds(Arrival, NAMES, st.integers(1, 60), st.integers(-1, 1)), max_size=3, unique_by=lambda a: a.name
+    st.builds(arrival, NAMES, st.integers(1, 60), st.integers(-1, 1)), max_size=3, unique_by=lambda a: a.name
 )
 
 
@@ -57,7 +50,7 @@ class AgainstModel(Expected, RuleBasedStateMachine):
         held_out=st.none() | st.builds(HeldOut, st.integers(1, 40), st.integers(1, 60), st.just(5), st.just("test")),
     )
     def begin(
-        self, cut: Any, kind: str, samples: int, parts: list[Arrival], epochs: int, held_out: HeldOut | None
+        self, cut: Any, kind: str, samples: int, parts: list[DataPartition], epochs: int, held_out: HeldOut | None
     ) -> None:
         growing = kind == "growing"
         parts = parts if kind != "plain" else []
@@ -65,14 +58,14 @@ class AgainstModel(Expected, RuleBasedStateMachine):
             samples = sum(part.samples for part in parts) or samples
         data = DataSpec(0 if growing else samples, *cut, growing)
         self.expect(data, 1 if growing else epochs, held_out)
-        self.arrive(parts or ([] if growing else [Arrival("", samples)]))
+        self.arrive(parts or ([] if growing else [arrival("", samples)]))
         self.ledger, self.twin = ShardLedger(None, SETTINGS), ShardLedger(None, SETTINGS)
         self.now, self.requests, self.facts = 5000.0, 0, list[Any]()
-        self.reply("worker-0", NextReply("unknown"))
+        self.reply("worker-0", NextShardReply(job=JOB, answer="unknown"))
         self.failures: dict[int, int] = {}
         self.saved: tuple[bytes, Model, dict[int, int], set[Sample]] | None = None
-        self.last: dict[str, tuple[NextRequested, NextReply]] = {}
-        opened = JobOpened(data, self.epochs, FAILURES_MAX, tuple(parts), held_out)
+        self.last: dict[str, tuple[NextShard, NextShardReply]] = {}
+        opened = JobOpened(JOB, data, self.epochs, FAILURES_MAX, tuple(parts), held_out)
         self.tell(opened)
         self.tell(opened)  # told twice
 
@@ -83,9 +76,9 @@ class AgainstModel(Expected, RuleBasedStateMachine):
         self.facts += [action.fact for action in said if isinstance(action, Emit)]
         return next((copy.deepcopy(action.body) for action in said if isinstance(action, Reply)), None)
 
-    def reply(self, worker: str, expected: NextReply) -> None:
+    def reply(self, worker: str, expected: NextShardReply) -> None:
         self.requests += 1
-        assert self.tell(NextRequested(worker, f"r{self.requests}")) == expected
+        assert self.tell(next_shard(worker, f"r{self.requests}")) == expected
 
     # what happens
 
@@ -93,9 +86,9 @@ class AgainstModel(Expected, RuleBasedStateMachine):
         self.requests += 1
         done = (report.id, report.attempt) if report else (None, 0)
         found = None
-        if report is not None and report.held_out:
-            found = Found(report.length, report.length * 0.5, (0, report.length), (0, 0))
-        request = NextRequested(worker, f"r{self.requests}", *done, found)
+        if report is not None and report.kind == "evaluate":
+            found = evaluation(report.length, report.length * 0.5, (0, report.length), (0, 0))
+        request = next_shard(worker, f"r{self.requests}", *done, found)
         if worker not in self.exited:
             self.model.heard_at_s[worker] = self.now
         rest = copy.copy(self.ledger.state.book.remainder)
@@ -135,7 +128,7 @@ class AgainstModel(Expected, RuleBasedStateMachine):
     def beats(self, choice: int, part: float) -> None:
         worker, shard = self.leases[-1 - choice % len(self.leases)]
         held = self.lease_of(worker)
-        answer = self.tell(HeartbeatReceived(worker, shard.id, shard.attempt, int(part * shard.length))).answer
+        answer = self.tell(heartbeat(worker, shard.id, shard.attempt, int(part * shard.length))).answer
         current = held is not None and (held.id, held.attempt) == (shard.id, shard.attempt)
         assert answer == ("unknown" if worker in self.exited else "ok" if current else "stale")
         if worker in self.model.heard_at_s:  # one that took an exited pod's place is known when it has asked
@@ -149,12 +142,12 @@ class AgainstModel(Expected, RuleBasedStateMachine):
         self.model.heard_at_s[worker] = self.now
         begin = self.ledger.state.workers[worker].lease.offset
         failures = self.failures[shard.id] = self.failures.get(shard.id, 0) + failed
-        answer = self.tell(ShardReturned(worker, shard.id, shard.attempt, 0, "bad row" if failed else None)).answer
+        answer = self.tell(release(worker, shard.id, shard.attempt, 0, "bad row" if failed else None)).answer
         assert answer == "ok"
         self.take_back(worker)
         if failures < FAILURES_MAX:  # and no loss of a pod ever comes here
             return
-        if shard.held_out:
+        if shard.kind == "evaluate":
             self.round.waiting -= set(range(shard.start, shard.start + shard.length))
             self.end_round()
             return
@@ -166,7 +159,7 @@ class AgainstModel(Expected, RuleBasedStateMachine):
 
     @rule(worker=WORKERS)
     def pod_exits(self, worker: str) -> None:
-        self.tell(WorkerExited(worker))
+        self.tell(pod_exited(worker))
         self.take_back(worker)
         self.slow.pop(worker, None)
         self.model.heard_at_s.pop(worker, None)
@@ -189,7 +182,7 @@ class AgainstModel(Expected, RuleBasedStateMachine):
         batches = max(1, int(self.data.batches_per_shard / slowdown))
         large = held is not None and held.length - held.offset > batches * self.data.batch_size
         taken = large and self.has_faster(worker)
-        self.tell(StragglerNamed(worker, slowdown))
+        self.tell(straggler(worker, slowdown))
         if taken:
             self.take_back(worker)
 
@@ -202,24 +195,24 @@ class AgainstModel(Expected, RuleBasedStateMachine):
                 self.expire()
 
     @rule(parts=ARRIVALS)
-    def data_arrive(self, parts: list[Arrival]) -> None:
+    def data_arrive(self, parts: list[DataPartition]) -> None:
         """Also old totals again, and to a job whose data do not grow or are complete: nothing comes of it."""
-        self.tell(DataArrived(tuple(parts)))
+        self.tell(data_arrived(tuple(parts)))
         if not self.complete and not self.closed:
             self.arrive(parts)
 
     @precondition(lambda self: self.requests > 20)
     @rule(parts=ARRIVALS)
-    def data_are_closed(self, parts: list[Arrival]) -> None:
+    def data_are_closed(self, parts: list[DataPartition]) -> None:
         self.data_arrive(parts)
-        self.tell(DataArrived((), closed=True))
+        self.tell(data_arrived((), closed=True))
         if not self.closed:
             self.complete = True
 
     @rule()
     def saves(self) -> None:
         """A checkpoint with pushes frozen."""
-        document = BOOK.dump_json(self.tell(MarkRequested("m")).book)
+        document = BOOK.dump_json(self.tell(mark_ledger("m")).book)
         then = copy.deepcopy(self.model)
         for shard in then.held.values():
             then.free |= samples_of(shard)
@@ -246,7 +239,7 @@ class AgainstModel(Expected, RuleBasedStateMachine):
     @precondition(lambda self: self.requests > 40)
     @rule()
     def is_cancelled(self) -> None:
-        self.tell(JobClosed("cancelled"))
+        self.tell(job_cancelled())
         self.round = None
         for worker in list(self.model.held):
             self.take_back(worker)
@@ -266,7 +259,7 @@ class AgainstModel(Expected, RuleBasedStateMachine):
         measured = [fact for fact in self.facts if isinstance(fact, EvaluationMeasured)]
         assert len(measured) == self.rounds
         if measured:
-            assert (measured[-1].loss, measured[-1].samples) == (0.5, self.found)
+            assert (measured[-1].evaluation.loss, measured[-1].evaluation.samples) == (0.5, self.found)
 
     def teardown(self) -> None:
         """Whatever happened: calm workers then finish the job, and every sample of every epoch is in one place."""

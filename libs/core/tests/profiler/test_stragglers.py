@@ -7,8 +7,9 @@ import heapq
 import numpy as np
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from ledger_builders import heartbeat, straggler
 from ledger_desk import Desk
-from stretto_core.dispatcher import DataSpec, HeartbeatReceived, Shard, StragglerNamed
+from stretto_core.dispatcher import DataSpec, Shard
 from stretto_core.profiler.peers import ClosedWindow, judge_workers
 from stretto_core.profiler.state import PodWindow, ProfilingRules
 from stretto_messages.profiler import StragglerCleared, StragglerDetected
@@ -65,7 +66,7 @@ def test_a_slow_worker_submits_at_the_pace_of_a_shard_of_its_peers(batches: int,
     desk = Desk(DataSpec(samples=100 * BATCH * batches, batch_size=BATCH, batches_per_shard=batches))
     desk.lease("worker-0")
     fast = desk.lease("worker-1")
-    desk.tell(StragglerNamed("worker-0", slowdown))
+    desk.tell(straggler("worker-0", slowdown))
     slow = desk.lease("worker-0")  # of its first, its peers take the rest
     for _ in range(shards):
         own_s, ends_block = slow.length / BATCH * slowdown, (slow.start + slow.length) % (batches * BATCH) == 0
@@ -89,12 +90,12 @@ def train(data: DataSpec, slowdowns: list[float], told_after_s: float) -> tuple[
         if not named and desk.now - begun > told_after_s:  # nobody is slow before its first shard
             named = True
             for slow, slowdown in step_s.items():
-                desk.tell(StragglerNamed(slow, slowdown))
+                desk.tell(straggler(slow, slowdown))
         shard = held[worker]
         if shard is not None:
             trained[worker] += BATCH
             at = shard.offset + trained[worker]
-            if desk.tell(HeartbeatReceived(worker, shard.id, shard.attempt, min(at, shard.length))).answer == "stale":
+            if desk.tell(heartbeat(worker, shard.id, shard.attempt, min(at, shard.length))).answer == "stale":
                 shard = held[worker] = None  # its peers take the rest
             elif at < shard.length:
                 heapq.heappush(turns, (desk.now + step_s[worker], worker))

@@ -1,4 +1,4 @@
-"""What a chaos run that was killed has left is cleared away by the next; what a living one holds is not touched."""
+"""The next chaos run removes the leftovers of a killed one, and does not touch those of a live one."""
 
 from __future__ import annotations
 

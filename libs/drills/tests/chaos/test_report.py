@@ -1,4 +1,4 @@
-"""What a fault did to training, read from telemetry; the report and the timeline made of it."""
+"""Effects of a fault on training, read from telemetry, in the report and the timeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a chaos run refuses, and what it leaves behind in an installation that is not its own."""
+"""Refusals of a chaos run, and its traces in an installation that it did not start."""
 
 import asyncio
 import json

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from stretto_bus.faults import IdentityFault
 from stretto_bus.login import Claims, Login, claims_of
-from stretto_wire.registry import STREAM
+from stretto_wire.registry import OPERATOR, STREAM, USERS
 
 from stretto_runtime.access import certificates
 from stretto_runtime.access.certificates import Certificate
@@ -31,15 +31,7 @@ from stretto_runtime.access.identity import (
     pod_scope,
     user_claims,
 )
-from stretto_runtime.access.permissions import (
-    OPERATOR,
-    RPC_MAPPING,
-    USERS,
-    Rights,
-    external_rights,
-    keeper_rights,
-    rights_of,
-)
+from stretto_runtime.access.permissions import RPC_MAPPING, Rights, external_rights, keeper_rights, rights_of
 from stretto_runtime.access.provision import EXTERNAL_API, EXTERNAL_DELIVERY
 
 ROOT = "root"

@@ -9,17 +9,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from stretto_wire.inboxes import inbox_of, inbox_of_pod
-from stretto_wire.registry import CHANNELS, DEAD_LETTERS, PARTITIONS, STATE, STATE_PREFIX, STREAM, Channel
+from stretto_wire.registry import (
+    CHANNELS,
+    DEAD_LETTERS,
+    FORWARDER,
+    OPERATOR,
+    PARTITIONS,
+    SERVICES,
+    STATE,
+    STATE_PREFIX,
+    STREAM,
+    Channel,
+)
 
 EXTERNAL_STREAM = "EVENTS"
 """in the account EXTERNAL: a mirror of ``evt.v1.>`` in ``STREAM``, with the same sequences and times"""
 
-SERVICES = ("profiler", "fitter", "planner", "arbiter", "dispatcher", "checkpoints", "oom", "actuator", "gateway")
-OPERATOR = "operator"
-"""the command, and the making of streams: may do everything within the account"""
-FORWARDER = "forwarder"
-"""posts events to endpoints outside; optional"""
-USERS = (*SERVICES, FORWARDER, OPERATOR)
 POD_ROLES = ("worker", "ps")
 
 RPC_MAPPING = {

@@ -1,4 +1,4 @@
-"""What keys are made of, and that they can be completed and never lost."""
+"""Content of key folders; missing keys are added, and existing ones are never lost."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from stretto_runtime.access import permissions
 from stretto_runtime.access.identity import ACCOUNT_KEY, Key, credentials, mint, parts_of, renew
 from stretto_runtime.access.keys import Keys
 from stretto_runtime.server import binary, free_port, tied
+from stretto_wire.registry import USERS
 
 KEY, ACCOUNT = Key.new(ACCOUNT_KEY), Key.new(ACCOUNT_KEY)
 
@@ -39,7 +40,7 @@ def test_keys_are_made_once_and_for_nobody_elses_eyes(tmp_path: Path, capsys: py
     main(["keys", str(tmp_path / "keys")])
     first = everything(tmp_path / "keys")
     told = capsys.readouterr().out
-    assert all(f"{tmp_path / 'keys' / name}: " in told for name in (*permissions.USERS, "root", "server", "external"))
+    assert all(f"{tmp_path / 'keys' / name}: " in told for name in (*USERS, "root", "server", "external"))
     assert not [word for file in first.values() for word in file.decode().split() if word in told and len(word) > 50]
     main(["keys", str(tmp_path / "keys")])
     assert everything(tmp_path / "keys") == first
@@ -54,7 +55,7 @@ def test_an_old_folder_gets_what_a_newer_version_needs(tmp_path: Path, monkeypat
     rights_of = permissions.rights_of
     grown = {"herald": permissions.Rights(("evt.v1.herald.>",), ("_INBOX.herald.>",))}
     grown["planner"] = permissions.Rights((*rights_of("planner").publish, "more"), rights_of("planner").subscribe)
-    monkeypatch.setattr("stretto_runtime.access.keys.USERS", (*permissions.USERS, "herald"))
+    monkeypatch.setattr("stretto_runtime.access.keys.USERS", (*USERS, "herald"))
     monkeypatch.setattr("stretto_runtime.access.keys.rights_of", lambda user: grown.get(user) or rights_of(user))
     made = {str(path.relative_to(tmp_path)) for path in Keys(tmp_path, 2e9).made}
     assert made == {"herald/bus.creds", "planner/bus.creds"}
@@ -252,7 +253,7 @@ async def test_what_has_leaked_is_revoked_and_nobody_else_disturbed(
 
 
 def accounts(keys: Path) -> list[tuple[str, str]]:
-    """What the server's file says of each."""
+    """Return each account of the server's file."""
     tokens = [part for part in (keys / "server/trust.conf").read_text().split('"') if part.startswith("eyJ")]
     return [(claims_of(token)["name"], token) for token in tokens if claims_of(token)["nats"]["type"] == "account"]
 

@@ -16,10 +16,9 @@ from stretto_messages.pods import PodPing, PodPingReply
 from stretto_runtime import EmbeddedServer
 from stretto_runtime.access.identity import Key, mint
 from stretto_runtime.access.keys import KEEPER
-from stretto_runtime.access.permissions import SERVICES, USERS
 from stretto_wire.codec import encode
 from stretto_wire.inboxes import inbox_of, inbox_of_pod
-from stretto_wire.registry import CHANNELS, Channel, partition_of
+from stretto_wire.registry import CHANNELS, SERVICES, USERS, Channel, partition_of
 
 JOB, ANOTHER_JOB = "job-a", "job-b"
 STREAMS = ("STRETTO", "KV_STATE", "DLQ", "EVENTS")
@@ -88,7 +87,7 @@ def subject_of(channel: Channel, job: str, pod: str) -> str:
 
 
 def may_send(who: str, channel: Channel, job: str, pod: str) -> bool:
-    """What the registry says."""
+    """Return True if the registry lets the user send on the subject."""
     if who in OUTSIDE:
         return False
     if who in PODS:
@@ -165,7 +164,7 @@ async def test_everybody_hears_only_what_is_for_them(who: str, server: EmbeddedS
 
 
 def receiver(who: str, channel: Channel, job: str, pod: str) -> bool:
-    """As it comes, past the stream: requests to oneself; those outside every event, pods some of their job's."""
+    """Return True if the user receives the subject directly: own requests; external tools also events."""
     if who in PODS:
         told = channel.kind == "evt" and bool({*PODS} & {*channel.readers})
         return job == JOB and (told or (channel.kind == "pod" and pod == PODS[who]))
@@ -216,7 +215,7 @@ async def test_a_pod_answers_what_it_is_asked_and_nothing_else(server: EmbeddedS
 async def test_a_pod_cannot_acknowledge_an_event_in_the_place_of_the_stream(
     server: EmbeddedServer, tmp_path: Path
 ) -> None:
-    """What it receiver of its job has a reply subject: that of who waits for the event to be stored."""
+    """Events that a pod receives carry the reply subject on which their publisher waits for the acknowledgement."""
     async with presented(server, "worker", tmp_path) as pod, presented(server, "actuator", tmp_path) as actuator:
         subject = f"evt.v1.actuator.servers-changed.{JOB}"
         heard = await pod.connection.subscribe(subject)

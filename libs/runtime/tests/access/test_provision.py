@@ -1,4 +1,4 @@
-"""What provisioning needs of the machine."""
+"""Requirements of provisioning on the machine."""
 
 from __future__ import annotations
 

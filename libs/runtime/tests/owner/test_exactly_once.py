@@ -54,7 +54,7 @@ async def test_kills_zombies_and_leaves_lose_nothing_double_nothing_reorder_noth
 async def test_an_outage_longer_than_the_duplicate_window_doubles_nothing(
     server: EmbeddedServer, client: Client, replicas: Replicas
 ) -> None:
-    """What Nats-Msg-Id alone gets wrong: the ids are forgotten, only the scan of own outputs knows them."""
+    """Nats-Msg-Id alone fails here: the server forgets ids, and only the scan of own outputs finds them."""
     await shrink_duplicate_window(client, 0.1)
     replica = replicas.start(lease_s="1", snapshot_s="60", snapshot_inputs="1000000")
     await joined(client, 1)
@@ -131,7 +131,7 @@ async def test_a_death_in_the_middle_of_a_replay_doubles_nothing(
 
 
 async def saved(client: Client) -> bool:
-    """Whether any snapshot was written."""
+    """Return True if any snapshot was written."""
     subject = f"{STATE_PREFIX}cursor.dispatcher.*"
     return bool(await read(client.bus, STATE, [subject], deliver_policy="last_per_subject"))
 

@@ -1,4 +1,4 @@
-"""What one message does to the machines of a partition, without a bus."""
+"""Effect of one message on the machines of a partition, without a bus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who owns what."""
+"""Ownership of partitions."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_without_members_nothing_is_owned() -> None:
 
 
 async def test_a_former_owner_can_write_neither_outputs_nor_snapshots(client: Client) -> None:
-    """What protects the stream is not anybody's opinion about ownership but the fence."""
+    """The fence protects the stream, not a replica's belief about ownership."""
     bus = client.bus
     old = Fence("fence.dispatcher.3", await bus.store("fence.dispatcher.3", b"old"))
     await bus.store("fence.dispatcher.3", b"new")
@@ -97,7 +97,7 @@ async def test_after_a_reconnect_members_whose_marker_was_missed_are_forgotten(c
 
 
 async def test_an_entry_that_came_back_without_its_expiry_is_no_member_for_long(client: Client) -> None:
-    """As after a kill of the server, whose recovery may restore what had expired."""
+    """Case: a killed server may restore expired entries when it recovers."""
     changed = asyncio.Event()
     ownership = Ownership(client.bus, "oom", 16, 1, changed.set)
     await client.bus.store("$KV.STATE.member.oom.oom-ghost", b"1")
@@ -122,7 +122,7 @@ async def test_a_service_can_use_only_its_own_subjects(server: EmbeddedServer, c
 async def test_an_entry_that_names_who_does_not_serve_it_is_given_back(
     server: EmbeddedServer, client: Client, tmp_path: Path
 ) -> None:
-    """As after a take or a release whose answer was lost: nobody else empties an entry of the living."""
+    """Case: the reply to a take or a release was lost; nobody else empties the entry of a live replica."""
     other = Ownership(client.bus, "dispatcher", PARTITIONS, 3, lambda: None)
     async with running(Counting, server, tmp_path) as runner:
         await other.join()

@@ -27,7 +27,7 @@ def factory(kind: type[Counting]) -> Counting:
 
 
 class TestDocuments:
-    """What a snapshot becomes under other code."""
+    """Snapshots read by another version of the code."""
 
     OLD = Document(10, 1, b'{"count":3,"total":9,"ticks":0,"seen":{}}')
 

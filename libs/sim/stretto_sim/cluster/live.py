@@ -15,7 +15,7 @@ from stretto_sim.cluster.outcome import Usage
 from stretto_sim.cluster.trace import DAY_S, Settings, TraceJob
 
 NEARLY = 1e-6
-"""samples, or seconds, that rounding may leave"""
+"""Samples, or seconds, that rounding may leave."""
 WINDOW_S, FIRST_WINDOWS = 60.0, 3
 """so many of that length once a plan is in force, as long as the paper's interval (section 6.2: three minutes)"""
 LONGER, LONGEST_WINDOW_S = 1.5, 900.0
@@ -24,7 +24,7 @@ LONGER, LONGEST_WINDOW_S = 1.5, 900.0
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What happens to a job whoever runs it: at which sample a pod turns slow, at which it fails by its own fault."""
+    """Faults of a job under every policy: the samples at which a pod turns slow and at which it fails."""
 
     slow_at: float = math.inf
     slow: str = ""
@@ -107,7 +107,7 @@ class Live:
         ]
 
     def place_gang(self, nodes: Nodes, plan: Plan, now: float, least_workers: int) -> bool:
-        """Whether all servers of the plan and so many workers have nodes now; no pod has one otherwise."""
+        """Place all servers and ``least_workers`` workers, or no pod at all; return True if placed."""
         servers, workers = self.gang(plan)
         placed = list[Pod]()
         for pod in (*servers, *workers[:least_workers]):
@@ -160,19 +160,19 @@ class Live:
     # ---- training ---------------------------------------------------------------------------------------------
 
     def reached(self, samples: float) -> bool:
-        """Whether so many are trained; a millionth of a second is forgiven."""
+        """Return True if ``samples`` are trained, with a tolerance of a microsecond of training."""
         return self.samples >= samples - NEARLY * max(self.rate, 1.0)
 
     def ready_workers(self, now: float) -> list[Pod]:
         return [pod for pod in self.workers if pod.ready_s <= now + NEARLY]
 
     def complete(self, now: float) -> bool:
-        """Whether the pods are all there as the plan wants them, and the parameters where they belong."""
+        """Return True if all pods match the plan and all parameters are on their servers."""
         there = all(pod.ready_s <= now + NEARLY for pod in (*self.workers, *self.servers))
         return there and not self.moving and self.holders == self.servers
 
     def could_move(self, now: float) -> bool:
-        """Whether parameters lie elsewhere than they belong, and all servers that they belong to are there."""
+        """Return True if parameters are misplaced and all their destination servers run."""
         there = all(pod.ready_s <= now + NEARLY for pod in self.servers)
         return not self.moving and self.holders != self.servers and there
 
@@ -273,7 +273,7 @@ class Live:
 
 
 def sizes(plan: Plan) -> tuple[Resources, Resources]:
-    """Of a server, and of a worker."""
+    """Resources of a server, and of a worker."""
     return (
         Resources(plan.ps_cpu_cores, plan.ps_memory_bytes),
         Resources(plan.worker_cpu_cores, plan.worker_memory_bytes),

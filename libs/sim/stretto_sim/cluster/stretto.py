@@ -50,7 +50,7 @@ AXES = ("workers", "ps", "worker_cpu_cores", "ps_cpu_cores")
 
 @dataclass(frozen=True, slots=True)
 class Knobs:
-    """What an operator would set for such a cluster; everything else is as the machines have it."""
+    """An operator's settings for such a cluster; all others keep the machines' defaults."""
 
     warm_start: bool = True
     round_s: float = 60.0
@@ -69,7 +69,7 @@ class Knobs:
 
 @dataclass(slots=True)
 class _Desk:
-    """What the services keep of one job."""
+    """The services' machines of one job."""
 
     job: TraceJob
     profile: JobProfile
@@ -118,7 +118,7 @@ class Services:
         self.commands: list[p.Command] = []
 
     def handle(self, event: p.Event, now: float) -> list[p.Command]:
-        """What the services hear of it, and what they decide."""
+        """Deliver the job's events to the services, and carry out their decisions."""
         now += 1.0  # stored time begins after 0, which the machines take for never
         self._HEARS[type(event)](self, event, now)
         while self.facts:
@@ -168,7 +168,7 @@ class Services:
         self._watch(name, _memory_measured(name, desk.job, event), now)
 
     def _look_for_hot(self, desk: _Desk, event: p.Window, now: float) -> bool:
-        """Whether any server is hot; one that stays so is to be replaced."""
+        """Return True if any server is hot. A server that stays hot is marked for replacement."""
         profiles = [
             PsProfile(
                 pod=f"ps-{each.number}",

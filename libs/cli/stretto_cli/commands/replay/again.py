@@ -12,11 +12,11 @@ from typing import Any
 from stretto_bus import BusFault, Client
 from stretto_bus.faults import Fault
 from stretto_runtime import EmbeddedServer, Service, SettingsFault
-from stretto_runtime.access.permissions import SERVICES
 from stretto_runtime.process.faults import Refusal
 from stretto_runtime.process.telemetry import configure_logs
 from stretto_runtime.replay import Replayed, replay
 from stretto_runtime.server import keys_of
+from stretto_wire.registry import SERVICES
 
 from ...errors import BadInput, CliError, NotRunning
 from ...installation.state import read_state

@@ -51,7 +51,7 @@ class JobStarted:
 
 @dataclass(frozen=True, slots=True)
 class JobConfigured:
-    """What the job's own tuning asks for: CPUs of each training worker, at most of one data worker, and at most of all
+    """Request of the job's own tuning: CPUs of each training worker, at most of one data worker, and at most of all
     of them together. ``worker_cpus`` 0: it has no use for data workers.
     """
 

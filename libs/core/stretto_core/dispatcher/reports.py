@@ -1,0 +1,70 @@
+"""Messages of the ledger's books: shards, the books of a completed job, and the audit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from itertools import islice
+
+from stretto_messages import values
+from stretto_messages.base import bounded
+from stretto_messages.books import CompletedBooks, GivenUp, Lease, LedgerBooks, PartialShard, PartitionBooks
+
+from stretto_core.dispatcher.audit import epochs_of
+from stretto_core.dispatcher.book import Book, Shard
+from stretto_core.dispatcher.source import Source
+
+EPOCHS_MAX, OPEN_MAX, PARTITIONS_LISTED_MAX = 64, 500, 200
+"""Bounds of the audit's message."""
+
+
+def shard_message(shard: Shard) -> values.Shard:
+    """Return a shard as it is at this moment."""
+    return values.Shard(
+        id=shard.id,
+        attempt=shard.attempt,
+        epoch=shard.epoch,
+        start=shard.start,
+        length=shard.length,
+        offset=shard.offset,
+        partition=shard.partition,
+        kind="evaluate" if shard.held_out else "train",
+    )
+
+
+def completed_books(book: Book) -> CompletedBooks:
+    """Return what the ledger holds for done, and the shards that nobody will complete."""
+    return CompletedBooks(
+        samples_before=book.samples_before,
+        fingerprint=f"{book.fingerprint:016x}",
+        given_up=tuple(GivenUp(**asdict(entry)) for entry in book.given_up),
+        partial=tuple(PartialShard(shard=shard, known=known) for shard, known in book.partial),
+        unproven=book.unproven,
+    )
+
+
+def ledger_books(book: Book, leased: Mapping[str, Shard], closed: str) -> LedgerBooks:
+    """Return the ledger at this instant; ``leased`` are the shards that workers train."""
+    leases = [Lease(pod=pod, shard=shard_message(shard)) for pod, shard in leased.items()]
+    returned = [Lease(shard=shard_message(shard)) for shard in book.requeued]
+    return LedgerBooks(
+        samples_total=book.samples_total,
+        epoch_samples=book.source.samples,
+        samples_done=book.samples_done,
+        samples_given_up=book.samples_abandoned,
+        samples_waiting=book.samples_waiting,
+        epochs=tuple(epochs_of(book, leased)[:EPOCHS_MAX]),
+        open=tuple((*leases, *returned)[:OPEN_MAX]),
+        books=completed_books(book),
+        closed=bounded(closed),
+        growing=not book.source.complete,
+        partitions=_partitions(book.source),
+    )
+
+
+def _partitions(source: Source) -> tuple[PartitionBooks, ...]:
+    left = ((name, part) for name, part in source.partitions.items() if name and part.opened < part.samples)
+    return tuple(
+        PartitionBooks(name=name, samples=part.samples, priority=part.priority, opened=part.opened)
+        for name, part in islice(left, PARTITIONS_LISTED_MAX)
+    )

@@ -1,0 +1,82 @@
+"""Messages as the ledger receives them, with the defaults of the tests."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from stretto_core.dispatcher import Book, Shard, ShardLedger
+from stretto_messages.actuator import PodExited
+from stretto_messages.base import example_of
+from stretto_messages.dispatcher import AuditLedger, MarkLedger, NextShard, ReleaseShard, ShardHeartbeat, ShardReport
+from stretto_messages.gateway import DataArrived, JobCancelled
+from stretto_messages.profiler import StragglerDetected
+from stretto_messages.values import DataPartition, PartialEvaluation
+
+JOB = "j"
+AUDIT = AuditLedger(job=JOB)
+
+
+class Audited(NamedTuple):
+    """The books as they are, and the shards that workers train."""
+
+    book: Book
+    leased: dict[str, Shard]
+
+
+def audited(ledger: ShardLedger) -> Audited:
+    book = ledger.state.book
+    assert book is not None
+    workers = ledger.state.workers.items()
+    leased = {name: worker.lease.copy() for name, worker in workers if worker.lease and not worker.lease.held_out}
+    return Audited(book.with_leases([]), leased)
+
+
+def arrival(name: str, samples: int, priority: int = 0) -> DataPartition:
+    return DataPartition(name=name, samples=samples, priority=priority)
+
+
+def data_arrived(partitions: tuple[DataPartition, ...], closed: bool = False) -> DataArrived:
+    return replace(example_of(DataArrived), job=JOB, partitions=partitions, closed=closed)
+
+
+def evaluation(
+    samples: int, loss_sum: float, positives: tuple[int, ...], negatives: tuple[int, ...]
+) -> PartialEvaluation:
+    return PartialEvaluation(samples=samples, loss_sum=loss_sum, positives=positives, negatives=negatives)
+
+
+def next_shard(
+    pod: str,
+    request_id: str,
+    shard: int | None = None,
+    attempt: int = 0,
+    found: PartialEvaluation | None = None,
+) -> NextShard:
+    complete = None if shard is None else ShardReport(id=shard, attempt=attempt, evaluation=found)
+    return NextShard(job=JOB, request_id=request_id, pod=pod, complete=complete)
+
+
+def heartbeat(pod: str, shard: int, attempt: int, offset: int) -> ShardHeartbeat:
+    return ShardHeartbeat(job=JOB, pod=pod, shard=shard, attempt=attempt, offset=offset, samples_per_s=1.0)
+
+
+def release(pod: str, shard: int, attempt: int, offset: int, failure: str | None = None) -> ReleaseShard:
+    return ReleaseShard(job=JOB, pod=pod, shard=shard, attempt=attempt, offset=offset, failure=failure)
+
+
+def mark_ledger(request_id: str, after: str | None = None) -> MarkLedger:
+    return MarkLedger(job=JOB, request_id=request_id, after=after)
+
+
+def pod_exited(pod: str) -> PodExited:
+    return replace(example_of(PodExited), job=JOB, pod=pod)
+
+
+def straggler(pod: str, slowdown: float) -> StragglerDetected:
+    """Also a worker that keeps pace again: ``slowdown`` 1."""
+    return StragglerDetected(job=JOB, pod=pod, samples_per_s=1.0, peers_samples_per_s=slowdown, slowdown=slowdown)
+
+
+def job_cancelled(by: str = "alice") -> JobCancelled:
+    return replace(example_of(JobCancelled), job=JOB, by=by)

@@ -1,0 +1,77 @@
+"""What the dispatcher decides at its edge: a job's opening, and the document of a mark."""
+
+from typing import Any, get_args
+
+import pytest
+from stretto_core import dispatcher as ledger
+from stretto_core.machine import Reply, Tick
+from stretto_dispatcher.service import Dispatcher
+from stretto_dispatcher.settings import DispatcherSettings
+from stretto_messages.checkpoints import CheckpointRestored
+from stretto_messages.dispatcher import AuditLedger, MarkLedgerReply
+from stretto_messages.values import PARTITIONS_MAX, CheckpointRef, DataPartition
+from stretto_runtime import Meta
+from stretto_wire.codec import decode, encode
+from stretto_wire.errors import WireError
+from stretto_wire.spec import JobSpec
+from stretto_wire.submission import JobSubmitted
+
+SERVICE = Dispatcher(DispatcherSettings())
+META = Meta(seq=1, time_s=1e9, subject="", headers={}, key="j")
+
+
+def test_every_input_and_request_is_an_event_of_the_ledger() -> None:
+    read = {entry.message for entry in Dispatcher.inputs} | set(Dispatcher.rpcs)
+    own = {ledger.JobOpened, ledger.LedgerRestored, Tick}
+    assert read - {JobSubmitted, CheckpointRestored} == {*get_args(ledger.LedgerEvent)} - own
+
+
+def test_the_audit_shows_the_books_as_they_are() -> None:
+    book = ledger.Book(ledger.Source.begin(ledger.DataSpec(1280, 10, 8), 2))
+    book.requeued.append(ledger.Shard(3, 2, 0, 640, 64, 32, 1))
+    (reply,) = ledger.ShardLedger(ledger.LedgerState(job="j", book=book)).handle(AuditLedger(job="j"), 1.0)
+    assert isinstance(reply, Reply)
+    shown = decode(type(reply.body), encode(reply.body)).ledger
+    assert shown == reply.body.ledger
+    assert (shown.samples_total, shown.epoch_samples, shown.samples_waiting) == (2560, 1280, 2624)
+    ((lease),) = shown.open
+    assert (lease.pod, lease.shard.id, lease.shard.attempt, lease.shard.offset) == ("", 3, 2, 32)
+    assert (lease.shard.kind, lease.shard.partition) == ("train", "")
+
+
+def restored(document: str) -> ledger.Book:
+    reference = CheckpointRef(id="c1", url="file:///c1", samples=0, size_bytes=1, ps=1)
+    message = CheckpointRestored(job="j", checkpoint=reference, ps=1, ledger=document, request_id="r")
+    return SERVICE.to_event(message, META).book
+
+
+@pytest.mark.parametrize("partitions", [3, PARTITIONS_MAX])
+def test_a_mark_comes_back_as_it_was_however_many_partitions_it_has(partitions: int) -> None:
+    """With as many as may be, given-up shards and shards in flight beside, it is packed to fit into a message."""
+    arrivals = [DataPartition(name=f"{n:060d}", samples=10**12 + n, priority=n % 1000) for n in range(partitions)]
+    book = ledger.Book(ledger.Source.begin(ledger.DataSpec(0, 10, 8, growing=True), 1, arrivals))
+    for number in range(partitions):
+        lost = ledger.Shard(number, 1, 0, number, 8, 2, 3, f"{number:060d}")
+        book.abandon(lost, f"failed 3 times, last in worker-{number}: row {number * 7919} has 38 columns instead of 39")
+        book.requeued.append(lost)
+    reply = SERVICE.to_message("j", ledger.LedgerMark("j", book, 5))
+    assert isinstance(reply, MarkLedgerReply)
+    document = reply.ledger
+    assert document.startswith("{") == (partitions == 3)
+    assert restored(document) == book
+
+
+def test_a_document_of_nobody_is_refused() -> None:
+    for document in ("", "{}", "{", "[]", "AAAA", "not base64 at all"):
+        with pytest.raises(WireError, match="ledger"):
+            restored(document)
+
+
+def test_the_dataset_s_name_says_whose_data_are_the_same_and_without_one_they_are_the_job_s_own() -> None:
+    def opened(job: str, at_s: float = 1e9, **dataset: Any) -> ledger.DataSpec:
+        document = {"name": job, "model": {"entry": "m:M"}, "dataset": {"samples": 4096, **dataset}}
+        return SERVICE.to_event(JobSubmitted(job=job, spec=JobSpec.parse(document)), META._replace(time_s=at_s)).data
+
+    assert opened("monday") == opened("monday") != opened("tuesday")
+    assert opened("monday") != opened("monday", 1e9 + 60), "a job of that name in another installation"
+    assert opened("monday", name="clicks/1") == opened("tuesday", name="clicks/1") != opened("monday", name="clicks/2")
