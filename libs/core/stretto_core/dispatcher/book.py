@@ -25,7 +25,7 @@ _MASK_64 = (1 << 64) - 1
 
 
 def fingerprint_of(shard_id: int, samples: int) -> int:
-    """Return the fingerprint of a shard's first ``samples`` samples: w(shard) x samples^2 mod 2^64, w odd.
+    """Return the fingerprint of the first ``samples`` samples of a shard: w(shard) x samples^2 mod 2^64, w odd.
 
     A batch [start, stop) thus adds w x (stop^2 - start^2), whoever pushed it and in whatever order, and the batches
     of a shard add up to the shard. Another shard, or the same batch twice instead of another one, adds something else
@@ -56,7 +56,7 @@ class Shard:
     held_out: bool = False
 
     def copy(self) -> Shard:
-        """Return an independent copy of the present content."""
+        """Return a copy of this moment."""
         return Shard(
             self.id,
             self.attempt,
@@ -101,21 +101,21 @@ class Book:
     next_id: int = 0
     attempt_max: int = 0
     remainder: Range | None = None
-    """of a block that was cut short for a slow worker"""
+    """Rest of a block that was cut short for a slow worker."""
     requeued: list[Shard] = field(default_factory=list[Shard])
     samples_done: int = 0
     samples_abandoned: int = 0
     shards_done: int = 0
     samples_before: int = 0
-    """that the parameters had seen of other data when they were restored"""
+    """Samples of other data that the parameters were trained on when they were restored."""
     fingerprint: int = 0
-    """of all samples that are done, those of ``samples_before`` included"""
+    """Fingerprint of all samples done, those of ``samples_before`` included."""
     given_up: list[GivenUp] = field(default_factory=list[GivenUp])
-    """the dead-letter list, at most ``GIVEN_UP_MAX`` entries; ``samples_abandoned`` counts them all"""
+    """The dead-letter list, at most ``GIVEN_UP_MAX`` entries; ``samples_abandoned`` counts them all"""
     partial: list[Partial] = field(default_factory=list[Partial])
-    """given-up shards beyond those, and what was not complete of the other data: at most ``PARTIAL_MAX``"""
+    """Given-up shards beyond the list, and incomplete ones of the other data: at most ``PARTIAL_MAX``."""
     unproven: int = 0
-    """samples of such shards beyond both lists: so many more than the books tell may be in a column"""
+    """Samples of such shards beyond both lists: a column may have so many more than the books say."""
 
     @property
     def data(self) -> DataSpec:
@@ -124,7 +124,7 @@ class Book:
 
     @property
     def epochs(self) -> int:
-        """How often every sample is trained."""
+        """Number of times that every sample is trained."""
         return self.source.epochs
 
     @property

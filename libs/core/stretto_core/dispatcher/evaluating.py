@@ -4,7 +4,7 @@ Workers take them between shards that train, and report sums that add up in any 
 positive and negative samples had a score in each of some bins. From these the area under the ROC curve is that of the
 Mann-Whitney statistic with all scores of a bin tied. Its error is at most half the share of pairs within one bin.
 
-The model goes on learning meanwhile: what is measured lies between the two numbers of samples done that are told.
+Training goes on meanwhile: the result is of a model between the two published numbers of samples done.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def check_evaluation(found: PartialEvaluation, shard: Shard) -> None:
 
 @dataclass(slots=True)
 class Evaluating:
-    """One evaluation on its way: the shards that nobody holds, how many somebody does, and the sums so far."""
+    """A running evaluation: the waiting shards, the number of leased ones, and the sums so far."""
 
     samples_done: int
     waiting: list[Shard]
@@ -69,18 +69,18 @@ class Evaluating:
 
     @property
     def over(self) -> bool:
-        """True if every shard has been reported or given up."""
+        """True if every shard has been reported, or given up."""
         return not self.waiting and not self.held
 
     def lease(self) -> Shard:
-        """The next shard, under a new attempt."""
+        """Lease the next shard, under a new attempt."""
         shard = self.waiting.pop(0)
         shard.attempt += 1
         self.held += 1
         return shard
 
     def take_back(self, shard: Shard) -> None:
-        """Its holder is gone; whatever it evaluated was never told."""
+        """Take a shard back: its holder is gone, and its result was never reported."""
         self.held -= 1
         shard.offset = 0
         self.waiting.append(shard)
@@ -94,7 +94,7 @@ class Evaluating:
         self.negatives = _sums(self.negatives, found.negatives)
 
     def give_up(self) -> None:
-        """A shard that was held cannot be read: what is told is of the others."""
+        """Give up a leased shard that cannot be read: the result covers the others."""
         self.held -= 1
 
     @property

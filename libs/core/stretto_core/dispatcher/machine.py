@@ -1,8 +1,8 @@
-"""The durable shard ledger: who trains which samples, exactly once (DLRover-RM section 5.1).
+"""The durable shard ledger: every sample is trained by one worker, exactly once (DLRover-RM section 5.1).
 
-What the public service of the paper gets wrong decides the shape: a lease has an attempt number, so that a zombie
+The errors of the paper's public service decide the shape: a lease has an attempt number, so that a zombie
 cannot complete somebody else's; losing a pod never counts against the data; a worker that finds nothing free while
-shards are in flight waits instead of going home; an unknown job is told apart from a finished one. A repeated
+shards are in flight waits instead of going home; an unknown job is distinguished from a finished one. A repeated
 request gets the remembered reply.
 
 Exactly-once at the parameter servers does not rest on this ledger's offsets: a requeued shard keeps its id and
@@ -136,7 +136,7 @@ class ShardLedger:
 
     @property
     def ticking(self) -> bool:
-        """True while the machine needs ticks: the job exists and is not over."""
+        """Whether silence matters: the job exists and is not over."""
         return self.state.book is not None and not self.state.closed
 
     # the job ---------------------------------------------------------------------------------------------------

@@ -109,25 +109,25 @@ class Source:
     spec: DataSpec
     epochs: int
     complete: bool = True
-    """nothing can come any more"""
+    """Nothing more can come."""
     samples: int = 0
-    """of all partitions"""
+    """Samples of all partitions."""
     epoch: int = 0
     opened: int = 0
-    """of all epochs"""
+    """Samples opened, of all epochs."""
     partitions: dict[str, Partition] = field(default_factory=dict[str, Partition])
     spent: dict[str, int] = field(default_factory=dict[str, int])
-    """partitions of growing data of which every sample was opened, with their totals"""
+    """Partitions of growing data whose samples were all opened, with their totals."""
 
     @classmethod
     def begin(cls, spec: DataSpec, epochs: int, arrivals: Iterable[DataPartition] = ()) -> Source:
-        """Untouched. Without ``arrivals``, data that do not grow are one partition without a name."""
+        """Return an untouched source. Without ``arrivals``, data that do not grow are one partition without a name."""
         new = cls(spec, epochs, not spec.growing)
         new.arrive(tuple(arrivals) or (() if spec.growing else (DataPartition(name="", samples=spec.samples),)))
         return new
 
     def arrive(self, arrivals: Iterable[DataPartition]) -> None:
-        """Partitions have these totals now. One that is less than known says nothing new."""
+        """Set the totals of partitions. A total below the known one is an older message and changes nothing."""
         arrivals = tuple(arrivals)
         names = {*self.partitions, *self.spent, *(one.name for one in arrivals)}
         if len(names) > PARTITIONS_MAX:
@@ -145,12 +145,12 @@ class Source:
                 self.samples += samples - spent
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Close the data: nothing more comes."""
         self.complete = True
         self._turn()
 
     def totals(self) -> dict[str, int]:
-        """Samples of each partition."""
+        """Return the samples of each partition."""
         return self.spent | {name: part.samples for name, part in self.partitions.items()}
 
     @property
@@ -159,7 +159,7 @@ class Source:
         return self.samples * self.epochs
 
     def open_block(self, orders: Orders) -> Range | None:
-        """The next block. None: nothing is left, or nothing has come yet."""
+        """Open the next block. None: nothing is left, or nothing has arrived yet."""
         name = self._choose() if self.epoch < self.epochs else None
         if name is None:
             return None
@@ -180,7 +180,7 @@ class Source:
         return piece
 
     def _choose(self) -> str | None:
-        """The partition of the next block: among those of the highest priority, by what is left of each."""
+        """Choose the partition of the next block: of the highest priority, in proportion to what is left of each."""
         found: list[tuple[str, int]] = []
         first, total = 0, 0
         for name, part in self.partitions.items():
@@ -213,15 +213,15 @@ class Source:
             part.opened = part.begin = part.end = part.position = 0
 
     def copy(self) -> Source:
-        """Return an independent copy of the present content."""
+        """Return a copy of this moment."""
         return replace(self, partitions={n: replace(p) for n, p in self.partitions.items()}, spent=dict(self.spent))
 
     def same_data(self, other: Source) -> bool:
-        """Return True if both have the same samples: equal names, shard sizes and orders."""
+        """Return True if both are the same data: the same name, cut and ordered alike."""
         return self.spec == other.spec and (self.spec.growing or self.totals() == other.totals())
 
     def resumed(self, mark: Source) -> Source:
-        """Return the source at the position of ``mark``, which has the same data, with all data that arrived since."""
+        """Return the position of ``mark`` in the same data, with the samples that have arrived since."""
         back = mark.copy()
         back.epochs, back.complete = self.epochs, self.complete
         if self.spec.growing:

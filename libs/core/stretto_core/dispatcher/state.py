@@ -45,7 +45,7 @@ class LedgerSettings:
 
 @dataclass(slots=True)
 class Worker:
-    """State of one worker: its lease, its pace, and its last request with the reply to it.
+    """One worker: its lease, its pace, and its last request with the reply to it.
 
     The last completion is kept beside them: a late copy of an older request may have taken the reply's place.
     """
@@ -53,7 +53,7 @@ class Worker:
     heard_at_s: float
     lease: Shard | None = None
     moved_at_s: float = 0.0
-    """when its lease began, or was last reported further on; 0: it is of a snapshot that did not say"""
+    """Time when its lease began, or last advanced; 0: not known."""
     slowdown: float = 1.0
     request_id: str = ""
     reply: NextShardReply | None = None
@@ -71,12 +71,12 @@ class Finished:
 
 @dataclass(slots=True)
 class OpenMark:
-    """A checkpoint is being taken since ``at_s``: what was leased then or since, and is over."""
+    """A checkpoint that is being taken since ``at_s``, and the shards that ended since."""
 
     id: str
     at_s: float
     over: list[Shard] = field(default_factory=list[Shard])
-    """their ``offset``: how far each was when it ended"""
+    """Their ``offset`` is that at their end."""
 
 
 @dataclass(slots=True)
@@ -88,27 +88,27 @@ class LedgerState:
     shard_failures_max: int = 3
     opened_at_s: float = 0.0
     closed: str = ""
-    """why nothing is leased any more: completed, or the reason of a cancellation or failure"""
+    """Reason why nothing is leased any more: completed, or that of a cancellation or failure."""
     workers: dict[str, Worker] = field(default_factory=dict[str, Worker])
     exited: dict[str, float] = field(default_factory=dict[str, float])
-    """when the last pods that exited did so, oldest first"""
+    """Exit times of the last pods that exited, oldest first."""
     finished: list[Finished] = field(default_factory=list[Finished])
     mark: OpenMark | None = None
     held_out: HeldOut | None = None
     evaluating: Evaluating | None = None
     evaluate_at: int = 0
-    """samples done; the next evaluation begins there, or when the last one is over"""
+    """Samples done at which the next evaluation begins, or later if one is still running."""
     requeued_total: int = 0
     heard_at_s: float = 0.0
     facts_left: float = 0.0
-    """of this second and the last one"""
+    """Leases and completions that may still be published: a token bucket of two seconds."""
     facts_at_s: float = 0.0
     progress_at_s: float = 0.0
     progress_samples: int = 0
     samples_per_s: float = 0.0
 
     def is_lost(self, worker: Worker, now: float, settings: LedgerSettings) -> bool:
-        """Return True if the holder of a lease is silent or hangs, so that others may take over its work."""
+        """Return True if the holder of a lease is silent, or hangs while others could train its shard."""
         if now - worker.heard_at_s > settings.lease_timeout_s:
             return True
         since_s = now - settings.stuck_after_s
@@ -116,16 +116,16 @@ class LedgerState:
         return 0 < worker.moved_at_s < since_s and any(p.lease is None or p.moved_at_s >= since_s for p in peers)
 
     def has_faster(self, worker: Worker, now: float) -> bool:
-        """Return True if a peer with a recent report is faster."""
+        """Return True if a peer that reported just now is less slow."""
         peers = (peer for peer in self.workers.values() if now - peer.heard_at_s <= PEER_HEARD_S)
         return any(peer.slowdown < worker.slowdown for peer in peers)
 
     def training(self) -> list[Shard]:
-        """Shards of the books that workers hold."""
+        """Return the leased shards that are trained."""
         return [worker.lease for worker in self.workers.values() if worker.lease and not worker.lease.held_out]
 
     def leased(self) -> int:
-        """Shards that workers hold."""
+        """Return the number of leased shards."""
         return sum(worker.lease is not None for worker in self.workers.values())
 
     def may_tell(self, now: float, facts_per_s: float) -> bool:
@@ -139,7 +139,10 @@ class LedgerState:
         return True
 
     def remember_finished(self, shard: Shard, now: float) -> None:
-        """Only of first attempts: an earlier holder of the others may still push, and needs the record to fail."""
+        """Remember a finished shard of a first attempt.
+
+        An earlier holder of any other may still push, and must fail by the record.
+        """
         if shard.attempt == 1:
             self.finished.append(Finished(shard.id, now))
             if len(self.finished) > FINISHED_MAX:
@@ -162,9 +165,9 @@ class LedgerState:
         return ids
 
     def excuse_own_absence(self, now: float, deaf_after_s: float) -> bool:
-        """Nobody is silent while the ledger itself is deaf: without this, an outage would expire every lease.
+        """Do not count the ledger's own absence as the workers' silence, or an outage would expire every lease.
 
-        Whether it was.
+        Return True if it was absent.
         """
         gap_s = now - self.heard_at_s
         deaf = gap_s > deaf_after_s and self.heard_at_s > 0
@@ -189,7 +192,7 @@ class LedgerState:
         return lease, "ok"
 
     def take_back_all(self) -> None:
-        """Nobody holds anything any more; what was being evaluated is dropped."""
+        """Take every lease back, and drop the running evaluation."""
         if self.book is not None:
             self.book.requeued += self.training()
         for worker in self.workers.values():
@@ -197,11 +200,11 @@ class LedgerState:
         self.evaluating = None
 
     def samples_seen(self, book: Book) -> int:
-        """Samples done, with the reported offsets of what is not complete."""
+        """Return the samples done, reported offsets of incomplete shards included."""
         return book.samples_done + sum(shard.offset for shard in (*self.training(), *book.requeued))
 
     def begin_evaluation(self, book: Book, of: HeldOut) -> None:
-        """Unless one is on its way: then when the next such number of samples is done."""
+        """Begin an evaluation, unless one is running: then wait for the next multiple of ``every``."""
         self.evaluate_at = (book.samples_done // of.every + 1) * of.every
         if self.evaluating is None and not self.closed:
             self.evaluating = Evaluating.begin(of, book.data, book.samples_done, book.next_id)
