@@ -30,15 +30,20 @@ from .limits import HEADROOM
 from .settings import ActuatorSettings
 
 LIMITS = ("docker-cpu", "docker-memory")
-DETAIL_LINES, OOM_CODE = 30, 137
-THREADS, PULLS = 16, 4
-ASK_AGAIN_S, JOIN_S = 2.0, 10.0
+DETAIL_LINES = 30
+OOM_CODE = 137
+THREADS = 16
+PULLS = 4
+ASK_AGAIN_S = 2.0
+JOIN_S = 10.0
 HALF_MADE_S = 60.0
 """a container that was made and not started for so long is of an actuator that died in between"""
-PULL_AGAIN_S, PULL_AGAIN_MAX_S = 5.0, 60.0
+PULL_AGAIN_S = 5.0
+PULL_AGAIN_MAX_S = 60.0
 LOOK_S = 60.0
 """after so long without any event everything is asked anew: a connection may be dead and not say so"""
-WATCH_AGAIN_S, WATCH_AGAIN_MAX_S = 0.2, 5.0
+WATCH_AGAIN_S = 0.2
+WATCH_AGAIN_MAX_S = 5.0
 
 log = structlog.get_logger("stretto.actuator")
 T = TypeVar("T")
@@ -107,7 +112,8 @@ class DockerBackend:
     async def close(self) -> None:
         for task in (*self._tasks, *(task for task, _ in self._pulling.values())):
             await end(task)
-        self._tasks, self._pulling = [], {}
+        self._tasks = []
+        self._pulling = {}
         for threads in (self._threads, self._pulls):
             threads.shutdown(wait=False, cancel_futures=True)
         self._engine.close()
@@ -229,7 +235,8 @@ class DockerBackend:
 
     async def _pull(self, spec: PodSpec) -> None:
         """Pull until the image is there (or loaded by hand) and the pod runs, or until this is cancelled."""
-        key, pause_s = (spec.job, spec.pod), PULL_AGAIN_S
+        key = (spec.job, spec.pod)
+        pause_s = PULL_AGAIN_S
         while True:
             detail = ""
             try:
@@ -293,14 +300,16 @@ class DockerBackend:
                 await self._listen(events)
             except Exception as error:  # of any kind: no other task watches
                 log.warning("looks at everything anew", error=str(error), exc_info=not isinstance(error, BackendError))
-            events, pause_s = None, WATCH_AGAIN_S
+            events = None
+            pause_s = WATCH_AGAIN_S
             while events is None:
                 await asyncio.sleep(pause_s)
                 try:
                     events = await self._do(self._engine.events)
                     await self._look()
                 except Exception as error:
-                    self._unreachable, events = str(error), None
+                    self._unreachable = str(error)
+                    events = None
                     log.warning("cannot look", error=str(error), exc_info=not isinstance(error, BackendError))
                     pause_s = min(2 * pause_s, WATCH_AGAIN_MAX_S)
 

@@ -26,7 +26,9 @@ MANAGED = {"app.kubernetes.io/managed-by": "stretto", "app.kubernetes.io/part-of
 TIMEOUT_S = 60
 PERIOD_US = 100_000
 QUOTA_LEAST_US = 1_000
-FORBIDDEN, NOT_FOUND, CONFLICT = 403, 404, 409
+FORBIDDEN = 403
+NOT_FOUND = 404
+CONFLICT = 409
 CHANGES = ("create", "start", "die", "oom", "update", "destroy")
 STATES: dict[str, Literal["created", "running", "exited"]] = {
     "created": "created",
@@ -298,11 +300,14 @@ def _archive(entries: Mapping[str, bytes | None], owner: int) -> bytes:
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for name, content in entries.items():
             entry = tarfile.TarInfo(name)
-            entry.uid = entry.gid = owner
+            entry.uid = owner
+            entry.gid = owner
             if content is None:
-                entry.type, entry.mode = tarfile.DIRTYPE, 0o700
+                entry.type = tarfile.DIRTYPE
+                entry.mode = 0o700
             else:
-                entry.size, entry.mode = len(content), 0o400
+                entry.size = len(content)
+                entry.mode = 0o400
             archive.addfile(entry, io.BytesIO(content or b""))
     return packed.getvalue()
 

@@ -122,7 +122,8 @@ class KubernetesBackend:
             except BaseException:
                 await api.close()
                 raise
-        self._api, self._pods = api, pods
+        self._api = api
+        self._pods = pods
         self._adopted = {pod["metadata"]["uid"] for pod in pods.store.objects.values()}
         self._watching = asyncio.create_task(pods.run(), name="watch pods")
 
@@ -204,7 +205,8 @@ class KubernetesBackend:
 
     async def _place(self, name: str, spec: PodSpec) -> None:
         pod = manifest(spec, self._installation)
-        api, now_s = self._reached(), self._clock()
+        api = self._reached()
+        now_s = self._clock()
         try:
             await api.apply(SECRETS, secret(spec, self._installation), force=True)
             made = await self._apply_once(name, pod)
@@ -314,7 +316,8 @@ class KubernetesBackend:
 
     def _changed(self, change: Change) -> None:
         meta = change.object["metadata"]
-        name, job = meta["name"], meta["labels"][JOB]
+        name = meta["name"]
+        job = meta["labels"][JOB]
         if change.gone:
             if name not in self._forgotten:
                 adopted = meta["uid"] in self._adopted

@@ -157,7 +157,8 @@ def owned_by(pod: Object) -> list[Object]:
 
 def with_owner(installation: Installation, api_version: str, kind: str, owner: Object) -> Installation:
     """The installation, whose pods go when ``owner`` does."""
-    name, uid = owner["metadata"]["name"], owner["metadata"]["uid"]
+    name = owner["metadata"]["name"]
+    uid = owner["metadata"]["uid"]
     return replace(installation, owner={"apiVersion": api_version, "kind": kind, "name": name, "uid": uid})
 
 

@@ -33,14 +33,20 @@ _DIED: dict[str, ExitReason] = {
 }
 """by the pod's own reason"""
 _NO_IMAGE = (
-    "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable",
-    "ImageInspectError", "SignatureValidationFailed",
-)  # fmt: skip
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "ErrImageNeverPull",
+    "RegistryUnavailable",
+    "ImageInspectError",
+    "SignatureValidationFailed",
+)
 
 
 def status_of(pod: Object, adopted: bool = False, asked: bool = False) -> PodStatus:
     """The pod as the actuator knows pods; ``asked``: we wanted its end."""
-    meta, container = pod["metadata"], _container(pod)
+    meta = pod["metadata"]
+    container = _container(pod)
     cpu_cores, memory_bytes = in_force(pod)
     state = container.get("state") or {}
     base = PodStatus(
@@ -71,7 +77,8 @@ def vanished(pod: Object, asked: bool, adopted: bool = False) -> PodStatus:
     reason: ExitReason = disruption(pod) or ("killed" if asked else "vanished")
     detail = "its object was deleted"
     if asked and last.waiting is not None and last.waiting.reason == "image-pull":
-        reason, detail = "image-pull", last.waiting.detail
+        reason = "image-pull"
+        detail = last.waiting.detail
     return replace(last, state="exited", waiting=None, reason=reason, detail=detail)
 
 
@@ -132,7 +139,8 @@ def _exited(base: PodStatus, pod: Object, terminated: Object, disrupted: ExitRea
 
 def _waiting(pod: Object, waiting: Object) -> Waiting | None:
     """Return the reason why the container does not run yet; None if it runs."""
-    reason, message = str(waiting.get("reason") or ""), str(waiting.get("message") or "")
+    reason = str(waiting.get("reason") or "")
+    message = str(waiting.get("message") or "")
     if reason in _NO_IMAGE:
         image = _ours(pod["spec"]["containers"]).get("image")  # which not every engine names
         return Waiting("image-pull", f"{image}: {reason}: {message}")

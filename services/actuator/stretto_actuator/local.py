@@ -32,7 +32,8 @@ from .settings import ActuatorSettings
 DETAIL_BYTES = 1500
 ASK_AGAIN_S = 2.0
 LINE_BYTES_MAX = 2000
-DYING_TRIES, DYING_WAIT_S = 50, 0.02
+DYING_TRIES = 50
+DYING_WAIT_S = 0.02
 CLEAR_EVERY_S = 3600.0
 
 # Enter the control groups, start the pod, write down its pid and in the end its exit code. SIGTERM to the shell must

@@ -85,7 +85,8 @@ class Reconciler:
             except (CallRefused, CallTimeout, BackendError, Fault, OSError) as error:
                 if str(error) != self._last_fault:
                     log.warning("will try again", job=self.job, error=str(error))
-                self._last_fault, busy = str(error), True
+                self._last_fault = str(error)
+                busy = True
             except Exception as error:  # nobody else would look after the job's pods
                 delay_s = min(max(2 * delay_s, BUSY_S), UNFORESEEN_MAX_S)
                 log.exception("unforeseen; will try again", job=self.job, error=str(error), after_s=delay_s)

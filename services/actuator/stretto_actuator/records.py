@@ -19,7 +19,9 @@ from stretto_runtime.process.pid import ProcessIdentity
 
 from .limits import Group
 
-PRIVATE_FOLDER, PRIVATE, READ_ONLY = 0o700, 0o600, 0o400
+PRIVATE_FOLDER = 0o700
+PRIVATE = 0o600
+READ_ONLY = 0o400
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,8 @@ class Starter:
 
     async def _wait(self, pod: Pod, status: PodStatus, state: ActuatorState) -> None:
         """Report a pod that waits. Its time to start does not run meanwhile."""
-        now, waiting = self._edge.now(), status.waiting
+        now = self._edge.now()
+        waiting = status.waiting
         if waiting is None or waiting.reason == "starting":
             since_s = max(status.launched_at_s, self._waited_at_s.get(pod.name, 0.0))
             if now - since_s > self._settings.start_timeout_s:

@@ -43,6 +43,7 @@ class Processes:
 
     async def break_watch(self) -> None:
         await self.backend.close()
+        await self.backend.list()  # the next look watches again; a pod that ends before it is found, not notified
 
     async def age(self) -> None:
         self._aged_s += EVENTS_KEPT_S + 1

@@ -72,9 +72,15 @@ async def test_a_job_from_its_first_plan_to_its_books(stage: Any) -> None:
     assert {event.pod for event in stage.told(PodResized)} >= {"ps-0", "worker-0"}
 
     done = JobCompleted(
-        job="actuated", samples=1000, samples_abandoned=0, epochs=1, shards=4, requeued=1, started_at_s=0.0,
+        job="actuated",
+        samples=1000,
+        samples_abandoned=0,
+        epochs=1,
+        shards=4,
+        requeued=1,
+        started_at_s=0.0,
         books=CompletedBooks(fingerprint="00000000000000aa"),
-    )  # fmt: skip
+    )
     await stage.client.publish(done)
     (books,) = await stage.until(lambda: stage.told(JobFinished))
     assert (books.samples_applied, books.samples_lost, books.samples_repeated) == (1000, 0, 0)

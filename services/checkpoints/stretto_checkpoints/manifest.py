@@ -70,7 +70,9 @@ def read(url: str) -> Manifest:
         raise ManifestError(f"{url} cannot be read ({type(error).__name__}: {error}); check the store") from error
     try:
         document = json.loads(text)
-        version, digest, names = document["version"], document["digest"], ("id", "samples", "size_bytes", "ps")
+        version = document["version"]
+        digest = document["digest"]
+        names = ("id", "samples", "size_bytes", "ps")
         reference = CheckpointRef(url=url, **{name: document[name] for name in names})
         manifest = Manifest(
             reference, document["job"], document["taken_at_s"], document["ledger"], tuple(document["parts"])

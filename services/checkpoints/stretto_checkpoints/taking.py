@@ -110,7 +110,8 @@ class Taker:
         return tuple(reference.id for reference in (*newest, *filter(None, [st.attempt])))
 
     async def _reconcile(self) -> None:
-        attempt, restore = self.state.attempt, self.state.restore
+        attempt = self.state.attempt
+        restore = self.state.restore
         wanted: tuple[str, str] | None = None
         if attempt is not None:
             wanted = (attempt.id, attempt.stage)

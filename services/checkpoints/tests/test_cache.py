@@ -87,9 +87,18 @@ def test_without_a_secret_or_by_choice_all_have_the_url_itself(url: str):
 
 @pytest.mark.parametrize(
     "url",
-    ["redis://:can/ary@cache/0", "redis://:1/canary@cache/0", "redis://:canary@cache:abc", "http://:canary@cache",
-     "redis://:canary@", "redis://:canary@cache?canaries=1", "redis://:canary@[::1", "cache:6379", "unix://"],
-)  # fmt: skip
+    [
+        "redis://:can/ary@cache/0",
+        "redis://:1/canary@cache/0",
+        "redis://:canary@cache:abc",
+        "http://:canary@cache",
+        "redis://:canary@",
+        "redis://:canary@cache?canaries=1",
+        "redis://:canary@[::1",
+        "cache:6379",
+        "unix://",
+    ],
+)
 def test_a_url_that_cannot_be_used_is_refused_at_the_start_without_its_password(url: str):
     with pytest.raises(SettingsFault, match=r"STRETTO_CHECKPOINTS_REDIS_URL='.*' is refused: give redis://") as refused:
         CheckpointsSettings.load("checkpoints", {"STRETTO_CHECKPOINTS_REDIS_URL": url})

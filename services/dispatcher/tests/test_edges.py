@@ -1,4 +1,4 @@
-"""What the dispatcher decides at its edge: a job's opening, and the document of a mark."""
+"""Decisions at the dispatcher's edge: the opening of a job, and the document of a mark."""
 
 from typing import Any, get_args
 

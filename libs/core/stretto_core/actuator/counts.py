@@ -24,7 +24,8 @@ def job_finished(samples_total: int, completed: JobCompleted, taken: CountsTaken
     ``samples_total``: of the job's specification; 0 when only the ledger knows.
     """
     known = incomplete_shards(completed)
-    servers, books = taken.servers, completed.books
+    servers = taken.servers
+    books = completed.books
     columns = tuple(part for server in servers for part in server.applied.columns)
     shards = tuple(part for server in servers for part in spread(server.applied) if part.shard in known)
     columns_total = max((server.applied.columns_total for server in servers), default=0)

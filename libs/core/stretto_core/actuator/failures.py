@@ -14,7 +14,8 @@ STABLE_S = 30.0
 PLATFORM_FAILURES = 20
 """More failures of one role in a row than this, none of them stable, end the job."""
 ENDURING_S = 600.0
-CRASHES_MAX, CRASHES_PER_WORKER = 20, 4
+CRASHES_MAX = 20
+CRASHES_PER_WORKER = 4
 """More crashes and oom-kills of workers in a row than the larger bound end the job, unless one lived ``ENDURING_S``."""
 CRASHES = (132, 134, 135, 136, 139)
 """Exit codes after SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV"""

@@ -30,7 +30,8 @@ BUSY_FACTOR = 0.7
 """Largest share that a hot server keeps; also the share of one whose CPU is full though its updates are no slower."""
 SHARE_LEAST = 0.15
 """A server that would keep less is replaced."""
-BACK_LEAST, BACK_MOST = 1.5, 4.0
+BACK_LEAST = 1.5
+BACK_MOST = 4.0
 """Bounds of the factor by which the share of a server grows that keeps pace."""
 WHOLE = 0.95
 """A share of at least this counts as 1."""
@@ -63,7 +64,8 @@ def cleared(state: ActuatorState, event: HotPsCleared) -> None:
 
 def decided(state: ActuatorState, event: ReplacementDecided, now: float) -> Facts:
     """Follow the arbiter's answer. Room that is not wanted any more is given back."""
-    pod, asked = _movable(state, event.pod), state.replacement
+    pod = _movable(state, event.pod)
+    asked = state.replacement
     give_back: Facts = [ReplacementEnded(job=event.job, pod=event.pod)] if event.granted else []
     if asked is None or asked.pod != event.pod:
         return give_back
@@ -174,6 +176,7 @@ def _overdue(state: ActuatorState, replacement: Replacement, now: float) -> bool
         return False
     if not replacement.granted:
         return now - replacement.since_s > ANSWER_S
-    hot, late = state.pods.get(replacement.pod), now - replacement.since_s > READY_S
+    hot = state.pods.get(replacement.pod)
+    late = now - replacement.since_s > READY_S
     waits = hot is not None and hot.leaving and state.layout == "ready"
     return late and waits and any(pod.phase == "starting" for pod in state.of_role("ps"))

@@ -8,7 +8,9 @@ from stretto_messages.values import BUCKETS, SLICES
 
 from stretto_core.machine import CoreError
 
-NOT_MINE, MINE, FROZEN = 0, 1, 2
+NOT_MINE = 0
+MINE = 1
+FROZEN = 2
 
 
 class UnownedColumns(CoreError):

@@ -99,7 +99,8 @@ class CheckpointMachine:
 
     def _observed(self, event: Observation, now: float) -> Facts:
         """Advance by a step that the service has taken; one that is no longer wanted changes nothing."""
-        attempt, restore = self.state.attempt, self.state.restore
+        attempt = self.state.attempt
+        restore = self.state.restore
         match event:
             case ImagesSaved(id=name) if attempt is not None and attempt.id == name and attempt.stage == "taking":
                 return self._saved(event, attempt)

@@ -21,7 +21,7 @@ _MASK_64 = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What these columns counted, each of them: all samples of all time, and their fingerprint."""
+    """Count of every one of these columns: all samples ever applied, and their fingerprint."""
 
     columns: tuple[int, ...]
     samples: int
@@ -53,7 +53,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What was found: exact when ``faults`` is empty. ``samples``: that the ledger expects in every column."""
+    """Result of an audit, exact if ``faults`` is empty. ``samples``: number that the ledger expects in every column."""
 
     columns: int
     samples: int

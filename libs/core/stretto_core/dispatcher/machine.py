@@ -136,7 +136,7 @@ class ShardLedger:
 
     @property
     def ticking(self) -> bool:
-        """Whether silence matters: the job exists and is not over."""
+        """True while the machine needs ticks: the job exists and is not over."""
         return self.state.book is not None and not self.state.closed
 
     # the job ---------------------------------------------------------------------------------------------------

@@ -33,8 +33,10 @@ def test_a_pod_that_waits_is_told_of_once_for_each_reason() -> None:
         world.tell(pod_pending("ps-0", reason, "0/3 nodes are available"))
     world.tell(pod_pending("ps-7", "no-room"))
     assert [(fact.pod, fact.role, fact.reason) for fact in world.told(PodPending)] == [
-        ("ps-0", "ps", "no-room"), ("ps-0", "ps", "image-pull"), ("ps-0", "ps", "no-room"),
-    ]  # fmt: skip
+        ("ps-0", "ps", "no-room"),
+        ("ps-0", "ps", "image-pull"),
+        ("ps-0", "ps", "no-room"),
+    ]
     assert world.state.pods["ps-0"].waiting_since_s == world.now
     world.run()
     world.tell(pod_pending("worker-0", "no-room"))

@@ -57,8 +57,16 @@ def test_hot_server_with_little_capacity_left_is_replaced_without_a_restart() ->
     world.tell(plan_decided(2, plan(workers=2, ps=2)))  # a new plan does not take it back
     world.run()
     kinds = [type(fact).__name__ for fact in world.facts if not isinstance(fact, PlanApplied)]
-    assert kinds == ["ReplacementAsked", "PodStarted", "ServersChanged", "MigrationStarted", "MigrationFinished",
-                     "ServersChanged", "PodExited", "ReplacementEnded"]  # fmt: skip
+    assert kinds == [
+        "ReplacementAsked",
+        "PodStarted",
+        "ServersChanged",
+        "MigrationStarted",
+        "MigrationFinished",
+        "ServersChanged",
+        "PodExited",
+        "ReplacementEnded",
+    ]
     assert world.told(MigrationStarted)[0].cause == "hot-ps"
     assert world.told(PodExited)[0].pod == "ps-1"
     assert buckets(world) == {0: 32, 2: 32}
