@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
 
 from pydantic import Field
+from stretto_core.algorithms import PARETO
 from stretto_core.model.pareto import Overheads
 from stretto_core.planner.exploration import ExplorationLimits
 from stretto_core.planner.history import HistorySettings
 from stretto_core.planner.machine import PlannerSettings as MachineSettings
-from stretto_messages.base import GIB
-from stretto_messages.values import Plan, Resources
+from stretto_messages.values import NOTHING, Plan, Resources
 from stretto_runtime import Settings
 
-Positive = Annotated[float, Field(gt=0)]
+DEFAULT = MachineSettings(room=NOTHING)
+"""Every default of a decision is stated in core, where the simulator reads it too."""
+HISTORY = HistorySettings()
 
 
 def machine_memory_bytes() -> int:
@@ -27,22 +28,36 @@ class PlannerSettings(Settings):
 
     cpu_cores: float = Field(default_factory=lambda: float(os.cpu_count() or 1), gt=0, description="of the cluster")
     memory_bytes: int = Field(default_factory=machine_memory_bytes, ge=2**20, description="of the cluster")
-    algorithm: str = Field("exact", description="as `stretto whatif algorithms` lists them")
-    cold_start_cpu_cores: float = Field(1.0, gt=0, le=1024, description="of one pod of the first plan without history")
-    cold_start_worker_memory_bytes: int = Field(2 * GIB, ge=2**20)
-    cold_start_ps_memory_bytes: int = Field(2 * GIB, ge=2**20)
-    windows_min: int = Field(3, ge=1, le=100, description="a plan is judged after so many settled windows")
-    window_s: float = Field(5.0, gt=0, description="how long the profiler's windows are")
-    payback_factor: float = Field(2.0, ge=0, description="a measurement must leave so many times what it takes")
-    cpu_step: float = Field(0.5, gt=0, description="cores between two plans")
-    explorations_max: int = Field(5, ge=0, le=50, description="measurements of one job")
-    optimistic_gain_min: float = Field(0.05, ge=0, description="stop exploring below this")
+    algorithm: str = Field(PARETO.default, description="as `stretto whatif algorithms` lists them")
+    cold_start_cpu_cores: float = Field(
+        DEFAULT.cold_start.worker_cpu_cores, gt=0, le=1024, description="of one pod of the first plan without history"
+    )
+    cold_start_worker_memory_bytes: int = Field(DEFAULT.cold_start.worker_memory_bytes, ge=2**20)
+    cold_start_ps_memory_bytes: int = Field(DEFAULT.cold_start.ps_memory_bytes, ge=2**20)
+    windows_min: int = Field(
+        DEFAULT.windows_min, ge=1, le=100, description="a plan is judged after so many settled windows"
+    )
+    window_s: float = Field(DEFAULT.window_s, gt=0, description="how long the profiler's windows are")
+    payback_factor: float = Field(
+        DEFAULT.payback_factor, ge=0, description="a measurement must leave so many times what it takes"
+    )
+    cpu_step: float = Field(DEFAULT.cpu_step, gt=0, description="cores between two plans")
+    explorations_max: int = Field(
+        DEFAULT.exploration.explorations_max, ge=0, le=50, description="measurements of one job"
+    )
+    optimistic_gain_min: float = Field(
+        DEFAULT.exploration.optimistic_gain_min, ge=0, description="stop exploring below this"
+    )
     explore_cpu: bool = Field(False, description="vary the cores of pods too, after the counts")
-    worker_change_s: float = Field(5.0, ge=0, description="training lost by a change of workers, until measured")
-    ps_change_s: float = Field(15.0, ge=0, description="training lost by moving one PS, until measured")
-    similar_jobs: int = Field(5, ge=1, le=20, description="Algorithm 1's k")
-    smoothing: float = Field(0.5, gt=0, lt=1, description="Eq. 10's mu")
-    similarity_min: float = Field(0.3, ge=0, le=1, description="past jobs below it do not count")
+    worker_change_s: float = Field(
+        DEFAULT.overheads.worker_change_s, ge=0, description="training lost by a change of workers, until measured"
+    )
+    ps_change_s: float = Field(
+        DEFAULT.overheads.ps_change_s, ge=0, description="training lost by moving one PS, until measured"
+    )
+    similar_jobs: int = Field(HISTORY.similar_jobs, ge=1, le=20, description="Algorithm 1's k")
+    smoothing: float = Field(HISTORY.smoothing, gt=0, lt=1, description="Eq. 10's mu")
+    similarity_min: float = Field(HISTORY.threshold, ge=0, le=1, description="past jobs below it do not count")
 
     def machine(self) -> MachineSettings:
         counts, cores = ("workers", "ps"), ("worker_cpu_cores", "ps_cpu_cores")
