@@ -26,12 +26,12 @@ from stretto_core.arbiter.selection import (
 from stretto_core.arbiter.selection.exact import exact
 from stretto_core.arbiter.selection.hull import hull
 from stretto_core.arbiter.state import ArbiterSettings
-from stretto_core.jobs import CandidatesComputed, JobSubmitted, PlanApplied, PlanProposed
 from stretto_core.machine import Tick
-from stretto_core.model.pareto import Candidate
-from stretto_core.model.types import JobLimits, JobProfile
+from stretto_core.model.types import JobLimits, JobOpened, JobProfile
+from stretto_messages.actuator import PlanApplied
 from stretto_messages.base import GIB
-from stretto_messages.values import Plan, Resources
+from stretto_messages.planner import CandidatesComputed, PlanProposed
+from stretto_messages.values import Candidate, Interval, Plan, Resources
 
 from tests.bench.claims import Claim, at_least
 from tests.bench.rows import Row, row
@@ -118,9 +118,10 @@ def _live(objective: Objective, candidates: int = 50) -> list[float]:
     machine = ArbiterMachine(None, ArbiterSettings(Resources(JOBS * 4.0, JOBS * 60 * GIB), objective))
     for n in range(JOBS):
         job = f"job-{n:04d}"
-        machine.handle(JobSubmitted(job, JobProfile(512, 10**7 * draw.randint(1, 50), limits)), 0.0)
-        machine.handle(PlanProposed(job, "warm-start", least, 0.1, ("the first",)), 0.0)
-        machine.handle(PlanApplied(job, 1, least, 2.0), 0.0)
+        machine.handle(JobOpened(job, JobProfile(512, 10**7 * draw.randint(1, 50), limits)), 0.0)
+        first = PlanProposed(job=job, kind="warm-start", plan=least, cost_per_hour=0.1, reasons=("the first",))
+        machine.handle(first, 0.0)
+        machine.handle(PlanApplied(job=job, version=1, plan=least, took_s=2.0), 0.0)
     machine.state.last_round_s = 100.0  # the first round is when all have their candidates
     for n in range(JOBS):
         rows = list[Candidate]()
@@ -128,8 +129,27 @@ def _live(objective: Objective, candidates: int = 50) -> list[float]:
             plan = replace(least, workers=draw.randint(2, 40), ps=draw.randint(1, 6))
             rate = 1000 * plan.workers ** draw.uniform(0.5, 0.9) * plan.ps**0.1
             cost = 0.05 * (plan.workers + plan.ps)
-            rows.append(Candidate(plan, rate, rate * 0.9, rate * 1.1, cost, 5.0, rate - 1000))
-        machine.handle(CandidatesComputed(f"job-{n:04d}", 1, least, 1000.0, "exact", 99, tuple(rows)), 100.0)
+            rows.append(
+                Candidate(
+                    id=f"c{len(rows)}",
+                    plan=plan,
+                    cost_per_hour=cost,
+                    throughput=rate,
+                    throughput_interval=Interval(low=rate * 0.9, high=rate * 1.1),
+                    gain=rate - 1000,
+                    overhead_s=5.0,
+                )
+            )
+        computed = CandidatesComputed(
+            job=f"job-{n:04d}",
+            plan_version=1,
+            plan=least,
+            throughput=1000.0,
+            algorithm="exact",
+            plans_considered=99,
+            candidates=tuple(rows),
+        )
+        machine.handle(computed, 100.0)
     took_ms = list[float]()
     for now in (102.0, 104.0, 106.0):
         begin = time.process_time()

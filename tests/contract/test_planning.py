@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from stretto_arbiter import handlers as arbiter
+from stretto_arbiter.service import Arbiter
+from stretto_arbiter.settings import ArbiterSettings
 from stretto_core.model.types import JobLimits, JobProfile, Prices
 from stretto_messages.values import Plan
-from stretto_planner import handlers as planner
-from stretto_runtime import Meta
-from stretto_runtime.planning import sent_interval
+from stretto_planner.service import Planner
+from stretto_planner.settings import PlannerSettings
+from stretto_runtime import Meta, Service
 from stretto_wire import JobSpec, JobSubmitted
 
 GIB = 2**30
@@ -18,8 +19,8 @@ INITIAL = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("handlers", [planner, arbiter])
-def test_a_profile_is_all_that_the_specification_says(handlers: object) -> None:
+@pytest.mark.parametrize("service", [Planner(PlannerSettings()), Arbiter(ArbiterSettings())])
+def test_a_profile_is_all_that_the_specification_says(service: Service) -> None:
     spec = JobSpec.parse(
         {
             "name": "a",
@@ -36,7 +37,7 @@ def test_a_profile_is_all_that_the_specification_says(handlers: object) -> None:
         }
     )
     meta = Meta(seq=1, time_s=0.0, subject="evt.v1.gateway.job-submitted.a", headers={}, key="a")
-    event = handlers.to_event(JobSubmitted(job="a", spec=spec), meta)  # type: ignore[attr-defined]
+    event = service.to_event(JobSubmitted(job="a", spec=spec), meta)
     assert event.job == "a"
     assert event.profile == JobProfile(
         batch_size=64,
@@ -49,10 +50,3 @@ def test_a_profile_is_all_that_the_specification_says(handlers: object) -> None:
         fixed=True,
         deadline_s=3600.0,
     )
-
-
-def test_intervals_survive_the_wire() -> None:
-    assert sent_interval(1.0, None) is None
-    both = sent_interval(1.0, 2.0)
-    assert both is not None
-    assert (both.low, both.high) == (1.0, 2.0)

@@ -7,26 +7,27 @@ import random
 from dataclasses import replace
 
 from closed_loop import plan, profile
+from job_builders import candidate as any_candidate
+from job_builders import (
+    candidates_computed,
+    job_ended,
+    job_progressed,
+    oom_forecast,
+    plan_applied,
+    plan_proposed,
+    pod_settled,
+    pod_unplaced,
+    replacement_asked,
+    replacement_ended,
+)
 from stretto_core.algorithms import SELECT
 from stretto_core.arbiter import ArbiterMachine
 from stretto_core.arbiter.state import ArbiterSettings
-from stretto_core.jobs import (
-    CandidatesComputed,
-    JobEnded,
-    JobProgressed,
-    JobSubmitted,
-    OomForecast,
-    PlanApplied,
-    PlanDecided,
-    PlanProposed,
-    PodSettled,
-    PodUnplaced,
-    ReplacementAsked,
-    ReplacementEnded,
-)
 from stretto_core.machine import Tick
-from stretto_core.model.pareto import Candidate
+from stretto_core.model.types import JobOpened
+from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import GIB
+from stretto_messages.values import Candidate
 
 
 def started(limits: ArbiterSettings, jobs: int, algorithm: str = "hull") -> ArbiterMachine:
@@ -34,9 +35,9 @@ def started(limits: ArbiterSettings, jobs: int, algorithm: str = "hull") -> Arbi
     machine = ArbiterMachine(None, limits, SELECT.named(algorithm), algorithm)
     for number in range(jobs):
         job = f"job-{number}"
-        machine.handle(JobSubmitted(job, profile(10**7)), 0.0)
-        machine.handle(PlanProposed(job, "warm-start", plan(), 0.1, ("r",)), 0.0)
-        machine.handle(PlanApplied(job, 1, plan(), 2.0), 0.0)
+        machine.handle(JobOpened(job, profile(10**7)), 0.0)
+        machine.handle(plan_proposed(job, "warm-start", plan(), 0.1, ("r",)), 0.0)
+        machine.handle(plan_applied(job, 1, plan(), 2.0), 0.0)
     return machine
 
 
@@ -45,15 +46,15 @@ def offer(machine: ArbiterMachine, job: str, now: float, *rows: tuple[int, float
     state = machine.state.jobs[job]
     assert state.plan is not None
     found = tuple(
-        Candidate(replace(state.plan, workers=w), 1000 + g, 999 + g, 1001 + g, 0.1 * w, 5.0, g) for w, g in rows
+        any_candidate(replace(state.plan, workers=w), 1000 + g, 999 + g, 1001 + g, 0.1 * w, 5.0, g) for w, g in rows
     )
-    event = CandidatesComputed(job, state.version, state.plan, 1000.0, "x", 9, found)
+    event = candidates_computed(job, state.version, state.plan, 1000.0, found)
     return [action.fact for action in machine.handle(event, now)]
 
 
 def candidate(w: int, p: int, rate: float, sd: float) -> Candidate:
     wide = math.exp(1.645 * sd)
-    return Candidate(plan(w, p), rate, rate / wide, rate * wide, 0.1 * w, 5.0, rate - 1000.0)
+    return any_candidate(plan(w, p), rate, rate / wide, rate * wide, 0.1 * w, 5.0, rate - 1000.0)
 
 
 def event_of(machine: ArbiterMachine, step: tuple[str, str, object]) -> object:
@@ -61,26 +62,26 @@ def event_of(machine: ArbiterMachine, step: tuple[str, str, object]) -> object:
     state = machine.state.jobs.get(job)
     match what, value:
         case "submit", (weight, hurried):
-            return JobSubmitted(job, profile(10**7, weight=weight, deadline_s=500.0 if hurried else None))
+            return JobOpened(job, profile(10**7, weight=weight, deadline_s=500.0 if hurried else None))
         case "propose", (w, p, kind):
-            return PlanProposed(job, kind, plan(w, p), 0.1, ("r",))
+            return plan_proposed(job, kind, plan(w, p), 0.1, ("r",))
         case "replace", ended:
-            return (ReplacementEnded if ended else ReplacementAsked)(job, "ps-0")
+            return (replacement_ended if ended else replacement_asked)(job, "ps-0")
         case "compute", list() as rows:
             version = state.version if state else 0
-            return CandidatesComputed(job, version, plan(), 1000.0, "x", 9, tuple(candidate(*row) for row in rows))
+            return candidates_computed(job, version, plan(), 1000.0, tuple(candidate(*row) for row in rows))
         case "no-room", (number, role):
-            return PodUnplaced(job, f"{role}-{number}", role, "Insufficient cpu")
+            return pod_unplaced(job, f"{role}-{number}", role, "Insufficient cpu")
         case "settled", (number, role):
-            return PodSettled(job, f"{role}-{number}")
+            return pod_settled(job, f"{role}-{number}")
         case "oom", (memory, action):
-            return OomForecast(job, action, memory, "r")
+            return oom_forecast(job, action, memory, "r")
         case "apply", _:
-            return PlanApplied(job, state.version, state.plan or plan(), 2.0) if state else Tick()
+            return plan_applied(job, state.version, state.plan or plan(), 2.0) if state else Tick()
         case "progress", int() as n:
-            return JobProgressed(job, n, 10**7, 1000.0)
+            return job_progressed(job, n, 10**7, 1000.0)
         case _:
-            return JobEnded(job, value)  # type: ignore[arg-type]
+            return job_ended(job, value)  # type: ignore[arg-type]
 
 
 def busy_cluster(rng: random.Random, machine: ArbiterMachine, names: list[str]) -> tuple[str, str, object]:

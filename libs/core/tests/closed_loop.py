@@ -7,21 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from job_builders import job_ended, job_progressed, plan_applied, profile_measured
 from stretto_core.arbiter import ArbiterMachine
 from stretto_core.arbiter.state import ArbiterSettings
 from stretto_core.fitter.machine import FitMachine
-from stretto_core.jobs import (
-    JobEnded,
-    JobProgressed,
-    JobSubmitted,
-    PlanApplied,
-    PlanDecided,
-    ProfileMeasured,
-)
 from stretto_core.machine import Emit, Tick
-from stretto_core.model.types import JobLimits, JobProfile
+from stretto_core.model.types import JobLimits, JobOpened, JobProfile
 from stretto_core.planner.history import HistoryMachine
 from stretto_core.planner.machine import PlanMachine, PlannerSettings
+from stretto_messages.actuator import PlanApplied
+from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import GIB
 from stretto_messages.values import Plan, Resources
 
@@ -78,7 +73,7 @@ class Loop:
             self.log.append((self.now, heard))
             if isinstance(heard, PlanDecided):
                 self.due.append(
-                    (self.now + self.apply_s, PlanApplied(heard.job, heard.version, heard.plan, self.apply_s))
+                    (self.now + self.apply_s, plan_applied(heard.job, heard.version, heard.plan, self.apply_s))
                 )
             machines: list[Any] = [self.history, self.arbiter]
             if job := getattr(heard, "job", None):
@@ -93,7 +88,7 @@ class Loop:
 
     def submit(self, job: str, spec: JobProfile) -> None:
         self.profiles[job], self.done[job] = spec, 0.0
-        self.tell(JobSubmitted(job, spec))
+        self.tell(JobOpened(job, spec))
 
     def run(self, seconds: float) -> None:
         """Let time pass in windows."""
@@ -116,12 +111,14 @@ class Loop:
             rate *= self.kept_while_applying
         self.done[job] += rate * self.window_s
         total = self.profiles[job].samples
-        self.tell(ProfileMeasured(job, version, now_plan, 512, self.window_s, step, {}, rate, 700 * MIB, settled=True))
-        self.tell(JobProgressed(job, min(int(self.done[job]), total), total, rate))
+        self.tell(
+            profile_measured(job, version, now_plan, step, rate, window_s=self.window_s, ps_memory_used_bytes=700 * MIB)
+        )
+        self.tell(job_progressed(job, min(int(self.done[job]), total), total, rate))
         if self.done[job] >= total:
             del self.running[job]
-            self.tell(JobEnded(job, "completed"))
-            self.tell(JobEnded(job, "gone"))
+            self.tell(job_ended(job, "completed"))
+            self.tell(job_ended(job, "gone"))
 
     def facts(self, kind: type, job: str | None = None) -> list[Any]:
         return [fact for _, fact in self.log if isinstance(fact, kind) and job in (None, fact.job)]

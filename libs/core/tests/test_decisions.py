@@ -7,29 +7,29 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from closed_loop import MIB, Loop, plan, profile, truth
+from job_builders import (
+    job_ended,
+    job_progressed,
+    no_history,
+    past_job,
+    plan_applied,
+    plan_decided,
+    plan_refused,
+    profile_measured,
+)
 from stretto_core.arbiter.state import ArbiterState
 from stretto_core.fitter.machine import FitMachine, FitState, FitterSettings, weighted_median
-from stretto_core.jobs import (
-    CandidatesComputed,
-    HistoryMatched,
-    HistoryRecorded,
-    JobEnded,
-    JobProgressed,
-    JobSubmitted,
-    ModelFitted,
-    PlanApplied,
-    PlanDecided,
-    PlanProposed,
-    PlanRefused,
-    ProfileMeasured,
-)
 from stretto_core.machine import Emit
-from stretto_core.model.throughput import Configuration, Inputs
+from stretto_core.model.throughput import Configuration, FittedModel, Inputs
+from stretto_core.model.types import JobOpened
 from stretto_core.planner.exploration import ExplorationLimits
 from stretto_core.planner.history import HistoryMachine, HistorySettings
 from stretto_core.planner.machine import PlanMachine, PlannerSettings
-from stretto_core.planner.warmstart import PastJob
+from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import GIB
+from stretto_messages.fitter import ModelFitted
+from stretto_messages.planner import CandidatesComputed, HistoryRecorded, PlanProposed
+from stretto_messages.profiler import ProfileMeasured
 from stretto_messages.values import Plan, Resources
 
 BIG = Resources(64, 256 * GIB)
@@ -49,8 +49,7 @@ def capacity_held(loop: Loop) -> None:
 
 def test_a_job_goes_from_history_over_measurements_to_a_better_plan_and_back_into_history() -> None:
     loop = Loop(BIG)
-    seed = PastJob("old", {"model": "wide-deep"}, plan(2, 1), 30_000.0, 600.0, 900 * MIB, 10**6)
-    loop.tell(HistoryRecorded("old", seed))
+    loop.tell(past_job("old", {"model": "wide-deep"}, plan(2, 1), 30_000.0, ps_memory_peak_bytes=900 * MIB))
     loop.submit("a", profile(100_000_000, metadata={"model": "wide-deep"}))
     loop.run(1500)
     kinds = [fact.kind for fact in decided(loop)]
@@ -63,7 +62,7 @@ def test_a_job_goes_from_history_over_measurements_to_a_better_plan_and_back_int
     assert rates[-1] > 3 * rates[0]
     recorded = loop.facts(HistoryRecorded, "a")
     assert len(recorded) == 1
-    assert recorded[0].past.plan == decided(loop)[-1].plan
+    assert recorded[0].plan == decided(loop)[-1].plan
     assert "a" in loop.history.state.past
     assert loop.arbiter.state.jobs == {}, "everything is given back"
 
@@ -82,17 +81,17 @@ def test_the_first_models_of_a_job_like_a_past_one_are_better_and_the_history_ke
         loop = Loop(BIG)
         loop.submit("a", profile(100_000_000, metadata={"model": "wide-deep"}))
         loop.run(1500)
-        (past,) = (fact.past for fact in loop.facts(HistoryRecorded, "a"))
-        assert past.model == loop.facts(ModelFitted, "a")[-1].model.known
+        (past,) = loop.facts(HistoryRecorded, "a")
+        assert past.model == FittedModel.of(loop.facts(ModelFitted, "a")[-1]).known
         assert past.throughput == pytest.approx(past.plan.workers * 512 / truth(past.plan), rel=0.01)
         if not remembered:
-            loop.tell(HistoryRecorded("a", replace(past, model=None)))
+            loop.tell(replace(past, model=None))
         loop.step_time = other
         loop.submit("b", profile(100_000_000, metadata={"model": "wide-deep"}))
         loop.run(300)
         found = dict[int, float]()
         for fact in loop.facts(ModelFitted, "b"):
-            error = float(np.abs(fact.model.step_time_s(x) / real - 1).mean())
+            error = float(np.abs(FittedModel.of(fact).step_time_s(x) / real - 1).mean())
             found.setdefault(len(fact.measured), error)
         return found
 
@@ -109,9 +108,9 @@ def test_predictions_that_led_to_a_decision_come_true_within_their_interval_most
     assert improved
     for fact in improved:
         came = fact.plan.workers * 512 / truth(fact.plan)
-        assert fact.throughput_low is not None
-        assert fact.throughput_high is not None
-        assert fact.throughput_low * 0.9 <= came <= fact.throughput_high * 1.1
+        interval = fact.throughput_interval
+        assert interval is not None
+        assert interval.low * 0.9 <= came <= interval.high * 1.1
         assert any("predicted" in reason and "90 %" in reason for reason in fact.reasons)
         assert 0 < len(fact.alternatives) <= 8
         assert all(alternative.why_not for alternative in fact.alternatives)
@@ -162,15 +161,15 @@ def test_the_same_messages_give_the_same_decisions() -> None:
 # ---- the planner -----------------------------------------------------------------------------------------------
 
 
-def start(machine: PlanMachine, job: JobSubmitted) -> list[object]:
+def start(machine: PlanMachine, job: JobOpened) -> list[object]:
     facts = machine.handle(job, 0.0)
-    match = HistoryMatched(job.job, {}, (), 0.5, None)
+    match = no_history(job.job)
     return [action.fact for action in [*facts, *machine.handle(match, 0.1)] if isinstance(action, Emit)]
 
 
 def test_a_stated_plan_goes_before_history_and_is_brought_within_the_limits() -> None:
     machine = PlanMachine(None, PlannerSettings(BIG))
-    facts = start(machine, JobSubmitted("a", profile(initial=plan(100, 2))))
+    facts = start(machine, JobOpened("a", profile(initial=plan(100, 2))))
     assert [fact.kind for fact in facts] == ["initial"]
     assert facts[0].plan == plan(16, 2)
     assert any("outside" in reason for reason in facts[0].reasons)
@@ -186,18 +185,18 @@ def test_a_fixed_job_is_never_advised() -> None:
 
 def test_a_refused_measurement_leads_to_another_and_the_search_ends_until_there_may_be_room() -> None:
     machine = PlanMachine(None, PlannerSettings(BIG))
-    start(machine, JobSubmitted("a", profile(10**9)))
-    machine.handle(PlanDecided("a", 1, "warm-start", plan(), None, 0.1, (), "x", BIG), 1.0)
-    machine.handle(PlanApplied("a", 1, plan(), 3.0), 2.0)
+    start(machine, JobOpened("a", profile(10**9)))
+    machine.handle(plan_decided("a", 1, "warm-start", plan(), BIG), 1.0)
+    machine.handle(plan_applied("a", 1, plan(), 3.0), 2.0)
     fitter, asked = FitMachine(), []
 
     def measure(now: float) -> None:
-        window = ProfileMeasured("a", 1, plan(), 512, 5.0, 0.05, {}, 10_240.0, 1, settled=True)
+        window = profile_measured("a", 1, plan(), 0.05, 10_240.0)
         for fitted in fitter.handle(window, now):
             for action in machine.handle(fitted.fact, now):
                 if isinstance(action.fact, PlanProposed):
                     asked.append(action.fact.plan)
-                    machine.handle(PlanRefused("a", "measure", action.fact.plan, ("no room",)), now + 0.5)
+                    machine.handle(plan_refused("a", "measure", action.fact.plan, ("no room",)), now + 0.5)
 
     for i in range(40):
         measure(3.0 + i)
@@ -207,16 +206,16 @@ def test_a_refused_measurement_leads_to_another_and_the_search_ends_until_there_
     for i in range(5):
         measure(700.0 + i)
     assert asked[len(before)] in before
-    machine.handle(PlanApplied("a", 2, plan(2), 1.0), 710.0)
+    machine.handle(plan_applied("a", 2, plan(2), 1.0), 710.0)
     assert machine.state.refused == []
 
 
 def test_only_a_completed_job_is_advised_again_when_its_ledger_goes_on() -> None:
     for outcome, again in (("completed", True), ("failed", False)):
         machine = PlanMachine(None, PlannerSettings(BIG))
-        machine.handle(JobSubmitted("a", profile(initial=plan())), 0.0)
-        machine.handle(JobEnded("a", outcome), 1.0)
-        machine.handle(JobProgressed("a", 1000, 5_000_000, 10.0), 2.0)
+        machine.handle(JobOpened("a", profile(initial=plan())), 0.0)
+        machine.handle(job_ended("a", outcome), 1.0)
+        machine.handle(job_progressed("a", 1000, 5_000_000, 10.0), 2.0)
         assert machine.state.ended is not again
 
 
@@ -224,7 +223,7 @@ def test_a_model_of_a_job_that_is_over_is_forgotten() -> None:
     machine = FitMachine()
     machine.handle(window(0.02), 1000.0)
     assert machine.state.measured
-    machine.handle(JobEnded("a", "cancelled"), 1001.0)
+    machine.handle(job_ended("a", "cancelled"), 1001.0)
     assert machine.state == FitState()
 
 
@@ -236,7 +235,7 @@ def test_varying_the_cores_too_identifies_what_they_do() -> None:
     loop.run(200)
     measured = [fact.plan for fact in decided(loop) if fact.kind == "measure"]
     assert all(len({getattr(p, axis) for p in [plan(), *measured]}) > 1 for axis in axes)
-    terms = set(loop.facts(ModelFitted)[-1].model.unidentified)
+    terms = set(loop.facts(ModelFitted)[-1].unidentified)
     assert not {"a1", "a3"} & terms
 
 
@@ -265,7 +264,7 @@ def test_the_time_that_changes_took_refines_the_overhead() -> None:
 
 
 def window(step_time_s: float, settled: bool = True, workers: int = 1) -> ProfileMeasured:
-    return ProfileMeasured("a", 1, plan(workers), 512, 5.0, step_time_s, {}, 1.0, 1, settled=settled)
+    return profile_measured("a", 1, plan(workers), step_time_s, 1.0, settled=settled)
 
 
 def test_unsettled_and_repeated_windows_do_not_count() -> None:
@@ -297,10 +296,10 @@ def test_the_model_carries_its_error_and_what_it_does_not_know() -> None:
     machine = FitMachine()
     facts = [a.fact for w in (1, 2) for i in range(3) for a in machine.handle(window(0.05 + 0.01 * w, True, w), i + w)]
     last: ModelFitted = facts[-1]
-    assert last.predicted_low_s < last.predicted_step_time_s < last.predicted_high_s
-    assert "a7" in last.model.unidentified
+    assert last.predicted_interval_s.low < last.predicted_step_time_s < last.predicted_interval_s.high
+    assert "a7" in last.unidentified
     assert [row.windows for row in last.measured] == [3, 3]
-    assert last.model.rmsle < 0.1
+    assert last.rmsle < 0.1
 
 
 def test_weighted_median() -> None:
@@ -315,10 +314,9 @@ def test_weighted_median() -> None:
 def test_history_is_bounded_and_a_repeated_record_counts_once() -> None:
     machine = HistoryMachine(None, HistorySettings(jobs_kept=3))
     for i in [0, 1, 1, 2, 3]:
-        past = PastJob(f"j{i}", {"m": "x"}, plan(), 1.0, 1.0, 1, 1)
-        machine.handle(HistoryRecorded(past.job, past), float(i))
+        machine.handle(past_job(f"j{i}", {"m": "x"}, plan(), 1.0), float(i))
     assert list(machine.state.past) == ["j1", "j2", "j3"]
-    (action,) = machine.handle(JobSubmitted("new", profile(metadata={"m": "x"})), 9.0)
+    (action,) = machine.handle(JobOpened("new", profile(metadata={"m": "x"})), 9.0)
     assert sum(match.weight for match in action.fact.matches) == pytest.approx(1.0)
 
 
@@ -326,8 +324,8 @@ def test_history_is_bounded_and_a_repeated_record_counts_once() -> None:
 def test_a_warm_start_tells_how_many_jobs_it_follows(past: int, told: str) -> None:
     history = HistoryMachine(None, HistorySettings())
     for name in map(str, range(past)):
-        history.handle(HistoryRecorded(name, PastJob(name, {"m": "x"}, plan(), 1.0, 1.0, 1, 1)), 0.0)
-    submitted = JobSubmitted("new", profile(metadata={"m": "x"}))
+        history.handle(past_job(name, {"m": "x"}, plan(), 1.0), 0.0)
+    submitted = JobOpened("new", profile(metadata={"m": "x"}))
     machine = PlanMachine(None, PlannerSettings(BIG))
     machine.handle(submitted, 1.0)
     (matched,) = history.handle(submitted, 1.0)
@@ -345,7 +343,7 @@ def test_state_survives_a_snapshot() -> None:
     loop = Loop(BIG)
     loop.submit("a", profile(10**8, metadata={"model": "x", "rows": 3}))
     loop.run(400)
-    loop.tell(HistoryRecorded("old", PastJob("old", {"m": 1}, plan(), 1.0, 1.0, 1, 1)))
+    loop.tell(past_job("old", {"m": 1}, plan(), 1.0))
     for kind, state in (
         (ArbiterState, loop.arbiter.state),
         (PlanState, loop.planners["a"].state),

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from stretto_core.algorithms import SELECT
 from stretto_core.arbiter import ArbiterMachine
+from stretto_core.arbiter.observations import StudyDone
 from stretto_core.arbiter.state import ArbiterState
+from stretto_core.model.types import JobOpened
+from stretto_messages.actuator import PodPending
 from stretto_messages.base import Message
 from stretto_runtime import Meta, Service
 from stretto_runtime.algorithms import algorithm
+from stretto_runtime.profile import opened
+from stretto_wire.submission import JobSubmitted
 
-from stretto_arbiter import handlers
-from stretto_arbiter.observations import OBSERVATIONS
 from stretto_arbiter.settings import ArbiterSettings
 from stretto_arbiter.studying import Studies
 
@@ -23,7 +26,7 @@ class Arbiter(Service):
     name = "arbiter"
     version = ArbiterMachine.version
     settings_type = ArbiterSettings
-    observations = OBSERVATIONS
+    observations = (StudyDone,)
     tick_s = 1.0
     state_types: ClassVar[dict[str, type]] = {"cluster": ArbiterState}
 
@@ -37,11 +40,11 @@ class Arbiter(Service):
     def machine(self, key: str, state: ArbiterState | None) -> ArbiterMachine:
         return ArbiterMachine(state, self.settings.machine(), self._algorithm, self.settings.algorithm)
 
-    def to_event(self, message: Message, meta: Meta) -> Any:
-        return handlers.to_event(message, meta)
-
-    def to_message(self, key: str, fact: Any) -> Message:
-        return handlers.to_message(key, fact)
+    def to_event(self, message: Message, meta: Meta) -> Message | JobOpened | None:
+        """Leave out the data workers, which are beyond a job's plan."""
+        if isinstance(message, PodPending) and message.role == "data":
+            return None
+        return opened(message) if isinstance(message, JobSubmitted) else message
 
     async def reconcile(self, key: str, machine: ArbiterMachine) -> None:
         await self._studies.follow(machine)

@@ -16,7 +16,6 @@ from stretto_core.arbiter.studies import Task
 from stretto_runtime import PartitionLost, Service
 from stretto_runtime.inputs import CLUSTER
 
-from stretto_arbiter import handlers
 from stretto_arbiter.solving import SIZE_BYTES
 
 log = structlog.get_logger("stretto.arbiter")
@@ -85,8 +84,8 @@ class Studies:
         if number != self._number:
             await self._stop()
             self._number = number
-            if study is not None and (task := machine.task()) is not None:
-                self._work = asyncio.create_task(self._study(task, next(iter(study.jobs))), name=f"study {number}")
+            if (task := machine.task()) is not None:
+                self._work = asyncio.create_task(self._study(task), name=f"study {number}")
         if not machine.ticking:
             await self._solver.end()
 
@@ -100,22 +99,20 @@ class Studies:
         if work is not None:
             await end(work)
 
-    async def _study(self, task: Task, job: str) -> None:
+    async def _study(self, task: Task) -> None:
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
         try:
             done = task.answered(await self._solver.solve(task), loop.time() - begun_s)
-            message = handlers.seen(job, done)
         except Exception as error:  # of a plug-in, whatever it may be
             why = str(error) if isinstance(error, Unsolved) else f"the answer cannot be used: {error!r}"
             done = task.failed(why, loop.time() - begun_s)
-            message = handlers.seen(job, done)
         told = {"number": task.number, "algorithm": task.algorithm, "jobs": len(task.plans), "took_s": done.took_s}
         if done.fault:
             log.warning("a study failed", **told, fault=done.fault)
         else:
             log.info("a study is done", **told, gap=done.gap)
         try:
-            await self._service.observe(CLUSTER, message)
+            await self._service.observe(CLUSTER, done)
         except PartitionLost:
             log.info("a study is left to the next owner", number=task.number)

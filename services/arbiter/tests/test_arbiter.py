@@ -1,18 +1,13 @@
-"""The arbiter's translation, its settings and plug-ins."""
+"""The arbiter as it is served: its settings, its plug-ins, what it saves."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from pydantic import TypeAdapter
-from stretto_arbiter import handlers
 from stretto_arbiter.service import Arbiter
 from stretto_arbiter.settings import ArbiterSettings
-from stretto_core import jobs
-from stretto_core.arbiter.state import ArbiterState
 from stretto_core.machine import Tick
 from stretto_messages.actuator import JobFailed, JobFinished, PlanApplied, PodExited, PodPending
 from stretto_messages.arbiter import PlanRefused
@@ -24,7 +19,6 @@ from stretto_messages.values import Candidate, Interval, Plan
 from stretto_runtime import Meta, SettingsFault
 from stretto_runtime.inputs import CLUSTER
 from stretto_runtime.owner.machines import Machines
-from stretto_runtime.owner.snapshots import Document
 from stretto_wire import spec
 from stretto_wire.codec import decode, encode
 from stretto_wire.submission import JobSubmitted
@@ -232,25 +226,6 @@ def test_a_refusal_names_what_was_wanted() -> None:
     (refused,) = cluster.tell(proposal)
     assert isinstance(refused, PlanRefused)
     assert refused.wanted == plan(30)
-    assert handlers.to_event(proposal, META) == jobs.PlanProposed("a", "measure", plan(30), 1.0, ("r",))
-
-
-def test_the_plans_that_earlier_versions_decided_are_continued() -> None:
-    cluster = Cluster()
-    cluster.start()
-    now = TypeAdapter(ArbiterState).dump_python(cluster.machine.state, mode="json")
-    fifth = {name: value for name, value in now.items() if name not in ("study", "studies")}
-    fifth["jobs"] = {"a": {name: value for name, value in now["jobs"]["a"].items() if name != "unplaced"}}
-    fourth = {name: value for name, value in fifth.items() if name != "deferred"}
-    third = {name: value for name, value in fourth.items() if name != "samples_done"}
-    third["jobs"] = {"a": {**fifth["jobs"]["a"], "samples_done": 5}}
-    seven = {"samples_done": {"a": 7}}
-    saved = ((3, third, {"a": 5}), (4, {**fourth, **seven}, {"a": 7}), (5, {**fifth, **seven}, {"a": 7}))
-    for version, state, done in saved:
-        machines = Machines(Arbiter(ArbiterSettings()))
-        machines.load({CLUSTER: Document(1, version, json.dumps(state).encode())})
-        kept = machines.slots[CLUSTER].machine.state
-        assert kept == replace(cluster.machine.state, samples_done=done)
 
 
 def test_only_what_changed_is_saved_and_another_replica_decides_on_from_it() -> None:

@@ -15,11 +15,11 @@ from typing import Any
 import psutil
 import pytest
 from runtime_live import connect
-from stretto_arbiter.observations import StudyDone
 from stretto_arbiter.service import Arbiter
 from stretto_arbiter.settings import ArbiterSettings
 from stretto_arbiter.studying import Studies
 from stretto_bus import Client
+from stretto_core.arbiter.observations import StudyDone
 from stretto_core.arbiter.selection import SelectionProblem
 from stretto_core.arbiter.studies import Task
 from stretto_messages.actuator import PlanApplied

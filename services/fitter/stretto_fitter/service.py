@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from stretto_core.algorithms import FIT
 from stretto_core.fitter.machine import FitMachine, FitState
-from stretto_messages.base import Message
-from stretto_runtime import Meta, Service
+from stretto_runtime import Service
 from stretto_runtime.algorithms import algorithm
 
-from stretto_fitter import handlers
 from stretto_fitter.settings import FitterSettings
 
 
@@ -28,9 +26,3 @@ class Fitter(Service):
 
     def machine(self, key: str, state: FitState | None) -> FitMachine:
         return FitMachine(state, self.settings.machine(), self._algorithm)
-
-    def to_event(self, message: Message, meta: Meta) -> Any:
-        return handlers.to_event(message, meta)
-
-    def to_message(self, key: str, fact: Any) -> Message:
-        return handlers.to_message(key, fact)

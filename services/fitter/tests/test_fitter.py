@@ -1,27 +1,20 @@
-"""The fitter's translation, and a window's way through it."""
+"""A window's way through the fitter, and its settings."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
-from pydantic import TypeAdapter
-from stretto_core.fitter.machine import FitMachine, FitState
 from stretto_core.machine import Emit
-from stretto_core.model.throughput import Configuration, Inputs
+from stretto_core.model.throughput import Configuration, FittedModel, Inputs
 from stretto_fitter.service import Fitter
 from stretto_fitter.settings import FitterSettings
 from stretto_messages.fitter import ModelFitted
 from stretto_messages.planner import HistoryMatched
 from stretto_messages.profiler import ProfileMeasured
 from stretto_messages.values import KnownModel, Plan, StepTimes
-from stretto_runtime import Meta, SettingsFault
-from stretto_runtime.owner.machines import Machines
-from stretto_runtime.owner.snapshots import Document
+from stretto_runtime import SettingsFault
 from stretto_wire.codec import decode, encode
-
-META = Meta(1, 1000.0, "evt.v1.profiler.profile-measured.a", {}, "a")
 
 
 def profile(step_time_s: float, workers: int = 1, settled: bool = True) -> ProfileMeasured:
@@ -54,9 +47,9 @@ def fitted(*messages: ProfileMeasured) -> list[ModelFitted]:
     machine = service.machine("a", None)
     result = []
     for i, message in enumerate(messages):
-        for action in machine.handle(service.to_event(message, META), 1000.0 + i):
+        for action in machine.handle(message, 1000.0 + i):
             assert isinstance(action, Emit)
-            result.append(service.to_message("a", action.fact))
+            result.append(action.fact)
     return result
 
 
@@ -79,8 +72,8 @@ def test_unsettled_windows_and_those_without_steps_give_no_model() -> None:
 def test_the_form_can_be_the_papers() -> None:
     service = Fitter(FitterSettings(form="paper"))
     machine = service.machine("a", None)
-    (action,) = machine.handle(service.to_event(profile(0.05), META), 1000.0)
-    assert {"alpha_grad", "beta_emb"} <= service.to_message("a", action.fact).coefficients.keys()
+    (action,) = machine.handle(profile(0.05), 1000.0)
+    assert {"alpha_grad", "beta_emb"} <= action.fact.coefficients.keys()
 
 
 def test_an_unknown_form_is_refused_by_name() -> None:
@@ -102,9 +95,9 @@ def test_the_model_of_a_similar_job_counts_while_little_is_measured_unless_its_f
         service = Fitter(FitterSettings())
         machine = service.machine("a", None)
         for message in (*said, profile(0.05)):
-            told = machine.handle(service.to_event(message, META), 1000.0)
+            told = machine.handle(message, 1000.0)
         x = Inputs.of([Configuration(workers, 1, 1.0, 1.0, 512) for workers in (1, 8)])
-        one, eight = told[0].fact.model.step_time_s(x)
+        one, eight = FittedModel.of(told[0].fact).step_time_s(x)
         grows[name] = eight / one
     assert grows["similar"] > 2 > grows["nothing"] == grows["another form"] == grows["another version's terms"]
 
@@ -121,20 +114,6 @@ def test_an_overlap_of_computing_and_communicating_reaches_the_planner() -> None
     assert decode(ModelFitted, encode(last)).overlap == last.overlap
 
 
-def test_what_the_version_before_measured_is_fitted_on() -> None:
-    """It told other models of the same windows, and knew of neither nodes nor memory."""
-    service = Fitter(FitterSettings())
-    machine = service.machine("a", None)
-    machine.handle(service.to_event(profile(0.05), META), 1000.0)
-    state = TypeAdapter(FitState).dump_python(machine.state, mode="json")
-    for rows in state["measured"]:
-        del rows["configuration"]["nodes"], rows["configuration"]["worker_memory_gib"]
-    machines = Machines(service)
-    machines.load({"a": Document(1, 2, json.dumps(state).encode())})
-    assert machines.slots["a"].machine.state == machine.state
-    assert machines.documents(["a"])["a"].version == FitMachine.version > 2
-
-
 def test_the_algorithm_is_chosen_by_name() -> None:
     """A hung window moves the fit on plain seconds far more; an unknown name is refused with what there is."""
     said = {}
@@ -143,7 +122,7 @@ def test_the_algorithm_is_chosen_by_name() -> None:
         machine = service.machine("a", None)
         for number, workers in enumerate((1, 2, 3, 4, 5, 6, 7)):
             step_time_s = 5.0 if workers == 4 else 0.1 + 0.01 * workers
-            facts = machine.handle(service.to_event(profile(step_time_s, workers), META), 1000.0 + number)
+            facts = machine.handle(profile(step_time_s, workers), 1000.0 + number)
         (emit,) = facts
         assert isinstance(emit, Emit)
         said[name] = emit.fact.predicted_step_time_s

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from stretto_core.algorithms import PARETO
+from stretto_core.model.types import JobOpened
 from stretto_core.planner.history import HistoryMachine, HistoryState
 from stretto_core.planner.machine import PlanMachine, PlanState
 from stretto_messages.base import Message
 from stretto_runtime import CLUSTER, Meta, Service
 from stretto_runtime.algorithms import algorithm
+from stretto_runtime.profile import opened
+from stretto_wire.submission import JobSubmitted
 
-from stretto_planner import handlers
 from stretto_planner.settings import PlannerSettings
 
 
@@ -32,8 +34,5 @@ class Planner(Service):
             return HistoryMachine(state, self.settings.history())
         return PlanMachine(state, self.settings.machine(), self._algorithm, self.settings.algorithm)
 
-    def to_event(self, message: Message, meta: Meta) -> Any:
-        return handlers.to_event(message, meta)
-
-    def to_message(self, key: str, fact: Any) -> Message:
-        return handlers.to_message(key, fact)
+    def to_event(self, message: Message, meta: Meta) -> Message | JobOpened:
+        return opened(message) if isinstance(message, JobSubmitted) else message

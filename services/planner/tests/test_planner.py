@@ -1,30 +1,28 @@
-"""The planner's translation, its plug-ins, and what odd input does to it."""
+"""The planner's machines, its plug-ins, and what odd input does to it."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
-from stretto_core import jobs
 from stretto_core.fitter.machine import FitMachine
 from stretto_core.fitter.regression import fit
 from stretto_core.model.pareto import CandidateProblem, Comparison, Overheads, exact_front, grid_within, weigh
-from stretto_core.model.throughput import Configuration, KnownModel, Measurement
-from stretto_core.model.types import JobLimits, Prices
+from stretto_core.model.throughput import Configuration, Measurement
+from stretto_core.model.types import JobLimits, JobOpened, Prices
 from stretto_core.planner.history import HistoryMachine
 from stretto_core.planner.machine import PlanMachine
-from stretto_core.planner.warmstart import PastJob, SimilarJob
-from stretto_messages.base import GIB
-from stretto_messages.planner import CandidatesComputed
-from stretto_messages.values import Plan, Resources
-from stretto_planner import handlers
+from stretto_messages.base import GIB, example_of
+from stretto_messages.planner import CandidatesComputed, HistoryMatched, HistoryRecorded, PlanProposed
+from stretto_messages.profiler import ProfileMeasured
+from stretto_messages.values import KnownModel, Plan, Resources
 from stretto_planner.service import Planner
 from stretto_planner.settings import PlannerSettings
 from stretto_runtime import Meta, SettingsFault
-from stretto_runtime.planning import profile_of
+from stretto_runtime.profile import profile_of
 from stretto_wire import spec
 from stretto_wire.codec import decode, encode
 from stretto_wire.submission import JobSubmitted
@@ -33,13 +31,7 @@ META = Meta(1, 1000.0, "evt", {}, "a")
 PLAN = Plan(2, 1, 0.5, 1.5, GIB, 2 * GIB)
 
 
-def over_the_wire(fact: Any) -> Any:
-    """A fact as the next machine gets it."""
-    message = handlers.to_message(fact.job, fact)
-    return handlers.to_event(decode(type(message), encode(message)), META)
-
-
-def submitted(**resources: Any) -> jobs.JobSubmitted:
+def opened(**resources: Any) -> JobOpened:
     document = {
         "name": "a",
         "model": {"entry": "m:M", "metadata": {"family": "dcn", "rows": 10, "wide": True}},
@@ -47,11 +39,11 @@ def submitted(**resources: Any) -> jobs.JobSubmitted:
         "resources": resources,
         "priority": 2.0,
     }
-    return handlers.to_event(JobSubmitted(job="a", spec=spec.JobSpec.parse(document)), META)
+    return Planner(PlannerSettings()).to_event(JobSubmitted(job="a", spec=spec.JobSpec.parse(document)), META)
 
 
 def test_a_specification_becomes_what_the_decisions_need() -> None:
-    profile = submitted(
+    profile = opened(
         workers={"count": {"min": 1, "max": 4}, "memory": {"min": "1Gi", "max": "2Gi"}}, ps={"cpu_cores": {"max": 2.0}}
     ).profile
     assert (profile.batch_size, profile.samples, profile.weight) == (64, 3000, 2.0)
@@ -61,17 +53,28 @@ def test_a_specification_becomes_what_the_decisions_need() -> None:
     assert profile.limits.high.ps_cpu_cores == 2.0
 
 
-def test_a_past_job_survives_the_wire() -> None:
-    model = KnownModel("default", {"a1": 0.02, "a2": 0.001}, 4.0)
-    past = PastJob("a", {"family": "dcn", "rows": 10}, PLAN, 123.0, 60.0, GIB, 1000, model)
-    assert over_the_wire(jobs.HistoryRecorded("a", past)) == jobs.HistoryRecorded("a", past)
-
-
 def test_a_match_carries_what_its_reasons_need() -> None:
-    past = PastJob("old", {}, PLAN, 123.0, 0.0, 0, 0)
-    found = (SimilarJob(past, 0.9, {"family": 0.9}, 1.0),)
-    match = jobs.HistoryMatched("a", {"family": "dcn"}, found, 0.5, PLAN, KnownModel("paper", {"constant": 0.1}))
-    assert over_the_wire(match) == match
+    """A completed job is remembered, resembles the next one, and is named in the reasons of its first plan."""
+    service = Planner(PlannerSettings())
+    history, machine = service.machine("_", None), service.machine("b", None)
+    past = HistoryRecorded(
+        job="old",
+        metadata={"family": "dcn", "rows": 10, "wide": True},
+        plan=PLAN,
+        throughput=123.0,
+        duration_s=60.0,
+        ps_memory_peak_bytes=GIB,
+        samples=1000,
+        model=KnownModel(form="default", coefficients={"a1": 0.02, "a2": 0.001}, overlap=4.0),
+    )
+    history.handle(decode(HistoryRecorded, encode(past)), 1.0)
+    (matched,) = [action.fact for action in history.handle(opened(), 2.0)]
+    assert decode(HistoryMatched, encode(matched)) == matched
+    assert matched.model == past.model
+    machine.handle(opened(), 2.0)
+    (proposed,) = [action.fact for action in machine.handle(matched, 3.0)]
+    assert decode(PlanProposed, encode(proposed)) == proposed
+    assert any("closest is old" in reason for reason in proposed.reasons)
 
 
 def test_one_machine_per_job_and_one_for_the_cluster() -> None:
@@ -94,9 +97,9 @@ def test_pymoo_is_imported_only_when_it_is_chosen() -> None:
 def test_a_zero_worker_plan_or_an_odd_model_is_no_crash() -> None:
     fitter = FitMachine()
     idle = Plan(0, 1, 1.0, 1.0, GIB, GIB)
-    assert fitter.handle(jobs.ProfileMeasured("a", 1, idle, 64, 5.0, 0.1, {}, 0.0, 0, True), 1.0) == []
+    assert fitter.handle(replace(example_of(ProfileMeasured), plan=idle, throughput=0.0), 1.0) == []
     machine = Planner(PlannerSettings()).machine("a", None)
-    (action,) = machine.handle(submitted(initial=asdict(idle), fixed=True), 1.0)
+    (action,) = machine.handle(opened(initial=asdict(idle), fixed=True), 1.0)
     assert action.fact.plan.workers == 1
 
 
@@ -105,10 +108,8 @@ def test_candidates_survive_the_wire_well_enough_to_be_sent_on() -> None:
     limits = JobLimits(Plan(1, 1, 0.5, 0.5, GIB, GIB), Plan(32, 8, 8.0, 8.0, GIB, GIB))
     problem = CandidateProblem(model, 64, grid_within(limits, Resources(96.0, 400 * GIB)), Prices())
     front = weigh(problem, exact_front(problem), Comparison(PLAN, 1000.0, 1e9, Overheads()))[:64]
-    fact = jobs.CandidatesComputed("a", 3, PLAN, 1000.0, "exact", 10, tuple(front))
-    message = handlers.to_message("a", fact)
+    message = replace(example_of(CandidatesComputed), candidates=tuple(front))
     assert decode(CandidatesComputed, encode(message)) == message
-    assert [candidate.throughput for candidate in message.candidates] == [c.throughput for c in front]
 
 
 def test_a_growing_job_has_time_for_any_change_to_pay_off() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from stretto_messages.arbiter import PlanRefused, ReplacementDecided
+from stretto_messages.planner import PlanProposed
 from stretto_messages.values import Plan, Resources
 
 from stretto_core.arbiter.desk import Answer, Desk
 from stretto_core.arbiter.state import JobState
 from stretto_core.arbiter.worth import fit_into, give_back, in_words, larger, shortage
-from stretto_core.jobs import PlanProposed, PlanRefused, ReplacementDecided
 
 ROUNDING = Resources(1e-6, 0)
 
@@ -87,7 +88,8 @@ def _measure(desk: Desk, job: JobState, plan: Plan, proposal: PlanProposed, now:
     job.proposal = None
     desk.register.touch(job.job)
     if wanted == plan:
-        same = PlanRefused(job.job, proposal.kind, wanted, ("the job runs under this plan already: nothing to change",))
+        reason = "the job runs under this plan already: nothing to change"
+        same = PlanRefused(job=job.job, kind=proposal.kind, wanted=wanted, reasons=(reason,))
         return [same] if proposal.kind == "requested" else []
     room = desk.to_give() + plan.resources
     if larger(wanted.resources, plan.resources).fits(room):
@@ -105,4 +107,4 @@ def replace_server(desk: Desk, job: JobState, plan: Plan, pod: str) -> Replaceme
     granted = server.fits(free)
     if granted:
         job.replacing = pod
-    return ReplacementDecided(job.job, pod, granted, (reason,))
+    return ReplacementDecided(job=job.job, pod=pod, granted=granted, reasons=(reason,))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Container, Mapping
 from typing import NamedTuple
 
-from stretto_messages.values import Plan, Resources
+from stretto_messages.values import Plan, Resources, Round
 
 from stretto_core.arbiter.desk import Desk
 from stretto_core.arbiter.register import Prospect
@@ -15,7 +15,6 @@ from stretto_core.arbiter.selection.relaxation import relaxed
 from stretto_core.arbiter.selection.table import Table
 from stretto_core.arbiter.state import JobState
 from stretto_core.arbiter.worth import by_resource
-from stretto_core.jobs import Round
 
 
 class Chosen(NamedTuple):
@@ -75,4 +74,16 @@ def outcome(algorithm: str, problem: SelectionProblem, chosen: Mapping[str, str 
         found = []
     value = math.fsum(each.term for each in found)
     proven = bound if math.isfinite(bound) else relaxed(Table.of(problem)).bound
-    return Outcome(found, Round(algorithm, problem.objective, len(problem.contenders), value, max(proven, value), 0.0))
+    highest = max(proven, value)
+    return Outcome(
+        found,
+        Round(
+            algorithm=algorithm,
+            objective=problem.objective,
+            jobs=len(problem.contenders),
+            value=value,
+            bound=highest,
+            gap=(highest - value) / highest if highest > 0 else 0.0,
+            term=0.0,
+        ),
+    )

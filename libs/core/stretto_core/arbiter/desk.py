@@ -4,21 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stretto_messages.values import NOTHING, Plan, Resources
+from stretto_messages.arbiter import PlanDecided, PlanRefused, ReplacementDecided
+from stretto_messages.planner import PlanProposed
+from stretto_messages.values import NOTHING, Alternative, Candidate, Plan, PlanKind, Resources, Round
 
 from stretto_core.arbiter.register import Register
 from stretto_core.arbiter.state import ArbiterSettings, ArbiterState, JobState
 from stretto_core.arbiter.worth import in_words
-from stretto_core.jobs import (
-    Alternative,
-    PlanDecided,
-    PlanKind,
-    PlanProposed,
-    PlanRefused,
-    ReplacementDecided,
-    Round,
-)
-from stretto_core.model.pareto import Candidate
 
 NAMED_MOST = 5
 """pods of a reason"""
@@ -82,10 +74,10 @@ class Desk:
             cost_per_hour=job.profile.prices.cost_per_hour(plan.resources),
             reasons=tuple(reasons),
             algorithm=round_.algorithm if round_ else self.select_name,
-            free=Resources(max(free.cpu_cores, 0.0), max(free.memory_bytes, 0)),
+            free_cpu_cores=max(free.cpu_cores, 0.0),
+            free_memory_bytes=max(free.memory_bytes, 0),
             throughput=predicted.throughput if predicted else None,
-            throughput_low=predicted.throughput_low if predicted else None,
-            throughput_high=predicted.throughput_high if predicted else None,
+            throughput_interval=predicted.throughput_interval if predicted else None,
             throughput_before=before,
             alternatives=tuple(others),
             round=round_,
@@ -99,7 +91,7 @@ class Desk:
         """Say so, once."""
         if self.was_told(job, kind, wanted):
             return []
-        job.refused = PlanRefused(job.job, kind, wanted, tuple(reasons))
+        job.refused = PlanRefused(job=job.job, kind=kind, wanted=wanted, reasons=tuple(reasons))
         self.register.touch(job.job)
         return [job.refused]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stretto_messages.base import GIB
-from stretto_messages.values import Resources
+from stretto_messages.planner import CandidatesComputed
+from stretto_messages.values import Alternative, Candidate, Resources, Round
 
 from stretto_core.arbiter.selection import Contender, Objective, Option, SelectionProblem
 from stretto_core.arbiter.worth import as_option, holdable, identified, in_words, required_gain
-from stretto_core.jobs import Alternative, CandidatesComputed, Round
-from stretto_core.model.pareto import Candidate
+from stretto_core.model.pareto import relative_error
 from stretto_core.model.types import JobProfile
 
 TERMS: dict[Objective, str] = {
@@ -50,12 +50,12 @@ def why(choice: Choice) -> list[str]:
     option = choice.offered[str(choice.index)]
     need = required_gain(candidate, choice.gain_fraction_min)
     term = TERMS[problem.objective].format(rho=problem.rho)
-    jobs, found = len(problem.contenders), choice.round
+    jobs, found, interval = len(problem.contenders), choice.round, candidate.throughput_interval
     return [
         f"measured now: {computed.throughput:.0f} samples/s with {computed.plan.describe()}",
-        f"predicted: {candidate.throughput:.0f} samples/s (90 %: {candidate.throughput_low:.0f} to"
-        f" {candidate.throughput_high:.0f}), {candidate.throughput / computed.throughput - 1:+.0%}; needed were"
-        f" {need:+.0%}: {choice.gain_fraction_min:.0%} and {candidate.relative_error:.0%} of error",
+        f"predicted: {candidate.throughput:.0f} samples/s (90 %: {interval.low:.0f} to"
+        f" {interval.high:.0f}), {candidate.throughput / computed.throughput - 1:+.0%}; needed were"
+        f" {need:+.0%}: {choice.gain_fraction_min:.0%} and {relative_error(candidate):.0%} of error",
         f"costs {option.cost:+.4f} per hour; the change wastes about {candidate.overhead_s:.0f} s, which leaves a"
         f" gain of {candidate.gain:.0f} samples/s (Eq. 8)",
         f"{term} = {found.term:.3g}, {_rank(choice)} of {len(choice.contender.options)} worthwhile"
@@ -90,7 +90,13 @@ def alternatives(choice: Choice, most: int) -> list[Alternative]:
         rows.append((not (affordable and identified(candidate)), -term, candidate))
     rows.sort(key=lambda row: row[:2])
     return [
-        Alternative(row.plan, row.throughput, row.cost_per_hour, -minus, why_not(choice, row))
+        Alternative(
+            plan=row.plan,
+            throughput=row.throughput,
+            cost_per_hour=row.cost_per_hour,
+            efficiency=-minus,
+            why_not=why_not(choice, row),
+        )
         for _, minus, row in rows[:most]
     ]
 
@@ -101,7 +107,7 @@ def why_not(choice: Choice, candidate: Candidate) -> str:
     need = required_gain(candidate, choice.gain_fraction_min)
     more = candidate.plan.resources - choice.computed.plan.resources
     if not identified(candidate):
-        low, high = candidate.throughput_low, candidate.throughput_high
+        low, high = candidate.throughput_interval.low, candidate.throughput_interval.high
         return f"not identified: between {low:.0f} and {high:.0f} samples/s; nearer plans come first"
     limit = choice.profile.limits.high.ps_memory_bytes
     if not holdable(candidate.plan, choice.profile.limits, choice.computed.plan):

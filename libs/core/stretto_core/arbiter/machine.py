@@ -8,39 +8,59 @@ comes later, as an event (``studies``).
 
 from __future__ import annotations
 
-from typing import Any
-
+from stretto_messages.actuator import (
+    JobFailed,
+    JobFinished,
+    PlanApplied,
+    PodExited,
+    PodPending,
+    PodStarted,
+    ReplacementAsked,
+    ReplacementEnded,
+)
+from stretto_messages.arbiter import ReplacementDecided
+from stretto_messages.dispatcher import JobCompleted, JobProgressed
+from stretto_messages.gateway import JobCancelled, PlanRequested
+from stretto_messages.oom import OomForecast
+from stretto_messages.planner import CandidatesComputed, PlanProposed
 from stretto_messages.values import Resources
 
 from stretto_core.algorithms import SELECT
 from stretto_core.arbiter import admission, memory, rounds, studies
 from stretto_core.arbiter.desk import Answer, Desk
+from stretto_core.arbiter.observations import StudyDone
 from stretto_core.arbiter.register import holds_s
 from stretto_core.arbiter.selection import SelectionAlgorithm
 from stretto_core.arbiter.selection.hull import hull
 from stretto_core.arbiter.state import ArbiterSettings, ArbiterState, JobState, Unplaced
-from stretto_core.jobs import (
-    CandidatesComputed,
-    JobEnded,
-    JobProgressed,
-    JobSubmitted,
-    OomForecast,
-    PlanApplied,
-    PlanProposed,
-    PodSettled,
-    PodUnplaced,
-    ReplacementAsked,
-    ReplacementDecided,
-    ReplacementEnded,
-    StudyDone,
+from stretto_core.machine import Action, Emit, Tick
+from stretto_core.model.types import JobOpened
+
+JobEvent = (
+    PlanProposed
+    | PlanRequested
+    | CandidatesComputed
+    | PlanApplied
+    | OomForecast
+    | ReplacementAsked
+    | ReplacementEnded
+    | PodPending
+    | PodStarted
+    | PodExited
+    | JobProgressed
+    | JobCompleted
+    | JobCancelled
+    | JobFailed
+    | JobFinished
+    | StudyDone
 )
-from stretto_core.machine import Action, Emit
+ArbiterEvent = Tick | JobOpened | JobEvent
 
 
 class ArbiterMachine:
     """Decides plans; one for the whole cluster."""
 
-    version = 6
+    version = 1
     parted = "jobs"
 
     def __init__(
@@ -55,15 +75,7 @@ class ArbiterMachine:
         self.select = select
         self._desk = Desk(self.state, self.settings, select_name)
 
-    @staticmethod
-    def migrate(state: dict[str, Any], from_version: int) -> dict[str, Any]:
-        """Until version 3 each job held what it had trained. Version 4 did not remember who is deferred, 5 no study."""
-        if from_version > 3:
-            return state
-        done = {name: job.pop("samples_done", 0) for name, job in state["jobs"].items()}
-        return {**state, "samples_done": done}
-
-    def handle(self, event: object, now: float) -> list[Action]:
+    def handle(self, event: ArbiterEvent, now: float) -> list[Action]:
         """Take in an event of any job, or a Tick, then run the cycle."""
         answers = self._hear(event, now)
         self._expire(now)
@@ -98,40 +110,48 @@ class ArbiterMachine:
 
     # ---- what is heard ----------------------------------------------------------------------------------------
 
-    def _hear(self, event: object, now: float) -> list[Answer]:
-        if isinstance(event, JobSubmitted):
-            self._submitted(event, now)
-            return []
-        job = self.state.jobs.get(getattr(event, "job", ""))
-        if job is None:
-            return []
+    def _hear(self, event: ArbiterEvent, now: float) -> list[Answer]:
+        match event:
+            case Tick():
+                return []
+            case JobOpened():
+                self._opened(event, now)
+                return []
+            case _:
+                job = self.state.jobs.get(event.job)
+                return [] if job is None else self._hear_of(job, event, now)
+
+    def _hear_of(self, job: JobState, event: JobEvent, now: float) -> list[Answer]:
+        """Take in an event of a known job; one that changes anything is touched."""
         if isinstance(event, JobProgressed):
             self._progressed(job, event)
             return []
         answers: list[Answer] = []
         match event:
-            case PlanProposed() if event.kind == "requested" or not job.requested:
+            case PlanProposed() if not job.requested:
                 job.proposal = event
-            case CandidatesComputed() if event.plan_version == job.version:
+            case PlanRequested():
+                job.proposal = proposal_of(event)
+            case CandidatesComputed(plan_version=version) if version == job.version:
                 job.candidates, job.throughput = event, event.throughput
-            case PlanApplied() if event.version == job.version and job.applying:
+            case PlanApplied(version=version) if version == job.version and job.applying:
                 self._applied(job, event, now)
             case OomForecast():
                 memory.hear_forecast(job, event)
-            case JobEnded():
+            case JobCompleted() | JobCancelled() | JobFailed() | JobFinished():
                 self._ended(job, event, now)
             case ReplacementAsked():
                 answers.append(self._replace(job, event))
-            case ReplacementEnded() if event.pod == job.replacing:
+            case ReplacementEnded(pod=pod) if pod == job.replacing:
                 job.replacing = ""
-            case PodUnplaced() | PodSettled():
+            case PodPending() | PodStarted() | PodExited():
                 self._room_of(job, event, now)
             case _:
                 return []
         self._desk.register.touch(job.job)
         return answers
 
-    def _submitted(self, event: JobSubmitted, now: float) -> None:
+    def _opened(self, event: JobOpened, now: float) -> None:
         if event.job in self.state.jobs:
             return
         self.state.submitted += 1
@@ -153,26 +173,28 @@ class ArbiterMachine:
             job.had.append(event.plan)
 
     @staticmethod
-    def _room_of(job: JobState, event: PodUnplaced | PodSettled, now: float) -> None:
-        """What a pod waits for is not there, until it waits no more."""
-        if isinstance(event, PodSettled):
+    def _room_of(job: JobState, event: PodPending | PodStarted | PodExited, now: float) -> None:
+        """Note that a pod finds no room; one whose image is on its way has found it. Data workers are beyond plans."""
+        if not isinstance(event, PodPending) or event.reason == "image-pull":
             job.unplaced.pop(event.pod, None)
-        elif job.plan is not None:
-            job.unplaced[event.pod] = Unplaced(job.plan.pod(event.role), now, event.detail)
+        elif job.plan is not None and event.role != "data":
+            job.unplaced[event.pod] = Unplaced(job.plan.pod(event.role), now, event.detail or event.reason)
 
-    def _ended(self, job: JobState, event: JobEnded, now: float) -> None:
+    def _ended(self, job: JobState, event: JobCompleted | JobCancelled | JobFailed | JobFinished, now: float) -> None:
         """Pods hold their resources until they are gone: a completed job saves and evaluates, others are stopped."""
-        if event.outcome == "gone" or job.plan is None:
+        if isinstance(event, JobFinished) or job.plan is None:
             self._forget(job)
         elif job.leaving_s is None or job.completed:
-            job.leaving_s, job.completed = now, event.outcome == "completed"
+            job.leaving_s, job.completed = now, isinstance(event, JobCompleted)
 
     def _replace(self, job: JobState, event: ReplacementAsked) -> ReplacementDecided:
         """Whether a server may be started beside the one that it is to replace, beyond the plan."""
         if job.replacing == event.pod:
-            return ReplacementDecided(job.job, event.pod, True, ("there is room for it already",))
+            reason = "there is room for it already"
+            return ReplacementDecided(job=job.job, pod=event.pod, granted=True, reasons=(reason,))
         if job.plan is None or job.changing or job.leaving_s is not None:
-            return ReplacementDecided(job.job, event.pod, False, ("the job's pods are changing meanwhile",))
+            reason = "the job's pods are changing meanwhile"
+            return ReplacementDecided(job=job.job, pod=event.pod, granted=False, reasons=(reason,))
         return admission.replace_server(self._desk, job, job.plan, event.pod)
 
     def _forget(self, job: JobState) -> None:
@@ -199,3 +221,9 @@ class ArbiterMachine:
                 self._desk.register.touch(job.job)
             else:
                 self._desk.register.look_again(job.job)
+
+
+def proposal_of(event: PlanRequested) -> PlanProposed:
+    """Return a user's wish as what the arbiter decides on."""
+    reason = f"{event.by} asks for it: the job gets it if there is room, whatever it brings"
+    return PlanProposed(job=event.job, kind="requested", plan=event.plan, cost_per_hour=0.0, reasons=(reason,))

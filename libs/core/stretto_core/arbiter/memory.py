@@ -6,12 +6,12 @@ import math
 from dataclasses import replace
 
 from stretto_messages.base import GIB
+from stretto_messages.oom import OomForecast
 from stretto_messages.values import Plan
 
 from stretto_core.arbiter.desk import Answer, Desk
 from stretto_core.arbiter.state import JobState
 from stretto_core.arbiter.worth import in_words, larger
-from stretto_core.jobs import OomForecast
 from stretto_core.model.pareto import MEMORY_STEP_BYTES
 
 SHRINK_GAIN_MIN = 0.1

@@ -12,13 +12,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from stretto_messages.values import NOTHING, Plan, Resources
+from stretto_messages.planner import CandidatesComputed
+from stretto_messages.values import NOTHING, Candidate, Plan, Resources
 
 from stretto_core.arbiter.selection import Option
 from stretto_core.arbiter.state import ArbiterSettings, ArbiterState, JobState
 from stretto_core.arbiter.worth import holdable, required_gain, worthwhile
-from stretto_core.jobs import CandidatesComputed
-from stretto_core.model.pareto import Candidate
 
 CORE = 1 << 80
 """Cores are summed as whole numbers of this part of one: the sum is the same in whatever order they came and went."""

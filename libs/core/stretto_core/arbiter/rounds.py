@@ -6,15 +6,15 @@ import math
 from dataclasses import replace
 
 from stretto_messages.base import GIB
+from stretto_messages.values import Candidate
 
 from stretto_core.arbiter import studies
 from stretto_core.arbiter.contest import Chosen, contest, outcome
 from stretto_core.arbiter.desk import Answer, Desk
 from stretto_core.arbiter.explanation import Choice, alternatives, why
+from stretto_core.arbiter.observations import StudyDone
 from stretto_core.arbiter.selection import SelectionAlgorithm, SelectionProblem
 from stretto_core.arbiter.state import JobState
-from stretto_core.jobs import StudyDone
-from stretto_core.model.pareto import Candidate
 
 ALTERNATIVES_MAX = 8
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from stretto_messages.values import NOTHING, Plan, Resources, total
+from stretto_messages.arbiter import PlanRefused
+from stretto_messages.planner import CandidatesComputed, PlanProposed
+from stretto_messages.values import NOTHING, Plan, PlanKind, Resources, total
 
 from stretto_core.arbiter.selection import Objective
 from stretto_core.arbiter.worth import larger, same_shape
-from stretto_core.jobs import CandidatesComputed, PlanKind, PlanProposed, PlanRefused
 from stretto_core.model.types import JobProfile
 
 URGENCY_MAX = 10.0

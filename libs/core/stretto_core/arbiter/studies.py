@@ -14,15 +14,16 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from stretto_messages.values import Plan
+from stretto_messages.base import bounded
+from stretto_messages.values import Plan, Studied
 
 from stretto_core.algorithms import SELECT
 from stretto_core.arbiter.contest import Chosen, Outcome, contest, outcome, plan_of
 from stretto_core.arbiter.desk import Desk
+from stretto_core.arbiter.observations import StudyDone
 from stretto_core.arbiter.selection import Option, Selection, SelectionAlgorithm, SelectionProblem
 from stretto_core.arbiter.selection.doubt import doubtful
 from stretto_core.arbiter.state import Study
-from stretto_core.jobs import Studied, StudyDone
 
 STUDIED_MOST = 1000
 """jobs of one study, those of the largest terms: its answer is one message"""
@@ -30,9 +31,10 @@ STUDIED_MOST = 1000
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is asked of ``algorithm``. ``plans``: what each job's options stand for, by their ids."""
+    """The question to ``algorithm``. ``plans``: the plan of each option, by job and id; ``job`` is one that asks."""
 
     number: int
+    job: str
     algorithm: str
     problem: SelectionProblem
     plans: dict[str, dict[str, Plan]]
@@ -48,11 +50,11 @@ class Task:
         bound, value = selection.bound, selection.value
         gap = max((bound - value) / bound, 0.0) if bound > 0 else 0.0
         proven = math.isfinite(bound) and math.isfinite(value)
-        return StudyDone(self.number, chosen, gap if proven else None, took_s)
+        return StudyDone(job=self.job, number=self.number, plans=chosen, gap=gap if proven else None, took_s=took_s)
 
     def failed(self, fault: str, took_s: float) -> StudyDone:
         """With none."""
-        return StudyDone(self.number, {}, None, took_s, fault)
+        return StudyDone(job=self.job, number=self.number, plans={}, gap=None, took_s=took_s, fault=bounded(fault))
 
 
 def task(desk: Desk) -> Task | None:
@@ -66,7 +68,7 @@ def task(desk: Desk) -> Task | None:
         each.job: {option.id: plan_of(desk.register.offering[each.job], option) for option in each.options}
         for each in problem.contenders
     }
-    return Task(study.number, study.algorithm, problem, plans)
+    return Task(study.number, next(iter(study.jobs)), study.algorithm, problem, plans)
 
 
 def expire(desk: Desk, now: float) -> None:
@@ -86,7 +88,7 @@ def in_background(desk: Desk, problem: SelectionProblem, found: Outcome, now: fl
         return found
     if study is not None:
         reason = f"at work for {now - study.begun_s:.1f} s: nobody waits for it any longer"
-        return _told(found, Studied(algorithm, "begun", reason))
+        return _told(found, Studied(algorithm=algorithm, outcome="begun", reason=bounded(reason)))
     gain = desk.settings.study_gap
     chosen = {each.contender.job: each for each in found.chosen}
     ids = {job: each.option.id for job, each in chosen.items()}
@@ -104,16 +106,23 @@ def in_background(desk: Desk, problem: SelectionProblem, found: Outcome, now: fl
         f"looks for a better choice for {len(doubted)} of {len(problem.contenders)} jobs; this plan is part of every"
         f" one that is better by {gain:.1%}"
     )
-    return _told(Outcome(settled, found.round), Studied(algorithm, "begun", reason))
+    return _told(Outcome(settled, found.round), Studied(algorithm=algorithm, outcome="begun", reason=bounded(reason)))
 
 
 def judged(
     desk: Desk, select: SelectionAlgorithm, problem: SelectionProblem, found: Outcome, study: Study, done: StudyDone
 ) -> Outcome:
     """What is decided: the study's choice, as far as it holds and if it is clearly better, or else the fast one."""
-    told = Studied(study.algorithm, "dropped", "", None, found.round.value, done.gap, done.took_s)
+    told = Studied(
+        algorithm=study.algorithm,
+        outcome="dropped",
+        reason="",
+        instead_of=found.round.value,
+        gap=done.gap,
+        took_s=done.took_s,
+    )
     if done.fault:
-        return _told(found, replace(told, reason=f"it failed: {done.fault}"))
+        return _told(found, replace(told, reason=bounded(f"it failed: {done.fault}")))
     kept = _standing(desk, problem, study, done)
     if not kept:
         return _told(found, replace(told, reason="the jobs that it was about have changed meanwhile"))

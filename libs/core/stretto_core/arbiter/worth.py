@@ -6,11 +6,11 @@ import math
 from dataclasses import replace
 
 from stretto_messages.base import GIB
-from stretto_messages.values import PLAN_FIELDS, Plan, Resources
+from stretto_messages.planner import CandidatesComputed
+from stretto_messages.values import PLAN_FIELDS, Candidate, Plan, Resources
 
 from stretto_core.arbiter.selection import Option
-from stretto_core.jobs import CandidatesComputed
-from stretto_core.model.pareto import Candidate
+from stretto_core.model.pareto import half_width, relative_error
 from stretto_core.model.types import JobLimits, JobProfile
 
 HALF_WIDTH_MAX = 0.5  # of the 90 % interval of log throughput: beyond it a plan is not identified, only guessed
@@ -20,12 +20,12 @@ LATER_MAX = 0.05  # of the time to the end: so much a clearly cheaper plan may c
 
 def identified(candidate: Candidate) -> bool:
     """Whether the model knows enough of the plan to decide on it."""
-    return candidate.half_width <= HALF_WIDTH_MAX
+    return half_width(candidate) <= HALF_WIDTH_MAX
 
 
 def required_gain(candidate: Candidate, gain_fraction_min: float) -> float:
     """The least relative gain that is worth a change: the hysteresis plus one standard deviation of the prediction."""
-    return gain_fraction_min + candidate.relative_error
+    return gain_fraction_min + relative_error(candidate)
 
 
 def worthwhile(computed: CandidatesComputed, plan: Plan, profile: JobProfile, gain_fraction_min: float) -> list[Option]:
@@ -70,7 +70,7 @@ def saves(
     kept = 1 + candidate.gain / computed.throughput  # of the throughput, net of the overhead (Eq. 8)
     cost_now = profile.prices.cost_per_hour(plan.resources)
     need = required_gain(candidate, gain_fraction_min)
-    in_time = kept * (1 - candidate.relative_error) >= 1 / (1 + LATER_MAX)
+    in_time = kept * (1 - relative_error(candidate)) >= 1 / (1 + LATER_MAX)
     return in_time and candidate.cost_per_hour / kept <= cost_now * (1 - need)
 
 

@@ -7,11 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from stretto_messages.actuator import JobFailed
+from stretto_messages.dispatcher import JobCompleted
+from stretto_messages.fitter import ModelFitted
+from stretto_messages.gateway import JobCancelled
+from stretto_messages.planner import HistoryMatched
+from stretto_messages.profiler import ProfileMeasured
+from stretto_messages.values import Interval, KnownModel, MeasuredConfiguration, StepTimes
 
 from stretto_core.fitter.regression import Fitting, fit
-from stretto_core.jobs import HistoryMatched, JobEnded, MeasuredConfiguration, ModelFitted, ProfileMeasured
-from stretto_core.machine import Action, Emit, as_it_was
-from stretto_core.model.throughput import COMPONENTS, Configuration, Inputs, KnownModel, Measurement
+from stretto_core.machine import Action, Emit
+from stretto_core.model.throughput import COMPONENTS, Configuration, FormName, Inputs, Measurement, is_understood
+
+FitterEvent = ProfileMeasured | HistoryMatched | JobCompleted | JobCancelled | JobFailed
 
 CONFIGURATIONS_KEPT = 32
 LEAST_LOG_SD = 0.01  # of a configuration's step time: windows share the machine's slow drifts
@@ -26,7 +34,7 @@ class FitterSettings:
     last one. A similar job's model counts until more than ``few_configurations`` were measured.
     """
 
-    form: str = "default"
+    form: FormName = "default"
     half_life_s: float = 900.0
     windows_kept: int = 24
     first_windows: int = 5
@@ -68,8 +76,7 @@ class FitState:
 class FitMachine:
     """Collects settled windows per configuration and refits; one per job."""
 
-    version = 5
-    migrate = staticmethod(as_it_was)  # what is kept is what was measured: every version fits all of it anew
+    version = 1
 
     def __init__(
         self, state: FitState | None = None, settings: FitterSettings | None = None, algorithm: Fitting = fit
@@ -78,18 +85,28 @@ class FitMachine:
         self.settings = settings or FitterSettings()
         self.algorithm = algorithm
 
-    def handle(self, event: object, now: float) -> list[Action]:
-        """Take in a window; emit the refitted model when it is worth telling. A job that is over is forgotten."""
-        if isinstance(event, JobEnded):
-            self.state.measured.clear()
-            self.state.windows = self.state.published_version = 0
-            self.state.published_step_time_s = 0.0
-            self.state.similar = None
-            return []
-        if isinstance(event, HistoryMatched) and (known := event.model) is not None:
-            self.state.similar = known if known.form == self.settings.form and known.understood else None
-        if not isinstance(event, ProfileMeasured) or not _usable(event):
-            return []
+    def handle(self, event: FitterEvent, now: float) -> list[Action]:
+        """Take in a window; emit the refitted model when it differs enough. A job that is over is forgotten."""
+        match event:
+            case ProfileMeasured() if _usable(event):
+                return self._measured(event, now)
+            case HistoryMatched(model=KnownModel() as known):
+                self.state.similar = known if known.form == self.settings.form and is_understood(known) else None
+            case JobCompleted() | JobCancelled() | JobFailed():
+                self._forget()
+            case _:
+                pass
+        return []
+
+    def _forget(self) -> None:
+        """Clear the state in place: its owner holds on to the object."""
+        self.state.measured.clear()
+        self.state.windows = self.state.published_version = 0
+        self.state.published_step_time_s = 0.0
+        self.state.similar = None
+
+    def _measured(self, event: ProfileMeasured, now: float) -> list[Action]:
+        """Refit, unless the window is known already or changes little."""
         rows = self._remember(event, now)
         if rows is None:
             return []
@@ -98,15 +115,15 @@ class FitMachine:
         drifted = published > 0 and abs(math.log(event.step_time_s / published)) > self.settings.drift
         if not first and not drifted and event.plan_version == self.state.published_version:
             return []
-        fact = self._fit(event, now)
-        self.state.published_step_time_s = fact.measured_step_time_s
+        fitted = self._fit(event, now)
+        self.state.published_step_time_s = fitted.measured_step_time_s
         self.state.published_version = event.plan_version
-        return [Emit(fact)]
+        return [Emit(fitted)]
 
     def _remember(self, event: ProfileMeasured, now: float) -> ConfigurationWindows | None:
         """Add the window; None when it was there already."""
         configuration = Configuration.of(event.plan, event.batch_size)
-        window = Window(now, event.step_time_s, dict(event.components_s))
+        window = Window(now, event.step_time_s, components_of(event.times))
         rows = next((r for r in self.state.measured if r.configuration == configuration), None)
         if rows is None:
             rows = ConfigurationWindows(configuration)
@@ -125,23 +142,31 @@ class FitMachine:
     def _fit(self, event: ProfileMeasured, now: float) -> ModelFitted:
         aggregated = [aggregate(rows, now, self.settings.half_life_s) for rows in self.state.measured]
         similar = self.state.similar if len(aggregated) <= self.settings.few_configurations else None
-        model = self.algorithm([measured for measured, _ in aggregated], self.settings.form, similar=similar)
+        form = self.settings.form
+        model = self.algorithm([measured for measured, _ in aggregated], form, similar=similar)
         configuration = Configuration.of(event.plan, event.batch_size)
-        here = next(known for _, known in aggregated if known.configuration == configuration)
+        here = next(known for measured, known in aggregated if measured.configuration == configuration)
         x = Inputs.of([configuration])
         low, high = model.interval_s(x)
         return ModelFitted(
             job=event.job,
-            model=model,
-            windows=self.state.windows,
+            form=form,
+            coefficients=model.coefficients,
+            overlap=model.overlap,
+            log_sd=model.noise_sd,
+            covariance=model.covariance,
+            degrees_of_freedom=model.dof,
             measured=tuple(known for _, known in aggregated),
+            rmsle=model.rmsle,
+            points=self.state.windows,
+            configurations=len(aggregated),
+            unidentified=model.unidentified,
             plan_version=event.plan_version,
             plan=event.plan,
             batch_size=event.batch_size,
             measured_step_time_s=here.step_time_s,
             predicted_step_time_s=float(model.step_time_s(x)[0]),
-            predicted_low_s=float(low[0]),
-            predicted_high_s=float(high[0]),
+            predicted_interval_s=Interval(low=float(low[0]), high=float(high[0])),
         )
 
 
@@ -149,6 +174,12 @@ def _usable(event: ProfileMeasured) -> bool:
     """Only a settled window with steps says anything about its plan."""
     positive = math.isfinite(event.step_time_s) and event.step_time_s > 0
     return event.settled and positive and event.plan.workers > 0
+
+
+def components_of(times: StepTimes) -> dict[str, float]:
+    """Return the components of a step by the names of ``COMPONENTS``, seconds; none if nothing measured them."""
+    components = {"emb": times.emb_s, "grad": times.grad_s, "upd": times.upd_s, "sync": times.sync_s}
+    return components if any(components.values()) else {}
 
 
 def aggregate(rows: ConfigurationWindows, now: float, half_life_s: float) -> tuple[Measurement, MeasuredConfiguration]:
@@ -170,7 +201,16 @@ def aggregate(rows: ConfigurationWindows, now: float, half_life_s: float) -> tup
     log_sd = max(1.25 * noise / math.sqrt(max(effective, 0.25)), LEAST_LOG_SD)
     return (
         Measurement(rows.configuration, step_time_s, weight, components),
-        MeasuredConfiguration(rows.configuration, step_time_s, rows.seen, log_sd),
+        MeasuredConfiguration(
+            workers=rows.configuration.workers,
+            ps=rows.configuration.ps,
+            worker_cpu_cores=rows.configuration.worker_cpu_cores,
+            ps_cpu_cores=rows.configuration.ps_cpu_cores,
+            batch_size=rows.configuration.batch_size,
+            step_time_s=step_time_s,
+            windows=rows.seen,
+            log_sd=log_sd,
+        ),
     )
 
 

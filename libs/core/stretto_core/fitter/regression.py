@@ -9,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from stretto_messages.values import KnownModel
 
 from stretto_core.model.throughput import (
     COMPONENTS,
@@ -18,12 +19,12 @@ from stretto_core.model.throughput import (
     FittedModel,
     Form,
     Inputs,
-    KnownModel,
     Measurement,
     Term,
     design_of,
     form_named,
     log_sensitivity,
+    predicted_step_time_s,
     terms_of,
 )
 
@@ -251,7 +252,9 @@ def _assemble(
 
 def _shares(similar: KnownModel, terms: Sequence[Term], scale: Array, x: Inputs, step_time_s: Array) -> Array:
     """Of the terms in a step of the similar job, as slow as this one in the median."""
-    slower = float(np.median(step_time_s / similar.step_time_s(x)))
+    slower = float(
+        np.median(step_time_s / predicted_step_time_s(similar.form, similar.coefficients, similar.overlap, x))
+    )
     return np.array([similar.coefficients.get(term.name, 0.0) for term in terms]) * slower * scale
 
 

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 from stretto_messages.base import GIB
-from stretto_messages.values import Plan, Resources
+from stretto_messages.values import Candidate, Interval, Plan, Resources
 
 from stretto_core.model.throughput import KNOWS_NOTHING, Array, Configuration, FittedModel, Inputs, throughput
 from stretto_core.model.types import JobLimits, Prices
@@ -265,31 +265,15 @@ class Overheads:
         return workers + resized + abs(target.ps - current.ps) * self.ps_change_s
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A plan on the front, as the arbiter weighs it.
+def half_width(candidate: Candidate) -> float:
+    """Return half of the 90 % interval of log throughput."""
+    interval = candidate.throughput_interval
+    return math.log(max(interval.high, 1e-9) / max(interval.low, 1e-9)) / 2
 
-    Throughputs in samples per second with a 90 % interval; ``overhead_s`` seconds that the change wastes; ``gain`` in
-    samples per second against the current plan, net of that (Eq. 8).
-    """
 
-    plan: Plan
-    throughput: float
-    throughput_low: float
-    throughput_high: float
-    cost_per_hour: float
-    overhead_s: float
-    gain: float
-
-    @property
-    def half_width(self) -> float:
-        """Half of the interval of log throughput."""
-        return math.log(max(self.throughput_high, 1e-9) / max(self.throughput_low, 1e-9)) / 2
-
-    @property
-    def relative_error(self) -> float:
-        """One standard deviation of the prediction, relative: a 90 % interval is 1.645 of them to either side."""
-        return self.half_width / NORMAL_90
+def relative_error(candidate: Candidate) -> float:
+    """Return one standard deviation of the prediction, relative: a 90 % interval is 1.645 of them to either side."""
+    return half_width(candidate) / NORMAL_90
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,13 +314,13 @@ def weigh(problem: CandidateProblem, front: Sequence[PricedPlan], against: Compa
         factor = math.exp(min(width, KNOWS_NOTHING))
         result.append(
             Candidate(
+                id=f"c{len(result)}",
                 plan=priced.plan,
-                throughput=priced.throughput,
-                throughput_low=priced.throughput / factor,
-                throughput_high=priced.throughput * factor,
                 cost_per_hour=priced.cost_per_hour,
-                overhead_s=overhead_s,
+                throughput=priced.throughput,
+                throughput_interval=Interval(low=priced.throughput / factor, high=priced.throughput * factor),
                 gain=throughput_gain(priced.throughput, against, overhead_s),
+                overhead_s=overhead_s,
             )
         )
     return result

@@ -21,17 +21,21 @@ Throughput is w m / T samples per second (Eq. 1).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from stretto_messages.values import Plan
+from stretto_messages.fitter import ModelFitted
+from stretto_messages.values import KnownModel, MeasuredConfiguration, Plan
 
 from stretto_core.machine import CoreError
 
 Array = NDArray[np.float64]
 
+FormName = Literal["default", "paper"]
+"""a form that a fitter may be set to"""
 COMPONENTS = ("grad", "upd", "sync", "emb")
 OVERLAPS = (2.0, 4.0, 8.0)
 """besides 1; what lies between predicts much the same"""
@@ -64,6 +68,11 @@ class Configuration:
     def of(plan: Plan, batch_size: int) -> Configuration:
         """The part of a plan that the step time depends on."""
         return Configuration(plan.workers, plan.ps, plan.worker_cpu_cores, plan.ps_cpu_cores, batch_size)
+
+    @staticmethod
+    def measured(row: MeasuredConfiguration) -> Configuration:
+        """The configuration that the fitter's windows were measured under."""
+        return Configuration(row.workers, row.ps, row.worker_cpu_cores, row.ps_cpu_cores, row.batch_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,31 +246,23 @@ def combined(parts: Array, overlap: float) -> Array:
     return slowest * ((parts / slowest) ** overlap).sum(axis=0) ** (1 / overlap)
 
 
-@dataclass(frozen=True, slots=True)
-class KnownModel:
-    """The part of a job's fitted model that is kept when the job is over."""
+def is_understood(model: KnownModel) -> bool:
+    """Return True if the terms of a remembered model are those of its form: an earlier version may have had others."""
+    return model.form in FORMS and model.coefficients.keys() <= _terms_by_name(FORMS[model.form]).keys()
 
-    form: str
-    coefficients: dict[str, float]
-    overlap: float = 1.0
 
-    @property
-    def understood(self) -> bool:
-        """Return whether the terms are those of the form."""
-        return self.form in FORMS and self.coefficients.keys() <= _terms_by_name(FORMS[self.form]).keys()
-
-    def step_time_s(self, x: Inputs) -> Array:
-        """Predicted T in seconds, in the shape that the inputs broadcast to."""
-        shape = np.broadcast_shapes(*(getattr(x, name).shape for name in Inputs.__slots__))
-        paths = dict[str, Array]()
-        for term in terms_named(form_named(self.form), tuple(self.coefficients)):
-            coefficient = self.coefficients[term.name]
-            if coefficient > 0:  # broadcasting the small feature arrays keeps a million-plan grid cheap
-                path = term.path if self.overlap > 1 else ""
-                paths[path] = paths.get(path, np.zeros(shape)) + coefficient * term.feature(x)
-        if len(paths) > 1:
-            return np.maximum(combined(np.stack(list(paths.values())), self.overlap), 1e-12)
-        return np.maximum(next(iter(paths.values()), np.zeros(shape)), 1e-12)
+def predicted_step_time_s(form: str, coefficients: Mapping[str, float], overlap: float, x: Inputs) -> Array:
+    """Return the predicted T in seconds, in the shape that the inputs broadcast to."""
+    shape = np.broadcast_shapes(*(getattr(x, name).shape for name in Inputs.__slots__))
+    paths = dict[str, Array]()
+    for term in terms_named(form_named(form), tuple(coefficients)):
+        coefficient = coefficients[term.name]
+        if coefficient > 0:  # broadcasting the small feature arrays keeps a million-plan grid cheap
+            path = term.path if overlap > 1 else ""
+            paths[path] = paths.get(path, np.zeros(shape)) + coefficient * term.feature(x)
+    if len(paths) > 1:
+        return np.maximum(combined(np.stack(list(paths.values())), overlap), 1e-12)
+    return np.maximum(next(iter(paths.values()), np.zeros(shape)), 1e-12)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,14 +285,29 @@ class FittedModel:
     measured: tuple[Configuration, ...]
     overlap: float = 1.0
 
+    @staticmethod
+    def of(message: ModelFitted) -> FittedModel:
+        """Return the model that the fitter published."""
+        return FittedModel(
+            form=message.form,
+            coefficients=message.coefficients,
+            covariance=message.covariance,
+            noise_sd=message.log_sd,
+            dof=message.degrees_of_freedom,
+            rmsle=message.rmsle,
+            unidentified=message.unidentified,
+            measured=tuple(Configuration.measured(row) for row in message.measured),
+            overlap=message.overlap,
+        )
+
     @property
     def known(self) -> KnownModel:
-        """Return the prior of a similar job."""
-        return KnownModel(self.form, self.coefficients, self.overlap)
+        """What a job like this one can learn from it."""
+        return KnownModel(form=cast("FormName", self.form), coefficients=self.coefficients, overlap=self.overlap)
 
     def step_time_s(self, x: Inputs) -> Array:
-        """Predicted T in seconds, in the shape that the inputs broadcast to."""
-        return self.known.step_time_s(x)
+        """Return the predicted T in seconds, in the shape that the inputs broadcast to."""
+        return predicted_step_time_s(self.form, self.coefficients, self.overlap, x)
 
     def log_sd(self, x: Inputs) -> Array:
         """Standard deviation of log T of each row of one-dimensional inputs: coefficients, noise-free."""
@@ -321,6 +337,11 @@ class FittedModel:
         """Half of the interval in log T: 0.1 reads +-10 %. Above 0.5 the plan is not identified."""
         low, high = self.interval_s(Inputs.of([configuration]), level)
         return float(np.log(high[0] / low[0]) / 2)
+
+
+def measured_throughput(row: MeasuredConfiguration) -> float:
+    """Return the samples per second of a measured configuration (Eq. 1)."""
+    return row.workers * row.batch_size / row.step_time_s
 
 
 def throughput(step_time_s: Array, x: Inputs) -> Array:

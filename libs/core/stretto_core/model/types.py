@@ -75,3 +75,14 @@ class JobProfile:
         require("batch_size", self.batch_size, 1)
         require("samples", self.samples, 1)
         require("weight", self.weight, 1e-9)
+
+
+@dataclass(frozen=True, slots=True)
+class JobOpened:
+    """A job exists, with what its specification says of it.
+
+    Services make it of `gateway.job-submitted`, whose specification only pydantic reads.
+    """
+
+    job: str
+    profile: JobProfile

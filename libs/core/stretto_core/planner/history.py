@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stretto_core.jobs import HistoryMatched, HistoryRecorded, JobSubmitted
-from stretto_core.machine import Action, Emit, as_it_was
-from stretto_core.planner.warmstart import PastJob, most_similar, smoothed_plan
+from stretto_messages.planner import HistoryMatched, HistoryRecorded
+from stretto_messages.values import Match
+
+from stretto_core.machine import Action, Emit
+from stretto_core.model.types import JobOpened
+from stretto_core.planner.warmstart import most_similar, smoothed_plan
+
+HistoryEvent = HistoryRecorded | JobOpened
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,30 +28,33 @@ class HistorySettings:
 class HistoryState:
     """Past jobs by name, oldest first."""
 
-    past: dict[str, PastJob] = field(default_factory=dict[str, PastJob])
+    past: dict[str, HistoryRecorded] = field(default_factory=dict[str, HistoryRecorded])
 
 
 class HistoryMachine:
     """The configuration database D of Algorithm 1; one for the whole cluster."""
 
-    version = 2
-    migrate = staticmethod(as_it_was)  # until version 1 no past job's model was kept
+    version = 1
 
     def __init__(self, state: HistoryState | None = None, settings: HistorySettings | None = None) -> None:
         self.state = state or HistoryState()
         self.settings = settings or HistorySettings()
 
-    def handle(self, event: object, now: float) -> list[Action]:
+    def handle(self, event: HistoryEvent, now: float) -> list[Action]:
         """Remember a past job, or match a new one."""
-        if isinstance(event, HistoryRecorded):
-            self.state.past.pop(event.past.job, None)
-            self.state.past[event.past.job] = event.past
-            while len(self.state.past) > self.settings.jobs_kept:
-                del self.state.past[next(iter(self.state.past))]
-            return []
-        return [Emit(self._match(event))] if isinstance(event, JobSubmitted) else []
+        match event:
+            case HistoryRecorded(job=job):
+                self.state.past.pop(job, None)
+                self.state.past[job] = event
+                while len(self.state.past) > self.settings.jobs_kept:
+                    del self.state.past[next(iter(self.state.past))]
+                return []
+            case JobOpened():
+                return [Emit(self._match(event))]
+            case _:
+                return []
 
-    def _match(self, event: JobSubmitted) -> HistoryMatched:
+    def _match(self, event: JobOpened) -> HistoryMatched:
         settings, profile = self.settings, event.profile
         similar = most_similar(
             profile.metadata,
@@ -58,7 +66,17 @@ class HistoryMachine:
         return HistoryMatched(
             job=event.job,
             metadata=dict(profile.metadata),
-            matches=tuple(similar),
+            matches=tuple(
+                Match(
+                    job=job.past.job,
+                    similarity=min(job.similarity, 1.0),  # sums of shares may exceed 1 by rounding
+                    weight=min(job.weight, 1.0),
+                    plan=job.past.plan,
+                    throughput=job.past.throughput,
+                    features=job.features,
+                )
+                for job in similar
+            ),
             smoothing=settings.smoothing,
             plan=smoothed_plan(similar, profile.limits),
             model=next((job.past.model for job in reversed(similar) if job.past.model is not None), None),

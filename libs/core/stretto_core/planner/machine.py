@@ -5,26 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
+from stretto_messages.actuator import JobFailed, PlanApplied
+from stretto_messages.arbiter import PlanDecided, PlanRefused
 from stretto_messages.base import GIB
-from stretto_messages.values import Plan, Resources
+from stretto_messages.dispatcher import JobCompleted, JobProgressed
+from stretto_messages.fitter import ModelFitted
+from stretto_messages.gateway import JobCancelled
+from stretto_messages.planner import CandidatesComputed, HistoryMatched, HistoryRecorded, PlanProposed
+from stretto_messages.profiler import ProfileMeasured
+from stretto_messages.values import Interval, MeasuredConfiguration, Plan, PlanKind, Resources
 
-from stretto_core.jobs import (
-    CandidatesComputed,
-    HistoryMatched,
-    HistoryRecorded,
-    JobEnded,
-    JobProgressed,
-    JobSubmitted,
-    MeasuredConfiguration,
-    ModelFitted,
-    PlanApplied,
-    PlanDecided,
-    PlanKind,
-    PlanProposed,
-    PlanRefused,
-    ProfileMeasured,
-)
-from stretto_core.machine import Action, Emit, as_it_was
+from stretto_core.machine import Action, Emit
 from stretto_core.model.pareto import (
     CandidateAlgorithm,
     CandidateProblem,
@@ -37,10 +28,23 @@ from stretto_core.model.pareto import (
     weigh,
     with_verified,
 )
-from stretto_core.model.throughput import Configuration, Inputs, throughput
-from stretto_core.model.types import JobProfile
+from stretto_core.model.throughput import Configuration, FittedModel, Inputs, measured_throughput, throughput
+from stretto_core.model.types import JobOpened, JobProfile
 from stretto_core.planner.exploration import ExplorationLimits, next_measurement
-from stretto_core.planner.warmstart import PastJob
+
+PlannerEvent = (
+    JobOpened
+    | HistoryMatched
+    | PlanDecided
+    | PlanRefused
+    | PlanApplied
+    | JobProgressed
+    | ProfileMeasured
+    | ModelFitted
+    | JobCompleted
+    | JobCancelled
+    | JobFailed
+)
 
 RATES_KEPT = 256  # of one change
 REFUSED_S = 600.0  # after which a plan that there was no room for is asked for again
@@ -101,8 +105,7 @@ class PlanState:
 class PlanMachine:
     """Warm start, exploration, then the Pareto front whenever it moved; one per job."""
 
-    version = 4
-    migrate = staticmethod(as_it_was)  # until version 3 a past job left the rate of its last window, and no model
+    version = 1
 
     def __init__(
         self,
@@ -115,22 +118,22 @@ class PlanMachine:
         self.settings = settings or PlannerSettings(room=Resources(1e9, 2**60))
         self.algorithm, self.algorithm_name = algorithm, algorithm_name
 
-    def handle(self, event: object, now: float) -> list[Action]:
+    def handle(self, event: PlannerEvent, now: float) -> list[Action]:
         """Advance by one event of this job."""
         state = self.state
-        if isinstance(event, JobSubmitted):
-            return self._submitted(event, now)
+        if isinstance(event, JobOpened):
+            return self._opened(event, now)
         if state.profile is None or not self._open_for(event):
             return []
         match event:
             case HistoryMatched():
                 return self._matched(event)
-            case PlanDecided() if event.version > state.decided_version:
+            case PlanDecided(version=version) if version > state.decided_version:
                 self._decided(event)
-            case PlanRefused() if event.kind == "measure":
-                state.refused.append(event.wanted)
+            case PlanRefused(kind="measure", wanted=wanted):
+                state.refused.append(wanted)
                 state.refused_at_s, state.pending = now, False
-            case PlanApplied() if event.version > state.applied_version:
+            case PlanApplied(version=version) if version > state.applied_version:
                 self._applied(event)
             case JobProgressed():
                 self._progressed(event)
@@ -141,13 +144,13 @@ class PlanMachine:
                 if now - state.refused_at_s >= REFUSED_S:
                     self._forget_refusals()
                 return self._advise()
-            case JobEnded():
+            case JobCompleted() | JobCancelled() | JobFailed():
                 return self._ended(event, now)
             case _:
                 pass
         return []
 
-    def _open_for(self, event: object) -> bool:
+    def _open_for(self, event: PlannerEvent) -> bool:
         """Whether the job is not over. One that had completed and goes on was taken back by a restore."""
         if self.state.completed and isinstance(event, JobProgressed):
             self.state.ended = self.state.completed = False
@@ -155,7 +158,7 @@ class PlanMachine:
 
     # ---- start ------------------------------------------------------------------------------------------------
 
-    def _submitted(self, event: JobSubmitted, now: float) -> list[Action]:
+    def _opened(self, event: JobOpened, now: float) -> list[Action]:
         state, profile = self.state, event.profile
         if state.profile is not None:
             return []
@@ -182,8 +185,8 @@ class PlanMachine:
         alike = sorted(closest.features.items(), key=lambda row: (-row[1], row[0]))
         reasons = [
             f"smoothed over {jobs} with mu = {event.smoothing:g} (Eq. 10)",
-            f"closest is {closest.past.job}: similarity {closest.similarity:.2f}, share {closest.weight:.2f}, it ran"
-            f" {closest.past.plan.describe()} at {closest.past.throughput:.0f} samples/s",
+            f"closest is {closest.job}: similarity {closest.similarity:.2f}, share {closest.weight:.2f}, it ran"
+            f" {closest.plan.describe()} at {closest.throughput:.0f} samples/s",
             "alike in " + ", ".join(f"{name} {value:.2f}" for name, value in alike[:6]),
         ]
         return self._start("warm-start", profile.limits.clamp(event.plan), reasons)
@@ -203,7 +206,8 @@ class PlanMachine:
         assert self.state.profile is not None
         self.state.started = self.state.pending = True
         cost = self.state.profile.prices.cost_per_hour(plan.resources)
-        return [Emit(PlanProposed(self.state.job, kind, plan, cost, tuple(reasons)))]
+        proposed = PlanProposed(job=self.state.job, kind=kind, plan=plan, cost_per_hour=cost, reasons=tuple(reasons))
+        return [Emit(proposed)]
 
     # ---- what happens to the job ------------------------------------------------------------------------------
 
@@ -248,25 +252,26 @@ class PlanMachine:
         state = self.state
         state.samples_done = event.samples_done  # less than before after a restore
         if state.decided_version > state.applied_version:
-            state.rates_while_changing.append(event.throughput)
+            state.rates_while_changing.append(event.samples_per_s)
             del state.rates_while_changing[:-RATES_KEPT]
 
     def _measured(self, event: ProfileMeasured) -> None:
         state = self.state
-        state.ps_memory_peak_bytes = max(state.ps_memory_peak_bytes, event.ps_memory_used_bytes)
+        fullest_bytes = max((ps.memory_used_bytes for ps in event.ps), default=0)
+        state.ps_memory_peak_bytes = max(state.ps_memory_peak_bytes, fullest_bytes)
         if event.settled and event.throughput > 0:
             state.throughput = event.throughput
             if event.plan_version == state.applied_version:
                 state.settled_samples += event.throughput * event.window_s
                 state.settled_s += event.window_s
 
-    def _ended(self, event: JobEnded, now: float) -> list[Action]:
-        """A completed job joins the history with the plan that served it."""
-        state, profile = self.state, self.state.profile
-        state.ended, state.completed = True, event.outcome == "completed"
-        if event.outcome != "completed" or profile is None or state.plan is None or state.throughput <= 0:
+    def _ended(self, event: JobCompleted | JobCancelled | JobFailed, now: float) -> list[Action]:
+        """Record a completed job in the history, with the plan that served it."""
+        state, profile, fitted = self.state, self.state.profile, self.state.model
+        state.ended, state.completed = True, isinstance(event, JobCompleted)
+        if not state.completed or profile is None or state.plan is None or state.throughput <= 0:
             return []
-        past = PastJob(
+        past = HistoryRecorded(
             job=state.job,
             metadata=dict(profile.metadata),
             plan=state.plan,
@@ -274,9 +279,9 @@ class PlanMachine:
             duration_s=max(now - state.submitted_s, 0.0),
             ps_memory_peak_bytes=state.ps_memory_peak_bytes,
             samples=state.samples_done or profile.samples,
-            model=state.model.model.known if state.model is not None else None,
+            model=FittedModel.of(fitted).known if fitted is not None else None,
         )
-        return [Emit(HistoryRecorded(state.job, past))]
+        return [Emit(past)]
 
     # ---- advice -----------------------------------------------------------------------------------------------
 
@@ -288,7 +293,7 @@ class PlanMachine:
         if not fitted.plan_version == state.applied_version == state.decided_version:
             return []  # a change is under way, or these figures are of an earlier plan
         here = Configuration.of(state.plan, fitted.batch_size)
-        current = next((row for row in fitted.measured if row.configuration == here), None)
+        current = next((row for row in fitted.measured if Configuration.measured(row) == here), None)
         if current is None or current.windows < self.settings.windows_min:
             return []
         problem = self._problem(fitted, profile, state.plan)
@@ -301,22 +306,18 @@ class PlanMachine:
 
     def _problem(self, fitted: ModelFitted, profile: JobProfile, plan: Plan) -> CandidateProblem:
         verified = tuple(
-            Verified(
-                row.configuration,
-                row.throughput,
-                max(row.log_sd, 0.01),
-            )
+            Verified(Configuration.measured(row), measured_throughput(row), max(row.log_sd, 0.01))
             for row in fitted.measured
             if row.windows >= self.settings.windows_min
         )
         return CandidateProblem(
-            model=fitted.model,
+            model=FittedModel.of(fitted),
             batch_size=fitted.batch_size,
             grid=grid_within(profile.limits, self.settings.room, plan, cpu_step=self.settings.cpu_step),
             prices=profile.prices,
             verified=verified,
             room=self.settings.room,
-            seed=fitted.windows,
+            seed=fitted.points,
         )
 
     def _remaining(self, profile: JobProfile) -> int:
@@ -328,7 +329,7 @@ class PlanMachine:
         """The next measurement, or None with the reason kept: then exploration is over for this job."""
         state, settings = self.state, self.settings
         overheads = state.overheads or settings.overheads
-        remaining_s = self._remaining(profile) / current.throughput
+        remaining_s = self._remaining(profile) / measured_throughput(current)
         choice = next_measurement(problem, plan, state.refused, state.explored, settings.room, settings.exploration)
         if choice.plan is None:
             state.explored_enough = choice.reasons[0]
@@ -348,8 +349,10 @@ class PlanMachine:
             cost_per_hour=profile.prices.cost_per_hour(choice.plan.resources),
             reasons=(*choice.reasons, f"measuring it takes about {takes_s:.0f} s of {remaining_s:.0f} s that are left"),
             throughput=expected,
-            throughput_low=_bounded(expected * float(problem.model.step_time_s(x)[0] / high_s[0])),
-            throughput_high=_bounded(expected * float(problem.model.step_time_s(x)[0] / low_s[0])),
+            throughput_interval=Interval(
+                low=_bounded(expected * float(problem.model.step_time_s(x)[0] / high_s[0])),
+                high=_bounded(expected * float(problem.model.step_time_s(x)[0] / low_s[0])),
+            ),
         )
 
     def _candidates(
@@ -358,7 +361,7 @@ class PlanMachine:
         state = self.state
         against = Comparison(
             current=plan,
-            current_throughput=current.throughput,
+            current_throughput=measured_throughput(current),
             remaining_samples=self._remaining(profile),
             overheads=state.overheads or self.settings.overheads,
         )
@@ -368,10 +371,13 @@ class PlanMachine:
             job=state.job,
             plan_version=state.applied_version,
             plan=plan,
-            throughput=current.throughput,
+            throughput=measured_throughput(current),
             algorithm=self.algorithm_name,
             plans_considered=math.prod(problem.grid.shape),
-            candidates=tuple(thin(front, self.settings.candidates_max, measured)),
+            candidates=tuple(
+                replace(candidate, id=f"c{i}")
+                for i, candidate in enumerate(thin(front, self.settings.candidates_max, measured))
+            ),
         )
         if not fact.candidates or not self._moved(fact):
             return []

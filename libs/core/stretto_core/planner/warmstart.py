@@ -7,35 +7,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stretto_messages.base import InvalidValue
+from stretto_messages.planner import HistoryRecorded
 from stretto_messages.values import Plan, Value
 
 from stretto_core.model.pareto import MEMORY_STEP_BYTES
-from stretto_core.model.throughput import KnownModel
 from stretto_core.model.types import JobLimits
-
-
-@dataclass(frozen=True, slots=True)
-class PastJob:
-    """A finished job: what was known of it, and the plan that served it at the end.
-
-    ``throughput`` in samples per second; ``ps_memory_peak_bytes`` the most that one PS used; ``model`` None: too short.
-    """
-
-    job: str
-    metadata: dict[str, Value]
-    plan: Plan
-    throughput: float
-    duration_s: float
-    ps_memory_peak_bytes: int
-    samples: int
-    model: KnownModel | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SimilarJob:
     """A past job with its similarity in 0..1, the part of every feature in it, and its share in the smoothed plan."""
 
-    past: PastJob
+    past: HistoryRecorded
     similarity: float
     features: dict[str, float]
     weight: float
@@ -71,7 +54,7 @@ def smoothing_weights(count: int, smoothing: float) -> list[float]:
 
 def most_similar(
     metadata: Mapping[str, Value],
-    history: Iterable[PastJob],
+    history: Iterable[HistoryRecorded],
     *,
     count: int = 5,
     smoothing: float = 0.5,

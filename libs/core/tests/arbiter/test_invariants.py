@@ -11,20 +11,14 @@ from arbiter_world import busy_cluster, event_of
 from closed_loop import MIB, plan, profile
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from job_builders import job_ended, plan_applied, plan_proposed
 from stretto_core.arbiter import ArbiterMachine
 from stretto_core.arbiter.state import ArbiterSettings
 from stretto_core.arbiter.worth import larger
-from stretto_core.jobs import (
-    JobEnded,
-    JobSubmitted,
-    PlanApplied,
-    PlanDecided,
-    PlanProposed,
-    PlanRefused,
-    ReplacementDecided,
-    ReplacementEnded,
-)
 from stretto_core.machine import Tick
+from stretto_core.model.types import JobOpened
+from stretto_messages.actuator import PlanApplied, ReplacementEnded
+from stretto_messages.arbiter import PlanDecided, PlanRefused, ReplacementDecided
 from stretto_messages.base import GIB
 from stretto_messages.values import Plan, Resources, total
 
@@ -69,7 +63,7 @@ def test_capacity_versions_and_running_changes_are_respected(
     for step, wait_s in script:
         now += wait_s
         event = event_of(machine, step)
-        if isinstance(event, JobSubmitted) and event.job not in machine.state.jobs:
+        if isinstance(event, JobOpened) and event.job not in machine.state.jobs:
             versions.pop(event.job, None)
         busy = {name for name, job in machine.state.jobs.items() if job.changing}
         if isinstance(event, (PlanApplied, ReplacementEnded)):
@@ -127,10 +121,10 @@ def test_nothing_is_remembered_of_jobs_that_are_gone() -> None:
     machine = ArbiterMachine(None, ArbiterSettings(CAPACITY))
     for number in range(20):
         job, now = f"job-{number}", 1000.0 * number
-        machine.handle(JobSubmitted(job, profile(10**7, weight=1 + number / 7)), now)
-        machine.handle(PlanProposed(job, "warm-start", plan(), 0.1, ("r",)), now)
-        machine.handle(PlanApplied(job, 1, plan(), 2.0), now)
-        machine.handle(JobEnded(job, "gone"), now)
+        machine.handle(JobOpened(job, profile(10**7, weight=1 + number / 7)), now)
+        machine.handle(plan_proposed(job, "warm-start", plan(), 0.1, ("r",)), now)
+        machine.handle(plan_applied(job, 1, plan(), 2.0), now)
+        machine.handle(job_ended(job, "gone"), now)
     machine.handle(Tick(), 1e6)
     machine.changed.clear()
     kept = {name: value for name, value in vars(machine._desk.register).items() if isinstance(value, (dict, list, set))}

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 from arbiter_world import started
 from closed_loop import plan, profile
+from job_builders import job_ended, plan_applied, plan_proposed, pod_settled, pod_unplaced
 from stretto_core.arbiter import ArbiterMachine
 from stretto_core.arbiter.state import ArbiterSettings
-from stretto_core.jobs import JobEnded, JobSubmitted, PlanApplied, PlanProposed, PlanRefused, PodSettled, PodUnplaced
 from stretto_core.machine import Tick
+from stretto_core.model.types import JobOpened
+from stretto_messages.arbiter import PlanRefused
 from stretto_messages.base import GIB
 from stretto_messages.values import Resources
 
@@ -24,15 +26,15 @@ def told(machine: ArbiterMachine, event: object, now: float) -> list[Any]:
 def crowded(cores: float = 7.0, no_room_s: float = 300.0) -> ArbiterMachine:
     """Two jobs of two and three cores; a worker of the second finds no room, though all but five cores are free."""
     machine = started(ArbiterSettings(Resources(cores, 100 * GIB), no_room_s=no_room_s), 2)
-    told(machine, PlanProposed("job-1", "requested", plan(2), 0.1, ("ada asks",)), 10.0)
-    told(machine, PodUnplaced("job-1", "worker-1", "worker", SAYS), 11.0)
+    told(machine, plan_proposed("job-1", "requested", plan(2), 0.1, ("ada asks",)), 10.0)
+    told(machine, pod_unplaced("job-1", "worker-1", "worker", SAYS), 11.0)
     return machine
 
 
 def starting(machine: ArbiterMachine, workers: int, now: float) -> list[Any]:
     """A third job, which takes these workers and a server or nothing."""
-    told(machine, JobSubmitted("job-2", profile(10**7, initial=plan(workers), fixed=True)), now)
-    return told(machine, PlanProposed("job-2", "initial", plan(workers), 0.1, ("the first",)), now)
+    told(machine, JobOpened("job-2", profile(10**7, initial=plan(workers), fixed=True)), now)
+    return told(machine, plan_proposed("job-2", "initial", plan(workers), 0.1, ("the first",)), now)
 
 
 def test_nobody_gets_what_a_pod_found_no_room_for_and_is_told_so() -> None:
@@ -44,7 +46,7 @@ def test_nobody_gets_what_a_pod_found_no_room_for_and_is_told_so() -> None:
     assert "for 1 cores and 1.00 GiB of it pods found no room" in refused.reasons[0]
 
 
-@pytest.mark.parametrize("event", [PodSettled("job-1", "worker-1"), JobEnded("job-1", "gone")])
+@pytest.mark.parametrize("event", [pod_settled("job-1", "worker-1"), job_ended("job-1", "gone")])
 def test_what_a_pod_has_or_does_not_want_any_more_is_believed_again(event: object) -> None:
     machine = crowded()
     starting(machine, 1, 12.0)
@@ -63,18 +65,18 @@ def test_it_is_tried_again_after_a_while() -> None:
 def test_a_smaller_plan_is_given_at_once_and_says_what_the_one_before_lacks() -> None:
     machine = crowded(5.0, no_room_s=600.0)
     assert machine.free().cpu_cores == -1.0
-    told(machine, PlanProposed("job-1", "requested", plan(1), 0.1, ("ada asks for less",)), 20.0)
+    told(machine, plan_proposed("job-1", "requested", plan(1), 0.1, ("ada asks for less",)), 20.0)
     (decided,) = told(machine, Tick(), 10.0 + machine.settings.apply_timeout_s + 1.0)
     assert decided.plan.workers == 1
     assert any("no room for worker-1 of the plan before" in reason and SAYS in reason for reason in decided.reasons)
     assert machine.free().cpu_cores == -1.0, "while the change is applied, its pods wait and are counted"
-    told(machine, PlanApplied("job-1", 3, plan(1), 1.0), 320.0)
+    told(machine, plan_applied("job-1", 3, plan(1), 1.0), 320.0)
     assert machine.free().cpu_cores == 1.0
 
 
 def test_pods_of_jobs_that_have_no_plan_or_are_gone_lower_nothing() -> None:
     machine = crowded()
     for job in ("job-9", "job-2"):
-        told(machine, PodUnplaced(job, "worker-0", "worker", SAYS), 12.0)
-    told(machine, PodSettled("job-0", "worker-7"), 12.0)
+        told(machine, pod_unplaced(job, "worker-0", "worker", SAYS), 12.0)
+    told(machine, pod_settled("job-0", "worker-7"), 12.0)
     assert machine.free().cpu_cores == 1.0

@@ -12,16 +12,18 @@ from arbiter_world import busy_cluster, event_of, offer, started
 from closed_loop import plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from job_builders import job_ended, plan_proposed, study_done
 from selection_problems import problems
 from stretto_core.arbiter import ArbiterMachine
+from stretto_core.arbiter.observations import StudyDone
 from stretto_core.arbiter.selection import Selection, SelectionProblem
 from stretto_core.arbiter.selection.doubt import doubtful
 from stretto_core.arbiter.selection.exact import exact
 from stretto_core.arbiter.selection.hull import hull
 from stretto_core.arbiter.state import ArbiterSettings
 from stretto_core.arbiter.studies import Task
-from stretto_core.jobs import JobEnded, PlanDecided, PlanProposed, StudyDone
 from stretto_core.machine import Tick
+from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import GIB
 from stretto_messages.values import Resources
 
@@ -106,7 +108,7 @@ def late(gone: list[str]) -> list[PlanDecided]:
     assert {job: wanted.workers for job, wanted in answer.plans.items()} == {"job-1": 3, "job-2": 3}
     assert [fact.job for fact in told(machine, Tick(), 1101.0)] == ["job-0"]
     for job in gone:
-        assert told(machine, JobEnded(job, "gone"), 1105.0) == []
+        assert told(machine, job_ended(job, "gone"), 1105.0) == []
     return told(machine, answer, 1106.0)
 
 
@@ -150,7 +152,7 @@ def test_of_an_answer_stands_what_concerns_jobs_that_are_as_they_were() -> None:
     assert told(machine, Tick(), 1002.0) == []
     answer = solved(machine)
     assert sum(wanted.workers == 4 for wanted in answer.plans.values()) == 2
-    (asked,) = told(machine, PlanProposed("job-0", "requested", plan(2), 0.1, ("ada asks",)), 1002.1)
+    (asked,) = told(machine, plan_proposed("job-0", "requested", plan(2), 0.1, ("ada asks",)), 1002.1)
     assert (asked.job, asked.kind) == ("job-0", "requested")
     decided = told(machine, answer, 1002.2)
     assert {fact.job for fact in decided} <= {"job-1", "job-2"}
@@ -164,7 +166,7 @@ def test_rounds_go_on_while_a_late_study_is_at_work_and_none_is_begun_beside_it(
         offer(machine, f"job-{number}", 1000.0, row)
     assert told(machine, Tick(), 1002.0) == []
     (first,) = told(machine, Tick(), 1003.0)
-    told(machine, JobEnded("job-3", "gone"), 1004.0)
+    told(machine, job_ended("job-3", "gone"), 1004.0)
     (second,) = told(machine, Tick(), 1005.0)
     assert (first.job, second.job, machine.state.studies) == ("job-0", "job-1", 1)
     assert machine.state.study is not None, "it is still about job-2"
@@ -193,7 +195,7 @@ def answer(rng: random.Random, tasks: list[Task]) -> StudyDone:
         return task.answered(exact(task.problem), rng.random())
     if rng.random() < 0.2:
         return task.failed("killed", rng.random())
-    return StudyDone(task.number, {job: rng.choice(list(each.values())) for job, each in task.plans.items()}, 0.5, 1.0)
+    return study_done(task.number, {job: rng.choice(list(each.values())) for job, each in task.plans.items()}, 0.5, 1.0)
 
 
 @settings(max_examples=60, deadline=None)

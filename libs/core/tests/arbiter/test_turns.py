@@ -9,9 +9,9 @@ import pytest
 from arbiter_world import offer, started
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from job_builders import job_ended, plan_applied
 from stretto_core.arbiter.selection import Objective, Selection
 from stretto_core.arbiter.state import ArbiterSettings
-from stretto_core.jobs import JobEnded, PlanApplied
 from stretto_core.machine import Tick
 from stretto_messages.base import GIB
 from stretto_messages.values import Resources
@@ -38,7 +38,7 @@ def test_whoever_always_has_something_to_gain_waits_for_no_more_rounds_than_all_
         assert len(decided) == min(jobs, most)
         for fact in decided:
             last[fact.job] = number
-            machine.handle(PlanApplied(fact.job, fact.version, fact.plan, 1.0), now)
+            machine.handle(plan_applied(fact.job, fact.version, fact.plan, 1.0), now)
             offer(machine, fact.job, now, (3 - fact.plan.workers % 2, gains[fact.job]))
         assert number - min(last.values()) <= math.ceil(jobs / most)
 
@@ -50,7 +50,7 @@ def test_nobody_who_is_gone_or_has_nothing_to_gain_any_more_is_kept_waiting_for(
         offer(machine, f"job-{number}", 1000.0, (2, 1000.0 + number))
     (first,) = [action.fact.job for action in machine.handle(Tick(), 1002.0)]
     assert (first, set(machine.state.deferred)) == ("job-3", {"job-0", "job-1", "job-2"})
-    machine.handle(JobEnded("job-0", "gone"), 1003.0)
+    machine.handle(job_ended("job-0", "gone"), 1003.0)
     assert set(machine.state.deferred) == {"job-1", "job-2"}
     offer(machine, "job-1", 1003.0)
     assert [action.fact.job for action in machine.handle(Tick(), 1004.0)] == ["job-2"]

@@ -15,6 +15,7 @@ from stretto_core.model.pareto import (
     exact_front,
     grid_within,
     pareto_indices,
+    relative_error,
     thin,
     throughput_gain,
     weigh,
@@ -103,8 +104,8 @@ def test_a_measured_configuration_replaces_its_prediction() -> None:
     assert row.throughput == 123_456.0
     against = Comparison(front[0].plan, front[0].throughput, 1e7, Overheads())
     candidate = next(c for c in weigh(problem, front, against) if c.plan == row.plan)
-    assert candidate.throughput_low < 123_456.0 < candidate.throughput_high
-    assert candidate.relative_error < 0.03
+    assert candidate.throughput_interval.low < 123_456.0 < candidate.throughput_interval.high
+    assert relative_error(candidate) < 0.03
 
 
 def test_overhead_makes_a_late_change_worthless() -> None:

@@ -16,13 +16,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from curves import BUCKETS, Curve, Floats, split, table_slots
+from job_builders import plan_applied, plan_proposed
 from oom_builders import limit_changed, measured, progressed, server_measured
-from stretto_core import jobs
 from stretto_core.arbiter import ArbiterMachine
 from stretto_core.arbiter.state import ArbiterSettings
 from stretto_core.machine import Emit
+from stretto_core.model import types
 from stretto_core.model.types import JobLimits, JobProfile
 from stretto_core.oom import JobOpened, OomMachine, WatchSettings
+from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import GIB
 from stretto_messages.oom import OomForecast
 from stretto_messages.values import Plan, Resources
@@ -98,10 +100,10 @@ class Play:
         low, high = Plan(1, 1, 1.0, 1.0, GIB, 2**20), Plan(8, 64, 1.0, 1.0, GIB, most)
         self.arbiter = ArbiterMachine(None, ArbiterSettings(Resources(1e6, 2**55)))
         profile = JobProfile(512, total, JobLimits(low, high), initial=self.plan)
-        self.arbiter.handle(jobs.JobSubmitted("job", profile), 0.0)
-        self.arbiter.handle(jobs.PlanProposed("job", "initial", self.plan, 1.0, ()), 0.0)
-        self.arbiter.handle(jobs.PlanApplied("job", 1, self.plan, 1.0), 0.0)
-        self.pending: tuple[int, jobs.PlanDecided] | None = None
+        self.arbiter.handle(types.JobOpened("job", profile), 0.0)
+        self.arbiter.handle(plan_proposed("job", "initial", self.plan, 1.0, ()), 0.0)
+        self.arbiter.handle(plan_applied("job", 1, self.plan, 1.0), 0.0)
+        self.pending: tuple[int, PlanDecided] | None = None
         self.outcome = Outcome(need >= self.limit, foreseeable=True, began_over=self.limit / need - 1)
 
     def _remember(self) -> None:
@@ -160,7 +162,7 @@ class Play:
         done, recent = int(curve.samples[moment]), max(0, moment - 5)
         rate = (done - int(curve.samples[recent])) / (WINDOW_S * max(1, moment - recent)) or 1.0
         self.watch.handle(progressed(done, int(curve.samples[-1]), rate), now)
-        self._decided(self.arbiter.handle(jobs.JobProgressed("job", done, int(curve.samples[-1]), rate), now), moment)
+        self._decided(self.arbiter.handle(progressed(done, int(curve.samples[-1]), rate), now), moment)
         servers = tuple(
             server_measured(f"ps-{pod}", int(used), self.limit, int(curve.rows[moment, held].sum()), len(held))
             for (pod, held), used in zip(self.held.items(), self.used[:, moment], strict=True)
@@ -174,8 +176,7 @@ class Play:
                 out.worst_over = max(out.worst_over, said.recommended_ps_memory_bytes / self.need(0) - 1)
             if moment <= third and len(self.held) == curve.servers:
                 self._judge(said)
-            heard = jobs.OomForecast("job", said.action, said.recommended_ps_memory_bytes, said.reason)  # type: ignore[arg-type]
-            self._decided(self.arbiter.handle(heard, now), moment)
+            self._decided(self.arbiter.handle(said, now), moment)
 
     def _judge(self, said: OomForecast) -> None:
         largest = int(self.used[:, -1].argmax())
@@ -185,7 +186,7 @@ class Play:
 
     def _decided(self, actions: list, moment: int) -> None:
         for action in actions:
-            if isinstance(action.fact, jobs.PlanDecided):
+            if isinstance(action.fact, PlanDecided):
                 wider = action.fact.plan.ps > self.plan.ps
                 self.pending = (moment + (self.case.migration if wider else self.case.resize), action.fact)
                 self.outcome.decisions += 1
@@ -207,7 +208,7 @@ class Play:
         self.plan = decided.plan
         used = max(self.used[:, moment].max(), 0)
         self._resize(max(decided.plan.ps_memory_bytes, int(1.1 * used)), now)
-        self._decided(self.arbiter.handle(jobs.PlanApplied("job", decided.version, decided.plan, 1.0), now), moment)
+        self._decided(self.arbiter.handle(plan_applied("job", decided.version, decided.plan, 1.0), now), moment)
 
     def _resize(self, limit: int, now: float) -> None:
         self.limit = limit

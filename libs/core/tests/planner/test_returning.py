@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 from closed_loop import LIMITS, MIB, Loop, plan, profile
+from job_builders import oom_forecast
 from stretto_core.arbiter.state import ArbiterSettings
-from stretto_core.jobs import OomForecast, PlanDecided, PlanRefused
 from stretto_core.model.pareto import Overheads
 from stretto_core.model.types import JobLimits
 from stretto_core.planner.machine import PlannerSettings
+from stretto_messages.arbiter import PlanDecided, PlanRefused
 from stretto_messages.base import GIB
 from stretto_messages.values import Plan, Resources
 
@@ -44,7 +45,7 @@ def counts(fact: PlanDecided) -> tuple[int, int]:
 def test_a_worse_measurement_is_followed_by_a_return_to_the_best_measured_plan() -> None:
     loop = demo(MEASURED, 4_000_000)
     loop.run(50)
-    loop.tell(OomForecast("a", "grow", 1152 * MIB, "grows"))  # one PS's memory then differs from two PSes'
+    loop.tell(oom_forecast("a", "grow", 1152 * MIB, "grows"))  # one PS's memory then differs from two PSes'
     loop.run(200)
     made = decided(loop)
     assert (2, 2) in [counts(fact) for fact in made if fact.kind == "measure"]
@@ -52,9 +53,11 @@ def test_a_worse_measurement_is_followed_by_a_return_to_the_best_measured_plan()
     assert counts(back) == (2, 1)
     assert made[-1] is back
     assert back.throughput == pytest.approx(46_600, rel=0.1)
-    assert back.throughput_low is not None
-    assert back.throughput_high is not None
-    assert back.throughput_high / back.throughput_low < 1.35, "the measured plan's own spread, not the model's"
+    assert back.throughput_interval.low is not None
+    assert back.throughput_interval.high is not None
+    assert back.throughput_interval.high / back.throughput_interval.low < 1.35, (
+        "the measured plan's own spread, not the model's"
+    )
     assert back.alternatives
     assert all(row.why_not for row in back.alternatives)
     assert any("measured" in reason for reason in back.reasons)
@@ -111,7 +114,7 @@ def test_what_forbids_the_return_is_said() -> None:
     loop.run(50)
     while counts(decided(loop)[-1]) != (2, 2):
         loop.run(3)
-    loop.tell(OomForecast("a", "grow", 1536 * MIB, "grows"))
+    loop.tell(oom_forecast("a", "grow", 1536 * MIB, "grows"))
     loop.run(100)
     refused = [fact for fact in loop.facts(PlanRefused, "a") if fact.kind == "improve"]
     assert len(refused) == 1, "it is said once"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from job_builders import past_job
 from stretto_core.model.types import JobLimits
 from stretto_core.planner.warmstart import (
-    PastJob,
     feature_similarity,
     most_similar,
     similarity,
@@ -15,14 +15,15 @@ from stretto_core.planner.warmstart import (
     smoothing_weights,
 )
 from stretto_messages.base import GIB, InvalidValue
+from stretto_messages.planner import HistoryRecorded
 from stretto_messages.values import Plan
 
 LIMITS = JobLimits(Plan(1, 1, 0.25, 0.25, GIB // 2, GIB // 2), Plan(64, 16, 32.0, 32.0, 64 * GIB, 64 * GIB))
 
 
-def past(job: str, workers: int, metadata: dict, peak_bytes: int = 0) -> PastJob:
+def past(job: str, workers: int, metadata: dict, peak_bytes: int = 0) -> HistoryRecorded:
     plan = Plan(workers, 2, 1.0, 0.5, 2 * GIB, 3 * GIB)
-    return PastJob(job, metadata, plan, 1000.0 * workers, 600.0, peak_bytes, 10**6)
+    return past_job(job, metadata, plan, 1000.0 * workers, 600.0, peak_bytes, 10**6)
 
 
 @given(st.integers(0, 30), st.floats(0.01, 0.99))

@@ -15,25 +15,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from stretto_core import jobs
+from stretto_core import oom
+from stretto_core.algorithms import SELECT
 from stretto_core.arbiter import ArbiterMachine
-from stretto_core.arbiter.selection import SelectionAlgorithm
-from stretto_core.arbiter.selection.hull import hull
 from stretto_core.arbiter.state import ArbiterSettings
 from stretto_core.fitter.machine import FitMachine, FitterSettings
 from stretto_core.machine import Emit, Tick
-from stretto_core.model.types import JobProfile
-from stretto_core.oom import GrowthLaw, JobOpened, OomMachine, WatchEvent, WatchSettings, fit_growth
+from stretto_core.model.types import JobOpened, JobProfile
+from stretto_core.oom import GrowthLaw, OomMachine, WatchEvent, WatchSettings, fit_growth
 from stretto_core.planner.exploration import ExplorationLimits
 from stretto_core.planner.history import HistoryMachine
 from stretto_core.planner.machine import PlanMachine, PlannerSettings
 from stretto_core.profiler.peers import ClosedWindow, Detector, cusum
 from stretto_core.profiler.state import PodWindow, ProfilingRules
-from stretto_messages.actuator import PlanApplied, PodExited
-from stretto_messages.arbiter import PlanDecided
+from stretto_messages.actuator import JobFailed, JobFinished, PlanApplied, PodExited, ReplacementAsked, ReplacementEnded
+from stretto_messages.arbiter import PlanDecided, PlanRefused, ReplacementDecided
 from stretto_messages.base import GIB
-from stretto_messages.dispatcher import JobProgressed
+from stretto_messages.dispatcher import JobCompleted, JobProgressed
+from stretto_messages.fitter import ModelFitted
 from stretto_messages.oom import OomForecast
+from stretto_messages.planner import CandidatesComputed, HistoryMatched, HistoryRecorded, PlanProposed
 from stretto_messages.profiler import HotPsDetected, ProfileMeasured
 from stretto_messages.values import BUCKETS, Plan, PsProfile, StepTimes
 
@@ -45,6 +46,7 @@ ROW_BYTES = 136
 """of a category: its key, 16 weights and as many slots of Adagrad"""
 COLD_START = Plan(1, 1, 4.0, 4.0, 4 * GIB, 8 * GIB)
 """of a job without any similar one before it"""
+NOT_MEASURED = StepTimes(emb_s=0.0, grad_s=0.0, upd_s=0.0, sync_s=0.0)
 AXES = ("workers", "ps", "worker_cpu_cores", "ps_cpu_cores")
 
 
@@ -62,7 +64,7 @@ class Knobs:
     explore_cpu: bool = False
     cpu_step: float = 2.0
     candidates_max: int = 32
-    select: SelectionAlgorithm = hull
+    select: str = SELECT.default
     law: GrowthLaw = fit_growth
     detector: Detector = cusum
 
@@ -94,7 +96,7 @@ class Services:
             settle_s=knobs.settle_s,
             apply_timeout_s=6 * settings.pod_start_s + 300.0,
         )
-        self.arbiter = ArbiterMachine(None, arbiter, knobs.select)
+        self.arbiter = ArbiterMachine(None, arbiter, SELECT.named(knobs.select), knobs.select)
         self.history = HistoryMachine()
         self.planning = PlannerSettings(
             room=capacity,
@@ -140,55 +142,32 @@ class Services:
             OomMachine(None, self.watching, self.knobs.law),
         )
         low, high = job.limits.low.ps_memory_bytes, job.limits.high.ps_memory_bytes
-        desk.watch.handle(JobOpened(job.samples, float(ROW_BYTES), low, high), now)
-        self.facts.append(jobs.JobSubmitted(name, profile))
+        desk.watch.handle(oom.JobOpened(job.samples, float(ROW_BYTES), low, high), now)
+        self.facts.append(JobOpened(name, profile))
 
     def _applied(self, event: p.Applied, now: float) -> None:
-        self.facts.append(jobs.PlanApplied(_name(event.job), event.version, event.plan, event.took_s))
+        self.facts.append(
+            PlanApplied(job=_name(event.job), version=event.version, plan=event.plan, took_s=event.took_s)
+        )
 
     def _window(self, event: p.Window, now: float) -> None:
         name = _name(event.job)
         desk = self.desks[name]
-        servers = event.servers
-        self.facts.append(jobs.JobProgressed(name, event.samples_done, desk.job.samples, event.samples_per_s))
-        self.facts.append(
-            jobs.ProfileMeasured(
-                job=name,
-                plan_version=event.version,
-                plan=event.plan,
-                batch_size=desk.job.batch_size,
-                window_s=event.seconds,
-                step_time_s=event.step_time_s,
-                components_s={},
-                throughput=event.samples_per_s,
-                ps_memory_used_bytes=max(server.used_bytes for server in servers),
-                settled=event.settled and not self._look_for_hot(desk, event, now),
-            )
-        )
-        self._watch(name, _memory_measured(name, desk.job, event), now)
+        measured = _measured(name, desk.job, event)
+        self.facts.append(_progressed(name, event.samples_done, desk.job.samples, event.samples_per_s))
+        hot = self._look_for_hot(desk, event, measured.ps, now)
+        self.facts.append(replace(measured, settled=event.settled and not hot))
+        self._watch(name, measured, now)
 
-    def _look_for_hot(self, desk: _Desk, event: p.Window, now: float) -> bool:
+    def _look_for_hot(self, desk: _Desk, event: p.Window, profiles: Sequence[PsProfile], now: float) -> bool:
         """Return True if any server is hot. A server that stays hot is marked for replacement."""
-        profiles = [
-            PsProfile(
-                pod=f"ps-{each.number}",
-                cpu_used_cores=each.busy_cores,
-                cpu_limit_cores=each.cores,
-                memory_used_bytes=each.used_bytes,
-                memory_limit_bytes=each.limit_bytes,
-                categories=0,
-                buckets=BUCKETS // len(event.servers),
-                update_time_s=each.update_s,
-            )
-            for each in event.servers
-        ]
         desk.pods = {each.pod: desk.pods.get(each.pod) or PodWindow("ps", started=True) for each in profiles}
         for each in event.servers:
             desk.pods[f"ps-{each.number}"].sums.count = each.updates
-        window = ClosedWindow(_name(event.job), [], profiles, desk.job.batch_size, event.seconds)
+        window = ClosedWindow(_name(event.job), [], list(profiles), desk.job.batch_size, event.seconds)
         for found in self.knobs.detector(window, desk.pods, self.rules, now):
             if isinstance(found, HotPsDetected) and not desk.replacing:
-                self.facts.append(jobs.ReplacementAsked(_name(event.job), found.pod))
+                self.facts.append(ReplacementAsked(job=_name(event.job), pod=found.pod))
         return any(pod.bad_windows for pod in desk.pods.values())
 
     def _died(self, event: p.ServerDied, now: float) -> None:
@@ -197,17 +176,32 @@ class Services:
     def _replaced(self, event: p.Replaced, now: float) -> None:
         desk = self.desks[_name(event.job)]
         if desk.replacing:
-            self.facts.append(jobs.ReplacementEnded(_name(event.job), desk.replacing))
+            self.facts.append(ReplacementEnded(job=_name(event.job), pod=desk.replacing))
             desk.replacing = ""
 
     def _ended(self, event: p.Ended, now: float) -> None:
         name = _name(event.job)
-        done = event.how == "completed"
-        if done:
-            samples = self.trace[event.job].samples
-            self.facts.append(jobs.JobProgressed(name, samples, samples, 0.0))
-        self.facts.append(jobs.JobEnded(name, "completed" if done else "failed"))
-        self.facts.append(jobs.JobEnded(name, "gone"))
+        samples = self.trace[event.job].samples
+        if event.how == "completed":
+            self.facts.append(_progressed(name, samples, samples, 0.0))
+            self.facts.append(
+                JobCompleted(
+                    job=name, samples=samples, samples_abandoned=0, epochs=1, shards=1, requeued=0, started_at_s=0.0
+                )
+            )
+        else:
+            self.facts.append(JobFailed(job=name, reason=event.how))
+        self.facts.append(
+            JobFinished(
+                job=name,
+                samples_expected=samples,
+                samples_applied=samples,
+                samples_lost=0,
+                samples_repeated=0,
+                repeats_recognised=0,
+                rows=0,
+            )
+        )
 
     def _period(self, event: p.Period, now: float) -> None:
         self._to_arbiter(Tick(), now)
@@ -226,22 +220,20 @@ class Services:
         """Pass an event to the job's memory watch, and its forecast on."""
         for action in self.desks[name].watch.handle(event, now):
             if isinstance(action, Emit):
-                found: OomForecast = action.fact
-                wanted = found.recommended_ps_memory_bytes
-                self.facts.append(jobs.OomForecast(name, found.action, wanted, found.reason))
+                self.facts.append(action.fact)
 
-    def _job_submitted(self, fact: jobs.JobSubmitted, now: float) -> None:
+    def _job_opened(self, fact: JobOpened, now: float) -> None:
         if self.knobs.warm_start:
             self._take(self.history, fact, now)
         else:
-            self.facts.append(jobs.HistoryMatched(fact.job, {}, (), 0.5, None))
+            self.facts.append(HistoryMatched(job=fact.job, metadata={}, matches=(), smoothing=0.5, plan=None))
         self._to_planner(fact, now)
         self._to_arbiter(fact, now)
 
     def _to_planner(self, fact: Any, now: float) -> None:
         self._take(self.desks[fact.job].planner, fact, now)
 
-    def _matched(self, fact: jobs.HistoryMatched, now: float) -> None:
+    def _matched(self, fact: HistoryMatched, now: float) -> None:
         self._to_planner(fact, now)
         self._take(self.desks[fact.job].fitter, fact, now)
 
@@ -251,34 +243,33 @@ class Services:
         if (task := self.arbiter.task()) is not None:
             self._take(self.arbiter, task.solved(), now)
 
-    def _recorded(self, fact: jobs.HistoryRecorded, now: float) -> None:
+    def _recorded(self, fact: HistoryRecorded, now: float) -> None:
         self._take(self.history, fact, now)
 
-    def _plan_decided(self, fact: jobs.PlanDecided, now: float) -> None:
+    def _plan_decided(self, fact: PlanDecided, now: float) -> None:
         self._to_planner(fact, now)
-        self._watch(fact.job, _decided(fact), now)
+        self._watch(fact.job, fact, now)
         self.commands.append(p.Want(int(fact.job), fact.plan))
 
-    def _plan_applied(self, fact: jobs.PlanApplied, now: float) -> None:
+    def _plan_applied(self, fact: PlanApplied, now: float) -> None:
         self._to_planner(fact, now)
-        applied = PlanApplied(job=fact.job, version=fact.version, plan=fact.plan, took_s=fact.took_s)
-        self._watch(fact.job, applied, now)
+        self._watch(fact.job, fact, now)
         self._to_arbiter(fact, now)
 
-    def _measured(self, fact: jobs.ProfileMeasured, now: float) -> None:
+    def _measured(self, fact: ProfileMeasured, now: float) -> None:
         self._to_planner(fact, now)
         self._take(self.desks[fact.job].fitter, fact, now)
 
-    def _progressed(self, fact: jobs.JobProgressed, now: float) -> None:
+    def _progressed(self, fact: JobProgressed, now: float) -> None:
         self._to_planner(fact, now)
         self._to_arbiter(fact, now)
-        self._watch(fact.job, _job_progressed(fact), now)
+        self._watch(fact.job, fact, now)
 
-    def _job_ended(self, fact: jobs.JobEnded, now: float) -> None:
+    def _job_ended(self, fact: JobCompleted | JobFailed, now: float) -> None:
         self._to_planner(fact, now)
         self._to_arbiter(fact, now)
 
-    def _replacement(self, fact: jobs.ReplacementDecided, now: float) -> None:
+    def _replacement(self, fact: ReplacementDecided, now: float) -> None:
         if fact.granted:
             self.desks[fact.job].replacing = fact.pod
             self.commands.append(p.Replace(int(fact.job), int(fact.pod.removeprefix("ps-"))))
@@ -294,31 +285,45 @@ class Services:
         p.Refused: _nothing,
     }
     _ROUTES: dict[type, Callable[[Services, Any, float], None]] = {  # noqa: RUF012
-        jobs.JobSubmitted: _job_submitted,
-        jobs.HistoryMatched: _matched,
-        jobs.HistoryRecorded: _recorded,
-        jobs.PlanProposed: _to_arbiter,
-        jobs.CandidatesComputed: _to_arbiter,
-        jobs.PlanDecided: _plan_decided,
-        jobs.PlanRefused: _to_planner,
-        jobs.PlanApplied: _plan_applied,
-        jobs.ProfileMeasured: _measured,
-        jobs.ModelFitted: _to_planner,
-        jobs.JobProgressed: _progressed,
-        jobs.OomForecast: _to_arbiter,
-        jobs.ReplacementAsked: _to_arbiter,
-        jobs.ReplacementDecided: _replacement,
-        jobs.ReplacementEnded: _to_arbiter,
-        jobs.JobEnded: _job_ended,
+        JobOpened: _job_opened,
+        HistoryMatched: _matched,
+        HistoryRecorded: _recorded,
+        PlanProposed: _to_arbiter,
+        CandidatesComputed: _to_arbiter,
+        PlanDecided: _plan_decided,
+        PlanRefused: _to_planner,
+        PlanApplied: _plan_applied,
+        ProfileMeasured: _measured,
+        ModelFitted: _to_planner,
+        JobProgressed: _progressed,
+        OomForecast: _to_arbiter,
+        ReplacementAsked: _to_arbiter,
+        ReplacementDecided: _replacement,
+        ReplacementEnded: _to_arbiter,
+        JobCompleted: _job_ended,
+        JobFailed: _job_ended,
+        JobFinished: _to_arbiter,
     }
+
+
+def _progressed(job: str, samples_done: int, samples_total: int, samples_per_s: float) -> JobProgressed:
+    return JobProgressed(
+        job=job,
+        samples_done=samples_done,
+        samples_total=samples_total,
+        epoch=0,
+        samples_per_s=samples_per_s,
+        shards_leased=0,
+        shards_requeued_total=0,
+    )
 
 
 def _name(job: int) -> str:
     return f"{job:06d}"
 
 
-def _memory_measured(name: str, job: TraceJob, event: p.Window) -> ProfileMeasured:
-    """Return the profile of a window with the servers' memory; the rows are those that it holds."""
+def _measured(name: str, job: TraceJob, event: p.Window) -> ProfileMeasured:
+    """Return the profile of a window; its rows are those that the servers' memory holds."""
     servers = tuple(
         PsProfile(
             pod=f"ps-{each.number}",
@@ -339,7 +344,7 @@ def _memory_measured(name: str, job: TraceJob, event: p.Window) -> ProfileMeasur
         batch_size=job.batch_size,
         window_s=event.seconds,
         step_time_s=event.step_time_s,
-        times=StepTimes(emb_s=0.0, grad_s=0.0, upd_s=0.0, sync_s=0.0),
+        times=NOT_MEASURED,
         throughput=event.samples_per_s,
         samples_total=event.samples_done,
         categories=sum(server.categories for server in servers),
@@ -352,38 +357,6 @@ def _memory_measured(name: str, job: TraceJob, event: p.Window) -> ProfileMeasur
 def _server_exited(event: p.ServerDied) -> PodExited:
     reason = "oom-killed" if event.oom else "failed"
     return PodExited(job=_name(event.job), pod=f"ps-{event.number}", role="ps", reason=reason, exit_code=None)
-
-
-def _job_progressed(fact: jobs.JobProgressed) -> JobProgressed:
-    return JobProgressed(
-        job=fact.job,
-        samples_done=fact.samples_done,
-        samples_total=fact.samples_total,
-        epoch=0,
-        samples_per_s=fact.throughput,
-        shards_leased=0,
-        shards_requeued_total=0,
-    )
-
-
-def _decided(fact: jobs.PlanDecided) -> PlanDecided:
-    """Return the message with the plan; the memory watch reads nothing else of it."""
-    return PlanDecided(
-        job=fact.job,
-        version=fact.version,
-        kind=fact.kind,
-        plan=fact.plan,
-        previous=fact.previous,
-        throughput=fact.throughput,
-        throughput_interval=None,
-        throughput_before=fact.throughput_before,
-        cost_per_hour=fact.cost_per_hour,
-        reasons=fact.reasons,
-        alternatives=(),
-        algorithm=fact.algorithm,
-        free_cpu_cores=fact.free.cpu_cores,
-        free_memory_bytes=fact.free.memory_bytes,
-    )
 
 
 def with_knobs(knobs: Knobs) -> p.Policy:

@@ -1,4 +1,4 @@
-"""What only the edge of the arbiter sees; journalled, so that decisions replay from it."""
+"""Observations of the arbiter's edge: journalled, so that decisions replay from them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from stretto_messages.values import Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyDone(Message):
-    """The answer to the study of that number; ``job``, which every message has, is one of those that it is about."""
+    """The background algorithm has answered the study of this number; ``job`` is one of those that it is about.
+
+    ``plans``: the plans that it gives to jobs; it gives none to its other jobs. ``gap``: proven, as a share of the
+    bound; None: nothing is. ``fault``: why there is no answer.
+    """
 
     number: Count
     plans: Annotated[dict[JobId, Plan], MaxLen(1000)]
     gap: Annotated[float | None, Ge(0)]
     took_s: Seconds
-    fault: Text
-
-
-OBSERVATIONS = (StudyDone,)
+    fault: Text = ""

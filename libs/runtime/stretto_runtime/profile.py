@@ -1,0 +1,31 @@
+"""The part of a job's specification that decisions on its plan depend on."""
+
+from __future__ import annotations
+
+from stretto_core.model.types import JobLimits, JobOpened, JobProfile, Prices
+from stretto_wire.spec import JobSpec
+from stretto_wire.submission import JobSubmitted
+
+NO_END_IN_SIGHT = 10**13
+"""samples of a dataset that grows, for decisions: a change of plan has all the time to pay off"""
+
+
+def profile_of(spec: JobSpec) -> JobProfile:
+    """Return what the decisions need to know of a specification."""
+    resources = spec.resources
+    return JobProfile(
+        batch_size=spec.dataset.batch_size,
+        samples=NO_END_IN_SIGHT if spec.dataset.growing else spec.samples_total,
+        limits=JobLimits(resources.least, resources.most),
+        prices=Prices(spec.prices.cpu_core_hour, spec.prices.memory_gib_hour),
+        weight=spec.priority,
+        metadata=dict(spec.model.metadata),
+        initial=resources.initial,
+        fixed=resources.fixed,
+        deadline_s=spec.deadline_s,
+    )
+
+
+def opened(message: JobSubmitted) -> JobOpened:
+    """Return the event with which a job begins for the machines that decide on plans."""
+    return JobOpened(message.job, profile_of(message.spec))
