@@ -59,6 +59,20 @@ async def test_bad_messages_are_set_aside_with_the_reason_and_work_goes_on(
     assert letters[3].headers["error"] == "RuntimeError: a bug"
 
 
+async def test_a_message_that_the_wire_refuses_is_the_service_s_fault_and_work_goes_on(
+    server: EmbeddedServer, client: Client, tmp_path: Path
+) -> None:
+    """Goal: bounds are checked while the machine can be restored. Method: let its sum pass the bound of a count."""
+    async with running(Counting, server, tmp_path):
+        await client.publish(add("job-a", 10**15 + 1))
+        await client.publish(add("job-a", 2))
+        (only,) = await published(client, "dispatcher", 1)
+        (letter,) = await client.dead_letters()
+    assert (only.message.samples_done, only.message.samples_total) == (1, 2)
+    assert letter.headers["reason"] == "fault"
+    assert "made a message that the wire refuses: samples_total" in letter.headers["error"]
+
+
 async def test_a_request_is_handled_once_however_often_it_is_asked(
     server: EmbeddedServer, client: Client, tmp_path: Path
 ) -> None:

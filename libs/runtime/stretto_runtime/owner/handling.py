@@ -31,11 +31,20 @@ from stretto_runtime.process.telemetry import decision_attributes, traceparent_o
 log = structlog.get_logger("stretto.handling")
 
 
-class Made(NamedTuple):
-    """The outputs of one arrival, as (id, core fact, wire message), and the reply to a request."""
+class Output(NamedTuple):
+    """One message to publish."""
 
-    outputs: list[tuple[str, Any, Message]]
-    reply: Message | None = None
+    id: str
+    fact: Any
+    message: Message
+    data: bytes
+
+
+class Made(NamedTuple):
+    """The outputs of one arrival and the reply to a request, encoded: the bounds of every field hold."""
+
+    outputs: list[Output]
+    reply: bytes | None = None
 
 
 @dataclass(slots=True)
@@ -133,10 +142,10 @@ class Handling:
         self.changed.add(key)
         self._context.metrics.inputs[arrival.kind].count += 1
         trace = self._trace(arrival, made.outputs, started_ns)
-        for output_id, _, message in made.outputs:
-            self._publish(output_id, message, meta.time_s, trace)
+        for output in made.outputs:
+            self._publish(output, meta.time_s, trace)
         if made.reply is not None:
-            await self._answer(arrival, "", encode(made.reply))
+            await self._answer(arrival, "", made.reply)
         return bool(made.outputs or request)
 
     # decisions -------------------------------------------------------------------------------------------------
@@ -169,18 +178,19 @@ class Handling:
         return self._context.routes.message(arrival)
 
     def _translate(self, arrival: Arrival, actions: list[Action]) -> Made:
-        outputs: list[tuple[str, Any, Message]] = []
-        reply: Message | None = None
+        outputs: list[Output] = []
+        reply: bytes | None = None
         for index, action in enumerate(actions):
             fact = action.body if isinstance(action, Reply) else action.fact
             message = self._service.to_message(arrival.key, fact)
             if isinstance(action, Reply):
                 if arrival.kind != "request" or message is None:
                     raise RuntimeFault(f"{self._service.name} replied {fact!r} to {arrival.subject}")
-                reply = message
+                reply = encode(message)
             elif message is not None:
                 self._check_output(arrival.key, message)
-                outputs.append((f"{self._service.name}:{arrival.source}:{index}", fact, message))
+                output_id = f"{self._service.name}:{arrival.source}:{index}"
+                outputs.append(Output(output_id, fact, message, encode(message)))
         if arrival.kind == "request" and reply is None:
             raise RuntimeFault(f"{self._service.name} gave no Reply to {arrival.subject}")
         return Made(outputs, reply)
@@ -194,15 +204,15 @@ class Handling:
 
     # outputs ---------------------------------------------------------------------------------------------------
 
-    def _publish(self, output_id: str, message: Message, now: float, trace: str) -> None:
-        if output_id in self._published:
+    def _publish(self, output: Output, now: float, trace: str) -> None:
+        if output.id in self._published:
             self._context.metrics.suppressed.inc()
             return
-        lines = event_lines(message, output_id, now, self._service.name, trace)
-        self.writer.send(output_id, subject_of(message), encode(message), lines)
+        lines = event_lines(output.message, output.id, now, self._service.name, trace)
+        self.writer.send(output.id, subject_of(output.message), output.data, lines)
         self._context.metrics.outputs.count += 1
 
-    def _trace(self, arrival: Arrival, outputs: list[tuple[str, Any, Message]], started_ns: int) -> str:
+    def _trace(self, arrival: Arrival, outputs: list[Output], started_ns: int) -> str:
         """Record a span for a traced or productive arrival; returns the ``traceparent`` of its outputs."""
         slot, parent = self.machines.slots.get(arrival.key), arrival.trace
         if slot is not None and arrival.key != CLUSTER:
@@ -222,10 +232,10 @@ class Handling:
                 "stretto.job": arrival.key,
                 "stretto.source": arrival.source,
                 "stretto.delivery": 1 + (self._attempt if replayed else 0),
-                "stretto.published": [channel_of(message).name for _, _, message in outputs],
+                "stretto.published": [channel_of(output.message).name for output in outputs],
             }
-            for _, fact, _ in outputs:
-                found |= decision_attributes(fact)
+            for output in outputs:
+                found |= decision_attributes(output.fact)
             return found
 
         span = self._context.tracing.span(f"{self._service.name} {what}", parent, started_ns, attributes=attributes)
