@@ -39,6 +39,7 @@ LONGER_CLASSES = {
 }
 """Classes older than the rule. Other long classes give a reason in a docstring sentence that begins `One class`."""
 GLOSSARY_WORDS_MAX = 60
+RIDDLES = {"What", "Who", "Of", "As", "Whether"}
 
 # put together here, so that this file does not hold what it forbids
 REGISTRY_HOST = re.compile(r"https?://[\w.-]*(" + "|".join(["py" + "pi", "python" + "hosted", "npm" + "js"]) + r")\b")
@@ -151,6 +152,19 @@ def test_a_long_class_says_why_it_is_one() -> None:
         and "One class" not in (ast.get_docstring(node) or "")
     }
     assert unexplained <= LONGER_CLASSES
+
+
+def test_no_docstring_begins_as_a_riddle() -> None:
+    """A docstring stands alone: it begins with a verb or a noun, not with a pronoun that needs the name beside it."""
+    riddles = [
+        f"{name}:{getattr(node, 'lineno', 1)}: {text.splitlines()[0]}"
+        for name, tree in modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and (text := ast.get_docstring(node))
+        and re.split(r"\W", text, maxsplit=1)[0] in RIDDLES
+    ]
+    assert riddles == []
 
 
 def test_no_module_imports_everything_of_another() -> None:

@@ -1,4 +1,4 @@
-"""What the arbiter can be told: the capacity, the objective, the hysteresis."""
+"""Settings of the arbiter: the capacity, the objective, the hysteresis."""
 
 from __future__ import annotations
 

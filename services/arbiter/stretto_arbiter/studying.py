@@ -60,7 +60,7 @@ class Solver:
         return self._process
 
     async def end(self) -> None:
-        """Of the process; the next problem starts another."""
+        """End the solver process; the next problem starts another."""
         process, self._process = self._process, None
         if process is not None and process.returncode is None:
             with contextlib.suppress(ProcessLookupError):  # it has just ended by itself

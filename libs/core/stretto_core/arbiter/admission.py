@@ -17,7 +17,7 @@ ROUNDING = Resources(1e-6, 0)
 
 
 def start_waiting(desk: Desk, now: float) -> list[Answer]:
-    """Of the jobs that wait, those that there is room for."""
+    """Start the waiting jobs that fit into the free resources."""
     facts: list[Answer] = []
     for job in desk.register.to_try(desk.register.waiting):
         if job.proposal is not None:

@@ -1,4 +1,4 @@
-"""What a choice over all jobs is about, and what an algorithm's answer comes to."""
+"""Input of a choice over all jobs, and the outcome of an algorithm's answer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Chosen(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What is chosen in a round, and what that comes to."""
+    """The choice of a round and its value."""
 
     chosen: list[Chosen]
     round: Round
@@ -47,7 +47,7 @@ def contest(desk: Desk, now: float, free: Resources, among: Container[str] | Non
 
 
 def _offer(desk: Desk, job: JobState, prospect: Prospect, now: float) -> list[Option]:
-    """What the job brings into the round; nothing while its last change has not settled."""
+    """Return the job's options for the round; none until its last change has settled."""
     if now - job.changed_s < desk.settings.settle_s:
         return []
     if job.returned_s is None or now - job.returned_s >= desk.settings.return_again_s:
@@ -56,12 +56,13 @@ def _offer(desk: Desk, job: JobState, prospect: Prospect, now: float) -> list[Op
 
 
 def plan_of(prospect: Prospect, option: Option) -> Plan:
-    """Of the candidate that the option stands for."""
+    """Return the plan of the candidate behind an option."""
     return prospect.computed.candidates[int(option.id)].plan
 
 
 def outcome(algorithm: str, problem: SelectionProblem, chosen: Mapping[str, str | None], bound: float) -> Outcome:
-    """What the choice comes to, whatever a plug-in says of it; one that proves nothing gets the relaxation's bound.
+    """Return the outcome of a choice, computed here and not taken from a plug-in. Without a bound of its own it gets
+    the relaxation's.
 
     Nothing of a choice that overdraws the capacity is followed.
     """

@@ -1,4 +1,4 @@
-"""What every step of the arbiter works with: the state, the register, and the ways to answer a job."""
+"""Context of every step of the arbiter: the state, the register, and the ways to answer a job."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ class Desk:
 
     @property
     def capacity(self) -> Resources:
-        """What the cluster is believed to have: not what pods find no room for, whatever was said of it."""
+        """Usable capacity: the configured one minus requests that no node can place."""
         return self.settings.capacity - self.register.without_room
 
     def free(self) -> Resources:
-        """What nobody holds; negative where the capacity was lowered below the claims."""
+        """Resources that no job holds; negative where the capacity was lowered below the claims."""
         return self.capacity - self.register.held
 
     def to_give(self) -> Resources:
-        """What running jobs may still get: nothing while another waits to start that ever could."""
+        """Resources that running jobs may still get; none while a job that could start is waiting."""
         free = self.free()
         return NOTHING if self.register.blocking else Resources(max(free.cpu_cores, 0.0), max(free.memory_bytes, 0))
 
     def free_in_words(self) -> str:
-        """Of what there is, as far as that is believed."""
+        """Describe the free resources out of the usable capacity, for reasons and refusals."""
         without_room = self.register.without_room
         lacking = f"; for {in_words(without_room)} of it pods found no room" if without_room != NOTHING else ""
         return f"{in_words(self.free())} of {in_words(self.settings.capacity)} are free{lacking}"
@@ -84,7 +84,7 @@ class Desk:
         )
 
     def was_told(self, job: JobState, kind: PlanKind, wanted: Plan) -> bool:
-        """Whether the last word to the job was that this cannot be: it is not said twice."""
+        """Return True if the job's last answer was the same refusal; it is not repeated."""
         return job.refused is not None and (job.refused.kind, job.refused.wanted) == (kind, wanted)
 
     def refuse(self, job: JobState, kind: PlanKind, wanted: Plan, reasons: Sequence[str]) -> list[Answer]:
@@ -97,7 +97,7 @@ class Desk:
 
 
 def _no_room_for(job: JobState) -> list[str]:
-    """What the plan before this one asks for in vain."""
+    """Return the reason if pods of the previous plan found no room."""
     if not job.unplaced:
         return []
     pods, last = sorted(job.unplaced), max(job.unplaced.values(), key=lambda waiting: waiting.since_s)

@@ -40,12 +40,12 @@ class Choice:
 
     @property
     def offered(self) -> dict[str, Option]:
-        """What took part in the round, by the candidates' indices."""
+        """Return the options of the round, by the candidates' indices."""
         return {option.id: option for option in self.contender.options}
 
 
 def why(choice: Choice) -> list[str]:
-    """What was measured, what is predicted, what it costs, and by which measure it was best."""
+    """Return the reasons of a decision: measurement, prediction, cost, and the measure by which it was best."""
     computed, candidate, problem = choice.computed, choice.candidate, choice.problem
     option = choice.offered[str(choice.index)]
     need = required_gain(candidate, choice.gain_fraction_min)

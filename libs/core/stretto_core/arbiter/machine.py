@@ -84,12 +84,12 @@ class ArbiterMachine:
         return [Emit(fact) for fact in (*answers, *self._cycle(now, done))]
 
     def task(self) -> studies.Task | None:
-        """What the study that is waited for has to choose from: for who solves it, beside whatever happens here."""
+        """Input of the background solver for the pending study, or None."""
         return studies.task(self._desk)
 
     @property
     def ticking(self) -> bool:
-        """Whether time matters: not in a cluster without jobs."""
+        """True while the machine needs ticks: a cluster without jobs needs none."""
         return bool(self.state.jobs)
 
     @property
@@ -98,7 +98,7 @@ class ArbiterMachine:
         return self._desk.register.changed
 
     def free(self) -> Resources:
-        """What nobody holds; negative where the capacity was lowered below the claims."""
+        """Resources that no job holds; negative where the capacity was lowered below the claims."""
         return self._desk.free()
 
     def _cycle(self, now: float, done: StudyDone | None) -> list[Answer]:
@@ -188,7 +188,7 @@ class ArbiterMachine:
             job.leaving_s, job.completed = now, isinstance(event, JobCompleted)
 
     def _replace(self, job: JobState, event: ReplacementAsked) -> ReplacementDecided:
-        """Whether a server may be started beside the one that it is to replace, beyond the plan."""
+        """Decide if a server may start next to the one that it replaces, beyond the plan."""
         if job.replacing == event.pod:
             reason = "there is room for it already"
             return ReplacementDecided(job=job.job, pod=event.pod, granted=True, reasons=(reason,))

@@ -1,4 +1,4 @@
-"""What the arbiter's steps need to know of all jobs without asking each: made of the state alone, and never saved.
+"""Index over all jobs for the arbiter's steps, derived from the state alone and never saved.
 
 ``touch`` follows every change of one job. A step looks at the jobs that it concerns, and tries again what had no room
 only when the job, or what anybody else holds, has changed since: nothing else could make it come out otherwise.
@@ -42,7 +42,7 @@ class Sum:
 
 
 class Prospect(NamedTuple):
-    """What a job's candidates come to: those worth a change, and the best of those that it cannot hold any more."""
+    """A job's candidates that are worth a change, and the best of those that it can no longer hold."""
 
     computed: CandidatesComputed
     plan: Plan
@@ -52,8 +52,8 @@ class Prospect(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What the other jobs see of one: what it holds, what of that has no room, what it could give back at most, whether
-    it is in a change."""
+    """One job's part in the sums over all jobs: resources held, held without room, at most returnable, and whether a
+    change is being applied."""
 
     held: Resources
     without_room: Resources
@@ -73,7 +73,7 @@ class Tried:
 
 
 class Register:
-    """Of one state; ``changed`` names the jobs whose documents are not saved yet."""
+    """Index of one state. ``changed`` names the jobs changed since the last snapshot."""
 
     def __init__(self, state: ArbiterState, settings: ArbiterSettings) -> None:
         self.changed: set[str] = set()
@@ -102,12 +102,12 @@ class Register:
 
     @property
     def held(self) -> Resources:
-        """What all jobs hold."""
+        """Resources that all jobs hold."""
         return self._held.total
 
     @property
     def without_room(self) -> Resources:
-        """What of it has found no room: so much less is there than was said."""
+        """Resources requested by pods that no node can place; subtracted from the configured capacity."""
         return self._without_room.total
 
     def ordered(self, names: Iterable[str]) -> list[JobState]:
@@ -122,7 +122,7 @@ class Register:
         return self.ordered(names) if names else []
 
     def prospect(self, name: str) -> Prospect | None:
-        """What the job's candidates come to, where it may be decided on."""
+        """Return the prospect of a job that may get a decision, else None."""
         return self._prospects.get(name)
 
     def could_give(self, weight: float) -> Resources:
@@ -196,7 +196,7 @@ class Register:
             self.blocking.add(job.job)
 
     def _share(self, name: str, job: JobState | None) -> None:
-        """What others notice of the job, kept in sums."""
+        """Return the job's part in the sums over all jobs."""
         old = self._shares.get(name)
         seen = (
             None
@@ -226,7 +226,7 @@ class Register:
                 del self._spare[share.weight]
 
     def _look_ahead(self, job: JobState, plan: Plan) -> None:
-        """What the candidates come to depends on them, the plan and the plans before: it is worked out once."""
+        """Compute the job's prospect once; it depends only on its candidates, its plan and its earlier plans."""
         computed = job.candidates
         if computed is None:
             self._prospects.pop(job.job, None)
@@ -259,7 +259,7 @@ def holds_s(job: JobState, settings: ArbiterSettings) -> float:
 
 
 def spare(job: JobState, plan: Plan) -> Resources:
-    """What the job could give back to others at most (``arbitration.give_back``)."""
+    """Most resources that the job could return to others (``worth.give_back``)."""
     if job.profile.fixed:
         return NOTHING
     low = job.profile.limits.low

@@ -20,7 +20,7 @@ ALTERNATIVES_MAX = 8
 
 
 def due(desk: Desk, now: float) -> bool:
-    """Whether a round's time has come: none while jobs wait for a study, one at once when they wait no longer."""
+    """Return True if a round is due: not while jobs wait for a study, at once when they no longer do."""
     if (study := desk.state.study) is not None:
         if now - study.begun_s < desk.settings.patience_s:
             return False

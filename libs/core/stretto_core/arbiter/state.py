@@ -1,4 +1,4 @@
-"""What the arbiter is told and what it knows: its settings, every job's claim and wishes."""
+"""The arbiter's settings and its state: every job's claim and requests."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ArbiterSettings:
 
 @dataclass(frozen=True, slots=True)
 class Unplaced:
-    """What a pod is to have and has found no room for, since when, and in the words of the place."""
+    """Request of a pod that no node can place, the time since when, and the backend's reason."""
 
     amount: Resources
     since_s: float
@@ -91,24 +91,24 @@ class JobState:
 
     @property
     def without_room(self) -> Resources:
-        """What its pods have found no room for."""
+        """Resources requested by the job's pods that no node can place."""
         return total(waiting.amount for waiting in self.unplaced.values())
 
     @property
     def held(self) -> Resources:
-        """What its pods may hold: while a change is applied, the larger of both plans in each resource."""
+        """Resources that its pods may hold: during a change, the larger of both plans in each resource."""
         if self.plan is None:
             return NOTHING
         now = self.footprint(self.plan)
         return now if self.before is None else larger(now, self.footprint(self.before))
 
     def footprint(self, plan: Plan) -> Resources:
-        """What the job holds under ``plan``, the server that takes another one's place included."""
+        """Return the resources that the job holds under ``plan``, a replacement server included."""
         return replace(plan, ps=plan.ps + 1).resources if self.replacing else plan.resources
 
     @property
     def changing(self) -> bool:
-        """Whether its pods are about to be others: nothing but memory is decided meanwhile."""
+        """True while its pods change; until then only memory is decided."""
         return self.applying or bool(self.replacing)
 
     @property
@@ -119,7 +119,7 @@ class JobState:
         return self.leaving_s is None and (not self.applying or same)
 
     def urgency(self, samples_done: int, now: float) -> float:
-        """What a deadline makes of the weight: (remaining time at the present throughput) / (time left to it).
+        """Factor of a deadline on the weight: (remaining time at the present throughput) / (time left to it).
 
         1 without a deadline or when it will be met, at most ``URGENCY_MAX``: also when it has passed.
         """
@@ -130,30 +130,30 @@ class JobState:
         return min(max(needs_s / max(left_s, 1e-9), 1.0), URGENCY_MAX)
 
     def least(self, proposal: PlanProposed) -> Resources:
-        """What the job cannot start without."""
+        """Resources that the job needs to start."""
         return (proposal.plan if self.profile.fixed else self.profile.limits.low).resources
 
     @property
     def requested(self) -> bool:
-        """Whether a user's wish waits to be decided: no other takes its place."""
+        """True while a user's plan request awaits its decision; no other request replaces it."""
         return self.proposal is not None and self.proposal.kind == "requested"
 
     def answered(self, kind: PlanKind, plan: Plan) -> None:
-        """What was wanted of the plan before ``plan``. A user's wish waits for an answer of its own; where the memory
-        needs more servers meanwhile, it is one for no fewer."""
+        """Clear the pending request once ``plan`` is decided. A user's request keeps waiting for its own answer; if
+        memory needs more servers by now, it asks for no fewer."""
         wish = self.proposal if self.requested and kind != "requested" else None
         if wish is not None and self.plan is not None and plan.ps > self.plan.ps:
             wish = replace(wish, plan=replace(wish.plan, ps=max(wish.plan.ps, plan.ps)))
         self.proposal, self.refused, self.candidates = wish, None, None
 
     def had_before(self, plan: Plan) -> bool:
-        """Whether the job ran with these counts and cores; memory makes no other plan of it."""
+        """Return True if the job ran with these counts and cores; memory is not compared."""
         return any(same_shape(plan, earlier) for earlier in self.had)
 
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """What ``algorithm`` was asked: a choice over ``jobs``, under the plans of these versions, within that ``room``."""
+    """A background task of ``algorithm``: a choice over ``jobs`` at these plan versions, within ``room``."""
 
     number: int
     algorithm: str
@@ -179,5 +179,5 @@ class ArbiterState:
     studies: int = 0
 
     def claimed(self) -> Resources:
-        """What all jobs hold."""
+        """Resources that all jobs hold."""
         return total(job.held for job in self.jobs.values())

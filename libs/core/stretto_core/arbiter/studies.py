@@ -58,7 +58,7 @@ class Task:
 
 
 def task(desk: Desk) -> Task | None:
-    """What the study that is waited for has to choose from, as things stand."""
+    """Return the input of the pending study in the present state."""
     if (study := desk.state.study) is None:
         return None
     names = {job for job, version in study.jobs.items() if _is_as_it_was(desk, job, version)}
@@ -82,7 +82,7 @@ def expire(desk: Desk, now: float) -> None:
 
 
 def in_background(desk: Desk, problem: SelectionProblem, found: Outcome, now: float) -> Outcome:
-    """What is decided now of a fast choice: all of it, but for what a study that begins may know better."""
+    """Return the part of a fast choice that is decided now: all, except jobs that a starting study may improve."""
     algorithm, study = desk.settings.background_algorithm, desk.state.study
     if algorithm in ("", desk.select_name) or found.round.gap <= desk.settings.study_gap:
         return found
@@ -112,7 +112,7 @@ def in_background(desk: Desk, problem: SelectionProblem, found: Outcome, now: fl
 def judged(
     desk: Desk, select: SelectionAlgorithm, problem: SelectionProblem, found: Outcome, study: Study, done: StudyDone
 ) -> Outcome:
-    """What is decided: the study's choice, as far as it holds and if it is clearly better, or else the fast one."""
+    """Return the decision: the study's choice, as far as it holds and if clearly better, else the fast one."""
     told = Studied(
         algorithm=study.algorithm,
         outcome="dropped",
@@ -146,7 +146,7 @@ def judged(
 
 
 def _standing(desk: Desk, problem: SelectionProblem, study: Study, done: StudyDone) -> dict[str, Option | None]:
-    """What the study chose for those whose plan is as it was, and who can still get it; None: they keep that plan."""
+    """Return the study's choice for jobs with an unchanged plan that can still get it; None: they keep that plan."""
     kept: dict[str, Option | None] = {}
     for contender in problem.contenders:
         job = contender.job
@@ -165,7 +165,7 @@ def _is_as_it_was(desk: Desk, name: str, version: int) -> bool:
 
 
 def _left(problem: SelectionProblem, chosen: Iterable[Chosen]) -> dict[str, float]:
-    """What these leave of what is free."""
+    """Return the free resources that these choices leave."""
     amounts = [each.option.amounts for each in chosen]
     return {name: free - math.fsum(each.get(name, 0.0) for each in amounts) for name, free in problem.free.items()}
 

@@ -1,4 +1,4 @@
-"""What a plan is worth to a job, what it claims while it is applied, and how it shrinks to fit: the arbiter's parts."""
+"""Parts of the arbiter: a plan's value to a job, its claim while it is applied, and its reduction to fit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LATER_MAX = 0.05  # of the time to the end: so much a clearly cheaper plan may c
 
 
 def identified(candidate: Candidate) -> bool:
-    """Whether the model knows enough of the plan to decide on it."""
+    """Return True if the model knows enough about the plan to decide on it."""
     return half_width(candidate) <= HALF_WIDTH_MAX
 
 
@@ -63,7 +63,7 @@ def worthwhile(computed: CandidatesComputed, plan: Plan, profile: JobProfile, ga
 def saves(
     computed: CandidatesComputed, candidate: Candidate, plan: Plan, profile: JobProfile, gain_fraction_min: float
 ) -> bool:
-    """Whether the rest of the job gets cheaper by the hysteresis, and later by ``LATER_MAX`` at most.
+    """Return True if the rest of the job gets cheaper by the hysteresis, and later by at most ``LATER_MAX``.
 
     Both count the change's overhead; the time counts one standard deviation of the prediction against it too.
     """
@@ -75,13 +75,13 @@ def saves(
 
 
 def holdable(plan: Plan, limits: JobLimits, current: Plan | None = None) -> bool:
-    """Whether the plan's PSes may have the memory that they need; what they have already they may have."""
+    """Return True if the plan's servers may get the memory that they need; memory that they already have is allowed."""
     had = current.ps_memory_bytes if current is not None and current.ps == plan.ps else 0
     return plan.ps_memory_bytes <= max(limits.high.ps_memory_bytes, had)
 
 
 def same_shape(one: Plan, other: Plan) -> bool:
-    """Whether two plans have the same counts and cores: their throughput is the same."""
+    """Return True if two plans have the same counts and cores, and so the same throughput."""
     memory = {"worker_memory_bytes": one.worker_memory_bytes, "ps_memory_bytes": one.ps_memory_bytes}
     return replace(other, **memory) == one
 
@@ -107,12 +107,12 @@ def by_resource(amount: Resources) -> dict[str, float]:
 
 
 def larger(one: Resources, other: Resources) -> Resources:
-    """What is held while pods of both may be there: the larger in each resource."""
+    """Return the claim while pods of both plans may run: the larger in each resource."""
     return Resources(max(one.cpu_cores, other.cpu_cores), max(one.memory_bytes, other.memory_bytes))
 
 
 def shortage(wanted: Resources, free: Resources) -> Resources:
-    """What of ``wanted`` is not free; nothing of a resource that suffices."""
+    """Return the part of ``wanted`` that is not free; zero for a resource that suffices."""
     gap = wanted - free
     return Resources(max(gap.cpu_cores, 0.0), max(gap.memory_bytes, 0))
 

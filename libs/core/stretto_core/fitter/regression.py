@@ -45,7 +45,7 @@ OVERLAP_EVIDENCE = 3.0  # log likelihood that an overlap has to be ahead of none
 
 @dataclass(frozen=True, slots=True)
 class _System:
-    """What one fit works on. ``rows`` stacks a row for each T and one for each measured component; ``owner`` is the
+    """Input of one fit. ``rows`` stacks a row for each T and one for each measured component; ``owner`` is the
     measurement that a row came from, ``is_total`` marks the rows of T."""
 
     terms: tuple[Term, ...]
@@ -152,7 +152,7 @@ def _evidence_scale(system: _System) -> float:
 
 
 def _evidence_most(system: _System) -> float:
-    """What a perfect fit would have."""
+    """Return the evidence of a perfect fit."""
     return -_evidence_scale(system) * math.log(NOISE_PRIOR_DOF * NOISE_PRIOR_SD**2)
 
 
@@ -251,7 +251,7 @@ def _assemble(
 
 
 def _shares(similar: KnownModel, terms: Sequence[Term], scale: Array, x: Inputs, step_time_s: Array) -> Array:
-    """Of the terms in a step of the similar job, as slow as this one in the median."""
+    """Shares of the terms in a step of the similar job, scaled to this job's median step time."""
     slower = float(
         np.median(step_time_s / predicted_step_time_s(similar.form, similar.coefficients, similar.overlap, x))
     )
@@ -316,7 +316,7 @@ def _nnls(matrix: Array, target: Array) -> Array:
 
 
 def _suspicious(system: _System, theta: Array) -> bool:
-    """Whether any measurement is far off, or all are: else every one keeps its say, and its part in the precision."""
+    """Return True if any residual is large or an outlier. Otherwise every measurement keeps its full weight."""
     size = np.abs(_residuals(system, theta)[2][system.is_total])
     most = float(size.max())
     return most > SUSPICIOUS or most > max(OUTLYING * 1.4826 * float(np.median(size)), NEGLIGIBLE)

@@ -302,7 +302,7 @@ class FittedModel:
 
     @property
     def known(self) -> KnownModel:
-        """What a job like this one can learn from it."""
+        """Part of the model that similar jobs can reuse."""
         return KnownModel(form=cast("FormName", self.form), coefficients=self.coefficients, overlap=self.overlap)
 
     def step_time_s(self, x: Inputs) -> Array:

@@ -151,7 +151,7 @@ class PlanMachine:
         return []
 
     def _open_for(self, event: PlannerEvent) -> bool:
-        """Whether the job is not over. One that had completed and goes on was taken back by a restore."""
+        """Return True if the job is not over. A completed job that continues was taken back by a restore."""
         if self.state.completed and isinstance(event, JobProgressed):
             self.state.ended = self.state.completed = False
         return not self.state.ended
@@ -241,7 +241,7 @@ class PlanMachine:
             self.state.refused, self.state.explored_enough = [], ""
 
     def _wasted_s(self, took_s: float) -> float:
-        """What of a change's time was lost: training goes on while pods start and parameters move, only slower."""
+        """Return the lost part of a change's time: training continues, slower, while pods start and parameters move."""
         state = self.state
         if not state.rates_while_changing or state.throughput_before <= 0:
             return took_s
@@ -286,7 +286,7 @@ class PlanMachine:
     # ---- advice -----------------------------------------------------------------------------------------------
 
     def _advise(self) -> list[Action]:
-        """What to measure next or, when that is known well enough, the candidates."""
+        """Return the next plan to measure or, once the model is known well enough, the candidates."""
         state, profile, fitted = self.state, self.state.profile, self.state.model
         if profile is None or fitted is None or state.plan is None or profile.fixed or state.pending:
             return []
@@ -385,7 +385,7 @@ class PlanMachine:
         return [Emit(fact)]
 
     def _moved(self, fact: CandidatesComputed) -> bool:
-        """Whether the front differs from the published one by more than noise."""
+        """Return True if the front differs from the published one by more than noise."""
         before = self.state.published
         if before is None or before.plan_version != fact.plan_version:
             return True

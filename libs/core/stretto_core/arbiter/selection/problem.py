@@ -1,4 +1,4 @@
-"""What is chosen over all jobs: one option of each, or none, within what is free (DLRover-RM Eq. 11-14)."""
+"""The choice over all jobs: at most one option of each job, within the free resources (DLRover-RM Eq. 11-14)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class SelectionProblem:
-    """What a selection algorithm gets. ``free`` by resource: nothing may be overdrawn (Eq. 13).
+    """Input of a selection algorithm. ``free`` bounds each resource (Eq. 13).
 
     ``objective``: ``efficiency`` is the paper's (Eq. 12), ``gain`` the sum of throughput gains, ``completion`` the
     seconds by which the jobs end earlier, all together; each weighted by the jobs' priorities.
@@ -82,7 +82,7 @@ class SelectionProblem:
                 ]
 
     def fits(self, options: Sequence[Option]) -> bool:
-        """Whether all these options together stay within the free amounts; a resource nobody offers has none."""
+        """Return True if all these options together fit the free amounts; a resource that is not listed has none."""
         for name in {resource for option in options for resource in option.amounts}:
             total = math.fsum(option.amounts.get(name, 0.0) for option in options)
             if total > max(self.free.get(name, 0.0), 0.0) + 1e-9 and total > 0:

@@ -1,4 +1,4 @@
-"""What fractions of options would reach: the linear relaxation, by prices of the resources, and the bound it proves.
+"""The linear relaxation (fractions of options), solved by prices of the resources, and the bound that it proves.
 
 At prices p >= 0 every job takes its option of the highest value less price; that sum plus p x room is an upper bound
 on every selection (Lagrangian). It is convex in p and piecewise linear, its least value that of the linear programme.

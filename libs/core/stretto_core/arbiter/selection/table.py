@@ -87,8 +87,8 @@ class Table:
         return at[np.searchsorted(at, self.starts)]
 
     def priced(self, price: Floats) -> Floats:
-        """What the amounts of each row cost [rows]. Not a product of matrices: its last digit is another on other
-        processors, and decisions have to come out the same when they are replayed there."""
+        """Return the price of each row's amounts [rows]. No matrix product: its last digit differs between processors,
+        and a replay on another one must reach the same decisions."""
         return np.asarray((self.amounts * price).sum(axis=1), dtype=np.float64)
 
     def value(self, chosen: Ints) -> float:
@@ -96,7 +96,7 @@ class Table:
         return float(self.values[chosen].sum())
 
     def fits(self, chosen: Ints) -> bool:
-        """As the problem itself sees it."""
+        """Return True if the options fit, by the same test as the problem's."""
         return self.problem.fits([option for row in chosen if (option := self.options[row]) is not None])
 
     def selection(self, chosen: Sequence[int] | Ints, bound: float) -> Selection:
