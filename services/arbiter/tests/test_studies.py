@@ -264,7 +264,7 @@ async def test_an_answer_that_cannot_be_used_is_told_as_a_fault(
     problem = SelectionProblem((), {"cpu_cores": 1.0}, "gain", 0.0)
     try:
         async with asyncio.timeout(30):
-            await studies._study(Task(1, algorithm, problem, {}), "a")
+            await studies._study(Task(1, "a", algorithm, problem, {}))
     finally:
         await studies.end()
     (done,) = told
