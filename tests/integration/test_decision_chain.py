@@ -269,7 +269,7 @@ async def test_all_that_was_decided_under_changing_capacity_is_replayed_bit_by_b
     assert (status, told["reproduced"]) == (0, True), told
     for service in told["services"]:
         assert service["same"] == service["decisions"] > 0, service
-        assert service["unseen"] == []
+        assert service["missing"] == []
     status, told = await stretto_replay("--set", "STRETTO_ARBITER_CPU_CORES=1.0")
     fitter, planner, arbiter = told["services"]
     assert (status, fitter["differences"], planner["differences"]) == (1, [], [])

@@ -78,7 +78,7 @@ class Engine:
     def open(self) -> None:
         """Connect to the engine, again if connected before."""
         with refusals("the engine cannot be reached"):
-            given: Any = {"base_url": self._url} if self._url else docker.utils.kwargs_from_env()
+            given: Any = {"base_url": self._url} if self._url else dict(docker.utils.kwargs_from_env())
             self._client = docker.APIClient(**given, version="auto", timeout=TIMEOUT_S)
 
     def close(self) -> None:
