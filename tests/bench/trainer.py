@@ -18,6 +18,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from stretto.readers.synthetic import Synthetic
+
 from tests.bench.rows import Row, row
 from tests.bench.trainer_joining import measure_joining
 
@@ -307,9 +309,22 @@ def restart_pause(job: Stretto, folder: Path) -> float:
     return max(e[0] for e in ends) - last
 
 
+def measure_generator() -> Row:
+    """Samples that the generator of the examples makes per second; it must not be what training waits for."""
+    source = Synthetic(3, new_categories=100_000)
+    source.read(0, 512)
+    best = 0.0
+    for attempt in range(5):
+        began = time.perf_counter()
+        for batch in range(20):
+            source.read((attempt * 20 + batch) * 512, 512)
+        best = max(best, 20 * 512 / (time.perf_counter() - began))
+    return row("generated samples", best, "1/s", ">= 200,000 1/s", best >= 200_000, "best of five, one process")
+
+
 def run(seconds: float = 40.0) -> list[Row]:
     """Rows of steps, migration and joining; about `seconds` of measuring beside some 80 s of starting."""
-    return [*measure_steps(seconds / 2), *measure_migration(seconds / 2), measure_joining()]
+    return [*measure_steps(seconds / 2), *measure_migration(seconds / 2), measure_joining(), measure_generator()]
 
 
 if __name__ == "__main__":
