@@ -53,7 +53,7 @@ class Growing:
             if ps:
                 self.hold(self.curve["peak"][self.index][moment])
                 self.hold(self.curve["used"][self.index][moment])
-            self.pod.bus.tell(self.server(moment) if ps else self.worker())
+            self.pod.bus.report(self.server(moment) if ps else self.worker())
         return 0
 
     def moment(self) -> int:
