@@ -161,6 +161,9 @@ def test_whatever_the_job_it_ends_near_full_speed_with_few_cpus(
 ) -> None:
     cluster = Cluster(Job(data_cpus, trainer_cpus, gpus=gpus), 256.0, noise)
     phase, process, trainer, cpus = cluster.settle(120)
+    if phase == "fallen back":
+        assert trainer >= 0.88 * (data_cpus + trainer_cpus), "the trainer's own CPUs do both at near full speed"
+        return
     assert phase == "settled"
     reached = cluster.job.with_workers(cpus, process, trainer).steps_per_s
     assert reached >= 0.88
