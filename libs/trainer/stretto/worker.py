@@ -34,6 +34,7 @@ _EVALUATION_KEPT_S = 60.0
 _PULL_AGAIN_S = 20.0
 _PULL_PAUSE_S = 0.3
 """How long an evaluation repeats a pull from a server that is leaving, and the pause between tries."""
+_ASK_AFTER_END_S = 2.0
 _HOPELESS_SHARDS = 5
 """If the first shards fail, this many in a row, the fault is in the code and not in the data."""
 
@@ -143,7 +144,8 @@ class Worker:
             if reply.answer == "end":
                 log.info("the job has no more shards")
                 self._meter.idle()
-                self._pod.leaving.wait()
+                # a worker that starts while the job returns to a checkpoint may ask before the ledger has returned
+                self._pod.leaving.wait(_ASK_AFTER_END_S)
             elif reply.shard is None:
                 self._meter.idle()
                 self._leases.wait(reply)

@@ -140,6 +140,9 @@ def test_replies_that_get_lost_leases_that_go_stale_and_a_request_for_less(make:
     assert cluster.books(0)[0].applied_samples == SAMPLES
     report = wait_for(lambda: [r for r in cluster.worker_reports() if r.plan_version == 9], 5)[-1]
     assert report.cpu_limit_cores == 0.5
+    again = replace(next(iter(cluster.done.values())), id=10**6)
+    cluster.todo.append(again)  # the ledger returned to a checkpoint after the worker was told "end"
+    wait_for(lambda: again.id in cluster.done, 20)
     # finished shards are forgotten when the dispatcher says so: a late push of one is refused for ever
     assert cluster.processes["worker-0"].poll() is None  # idle until it is told to leave
     assert cluster.terminate("worker-0") == 0
