@@ -106,6 +106,7 @@ class TestAgainstTheory:
         assert usage.worker_busy_core_s == pytest.approx(16 * 50 * 0.4), "0.04 of 0.1 s are gradients"
         assert usage.ps_busy_core_s == pytest.approx(8 * 50 * 0.2)
 
+    @pytest.mark.proof
     def test_jobs_of_one_node_are_a_queue_with_as_many_servers(self) -> None:
         """M/M/c: the mean wait is Erlang's C over (c mu - lambda)."""
         nodes, load, mean_s, count = 4, 0.7, 1000.0, 6_000
@@ -148,6 +149,12 @@ class TestPromises:
     def test_nodes_never_hold_more_than_they_have(self, seed: int, nodes: int, policy: str) -> None:
         self._checked(arrivals(seed, 12, 4000, 900), policy, Settings(nodes, seed=seed, **HARSH))
 
+    @pytest.mark.parametrize("policy", ["es", "optimus"])
+    def test_a_job_that_restarts_and_finds_no_room_waits_with_its_window_open(self, policy: str) -> None:
+        seed = {"es": 8, "optimus": 926}[policy]
+        self._checked(arrivals(seed, 12, 4000, 900), policy, Settings(4, seed=seed, **HARSH))
+
+    @pytest.mark.proof
     def test_nor_under_the_services(self) -> None:
         found = self._checked(arrivals(3, 14, 4000, 1800), "stretto", Settings(4, seed=3, **HARSH))
         assert found.changes_per_job > 0
@@ -187,6 +194,7 @@ class TestPromises:
         again = simulate([trace[n] for n in order], SIMULATE_CLUSTER.named(policy), pool)
         assert [again.jobs[order.index(n)] for n in range(9)] == first.jobs
 
+    @pytest.mark.proof
     def test_stretto_outlives_what_ends_a_static_job(self) -> None:
         trace = [replace(each, embedding_bytes=40 * GIB) for each in arrivals(8, 8, 2000, 7200)]
         pool = Settings(12, pod_failures_per_day=2.0, seed=1)

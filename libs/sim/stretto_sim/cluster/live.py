@@ -236,7 +236,9 @@ class Live:
         self.since_s = now
 
     def next_s(self, now: float) -> float:
-        """When something of its own happens next; the rate holds until then."""
+        """Return when something of its own happens next; the rate holds until then."""
+        if not self.servers:  # it waits for room; its window is told when it trains again
+            return math.inf
         ready = [pod.ready_s for pod in (*self.workers, *self.servers) if now + NEARLY < pod.ready_s < math.inf]
         moments = [*ready, *(pod.dies_s for pod in self.pods if pod.node != NOWHERE), self.window_due_s]
         if self.paused_until_s > now + NEARLY:
