@@ -36,7 +36,7 @@ chaos: setup  ## put a real job under seeded fire and count the samples (SEED=7 
 	    $(if $(UNDISTURBED),--undisturbed $(UNDISTURBED)) $(if $(INTENSITY),--intensity $(INTENSITY)) \
 	    $(if $(MODEL),--model $(MODEL)) $(if $(SAMPLES),--samples $(SAMPLES)) $(if $(REPORT),--report $(REPORT))
 
-check: setup  ## lint, types and pure tests, in less than a minute
+check: setup  ## lint, types and pure tests
 	@$(BIN)/python -m tests.check
 
 test: setup  ## run every test but the long rounds
@@ -49,8 +49,7 @@ bench: setup  ## measure, as ratios against baselines of the same run
 	@$(BIN)/python -m tests.bench
 
 lint: setup  ## ruff, pyright (strict), import rules, drift of proto/
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports && $(BIN)/pyright && \
-	    $(BIN)/python -m stretto_wire.documents --check proto
+	@$(BIN)/python -m tests.check types style
 
 proto: setup  ## generate proto/ from libs/wire
 	@$(BIN)/python -m stretto_wire.documents proto

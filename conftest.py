@@ -30,13 +30,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Under ``--pure``, leave out what is slow, and generate less."""
     if not config.getoption("--pure"):
         return
-    left_out = [item for item in items if any(item.get_closest_marker(name) for name in ("slow", "alone", "proof"))]
+    left_out = {item for item in items if any(item.get_closest_marker(name) for name in ("slow", "alone", "proof"))}
     config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in set(left_out)]
-    for item in items:
-        function = getattr(getattr(item, "obj", None), "__func__", getattr(item, "obj", None))
+    items[:] = [item for item in items if item not in left_out]
+    functions = {getattr(item.obj, "__func__", item.obj) for item in items if isinstance(item, pytest.Function)}
+    for function in functions:  # each once, however many parameters it has
         if (stated := getattr(function, "_hypothesis_internal_use_settings", None)) is not None:
-            function._hypothesis_internal_use_settings = _fewer(stated)  # type: ignore[union-attr]
+            function._hypothesis_internal_use_settings = _fewer(stated)
     for machine in {getattr(item, "cls", None) for item in items}:  # Hypothesis' stateful tests state theirs by class
         if isinstance(stated := getattr(machine, "settings", None), settings):
             machine.settings = _fewer(stated)  # type: ignore[union-attr]

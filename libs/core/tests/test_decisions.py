@@ -67,6 +67,7 @@ def test_a_job_goes_from_history_over_measurements_to_a_better_plan_and_back_int
     assert loop.arbiter.state.jobs == {}, "everything is given back"
 
 
+@pytest.mark.proof
 def test_the_first_models_of_a_job_like_a_past_one_are_better_and_the_history_keeps_what_explain_tells() -> None:
     """The other is slower, above all where its servers are the reason."""
 
@@ -135,6 +136,7 @@ def test_noise_alone_never_resizes_a_job() -> None:
     assert len(decided(loop)) <= settled + 1
 
 
+@pytest.mark.proof
 def test_many_jobs_share_the_capacity_and_none_overdraws_it() -> None:
     loop = Loop(Resources(24, 96 * GIB))
     for i in range(5):

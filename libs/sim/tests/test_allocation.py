@@ -29,6 +29,7 @@ def invented(seed: int, jobs: int, span_s: float, mean_hours: float, most: int =
     ]
 
 
+@pytest.mark.proof
 class TestAgainstTheNaiveOne:
     @pytest.mark.parametrize("name", POLICIES)
     @pytest.mark.parametrize("disturbed", [False, True], ids=["calm", "harsh"])
@@ -59,6 +60,7 @@ class TestAgainstTheNaiveOne:
 
 
 class TestAgainstTheory:
+    @pytest.mark.proof
     def test_jobs_of_one_node_are_a_queue_with_as_many_servers(self) -> None:
         """M/M/c: the mean wait is Erlang's C over (c mu - lambda)."""
         servers, load, mean_s, jobs = 5, 0.7, 3600.0, 20_000

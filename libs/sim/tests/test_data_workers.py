@@ -247,6 +247,7 @@ class TestByQueue:
         assert all(job.end_s - job.start_s >= job.ideal_s * (1 - 1e-6) for job in found.jobs)
         assert max(found.cpus.amounts) <= 64.0 * nodes + 1e-6
 
+    @pytest.mark.proof
     @pytest.mark.parametrize("nodes", [2, 4, 6])
     def test_it_is_worse_than_to_know_and_better_than_a_fixed_ratio(self, nodes: int) -> None:
         """Much worse where all GPUs are taken: the containers then hold all CPUs, and none is left to begin with."""

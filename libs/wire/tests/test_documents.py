@@ -25,6 +25,7 @@ def test_the_committed_documents_are_what_the_code_generates() -> None:
     assert documents.drift(PROTO) == [], "run `make proto` and commit proto/"
 
 
+@pytest.mark.proof
 def test_generating_twice_gives_the_same() -> None:
     assert documents.files() == documents.files()
 
@@ -61,6 +62,7 @@ def test_a_break_is_not_written(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert documents.main(["--check", str(tmp_path)]) == 0
 
 
+@pytest.mark.proof
 def test_two_versions_of_the_folder_can_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     documents.main([str(old)])

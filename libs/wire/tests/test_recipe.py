@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 
 MESSAGE = '''
@@ -40,6 +42,7 @@ assert "spare" in written["examples/evt.actuator.pod-renamed.v1.json"]
 """
 
 
+@pytest.mark.proof
 def test_two_files_make_a_message_that_is_published_read_and_documented(tmp_path: Path) -> None:
     for name in ("messages", "wire"):
         shutil.copytree(ROOT / "libs" / name, tmp_path / name, ignore=shutil.ignore_patterns("tests", "*.egg-info"))

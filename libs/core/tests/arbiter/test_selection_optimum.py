@@ -82,6 +82,7 @@ def many(seed: int, jobs: int, objective: Objective, gives: bool) -> SelectionPr
     return SelectionProblem(tuple(contenders), free, objective)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("gives", [False, True])
 @pytest.mark.parametrize("objective", ["efficiency", "gain", "completion"])
 def test_a_few_hundred_jobs_are_within_a_thousandth_of_the_optimum(objective: Objective, gives: bool) -> None:

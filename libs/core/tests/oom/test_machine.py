@@ -39,6 +39,7 @@ from stretto_messages.oom import OomForecast
 MIB = 2**20
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_curve_runs_out_of_memory_and_little_is_held_that_is_not_needed(family: str) -> None:
     """A few of the benchmark's curves (tests/bench/memory.py plays 200 of them, and others)."""
@@ -50,7 +51,7 @@ def test_no_curve_runs_out_of_memory_and_little_is_held_that_is_not_needed(famil
     assert np.mean([outcome.mean_over for outcome in played]) <= 0.25
 
 
-@pytest.mark.parametrize("family", ["steady", "skewed"])
+@pytest.mark.parametrize("family", [pytest.param("steady", marks=pytest.mark.proof), "skewed"])
 def test_memory_that_is_not_needed_is_given_back(family: str) -> None:
     curves = [curve for seed in range(8) if not (curve := generate(family, seed)).changes]
     played = [play(curve, Case(share=-3.0)) for curve in curves[:3]]

@@ -63,6 +63,7 @@ def test_a_worse_measurement_is_followed_by_a_return_to_the_best_measured_plan()
     assert any("measured" in reason for reason in back.reasons)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("noise", [0.02, 0.06, 0.12])
 @pytest.mark.parametrize("samples", [3_000_000, 4_000_000, 20_000_000])
 def test_whatever_the_noise_there_is_at_most_one_return(noise: float, samples: int) -> None:
@@ -76,6 +77,7 @@ def test_whatever_the_noise_there_is_at_most_one_return(noise: float, samples: i
     assert returns <= 1
 
 
+@pytest.mark.proof
 def test_a_machine_that_slows_down_and_up_does_not_swing_the_job() -> None:
     """Another load on the machine makes whatever is measured now worse than what was measured before."""
     rates = dict(MEASURED)
