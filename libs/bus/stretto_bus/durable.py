@@ -1,7 +1,7 @@
 """A durable consumer: the server keeps its cursor and delivers one message at a time.
 
 Any number of processes may share it. Whoever pulls first gets the next message, in stored order. A message that is
-neither acknowledged nor reported as in progress for ``ACK_WAIT_S`` is delivered again.
+neither acknowledged nor reported as in progress for ``ack_wait_s`` is delivered again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from stretto_bus.bus import Bus, Subscription
 from stretto_bus.faults import BusFault
 from stretto_bus.ordered_consumer import EXPIRED, NO_HEADERS, Stored
 
-ACK_WAIT_S = 15.0
 PULL_EXPIRES_S = 30.0
 INACTIVE_S = 30 * 24 * 3600
 """a consumer that nobody pulls from for so long is removed: by then its place in the stream has expired"""
@@ -29,10 +28,11 @@ UNCHANGEABLE = ("deliver_policy", "opt_start_seq", "opt_start_time")
 
 
 class Delivery:
-    """A message that is ours until we acknowledge it, give it back, or are silent for ``ACK_WAIT_S``."""
+    """A message that is ours until we acknowledge it, give it back, or are silent for ``ack_wait_s``."""
 
-    def __init__(self, bus: Bus, stored: Stored, reply: str, pending: int) -> None:
+    def __init__(self, bus: Bus, stored: Stored, reply: str, pending: int, ack_wait_s: float) -> None:
         self.stored = stored
+        self._ack_wait_s = ack_wait_s
         self.pending = pending
         """messages of the consumer after this one"""
         self._bus = bus
@@ -44,7 +44,7 @@ class Delivery:
 
     async def nak(self) -> None:
         """Give it back at once."""
-        with contextlib.suppress(BusFault):  # it is delivered again after ACK_WAIT_S anyway
+        with contextlib.suppress(BusFault):  # it is delivered again after ack_wait_s anyway
             await self._bus.send(self._reply, b"-NAK")
 
     @asynccontextmanager
@@ -53,7 +53,7 @@ class Delivery:
 
         async def report() -> None:
             while True:
-                await asyncio.sleep(ACK_WAIT_S / 3)
+                await asyncio.sleep(self._ack_wait_s / 3)
                 with contextlib.suppress(BusFault):
                     await self._bus.send(self._reply, b"+WPI")
 
@@ -72,6 +72,7 @@ class Durable:
         self._bus = bus
         self._stream = stream
         self._config = config
+        self._ack_wait_s = config["ack_wait"] / 1e9
         self._inbox = f"{bus.inbox}.durable.{name}"
         self._arrived: deque[Msg] = deque()
         self._wake = asyncio.Event()
@@ -80,12 +81,19 @@ class Durable:
 
     @classmethod
     async def open(
-        cls, bus: Bus, stream: str, name: str, pattern: str, start: Mapping[str, Any], metadata: Mapping[str, str]
+        cls,
+        bus: Bus,
+        stream: str,
+        name: str,
+        pattern: str,
+        start: Mapping[str, Any],
+        metadata: Mapping[str, str],
+        ack_wait_s: float,
     ) -> Durable:
         """Create it, or go on where it stands.
 
-        ``start`` (``deliver_policy`` …) holds for a new one only. ``pattern``, one subject with wildcards, and
-        ``metadata`` replace the former ones.
+        ``start`` (``deliver_policy`` …) holds for a new one only. ``pattern``, one subject with wildcards,
+        ``metadata`` and ``ack_wait_s`` replace the former ones.
 
         Raises:
             BusFault: the server refused, or there is no such stream yet.
@@ -94,7 +102,7 @@ class Durable:
             "durable_name": name,
             "name": name,
             "ack_policy": "explicit",
-            "ack_wait": int(ACK_WAIT_S * 1e9),
+            "ack_wait": int(ack_wait_s * 1e9),
             "max_ack_pending": 1,
             "max_deliver": -1,
             "inactive_threshold": int(INACTIVE_S * 1e9),
@@ -134,7 +142,7 @@ class Durable:
             while not self._arrived:
                 await self._pull()
                 try:
-                    async with asyncio.timeout(PULL_EXPIRES_S + ACK_WAIT_S):
+                    async with asyncio.timeout(PULL_EXPIRES_S + self._ack_wait_s):
                         await self._wake.wait()
                 except TimeoutError:
                     self._pulled = False
@@ -150,7 +158,7 @@ class Durable:
             if len(tokens) > 9:  # with domain and account
                 tokens = tokens[2:]
             stored = Stored(int(tokens[5]), int(tokens[7]) / 1e9, msg.subject, headers, msg.data)
-            return Delivery(self._bus, stored, msg.reply, int(tokens[8]))
+            return Delivery(self._bus, stored, msg.reply, int(tokens[8]), self._ack_wait_s)
 
     async def close(self) -> None:
         """Stop reading; the cursor stays where it stands."""

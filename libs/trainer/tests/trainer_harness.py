@@ -282,6 +282,15 @@ class Cluster:
         answer = "wait" if self.leased or self.reserved else "end"
         return NextShardReply(job=self.job, answer=answer, wait_s=0.1, stale=stale, forget=forget)
 
+    def end_soon(self) -> int:
+        """Leave out the shards that nobody has begun; return the samples of the others."""
+
+        async def leave_out() -> int:
+            self.todo.clear()
+            return sum(shard.length for shard in (*self.done.values(), *self.leased.values()))
+
+        return int(self.run(leave_out()))
+
     def finished(self) -> bool:
         return not (self.todo or self.leased or self.reserved)
 

@@ -64,6 +64,7 @@ class Lane:
         self._metrics = metrics
         self._tracing = tracing
         self._poster = Poster(target.endpoint.url, settings.allow_networks, settings.ca, settings.timeout_s)
+        self._silence_s = settings.silence_s
         self._course = Course(settings.retry_s, settings.retry_max_s, settings.give_up_s)
         self._marks = {URL: hashlib.sha256(target.endpoint.url.encode()).hexdigest()}
         metrics.stopped.labels(self.name).set(0)
@@ -99,7 +100,13 @@ class Lane:
             self._stop(marks[STOPPED])
             return
         cursor = await Durable.open(
-            self._bus, STREAM, cursor_name, handlers.pattern_of(endpoint), handlers.start_of(endpoint), self._marks
+            self._bus,
+            STREAM,
+            cursor_name,
+            handlers.pattern_of(endpoint),
+            handlers.start_of(endpoint),
+            self._marks,
+            ack_wait_s=self._silence_s,
         )
         self.state = "forwarding"
         try:

@@ -36,6 +36,9 @@ class ForwarderSettings(Settings):
         None, description="certificates (PEM) that endpoints are verified against; none: the system's"
     )
     timeout_s: float = Field(10.0, gt=0, le=300, description="an attempt that takes longer has failed")
+    silence_s: float = Field(
+        15.0, ge=1, le=300, description="silence of a replica after which another one posts its event"
+    )
     retry_s: float = Field(1.0, gt=0, le=3600, description="pause after a failure, about; it doubles with each …")
     retry_max_s: float = Field(300.0, gt=0, le=86400, description="… up to this")
     give_up_s: float = Field(

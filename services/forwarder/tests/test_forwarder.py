@@ -136,7 +136,7 @@ async def test_an_endpoint_that_hangs_or_is_dead_holds_no_other_up(world: World,
 async def test_killed_at_any_moment_it_loses_nothing_and_keeps_the_order(world: World, receiver: Receiver) -> None:
     """Each process is killed while its request is answered; an event is never handed out twice at once."""
     sent = await world.publish(range(30))
-    process = world.start({"name": "crm", "url": f"{receiver.url}/hook"})
+    process = world.start({"name": "crm", "url": f"{receiver.url}/hook"}, silence_s=2.0)
     kills = {5, 6, 17}
 
     def deadly(request: Request) -> Answer:
@@ -151,7 +151,7 @@ async def test_killed_at_any_moment_it_loses_nothing_and_keeps_the_order(world: 
     while len(first_of_each(receiver.taken())) < 30:
         await asyncio.sleep(0.02)
         if process.poll() is not None:
-            process = world.start({"name": "crm", "url": f"{receiver.url}/hook"})
+            process = world.start({"name": "crm", "url": f"{receiver.url}/hook"}, silence_s=2.0)
     assert not kills
     assert first_of_each(receiver.taken()) == sent
     assert ids(receiver.taken()) == [id_ for id_ in ids(receiver.taken()) if id_ in sent]
@@ -240,7 +240,7 @@ async def test_it_may_read_nothing_but_events(world: World) -> None:
     refused = []
     for pattern in ("*.tel.>", ">", "journal.>", "*.evt.v1.gateway.job-submitted.*"):
         with contextlib.suppress(BusFault):
-            cursor = await Durable.open(bus, STREAM, "forwarder-x", pattern, {"deliver_policy": "all"}, {})
+            cursor = await Durable.open(bus, STREAM, "forwarder-x", pattern, {"deliver_policy": "all"}, {}, 15.0)
             await cursor.close()
             continue
         refused.append(pattern)
