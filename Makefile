@@ -40,7 +40,7 @@ check: setup  ## lint, types and pure tests
 	@$(BIN)/python -m tests.check
 
 test: setup  ## run every test but the long rounds
-	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "not long"
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not long"
 
 test-long: setup  ## run the long rounds under fire and on real engines
 	@$(BIN)/python -m pytest -m long

@@ -3,9 +3,9 @@
 ``make check`` passes ``--pure``: tests without servers and TensorFlow, with a tenth of Hypothesis' examples. Those
 marked ``proof`` are left to ``make test``.
 
-``make test`` runs two tests at a time, since most wait for leases to expire or processes to start. A test marked
-``alone`` needs the whole machine: the other worker waits. A readers' lock of files keeps them apart; a test that waits
-to be alone holds the turnstile, so that no further test starts before it.
+``make test`` runs three tests at a time, since most wait for leases to expire or processes to start. A test marked
+``alone`` needs the whole machine: it comes first, and the other workers wait. A readers' lock of files keeps them
+apart; a test that waits to be alone holds the turnstile, so that no further test starts before it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Under ``--pure``, leave out what is slow, and generate less."""
+    """Put those that run alone first. Under ``--pure``, leave out what is slow, and generate less."""
+    items.sort(key=lambda item: item.get_closest_marker("alone") is None)
     if not config.getoption("--pure"):
         return
     left_out = {item for item in items if any(item.get_closest_marker(name) for name in ("slow", "alone", "proof"))}

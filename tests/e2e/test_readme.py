@@ -1,18 +1,12 @@
-"""The README's commands, typed: the demonstration, and a job of one's own from `up` to `down`.
+"""A job of one's own, typed as the README tells it, from `up` to `down`.
 
-The demonstration is the one long job. The job of one's own is typed with fewer samples than the example's file has: its
-commands are the same, and what a long job shows (quality, decisions and what they brought) the demonstration shows.
+It has fewer samples than the example's file: the commands are the same, and what a long job shows (quality, decisions
+and what they brought) the demonstration shows.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import re
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,62 +16,12 @@ import yaml
 from stretto_runtime.server import keys_of
 
 from tests.contract.subscriber import SubscriberUnavailable, validate_run
+from tests.e2e.typed import OWN_JOB, ROOT, shell
 
-ROOT = Path(__file__).parents[2]
-# as typed by a person: the variables that `make test` sets would make a make below it print lines of its own
-TYPED = {name: value for name, value in os.environ.items() if name not in ("MAKELEVEL", "MAKEFLAGS", "MFLAGS")}
-BLOCKS = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-MAKE, OWN_JOB = ([line.partition("#")[0].strip() for line in block.splitlines()] for block in BLOCKS)
-END_S = 40.0
 JOB = "wide-deep-example"
 SAMPLES = 300_000
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
-
-
-def shell(command: str, limit_s: float = 600, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Type one command of the README in the root of the checkout; end it with its children after ``limit_s``."""
-    if not (ROOT / ".venv/bin/stretto").exists():
-        command = command.replace(".venv/bin/", f"{Path(sys.executable).parent}/")
-    typed = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        shell=True,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        env={**TYPED, **environment},
-    )
-    try:
-        output, errors = typed.communicate(timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        os.killpg(typed.pid, signal.SIGTERM)  # the demonstration takes its installation down
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            typed.wait(END_S)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(typed.pid, signal.SIGKILL)
-        output, errors = typed.communicate()
-        pytest.fail(f"{command}: not over after {limit_s:.0f} s\n{output[-4000:]}\n{errors[-2000:]}")
-    return subprocess.CompletedProcess(command, typed.returncode, output, errors)
-
-
-@pytest.mark.parametrize("reference", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_the_demonstration_keeps_exact_books(reference: bool) -> None:
-    """With and without the reference, a second job that takes as long as the first and shows its quality beside it."""
-    assert MAKE == ["make demo", "make test"]
-    done = shell(
-        MAKE[0], 900, STRETTO_DEMO_REFERENCE=str(reference).lower()
-    )  # it took 8 min beside other tests and a build of images
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    summary = json.loads(Path(done.stdout.splitlines()[-1]).read_text())
-    books = summary["samples"]
-    assert books["samples_applied"] == books["samples_expected"] > 0
-    assert (books["samples_lost"], books["samples_repeated"]) == (0, 0)
-    assert [name for name, station in summary["stations"].items() if not station["passed"]] == []
-    assert summary["quality"]["elastic"]["auc"] > 0.7
-    assert len(summary["decisions"]) > 2
-    assert all(decision["reasons"] for decision in summary["decisions"])
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,31 @@
+"""The README's demonstration, typed: the one long job of the tests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.typed import MAKE, shell
+
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
+
+LIMIT_S = 900
+"""It took 8 min beside other tests and a build of images."""
+
+
+@pytest.mark.parametrize("reference", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_the_demonstration_keeps_exact_books(reference: bool) -> None:
+    """With and without the reference, a second job that takes as long as the first and shows its quality beside it."""
+    assert MAKE == ["make demo", "make test"]
+    done = shell(MAKE[0], LIMIT_S, STRETTO_DEMO_REFERENCE=str(reference).lower())
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    summary = json.loads(Path(done.stdout.splitlines()[-1]).read_text())
+    books = summary["samples"]
+    assert books["samples_applied"] == books["samples_expected"] > 0
+    assert (books["samples_lost"], books["samples_repeated"]) == (0, 0)
+    assert [name for name, station in summary["stations"].items() if not station["passed"]] == []
+    assert summary["quality"]["elastic"]["auc"] > 0.7
+    assert len(summary["decisions"]) > 2
+    assert all(decision["reasons"] for decision in summary["decisions"])
