@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from stretto_core.algorithms import FIT
-from stretto_core.fitter.machine import FitMachine, FitState
+from stretto_core.fitter.machine import FitMachine
+from stretto_core.fitter.state import FitState
 from stretto_runtime import Service
 from stretto_runtime.algorithms import algorithm
 

@@ -6,8 +6,9 @@ from typing import Any, ClassVar
 
 from stretto_core.algorithms import PARETO
 from stretto_core.model.types import JobOpened
-from stretto_core.planner.history import HistoryMachine, HistoryState
-from stretto_core.planner.machine import PlanMachine, PlanState
+from stretto_core.planner.history import HistoryMachine
+from stretto_core.planner.machine import PlanMachine
+from stretto_core.planner.state import HistoryState, PlanState
 from stretto_messages.base import Message
 from stretto_runtime import CLUSTER, Meta, Service
 from stretto_runtime.algorithms import algorithm

@@ -8,8 +8,8 @@ from pydantic import Field
 from stretto_core.algorithms import PARETO
 from stretto_core.model.pareto import Overheads
 from stretto_core.planner.exploration import ExplorationLimits
-from stretto_core.planner.history import HistorySettings
-from stretto_core.planner.machine import PlannerSettings as MachineSettings
+from stretto_core.planner.state import HistorySettings
+from stretto_core.planner.state import PlannerSettings as MachineSettings
 from stretto_messages.values import NOTHING, Plan, Resources
 from stretto_runtime import Settings
 

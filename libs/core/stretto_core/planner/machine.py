@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from stretto_messages.actuator import JobFailed, PlanApplied
 from stretto_messages.arbiter import PlanDecided, PlanRefused
-from stretto_messages.base import GIB
 from stretto_messages.dispatcher import JobCompleted, JobProgressed
 from stretto_messages.fitter import ModelFitted
 from stretto_messages.gateway import JobCancelled
@@ -20,7 +19,6 @@ from stretto_core.model.pareto import (
     CandidateAlgorithm,
     CandidateProblem,
     Comparison,
-    Overheads,
     Verified,
     exact_front,
     grid_within,
@@ -30,7 +28,8 @@ from stretto_core.model.pareto import (
 )
 from stretto_core.model.throughput import Configuration, FittedModel, Inputs, measured_throughput, throughput
 from stretto_core.model.types import JobOpened, JobProfile
-from stretto_core.planner.exploration import ExplorationLimits, next_measurement
+from stretto_core.planner.exploration import next_measurement
+from stretto_core.planner.state import PlannerSettings, PlanState
 
 PlannerEvent = (
     JobOpened
@@ -48,58 +47,6 @@ PlannerEvent = (
 
 RATES_KEPT = 256  # of one change
 REFUSED_S = 600.0  # after which a plan that there was no room for is asked for again
-
-
-@dataclass(frozen=True, slots=True)
-class PlannerSettings:
-    """``room`` is the whole cluster: no plan beyond it is proposed. ``cold_start`` serves a job without any history.
-
-    A plan is judged after ``windows_min`` windows. A measurement is made only if, once it is done, the job still lasts
-    ``payback_factor`` times as long: a worse plan is then left again in time. ``cpu_step`` in cores.
-    """
-
-    room: Resources
-    cold_start: Plan = field(default_factory=lambda: Plan(1, 1, 1.0, 1.0, 2 * GIB, 2 * GIB))
-    windows_min: int = 3
-    window_s: float = 5.0
-    payback_factor: float = 2.0
-    cpu_step: float = 0.5
-    candidates_max: int = 64
-    republish_change: float = 0.03
-    exploration: ExplorationLimits = field(default_factory=ExplorationLimits)
-    overheads: Overheads = field(default_factory=Overheads)
-
-
-@dataclass(slots=True)
-class PlanState:
-    """One job as the planner knows it. ``applied_version`` 0: no plan is in force yet. ``throughput`` is the last
-    settled window's, ``settled_samples`` in ``settled_s`` those of all under the plan."""
-
-    job: str = ""
-    profile: JobProfile | None = None
-    submitted_s: float = 0.0
-    started: bool = False
-    ended: bool = False
-    completed: bool = False
-    plan: Plan | None = None
-    applied_version: int = 0
-    decided_version: int = 0
-    decided_previous: Plan | None = None
-    pending: bool = False
-    explored: int = 0
-    explored_enough: str = ""
-    refused: list[Plan] = field(default_factory=list[Plan])
-    refused_at_s: float = 0.0
-    samples_done: int = 0
-    throughput: float = 0.0
-    settled_samples: float = 0.0
-    settled_s: float = 0.0
-    ps_memory_peak_bytes: int = 0
-    overheads: Overheads | None = None
-    throughput_before: float = 0.0
-    rates_while_changing: list[float] = field(default_factory=list[float])
-    model: ModelFitted | None = None
-    published: CandidatesComputed | None = None
 
 
 class PlanMachine:

@@ -19,13 +19,15 @@ from stretto_core import oom
 from stretto_core.algorithms import SELECT
 from stretto_core.arbiter import ArbiterMachine
 from stretto_core.arbiter.state import ArbiterSettings
-from stretto_core.fitter.machine import FitMachine, FitterSettings
+from stretto_core.fitter.machine import FitMachine
+from stretto_core.fitter.state import FitterSettings
 from stretto_core.machine import Emit, Tick
 from stretto_core.model.types import JobOpened, JobProfile
 from stretto_core.oom import GrowthLaw, OomMachine, WatchEvent, WatchSettings, fit_growth
 from stretto_core.planner.exploration import ExplorationLimits
 from stretto_core.planner.history import HistoryMachine
-from stretto_core.planner.machine import PlanMachine, PlannerSettings
+from stretto_core.planner.machine import PlanMachine
+from stretto_core.planner.state import PlannerSettings
 from stretto_core.profiler.peers import ClosedWindow, Detector, cusum
 from stretto_core.profiler.state import PodWindow, ProfilingRules
 from stretto_messages.actuator import JobFailed, JobFinished, PlanApplied, PodExited, ReplacementAsked, ReplacementEnded

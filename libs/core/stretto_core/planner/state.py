@@ -1,0 +1,83 @@
+"""States of the planner's two machines, of one job and of the history of jobs, and their settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stretto_messages.base import GIB
+from stretto_messages.fitter import ModelFitted
+from stretto_messages.planner import CandidatesComputed, HistoryRecorded
+from stretto_messages.values import Plan, Resources
+
+from stretto_core.model.pareto import Overheads
+from stretto_core.model.types import JobProfile
+from stretto_core.planner.exploration import ExplorationLimits
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerSettings:
+    """``room`` is the whole cluster: no plan beyond it is proposed. ``cold_start`` serves a job without any history.
+
+    A plan is judged after ``windows_min`` windows. A measurement is made only if, once it is done, the job still lasts
+    ``payback_factor`` times as long: a worse plan is then left again in time. ``cpu_step`` in cores.
+    """
+
+    room: Resources
+    cold_start: Plan = field(default_factory=lambda: Plan(1, 1, 1.0, 1.0, 2 * GIB, 2 * GIB))
+    windows_min: int = 3
+    window_s: float = 5.0
+    payback_factor: float = 2.0
+    cpu_step: float = 0.5
+    candidates_max: int = 64
+    republish_change: float = 0.03
+    exploration: ExplorationLimits = field(default_factory=ExplorationLimits)
+    overheads: Overheads = field(default_factory=Overheads)
+
+
+@dataclass(slots=True)
+class PlanState:
+    """One job as the planner knows it. ``applied_version`` 0: no plan is in force yet. ``throughput`` is the last
+    settled window's, ``settled_samples`` in ``settled_s`` those of all under the plan."""
+
+    job: str = ""
+    profile: JobProfile | None = None
+    submitted_s: float = 0.0
+    started: bool = False
+    ended: bool = False
+    completed: bool = False
+    plan: Plan | None = None
+    applied_version: int = 0
+    decided_version: int = 0
+    decided_previous: Plan | None = None
+    pending: bool = False
+    explored: int = 0
+    explored_enough: str = ""
+    refused: list[Plan] = field(default_factory=list[Plan])
+    refused_at_s: float = 0.0
+    samples_done: int = 0
+    throughput: float = 0.0
+    settled_samples: float = 0.0
+    settled_s: float = 0.0
+    ps_memory_peak_bytes: int = 0
+    overheads: Overheads | None = None
+    throughput_before: float = 0.0
+    rates_while_changing: list[float] = field(default_factory=list[float])
+    model: ModelFitted | None = None
+    published: CandidatesComputed | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HistorySettings:
+    """``similar_jobs`` is Algorithm 1's k, ``smoothing`` Eq. 10's mu; jobs below ``threshold`` do not count."""
+
+    similar_jobs: int = 5
+    smoothing: float = 0.5
+    threshold: float = 0.3
+    jobs_kept: int = 500
+
+
+@dataclass(slots=True)
+class HistoryState:
+    """Past jobs by name, oldest first."""
+
+    past: dict[str, HistoryRecorded] = field(default_factory=dict[str, HistoryRecorded])
