@@ -43,7 +43,7 @@ class HistoryMachine:
             self.state.past.values(),
             count=settings.similar_jobs,
             smoothing=settings.smoothing,
-            threshold=settings.similarity_min,
+            similarity_min=settings.similarity_min,
         )
         return HistoryMatched(
             job=event.job,

@@ -68,11 +68,11 @@ class PlanState:
 
 @dataclass(frozen=True, slots=True)
 class HistorySettings:
-    """``similar_jobs`` is Algorithm 1's k, ``smoothing`` Eq. 10's mu; jobs below ``threshold`` do not count."""
+    """``similar_jobs`` is Algorithm 1's k, ``smoothing`` Eq. 10's mu; jobs below ``similarity_min`` do not count."""
 
     similar_jobs: int = 5
     smoothing: float = 0.5
-    threshold: float = 0.3
+    similarity_min: float = 0.3
     jobs_kept: int = 500
 
 

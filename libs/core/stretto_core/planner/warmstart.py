@@ -58,11 +58,11 @@ def most_similar(
     *,
     count: int = 5,
     smoothing: float = 0.5,
-    threshold: float = 0.3,
+    similarity_min: float = 0.3,
 ) -> list[SimilarJob]:
-    """The top-``count`` past jobs of at least ``threshold`` similarity, least similar first as in Algorithm 1."""
+    """The top-``count`` past jobs of similarity ``similarity_min`` or more, least similar first as in Algorithm 1."""
     rated = [(past, *similarity(metadata, past.metadata)) for past in history]
-    close = sorted((row for row in rated if row[1] >= threshold), key=lambda row: (-row[1], row[0].job))[:count]
+    close = sorted((row for row in rated if row[1] >= similarity_min), key=lambda row: (-row[1], row[0].job))[:count]
     weights = smoothing_weights(len(close), smoothing)
     return [
         SimilarJob(past, value, features, weight)
