@@ -69,10 +69,3 @@ class Machine(Protocol, Generic[Event, State]):
         ``now`` in seconds since the epoch. Handling the same event twice must be harmless.
         """
         ...
-
-
-def as_it_was(state: dict[str, Any], from_version: int) -> dict[str, Any]:
-    """Return ``state`` unchanged: ``migrate`` of a machine whose decisions differ from its last version, but not its
-    state.
-    """
-    return state

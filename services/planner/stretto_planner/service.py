@@ -22,7 +22,7 @@ class Planner(Service):
     """Warm start, what to measure next, candidates on the Pareto front; the history of finished jobs."""
 
     name = "planner"
-    version = PlanMachine.version + HistoryMachine.version  # a change of either is one of both
+    version = PlanMachine.version + HistoryMachine.version - 1  # both began at 1; it grows with either
     settings_type = PlannerSettings
     state_types: ClassVar[dict[str, type]] = {"job": PlanState, "cluster": HistoryState}
 
