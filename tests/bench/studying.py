@@ -96,15 +96,15 @@ async def _measured(settings: Mapping[str, str]) -> Asked:
         plug_in = _installed(folder / "plug-in")
         variables = {**ROOM, **settings, "PYTHONPATH": str(plug_in)}
         async with serving("arbiter", server, folder, variables) as pid:
-            world = World(client)
-            await world.start(Replica("arbiter", pid, folder))
-            acting = asyncio.create_task(world.act())
+            simulation = Simulation(client)
+            await simulation.start(Replica("arbiter", pid, folder))
+            acting = asyncio.create_task(simulation.act())
             try:
                 first = await client.last_seq()
-                pids = {"arbiter": pid, "server": server.pid or 0, "world": os.getpid()}
+                pids = {"arbiter": pid, "server": server.pid or 0, "simulation": os.getpid()}
                 clocks = {name: partial(cpu_s, own) for name, own in pids.items()}
                 used = Used({**clocks, "studies": partial(_solving_s, pid)})
-                await world.live()
+                await simulation.live()
                 busy = used.shares()
             finally:
                 acting.cancel()
@@ -129,7 +129,7 @@ def _solving_s(pid: int) -> float:
     return ended.children_user + ended.children_system + sum(cpu_s(each.pid) for each in psutil.Process(pid).children())
 
 
-class World:
+class Simulation:
     """Ledgers, actuator, planner and users of all jobs."""
 
     def __init__(self, client: Client) -> None:

@@ -99,7 +99,7 @@ class Service:
         raise NotImplementedError
 
     async def reconcile(self, key: str, machine: Any) -> None:
-        """Make the world follow the state of ``key``, which has changed or was just taken over (level-triggered)."""
+        """Make what runs follow the state of ``key``, which has changed or was just taken over (level-triggered)."""
 
     async def released(self, key: str) -> None:
         """Stop background work for ``key`` at once: its partition is no longer ours."""

@@ -7,7 +7,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from arbiter_world import busy_cluster, event_of
+from arbiter_builders import busy_cluster, event_of
 from closed_loop import MIB, plan, profile
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -8,7 +8,7 @@ import random
 from typing import Any
 
 import pytest
-from arbiter_world import busy_cluster, event_of, offer, started
+from arbiter_builders import busy_cluster, event_of, offer, started
 from closed_loop import plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
