@@ -127,6 +127,8 @@ def test_nothing_is_remembered_of_jobs_that_are_gone() -> None:
         machine.handle(job_ended(job, "gone"), now)
     machine.handle(Tick(), 1e6)
     machine.changed.clear()
-    kept = {name: value for name, value in vars(machine._desk.register).items() if isinstance(value, (dict, list, set))}
+    kept = {
+        name: value for name, value in vars(machine._context.register).items() if isinstance(value, (dict, list, set))
+    }
     assert not any(kept.values()), kept
     assert machine.free() == CAPACITY

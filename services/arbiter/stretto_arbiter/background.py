@@ -1,4 +1,4 @@
-"""The arbiter's edge: what its machine asks to be studied is solved in a process beside, and told to the journal."""
+"""Side effects of the arbiter: background tasks are solved in a process of their own, their answers are journalled."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from asyncio.subprocess import PIPE, Process
 import structlog
 from stretto_bus.tasks import end
 from stretto_core.arbiter import ArbiterMachine
+from stretto_core.arbiter.background import BackgroundTask
 from stretto_core.arbiter.selection import Selection
-from stretto_core.arbiter.studies import Task
 from stretto_runtime import PartitionLost, Service
 from stretto_runtime.inputs import CLUSTER
 
-from stretto_arbiter.solving import SIZE_BYTES
+from stretto_arbiter.solver import SIZE_BYTES
 
 log = structlog.get_logger("stretto.arbiter")
 
 
 class Unsolved(Exception):
-    """There is no answer; says why."""
+    """A problem got no answer, for the reason in the text."""
 
 
-class Solver:
-    """One process (``solving``), started when it is first needed: it loads for a second, and takes 75 MB."""
+class SolverProcess:
+    """One process (``stretto_arbiter.solver``), started by the first problem: it loads for a second and takes 75 MB."""
 
     def __init__(self) -> None:
         self._process: Process | None = None
 
-    async def solve(self, task: Task) -> Selection:
-        """Until there is an answer. Whoever is cancelled meanwhile ends the process. Raises Unsolved."""
+    async def solve(self, task: BackgroundTask) -> Selection:
+        """Return the answer, however long it takes. Cancellation ends the process. Raises Unsolved."""
         process = await self._started()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -46,7 +46,7 @@ class Solver:
         except asyncio.CancelledError:
             await self.end()
             raise
-        except Exception as error:  # whatever a plug-in's answer is made of; what else the process says is unknown
+        except Exception as error:  # a plug-in's answer may fail in any way; the rest of the output is then unusable
             await self.end()
             raise Unsolved(f"the answer cannot be read: {error!r}") from error
         if not isinstance(answer, Selection):
@@ -55,12 +55,12 @@ class Solver:
 
     async def _started(self) -> Process:
         if self._process is None or self._process.returncode is not None:
-            command = (sys.executable, "-m", "stretto_arbiter.solving")
+            command = (sys.executable, "-m", "stretto_arbiter.solver")
             self._process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE)
         return self._process
 
     async def end(self) -> None:
-        """End the solver process; the next problem starts another."""
+        """End the process; the next problem starts another."""
         process, self._process = self._process, None
         if process is not None and process.returncode is None:
             with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
@@ -68,51 +68,52 @@ class Solver:
             await process.wait()
 
 
-class Studies:
-    """One at a time; the solver is kept for the next as long as there are jobs."""
+class BackgroundSolver:
+    """Works on the machine's pending background task, one at a time. Its process is kept as long as there are jobs."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._solver = Solver()
+        self._process = SolverProcess()
         self._number = 0
         self._work: asyncio.Task[None] | None = None
 
     async def follow(self, machine: ArbiterMachine) -> None:
-        """Work on what the machine waits for, and on nothing else."""
-        study = machine.state.study
-        number = study.number if study is not None else 0
+        """Begin the task that the machine waits for, and cancel any other."""
+        pending = machine.state.background_solve
+        number = pending.number if pending is not None else 0
         if number != self._number:
-            await self._stop()
+            await self._cancel()
             self._number = number
             if (task := machine.task()) is not None:
-                self._work = asyncio.create_task(self._study(task), name=f"study {number}")
+                self._work = asyncio.create_task(self.solve(task), name=f"background solve {number}")
         if not machine.ticking:
-            await self._solver.end()
+            await self._process.end()
 
     async def end(self) -> None:
-        """Leave it to the next owner."""
-        await self._stop()
-        await self._solver.end()
+        """Stop, and leave a pending task to the next owner."""
+        await self._cancel()
+        await self._process.end()
 
-    async def _stop(self) -> None:
-        work, self._work, self._number = self._work, None, 0
-        if work is not None:
-            await end(work)
-
-    async def _study(self, task: Task) -> None:
+    async def solve(self, task: BackgroundTask) -> None:
+        """Solve a task and journal its answer, or the reason why there is none."""
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
         try:
-            done = task.answered(await self._solver.solve(task), loop.time() - begun_s)
-        except Exception as error:  # of a plug-in, whatever it may be
+            answer = task.answered(await self._process.solve(task), loop.time() - begun_s)
+        except Exception as error:  # a plug-in's answer may fail in any way
             why = str(error) if isinstance(error, Unsolved) else f"the answer cannot be used: {error!r}"
-            done = task.failed(why, loop.time() - begun_s)
-        told = {"number": task.number, "algorithm": task.algorithm, "jobs": len(task.plans), "took_s": done.took_s}
-        if done.fault:
-            log.warning("a study failed", **told, fault=done.fault)
+            answer = task.failed(why, loop.time() - begun_s)
+        figures = {"number": task.number, "algorithm": task.algorithm, "jobs": len(task.plans), "took_s": answer.took_s}
+        if answer.fault:
+            log.warning("a background solve failed", **figures, fault=answer.fault)
         else:
-            log.info("a study is done", **told, gap=done.gap)
+            log.info("a background solve is done", **figures, gap=answer.gap)
         try:
-            await self._service.observe(CLUSTER, done)
+            await self._service.observe(CLUSTER, answer)
         except PartitionLost:
-            log.info("a study is left to the next owner", number=task.number)
+            log.info("a background solve is left to the next owner", number=task.number)
+
+    async def _cancel(self) -> None:
+        work, self._work, self._number = self._work, None, 0
+        if work is not None:
+            await end(work)
