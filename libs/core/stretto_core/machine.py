@@ -9,7 +9,7 @@ command and notebook run the same object (libs/core/README.md).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 Event = TypeVar("Event", contravariant=True)
 State = TypeVar("State")
@@ -28,14 +28,14 @@ class CoreError(Exception):
 class Emit:
     """Publish ``fact`` (a frozen dataclass). The runtime gives it its identity."""
 
-    fact: Any
+    fact: object
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
     """Answer the request that is being handled with ``body``."""
 
-    body: Any
+    body: object
 
 
 Action = Emit | Reply

@@ -13,9 +13,11 @@ from stretto_bus.tasks import end
 from stretto_core.arbiter import ArbiterMachine
 from stretto_core.arbiter.background import BackgroundTask
 from stretto_core.arbiter.selection import Selection
+from stretto_core.arbiter.state import ArbiterState
 from stretto_runtime import PartitionLost, Service
 from stretto_runtime.inputs import CLUSTER
 
+from stretto_arbiter.settings import ArbiterSettings
 from stretto_arbiter.solver import SIZE_BYTES
 
 log = structlog.get_logger("stretto.arbiter")
@@ -71,7 +73,7 @@ class SolverProcess:
 class BackgroundSolver:
     """Works on the machine's pending background task, one at a time. Its process is kept as long as there are jobs."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service[ArbiterSettings, ArbiterState, ArbiterMachine]) -> None:
         self._service = service
         self._process = SolverProcess()
         self._number = 0

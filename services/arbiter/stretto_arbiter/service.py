@@ -20,7 +20,7 @@ from stretto_arbiter.background import BackgroundSolver
 from stretto_arbiter.settings import ArbiterSettings
 
 
-class Arbiter(Service):
+class Arbiter(Service[ArbiterSettings, ArbiterState, ArbiterMachine]):
     """Admits jobs, grants measurements and memory, and shares the cluster between all jobs."""
 
     name = "arbiter"

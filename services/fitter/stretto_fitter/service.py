@@ -13,7 +13,7 @@ from stretto_runtime.algorithms import algorithm
 from stretto_fitter.settings import FitterSettings
 
 
-class Fitter(Service):
+class Fitter(Service[FitterSettings, FitState, FitMachine]):
     """Refits a job's model with every settled window, and says how sure it is."""
 
     name = "fitter"

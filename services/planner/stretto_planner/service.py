@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from stretto_core.algorithms import PARETO
 from stretto_core.model.types import JobOpened
@@ -18,7 +18,7 @@ from stretto_wire.submission import JobSubmitted
 from stretto_planner.settings import PlannerSettings
 
 
-class Planner(Service):
+class Planner(Service[PlannerSettings, PlanState | HistoryState, PlanMachine | HistoryMachine]):
     """Warm start, what to measure next, candidates on the Pareto front; the history of finished jobs."""
 
     name = "planner"
@@ -30,9 +30,11 @@ class Planner(Service):
         super().__init__(settings)
         self._algorithm = algorithm(PARETO, settings.algorithm, "STRETTO_PLANNER_ALGORITHM")
 
-    def machine(self, key: str, state: Any) -> PlanMachine | HistoryMachine:
+    def machine(self, key: str, state: PlanState | HistoryState | None) -> PlanMachine | HistoryMachine:
         if key == CLUSTER:
+            assert not isinstance(state, PlanState)
             return HistoryMachine(state, self.settings.history())
+        assert not isinstance(state, HistoryState)
         return PlanMachine(state, self.settings.machine(), self._algorithm, self.settings.algorithm)
 
     def to_event(self, message: Message, meta: Meta) -> Message | JobOpened:
