@@ -1,4 +1,4 @@
-"""The planner: a machine per job that proposes its plans, and one for the cluster that remembers past jobs."""
+"""The planner: one machine per job, which proposes its plans, and one for the cluster, which remembers past jobs."""
 
 from __future__ import annotations
 

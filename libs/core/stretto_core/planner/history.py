@@ -1,4 +1,4 @@
-"""The machine that remembers past jobs and finds for a new one those that resemble it (DLRover-RM Algorithm 1)."""
+"""The machine that remembers past jobs and finds those similar to a new one (DLRover-RM Algorithm 1)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HistoryEvent = HistoryRecorded | JobOpened
 
 
 class HistoryMachine:
-    """The configuration database D of Algorithm 1; one for the whole cluster."""
+    """Keeps the configuration database D of Algorithm 1; one for the whole cluster."""
 
     version = 1
 

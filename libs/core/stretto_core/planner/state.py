@@ -16,10 +16,12 @@ from stretto_core.planner.exploration import ExplorationLimits
 
 @dataclass(frozen=True, slots=True)
 class PlannerSettings:
-    """``room`` is the whole cluster: no plan beyond it is proposed. ``cold_start`` serves a job without any history.
+    """Limits of proposals, and what a measurement must be worth.
 
-    A plan is judged after ``windows_min`` windows. A measurement is made only if, once it is done, the job still lasts
-    ``payback_factor`` times as long: a worse plan is then left again in time. ``cpu_step`` in cores.
+    ``room`` is the whole cluster: no larger plan is proposed. ``cold_start`` is the first plan of a job without similar
+    past jobs. A plan is judged after ``windows_min`` windows of ``window_s``. A measurement is made only if the job
+    still lasts ``payback_factor`` times as long afterwards, so that there is time to leave a worse plan. ``cpu_step``
+    in cores. Candidates are published again if the log of a throughput has changed by ``republish_change``.
     """
 
     room: Resources
@@ -36,8 +38,12 @@ class PlannerSettings:
 
 @dataclass(slots=True)
 class PlanState:
-    """One job as the planner knows it. ``applied_version`` 0: no plan is in force yet. ``throughput`` is the last
-    settled window's, ``settled_samples`` in ``settled_s`` those of all under the plan."""
+    """One job as the planner knows it.
+
+    ``applied_version`` 0: no plan is in force yet. ``pending``: a proposal has no answer yet. ``explored`` counts the
+    measurements; ``explored_enough`` is the reason why there are no more. ``throughput`` is that of the last settled
+    window; all settled windows under the plan have ``settled_samples`` in ``settled_s``.
+    """
 
     job: str = ""
     profile: JobProfile | None = None
@@ -68,7 +74,9 @@ class PlanState:
 
 @dataclass(frozen=True, slots=True)
 class HistorySettings:
-    """``similar_jobs`` is Algorithm 1's k, ``smoothing`` Eq. 10's mu; jobs below ``similarity_min`` do not count."""
+    """``similar_jobs`` is Algorithm 1's k, ``smoothing`` Eq. 10's mu; past jobs below ``similarity_min`` do not
+    count. ``jobs_kept`` past jobs are remembered.
+    """
 
     similar_jobs: int = 5
     smoothing: float = 0.5
