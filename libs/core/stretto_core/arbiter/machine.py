@@ -177,7 +177,7 @@ class ArbiterMachine:
             job.ps_memory_bytes = job.shrink_to_bytes = 0  # the forecast was for another number of servers
         job.applying, job.before, job.changed_s, job.unplaced = False, None, now, {}
         if not job.had_before(event.plan):
-            job.had.append(event.plan)
+            job.applied_plans.append(event.plan)
 
     @staticmethod
     def _pod_placed(job: JobState, event: PodPending | PodStarted | PodExited, now: float) -> None:

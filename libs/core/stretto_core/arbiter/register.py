@@ -45,12 +45,13 @@ class Sum:
 class Prospect(NamedTuple):
     """A job's candidates that are worth a change, as options, and the inputs that they depend on.
 
+    ``applied_plans`` counts those of the job.
     ``unreachable``: the best candidate that would need more memory per PS than the job's limits allow.
     """
 
     computed: CandidatesComputed
     plan: Plan
-    had: int
+    applied_plans: int
     options: list[Option]
     unreachable: Candidate | None
 
@@ -241,10 +242,17 @@ class Register:
             self._prospects.pop(job.job, None)
             return
         found = self._prospects.get(job.job)
-        if found is None or found.computed is not computed or found.plan != plan or found.had != len(job.had):
+        if (
+            found is None
+            or found.computed is not computed
+            or found.plan != plan
+            or found.applied_plans != len(job.applied_plans)
+        ):
             minimum = self._settings.gain_fraction_min
             options = [] if job.profile.fixed else worthwhile(computed, plan, job.profile, minimum)
-            found = Prospect(computed, plan, len(job.had), options, unreachable_candidate(job, computed, plan, minimum))
+            found = Prospect(
+                computed, plan, len(job.applied_plans), options, unreachable_candidate(job, computed, plan, minimum)
+            )
             self._prospects[job.job] = found
         if found.options:
             self.offering[job.job] = found

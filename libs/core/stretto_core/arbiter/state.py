@@ -66,7 +66,7 @@ class JobState:
     """One job's claim and requests.
 
     ``plan`` is the last decided one, None until the job starts. ``applying``: the plan's pods are not all there, and
-    ``before``, the previous plan, is claimed as well. ``had`` are the plans that were in force. ``leaving_s``: the time
+    ``before``, the previous plan, is claimed as well. ``applied_plans`` were in force, or are. ``leaving_s``: the time
     since when the job has ended and waits only for its pods to go. ``replacing``: the parameter server that an
     additional one, beyond the plan, is to replace. ``unplaced``: the plan's pods that wait for room, by name.
     ``ps_memory_bytes`` and ``shrink_to_bytes``: the forecast's need of each PS if it is more, or less, than the plan's.
@@ -87,7 +87,7 @@ class JobState:
     candidates: CandidatesComputed | None = None
     ps_memory_bytes: int = 0
     shrink_to_bytes: int = 0
-    had: list[Plan] = field(default_factory=list[Plan])
+    applied_plans: list[Plan] = field(default_factory=list[Plan])
     returned_s: float | None = None
     submitted_s: float = 0.0
     completed: bool = False
@@ -158,7 +158,7 @@ class JobState:
 
     def had_before(self, plan: Plan) -> bool:
         """Return True if the job ran with these counts and cores; memory is not compared."""
-        return any(same_shape(plan, earlier) for earlier in self.had)
+        return any(same_shape(plan, earlier) for earlier in self.applied_plans)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,8 @@ from stretto_core.model.throughput import COMPONENTS, Configuration, Inputs, Mea
 FitterEvent = ProfileMeasured | HistoryMatched | JobCompleted | JobCancelled | JobFailed
 
 CONFIGURATIONS_KEPT = 32
-LEAST_LOG_SD = 0.01  # of a configuration's step time: windows share the machine's slow drifts
+LEAST_LOG_SD = 0.01
+"""Least standard error of a configuration's log step time: its windows share the machine's slow drifts."""
 
 
 class FitMachine:
@@ -73,17 +74,17 @@ class FitMachine:
         return [Emit(fitted)]
 
     def _remember(self, event: ProfileMeasured, now: float) -> ConfigurationWindows | None:
-        """Add the window; None when it was there already."""
+        """Add the window and return those of its configuration; None if it was there already."""
         configuration = Configuration.of(event.plan, event.batch_size)
         window = Window(now, event.step_time_s, components_of(event.times))
-        rows = next((r for r in self.state.measured if r.configuration == configuration), None)
+        rows = next((known for known in self.state.measured if known.configuration == configuration), None)
         if rows is None:
             rows = ConfigurationWindows(configuration)
         elif window in rows.windows:
             return None
         else:
             self.state.measured.remove(rows)
-        self.state.measured.append(rows)  # the latest last, so that the oldest is what is forgotten
+        self.state.measured.append(rows)  # the latest last: the oldest is forgotten first
         del self.state.measured[:-CONFIGURATIONS_KEPT]
         rows.windows.append(window)
         del rows.windows[: -self.settings.windows_kept]

@@ -104,7 +104,7 @@ def test_what_a_change_does_not_concern_is_passed_over_without_a_difference(
     for _ in range(120):
         now += rng.choice([0.0, 0.5, 2.0, 5.0, 20.0, 60 * rng.random()])
         event = Tick() if rng.random() < 0.1 else event_of(machine, busy_cluster(rng, machine, names))
-        before = {name: replace(job, had=[*job.had]) for name, job in machine.state.jobs.items()}
+        before = {name: replace(job, applied_plans=[*job.applied_plans]) for name, job in machine.state.jobs.items()}
         state = pickle.loads(pickle.dumps(machine.state))
         state.jobs = dict(reversed(state.jobs.items()))
         afresh = ArbiterMachine(state, machine.settings)

@@ -240,7 +240,7 @@ class Services:
         self._take(self.machines[fact.job].fitter, fact, now)
 
     def _to_arbiter(self, fact: Any, now: float) -> None:
-        """Tell the arbiter, and answer what it asks its background algorithm, as the service's other process does."""
+        """Hand the fact to the arbiter, and solve its background task, as the service's other process does."""
         self._take(self.arbiter, fact, now)
         if (task := self.arbiter.task()) is not None:
             self._take(self.arbiter, task.solved(), now)
