@@ -60,8 +60,8 @@ def program(model: str, samples: int, seed: int) -> Any:
 
     module, name = MODELS[model]
     task = getattr(importlib.import_module(module), name)
-    world = {"samples": samples, "categories": 60_000, "new_categories": samples * 22 // 54, "seed": 7}
-    return Program(instantiate(task, world, 16), learning_rate=LEARNING_RATE, seed=seed)
+    dataset = {"samples": samples, "categories": 60_000, "new_categories": samples * 22 // 54, "seed": 7}
+    return Program(instantiate(task, dataset, 16), learning_rate=LEARNING_RATE, seed=seed)
 
 
 def work(model: str, samples: int, seed: int, index: int) -> None:

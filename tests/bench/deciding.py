@@ -87,7 +87,7 @@ def _row(count: int, decisions: Decisions) -> Row:
 async def _measure(count: int) -> Decisions:
     async with fresh_bus() as (client, server, folder), AsyncExitStack() as stack:
         pids = {each: await stack.enter_async_context(serving(each, server, folder, ROOM)) for each in SERVICES}
-        pids |= {"server": server.pid or 0, "world": os.getpid()}
+        pids |= {"server": server.pid or 0, "simulation": os.getpid()}
         return await _live(client, fleet(count, WORKERS, SERVERS), pids)
 
 
@@ -119,13 +119,13 @@ def _ready(path: Path) -> bool:
 
 async def _live(client: Client, jobs: list[Job], pids: dict[str, int]) -> Decisions:
     """The jobs arrive one after another, so that their windows end at different times, and live on together."""
-    world = World(client, jobs)
-    acting = asyncio.create_task(world.act())
+    simulation = Simulation(client, jobs)
+    acting = asyncio.create_task(simulation.act())
     try:
-        await world.live(ARRIVAL_S)
+        await simulation.live(ARRIVAL_S)
         first = await client.last_seq()
         used = Used({name: partial(cpu_s, pid) for name, pid in pids.items()})
-        await world.live(MEASURED_S)
+        await simulation.live(MEASURED_S)
         busy = used.shares()
     finally:
         acting.cancel()
@@ -149,7 +149,7 @@ class Used:
         return {name: (now[name] - before_s) / took_s for name, before_s in self._before.items()}
 
 
-class World:
+class Simulation:
     """Pods, ledgers and the actuator of all jobs."""
 
     def __init__(self, client: Client, jobs: list[Job]) -> None:

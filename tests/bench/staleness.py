@@ -33,8 +33,8 @@ def program(samples: int) -> Any:
     from stretto.examples.wide_deep import WideDeep
     from stretto.model import Program
 
-    world = {"samples": samples, "categories": 60_000, "new_categories": samples * 22 // 54, "seed": 7}
-    return Program(instantiate(WideDeep, world, 16), learning_rate=LEARNING_RATE, seed=7)
+    dataset = {"samples": samples, "categories": 60_000, "new_categories": samples * 22 // 54, "seed": 7}
+    return Program(instantiate(WideDeep, dataset, 16), learning_rate=LEARNING_RATE, seed=7)
 
 
 def quality(model: Any, parameters: Any, samples: int) -> dict[str, float]:

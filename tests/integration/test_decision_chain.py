@@ -52,13 +52,13 @@ def step_time_s(p: Plan) -> float:
 
 
 class Chain:
-    """The three services, and a world of two sentences: a decided plan is applied at once, then windows come."""
+    """The three services, and a simulation of two rules: a decided plan is applied at once, then windows come."""
 
     def __init__(self, server: EmbeddedServer, client: Client, folder: Path) -> None:
         self.server, self.client, self.folder = server, client, folder
         self.running: dict[str, tuple[Runner, asyncio.Task[None]]] = {}
         self.seen: list[Any] = []
-        self.world: asyncio.Task[None] | None = None
+        self.simulation: asyncio.Task[None] | None = None
 
     def start(self, service: type, settings_type: type, **settings: Any) -> None:
         own = settings_type(
@@ -149,10 +149,10 @@ async def chain(tmp_path: Path) -> AsyncIterator[Chain]:
     started = Chain(server, client, tmp_path)
     started.start_all()
     yield started
-    if started.world is not None:
-        started.world.cancel()
+    if started.simulation is not None:
+        started.simulation.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await started.world
+            await started.simulation
     for name in list(started.running):
         await started.stop(name)
     await client.close()
@@ -185,7 +185,7 @@ async def test_a_job_is_started_from_history_measured_improved_and_remembered(ch
     )
     await chain.client.publish(past)
     await chain.client.publish(submission())
-    chain.world = asyncio.create_task(chain.live())
+    chain.simulation = asyncio.create_task(chain.live())
     await chain.until(lambda: any(d.kind == "measure" for d in chain.facts(PlanDecided)))
     first = chain.facts(PlanDecided)[0]
     assert (first.kind, first.version, first.plan) == ("warm-start", 1, plan(1, 1))
@@ -218,7 +218,7 @@ async def test_a_job_is_started_from_history_measured_improved_and_remembered(ch
 
 async def test_memory_is_decided_within_the_capacity_and_a_second_job_waits(chain: Chain) -> None:
     await chain.client.publish(submission(initial=asdict(plan(1, 1)), fixed=True))
-    chain.world = asyncio.create_task(chain.live())
+    chain.simulation = asyncio.create_task(chain.live())
     await chain.until(lambda: bool(chain.facts(PlanApplied)))
     forecast = OomForecast(
         job=JOB,
@@ -248,13 +248,13 @@ async def test_memory_is_decided_within_the_capacity_and_a_second_job_waits(chai
 async def test_all_that_was_decided_under_changing_capacity_is_replayed_bit_by_bit(chain: Chain) -> None:
     """From what is on disk, with nothing running; then under a setting that decides otherwise."""
     await chain.client.publish(submission())
-    chain.world = asyncio.create_task(chain.live())
+    chain.simulation = asyncio.create_task(chain.live())
     await chain.until(lambda: len(chain.facts(PlanDecided)) >= 2)
     await chain.stop("arbiter")
     chain.start(Arbiter, ArbiterSettings, cpu_cores=4, memory_bytes=8 * GIB, settle_s=0, round_s=0)
     before = len(chain.facts(PlanDecided)) + len(chain.facts(PlanRefused))
     await chain.until(lambda: len(chain.facts(PlanDecided)) + len(chain.facts(PlanRefused)) > before, 30)
-    chain.world.cancel()
+    chain.simulation.cancel()
     for name in ("fitter", "planner", "arbiter"):
         await chain.stop(name)
     chain.server.stop()

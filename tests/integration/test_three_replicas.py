@@ -50,7 +50,7 @@ SETTINGS: dict[type[Service], dict[str, Any]] = {
 }
 
 
-class World:
+class Installation:
     """The services, and the jobs' workers, which lease shards and send telemetry."""
 
     def __init__(self, client: Client, url: str, folder: Path) -> None:
@@ -154,12 +154,12 @@ class World:
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
+async def installation(tmp_path: Path) -> AsyncIterator[Installation]:
     server = EmbeddedServer(tmp_path / "nats", secured=False)
     await server.start()
     client = await Client.connect(server.url)
     await provision(client.bus)
-    made = World(client, server.url, tmp_path)
+    made = Installation(client, server.url, tmp_path)
     yield made
     await made.end()
     await end_pods(tmp_path)
@@ -177,23 +177,27 @@ def submission(job: str) -> wire.JobSubmitted:
     return wire.JobSubmitted(job=job, spec=wire.JobSpec.parse(document))
 
 
-async def test_three_replicas_decide_what_one_would_have_decided(world: World) -> None:
+async def test_three_replicas_decide_what_one_would_have_decided(installation: Installation) -> None:
     for kind in SETTINGS:
         for _ in range(3):
-            await world.start(kind)
-    await world.until(lambda: all(r.report()["ready"] and r.report()["partitions"] for r, _ in world.replicas))
-    assert all(len(runner.report()["partitions"]) < 7 for runner, _ in world.replicas)
+            await installation.start(kind)
+    await installation.until(
+        lambda: all(r.report()["ready"] and r.report()["partitions"] for r, _ in installation.replicas)
+    )
+    assert all(len(runner.report()["partitions"]) < 7 for runner, _ in installation.replicas)
     for job in JOBS:
-        await world.client.publish(submission(job))
-    await world.until(lambda: all(world.of(PlanApplied, job) for job in JOBS))
+        await installation.client.publish(submission(job))
+    await installation.until(lambda: all(installation.of(PlanApplied, job) for job in JOBS))
     for kind in SETTINGS:
-        await world.kill(kind, JOBS[0])
-    before = len(world.of(JobProgressed, JOBS[0]))
-    await world.until(lambda: len(world.of(JobProgressed, JOBS[0])) > before)
-    await world.until(lambda: all(world.of(JobCompleted, job) for job in JOBS))
+        await installation.kill(kind, JOBS[0])
+    before = len(installation.of(JobProgressed, JOBS[0]))
+    await installation.until(lambda: len(installation.of(JobProgressed, JOBS[0])) > before)
+    await installation.until(lambda: all(installation.of(JobCompleted, job) for job in JOBS))
     decided = dict.fromkeys((kind.name for kind in SETTINGS), 0)
     for kind, job in itertools.product(SETTINGS, JOBS):
-        again = await replay(world.client.bus, kind(kind.settings_type(state_folder=world._base["state_folder"])), job)
+        again = await replay(
+            installation.client.bus, kind(kind.settings_type(state_folder=installation._base["state_folder"])), job
+        )
         others = [decision for decision in again.decisions if decision.verdict != "same"]
         assert not others, (kind.name, job, others[:3])
         decided[kind.name] += again.count("same")

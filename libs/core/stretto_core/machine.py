@@ -9,7 +9,7 @@ command and notebook run the same object (libs/core/README.md).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 Event = TypeVar("Event", contravariant=True)
 State = TypeVar("State")
@@ -28,14 +28,14 @@ class CoreError(Exception):
 class Emit:
     """Publish ``fact`` (a frozen dataclass). The runtime gives it its identity."""
 
-    fact: Any
+    fact: object
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
     """Answer the request that is being handled with ``body``."""
 
-    body: Any
+    body: object
 
 
 Action = Emit | Reply
@@ -69,10 +69,3 @@ class Machine(Protocol, Generic[Event, State]):
         ``now`` in seconds since the epoch. Handling the same event twice must be harmless.
         """
         ...
-
-
-def as_it_was(state: dict[str, Any], from_version: int) -> dict[str, Any]:
-    """Return ``state`` unchanged: ``migrate`` of a machine whose decisions differ from its last version, but not its
-    state.
-    """
-    return state

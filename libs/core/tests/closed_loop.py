@@ -14,7 +14,8 @@ from stretto_core.fitter.machine import FitMachine
 from stretto_core.machine import Emit, Tick
 from stretto_core.model.types import JobLimits, JobOpened, JobProfile
 from stretto_core.planner.history import HistoryMachine
-from stretto_core.planner.machine import PlanMachine, PlannerSettings
+from stretto_core.planner.machine import PlanMachine
+from stretto_core.planner.state import PlannerSettings
 from stretto_messages.actuator import PlanApplied
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import GIB

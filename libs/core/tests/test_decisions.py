@@ -18,13 +18,15 @@ from job_builders import (
     profile_measured,
 )
 from stretto_core.arbiter.state import ArbiterState
-from stretto_core.fitter.machine import FitMachine, FitState, FitterSettings, weighted_median
+from stretto_core.fitter.machine import FitMachine, weighted_median
+from stretto_core.fitter.state import FitState, FitterSettings
 from stretto_core.machine import Emit
 from stretto_core.model.throughput import Configuration, FittedModel, Inputs
 from stretto_core.model.types import JobOpened
 from stretto_core.planner.exploration import ExplorationLimits
-from stretto_core.planner.history import HistoryMachine, HistorySettings
-from stretto_core.planner.machine import PlanMachine, PlannerSettings
+from stretto_core.planner.history import HistoryMachine
+from stretto_core.planner.machine import PlanMachine
+from stretto_core.planner.state import HistorySettings, PlannerSettings
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import GIB
 from stretto_messages.fitter import ModelFitted
@@ -338,9 +340,8 @@ def test_a_warm_start_tells_how_many_jobs_it_follows(past: int, told: str) -> No
 
 def test_state_survives_a_snapshot() -> None:
     from pydantic import TypeAdapter
-    from stretto_core.fitter.machine import FitState
-    from stretto_core.planner.history import HistoryState
-    from stretto_core.planner.machine import PlanState
+    from stretto_core.fitter.state import FitState
+    from stretto_core.planner.state import HistoryState, PlanState
 
     loop = Loop(BIG)
     loop.submit("a", profile(10**8, metadata={"model": "x", "rows": 3}))

@@ -5,13 +5,14 @@ from stretto_runtime.inputs import CLUSTER, Input, Meta
 from stretto_runtime.process.faults import PartitionLost, RuntimeFault, SettingsFault
 from stretto_runtime.runner import Runner, run, serve
 from stretto_runtime.server import EmbeddedServer
-from stretto_runtime.service import Service
+from stretto_runtime.service import Json, Service
 from stretto_runtime.settings import Settings
 
 __all__ = [
     "CLUSTER",
     "EmbeddedServer",
     "Input",
+    "Json",
     "Meta",
     "PartitionLost",
     "Runner",

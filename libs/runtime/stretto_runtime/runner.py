@@ -29,7 +29,7 @@ from stretto_runtime.process.faults import PartitionLost, Refusal, RuntimeFault
 from stretto_runtime.process.health import Health
 from stretto_runtime.process.telemetry import Metrics, Tracing
 from stretto_runtime.program import execute
-from stretto_runtime.service import Service
+from stretto_runtime.service import Json, Service
 from stretto_runtime.settings import Settings
 
 RECHECK_S = 5.0
@@ -109,7 +109,7 @@ class Runner:
     def wake(self) -> None:
         self._wake.set()
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Json:
         """The body of /readyz."""
         live = sorted(number for number, (partition, _) in self._partitions.items() if partition.live)
         mine = sorted(self._ownership.mine()) if self._ownership else []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from stretto_core.machine import Tick
 from stretto_messages.base import Message
@@ -12,6 +12,12 @@ from stretto_wire.registry import inputs_of, requests_of
 from stretto_runtime.inputs import Input, Meta
 from stretto_runtime.process.faults import RuntimeFault
 from stretto_runtime.settings import Settings
+
+Json = dict[str, Any]
+"""A JSON object."""
+SettingsT = TypeVar("SettingsT", bound=Settings)
+StateT = TypeVar("StateT")
+MachineT = TypeVar("MachineT")
 
 
 class Host(Protocol):
@@ -38,8 +44,11 @@ class Host(Protocol):
         ...
 
 
-class Service:
-    """A pure machine per job (and per cluster), made durable. A subclass sets the class attributes and the hooks."""
+class Service(Generic[SettingsT, StateT, MachineT]):
+    """A pure machine per job (and per cluster), made durable. A subclass sets the class attributes and the hooks.
+
+    It names its types: ``class Fitter(Service[FitterSettings, FitState, FitMachine])``.
+    """
 
     name: ClassVar[str]
     version: ClassVar[int]
@@ -67,39 +76,40 @@ class Service:
             if not hasattr(cls, attribute):
                 setattr(cls, attribute, derived)
 
-    def __init__(self, settings: Any) -> None:
+    def __init__(self, settings: SettingsT) -> None:
         self.settings = settings
         self._host: Host | None = None
 
     # hooks of a service ------------------------------------------------------------------------------------
 
-    def machine(self, key: str, state: Any) -> Any:
+    def machine(self, key: str, state: StateT | None) -> MachineT:
         """The machine of ``key`` (a job, or ``"_"``), continuing from ``state`` or fresh when that is None."""
         raise NotImplementedError
 
-    def to_event(self, message: Any, meta: Meta) -> Any:
+    def to_event(self, message: Message, meta: Meta) -> object:
         """Return the event of a message for the machine, or None to ignore it: the message itself. Pure."""
         return message
 
-    def to_message(self, key: str, fact: Any) -> Any:
+    def to_message(self, key: str, fact: object) -> Message | None:
         """Return the message of a fact or reply of the machine: the fact itself. None publishes nothing. Pure."""
+        assert isinstance(fact, Message)
         return fact
 
-    def tick_event(self) -> Any:
+    def tick_event(self) -> object:
         """The event of a tick."""
         return Tick()
 
-    def deciding(self) -> dict[str, Any]:
+    def deciding(self) -> Json:
         """The settings that decisions depend on, in JSON. The stream records them, readable for everybody."""
         own = type(self.settings).model_fields.keys() - Settings.model_fields.keys()
         return self.settings.model_dump(mode="json", include=own)
 
-    def answer(self, query: Any, machine: Any) -> Message:
+    def answer(self, query: Message, machine: MachineT | None) -> Message:
         """Answer a query about the machine of its job (None: the job is unknown). A WireError is a refusal."""
         raise NotImplementedError
 
-    async def reconcile(self, key: str, machine: Any) -> None:
-        """Make the world follow the state of ``key``, which has changed or was just taken over (level-triggered)."""
+    async def reconcile(self, key: str, machine: MachineT) -> None:
+        """Make what runs follow the state of ``key``, which has changed or was just taken over (level-triggered)."""
 
     async def released(self, key: str) -> None:
         """Stop background work for ``key`` at once: its partition is no longer ours."""

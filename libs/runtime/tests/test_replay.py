@@ -106,7 +106,7 @@ async def test_what_an_edge_of_the_cluster_saw_is_replayed_with_the_rest(
 async def test_other_code_is_told_where_it_decides_otherwise(
     server: EmbeddedServer, client: Client, tmp_path: Path
 ) -> None:
-    class Doubting(Counter):
+    class AddsMore(Counter):
         def handle(self, event: Any, now: float) -> list[Action]:
             actions = super().handle(event, now)
             if not isinstance(event, Tick) and self.state.count == 3:
@@ -117,7 +117,7 @@ async def test_other_code_is_told_where_it_decides_otherwise(
         version = 2
 
         def machine(self, key: str, state: Any) -> Counter:
-            return Doubting(state)
+            return AddsMore(state)
 
     await client.publish(submission(JOB))
     await live(server, client, tmp_path, [1, 2, 3, 4])

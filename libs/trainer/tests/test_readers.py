@@ -92,7 +92,7 @@ def test_samples_that_do_not_exist_are_refused(readers: dict[str, Reader], name:
 # --- the generator -------------------------------------------------------------------------------------------
 
 
-def test_another_seed_is_another_world():
+def test_another_seed_is_another_function():
     a, b = Synthetic(1).read(0, 1000), Synthetic(2).read(0, 1000)
     assert not np.array_equal(a["categorical"], b["categorical"])
     assert same(a, Synthetic(1).read(0, 1000))
@@ -131,7 +131,7 @@ def test_categories_are_zipf_and_new_ones_keep_coming():
         ({"new_categories": 10**8}, "at most"),
     ],
 )
-def test_a_world_that_cannot_be_is_refused(wrong: dict[str, int], named: str):
+def test_data_that_cannot_be_is_refused(wrong: dict[str, int], named: str):
     with pytest.raises(DataError, match=named):
         Synthetic(0, **wrong)
 

@@ -1,6 +1,6 @@
 """The edge of one job: look at the pods, do the missing steps, report observations; again and again.
 
-Nothing here remembers more than the state and the world do: a reconciler that starts in the middle of anything goes
+Nothing here remembers more than the state and the backend do: a reconciler that starts in the middle of anything goes
 on with it. What it keeps in memory only spares repetitions.
 """
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import importlib
 import uuid
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import structlog
 from stretto_bus import CallRefused, CallTimeout
@@ -14,7 +14,7 @@ from stretto_bus.tasks import end
 from stretto_core.actuator import OBSERVATIONS, ActuatorMachine, ActuatorState, JobOpened
 from stretto_messages.actuator import GetServers, RenewCredentials, RenewCredentialsReply
 from stretto_messages.base import Message
-from stretto_runtime import Meta, Service, SettingsFault
+from stretto_runtime import Json, Meta, Service, SettingsFault
 from stretto_wire.submission import JobSubmitted
 
 from .backend import Backend, BackendError, PodStatus
@@ -43,7 +43,7 @@ def backend_of(settings: ActuatorSettings) -> Backend:
     return backend
 
 
-class Actuator(Service):
+class Actuator(Service[ActuatorSettings, ActuatorState, ActuatorMachine]):
     """Pods and parameters of every job follow its plan; see the README."""
 
     name = "actuator"
@@ -91,14 +91,15 @@ class Actuator(Service):
             worker_memory_max_bytes=spec.resources.workers.memory.max,
         )
 
-    def answer(self, query: RenewCredentials, machine: ActuatorMachine | None) -> RenewCredentialsReply:
+    def answer(self, query: Message, machine: ActuatorMachine | None) -> RenewCredentialsReply:
+        assert isinstance(query, RenewCredentials)
         return self._issuer.renew(query, machine, self.now())
 
     def identity(self, job: str, pod: str) -> dict[str, bytes]:
         """Return the files that a new pod logs in to the bus with."""
         return self._issuer.files(job, pod, self.now())
 
-    def deciding(self) -> dict[str, Any]:
+    def deciding(self) -> Json:
         return {}  # all settings are the reconciler's
 
     def partition_changed(self) -> None:

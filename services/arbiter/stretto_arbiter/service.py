@@ -16,11 +16,11 @@ from stretto_runtime.algorithms import algorithm
 from stretto_runtime.profile import opened
 from stretto_wire.submission import JobSubmitted
 
+from stretto_arbiter.background import BackgroundSolver
 from stretto_arbiter.settings import ArbiterSettings
-from stretto_arbiter.studying import Studies
 
 
-class Arbiter(Service):
+class Arbiter(Service[ArbiterSettings, ArbiterState, ArbiterMachine]):
     """Admits jobs, grants measurements and memory, and shares the cluster between all jobs."""
 
     name = "arbiter"
@@ -35,7 +35,7 @@ class Arbiter(Service):
         self._algorithm = algorithm(SELECT, settings.algorithm, "STRETTO_ARBITER_ALGORITHM")
         if settings.background_algorithm:
             algorithm(SELECT, settings.background_algorithm, "STRETTO_ARBITER_BACKGROUND_ALGORITHM")
-        self._studies = Studies(self)
+        self._background = BackgroundSolver(self)
 
     def machine(self, key: str, state: ArbiterState | None) -> ArbiterMachine:
         return ArbiterMachine(state, self.settings.machine(), self._algorithm, self.settings.algorithm)
@@ -47,7 +47,7 @@ class Arbiter(Service):
         return opened(message) if isinstance(message, JobSubmitted) else message
 
     async def reconcile(self, key: str, machine: ArbiterMachine) -> None:
-        await self._studies.follow(machine)
+        await self._background.follow(machine)
 
     async def released(self, key: str) -> None:
-        await self._studies.end()
+        await self._background.end()

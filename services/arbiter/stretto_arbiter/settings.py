@@ -29,15 +29,20 @@ class ArbiterSettings(Settings):
     memory_bytes: int = Field(default_factory=machine_memory_bytes, ge=2**20, description="of the cluster")
     algorithm: str = Field(SELECT.default, description="of each round; as `stretto whatif algorithms` lists them")
     background_algorithm: str = Field(
-        DEFAULT.background_algorithm, description="solves rounds that prove too little again; empty: none does"
+        DEFAULT.background_algorithm, description="solves rounds of a large gap again; empty: no algorithm does"
     )
     study_gap: float = Field(
-        DEFAULT.study_gap, ge=0, le=1, description="of a round that is studied; of a study that is adopted"
+        DEFAULT.study_gap,
+        ge=0,
+        le=1,
+        description="of a round solved again in the background; of a solution adopted",
     )
     patience_s: float = Field(
-        DEFAULT.patience_s, ge=0, le=3600, description="for a study, of those that it may serve better"
+        DEFAULT.patience_s, ge=0, le=3600, description="wait of the jobs that may profit from a background solve"
     )
-    study_timeout_s: float = Field(DEFAULT.study_timeout_s, gt=0, description="a study that takes longer is given up")
+    study_timeout_s: float = Field(
+        DEFAULT.study_timeout_s, gt=0, description="a background solve that takes longer is given up"
+    )
     objective: Objective = Field(DEFAULT.objective, description="Eq. 12's, throughput gain, or completion times")
     rho: float = Field(DEFAULT.rho, ge=-20, le=20, description="Eq. 14: > 0 prefers jobs that finish soon")
     gain_fraction_min: float = Field(

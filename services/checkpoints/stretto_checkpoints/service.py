@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from stretto_bus.tasks import end
 from stretto_core.checkpoints import OBSERVATIONS, CheckpointMachine, CheckpointState, JobOpened
 from stretto_messages.base import Message
-from stretto_runtime import Meta, Service
+from stretto_runtime import Json, Meta, Service
 from stretto_wire.submission import JobSubmitted
 
 from .settings import CheckpointsSettings
 from .taking import Taker
 
 
-class Checkpoints(Service):
+class Checkpoints(Service[CheckpointsSettings, CheckpointState, CheckpointMachine]):
     """Flash checkpoints of every job, and the way back to one; see the README."""
 
     name = "checkpoints"
@@ -45,7 +45,7 @@ class Checkpoints(Service):
             final=policy.every_s is not None or policy.url is not None,
         )
 
-    def deciding(self) -> dict[str, Any]:
+    def deciding(self) -> Json:
         return {"store_url": self.settings.store}  # the others are the taker's
 
     async def reconcile(self, key: str, machine: CheckpointMachine) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 import structlog
@@ -126,7 +126,7 @@ class Taker:
             step = self._load(restore) if attempt is None and restore else self._advance(attempt)
             self._work = wanted, asyncio.create_task(self._guard(wanted[0], step))
 
-    async def _guard(self, name: str, step: Any) -> None:
+    async def _guard(self, name: str, step: Awaitable[None]) -> None:
         """Report every failure; the machine decides how to go on."""
         try:
             await step

@@ -30,7 +30,7 @@ class Edge:
         return 1.0
 
     async def call(self, *_: Any) -> Any:
-        raise ZeroDivisionError("a reply of another world")
+        raise ZeroDivisionError("an unreadable reply")
 
     async def observe(self, key: str, message: Any, trace: str = "") -> None:
         self.tries += 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import zlib
 from base64 import b64decode, b64encode
-from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 from stretto_core.dispatcher import Book
@@ -33,7 +32,7 @@ def read(document: str) -> Book:
         raise WireError.of(error, "ledger") from error
 
 
-def _unpacked(document: str) -> Any:
+def _unpacked(document: str) -> object:
     try:
         plain = document if document.startswith("{") else zlib.decompress(b64decode(document, validate=True))
         return json.loads(plain)

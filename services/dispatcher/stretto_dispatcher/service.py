@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from stretto_core.dispatcher import (
     DataSpec,
@@ -26,7 +26,7 @@ from stretto_dispatcher import document
 from stretto_dispatcher.settings import DispatcherSettings
 
 
-class Dispatcher(Service):
+class Dispatcher(Service[DispatcherSettings, LedgerState, ShardLedger]):
     """Leases shards to workers, follows their progress, and completes the job."""
 
     name = "dispatcher"
@@ -42,7 +42,7 @@ class Dispatcher(Service):
     def machine(self, key: str, state: LedgerState | None) -> ShardLedger:
         return ShardLedger(state, self._ledger)
 
-    def to_event(self, message: Message, meta: Meta) -> Any:
+    def to_event(self, message: Message, meta: Meta) -> Message | JobOpened | LedgerRestored:
         """Return the job's opening, or the books of a checkpoint; every other message is an event as it is.
 
         WireError for a document that no ledger wrote.
@@ -53,12 +53,12 @@ class Dispatcher(Service):
             return LedgerRestored(document.read(message.ledger))
         return message
 
-    def to_message(self, key: str, fact: Any) -> Message:
+    def to_message(self, key: str, fact: object) -> Message | None:
         """Write the document of a mark; every other fact and reply is a message as it is."""
         if isinstance(fact, LedgerMark):
             ledger = document.written(fact.book)
             return MarkLedgerReply(job=fact.job, answer="ok", ledger=ledger, samples_done=fact.samples_done)
-        return fact
+        return super().to_message(key, fact)
 
 
 def _opened(message: JobSubmitted, time_s: float) -> JobOpened:

@@ -32,7 +32,7 @@ from stretto_wire.spec import JobSpec
 from stretto_wire.submission import JobSubmitted
 
 
-class Desk:
+class DispatcherHarness:
     """A client beside a dispatcher that can be stopped and started."""
 
     def __init__(self, client: Client, server: EmbeddedServer, folder: Path) -> None:
@@ -93,18 +93,18 @@ class Desk:
 
 
 @pytest.fixture
-async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
+async def harness(tmp_path: Path) -> AsyncIterator[DispatcherHarness]:
     server = EmbeddedServer(tmp_path / "nats", secured=False)
     await server.start()
     client = await Client.connect(server.url)
     await provision(client.bus)
-    desk = Desk(client, server, tmp_path / "state")
-    desk.start()
+    harness = DispatcherHarness(client, server, tmp_path / "state")
+    harness.start()
     try:
-        yield desk
+        yield harness
     finally:
         with contextlib.suppress(Exception):
-            await desk.stop()
+            await harness.stop()
         await client.close()
         server.stop()
 
@@ -113,112 +113,112 @@ def covered(shards: list[Shard]) -> Counter[tuple[int, int]]:
     return Counter((s.epoch, sample) for s in shards for sample in range(s.start, s.start + s.length))
 
 
-async def test_a_restart_changes_no_lease_and_no_answer(desk: Desk) -> None:
-    await desk.submit("long", samples=990, epochs=2, batch_size=10, batches_per_shard=8)
-    first = await desk.lease("long", "worker-0")
-    request = desk.request("long", "worker-1")
-    answer = await desk.client.call(request)
+async def test_a_restart_changes_no_lease_and_no_answer(harness: DispatcherHarness) -> None:
+    await harness.submit("long", samples=990, epochs=2, batch_size=10, batches_per_shard=8)
+    first = await harness.lease("long", "worker-0")
+    request = harness.request("long", "worker-1")
+    answer = await harness.client.call(request)
     assert answer.shard is not None
-    await desk.stop()
-    desk.start()
-    assert await desk.client.call(request) == answer
-    assert await desk.lease("long", "worker-0") == first
+    await harness.stop()
+    harness.start()
+    assert await harness.client.call(request) == answer
+    assert await harness.lease("long", "worker-0") == first
     lost = answer.shard
-    await desk.client.publish(PodExited(job="long", pod="worker-1", role="worker", reason="killed", exit_code=-9))
-    while (await desk.next("long", "worker-1")).answer != "unknown":
+    await harness.client.publish(PodExited(job="long", pod="worker-1", role="worker", reason="killed", exit_code=-9))
+    while (await harness.next("long", "worker-1")).answer != "unknown":
         await asyncio.sleep(0.02)
-    shards = [first, *await desk.drain("long", "worker-0", first)]
+    shards = [first, *await harness.drain("long", "worker-0", first)]
     assert covered(shards) == Counter({(e, s): 1 for e in range(2) for s in range(990)})
     assert [(s.id, s.attempt) for s in shards if s.id == lost.id] == [(lost.id, 2)]
-    completed = await desk.said(JobCompleted)
+    completed = await harness.said(JobCompleted)
     assert [(c.samples, c.requeued) for c in completed] == [(1980, 1)]  # type: ignore[attr-defined]
 
 
-async def test_bad_reports_are_refused_by_field_value_and_remedy(desk: Desk) -> None:
-    assert (await desk.next("nobody", "worker-0")).answer == "unknown"
-    await desk.submit("strict", samples=100, batch_size=10, batches_per_shard=4)
-    shard = await desk.lease("strict", "worker-0")
+async def test_bad_reports_are_refused_by_field_value_and_remedy(harness: DispatcherHarness) -> None:
+    assert (await harness.next("nobody", "worker-0")).answer == "unknown"
+    await harness.submit("strict", samples=100, batch_size=10, batches_per_shard=4)
+    shard = await harness.lease("strict", "worker-0")
     beat = ShardHeartbeat(job="strict", pod="worker-0", shard=shard.id, attempt=1, offset=41, samples_per_s=5.0)
     with pytest.raises(CallRefused, match="offset is 41; give 0 to 40"):
-        await desk.client.call(beat)
+        await harness.client.call(beat)
     with pytest.raises(CallRefused, match="pod is 'ps-0'; give the name of a worker"):
-        await desk.next("strict", "ps-0")
-    assert (await desk.client.call(replace(beat, offset=40))).answer == "ok"
-    assert (await desk.client.call(replace(beat, attempt=2))).answer == "stale"
-    assert (await desk.client.call(replace(beat, pod="worker-5"))).answer == "stale"
+        await harness.next("strict", "ps-0")
+    assert (await harness.client.call(replace(beat, offset=40))).answer == "ok"
+    assert (await harness.client.call(replace(beat, attempt=2))).answer == "stale"
+    assert (await harness.client.call(replace(beat, pod="worker-5"))).answer == "stale"
 
 
-async def test_failing_data_are_abandoned_and_the_job_completes(desk: Desk) -> None:
-    await desk.submit("dirty", samples=80, batch_size=10, batches_per_shard=4)
-    bad = await desk.lease("dirty", "worker-0")
+async def test_failing_data_are_abandoned_and_the_job_completes(harness: DispatcherHarness) -> None:
+    await harness.submit("dirty", samples=80, batch_size=10, batches_per_shard=4)
+    bad = await harness.lease("dirty", "worker-0")
     for attempt in (1, 2, 3):
         back = ReleaseShard(
             job="dirty", pod="worker-0", shard=bad.id, attempt=attempt, offset=10, failure="row 12 is not a number"
         )
-        assert (await desk.client.call(back)).answer == "ok"
+        assert (await harness.client.call(back)).answer == "ok"
         if attempt < 3:
-            assert (await desk.lease("dirty", "worker-0")).id == bad.id
-    await desk.drain("dirty", "worker-0")
-    (abandoned,) = await desk.said(ShardAbandoned)
+            assert (await harness.lease("dirty", "worker-0")).id == bad.id
+    await harness.drain("dirty", "worker-0")
+    (abandoned,) = await harness.said(ShardAbandoned)
     assert (abandoned.shard.id, abandoned.shard.offset) == (bad.id, 10)  # type: ignore[attr-defined]
-    (completed,) = await desk.said(JobCompleted)
+    (completed,) = await harness.said(JobCompleted)
     assert (completed.samples, completed.samples_abandoned) == (50, 30)  # type: ignore[attr-defined]
 
 
-async def test_books_go_back_with_a_checkpoint(desk: Desk) -> None:
-    await desk.submit("twice", samples=160, batch_size=10, batches_per_shard=4)
-    first = await desk.lease("twice", "worker-0")
-    mark = await desk.client.call(MarkLedger(job="twice", request_id="mark.1"))
-    later = await desk.lease("twice", "worker-0", first)
+async def test_books_go_back_with_a_checkpoint(harness: DispatcherHarness) -> None:
+    await harness.submit("twice", samples=160, batch_size=10, batches_per_shard=4)
+    first = await harness.lease("twice", "worker-0")
+    mark = await harness.client.call(MarkLedger(job="twice", request_id="mark.1"))
+    later = await harness.lease("twice", "worker-0", first)
     reference = CheckpointRef(id="c1", url="file:///c1", samples=0, size_bytes=1, ps=1)
-    await desk.client.publish(
+    await harness.client.publish(
         CheckpointRestored(job="twice", checkpoint=reference, ps=1, ledger=mark.ledger, request_id="r1")
     )
     broken = CheckpointRestored(job="twice", checkpoint=reference, ps=1, ledger="{}", request_id="r2")
-    await desk.client.publish(broken)
-    reply = await desk.next("twice", "worker-0", later)
+    await harness.client.publish(broken)
+    reply = await harness.next("twice", "worker-0", later)
     while not reply.stale:  # the restore has not been heard yet
         await asyncio.sleep(0.02)
-        reply = await desk.next("twice", "worker-0", later)
+        reply = await harness.next("twice", "worker-0", later)
     assert reply.shard is not None
     assert (reply.shard.id, reply.shard.attempt) == (first.id, 2)
-    shards = [reply.shard, *await desk.drain("twice", "worker-0", reply.shard)]
+    shards = [reply.shard, *await harness.drain("twice", "worker-0", reply.shard)]
     assert covered(shards) == Counter({(0, s): 1 for s in range(160)})
-    (letter,) = await desk.client.dead_letters()
+    (letter,) = await harness.client.dead_letters()
     assert "ledger" in letter.headers["error"]
 
 
-async def test_images_copied_while_training_goes_on_are_restored_between_two_marks(desk: Desk) -> None:
-    await desk.submit("flash", samples=160, batch_size=10, batches_per_shard=4)
+async def test_images_copied_while_training_goes_on_are_restored_between_two_marks(harness: DispatcherHarness) -> None:
+    await harness.submit("flash", samples=160, batch_size=10, batches_per_shard=4)
     first = MarkLedger(job="flash", request_id="mark-first.c1")
-    assert (await desk.client.call(first)).samples_done == 0
-    during = await desk.lease("flash", "worker-0")
-    after = await desk.lease("flash", "worker-0", during)
+    assert (await harness.client.call(first)).samples_done == 0
+    during = await harness.lease("flash", "worker-0")
+    after = await harness.lease("flash", "worker-0", during)
     second = MarkLedger(job="flash", request_id="mark-second.c1", after=first.request_id)
-    mark = await desk.client.call(second)
+    mark = await harness.client.call(second)
     with pytest.raises(CallRefused, match="after is 'mark-first"):
-        await desk.client.call(replace(second, request_id="mark-second.c1-again"))
+        await harness.client.call(replace(second, request_id="mark-second.c1-again"))
     reference = CheckpointRef(id="c1", url="file:///c1", samples=0, size_bytes=1, ps=1)
-    await desk.client.publish(
+    await harness.client.publish(
         CheckpointRestored(job="flash", checkpoint=reference, ps=1, ledger=mark.ledger, request_id="r1")
     )
-    reply = await desk.next("flash", "worker-0", after)
+    reply = await harness.next("flash", "worker-0", after)
     while not reply.stale:
         await asyncio.sleep(0.02)
-        reply = await desk.next("flash", "worker-0", after)
+        reply = await harness.next("flash", "worker-0", after)
     assert reply.shard is not None
-    shards = [reply.shard, *await desk.drain("flash", "worker-0", reply.shard)]
+    shards = [reply.shard, *await harness.drain("flash", "worker-0", reply.shard)]
     again = {(s.id, s.start, s.length, s.attempt) for s in shards}
     assert {(s.id, s.start, s.length, 2) for s in (during, after)} <= again
     assert covered(shards) == Counter({(0, s): 1 for s in range(160)})
 
 
-async def test_a_cancelled_job_ends_its_workers(desk: Desk) -> None:
-    await desk.submit("short", samples=160, batch_size=10, batches_per_shard=4)
-    shard = await desk.lease("short", "worker-0")
-    await desk.client.publish(JobCancelled(job="short", by="alice"))
-    while (reply := await desk.next("short", "worker-0")).answer == "shard":
+async def test_a_cancelled_job_ends_its_workers(harness: DispatcherHarness) -> None:
+    await harness.submit("short", samples=160, batch_size=10, batches_per_shard=4)
+    shard = await harness.lease("short", "worker-0")
+    await harness.client.publish(JobCancelled(job="short", by="alice"))
+    while (reply := await harness.next("short", "worker-0")).answer == "shard":
         await asyncio.sleep(0.02)
     assert reply.answer == "end"
     beat = ShardHeartbeat(job="short", pod="worker-0", shard=shard.id, attempt=1, offset=0, samples_per_s=0.0)
-    assert (await desk.client.call(beat)).answer == "stale"
+    assert (await harness.client.call(beat)).answer == "stale"

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import ClassVar
 
 from stretto_core.algorithms import FIT
-from stretto_core.fitter.machine import FitMachine, FitState
+from stretto_core.fitter.machine import FitMachine
+from stretto_core.fitter.state import FitState
 from stretto_runtime import Service
 from stretto_runtime.algorithms import algorithm
 
 from stretto_fitter.settings import FitterSettings
 
 
-class Fitter(Service):
+class Fitter(Service[FitterSettings, FitState, FitMachine]):
     """Refits a job's model with every settled window, and says how sure it is."""
 
     name = "fitter"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 from stretto_core.algorithms import FIT
-from stretto_core.fitter.machine import FitterSettings as MachineSettings
+from stretto_core.fitter.state import FitterSettings as MachineSettings
 from stretto_core.model.throughput import FormName
 from stretto_runtime import Settings
 from stretto_runtime.settings import machine_settings

@@ -8,13 +8,13 @@ import os
 import random
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from stretto_bus import BusFault
 from stretto_bus.bus import Bus
 from stretto_bus.durable import Delivery, Durable
+from stretto_runtime import Json
 from stretto_runtime.process.health import Health
 from stretto_runtime.process.telemetry import Tracing
 from stretto_wire.registry import STREAM
@@ -70,7 +70,7 @@ class Lane:
         metrics.stopped.labels(self.name).set(0)
 
     @property
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Json:
         """The lane's part of /readyz."""
         return {"state": self.state, "last": self.last, "failing_since_s": self._course.failing_since_s}
 
@@ -234,7 +234,7 @@ class Forwarder:
                 lanes.create_task(lane.run(), name=lane.name)
             lanes.create_task(asyncio.Event().wait())
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Json:
         """Return the answer of /readyz."""
         connected = self._bus is not None and self._bus.connected
         opened = len(self._lanes) == len(self._targets) and all(lane.state != "opening" for lane in self._lanes)

@@ -87,7 +87,7 @@ def receiver() -> Iterator[Receiver]:
 
 
 @dataclass
-class World:
+class ForwarderHarness:
     """A bus, and forwarders on it."""
 
     server: EmbeddedServer
@@ -133,13 +133,13 @@ class World:
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
+async def harness(tmp_path: Path) -> AsyncIterator[ForwarderHarness]:
     server = EmbeddedServer(tmp_path / "nats")
     await server.start()
     client = await Client.connect(server.url, server.login())
     await provision(client.bus)
-    world = World(server, client, tmp_path)
-    yield world
-    world.end()
+    harness = ForwarderHarness(server, client, tmp_path)
+    yield harness
+    harness.end()
     await client.close()
     server.stop()

@@ -13,7 +13,7 @@ from typing import Any
 from stretto_messages.gateway import JobCancelled
 from stretto_messages.profiler import StragglerCleared
 
-from .conftest import SECRET, Receiver, Request, World, until
+from .conftest import SECRET, ForwarderHarness, Receiver, Request, until
 
 Answer = tuple[int, dict[str, str]]
 
@@ -37,9 +37,9 @@ def genuine(request: Request) -> bool:
     return request.headers["webhook-signature"] == f"v1,{base64.b64encode(mac).decode()}"
 
 
-async def test_events_arrive_in_order_as_signed_cloud_events(world: World, receiver: Receiver) -> None:
-    sent = await world.publish(range(20))
-    world.start({"name": "crm", "url": f"{receiver.url}/hook"})
+async def test_events_arrive_in_order_as_signed_cloud_events(harness: ForwarderHarness, receiver: Receiver) -> None:
+    sent = await harness.publish(range(20))
+    harness.start({"name": "crm", "url": f"{receiver.url}/hook"})
     await reached(lambda: len(receiver.taken()) == 20)
     assert ids(receiver.taken()) == sent
     for number, request in enumerate(receiver.taken()):
@@ -57,13 +57,13 @@ async def test_events_arrive_in_order_as_signed_cloud_events(world: World, recei
     assert sequences == sorted(set(sequences))
 
 
-async def test_an_endpoint_hears_only_what_it_wants(world: World, receiver: Receiver) -> None:
-    await world.publish(range(3), "a")
-    await world.client.publish(JobCancelled(job="a", by="x"))
-    await world.client.publish(JobCancelled(job="ab", by="x"))
-    await world.client.publish(StragglerCleared(job="b", pod="worker-0"))
+async def test_an_endpoint_hears_only_what_it_wants(harness: ForwarderHarness, receiver: Receiver) -> None:
+    await harness.publish(range(3), "a")
+    await harness.client.publish(JobCancelled(job="a", by="x"))
+    await harness.client.publish(JobCancelled(job="ab", by="x"))
+    await harness.client.publish(StragglerCleared(job="b", pod="worker-0"))
     both = ["job-cancelled", "straggler-cleared"]
-    world.start(
+    harness.start(
         {"name": "one", "url": f"{receiver.url}/one", "events": ["job-cancelled"]},
         {"name": "two", "url": f"{receiver.url}/two", "events": both},
         {"name": "job", "url": f"{receiver.url}/job", "jobs": ["a"]},
@@ -76,7 +76,7 @@ async def test_an_endpoint_hears_only_what_it_wants(world: World, receiver: Rece
 
 
 async def test_failures_are_tried_again_until_the_event_is_there_and_nothing_overtakes(
-    world: World, receiver: Receiver
+    harness: ForwarderHarness, receiver: Receiver
 ) -> None:
     tries: dict[str, int] = {}
 
@@ -87,15 +87,15 @@ async def test_failures_are_tried_again_until_the_event_is_there_and_nothing_ove
         return (500, {}) if tries[request.id] == 2 else (200, {})
 
     receiver.behave = stumbling
-    sent = await world.publish(range(10))
-    world.start({"name": "crm", "url": f"{receiver.url}/hook"})
+    sent = await harness.publish(range(10))
+    harness.start({"name": "crm", "url": f"{receiver.url}/hook"})
     await reached(lambda: len(receiver.taken()) == 10)
     assert ids(receiver.taken()) == sent
     assert ids(receiver.seen) == [id_ for id_ in sent for _ in range(3)]
     assert all(genuine(request) for request in receiver.seen)
 
 
-async def test_retry_after_is_waited_for(world: World, receiver: Receiver) -> None:
+async def test_retry_after_is_waited_for(harness: ForwarderHarness, receiver: Receiver) -> None:
     came: list[float] = []
 
     def busy(_: Request) -> Answer:
@@ -103,13 +103,15 @@ async def test_retry_after_is_waited_for(world: World, receiver: Receiver) -> No
         return (429, {"Retry-After": "1"}) if len(came) == 1 else (200, {})
 
     receiver.behave = busy
-    await world.publish(range(1))
-    world.start({"name": "crm", "url": f"{receiver.url}/hook"})
+    await harness.publish(range(1))
+    harness.start({"name": "crm", "url": f"{receiver.url}/hook"})
     await reached(lambda: len(came) == 2)
     assert came[1] - came[0] >= 1
 
 
-async def test_an_endpoint_that_hangs_or_is_dead_holds_no_other_up(world: World, receiver: Receiver) -> None:
+async def test_an_endpoint_that_hangs_or_is_dead_holds_no_other_up(
+    harness: ForwarderHarness, receiver: Receiver
+) -> None:
     hung = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -120,9 +122,9 @@ async def test_an_endpoint_that_hangs_or_is_dead_holds_no_other_up(world: World,
         return 200, {}
 
     receiver.behave = behave
-    sent = await world.publish(range(5))
+    sent = await harness.publish(range(5))
     dead = "http://127.0.0.1:1/hook"
-    world.start(
+    harness.start(
         {"name": "hangs", "url": f"{receiver.url}/hangs"},
         {"name": "dead", "url": dead},
         {"name": "well", "url": f"{receiver.url}/well"},
@@ -133,10 +135,12 @@ async def test_an_endpoint_that_hangs_or_is_dead_holds_no_other_up(world: World,
     assert first_of_each(receiver.taken("/hangs")) == sent
 
 
-async def test_killed_at_any_moment_it_loses_nothing_and_keeps_the_order(world: World, receiver: Receiver) -> None:
+async def test_killed_at_any_moment_it_loses_nothing_and_keeps_the_order(
+    harness: ForwarderHarness, receiver: Receiver
+) -> None:
     """Each process is killed while its request is answered; an event is never handed out twice at once."""
-    sent = await world.publish(range(30))
-    process = world.start({"name": "crm", "url": f"{receiver.url}/hook"}, silence_s=2.0)
+    sent = await harness.publish(range(30))
+    process = harness.start({"name": "crm", "url": f"{receiver.url}/hook"}, silence_s=2.0)
     kills = {5, 6, 17}
 
     def deadly(request: Request) -> Answer:
@@ -151,92 +155,96 @@ async def test_killed_at_any_moment_it_loses_nothing_and_keeps_the_order(world: 
     while len(first_of_each(receiver.taken())) < 30:
         await asyncio.sleep(0.02)
         if process.poll() is not None:
-            process = world.start({"name": "crm", "url": f"{receiver.url}/hook"}, silence_s=2.0)
+            process = harness.start({"name": "crm", "url": f"{receiver.url}/hook"}, silence_s=2.0)
     assert not kills
     assert first_of_each(receiver.taken()) == sent
     assert ids(receiver.taken()) == [id_ for id_ in ids(receiver.taken()) if id_ in sent]
     assert len(receiver.taken()) <= 30 + 3
 
 
-async def test_many_replicas_post_each_event_once_and_in_order(world: World, receiver: Receiver) -> None:
+async def test_many_replicas_post_each_event_once_and_in_order(harness: ForwarderHarness, receiver: Receiver) -> None:
     for _ in range(3):
-        world.start({"name": "crm", "url": f"{receiver.url}/hook"})
-    sent = await world.publish(range(60))
+        harness.start({"name": "crm", "url": f"{receiver.url}/hook"})
+    sent = await harness.publish(range(60))
     await reached(lambda: len(receiver.taken()) >= 60)
     assert ids(receiver.taken()) == sent
 
 
-async def test_who_is_gone_is_left_alone_until_it_has_another_address(world: World, receiver: Receiver) -> None:
+async def test_who_is_gone_is_left_alone_until_it_has_another_address(
+    harness: ForwarderHarness, receiver: Receiver
+) -> None:
     receiver.behave = lambda request: (410, {}) if request.path == "/old" and len(receiver.seen) >= 2 else (200, {})
-    sent = await world.publish(range(5))
-    world.start({"name": "crm", "url": f"{receiver.url}/old"})
-    await reached(lambda: "answered 410 and is stopped" in world.log())
-    world.end()
-    world.start({"name": "crm", "url": f"{receiver.url}/old"}, {"name": "other", "url": f"{receiver.url}/other"})
+    sent = await harness.publish(range(5))
+    harness.start({"name": "crm", "url": f"{receiver.url}/old"})
+    await reached(lambda: "answered 410 and is stopped" in harness.log())
+    harness.end()
+    harness.start({"name": "crm", "url": f"{receiver.url}/old"}, {"name": "other", "url": f"{receiver.url}/other"})
     await reached(lambda: len(receiver.taken("/other")) == 5)
     assert ids([request for request in receiver.seen if request.path == "/old"]) == sent[:3]
-    world.end()
-    world.start({"name": "crm", "url": f"{receiver.url}/new"})
+    harness.end()
+    harness.start({"name": "crm", "url": f"{receiver.url}/new"})
     await reached(lambda: len(receiver.taken("/new")) == 3)
     assert ids(receiver.taken("/new")) == sent[2:]
 
 
-async def test_what_is_given_up_is_in_the_dead_letters_and_the_rest_goes_on(world: World, receiver: Receiver) -> None:
+async def test_what_is_given_up_is_in_the_dead_letters_and_the_rest_goes_on(
+    harness: ForwarderHarness, receiver: Receiver
+) -> None:
     poison = 3
     receiver.behave = lambda request: (400, {}) if json.loads(request.body)["samples_done"] == poison else (200, {})
-    sent = await world.publish(range(6))
-    world.start({"name": "crm", "url": f"{receiver.url}/hook"}, give_up_s=0.3)
+    sent = await harness.publish(range(6))
+    harness.start({"name": "crm", "url": f"{receiver.url}/hook"}, give_up_s=0.3)
     await reached(lambda: len(receiver.taken()) == 5)
     assert ids(receiver.taken()) == [id_ for number, id_ in enumerate(sent) if number != poison]
-    (letter,) = await world.client.dead_letters()
+    (letter,) = await harness.client.dead_letters()
     told = {name: letter.headers[name] for name in ("reason", "error", "service", "endpoint")}
     assert told == {"reason": "given-up", "error": "HTTP 400", "service": "forwarder", "endpoint": "crm"}
     assert json.loads(letter.data)["samples_done"] == poison
     assert letter.subject == "dlq.evt.v1.dispatcher.job-progressed.a"
 
 
-async def test_redirects_and_private_addresses_are_refused(world: World, receiver: Receiver) -> None:
+async def test_redirects_and_private_addresses_are_refused(harness: ForwarderHarness, receiver: Receiver) -> None:
     receiver.behave = lambda request: (302, {"Location": f"{receiver.url}/elsewhere"})
-    await world.publish(range(1))
-    world.start({"name": "moved", "url": f"{receiver.url}/hook"}, give_up_s=0.1)
-    await reached(lambda: world.log().count("dead letter") == 1)
-    assert "redirects are not followed" in world.log()
-    world.end()
+    await harness.publish(range(1))
+    harness.start({"name": "moved", "url": f"{receiver.url}/hook"}, give_up_s=0.1)
+    await reached(lambda: harness.log().count("dead letter") == 1)
+    assert "redirects are not followed" in harness.log()
+    harness.end()
     port = receiver.url.rpartition(":")[2]
-    world.start(
+    harness.start(
         {"name": "loopback", "url": f"https://localhost:{port}/private"},
         {"name": "mapped", "url": f"https://[::ffff:127.0.0.1]:{port}/private"},
         {"name": "metadata", "url": "http://169.254.169.254/private"},
         allow_networks="[]",
         give_up_s=0.1,
     )
-    await reached(lambda: world.log().count("dead letter") == 4)
-    found = await world.client.dead_letters()
+    await reached(lambda: harness.log().count("dead letter") == 4)
+    found = await harness.client.dead_letters()
     assert {letter.headers["endpoint"] for letter in found} == {"moved", "loopback", "mapped", "metadata"}
     for letter in found[1:]:
         assert "STRETTO_FORWARDER_ALLOW_NETWORKS" in letter.headers["error"]
     assert [request.path for request in receiver.seen if request.path != "/hook"] == []
 
 
-async def test_no_secret_is_in_logs_or_spans(world: World, receiver: Receiver) -> None:
+async def test_no_secret_is_in_logs_or_spans(harness: ForwarderHarness, receiver: Receiver) -> None:
     receiver.behave = lambda _: (500, {})
-    await world.publish(range(2))
-    world.start({"name": "crm", "url": f"{receiver.url}/hook"}, give_up_s=0.3, log_level="debug")
-    await reached(lambda: world.log().count("dead letter") == 2)
-    world.end()
-    written = world.log() + "".join(path.read_text() for path in world.folder.glob("spans/*"))
+    await harness.publish(range(2))
+    harness.start({"name": "crm", "url": f"{receiver.url}/hook"}, give_up_s=0.3, log_level="debug")
+    await reached(lambda: harness.log().count("dead letter") == 2)
+    harness.end()
+    written = harness.log() + "".join(path.read_text() for path in harness.folder.glob("spans/*"))
     assert "post stretto.dispatcher.job-progressed.v1" in written
     for secret in (SECRET, SECRET.removeprefix("whsec_"), "s" * 32):
         assert secret not in written
 
 
-async def test_it_may_read_nothing_but_events(world: World) -> None:
+async def test_it_may_read_nothing_but_events(harness: ForwarderHarness) -> None:
     from stretto_bus import BusFault
     from stretto_bus.bus import Bus
     from stretto_bus.durable import Durable
     from stretto_wire.registry import STREAM
 
-    bus = await Bus.connect(world.server.url, world.server.login("forwarder"), "forwarder")
+    bus = await Bus.connect(harness.server.url, harness.server.login("forwarder"), "forwarder")
     refused = []
     for pattern in ("*.tel.>", ">", "journal.>", "*.evt.v1.gateway.job-submitted.*"):
         with contextlib.suppress(BusFault):

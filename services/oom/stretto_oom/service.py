@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from stretto_core.algorithms import OOM
 from stretto_core.oom import JobOpened, OomMachine, WatchSettings, WatchState, row_bytes
@@ -15,7 +15,7 @@ from stretto_wire.submission import JobSubmitted
 from stretto_oom.settings import OomSettings
 
 
-class Oom(Service):
+class Oom(Service[OomSettings, WatchState, OomMachine]):
     """Forecasts the memory of every job's parameter servers, and requests what they need."""
 
     name = "oom"
@@ -31,7 +31,7 @@ class Oom(Service):
     def machine(self, key: str, state: WatchState | None) -> OomMachine:
         return OomMachine(state, self._watch, self._law)
 
-    def to_event(self, message: Message, meta: Meta) -> Any:
+    def to_event(self, message: Message, meta: Meta) -> Message | JobOpened:
         """Return what the watch needs to know of a new job; every other message is an event as it is."""
         if not isinstance(message, JobSubmitted):
             return message

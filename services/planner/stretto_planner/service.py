@@ -1,13 +1,14 @@
-"""The planner: a machine per job that proposes its plans, and one for the cluster that remembers past jobs."""
+"""The planner: one machine per job, which proposes its plans, and one for the cluster, which remembers past jobs."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from stretto_core.algorithms import PARETO
 from stretto_core.model.types import JobOpened
-from stretto_core.planner.history import HistoryMachine, HistoryState
-from stretto_core.planner.machine import PlanMachine, PlanState
+from stretto_core.planner.history import HistoryMachine
+from stretto_core.planner.machine import PlanMachine
+from stretto_core.planner.state import HistoryState, PlanState
 from stretto_messages.base import Message
 from stretto_runtime import CLUSTER, Meta, Service
 from stretto_runtime.algorithms import algorithm
@@ -17,11 +18,11 @@ from stretto_wire.submission import JobSubmitted
 from stretto_planner.settings import PlannerSettings
 
 
-class Planner(Service):
+class Planner(Service[PlannerSettings, PlanState | HistoryState, PlanMachine | HistoryMachine]):
     """Warm start, what to measure next, candidates on the Pareto front; the history of finished jobs."""
 
     name = "planner"
-    version = PlanMachine.version + HistoryMachine.version  # a change of either is one of both
+    version = PlanMachine.version + HistoryMachine.version - 1  # both began at 1; it grows with either
     settings_type = PlannerSettings
     state_types: ClassVar[dict[str, type]] = {"job": PlanState, "cluster": HistoryState}
 
@@ -29,9 +30,11 @@ class Planner(Service):
         super().__init__(settings)
         self._algorithm = algorithm(PARETO, settings.algorithm, "STRETTO_PLANNER_ALGORITHM")
 
-    def machine(self, key: str, state: Any) -> PlanMachine | HistoryMachine:
+    def machine(self, key: str, state: PlanState | HistoryState | None) -> PlanMachine | HistoryMachine:
         if key == CLUSTER:
+            assert not isinstance(state, PlanState)
             return HistoryMachine(state, self.settings.history())
+        assert not isinstance(state, HistoryState)
         return PlanMachine(state, self.settings.machine(), self._algorithm, self.settings.algorithm)
 
     def to_event(self, message: Message, meta: Meta) -> Message | JobOpened:

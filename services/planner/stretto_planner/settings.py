@@ -8,10 +8,11 @@ from pydantic import Field
 from stretto_core.algorithms import PARETO
 from stretto_core.model.pareto import Overheads
 from stretto_core.planner.exploration import ExplorationLimits
-from stretto_core.planner.history import HistorySettings
-from stretto_core.planner.machine import PlannerSettings as MachineSettings
+from stretto_core.planner.state import HistorySettings
+from stretto_core.planner.state import PlannerSettings as MachineSettings
 from stretto_messages.values import NOTHING, Plan, Resources
 from stretto_runtime import Settings
+from stretto_runtime.settings import machine_settings
 
 DEFAULT = MachineSettings(room=NOTHING)
 """Every default of a decision is stated in core, where the simulator reads it too."""
@@ -57,9 +58,10 @@ class PlannerSettings(Settings):
     )
     similar_jobs: int = Field(HISTORY.similar_jobs, ge=1, le=20, description="Algorithm 1's k")
     smoothing: float = Field(HISTORY.smoothing, gt=0, lt=1, description="Eq. 10's mu")
-    similarity_min: float = Field(HISTORY.threshold, ge=0, le=1, description="past jobs below it do not count")
+    similarity_min: float = Field(HISTORY.similarity_min, ge=0, le=1, description="past jobs below it do not count")
 
     def machine(self) -> MachineSettings:
+        """Return the settings of a job's machine."""
         counts, cores = ("workers", "ps"), ("worker_cpu_cores", "ps_cpu_cores")
         return MachineSettings(
             room=Resources(self.cpu_cores, self.memory_bytes),
@@ -84,4 +86,5 @@ class PlannerSettings(Settings):
         )
 
     def history(self) -> HistorySettings:
-        return HistorySettings(similar_jobs=self.similar_jobs, smoothing=self.smoothing, threshold=self.similarity_min)
+        """Return the settings of the machine that remembers past jobs."""
+        return machine_settings(HistorySettings, self)

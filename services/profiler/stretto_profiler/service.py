@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from stretto_core.algorithms import DETECT
 from stretto_core.profiler.machine import ProfilerMachine
@@ -16,7 +16,7 @@ from stretto_wire.submission import JobSubmitted
 from .settings import ProfilerSettings
 
 
-class Profiler(Service):
+class Profiler(Service[ProfilerSettings, ProfilerState, ProfilerMachine]):
     """Publishes a profile of every job in each window, and names stragglers and hot parameter servers."""
 
     name = "profiler"
@@ -32,7 +32,7 @@ class Profiler(Service):
     def machine(self, key: str, state: ProfilerState | None) -> ProfilerMachine:
         return ProfilerMachine(state, self._rules, self._detector)
 
-    def to_event(self, message: Message, meta: Meta) -> Any:
+    def to_event(self, message: Message, meta: Meta) -> Message | JobOpened:
         """Return what the machine needs to know of a new job; every other message is an event as it is."""
         if isinstance(message, JobSubmitted):
             return JobOpened(message.spec.dataset.batch_size)

@@ -116,8 +116,8 @@ def _why(d: Json) -> RenderableType:
         grid.add_row("why" if index == 0 else "", escape(reason))
     if chosen := d.get("round"):
         grid.add_row("round", _round(chosen))
-        if study := chosen.get("study"):
-            grid.add_row("background", _study(study))
+        if solve := chosen.get("study"):
+            grid.add_row("background", _background_solve(solve))
     if d["previous"]:
         grid.add_row("instead of", figures.plan(d["previous"]))
     grid.add_row(
@@ -137,14 +137,14 @@ def _round(chosen: Json) -> str:
     )
 
 
-def _study(study: Json) -> str:
+def _background_solve(solve: Json) -> str:
     """Return the outcome of the slower algorithm that re-optimised the choice in the background."""
-    took = "" if study["took_s"] is None else f" after {figures.seconds(study['took_s'])}"
-    text = f"{study['algorithm']}, {study['outcome']}{took}: {study['reason']}"
-    if study["value"] is not None:
-        text += f"; {study['value']:.6g} in place of {study['instead_of']:.6g}"
-    if study["gap"] is not None:
-        text += f"; at most {study['gap']:.3%} below the optimum of its question"
+    took = "" if solve["took_s"] is None else f" after {figures.seconds(solve['took_s'])}"
+    text = f"{solve['algorithm']}, {solve['outcome']}{took}: {solve['reason']}"
+    if solve["value"] is not None:
+        text += f"; {solve['value']:.6g} in place of {solve['instead_of']:.6g}"
+    if solve["gap"] is not None:
+        text += f"; at most {solve['gap']:.3%} below the optimum of its question"
     return escape(text)
 
 

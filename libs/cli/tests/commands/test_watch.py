@@ -27,11 +27,18 @@ GIB = 2**30
 WHY = "the number of workers was always 3 in 1 measured configuration: measure 2 of them before anything else"
 
 
-STUDY = Studied(
+SOLVE = Studied(
     algorithm="exact", outcome="adopted", reason="2.05% better", value=1990.0, instead_of=1950.0, gap=0.0, took_s=0.25
 )
 ROUND = Round(
-    algorithm="hull", objective="gain", jobs=12, value=1990.0, bound=2000.0, gap=0.005, term=190.0, study=STUDY
+    algorithm="hull",
+    objective="gain",
+    jobs=12,
+    value=1990.0,
+    bound=2000.0,
+    gap=0.005,
+    term=190.0,
+    study=SOLVE,
 )
 
 

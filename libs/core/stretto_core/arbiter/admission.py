@@ -1,4 +1,4 @@
-"""Steps 2 and 3 of the cycle: who may start, with what, at whose expense; and who may measure or have their wish."""
+"""Steps 2 and 3 of the cycle: starts of waiting jobs, if need be at others' expense; measurements, users' requests."""
 
 from __future__ import annotations
 
@@ -9,52 +9,53 @@ from stretto_messages.arbiter import PlanRefused, ReplacementDecided
 from stretto_messages.planner import PlanProposed
 from stretto_messages.values import Plan, Resources
 
-from stretto_core.arbiter.desk import Answer, Desk
+from stretto_core.arbiter.context import Answer, StepContext
 from stretto_core.arbiter.state import JobState
 from stretto_core.arbiter.worth import fit_into, give_back, in_words, larger, shortage
 
 ROUNDING = Resources(1e-6, 0)
+"""Tolerance for sums of fractions of cores."""
 
 
-def start_waiting(desk: Desk, now: float) -> list[Answer]:
+def start_waiting(context: StepContext, now: float) -> list[Answer]:
     """Start the waiting jobs that fit into the free resources."""
     facts: list[Answer] = []
-    for job in desk.register.to_try(desk.register.waiting):
+    for job in context.register.to_try(context.register.waiting):
         if job.proposal is not None:
-            facts += _start(desk, job, job.proposal, now)
+            facts += _start(context, job, job.proposal, now)
     return facts
 
 
-def _start(desk: Desk, job: JobState, proposal: PlanProposed, now: float) -> list[Answer]:
-    """Start the job with the proposed plan, or with what of it fits."""
-    free = desk.free()
-    state = desk.free_in_words()
+def _start(context: StepContext, job: JobState, proposal: PlanProposed, now: float) -> list[Answer]:
+    """Start the job with the proposed plan, or with a smaller one that fits."""
+    free = context.free()
+    free_in_words = context.free_in_words()
     if proposal.plan.resources.fits(free):
-        return [desk.decide(job, proposal.kind, proposal.plan, [*proposal.reasons, state], now, proposal)]
+        return [context.decide(job, proposal.kind, proposal.plan, [*proposal.reasons, free_in_words], now, proposal)]
     if not job.profile.fixed:
         smaller = fit_into(proposal.plan, job.profile.limits, free)
         if smaller is not None:
-            reasons = [*proposal.reasons, f"proposed was {proposal.plan.describe()}; {state}: reduced to fit"]
-            return [desk.decide(job, "fit-capacity", smaller, reasons, now)]
+            reasons = [*proposal.reasons, f"proposed was {proposal.plan.describe()}; {free_in_words}: reduced to fit"]
+            return [context.decide(job, "fit-capacity", smaller, reasons, now)]
     least = job.least(proposal)
-    reasons = [state, f"the least that the job can start with is {in_words(least)}: it waits"]
-    if not least.fits(desk.settings.capacity):
+    reasons = [free_in_words, f"the least that the job can start with is {in_words(least)}: it waits"]
+    if not least.fits(context.settings.capacity):
         reasons.append("that is more than the whole cluster: lower the job's limits, or cancel it")
-    return [*desk.refuse(job, proposal.kind, proposal.plan, reasons), *_rebalance(desk, job, least, now)]
+    return [*context.refuse(job, proposal.kind, proposal.plan, reasons), *_rebalance(context, job, least, now)]
 
 
-def _rebalance(desk: Desk, waiting: JobState, least: Resources, now: float) -> list[Answer]:
-    """Take what is missing from jobs of no higher weight, the least important first; nothing if that is too little.
+def _rebalance(context: StepContext, waiting: JobState, least: Resources, now: float) -> list[Answer]:
+    """Take the missing resources from jobs of no higher weight, the least important first; nothing if it is not enough.
 
-    While any change is applied, room may be about to come free: nobody is asked then.
+    Nothing is taken while any change is being applied, because it may free room soon.
     """
-    if desk.register.in_change:
+    if context.register.in_change:
         return []
-    free = desk.free()
-    if not least.fits(free + desk.register.could_give(waiting.profile.weight) + ROUNDING):
+    free = context.free()
+    if not least.fits(free + context.register.could_give(waiting.profile.weight) + ROUNDING):
         return []
     targets: list[tuple[JobState, Plan]] = []
-    for job in reversed(desk.register.ordered(desk.state.jobs)):
+    for job in reversed(context.register.ordered(context.state.jobs)):
         if job.plan is None or job.leaving_s is not None:
             continue
         if job.profile.fixed or job.profile.weight > waiting.profile.weight:
@@ -65,44 +66,47 @@ def _rebalance(desk: Desk, waiting: JobState, least: Resources, now: float) -> l
             free = free + (job.plan.resources - smaller.resources)
         if least.fits(free):
             reason = f"{waiting.job} waits for {in_words(least)}; this job holds more than its least"
-            return [desk.decide(donor, "rebalance", plan, [reason], now) for donor, plan in targets]
+            return [context.decide(donor, "rebalance", plan, [reason], now) for donor, plan in targets]
     return []
 
 
-def measure(desk: Desk, now: float) -> list[Answer]:
-    """For every running job with a proposal."""
+def measure(context: StepContext, now: float) -> list[Answer]:
+    """Answer the proposal of every running job that has one."""
     facts: list[Answer] = []
-    for job in desk.register.ordered(desk.register.measuring):
+    for job in context.register.ordered(context.register.measuring):
         if job.plan is not None and job.proposal is not None and not job.changing:
-            facts += _measure(desk, job, job.plan, job.proposal, now)
+            facts += _measure(context, job, job.plan, job.proposal, now)
     return facts
 
 
-def _measure(desk: Desk, job: JobState, plan: Plan, proposal: PlanProposed, now: float) -> list[Answer]:
-    """A measurement needs room now, or the planner looks for another one; a user's wish gets an answer in any case."""
-    # proposed before the last decision on memory was heard: what that gave stays
+def _measure(context: StepContext, job: JobState, plan: Plan, proposal: PlanProposed, now: float) -> list[Answer]:
+    """Give the job the proposed plan if there is room now; else refuse, and the planner proposes another measurement.
+
+    A user's request gets an answer in any case, also when there is nothing to change.
+    """
+    # the proposal may be older than the last decision on memory, which the job keeps
     held = math.ceil(plan.ps_memory_bytes * max(plan.ps / proposal.plan.ps, 1))
     most = max(job.profile.limits.high.ps_memory_bytes, proposal.plan.ps_memory_bytes)
     memory = max(proposal.plan.ps_memory_bytes, job.ps_memory_bytes, min(held, most))
     wanted = replace(proposal.plan, ps_memory_bytes=memory)
     job.proposal = None
-    desk.register.touch(job.job)
+    context.register.touch(job.job)
     if wanted == plan:
         reason = "the job runs under this plan already: nothing to change"
         same = PlanRefused(job=job.job, kind=proposal.kind, wanted=wanted, reasons=(reason,))
         return [same] if proposal.kind == "requested" else []
-    room = desk.to_give() + plan.resources
+    room = context.available() + plan.resources
     if larger(wanted.resources, plan.resources).fits(room):
-        return [desk.decide(job, proposal.kind, wanted, proposal.reasons, now, proposal)]
+        return [context.decide(job, proposal.kind, wanted, proposal.reasons, now, proposal)]
     more, left = in_words(wanted.resources - plan.resources), in_words(room - plan.resources)
     job.refused = None
-    return desk.refuse(job, proposal.kind, proposal.plan, [f"it needs {more} more, {left} are free"])
+    return context.refuse(job, proposal.kind, proposal.plan, [f"it needs {more} more, {left} are free"])
 
 
-def replace_server(desk: Desk, job: JobState, plan: Plan, pod: str) -> ReplacementDecided:
-    """Room for one more server of the plan's size until ``pod`` is gone; none while others wait to start."""
+def replace_server(context: StepContext, job: JobState, plan: Plan, pod: str) -> ReplacementDecided:
+    """Decide if one more server of the plan's size may run until ``pod`` is gone; not while jobs wait to start."""
     server = replace(plan, ps=plan.ps + 1).resources - plan.resources
-    free = desk.to_give()
+    free = context.available()
     reason = f"it needs {in_words(server)} beyond the plan, {in_words(free)} are free"
     granted = server.fits(free)
     if granted:

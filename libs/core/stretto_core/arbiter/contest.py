@@ -1,4 +1,4 @@
-"""Input of a choice over all jobs, and the outcome of an algorithm's answer."""
+"""The selection problem of a round, and the outcome of an algorithm's answer to it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from stretto_messages.values import Plan, Resources, Round
 
-from stretto_core.arbiter.desk import Desk
+from stretto_core.arbiter.context import StepContext
 from stretto_core.arbiter.register import Prospect
 from stretto_core.arbiter.selection import Contender, Option, SelectionProblem
 from stretto_core.arbiter.selection.relaxation import relaxed
@@ -32,25 +32,25 @@ class Outcome(NamedTuple):
     round: Round
 
 
-def contest(desk: Desk, now: float, free: Resources, among: Container[str] | None = None) -> SelectionProblem:
-    """Over every job whose candidates are current and worth a change, or those of them that are ``among`` these."""
-    done, found = desk.state.samples_done, list[Contender]()
-    names = [name for name in desk.register.offering if among is None or name in among]
-    for job in desk.register.ordered(names):
-        options = _offer(desk, job, desk.register.offering[job.job], now)
+def contest(context: StepContext, now: float, free: Resources, among: Container[str] | None = None) -> SelectionProblem:
+    """Return the problem over all jobs whose candidates are current and worth a change, or over those in ``among``."""
+    samples_done, found = context.state.samples_done, list[Contender]()
+    names = [name for name in context.register.offering if among is None or name in among]
+    for job in context.register.ordered(names):
+        options = _offer(context, job, context.register.offering[job.job], now)
         if options:
-            remaining = max(job.profile.samples - done.get(job.job, 0), 0)
-            weight = job.profile.weight * job.urgency(done.get(job.job, 0), now)
-            throughput = desk.register.offering[job.job].computed.throughput
+            remaining = max(job.profile.samples - samples_done.get(job.job, 0), 0)
+            weight = job.profile.weight * job.urgency(samples_done.get(job.job, 0), now)
+            throughput = context.register.offering[job.job].computed.throughput
             found.append(Contender(job.job, remaining, tuple(options), weight, throughput))
-    return SelectionProblem(tuple(found), by_resource(free), desk.settings.objective, desk.settings.rho)
+    return SelectionProblem(tuple(found), by_resource(free), context.settings.objective, context.settings.rho)
 
 
-def _offer(desk: Desk, job: JobState, prospect: Prospect, now: float) -> list[Option]:
+def _offer(context: StepContext, job: JobState, prospect: Prospect, now: float) -> list[Option]:
     """Return the job's options for the round; none until its last change has settled."""
-    if now - job.changed_s < desk.settings.settle_s:
+    if now - job.changed_s < context.settings.settle_s:
         return []
-    if job.returned_s is None or now - job.returned_s >= desk.settings.return_again_s:
+    if job.returned_s is None or now - job.returned_s >= context.settings.return_again_s:
         return prospect.options
     return [option for option in prospect.options if not job.had_before(plan_of(prospect, option))]
 
@@ -61,10 +61,9 @@ def plan_of(prospect: Prospect, option: Option) -> Plan:
 
 
 def outcome(algorithm: str, problem: SelectionProblem, chosen: Mapping[str, str | None], bound: float) -> Outcome:
-    """Return the outcome of a choice, computed here and not taken from a plug-in. Without a bound of its own it gets
-    the relaxation's.
+    """Return the outcome of a choice. Its value is computed here: a plug-in's is not trusted.
 
-    Nothing of a choice that overdraws the capacity is followed.
+    A choice that exceeds the capacity is dropped as a whole. One without a finite bound gets the relaxation's.
     """
     found = list[Chosen]()
     for contender in problem.contenders:

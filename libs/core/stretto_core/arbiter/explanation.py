@@ -1,4 +1,4 @@
-"""Why a plan was chosen, and why the others were not: sentences with figures for people."""
+"""Explanation of a choice: why a plan was chosen and why the others were not, in sentences with figures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TERMS: dict[Objective, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One job's choice in a round. ``index`` is the chosen candidate's; ``free`` what the round had to give."""
+    """One job's choice in a round. ``index`` is the chosen candidate's; ``free``: the free resources of the round."""
 
     computed: CandidatesComputed
     profile: JobProfile
@@ -45,7 +45,7 @@ class Choice:
 
 
 def why(choice: Choice) -> list[str]:
-    """Return the reasons of a decision: measurement, prediction, cost, and the measure by which it was best."""
+    """Return the reasons of a decision: measurement, prediction, cost, and its term of the objective."""
     computed, candidate, problem = choice.computed, choice.candidate, choice.problem
     option = choice.offered[str(choice.index)]
     need = required_gain(candidate, choice.gain_fraction_min)
@@ -66,22 +66,23 @@ def why(choice: Choice) -> list[str]:
 
 
 def _rank(choice: Choice) -> str:
-    """By the term: a round may prefer a plan that leaves others more room."""
+    """Describe the rank of the plan's term: not always the best, because a round may leave other jobs room."""
     terms = choice.problem.values(choice.contender, choice.contender.options)
     better = sum(term > choice.round.term for term in terms)
     return f"number {better + 1}" if better else "the best"
 
 
 def alternatives(choice: Choice, most: int) -> list[Alternative]:
-    """The other candidates with what spoke against them: those that could have been had first, best first."""
+    """Return the other candidates with the reason against each: affordable ones first, then by their terms."""
     here, offered = choice.computed.plan.resources, choice.offered
     others = [
-        (i, candidate)
-        for i, candidate in enumerate(choice.computed.candidates)
-        if i != choice.index and candidate.plan != choice.computed.plan
+        (index, candidate)
+        for index, candidate in enumerate(choice.computed.candidates)
+        if index != choice.index and candidate.plan != choice.computed.plan
     ]
     options = [
-        offered.get(str(i)) or as_option(i, candidate, choice.computed, here, choice.profile) for i, candidate in others
+        offered.get(str(index)) or as_option(index, candidate, choice.computed, here, choice.profile)
+        for index, candidate in others
     ]
     rows: list[tuple[bool, float, Candidate]] = []
     terms = choice.problem.values(choice.contender, options)
@@ -94,15 +95,15 @@ def alternatives(choice: Choice, most: int) -> list[Alternative]:
             plan=row.plan,
             throughput=row.throughput,
             cost_per_hour=row.cost_per_hour,
-            efficiency=-minus,
+            efficiency=-negative_term,
             why_not=why_not(choice, row),
         )
-        for _, minus, row in rows[:most]
+        for _, negative_term, row in rows[:most]
     ]
 
 
 def why_not(choice: Choice, candidate: Candidate) -> str:
-    """The first of the arbiter's conditions that the candidate fails."""
+    """Return the first of the arbiter's conditions that the candidate fails."""
     net = candidate.gain / choice.computed.throughput
     need = required_gain(candidate, choice.gain_fraction_min)
     more = candidate.plan.resources - choice.computed.plan.resources

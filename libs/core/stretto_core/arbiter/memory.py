@@ -9,16 +9,17 @@ from stretto_messages.base import GIB
 from stretto_messages.oom import OomForecast
 from stretto_messages.values import Plan
 
-from stretto_core.arbiter.desk import Answer, Desk
+from stretto_core.arbiter.context import Answer, StepContext
 from stretto_core.arbiter.state import JobState
 from stretto_core.arbiter.worth import in_words, larger
 from stretto_core.model.pareto import MEMORY_STEP_BYTES
 
 SHRINK_GAIN_MIN = 0.1
+"""Least share of the servers' memory that is worth a change (taste)."""
 
 
-def hear_forecast(job: JobState, event: OomForecast) -> None:
-    """Note what each PS of the job is said to need."""
+def note_forecast(job: JobState, event: OomForecast) -> None:
+    """Note the memory that each PS of the job needs by the forecast."""
     need, high = event.recommended_ps_memory_bytes, job.profile.limits.high.ps_memory_bytes
     wanted = math.ceil(need / MEMORY_STEP_BYTES) * MEMORY_STEP_BYTES
     if need <= high < wanted:
@@ -27,17 +28,20 @@ def hear_forecast(job: JobState, event: OomForecast) -> None:
     job.shrink_to_bytes = wanted if event.action == "shrink" else 0
 
 
-def grow(desk: Desk, now: float) -> list[Answer]:
-    """For every job whose servers need more."""
+def grow(context: StepContext, now: float) -> list[Answer]:
+    """Give more memory to every job whose servers need it."""
     facts: list[Answer] = []
-    for job in desk.register.to_try(desk.register.needy):
+    for job in context.register.to_try(context.register.short_of_memory):
         if job.plan is not None:
-            facts += _grow(desk, job, job.plan, now)
+            facts += _grow(context, job, job.plan, now)
     return facts
 
 
-def _grow(desk: Desk, job: JobState, plan: Plan, now: float) -> list[Answer]:
-    """More memory for every PS or, beyond what one PS may have, more PSes. No hysteresis: it would be lost."""
+def _grow(context: StepContext, job: JobState, plan: Plan, now: float) -> list[Answer]:
+    """Give every PS more memory or, above the limit of one PS, the job more PSes.
+
+    There is no hysteresis: a PS that runs out of memory is lost.
+    """
     need, high = job.ps_memory_bytes, job.profile.limits.high
     forecast = f"the forecast asks for {need / GIB:.2f} GiB per PS, each has {plan.ps_memory_bytes / GIB:.2f} GiB"
     spread = min(math.ceil(plan.ps * need / high.ps_memory_bytes), high.ps)
@@ -46,40 +50,40 @@ def _grow(desk: Desk, job: JobState, plan: Plan, now: float) -> list[Answer]:
     target = wider if need > high.ps_memory_bytes else more
     if target == plan:
         job.ps_memory_bytes = 0
-        desk.register.touch(job.job)
+        context.register.touch(job.job)
         reason = f"the job's limits end at {high.ps} PSes of {high.ps_memory_bytes / GIB:.2f} GiB: raise them"
-        return desk.refuse(job, "memory", plan, [forecast, reason])
-    has, would_have, free = job.footprint(plan), job.footprint(target), desk.free()
+        return context.refuse(job, "memory", plan, [forecast, reason])
+    has, would_have, free = job.footprint(plan), job.footprint(target), context.free()
     if not larger(would_have, has).fits(free + has):
         reason = f"{in_words(free)} are free, {in_words(would_have - has)} are missing"
-        return desk.refuse(job, "memory", target, [forecast, reason])
+        return context.refuse(job, "memory", target, [forecast, reason])
     job.ps_memory_bytes = 0
     reasons = [forecast, "memory is decided at once: a PS that runs out loses more than any plan gains"]
     if target.ps > plan.ps:
         reasons.append(f"one PS may have {high.ps_memory_bytes / GIB:.2f} GiB: its buckets move to {target.ps} PSes")
-    return [desk.decide(job, "memory", target, reasons, now)]
+    return [context.decide(job, "memory", target, reasons, now)]
 
 
-def shrink(desk: Desk, now: float) -> list[Answer]:
-    """For every job whose servers need clearly less, a while after its last change."""
+def shrink(context: StepContext, now: float) -> list[Answer]:
+    """Take memory back from every job whose servers need clearly less, a while after its last change."""
     facts: list[Answer] = []
-    for job in desk.register.ordered(desk.register.shrinking):
+    for job in context.register.ordered(context.register.shrinking):
         if job.plan is not None:
-            facts += _shrink(desk, job, job.plan, now)
+            facts += _shrink(context, job, job.plan, now)
     return facts
 
 
-def _shrink(desk: Desk, job: JobState, plan: Plan, now: float) -> list[Answer]:
+def _shrink(context: StepContext, job: JobState, plan: Plan, now: float) -> list[Answer]:
     target = replace(plan, ps_memory_bytes=max(job.shrink_to_bytes, job.profile.limits.low.ps_memory_bytes))
     saved = plan.resources.memory_bytes - target.resources.memory_bytes
     if saved < SHRINK_GAIN_MIN * plan.ps * plan.ps_memory_bytes:
         job.shrink_to_bytes = 0
-        desk.register.touch(job.job)
+        context.register.touch(job.job)
         return []
-    if now - job.changed_s < desk.settings.shrink_after_s:
-        desk.register.shrinking.discard(job.job)
-        desk.register.wake(job.job, job.changed_s + desk.settings.shrink_after_s)
+    if now - job.changed_s < context.settings.shrink_after_s:
+        context.register.shrinking.discard(job.job)
+        context.register.set_alarm(job.job, job.changed_s + context.settings.shrink_after_s)
         return []
     job.shrink_to_bytes = 0
     reason = f"the forecast needs {target.ps_memory_bytes / GIB:.2f} GiB per PS: {saved / GIB:.2f} GiB given back"
-    return [desk.decide(job, "memory", target, [reason], now)]
+    return [context.decide(job, "memory", target, [reason], now)]

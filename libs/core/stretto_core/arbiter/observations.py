@@ -1,4 +1,4 @@
-"""Observations of the arbiter's edge: journalled, so that decisions replay from them."""
+"""Observation of the arbiter: a journalled input, from which its decisions replay."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from stretto_messages.values import Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyDone(Message):
-    """The background algorithm has answered the study of this number; ``job`` is one of those that it is about.
+    """The background solve of this number has ended; ``job`` is one of its jobs.
 
-    ``plans``: the plans that it gives to jobs; it gives none to its other jobs. ``gap``: proven, as a share of the
-    bound; None: nothing is. ``fault``: why there is no answer.
+    ``plans``: the plans that it chose, by job; its other jobs keep theirs. ``gap``: the proven one, as a share of the
+    bound; None: none is proven. ``fault``: the reason if there is no answer.
     """
 
     number: Count

@@ -1,7 +1,8 @@
 """Index over all jobs for the arbiter's steps, derived from the state alone and never saved.
 
-``touch`` follows every change of one job. A step looks at the jobs that it concerns, and tries again what had no room
-only when the job, or what anybody else holds, has changed since: nothing else could make it come out otherwise.
+``touch`` follows every change of one job. A step looks only at the jobs that it concerns. It tries a job that had no
+room again only when this job, or the resources that others hold, have changed since: nothing else could change the
+result.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from stretto_core.arbiter.state import ArbiterSettings, ArbiterState, JobState
 from stretto_core.arbiter.worth import holdable, required_gain, worthwhile
 
 CORE = 1 << 80
-"""Cores are summed as whole numbers of this part of one: the sum is the same in whatever order they came and went."""
+"""Cores are summed as whole numbers of 1/CORE, so that the sum does not depend on the order of additions."""
 EARLY_S = 1e-3
-"""An alarm rings so much before its time, whose exact moment is for the step to judge."""
+"""An alarm goes off so much before its time; the step itself compares the exact time."""
 
 
 @dataclass(slots=True)
@@ -42,18 +43,22 @@ class Sum:
 
 
 class Prospect(NamedTuple):
-    """A job's candidates that are worth a change, and the best of those that it can no longer hold."""
+    """A job's candidates that are worth a change, as options, and the inputs that they depend on.
+
+    ``applied_plans`` counts those of the job.
+    ``unreachable``: the best candidate that would need more memory per PS than the job's limits allow.
+    """
 
     computed: CandidatesComputed
     plan: Plan
-    had: int
+    applied_plans: int
     options: list[Option]
-    beyond: Candidate | None
+    unreachable: Candidate | None
 
 
 class Share(NamedTuple):
-    """One job's part in the sums over all jobs: resources held, held without room, at most returnable, and whether a
-    change is being applied."""
+    """One job's part in the sums over all jobs: resources held, held without room, and at most returnable (``spare``);
+    ``changing``: a change is being applied."""
 
     held: Resources
     without_room: Resources
@@ -64,12 +69,15 @@ class Share(NamedTuple):
 
 
 @dataclass(slots=True)
-class Tried:
-    """The jobs of one step that wait for room; ``at`` which version of the others all of them were last tried."""
+class WaitingJobs:
+    """The jobs of one step that wait for room.
+
+    All were last tried at ``version`` of the register; ``touched`` are the jobs that have changed since.
+    """
 
     jobs: set[str] = field(default_factory=set[str])
-    fresh: set[str] = field(default_factory=set[str])
-    at: int = -1
+    touched: set[str] = field(default_factory=set[str])
+    version: int = -1
 
 
 class Register:
@@ -78,16 +86,17 @@ class Register:
     def __init__(self, state: ArbiterState, settings: ArbiterSettings) -> None:
         self.changed: set[str] = set()
         self.version = 0
-        """grows with every change that another job could notice"""
-        self.needy, self.waiting = Tried(), Tried()
+        """Grows with every change of resources that another job could get."""
+        self.short_of_memory, self.waiting = WaitingJobs(), WaitingJobs()
         self.measuring: set[str] = set()
         self.shrinking: set[str] = set()
         self.offering: dict[str, Prospect] = {}
-        self.untold: set[str] = set()
-        """whose best candidate is out of reach, which the next round says"""
+        self.unreachable: set[str] = set()
+        """Jobs with an unreachable candidate, which the next round refuses."""
         self.blocking: set[str] = set()
-        """wait to start, were told so, and could in an empty cluster"""
+        """Jobs that wait to start, were refused, and could start in an empty cluster."""
         self.in_change = 0
+        """Number of jobs whose change is being applied."""
         self._state, self._settings = state, settings
         self._held, self._without_room = Sum(), Sum()
         self._spare: dict[float, Sum] = {}
@@ -96,9 +105,9 @@ class Register:
         self._alarms: list[tuple[float, str]] = []
         self._due_s: dict[str, float] = {}
         for name in state.jobs:
-            self._file(name)
+            self._index(name)
 
-    # what is asked ---------------------------------------------------------------------------------------------
+    # queries ---------------------------------------------------------------------------------------------------
 
     @property
     def held(self) -> Resources:
@@ -111,14 +120,14 @@ class Register:
         return self._without_room.total
 
     def ordered(self, names: Iterable[str]) -> list[JobState]:
-        """The weightiest first, then who came first."""
+        """Return the jobs by weight, the highest first, then in the order of submission."""
         jobs = [self._state.jobs[name] for name in names]
         return sorted(jobs, key=lambda job: (-job.profile.weight, job.order))
 
-    def to_try(self, step: Tried) -> list[JobState]:
-        """Those of the step for which anything may come out otherwise than when they were tried last."""
-        names = step.jobs if step.at != self.version else step.jobs & step.fresh
-        step.at, step.fresh = self.version, set()
+    def to_try(self, step: WaitingJobs) -> list[JobState]:
+        """Return the step's jobs whose result may differ from that of their last trial."""
+        names = step.jobs if step.version != self.version else step.jobs & step.touched
+        step.version, step.touched = self.version, set()
         return self.ordered(names) if names else []
 
     def prospect(self, name: str) -> Prospect | None:
@@ -126,16 +135,16 @@ class Register:
         return self._prospects.get(name)
 
     def could_give(self, weight: float) -> Resources:
-        """No less than what all jobs of at most this weight could give back together."""
+        """Return an upper bound of the resources that all jobs of at most this weight could give back together."""
         most = Sum()
-        for other, spare in self._spare.items():
-            if other <= weight:
+        for other_weight, spare in self._spare.items():
+            if other_weight <= weight:
                 most.cores += spare.cores
                 most.memory_bytes += spare.memory_bytes
         return most.total
 
-    def ripe(self, now: float) -> list[JobState]:
-        """The jobs whose time has come, or is about to. Whoever looks at them files them, or wakes them, again."""
+    def due(self, now: float) -> list[JobState]:
+        """Return the jobs whose alarm goes off, and clear these alarms; ``touch`` and ``reindex`` set them again."""
         names: set[str] = set()
         while self._alarms and self._alarms[0][0] <= now:
             due_s, name = heapq.heappop(self._alarms)
@@ -144,50 +153,51 @@ class Register:
             names.add(name)
         return self.ordered(names & self._state.jobs.keys()) if names else []
 
-    def wake(self, name: str, due_s: float) -> None:
-        """Have the job among the ``ripe`` ones from ``due_s`` on, if not sooner."""
+    def set_alarm(self, name: str, due_s: float) -> None:
+        """Let the job be ``due`` from ``due_s`` on; an earlier alarm stays."""
         due_s -= EARLY_S
         if due_s < self._due_s.get(name, math.inf):
             self._due_s[name] = due_s
             heapq.heappush(self._alarms, (due_s, name))
 
-    # what changes ----------------------------------------------------------------------------------------------
+    # updates ---------------------------------------------------------------------------------------------------
 
     def touch(self, name: str) -> None:
-        """The job has changed, or has come or gone."""
+        """Index a job that has changed, come or gone."""
         self.changed.add(name)
-        self._file(name)
+        self._index(name)
 
-    def look_again(self, name: str) -> None:
-        """Nothing has changed but the time."""
-        self._file(name)
+    def reindex(self, name: str) -> None:
+        """Index a job again because of the time alone: its state has not changed."""
+        self._index(name)
 
-    def _file(self, name: str) -> None:
+    def _index(self, name: str) -> None:
         job = self._state.jobs.get(name)
-        self._share(name, job)
-        for step in (self.needy, self.waiting):
+        self._update_share(name, job)
+        for step in (self.short_of_memory, self.waiting):
             step.jobs.discard(name)
-            step.fresh.add(name)
-        for names in (self.measuring, self.shrinking, self.untold, self.blocking):
+            step.touched.add(name)
+        for names in (self.measuring, self.shrinking, self.unreachable, self.blocking):
             names.discard(name)
         self.offering.pop(name, None)
         if job is None:
             self._prospects.pop(name, None)
             return
-        open_to_all = job.leaving_s is None and not job.changing
+        decidable = job.leaving_s is None and not job.changing
         if job.plan is None:
-            self._starting(job)
+            self._index_waiting(job)
         elif job.may_get_memory and job.ps_memory_bytes > job.plan.ps_memory_bytes:
-            self.needy.jobs.add(name)
-        if job.plan is not None and open_to_all:
+            self.short_of_memory.jobs.add(name)
+        if job.plan is not None and decidable:
             if job.proposal is not None:
                 self.measuring.add(name)
             if job.shrink_to_bytes:
                 self.shrinking.add(name)
-            self._look_ahead(job, job.plan)
-        self._set_alarm(job)
+            self._index_prospect(job, job.plan)
+        self._set_alarms(job)
 
-    def _starting(self, job: JobState) -> None:
+    def _index_waiting(self, job: JobState) -> None:
+        """Index a job without a plan."""
         if job.proposal is None:
             return
         if job.leaving_s is None and not job.changing:
@@ -195,15 +205,15 @@ class Register:
         if job.refused is not None and job.least(job.proposal).fits(self._settings.capacity):
             self.blocking.add(job.job)
 
-    def _share(self, name: str, job: JobState | None) -> None:
-        """Return the job's part in the sums over all jobs."""
+    def _update_share(self, name: str, job: JobState | None) -> None:
+        """Bring the sums over all jobs up to date, if the job's part in them has changed."""
         old = self._shares.get(name)
-        seen = (
+        inputs = (
             None
             if job is None or job.plan is None
             else (job.plan, job.before, job.applying, job.leaving_s is None, job.replacing, job.without_room)
         )
-        if seen == (old[0] if old else None):
+        if inputs == (old[0] if old else None):
             return
         self.version += 1
         if old is not None:
@@ -212,7 +222,7 @@ class Register:
         if job is not None and job.plan is not None:
             leaving, weight = job.leaving_s is not None, job.profile.weight
             share = Share(job.held, job.without_room, spare(job, job.plan), job.changing, leaving, weight)
-            self._shares[name] = seen, share
+            self._shares[name] = inputs, share
             self._count(share, 1)
 
     def _count(self, share: Share, times: int) -> None:
@@ -222,44 +232,51 @@ class Register:
             self.in_change += times * share.changing
             total = self._spare.setdefault(share.weight, Sum())
             total.add(share.spare, times)
-            if total == Sum():  # a weight is any number: those of all jobs that ever were would be too many
+            if total == Sum():  # weights are any numbers: keeping those of all past jobs would leak memory
                 del self._spare[share.weight]
 
-    def _look_ahead(self, job: JobState, plan: Plan) -> None:
-        """Compute the job's prospect once; it depends only on its candidates, its plan and its earlier plans."""
+    def _index_prospect(self, job: JobState, plan: Plan) -> None:
+        """Compute the job's prospect, unless its candidates, its plan and its earlier plans are still the same."""
         computed = job.candidates
         if computed is None:
             self._prospects.pop(job.job, None)
             return
         found = self._prospects.get(job.job)
-        if found is None or found.computed is not computed or found.plan != plan or found.had != len(job.had):
+        if (
+            found is None
+            or found.computed is not computed
+            or found.plan != plan
+            or found.applied_plans != len(job.applied_plans)
+        ):
             minimum = self._settings.gain_fraction_min
             options = [] if job.profile.fixed else worthwhile(computed, plan, job.profile, minimum)
-            found = Prospect(computed, plan, len(job.had), options, out_of_reach(job, computed, plan, minimum))
+            found = Prospect(
+                computed, plan, len(job.applied_plans), options, unreachable_candidate(job, computed, plan, minimum)
+            )
             self._prospects[job.job] = found
         if found.options:
             self.offering[job.job] = found
-        if found.beyond is not None:
-            self.untold.add(job.job)
+        if found.unreachable is not None:
+            self.unreachable.add(job.job)
 
-    def _set_alarm(self, job: JobState) -> None:
-        """Nobody waits for ever for an actuator that says nothing, nor for room that was missing once."""
+    def _set_alarms(self, job: JobState) -> None:
+        """Bound the waits for a silent actuator, for room that was missing, and for the pods of an ended job."""
         settings = self._settings
         for waiting in job.unplaced.values():
-            self.wake(job.job, waiting.since_s + settings.no_room_s)
+            self.set_alarm(job.job, waiting.since_s + settings.no_room_s)
         if job.leaving_s is not None:
-            self.wake(job.job, job.leaving_s + holds_s(job, settings))
+            self.set_alarm(job.job, job.leaving_s + holds_s(job, settings))
         if job.applying:
-            self.wake(job.job, job.changed_s + settings.apply_timeout_s)
+            self.set_alarm(job.job, job.changed_s + settings.apply_timeout_s)
 
 
 def holds_s(job: JobState, settings: ArbiterSettings) -> float:
-    """How long the pods of a job that has ended are counted, at most."""
+    """Return the longest time for which the pods of an ended job are counted."""
     return settings.leave_timeout_s if job.completed else settings.stop_grace_s
 
 
 def spare(job: JobState, plan: Plan) -> Resources:
-    """Most resources that the job could return to others (``worth.give_back``)."""
+    """Return the most resources that the job could give back to others (``worth.give_back``)."""
     if job.profile.fixed:
         return NOTHING
     low = job.profile.limits.low
@@ -272,8 +289,11 @@ def spare(job: JobState, plan: Plan) -> Resources:
     return plan.resources - least.resources
 
 
-def out_of_reach(job: JobState, computed: CandidatesComputed, plan: Plan, gain_fraction_min: float) -> Candidate | None:
-    """The best plan that was measured to be better and is not gone back to: its PSes would need too much memory."""
+def unreachable_candidate(
+    job: JobState, computed: CandidatesComputed, plan: Plan, gain_fraction_min: float
+) -> Candidate | None:
+    """Return the best plan that the job had before, is worth a change, and needs more memory per PS than its limits
+    allow."""
     better = [
         candidate
         for candidate in computed.candidates

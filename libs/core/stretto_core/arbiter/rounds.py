@@ -8,9 +8,9 @@ from dataclasses import replace
 from stretto_messages.base import GIB
 from stretto_messages.values import Candidate
 
-from stretto_core.arbiter import studies
+from stretto_core.arbiter import background
 from stretto_core.arbiter.contest import Chosen, contest, outcome
-from stretto_core.arbiter.desk import Answer, Desk
+from stretto_core.arbiter.context import Answer, StepContext
 from stretto_core.arbiter.explanation import Choice, alternatives, why
 from stretto_core.arbiter.observations import StudyDone
 from stretto_core.arbiter.selection import SelectionAlgorithm, SelectionProblem
@@ -19,78 +19,99 @@ from stretto_core.arbiter.state import JobState
 ALTERNATIVES_MAX = 8
 
 
-def due(desk: Desk, now: float) -> bool:
-    """Return True if a round is due: not while jobs wait for a study, at once when they no longer do."""
-    if (study := desk.state.study) is not None:
-        if now - study.begun_s < desk.settings.patience_s:
+def due(context: StepContext, now: float) -> bool:
+    """Return True if a round is due: none while jobs wait for a background solve, one as soon as this wait ends."""
+    if (pending := context.state.background_solve) is not None:
+        if now - pending.begun_s < context.settings.patience_s:
             return False
-        if desk.state.last_round_s <= study.begun_s:
+        if context.state.last_round_s <= pending.begun_s:
             return True
-    return now - desk.state.last_round_s >= desk.settings.round_s
+    return now - context.state.last_round_s >= context.settings.round_s
 
 
-def choose(desk: Desk, select: SelectionAlgorithm, now: float, done: StudyDone | None = None) -> list[Answer]:
-    """One selection over every job whose candidates are current and worth a change; ``done``: the study's answer."""
-    study = desk.state.study
-    if done is not None:
-        desk.state.study = None
-    desk.state.last_round_s = now
-    facts = [fact for job in desk.register.ordered(desk.register.untold) for fact in _out_of_reach(desk, job)]
-    free = desk.to_give()
-    problem = contest(desk, now, free)
+def choose(
+    context: StepContext, select: SelectionAlgorithm, now: float, background_answer: StudyDone | None = None
+) -> list[Answer]:
+    """Select over all jobs whose candidates are current and worth a change, and decide for the jobs in turn.
+
+    ``background_answer``: that of the pending background solve, if it is the event.
+    """
+    pending = context.state.background_solve
+    if background_answer is not None:
+        context.state.background_solve = None
+    context.state.last_round_s = now
+    facts = [
+        fact
+        for job in context.register.ordered(context.register.unreachable)
+        for fact in _refuse_unreachable(context, job)
+    ]
+    free = context.available()
+    problem = contest(context, now, free)
     if not problem.contenders:
         return facts
     selection = select(problem)
-    found = outcome(desk.select_name, problem, selection.chosen, selection.bound)
-    if study is not None and done is not None:
-        found = studies.judged(desk, select, problem, found, study, done)
+    found = outcome(context.select_name, problem, selection.chosen, selection.bound)
+    if pending is not None and background_answer is not None:
+        found = background.judged(context, select, problem, found, pending, background_answer)
     else:
-        found = studies.in_background(desk, problem, found, now)
-    for contender, option, term in _in_turn(desk, problem, found.chosen, now):
-        job = desk.state.jobs[contender.job]
+        found = background.begin(context, problem, found, now)
+    for contender, option, term in _in_turn(context, problem, found.chosen, now):
+        job = context.state.jobs[contender.job]
         if job.candidates is not None:
-            minimum, this = desk.settings.gain_fraction_min, replace(found.round, term=term)
-            choice = Choice(job.candidates, job.profile, contender, problem, int(option.id), free, minimum, this)
-            facts.append(_improve(desk, job, choice, now))
+            choice = Choice(
+                computed=job.candidates,
+                profile=job.profile,
+                contender=contender,
+                problem=problem,
+                index=int(option.id),
+                free=free,
+                gain_fraction_min=context.settings.gain_fraction_min,
+                round=replace(found.round, term=term),
+            )
+            facts.append(_improve(context, job, choice, now))
     return facts
 
 
-def _in_turn(desk: Desk, problem: SelectionProblem, chosen: list[Chosen], now: float) -> list[Chosen]:
-    """Those to decide on now: who was deferred longest, then the largest terms. The others are chosen again in the
-    next round, or their room goes to better plans; who keeps being chosen waits for no more rounds than all need."""
-    since = desk.state.deferred
+def _in_turn(context: StepContext, problem: SelectionProblem, chosen: list[Chosen], now: float) -> list[Chosen]:
+    """Return the choices to decide now: the job that was deferred longest first, then the largest terms.
+
+    The others are deferred: the next round chooses them again, or gives their room to better plans. A job that every
+    round chooses waits for no more rounds than deciding on all jobs takes.
+    """
+    since = context.state.deferred
     order = sorted(chosen, key=lambda each: (since.get(each.contender.job, math.inf), -each.term))
-    first = {each.contender.job for each in order[: desk.settings.decisions_most]}
+    first = {each.contender.job for each in order[: context.settings.decisions_most]}
     contending = {contender.job for contender in problem.contenders}
-    waiting = {job: s for job, s in since.items() if job in contending and job not in first}
-    later = (each.contender.job for each in order[desk.settings.decisions_most :])
-    desk.state.deferred = {**{job: now for job in later}, **waiting}
+    waiting = {job: since_s for job, since_s in since.items() if job in contending and job not in first}
+    later = (each.contender.job for each in order[context.settings.decisions_most :])
+    context.state.deferred = {**{job: now for job in later}, **waiting}
     return [each for each in chosen if each.contender.job in first]
 
 
-def _improve(desk: Desk, job: JobState, choice: Choice, now: float) -> Answer:
+def _improve(context: StepContext, job: JobState, choice: Choice, now: float) -> Answer:
+    """Decide the chosen plan, with its reasons and alternatives."""
     plan, others, reasons = choice.candidate.plan, alternatives(choice, ALTERNATIVES_MAX), why(choice)
-    if (urgency := job.urgency(desk.state.samples_done.get(job.job, 0), now)) > 1:
+    if (urgency := job.urgency(context.state.samples_done.get(job.job, 0), now)) > 1:
         late = f"at {job.throughput:.0f} samples/s it ends after its deadline"
         reasons.append(f"{late}: its weight counts {urgency:.1f} times")
     if job.had_before(plan):
         job.returned_s = now
         reasons.append("the job had this plan before: its throughput was measured, it goes back to it once")
-    return desk.decide(job, "improve", plan, reasons, now, choice.candidate, others, choice.round)
+    return context.decide(job, "improve", plan, reasons, now, choice.candidate, others, choice.round)
 
 
-def _out_of_reach(desk: Desk, job: JobState) -> list[Answer]:
-    """Say why a plan that was measured to be better is not gone back to: its PSes would need too much memory."""
-    desk.register.untold.discard(job.job)
-    if (prospect := desk.register.prospect(job.job)) is None or prospect.beyond is None:
+def _refuse_unreachable(context: StepContext, job: JobState) -> list[Answer]:
+    """Refuse to go back to a plan that was measured to be better: its PSes would need more memory than is allowed."""
+    context.register.unreachable.discard(job.job)
+    if (prospect := context.register.prospect(job.job)) is None or prospect.unreachable is None:
         return []
-    reasons = _memory_that_lacks(prospect.beyond, job)
-    facts = desk.refuse(job, "improve", prospect.beyond.plan, reasons)
-    desk.register.untold.discard(job.job)
+    reasons = _memory_shortage(prospect.unreachable, job)
+    facts = context.refuse(job, "improve", prospect.unreachable.plan, reasons)
+    context.register.unreachable.discard(job.job)  # the refusal filed the job anew
     return facts
 
 
-def _memory_that_lacks(best: Candidate, job: JobState) -> list[str]:
+def _memory_shortage(best: Candidate, job: JobState) -> list[str]:
     wanted, high = best.plan, job.profile.limits.high
     return [
         f"measured before: {best.throughput:.0f} samples/s with {wanted.describe()}",

@@ -17,16 +17,20 @@ URGENCY_MAX = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ArbiterSettings:
-    """``capacity`` of the cluster; what a pod finds no room for is not believed to be there, for ``no_room_s`` at most:
-    then it is tried again. A job is resized for throughput only when the predicted gain exceeds
+    """Capacity, objective, hysteresis and time limits of the arbiter.
+
+    ``capacity`` is the cluster's. The request of a pod that finds no room is subtracted from it, until ``no_room_s``
+    have passed: then it is tried again. A job is resized for throughput only when the predicted gain exceeds
     ``gain_fraction_min`` plus one standard deviation of the prediction, and its last change is ``settle_s`` ago.
-    A completed job's claim stands until its pods are gone, or ``leave_timeout_s``: above what a final checkpoint and
-    an evaluation may take. A stopped one's stands for ``stop_grace_s``, the time that pods get to leave.
-    A job that went back to a plan it had before does so again only after ``return_again_s``: noise swings no job.
-    A round decides on ``decisions_most`` jobs, each with its reasons: whatever happens meanwhile waits for all of them.
-    ``background_algorithm``: the slower algorithm that solves rounds of a gap above ``study_gap`` again in the
-    background; empty: none does. The jobs that it may serve better wait ``patience_s`` for it, and it is given up after
-    ``study_timeout_s`` (``arbiter.studies``).
+    A completed job's claim stands until its pods are gone, or for ``leave_timeout_s``, which is more than a final
+    checkpoint and an evaluation may take. The claim of a stopped job stands for ``stop_grace_s``, the time that pods
+    get to leave. A job that went back to a plan it had before does so again only after ``return_again_s``, so that
+    noise does not make it alternate. A round decides on ``decisions_most`` jobs, each with its reasons: every event
+    that comes meanwhile waits for all of them.
+
+    ``background_algorithm`` solves rounds of a gap above ``study_gap`` again in the background; empty: no algorithm
+    does. The jobs that may profit from it wait ``patience_s``, and it is given up after ``study_timeout_s``
+    (``arbiter.background``).
     """
 
     capacity: Resources
@@ -59,12 +63,13 @@ class Unplaced:
 
 @dataclass(slots=True)
 class JobState:
-    """One job's claim and wishes.
+    """One job's claim and requests.
 
-    ``plan`` is the last decided one, None until it starts; ``applying`` until its pods are there, with ``before`` still
-    claimed. ``had`` are the plans that were in force. ``leaving_s``: since when it only waits for its pods to go.
-    ``replacing``: the parameter server beside which another one has room, beyond the plan, to take its place.
-    ``unplaced``: by pod, those of the plan that wait for room.
+    ``plan`` is the last decided one, None until the job starts. ``applying``: the plan's pods are not all there, and
+    ``before``, the previous plan, is claimed as well. ``applied_plans`` were in force, or are. ``leaving_s``: the time
+    since when the job has ended and waits only for its pods to go. ``replacing``: the parameter server that an
+    additional one, beyond the plan, is to replace. ``unplaced``: the plan's pods that wait for room, by name.
+    ``ps_memory_bytes`` and ``shrink_to_bytes``: the forecast's need of each PS if it is more, or less, than the plan's.
     """
 
     job: str
@@ -82,7 +87,7 @@ class JobState:
     candidates: CandidatesComputed | None = None
     ps_memory_bytes: int = 0
     shrink_to_bytes: int = 0
-    had: list[Plan] = field(default_factory=list[Plan])
+    applied_plans: list[Plan] = field(default_factory=list[Plan])
     returned_s: float | None = None
     submitted_s: float = 0.0
     completed: bool = False
@@ -113,8 +118,11 @@ class JobState:
 
     @property
     def may_get_memory(self) -> bool:
-        """Also while a change is applied: one whose servers are killed as often as they start would never be. Not while
-        their number changes: the forecast was of others."""
+        """True if memory may be decided.
+
+        That includes the time while a change is applied: servers that are killed for memory as often as they start
+        would never complete it. It excludes a change of their number, because the forecast was for another number.
+        """
         same = self.plan is not None and (self.before is None or self.before.ps == self.plan.ps)
         return self.leaving_s is None and (not self.applying or same)
 
@@ -139,21 +147,23 @@ class JobState:
         return self.proposal is not None and self.proposal.kind == "requested"
 
     def answered(self, kind: PlanKind, plan: Plan) -> None:
-        """Clear the pending request once ``plan`` is decided. A user's request keeps waiting for its own answer; if
-        memory needs more servers by now, it asks for no fewer."""
-        wish = self.proposal if self.requested and kind != "requested" else None
-        if wish is not None and self.plan is not None and plan.ps > self.plan.ps:
-            wish = replace(wish, plan=replace(wish.plan, ps=max(wish.plan.ps, plan.ps)))
-        self.proposal, self.refused, self.candidates = wish, None, None
+        """Clear the pending request once ``plan`` is decided.
+
+        A user's request keeps waiting for its own answer. If memory needs more servers by now, it asks for as many.
+        """
+        request = self.proposal if self.requested and kind != "requested" else None
+        if request is not None and self.plan is not None and plan.ps > self.plan.ps:
+            request = replace(request, plan=replace(request.plan, ps=max(request.plan.ps, plan.ps)))
+        self.proposal, self.refused, self.candidates = request, None, None
 
     def had_before(self, plan: Plan) -> bool:
         """Return True if the job ran with these counts and cores; memory is not compared."""
-        return any(same_shape(plan, earlier) for earlier in self.had)
+        return any(same_shape(plan, earlier) for earlier in self.applied_plans)
 
 
 @dataclass(frozen=True, slots=True)
-class Study:
-    """A background task of ``algorithm``: a choice over ``jobs`` at these plan versions, within ``room``."""
+class BackgroundSolve:
+    """A choice that ``algorithm`` was asked for: over ``jobs`` at these plan versions, within ``room``."""
 
     number: int
     algorithm: str
@@ -164,10 +174,10 @@ class Study:
 
 @dataclass(slots=True)
 class ArbiterState:
-    """All jobs that hold or want capacity, by name; ``samples_done`` of each, which changes oftenest, apart.
+    """All jobs that hold or want capacity, by name; apart from them ``samples_done``, which changes most often.
 
-    ``deferred``: since when a job waits whose plan was chosen in a round that had more than it could decide on.
-    ``study``: the one that is not answered yet; ``studies`` were begun in all.
+    ``deferred``: the time since when a job waits that was chosen in a round of too many decisions.
+    ``background_solve``: the pending one; ``background_solves``: how many were begun.
     """
 
     jobs: dict[str, JobState] = field(default_factory=dict[str, JobState])
@@ -175,8 +185,8 @@ class ArbiterState:
     last_round_s: float = 0.0
     samples_done: dict[str, int] = field(default_factory=dict[str, int])
     deferred: dict[str, float] = field(default_factory=dict[str, float])
-    study: Study | None = None
-    studies: int = 0
+    background_solve: BackgroundSolve | None = None
+    background_solves: int = 0
 
     def claimed(self) -> Resources:
         """Resources that all jobs hold."""

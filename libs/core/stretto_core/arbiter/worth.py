@@ -1,4 +1,4 @@
-"""Parts of the arbiter: a plan's value to a job, its claim while it is applied, and its reduction to fit."""
+"""Arithmetic of plans: the value of a plan to a job, its claim while it is applied, and its reduction to fit."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from stretto_core.arbiter.selection import Option
 from stretto_core.model.pareto import half_width, relative_error
 from stretto_core.model.types import JobLimits, JobProfile
 
-HALF_WIDTH_MAX = 0.5  # of the 90 % interval of log throughput: beyond it a plan is not identified, only guessed
+HALF_WIDTH_MAX = 0.5
+"""Half the 90 % interval of log throughput. A plan of a wider interval is guessed, not identified."""
 
-LATER_MAX = 0.05  # of the time to the end: so much a clearly cheaper plan may cost
+LATER_MAX = 0.05
+"""Delay of the job's end that a clearly cheaper plan may cause, as a share of the remaining time."""
 
 
 def identified(candidate: Candidate) -> bool:
@@ -24,14 +26,15 @@ def identified(candidate: Candidate) -> bool:
 
 
 def required_gain(candidate: Candidate, gain_fraction_min: float) -> float:
-    """The least relative gain that is worth a change: the hysteresis plus one standard deviation of the prediction."""
+    """Return the least relative gain worth a change: the hysteresis plus one standard deviation of the prediction."""
     return gain_fraction_min + relative_error(candidate)
 
 
 def worthwhile(computed: CandidatesComputed, plan: Plan, profile: JobProfile, gain_fraction_min: float) -> list[Option]:
-    """The identified candidates that are worth a change, as options; their id is the candidate's index.
+    """Return the identified candidates that are worth a change, as options; an option's id is the candidate's index.
 
-    Those whose net gain passes the hysteresis; if there are none, those that finish the job for clearly less.
+    They are those whose net gain passes the hysteresis. If there are none, they are those that finish the job at a
+    clearly lower cost.
     """
     if computed.throughput <= 0:
         return []
@@ -41,33 +44,33 @@ def worthwhile(computed: CandidatesComputed, plan: Plan, profile: JobProfile, ga
     def possible(candidate: Candidate) -> bool:
         return candidate.plan != plan and identified(candidate) and holdable(candidate.plan, profile.limits, plan)
 
-    # what is cheap to see is looked at first: few candidates come near the hysteresis
+    # the cheapest test comes first: few candidates come near the hysteresis
     faster = [
-        (i, candidate)
-        for i, candidate in rows
+        (index, candidate)
+        for index, candidate in rows
         if candidate.gain / throughput >= gain_fraction_min
         and candidate.gain / throughput >= required_gain(candidate, gain_fraction_min)
         and possible(candidate)
     ]
     chosen = faster or [
-        (i, candidate)
-        for i, candidate in rows
+        (index, candidate)
+        for index, candidate in rows
         if candidate.cost_per_hour <= cost_now * (1 + candidate.gain / throughput)
         and saves(computed, candidate, plan, profile, gain_fraction_min)
         and possible(candidate)
     ]
     here = plan.resources
-    return [as_option(i, candidate, computed, here, profile) for i, candidate in chosen]
+    return [as_option(index, candidate, computed, here, profile) for index, candidate in chosen]
 
 
 def saves(
     computed: CandidatesComputed, candidate: Candidate, plan: Plan, profile: JobProfile, gain_fraction_min: float
 ) -> bool:
-    """Return True if the rest of the job gets cheaper by the hysteresis, and later by at most ``LATER_MAX``.
+    """Return True if the rest of the job gets cheaper by the hysteresis, and ends later by at most ``LATER_MAX``.
 
-    Both count the change's overhead; the time counts one standard deviation of the prediction against it too.
+    Both include the change's overhead. The time also includes one standard deviation of the prediction.
     """
-    kept = 1 + candidate.gain / computed.throughput  # of the throughput, net of the overhead (Eq. 8)
+    kept = 1 + candidate.gain / computed.throughput  # share of the present throughput, net of the overhead (Eq. 8)
     cost_now = profile.prices.cost_per_hour(plan.resources)
     need = required_gain(candidate, gain_fraction_min)
     in_time = kept * (1 - relative_error(candidate)) >= 1 / (1 + LATER_MAX)
@@ -75,7 +78,7 @@ def saves(
 
 
 def holdable(plan: Plan, limits: JobLimits, current: Plan | None = None) -> bool:
-    """Return True if the plan's servers may get the memory that they need; memory that they already have is allowed."""
+    """Return True if the limits allow the memory of the plan's servers, or if they have as much already."""
     had = current.ps_memory_bytes if current is not None and current.ps == plan.ps else 0
     return plan.ps_memory_bytes <= max(limits.high.ps_memory_bytes, had)
 
@@ -89,10 +92,10 @@ def same_shape(one: Plan, other: Plan) -> bool:
 def as_option(
     index: int, candidate: Candidate, computed: CandidatesComputed, here: Resources, profile: JobProfile
 ) -> Option:
-    """A candidate as additions to ``here``, what the plan in force takes, under its index.
+    """Return a candidate as an option: additions to ``here``, the resources of the plan in force.
 
-    What it gives back is still held while it is applied, so nobody else can have it in the same round. The gain of a
-    plan that only saves is the throughput which the money it saves pays for at present.
+    Resources that it gives back are held until it is applied, so no other job can get them in the same round. The gain
+    of a plan that only saves is the throughput that the saved money pays for at present.
     """
     there, gain = candidate.plan.resources, candidate.gain
     cost = profile.prices.cost_per_hour(there - here)
@@ -102,12 +105,12 @@ def as_option(
 
 
 def by_resource(amount: Resources) -> dict[str, float]:
-    """The amount as a selection problem names it."""
+    """Return the amount by the resource names of a selection problem."""
     return {"cpu_cores": amount.cpu_cores, "memory_bytes": float(amount.memory_bytes)}
 
 
 def larger(one: Resources, other: Resources) -> Resources:
-    """Return the claim while pods of both plans may run: the larger in each resource."""
+    """Return the claim while pods of both plans may run: the larger amount of each resource."""
     return Resources(max(one.cpu_cores, other.cpu_cores), max(one.memory_bytes, other.memory_bytes))
 
 
@@ -118,14 +121,14 @@ def shortage(wanted: Resources, free: Resources) -> Resources:
 
 
 def in_words(amount: Resources) -> str:
-    """The amount for reasons that people read."""
+    """Describe the amount for the reasons of a decision."""
     return f"{amount.cpu_cores:g} cores and {amount.memory_bytes / GIB:.2f} GiB"
 
 
 def fit_into(plan: Plan, limits: JobLimits, free: Resources) -> Plan | None:
-    """The plan reduced towards its lower limits until it fits: counts first, then cores, memory last. None if never.
+    """Return the plan reduced towards its lower limits until it fits: counts first, then cores, memory last.
 
-    Fewer PSes get more memory each: together they have to hold the same embeddings.
+    None if it does not fit at its lower limits. Fewer PSes get more memory each: they hold the same embeddings.
     """
     for name in PLAN_FIELDS:
         low = getattr(limits.low, name)
@@ -142,9 +145,9 @@ def fit_into(plan: Plan, limits: JobLimits, free: Resources) -> Plan | None:
 
 
 def give_back(plan: Plan, limits: JobLimits, missing: Resources) -> Plan:
-    """The plan with workers, then cores, reduced until ``missing`` is free or the lower limits are reached.
+    """Return the plan with workers, then cores, reduced until ``missing`` is free or the lower limits are reached.
 
-    Parameter servers and their memory stay: what they hold would be lost, and moving it takes long.
+    Parameter servers and their memory stay: their parameters would be lost, or would take long to move.
     """
 
     def enough(smaller: Plan) -> bool:

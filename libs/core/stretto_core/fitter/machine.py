@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 from stretto_messages.actuator import JobFailed
@@ -16,61 +15,15 @@ from stretto_messages.profiler import ProfileMeasured
 from stretto_messages.values import Interval, KnownModel, MeasuredConfiguration, StepTimes
 
 from stretto_core.fitter.regression import Fitting, fit
+from stretto_core.fitter.state import ConfigurationWindows, FitState, FitterSettings, Window
 from stretto_core.machine import Action, Emit
-from stretto_core.model.throughput import COMPONENTS, Configuration, FormName, Inputs, Measurement, is_understood
+from stretto_core.model.throughput import COMPONENTS, Configuration, Inputs, Measurement, is_understood
 
 FitterEvent = ProfileMeasured | HistoryMatched | JobCompleted | JobCancelled | JobFailed
 
 CONFIGURATIONS_KEPT = 32
-LEAST_LOG_SD = 0.01  # of a configuration's step time: windows share the machine's slow drifts
-
-
-@dataclass(frozen=True, slots=True)
-class FitterSettings:
-    """``half_life_s``: a window counts half after that time. ``windows_kept`` per configuration.
-
-    A model is published for each of the first ``first_windows`` windows of a configuration, then for every
-    ``every_windows``-th, for the first window of a new plan, and whenever the step time moved by ``drift`` since the
-    last one. A similar job's model counts until more than ``few_configurations`` were measured.
-    """
-
-    form: FormName = "default"
-    half_life_s: float = 900.0
-    windows_kept: int = 24
-    first_windows: int = 5
-    every_windows: int = 5
-    drift: float = 0.1
-    few_configurations: int = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """One measured window: when it came (seconds since the epoch), its step time and components in seconds."""
-
-    at_s: float
-    step_time_s: float
-    components_s: dict[str, float]
-
-
-@dataclass(slots=True)
-class ConfigurationWindows:
-    """The windows of one configuration, oldest first; ``seen`` counts those that were dropped too."""
-
-    configuration: Configuration
-    windows: list[Window] = field(default_factory=list[Window])
-    seen: int = 0
-
-
-@dataclass(slots=True)
-class FitState:
-    """Everything measured of one job, what was last published, the step time and its plan's version, and the model of a
-    job like this one."""
-
-    measured: list[ConfigurationWindows] = field(default_factory=list[ConfigurationWindows])
-    windows: int = 0
-    published_step_time_s: float = 0.0
-    published_version: int = 0
-    similar: KnownModel | None = None
+LEAST_LOG_SD = 0.01
+"""Least standard error of a configuration's log step time: its windows share the machine's slow drifts."""
 
 
 class FitMachine:
@@ -121,17 +74,17 @@ class FitMachine:
         return [Emit(fitted)]
 
     def _remember(self, event: ProfileMeasured, now: float) -> ConfigurationWindows | None:
-        """Add the window; None when it was there already."""
+        """Add the window and return those of its configuration; None if it was there already."""
         configuration = Configuration.of(event.plan, event.batch_size)
         window = Window(now, event.step_time_s, components_of(event.times))
-        rows = next((r for r in self.state.measured if r.configuration == configuration), None)
+        rows = next((known for known in self.state.measured if known.configuration == configuration), None)
         if rows is None:
             rows = ConfigurationWindows(configuration)
         elif window in rows.windows:
             return None
         else:
             self.state.measured.remove(rows)
-        self.state.measured.append(rows)  # the latest last, so that the oldest is what is forgotten
+        self.state.measured.append(rows)  # the latest last: the oldest is forgotten first
         del self.state.measured[:-CONFIGURATIONS_KEPT]
         rows.windows.append(window)
         del rows.windows[: -self.settings.windows_kept]

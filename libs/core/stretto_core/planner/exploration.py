@@ -1,7 +1,8 @@
-"""Which configuration to measure next while the throughput model is uncertain, and when to stop.
+"""Exploration: the configuration to measure next while the throughput model is uncertain, and when to stop.
 
-First the counts that never varied, by one small step each; then the neighbour of the best known configuration with
-the highest optimistic throughput (log throughput + 1 sd), until even optimism promises less than 5 %.
+1 Each axis (a count, or the cores of a pod) whose measurements all have the same value is varied by one small step.
+2 Then the neighbour of the best known configuration with the highest optimistic throughput (log throughput + 1 standard
+  deviation) is measured, until that is less than 5 % above the best one.
 """
 
 from __future__ import annotations
@@ -26,18 +27,21 @@ AXIS_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class ExplorationLimits:
-    """How far exploration goes. ``axes`` in the order in which they are first varied."""
+    """Bounds of exploration. ``axes`` stand in the order in which they are first varied.
+
+    A step is not taken if its expected throughput is ``slowdown_max`` below the best known one.
+    """
 
     explorations_max: int = 5
     optimistic_gain_min: float = 0.05
     axes: tuple[str, ...] = ("workers", "ps")
     step_factor_max: float = 2.0
-    slowdown_max: float = 0.15  # do not try what is expected to train slower than this against the best known
+    slowdown_max: float = 0.15
 
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """The plan to measure, or None: exploration is over. ``reasons`` are sentences with figures."""
+    """The plan to measure, or None if exploration is over. ``reasons`` are sentences with figures."""
 
     plan: Plan | None
     reasons: tuple[str, ...]
@@ -51,10 +55,10 @@ def next_measurement(
     room: Resources,
     limits: ExplorationLimits,
 ) -> Next:
-    """Choose what to measure next.
+    """Choose the plan to measure next.
 
     ``problem.verified`` are the configurations measured so far, the current one among them. ``refused`` are plans
-    that did not get capacity, ``explored`` how many explorations the job had, ``room`` what the whole job may use.
+    that did not get capacity, ``explored`` counts the job's explorations, ``room`` bounds the resources of the job.
     """
     known = problem.verified
     if explored >= limits.explorations_max:
@@ -63,11 +67,11 @@ def next_measurement(
         return Next(None, ("the current plan is not measured yet",))
     best = max(known, key=lambda row: row.throughput)
     steps = _steps(problem, _nearest(problem.grid, best.configuration, current), limits)
-    taken = {row.configuration for row in known} | {Configuration.of(plan, problem.batch_size) for plan in refused}
+    excluded = {row.configuration for row in known} | {Configuration.of(plan, problem.batch_size) for plan in refused}
     possible = [
         (axis, plan)
         for axis, plan in steps
-        if Configuration.of(plan, problem.batch_size) not in taken and plan.resources.fits(room)
+        if Configuration.of(plan, problem.batch_size) not in excluded and plan.resources.fits(room)
     ]
     if not possible:
         return Next(None, ("no small step within the limits and the capacity is left to measure",))
@@ -75,24 +79,24 @@ def next_measurement(
 
 
 def _nearest(grid: Grid, configuration: Configuration, current: Plan) -> Plan:
-    """The configuration as a plan of the grid, memory as in the grid."""
+    """Return the plan of the grid that is nearest to the configuration, with at least the grid's memory."""
 
     def index(axis: Sequence[float], value: float) -> int:
-        return min(range(len(axis)), key=lambda i: abs(axis[i] - value))
+        return min(range(len(axis)), key=lambda position: abs(axis[position] - value))
 
-    p = index(grid.ps, configuration.ps)
+    ps = index(grid.ps, configuration.ps)
     return Plan(
         workers=grid.workers[index(grid.workers, configuration.workers)],
-        ps=grid.ps[p],
+        ps=grid.ps[ps],
         worker_cpu_cores=grid.worker_cpu_cores[index(grid.worker_cpu_cores, configuration.worker_cpu_cores)],
         ps_cpu_cores=grid.ps_cpu_cores[index(grid.ps_cpu_cores, configuration.ps_cpu_cores)],
         worker_memory_bytes=max(grid.worker_memory_bytes, current.worker_memory_bytes),
-        ps_memory_bytes=grid.ps_memory_bytes[p],
+        ps_memory_bytes=grid.ps_memory_bytes[ps],
     )
 
 
 def _steps(problem: CandidateProblem, start: Plan, limits: ExplorationLimits) -> list[tuple[str, Plan]]:
-    """Plans one small step away on one axis, upwards first: training should not get slower for a measurement."""
+    """Return the plans one small step away on one axis, larger ones first: a measurement should not slow training."""
     grid, result = problem.grid, list[tuple[str, Plan]]()
     for axis in limits.axes:
         values: Sequence[float] = getattr(grid, axis)
@@ -101,7 +105,7 @@ def _steps(problem: CandidateProblem, start: Plan, limits: ExplorationLimits) ->
             at = here + direction
             if not 0 <= at < len(values):
                 continue
-            # a large count takes a step of its own size: one worker more than 20 tells nothing
+            # a large count takes a step of its own size: one worker more than 20 is not measurable
             while direction == 1 and at + 1 < len(values) and values[at] < values[here] * limits.step_factor_max * 0.75:
                 at += 1
             result.append((axis, _moved(grid, start, axis, at)))
@@ -125,7 +129,7 @@ def _first_variation(
     possible: Sequence[tuple[str, Plan]],
     limits: ExplorationLimits,
 ) -> Next | None:
-    """A step on the first axis whose measurements all have one value: its terms cannot be identified."""
+    """Return a step on the first axis whose measurements all have one value: its terms are not identifiable yet."""
     for axis in limits.axes:
         varied = len({getattr(row.configuration, axis) for row in known}) > 1
         plan = next((plan for step_axis, plan in possible if step_axis == axis), None)
@@ -150,14 +154,14 @@ def _most_promising(
     possible: Sequence[tuple[str, Plan]],
     limits: ExplorationLimits,
 ) -> Next:
-    """The possible step of the highest optimistic throughput, if that is enough above the best known one."""
+    """Return the possible step of the highest optimistic throughput, if that is well above the best known one."""
     x = Inputs.of([Configuration.of(plan, problem.batch_size) for _, plan in possible])
     expected = throughput(problem.model.step_time_s(x), x)
     optimistic = expected * [math.exp(min(sd, 5.0)) for sd in problem.model.log_sd(x)]
-    allowed = [i for i in range(len(possible)) if expected[i] >= best.throughput * (1 - limits.slowdown_max)]
+    allowed = [row for row in range(len(possible)) if expected[row] >= best.throughput * (1 - limits.slowdown_max)]
     if not allowed:
         return Next(None, ("every small step is expected to train clearly slower",))
-    top = max(allowed, key=lambda i: (float(optimistic[i]), -i))
+    top = max(allowed, key=lambda row: (float(optimistic[row]), -row))
     gain = float(optimistic[top]) / best.throughput - 1
     if gain < limits.optimistic_gain_min:
         return Next(

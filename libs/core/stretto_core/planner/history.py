@@ -1,38 +1,20 @@
-"""The machine that remembers past jobs and finds for a new one those that resemble it (DLRover-RM Algorithm 1)."""
+"""The machine that remembers past jobs and finds those similar to a new one (DLRover-RM Algorithm 1)."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass, field
 
 from stretto_messages.planner import HistoryMatched, HistoryRecorded
 from stretto_messages.values import Match
 
 from stretto_core.machine import Action, Emit
 from stretto_core.model.types import JobOpened
+from stretto_core.planner.state import HistorySettings, HistoryState
 from stretto_core.planner.warmstart import most_similar, smoothed_plan
 
 HistoryEvent = HistoryRecorded | JobOpened
 
 
-@dataclass(frozen=True, slots=True)
-class HistorySettings:
-    """``similar_jobs`` is Algorithm 1's k, ``smoothing`` Eq. 10's mu; jobs below ``threshold`` do not count."""
-
-    similar_jobs: int = 5
-    smoothing: float = 0.5
-    threshold: float = 0.3
-    jobs_kept: int = 500
-
-
-@dataclass(slots=True)
-class HistoryState:
-    """Past jobs by name, oldest first."""
-
-    past: dict[str, HistoryRecorded] = field(default_factory=dict[str, HistoryRecorded])
-
-
 class HistoryMachine:
-    """The configuration database D of Algorithm 1; one for the whole cluster."""
+    """Keeps the configuration database D of Algorithm 1; one for the whole cluster."""
 
     version = 1
 
@@ -61,7 +43,7 @@ class HistoryMachine:
             self.state.past.values(),
             count=settings.similar_jobs,
             smoothing=settings.smoothing,
-            threshold=settings.threshold,
+            similarity_min=settings.similarity_min,
         )
         return HistoryMatched(
             job=event.job,

@@ -1,13 +1,12 @@
-"""The machine that proposes one job's plans: where to start, what to measure, which plans are worth having."""
+"""The machine that proposes one job's plans: its first plan, plans to measure, candidates of the Pareto front."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from stretto_messages.actuator import JobFailed, PlanApplied
 from stretto_messages.arbiter import PlanDecided, PlanRefused
-from stretto_messages.base import GIB
 from stretto_messages.dispatcher import JobCompleted, JobProgressed
 from stretto_messages.fitter import ModelFitted
 from stretto_messages.gateway import JobCancelled
@@ -20,7 +19,6 @@ from stretto_core.model.pareto import (
     CandidateAlgorithm,
     CandidateProblem,
     Comparison,
-    Overheads,
     Verified,
     exact_front,
     grid_within,
@@ -30,7 +28,8 @@ from stretto_core.model.pareto import (
 )
 from stretto_core.model.throughput import Configuration, FittedModel, Inputs, measured_throughput, throughput
 from stretto_core.model.types import JobOpened, JobProfile
-from stretto_core.planner.exploration import ExplorationLimits, next_measurement
+from stretto_core.planner.exploration import next_measurement
+from stretto_core.planner.state import PlannerSettings, PlanState
 
 PlannerEvent = (
     JobOpened
@@ -46,64 +45,14 @@ PlannerEvent = (
     | JobFailed
 )
 
-RATES_KEPT = 256  # of one change
-REFUSED_S = 600.0  # after which a plan that there was no room for is asked for again
-
-
-@dataclass(frozen=True, slots=True)
-class PlannerSettings:
-    """``room`` is the whole cluster: no plan beyond it is proposed. ``cold_start`` serves a job without any history.
-
-    A plan is judged after ``windows_min`` windows. A measurement is made only if, once it is done, the job still lasts
-    ``payback_factor`` times as long: a worse plan is then left again in time. ``cpu_step`` in cores.
-    """
-
-    room: Resources
-    cold_start: Plan = field(default_factory=lambda: Plan(1, 1, 1.0, 1.0, 2 * GIB, 2 * GIB))
-    windows_min: int = 3
-    window_s: float = 5.0
-    payback_factor: float = 2.0
-    cpu_step: float = 0.5
-    candidates_max: int = 64
-    republish_change: float = 0.03
-    exploration: ExplorationLimits = field(default_factory=ExplorationLimits)
-    overheads: Overheads = field(default_factory=Overheads)
-
-
-@dataclass(slots=True)
-class PlanState:
-    """One job as the planner knows it. ``applied_version`` 0: no plan is in force yet. ``throughput`` is the last
-    settled window's, ``settled_samples`` in ``settled_s`` those of all under the plan."""
-
-    job: str = ""
-    profile: JobProfile | None = None
-    submitted_s: float = 0.0
-    started: bool = False
-    ended: bool = False
-    completed: bool = False
-    plan: Plan | None = None
-    applied_version: int = 0
-    decided_version: int = 0
-    decided_previous: Plan | None = None
-    pending: bool = False
-    explored: int = 0
-    explored_enough: str = ""
-    refused: list[Plan] = field(default_factory=list[Plan])
-    refused_at_s: float = 0.0
-    samples_done: int = 0
-    throughput: float = 0.0
-    settled_samples: float = 0.0
-    settled_s: float = 0.0
-    ps_memory_peak_bytes: int = 0
-    overheads: Overheads | None = None
-    throughput_before: float = 0.0
-    rates_while_changing: list[float] = field(default_factory=list[float])
-    model: ModelFitted | None = None
-    published: CandidatesComputed | None = None
+RATES_KEPT = 256
+"""Rates of progress that are kept during one change."""
+REFUSED_S = 600.0
+"""Time after which a plan that found no room is proposed again."""
 
 
 class PlanMachine:
-    """Warm start, exploration, then the Pareto front whenever it moved; one per job."""
+    """Proposes a warm start, then measurements, then the Pareto front whenever it has changed; one per job."""
 
     version = 1
 
@@ -151,7 +100,7 @@ class PlanMachine:
         return []
 
     def _open_for(self, event: PlannerEvent) -> bool:
-        """Return True if the job is not over. A completed job that continues was taken back by a restore."""
+        """Return True if the job is not over. Progress of a completed job means that a restore has taken it back."""
         if self.state.completed and isinstance(event, JobProgressed):
             self.state.ended = self.state.completed = False
         return not self.state.ended
@@ -182,23 +131,23 @@ class PlanMachine:
             )
         closest = event.matches[-1]
         jobs = "1 similar past job" if len(event.matches) == 1 else f"{len(event.matches)} similar past jobs"
-        alike = sorted(closest.features.items(), key=lambda row: (-row[1], row[0]))
+        by_similarity = sorted(closest.features.items(), key=lambda row: (-row[1], row[0]))
         reasons = [
             f"smoothed over {jobs} with mu = {event.smoothing:g} (Eq. 10)",
             f"closest is {closest.job}: similarity {closest.similarity:.2f}, share {closest.weight:.2f}, it ran"
             f" {closest.plan.describe()} at {closest.throughput:.0f} samples/s",
-            "alike in " + ", ".join(f"{name} {value:.2f}" for name, value in alike[:6]),
+            "alike in " + ", ".join(f"{name} {value:.2f}" for name, value in by_similarity[:6]),
         ]
         return self._start("warm-start", profile.limits.clamp(event.plan), reasons)
 
     def _cold_start(self, profile: JobProfile) -> Plan:
-        """The usual first plan, on at most half of the cluster's cores: there must be room to measure another."""
-        usual = self.settings.cold_start
-        share = min(self.settings.room.cpu_cores / 2 / usual.resources.cpu_cores, 1.0)
+        """Return the default first plan, on at most half of the cluster's cores: others need room to be measured."""
+        default = self.settings.cold_start
+        share = min(self.settings.room.cpu_cores / 2 / default.resources.cpu_cores, 1.0)
         smaller = replace(
-            usual,
-            worker_cpu_cores=max(usual.worker_cpu_cores * share, 0.1),
-            ps_cpu_cores=max(usual.ps_cpu_cores * share, 0.1),
+            default,
+            worker_cpu_cores=max(default.worker_cpu_cores * share, 0.1),
+            ps_cpu_cores=max(default.ps_cpu_cores * share, 0.1),
         )
         return profile.limits.clamp(smaller)
 
@@ -209,7 +158,7 @@ class PlanMachine:
         proposed = PlanProposed(job=self.state.job, kind=kind, plan=plan, cost_per_hour=cost, reasons=tuple(reasons))
         return [Emit(proposed)]
 
-    # ---- what happens to the job ------------------------------------------------------------------------------
+    # ---- events of the job ------------------------------------------------------------------------------------
 
     def _decided(self, event: PlanDecided) -> None:
         state = self.state
@@ -220,7 +169,7 @@ class PlanMachine:
             state.explored += 1
 
     def _applied(self, event: PlanApplied) -> None:
-        """The plan is in force; its time refines what a change of its kind is expected to waste (Eq. 8)."""
+        """Note the plan in force. The change's time refines the expected overhead of changes of its kind (Eq. 8)."""
         state = self.state
         before, overheads = state.plan, state.overheads or self.settings.overheads
         state.plan, state.applied_version = event.plan, event.version
@@ -236,12 +185,12 @@ class PlanMachine:
             state.overheads = replace(overheads, worker_change_s=(overheads.worker_change_s + wasted_s) / 2)
 
     def _forget_refusals(self) -> None:
-        """There may be room now for what there was none for, and so for the measurements that it ended."""
+        """Propose refused plans again, and so resume an exploration that they ended: there may be room now."""
         if self.state.refused:
             self.state.refused, self.state.explored_enough = [], ""
 
     def _wasted_s(self, took_s: float) -> float:
-        """Return the lost part of a change's time: training continues, slower, while pods start and parameters move."""
+        """Return the lost part of a change's time: training goes on at a lower rate while pods and parameters move."""
         state = self.state
         if not state.rates_while_changing or state.throughput_before <= 0:
             return took_s
@@ -326,7 +275,7 @@ class PlanMachine:
     def _explore(
         self, problem: CandidateProblem, current: MeasuredConfiguration, profile: JobProfile, plan: Plan
     ) -> PlanProposed | None:
-        """The next measurement, or None with the reason kept: then exploration is over for this job."""
+        """Return the next measurement, or None if exploration is over for this job; the state keeps the reason."""
         state, settings = self.state, self.settings
         overheads = state.overheads or settings.overheads
         remaining_s = self._remaining(profile) / measured_throughput(current)
@@ -358,14 +307,15 @@ class PlanMachine:
     def _candidates(
         self, problem: CandidateProblem, current: MeasuredConfiguration, profile: JobProfile, plan: Plan
     ) -> list[Action]:
+        """Return the Pareto front of the candidates, if it has changed since the published one."""
         state = self.state
-        against = Comparison(
+        comparison = Comparison(
             current=plan,
             current_throughput=measured_throughput(current),
             remaining_samples=self._remaining(profile),
             overheads=state.overheads or self.settings.overheads,
         )
-        front = weigh(problem, with_verified(problem, self.algorithm(problem), plan), against)
+        front = weigh(problem, with_verified(problem, self.algorithm(problem), plan), comparison)
         measured = [row.configuration for row in problem.verified]
         fact = CandidatesComputed(
             job=state.job,
@@ -375,16 +325,16 @@ class PlanMachine:
             algorithm=self.algorithm_name,
             plans_considered=math.prod(problem.grid.shape),
             candidates=tuple(
-                replace(candidate, id=f"c{i}")
-                for i, candidate in enumerate(thin(front, self.settings.candidates_max, measured))
+                replace(candidate, id=f"c{index}")
+                for index, candidate in enumerate(thin(front, self.settings.candidates_max, measured))
             ),
         )
-        if not fact.candidates or not self._moved(fact):
+        if not fact.candidates or not self._changed(fact):
             return []
         state.published = fact
         return [Emit(fact)]
 
-    def _moved(self, fact: CandidatesComputed) -> bool:
+    def _changed(self, fact: CandidatesComputed) -> bool:
         """Return True if the front differs from the published one by more than noise."""
         before = self.state.published
         if before is None or before.plan_version != fact.plan_version:
@@ -401,5 +351,5 @@ class PlanMachine:
 
 
 def _bounded(value: float) -> float:
-    """An interval's end as a rate that a message may carry, however little the model knows."""
+    """Return an end of an interval within the rates that a message may carry, however wide the interval is."""
     return min(max(value, 0.0), 1e12)

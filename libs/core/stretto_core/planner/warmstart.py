@@ -1,4 +1,4 @@
-"""Where a new job starts: the configurations of similar past jobs, smoothed (DLRover-RM Algorithm 1, Eq. 10)."""
+"""Warm start: the first plan of a new job from those of similar past jobs (DLRover-RM Algorithm 1, Eq. 10)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stretto_core.model.types import JobLimits
 
 @dataclass(frozen=True, slots=True)
 class SimilarJob:
-    """A past job with its similarity in 0..1, the part of every feature in it, and its share in the smoothed plan."""
+    """A past job with its similarity in 0..1, the similarity of each feature, and its share in the smoothed plan."""
 
     past: HistoryRecorded
     similarity: float
@@ -25,7 +25,7 @@ class SimilarJob:
 
 
 def feature_similarity(one: Value, other: Value) -> float:
-    """1 for equal values, 0 for unlike ones. Positive numbers compare by their ratio, so that units do not matter."""
+    """Return 1 for equal values and 0 for different ones; for positive numbers their ratio, whatever the unit."""
     if isinstance(one, str | bool) or isinstance(other, str | bool):
         return float(type(one) is type(other) and one == other)
     if not math.isfinite(one) or not math.isfinite(other):
@@ -36,7 +36,7 @@ def feature_similarity(one: Value, other: Value) -> float:
 
 
 def similarity(one: Mapping[str, Value], other: Mapping[str, Value]) -> tuple[float, dict[str, float]]:
-    """The mean over all features that either job states, and every feature's own; one that is missing counts 0."""
+    """Return the mean similarity over the features of both jobs, and that of each feature; a missing one counts 0."""
     features = {
         name: feature_similarity(one[name], other[name]) if name in one and name in other else 0.0
         for name in sorted({*one, *other})
@@ -45,10 +45,10 @@ def similarity(one: Mapping[str, Value], other: Mapping[str, Value]) -> tuple[fl
 
 
 def smoothing_weights(count: int, smoothing: float) -> list[float]:
-    """The share of every configuration in Eq. 10's result, least similar first; they sum to 1."""
+    """Return the share of each configuration in the result of Eq. 10, the least similar first; they sum to 1."""
     if not 0 < smoothing < 1:
         raise InvalidValue(f"smoothing is {smoothing!r}; give a number between 0 and 1, both excluded")
-    later = [smoothing * (1 - smoothing) ** (count - 1 - i) for i in range(1, count)]
+    later = [smoothing * (1 - smoothing) ** (count - 1 - index) for index in range(1, count)]
     return [(1 - smoothing) ** (count - 1), *later] if count else []
 
 
@@ -58,11 +58,11 @@ def most_similar(
     *,
     count: int = 5,
     smoothing: float = 0.5,
-    threshold: float = 0.3,
+    similarity_min: float = 0.3,
 ) -> list[SimilarJob]:
-    """The top-``count`` past jobs of at least ``threshold`` similarity, least similar first as in Algorithm 1."""
+    """Return the ``count`` most similar past jobs, from ``similarity_min`` on, least similar first (Algorithm 1)."""
     rated = [(past, *similarity(metadata, past.metadata)) for past in history]
-    close = sorted((row for row in rated if row[1] >= threshold), key=lambda row: (-row[1], row[0].job))[:count]
+    close = sorted((row for row in rated if row[1] >= similarity_min), key=lambda row: (-row[1], row[0].job))[:count]
     weights = smoothing_weights(len(close), smoothing)
     return [
         SimilarJob(past, value, features, weight)
@@ -71,7 +71,7 @@ def most_similar(
 
 
 def smoothed_plan(similar: Sequence[SimilarJob], limits: JobLimits, *, cpu_step: float = 0.25) -> Plan | None:
-    """The start-up configuration A_{k-1} of Eq. 10, rounded to whole pods, ``cpu_step`` cores and 64 MiB.
+    """Return the start-up configuration A_{k-1} of Eq. 10, rounded to whole pods, ``cpu_step`` cores and 64 MiB.
 
     Memory of a PS is never below the peak of the most similar job. None without similar jobs.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from stretto_messages.values import Plan
 
@@ -15,7 +15,7 @@ class ImpossibleTelemetry(CoreError):
 
     unchanged = True
 
-    def __init__(self, field: str, value: Any, remedy: str) -> None:
+    def __init__(self, field: str, value: object, remedy: str) -> None:
         self.field, self.value, self.remedy = field, str(value), remedy
         super().__init__(f"{field} = {value}: {remedy}")
 

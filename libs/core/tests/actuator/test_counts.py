@@ -1,7 +1,6 @@
 """The samples that a completed job has applied: the parameter servers' counts against the ledger's books."""
 
 import pytest
-from actuation_world import started
 from actuator_builders import (
     checkpoint_restored,
     counts_taken,
@@ -10,6 +9,7 @@ from actuator_builders import (
     server_counts,
     shard_abandoned,
 )
+from actuator_cluster import started
 from stretto_core.actuator import job_finished
 from stretto_core.dispatcher import fingerprint_of
 from stretto_messages.actuator import JobFailed
@@ -49,27 +49,27 @@ def test_counts_of_data_that_were_given_up_and_of_other_data_before() -> None:
 
 
 def test_a_job_fails_that_gave_up_more_than_it_may() -> None:
-    world = started(plan())
-    world.state.samples_given_up_max = 100
-    world.tell(shard_abandoned(60, "row 3"))
-    world.tell(checkpoint_restored())  # they are given up once more
-    world.tell(shard_abandoned(60, "row 3"))
-    world.tell(shard_abandoned(40, "row 5"))
-    assert world.told(JobFailed) == []
-    world.tell(shard_abandoned(1, "row 7"))
-    assert world.told(JobFailed)[0].reason == (
+    cluster = started(plan())
+    cluster.state.samples_given_up_max = 100
+    cluster.tell(shard_abandoned(60, "row 3"))
+    cluster.tell(checkpoint_restored())  # they are given up once more
+    cluster.tell(shard_abandoned(60, "row 3"))
+    cluster.tell(shard_abandoned(40, "row 5"))
+    assert cluster.told(JobFailed) == []
+    cluster.tell(shard_abandoned(1, "row 7"))
+    assert cluster.told(JobFailed)[0].reason == (
         "101 samples were given up, restarts.samples_given_up allows 100; the last: row 7"
     )
-    world.tell(shard_abandoned(1, "row 8"))
-    assert len(world.told(JobFailed)) == 1
+    cluster.tell(shard_abandoned(1, "row 8"))
+    assert len(cluster.told(JobFailed)) == 1
 
 
 @pytest.mark.parametrize(("given_up", "phase"), [(100, "completing"), (101, "failed")])
 def test_what_was_given_up_before_a_restore_counts_at_the_end(given_up: int, phase: str) -> None:
-    world = started(plan())
-    world.state.samples_given_up_max = 100
-    world.tell(job_completed(given_up))
-    assert world.state.phase == phase
+    cluster = started(plan())
+    cluster.state.samples_given_up_max = 100
+    cluster.tell(job_completed(given_up))
+    assert cluster.state.phase == phase
 
 
 def test_surplus_of_shards_that_the_books_no_longer_name_is_not_called_repeated() -> None:

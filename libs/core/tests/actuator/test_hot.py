@@ -1,9 +1,8 @@
-"""The actuator's handling of hot parameter servers, in a simulated world."""
+"""The actuator's handling of hot parameter servers, in a simulated cluster."""
 
 from __future__ import annotations
 
 import pytest
-from actuation_world import World, started
 from actuator_builders import (
     hot_cleared,
     hot_detected,
@@ -14,6 +13,7 @@ from actuator_builders import (
     replacement_decided,
     replacement_ended,
 )
+from actuator_cluster import SimulatedCluster, started
 from stretto_core.machine import Tick
 from stretto_messages.actuator import (
     JobFinished,
@@ -27,36 +27,36 @@ from stretto_messages.actuator import (
 from stretto_messages.values import ParameterServer
 
 
-def buckets(world: World) -> dict[int, int]:
-    return {server: len(own) for server, own in world.own.items()}
+def buckets(cluster: SimulatedCluster) -> dict[int, int]:
+    return {server: len(own) for server, own in cluster.own.items()}
 
 
 def test_hot_server_gives_away_what_was_measured_in_one_migration_and_not_again_at_once() -> None:
-    world = started(plan(ps=2))
-    world.tell(hot_detected("ps-1", 0.008, 0.002))
-    world.tell(hot_detected("ps-1", 0.008, 0.002))
-    world.run()
-    assert world.told(MigrationStarted)[0].cause == "hot-ps"
-    assert buckets(world) == {0: 51, 1: 13}  # a quarter as able as its peer
-    world.tell(hot_detected("ps-1", 0.008, 0.002))
-    world.run()
-    assert len(world.told(MigrationFinished)) == 1
+    cluster = started(plan(ps=2))
+    cluster.tell(hot_detected("ps-1", 0.008, 0.002))
+    cluster.tell(hot_detected("ps-1", 0.008, 0.002))
+    cluster.run()
+    assert cluster.told(MigrationStarted)[0].cause == "hot-ps"
+    assert buckets(cluster) == {0: 51, 1: 13}  # a quarter as able as its peer
+    cluster.tell(hot_detected("ps-1", 0.008, 0.002))
+    cluster.run()
+    assert len(cluster.told(MigrationFinished)) == 1
 
 
 def test_server_that_is_only_busy_gives_some_buckets_away() -> None:
-    world = started(plan(ps=2))
-    world.tell(hot_detected("ps-1", 0.002, 0.002))
-    world.run()
-    assert buckets(world) == {0: 38, 1: 26}
+    cluster = started(plan(ps=2))
+    cluster.tell(hot_detected("ps-1", 0.002, 0.002))
+    cluster.run()
+    assert buckets(cluster) == {0: 38, 1: 26}
 
 
 def test_hot_server_with_little_capacity_left_is_replaced_without_a_restart() -> None:
-    world = started(plan(workers=2, ps=2))
-    world.facts.clear()
-    world.tell(hot_detected("ps-1", 0.064, 0.0016))
-    world.tell(plan_decided(2, plan(workers=2, ps=2)))  # a new plan does not take it back
-    world.run()
-    kinds = [type(fact).__name__ for fact in world.facts if not isinstance(fact, PlanApplied)]
+    cluster = started(plan(workers=2, ps=2))
+    cluster.facts.clear()
+    cluster.tell(hot_detected("ps-1", 0.064, 0.0016))
+    cluster.tell(plan_decided(2, plan(workers=2, ps=2)))  # a new plan does not take it back
+    cluster.run()
+    kinds = [type(fact).__name__ for fact in cluster.facts if not isinstance(fact, PlanApplied)]
     assert kinds == [
         "ReplacementAsked",
         "PodStarted",
@@ -67,182 +67,182 @@ def test_hot_server_with_little_capacity_left_is_replaced_without_a_restart() ->
         "PodExited",
         "ReplacementEnded",
     ]
-    assert world.told(MigrationStarted)[0].cause == "hot-ps"
-    assert world.told(PodExited)[0].pod == "ps-1"
-    assert buckets(world) == {0: 32, 2: 32}
-    assert world.running("worker") == ["worker-0", "worker-1"]
+    assert cluster.told(MigrationStarted)[0].cause == "hot-ps"
+    assert cluster.told(PodExited)[0].pod == "ps-1"
+    assert buckets(cluster) == {0: 32, 2: 32}
+    assert cluster.running("worker") == ["worker-0", "worker-1"]
     # the next one waits twice as long
-    world.now += 100
-    world.tell(hot_detected("ps-2", 0.064, 0.0016))
-    assert not any(pod.leaving for pod in world.state.pods.values())
-    world.now += 30
-    world.tell(hot_detected("ps-2", 0.064, 0.0016))
-    assert [pod.name for pod in world.state.pods.values() if pod.leaving] == ["ps-2"]
+    cluster.now += 100
+    cluster.tell(hot_detected("ps-2", 0.064, 0.0016))
+    assert not any(pod.leaving for pod in cluster.state.pods.values())
+    cluster.now += 30
+    cluster.tell(hot_detected("ps-2", 0.064, 0.0016))
+    assert [pod.name for pod in cluster.state.pods.values() if pod.leaving] == ["ps-2"]
 
 
 def test_the_only_server_is_replaced_when_it_is_hot() -> None:
-    world = started(plan(ps=1))
-    world.tell(hot_detected("ps-0", 0.008, 0.002))
-    world.run()
-    assert world.running("ps") == ["ps-1"]
-    assert buckets(world) == {1: 64}
+    cluster = started(plan(ps=1))
+    cluster.tell(hot_detected("ps-0", 0.008, 0.002))
+    cluster.run()
+    assert cluster.running("ps") == ["ps-1"]
+    assert buckets(cluster) == {1: 64}
 
 
 @pytest.mark.parametrize("victim", ["ps-2", "ps-1", "ps-0"])
 def test_a_server_that_dies_while_a_hot_one_is_replaced(victim: str) -> None:
-    world = started(plan(ps=2))
-    world.tell(hot_detected("ps-1", 0.064, 0.0016))
+    cluster = started(plan(ps=2))
+    cluster.tell(hot_detected("ps-1", 0.064, 0.0016))
     if victim == "ps-2":
-        world.launched.append("ps-2")
-    world.kill(victim)
-    world.run()
-    servers = world.running("ps")
+        cluster.launched.append("ps-2")
+    cluster.kill(victim)
+    cluster.run()
+    servers = cluster.running("ps")
     assert len(servers) == 2
     assert "ps-1" not in servers
-    assert sum(buckets(world)[int(name[3:])] for name in servers) == 64
+    assert sum(buckets(cluster)[int(name[3:])] for name in servers) == 64
 
 
 def test_a_job_that_completes_while_a_hot_server_is_replaced_keeps_it_to_the_end() -> None:
-    world = started(plan(ps=2))
-    world.tell(hot_detected("ps-1", 0.064, 0.0016))
-    world.tell(job_completed())
-    world.run()
-    assert world.told(JobFinished)
-    assert not world.told(MigrationStarted)
+    cluster = started(plan(ps=2))
+    cluster.tell(hot_detected("ps-1", 0.064, 0.0016))
+    cluster.tell(job_completed())
+    cluster.run()
+    assert cluster.told(JobFinished)
+    assert not cluster.told(MigrationStarted)
 
 
 def test_a_server_that_keeps_pace_again_gets_its_buckets_back_step_by_step() -> None:
-    world = started(plan(ps=2))
-    world.tell(hot_detected("ps-1", 0.008, 0.002))
-    world.run()
+    cluster = started(plan(ps=2))
+    cluster.tell(hot_detected("ps-1", 0.008, 0.002))
+    cluster.run()
     held: list[int] = []
     for _ in range(6):
-        world.tell(hot_cleared("ps-1", 0.0016, 0.002))
-        world.run()
-        held.append(buckets(world)[1])
+        cluster.tell(hot_cleared("ps-1", 0.0016, 0.002))
+        cluster.run()
+        held.append(buckets(cluster)[1])
     assert held == [17, 23, 29, 32, 32, 32]
-    assert len(world.told(MigrationFinished)) == 5
-    assert world.state.weights == {}
+    assert len(cluster.told(MigrationFinished)) == 5
+    assert cluster.state.weights == {}
 
 
-def too_hot(world: World, pod: str = "ps-1") -> None:
-    world.tell(hot_detected(pod, 0.064, 0.0016))
+def too_hot(cluster: SimulatedCluster, pod: str = "ps-1") -> None:
+    cluster.tell(hot_detected(pod, 0.064, 0.0016))
 
 
 def test_without_room_no_server_is_started_and_the_hot_one_keeps_the_least_share() -> None:
     """One beyond the plan was started unasked: what ran was more than the arbiter knew of."""
-    world = started(plan(ps=2))
-    world.room = False
-    too_hot(world)
-    world.run()
-    assert world.running("ps") == ["ps-0", "ps-1"]
-    assert buckets(world) == {0: 56, 1: 8}
-    assert not world.told(ReplacementEnded), "nothing was given"
+    cluster = started(plan(ps=2))
+    cluster.room = False
+    too_hot(cluster)
+    cluster.run()
+    assert cluster.running("ps") == ["ps-0", "ps-1"]
+    assert buckets(cluster) == {0: 56, 1: 8}
+    assert not cluster.told(ReplacementEnded), "nothing was given"
 
 
 def test_the_only_server_stays_when_there_is_no_room() -> None:
-    world = started(plan(ps=1))
-    world.room = False
-    too_hot(world, "ps-0")
-    world.run()
-    assert world.running("ps") == ["ps-0"]
-    assert world.state.replacement is None
+    cluster = started(plan(ps=1))
+    cluster.room = False
+    too_hot(cluster, "ps-0")
+    cluster.run()
+    assert cluster.running("ps") == ["ps-0"]
+    assert cluster.state.replacement is None
 
 
 def test_an_arbiter_that_says_nothing_is_not_waited_for_and_what_it_gives_later_is_given_back() -> None:
-    world = started(plan(ps=2))
-    world.room = None
-    too_hot(world)
-    assert world.machine.ticking
-    world.now += 61
-    world.tell(Tick())
-    assert world.tell(replacement_decided("ps-1", True)) == [replacement_ended("ps-1")]
-    world.run()
-    assert not world.machine.ticking
-    assert buckets(world) == {0: 56, 1: 8}
+    cluster = started(plan(ps=2))
+    cluster.room = None
+    too_hot(cluster)
+    assert cluster.machine.ticking
+    cluster.now += 61
+    cluster.tell(Tick())
+    assert cluster.tell(replacement_decided("ps-1", True)) == [replacement_ended("ps-1")]
+    cluster.run()
+    assert not cluster.machine.ticking
+    assert buckets(cluster) == {0: 56, 1: 8}
 
 
 def test_room_that_nobody_has_given_yet_is_not_given_back() -> None:
     """An arbiter that was away for long would hear: asked, ended, asked again. Its first yes then started a server
     whose room was gone, and may have been another job's, before its second answer, a no."""
-    world = started(plan(ps=2))
-    world.room = None
-    too_hot(world)
-    world.now += 61
-    world.tell(Tick())
-    assert not world.machine.ticking
-    assert not world.told(ReplacementEnded)
-    world.run()
-    world.now += 1000
-    too_hot(world, "ps-0")
-    assert world.tell(replacement_decided("ps-1", True)) == [replacement_ended("ps-1")]
-    assert world.machine.ticking
+    cluster = started(plan(ps=2))
+    cluster.room = None
+    too_hot(cluster)
+    cluster.now += 61
+    cluster.tell(Tick())
+    assert not cluster.machine.ticking
+    assert not cluster.told(ReplacementEnded)
+    cluster.run()
+    cluster.now += 1000
+    too_hot(cluster, "ps-0")
+    assert cluster.tell(replacement_decided("ps-1", True)) == [replacement_ended("ps-1")]
+    assert cluster.machine.ticking
 
 
 def test_a_server_that_never_becomes_ready_is_given_up_and_the_next_hot_one_is_handled() -> None:
     """All later words about hot servers of the job were ignored while it did not come."""
-    world = started(plan(ps=2))
-    too_hot(world)
-    assert world.state.pods["ps-2"].phase == "starting"
-    world.now += 181
-    world.tell(Tick())
-    assert not world.told(ReplacementEnded), "it is not gone yet"
-    world.run()
-    assert world.told(ReplacementEnded) == [replacement_ended("ps-1")]
-    assert world.running("ps") == ["ps-0", "ps-1"]
-    assert buckets(world) == {0: 56, 1: 8}
-    assert world.told(ServersChanged)[-1].servers == (
+    cluster = started(plan(ps=2))
+    too_hot(cluster)
+    assert cluster.state.pods["ps-2"].phase == "starting"
+    cluster.now += 181
+    cluster.tell(Tick())
+    assert not cluster.told(ReplacementEnded), "it is not gone yet"
+    cluster.run()
+    assert cluster.told(ReplacementEnded) == [replacement_ended("ps-1")]
+    assert cluster.running("ps") == ["ps-0", "ps-1"]
+    assert buckets(cluster) == {0: 56, 1: 8}
+    assert cluster.told(ServersChanged)[-1].servers == (
         ParameterServer(index=0, address="127.0.0.1:0"),
         ParameterServer(index=1, address="127.0.0.1:1"),
     )
-    world.now += 1000
-    world.tell(hot_detected("ps-0", 0.004, 0.002))
-    world.run()
-    assert buckets(world)[0] < 56
+    cluster.now += 1000
+    cluster.tell(hot_detected("ps-0", 0.004, 0.002))
+    cluster.run()
+    assert buckets(cluster)[0] < 56
 
 
 @pytest.mark.parametrize("what", ["completed", "cancelled", "lost"])
 def test_the_room_of_a_replacement_is_given_back_whatever_becomes_of_the_job(what: str) -> None:
-    world = started(plan(ps=2))
-    too_hot(world)
+    cluster = started(plan(ps=2))
+    too_hot(cluster)
     if what == "lost":
-        world.kill("ps-0")
+        cluster.kill("ps-0")
     else:
-        world.tell(job_completed() if what == "completed" else job_cancelled())
-    world.run()
-    assert world.told(ReplacementEnded) == [replacement_ended("ps-1")]
-    assert world.state.replacement is None
+        cluster.tell(job_completed() if what == "completed" else job_cancelled())
+    cluster.run()
+    assert cluster.told(ReplacementEnded) == [replacement_ended("ps-1")]
+    assert cluster.state.replacement is None
 
 
 def test_room_for_a_server_that_is_on_its_way_out_already_is_given_back() -> None:
-    world = started(plan(ps=2))
-    world.room = None
-    too_hot(world)
-    world.tell(plan_decided(2, plan(ps=1)))
-    assert world.tell(replacement_decided("ps-1", True)) == [replacement_ended("ps-1")]
-    world.run()
-    assert world.running("ps") == ["ps-0"]
+    cluster = started(plan(ps=2))
+    cluster.room = None
+    too_hot(cluster)
+    cluster.tell(plan_decided(2, plan(ps=1)))
+    assert cluster.tell(replacement_decided("ps-1", True)) == [replacement_ended("ps-1")]
+    cluster.run()
+    assert cluster.running("ps") == ["ps-0"]
 
 
 def test_a_job_that_ended_before_the_arbiter_answered_hears_no_more_ticks() -> None:
     """The arbiter says nothing of jobs that it does not know any more: the ended job was ticked for ever."""
-    world = started(plan(ps=2))
-    world.room = None
-    too_hot(world)
-    world.tell(job_cancelled())
-    world.run()
-    assert not world.machine.ticking
-    assert world.tell(replacement_decided("ps-1", True)) == [replacement_ended("ps-1")]
+    cluster = started(plan(ps=2))
+    cluster.room = None
+    too_hot(cluster)
+    cluster.tell(job_cancelled())
+    cluster.run()
+    assert not cluster.machine.ticking
+    assert cluster.tell(replacement_decided("ps-1", True)) == [replacement_ended("ps-1")]
 
 
 def test_a_server_that_a_newer_plan_takes_away_goes_though_the_arbiter_never_answered() -> None:
     """It was taken back, one server beyond the plan, which was then never reported as applied."""
-    world = started(plan(ps=2))
-    world.room = None
-    too_hot(world)
-    world.tell(plan_decided(2, plan(ps=1)))
-    world.now += 61
-    world.tell(Tick())
-    world.run()
-    assert world.running("ps") == ["ps-0"]
-    assert world.told(PlanApplied)[-1].version == 2
+    cluster = started(plan(ps=2))
+    cluster.room = None
+    too_hot(cluster)
+    cluster.tell(plan_decided(2, plan(ps=1)))
+    cluster.now += 61
+    cluster.tell(Tick())
+    cluster.run()
+    assert cluster.running("ps") == ["ps-0"]
+    assert cluster.told(PlanApplied)[-1].version == 2

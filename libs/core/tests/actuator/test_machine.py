@@ -1,11 +1,10 @@
-"""The actuator's machine against a simulated world: every order of observations ends in the plan."""
+"""The actuator's machine against a simulated cluster: every order of observations ends in the plan."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from actuation_world import World, started
 from actuator_builders import (
     buckets_claimed,
     checkpoint_failed,
@@ -24,6 +23,7 @@ from actuator_builders import (
     pod_pending,
     pod_started,
 )
+from actuator_cluster import SimulatedCluster, started
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
@@ -43,20 +43,20 @@ from stretto_messages.base import GIB
 
 
 def test_first_plan_starts_servers_then_claims_then_workers() -> None:
-    world = started(plan(workers=2, ps=2))
-    assert world.launched == ["ps-0", "ps-1", "worker-0", "worker-1"]
-    assert sorted(b for columns in world.own.values() for b in columns) == list(range(64))
-    kinds = [type(fact).__name__ for fact in world.facts]
+    cluster = started(plan(workers=2, ps=2))
+    assert cluster.launched == ["ps-0", "ps-1", "worker-0", "worker-1"]
+    assert sorted(b for columns in cluster.own.values() for b in columns) == list(range(64))
+    kinds = [type(fact).__name__ for fact in cluster.facts]
     assert kinds == ["PodStarted", "PodStarted", "ServersChanged", "PodStarted", "PodStarted", "PlanApplied"]
-    assert world.told(PlanApplied)[0].took_s > 0
+    assert cluster.told(PlanApplied)[0].took_s > 0
 
 
 def test_growth_migrates_before_workers_join_and_shrink_drains_before_it_stops() -> None:
-    world = started(plan(workers=1, ps=2))
-    world.facts.clear()
-    world.tell(plan_decided(2, plan(workers=2, ps=3)))
-    world.run()
-    kinds = [type(fact).__name__ for fact in world.facts]
+    cluster = started(plan(workers=1, ps=2))
+    cluster.facts.clear()
+    cluster.tell(plan_decided(2, plan(workers=2, ps=3)))
+    cluster.run()
+    kinds = [type(fact).__name__ for fact in cluster.facts]
     assert kinds == [
         "PodStarted",
         "ServersChanged",
@@ -65,166 +65,166 @@ def test_growth_migrates_before_workers_join_and_shrink_drains_before_it_stops()
         "PodStarted",
         "PlanApplied",
     ]
-    assert sorted(len(b) for b in world.own.values()) == [21, 21, 22]
-    world.facts.clear()
-    world.tell(plan_decided(3, plan(workers=1, ps=1)))
-    leaving = [pod.name for pod in world.state.pods.values() if pod.leaving]
+    assert sorted(len(b) for b in cluster.own.values()) == [21, 21, 22]
+    cluster.facts.clear()
+    cluster.tell(plan_decided(3, plan(workers=1, ps=1)))
+    leaving = [pod.name for pod in cluster.state.pods.values() if pod.leaving]
     assert leaving == ["ps-1", "ps-2"]
-    world.run()
-    assert world.running("ps") == ["ps-0"]
-    assert len(world.own[0]) == 64
-    assert world.running("worker") == ["worker-0"]
-    stopped = [fact for fact in world.told(PodExited)]
+    cluster.run()
+    assert cluster.running("ps") == ["ps-0"]
+    assert len(cluster.own[0]) == 64
+    assert cluster.running("worker") == ["worker-0"]
+    stopped = [fact for fact in cluster.told(PodExited)]
     assert {fact.reason for fact in stopped} == {"stopped"}
-    drained = world.facts.index(world.told(MigrationFinished)[0])
-    assert all(world.facts.index(f) > drained for f in stopped if f.role == "ps")
+    drained = cluster.facts.index(cluster.told(MigrationFinished)[0])
+    assert all(cluster.facts.index(f) > drained for f in stopped if f.role == "ps")
 
 
 def test_dead_worker_is_replaced_at_once_under_a_new_name_and_then_more_slowly() -> None:
-    world = started(plan(workers=2))
-    world.kill("worker-1")
-    assert a.next_steps(world.state, world.now).launch[0].name == "worker-2"
-    world.run()
-    assert world.running("worker") == ["worker-0", "worker-2"]
-    assert world.told(PodStarted)[-1].cause == "relaunch"
-    world.kill("worker-2")
-    steps = a.next_steps(world.state, world.now)
+    cluster = started(plan(workers=2))
+    cluster.kill("worker-1")
+    assert a.next_steps(cluster.state, cluster.now).launch[0].name == "worker-2"
+    cluster.run()
+    assert cluster.running("worker") == ["worker-0", "worker-2"]
+    assert cluster.told(PodStarted)[-1].cause == "relaunch"
+    cluster.kill("worker-2")
+    steps = a.next_steps(cluster.state, cluster.now)
     assert steps.launch == ()
     assert steps.retry_at_s is not None
-    assert steps.retry_at_s > world.now
+    assert steps.retry_at_s > cluster.now
 
 
 def test_stable_pod_resets_the_back_off() -> None:
-    world = started(plan(workers=1))
+    cluster = started(plan(workers=1))
     for _ in range(5):
-        world.now += failures.STABLE_S
-        world.kill(world.running("worker")[0])
-        assert a.next_steps(world.state, world.now).launch
-        world.run()
+        cluster.now += failures.STABLE_S
+        cluster.kill(cluster.running("worker")[0])
+        assert a.next_steps(cluster.state, cluster.now).launch
+        cluster.run()
 
 
 def test_users_error_beyond_the_limit_fails_the_job_and_clears_it() -> None:
-    world = started(plan(workers=1), a.JobOpened("job", worker_failures=2))
+    cluster = started(plan(workers=1), a.JobOpened("job", worker_failures=2))
     for _ in range(3):
-        world.kill(world.running("worker")[0], "failed", 3)
-        world.run()
-    assert [fact.reason for fact in world.told(JobFailed)]
-    assert "worker_failures allows 2" in world.told(JobFailed)[0].reason
-    assert world.pods == {}
-    assert world.state.phase == "failed"
+        cluster.kill(cluster.running("worker")[0], "failed", 3)
+        cluster.run()
+    assert [fact.reason for fact in cluster.told(JobFailed)]
+    assert "worker_failures allows 2" in cluster.told(JobFailed)[0].reason
+    assert cluster.pods == {}
+    assert cluster.state.phase == "failed"
 
 
 def test_a_model_that_no_server_can_build_fails_the_job_at_once_with_the_reason() -> None:
-    world = World(a.JobOpened("job", worker_failures=10))
-    world.tell(plan_decided(1, plan()))
+    cluster = SimulatedCluster(a.JobOpened("job", worker_failures=10))
+    cluster.tell(plan_decided(1, plan()))
     told = "noise\n2026 INFO job ps-0 exit 3: ModelRefused: no Nope"
-    world.tell(pod_exited("ps-0", "failed", 3, told))
-    assert world.told(JobFailed)[0].reason == "the model cannot be built: ModelRefused: no Nope"
+    cluster.tell(pod_exited("ps-0", "failed", 3, told))
+    assert cluster.told(JobFailed)[0].reason == "the model cannot be built: ModelRefused: no Nope"
 
 
 def test_resize_in_place_then_applied() -> None:
-    world = started(plan())
-    world.tell(plan_decided(2, plan(cpu=2.0, memory=2 * GIB)))
-    world.run()
-    assert {fact.pod for fact in world.told(PodResized)} == {"ps-0", "worker-0"}
-    assert [fact.version for fact in world.told(PlanApplied)] == [1, 2]
-    assert world.launched == ["ps-0", "worker-0"]
+    cluster = started(plan())
+    cluster.tell(plan_decided(2, plan(cpu=2.0, memory=2 * GIB)))
+    cluster.run()
+    assert {fact.pod for fact in cluster.told(PodResized)} == {"ps-0", "worker-0"}
+    assert [fact.version for fact in cluster.told(PlanApplied)] == [1, 2]
+    assert cluster.launched == ["ps-0", "worker-0"]
 
 
 def test_lost_server_brings_everything_back_from_a_checkpoint() -> None:
-    world = started(plan(workers=2, ps=2))
-    world.kill("ps-0")
-    lost = world.told(ServersChanged)[-1]
+    cluster = started(plan(workers=2, ps=2))
+    cluster.kill("ps-0")
+    lost = cluster.told(ServersChanged)[-1]
     assert lost.servers == ()
     assert lost.version == 2
-    while world.state.layout != "restoring":
-        world.step()
-    assert world.running("ps") == ["ps-2", "ps-3"]
-    assert world.running("worker") == ["worker-2", "worker-3"], "they start beside the servers"
-    assert [s.index for s in world.told(ServersChanged)[-1].servers] == [2, 3]
-    assert world.tell(get_servers())[0].version == 0, "nothing may be pulled before the restore"
-    world.run()
-    assert world.running("worker") == ["worker-2", "worker-3"]
-    assert world.tell(get_servers())[0].version == 3
+    while cluster.state.layout != "restoring":
+        cluster.step()
+    assert cluster.running("ps") == ["ps-2", "ps-3"]
+    assert cluster.running("worker") == ["worker-2", "worker-3"], "they start beside the servers"
+    assert [s.index for s in cluster.told(ServersChanged)[-1].servers] == [2, 3]
+    assert cluster.tell(get_servers())[0].version == 0, "nothing may be pulled before the restore"
+    cluster.run()
+    assert cluster.running("worker") == ["worker-2", "worker-3"]
+    assert cluster.tell(get_servers())[0].version == 3
 
 
 def test_lost_server_without_checkpoint_fails_clearly() -> None:
-    world = started(plan())
-    world.kill("ps-0")
-    world.tell(checkpoint_failed("job-000003", "a parameter server was lost while it was taken"))
-    assert not world.told(JobFailed)
-    world.tell(checkpoint_failed("job-restore-1", "the job has no checkpoint"))
-    world.run()
-    assert "no checkpoint" in world.told(JobFailed)[0].reason
-    assert world.pods == {}
+    cluster = started(plan())
+    cluster.kill("ps-0")
+    cluster.tell(checkpoint_failed("job-000003", "a parameter server was lost while it was taken"))
+    assert not cluster.told(JobFailed)
+    cluster.tell(checkpoint_failed("job-restore-1", "the job has no checkpoint"))
+    cluster.run()
+    assert "no checkpoint" in cluster.told(JobFailed)[0].reason
+    assert cluster.pods == {}
 
 
 def test_job_from_a_checkpoint_waits_for_it() -> None:
-    world = World(a.JobOpened("job", restores=True))
-    world.tell(plan_decided(1, plan(ps=2)))
-    while world.state.layout != "restoring":
-        world.step()
-    assert world.running("worker") == ["worker-0"]
-    assert world.tell(get_servers("worker-0"))[0].version == 0, "nothing may be pulled before the restore"
-    assert len(world.told(ServersChanged)) == 1
-    world.tell(plan_decided(2, plan(ps=1)))
-    world.run()
-    assert world.running("ps") == ["ps-0"]
-    assert world.running("worker") == ["worker-0"]
-    assert [fact.version for fact in world.told(PlanApplied)] == [2]
+    cluster = SimulatedCluster(a.JobOpened("job", restores=True))
+    cluster.tell(plan_decided(1, plan(ps=2)))
+    while cluster.state.layout != "restoring":
+        cluster.step()
+    assert cluster.running("worker") == ["worker-0"]
+    assert cluster.tell(get_servers("worker-0"))[0].version == 0, "nothing may be pulled before the restore"
+    assert len(cluster.told(ServersChanged)) == 1
+    cluster.tell(plan_decided(2, plan(ps=1)))
+    cluster.run()
+    assert cluster.running("ps") == ["ps-0"]
+    assert cluster.running("worker") == ["worker-0"]
+    assert [fact.version for fact in cluster.told(PlanApplied)] == [2]
 
 
 def test_server_that_dies_before_the_claim_is_heard_restarts_the_set() -> None:
-    world = World()
-    world.tell(plan_decided(1, plan(ps=2)))
-    steps = a.next_steps(world.state, world.now)
+    cluster = SimulatedCluster()
+    cluster.tell(plan_decided(1, plan(ps=2)))
+    steps = a.next_steps(cluster.state, cluster.now)
     for pod in steps.launch:
-        world.tell(pod_started(pod.name, pod.cpu_cores, pod.memory_bytes))
-    world.tell(pod_exited("ps-1", "killed", 137))
-    world.tell(buckets_claimed("ps-0", "ps-1"))
-    world.run()
-    assert world.running("ps") == ["ps-2", "ps-3"]
-    assert world.state.layout == "ready"
+        cluster.tell(pod_started(pod.name, pod.cpu_cores, pod.memory_bytes))
+    cluster.tell(pod_exited("ps-1", "killed", 137))
+    cluster.tell(buckets_claimed("ps-0", "ps-1"))
+    cluster.run()
+    assert cluster.running("ps") == ["ps-2", "ps-3"]
+    assert cluster.state.layout == "ready"
 
 
 def test_completion_takes_the_books_and_ends_all_pods() -> None:
-    world = started(plan(workers=2))
-    world.tell(job_completed(samples_abandoned=2))
-    world.tell(plan_decided(2, plan(workers=5)))
-    world.run()
-    assert world.told(JobFinished)[0].samples_expected == 10
-    assert world.pods == {}
-    assert world.state.phase == "finished"
-    world.tell(counts_taken())
-    assert len(world.told(JobFinished)) == 1
+    cluster = started(plan(workers=2))
+    cluster.tell(job_completed(samples_abandoned=2))
+    cluster.tell(plan_decided(2, plan(workers=5)))
+    cluster.run()
+    assert cluster.told(JobFinished)[0].samples_expected == 10
+    assert cluster.pods == {}
+    assert cluster.state.phase == "finished"
+    cluster.tell(counts_taken())
+    assert len(cluster.told(JobFinished)) == 1
 
 
 def test_evaluation_gets_a_worker_even_if_the_last_one_died() -> None:
-    world = started(plan(workers=1), a.JobOpened("job", evaluate=100))
-    world.tell(job_completed(samples_abandoned=2))
-    world.kill("worker-0")
-    assert a.next_steps(world.state, world.now).launch[0].name == "worker-1"
+    cluster = started(plan(workers=1), a.JobOpened("job", evaluate=100))
+    cluster.tell(job_completed(samples_abandoned=2))
+    cluster.kill("worker-0")
+    assert a.next_steps(cluster.state, cluster.now).launch[0].name == "worker-1"
 
 
 def test_late_word_of_an_older_layout_is_ignored() -> None:
-    world = started(plan(ps=2))
-    world.tell(plan_decided(2, plan(ps=1)))
-    number = world.state.rebalance_number
-    world.tell(plan_decided(3, plan(ps=2)))
-    world.tell(moves_finished(number, 3))
-    assert world.state.rebalance is not None
-    assert world.running("ps") == ["ps-0", "ps-1"]
-    world.run()
-    assert world.running("ps") == ["ps-0", "ps-1"]
+    cluster = started(plan(ps=2))
+    cluster.tell(plan_decided(2, plan(ps=1)))
+    number = cluster.state.rebalance_number
+    cluster.tell(plan_decided(3, plan(ps=2)))
+    cluster.tell(moves_finished(number, 3))
+    assert cluster.state.rebalance is not None
+    assert cluster.running("ps") == ["ps-0", "ps-1"]
+    cluster.run()
+    assert cluster.running("ps") == ["ps-0", "ps-1"]
 
 
 def test_cancelled_job_only_stops() -> None:
-    world = started(plan(workers=2))
-    world.tell(job_cancelled())
-    world.run()
-    assert world.pods == {}
-    assert not world.told(JobFailed)
-    assert not world.told(JobFinished)
+    cluster = started(plan(workers=2))
+    cluster.tell(job_cancelled())
+    cluster.run()
+    assert cluster.pods == {}
+    assert not cluster.told(JobFailed)
+    assert not cluster.told(JobFinished)
 
 
 def test_unknown_job_is_told_so() -> None:
@@ -247,55 +247,57 @@ events = st.one_of(
 )
 
 
-def find_no_room(world: World, value: int) -> None:
+def find_no_room(cluster: SimulatedCluster, value: int) -> None:
     """One of the pods that start, if any does; every other time it is given up."""
-    starting = [pod.name for pod in world.state.pods.values() if pod.phase == "starting"]
+    starting = [pod.name for pod in cluster.state.pods.values() if pod.phase == "starting"]
     for name in starting[value % max(len(starting), 1) :][:1]:
-        world.tell(pod_pending(name, "no-room"))
+        cluster.tell(pod_pending(name, "no-room"))
         if value % 2:
-            world.tell(pod_given_up(name))
+            cluster.tell(pod_given_up(name))
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(events, max_size=25))
 @pytest.mark.proof
 def test_every_order_of_exits_plans_duplicates_and_restarts_converges(script: list[tuple[str, Any]]) -> None:
-    world = started(plan())
+    cluster = started(plan())
     adapter = TypeAdapter(a.ActuatorState)
     version, heard = 1, list[Any]()
-    told, world.tell = world.tell, lambda event: (heard.append(event), told(event))[1]  # type: ignore[method-assign]
+    told, cluster.tell = cluster.tell, lambda event: (heard.append(event), told(event))[1]  # type: ignore[method-assign]
     for kind, value in script:
         if kind == "plan":
             version += 1
-            world.tell(plan_decided(version, value))
-        elif names := world.running({"kill": "worker", "lose": "ps"}.get(kind, "nobody")):
-            world.kill(names[value % len(names)])
+            cluster.tell(plan_decided(version, value))
+        elif names := cluster.running({"kill": "worker", "lose": "ps"}.get(kind, "nobody")):
+            cluster.kill(names[value % len(names)])
         elif kind == "step":
             for _ in range(value):
-                world.step()
+                cluster.step()
         elif kind == "again" and heard:
-            world.tell(heard[value % len(heard)])
+            cluster.tell(heard[value % len(heard)])
         elif kind == "hot":
-            world.now += 61
-            world.tell(hot_detected(f"ps-{value % 4}", (0.001, 0.004, 0.1)[value // 4], 0.001))
+            cluster.now += 61
+            cluster.tell(hot_detected(f"ps-{value % 4}", (0.001, 0.004, 0.1)[value // 4], 0.001))
         elif kind == "cool":
-            world.tell(hot_cleared(f"ps-{value}", 0.001, 0.001))
+            cluster.tell(hot_cleared(f"ps-{value}", 0.001, 0.001))
         elif kind == "wait":
-            find_no_room(world, value)
+            find_no_room(cluster, value)
         elif kind == "snapshot":
-            world.machine.state = adapter.validate_json(adapter.dump_json(world.state))
-    world.run()
-    wanted = world.state.plan
-    if world.state.phase == "failed":  # the limits of failures are reached by the script
-        assert world.pods == {}
+            cluster.machine.state = adapter.validate_json(adapter.dump_json(cluster.state))
+    cluster.run()
+    wanted = cluster.state.plan
+    if cluster.state.phase == "failed":  # the limits of failures are reached by the script
+        assert cluster.pods == {}
         return
     assert wanted is not None
-    assert world.state.plan_version == version
-    assert (len(world.running("worker")), len(world.running("ps"))) == (wanted.workers, wanted.ps)
-    assert len(set(world.launched)) == len(world.launched)
-    assert sorted(b for columns in world.own.values() for b in columns) == list(range(64)), "no bucket lost or doubled"
-    assert world.state.applied_version == version
-    started_names = [fact.pod for fact in world.told(PodStarted)]
+    assert cluster.state.plan_version == version
+    assert (len(cluster.running("worker")), len(cluster.running("ps"))) == (wanted.workers, wanted.ps)
+    assert len(set(cluster.launched)) == len(cluster.launched)
+    assert sorted(b for columns in cluster.own.values() for b in columns) == list(range(64)), (
+        "no bucket lost or doubled"
+    )
+    assert cluster.state.applied_version == version
+    started_names = [fact.pod for fact in cluster.told(PodStarted)]
     assert len(set(started_names)) == len(started_names)
 
 
@@ -348,67 +350,67 @@ def test_bucket_left_frozen_at_a_server_that_gives_it_away_is_thawed_before_it_m
 
 
 def test_server_lost_after_the_last_shard_trains_the_rest_again_and_finishes() -> None:
-    world = started(plan(ps=2), a.JobOpened("job", samples_total=10, final_checkpoint=True))
-    world.tell(job_completed())
-    world.tell(checkpoint_flushed("job-1-final"))
-    assert world.state.phase == "completing"
-    world.kill("ps-0")
-    assert (world.state.phase, world.state.final_checkpoint_due) == ("active", True)
-    world.tell(job_completed())  # said before the dispatcher heard of the loss
-    world.tell(checkpoint_failed("job-2-final", "a server was lost"))
-    assert (world.state.phase, world.state.final_checkpoint_due) == ("active", True)
-    world.run()
-    assert world.state.layout == "ready"
-    assert world.running("worker") == ["worker-1"]
-    assert not world.told(JobFinished)
-    world.tell(job_completed())
-    world.run()
-    assert len(world.told(JobFinished)) == 1
-    assert world.pods == {}
+    cluster = started(plan(ps=2), a.JobOpened("job", samples_total=10, final_checkpoint=True))
+    cluster.tell(job_completed())
+    cluster.tell(checkpoint_flushed("job-1-final"))
+    assert cluster.state.phase == "completing"
+    cluster.kill("ps-0")
+    assert (cluster.state.phase, cluster.state.final_checkpoint_due) == ("active", True)
+    cluster.tell(job_completed())  # said before the dispatcher heard of the loss
+    cluster.tell(checkpoint_failed("job-2-final", "a server was lost"))
+    assert (cluster.state.phase, cluster.state.final_checkpoint_due) == ("active", True)
+    cluster.run()
+    assert cluster.state.layout == "ready"
+    assert cluster.running("worker") == ["worker-1"]
+    assert not cluster.told(JobFinished)
+    cluster.tell(job_completed())
+    cluster.run()
+    assert len(cluster.told(JobFinished)) == 1
+    assert cluster.pods == {}
 
 
 def test_worker_killed_for_its_memory_comes_back_with_more_up_to_the_limit() -> None:
-    world = started(plan(), a.JobOpened("job", worker_memory_max_bytes=2 * GIB))
+    cluster = started(plan(), a.JobOpened("job", worker_memory_max_bytes=2 * GIB))
     for wanted in (3 * GIB // 2, 2 * GIB, 2 * GIB):
-        world.now += failures.STABLE_S
-        world.kill(world.running("worker")[0], "oom-killed")
-        world.run()
-        (worker,) = world.state.of_role("worker")
+        cluster.now += failures.STABLE_S
+        cluster.kill(cluster.running("worker")[0], "oom-killed")
+        cluster.run()
+        (worker,) = cluster.state.of_role("worker")
         assert (worker.memory_bytes, worker.memory_bytes_now) == (wanted, wanted)
-    world.tell(plan_decided(2, plan(memory=GIB)))
-    world.run()
-    assert world.state.of_role("worker")[0].memory_bytes == 2 * GIB
-    assert world.state.of_role("ps")[0].memory_bytes == GIB
+    cluster.tell(plan_decided(2, plan(memory=GIB)))
+    cluster.run()
+    assert cluster.state.of_role("worker")[0].memory_bytes == 2 * GIB
+    assert cluster.state.of_role("ps")[0].memory_bytes == GIB
 
 
 @pytest.mark.parametrize(("reason", "code"), [("oom-killed", 137), ("killed", 139)])
 def test_workers_that_keep_dying_by_themselves_end_the_job(reason: str, code: int) -> None:
-    world = started(plan(workers=2), a.JobOpened("job", worker_memory_max_bytes=2 * GIB))
+    cluster = started(plan(workers=2), a.JobOpened("job", worker_memory_max_bytes=2 * GIB))
     for _ in range(failures.CRASHES_MAX + 1):
-        assert not world.told(JobFailed)
-        world.now += failures.STABLE_S + 1
-        world.kill(world.running("worker")[0], reason, code)
-        world.run()
-    (failed,) = world.told(JobFailed)
+        assert not cluster.told(JobFailed)
+        cluster.now += failures.STABLE_S + 1
+        cluster.kill(cluster.running("worker")[0], reason, code)
+        cluster.run()
+    (failed,) = cluster.told(JobFailed)
     assert "resources.workers.memory.max" in failed.reason
-    assert world.pods == {}
+    assert cluster.pods == {}
 
 
 def test_preemptions_and_workers_that_endure_do_not_end_the_job() -> None:
-    world = started(plan(workers=1))
+    cluster = started(plan(workers=1))
     for _ in range(2 * failures.CRASHES_MAX):
-        world.now += failures.STABLE_S
-        world.kill(world.running("worker")[0])
-        world.run()
-        world.now += failures.ENDURING_S
-        world.kill(world.running("worker")[0], "killed", 139)
-        world.run()
-    assert not world.told(JobFailed)
+        cluster.now += failures.STABLE_S
+        cluster.kill(cluster.running("worker")[0])
+        cluster.run()
+        cluster.now += failures.ENDURING_S
+        cluster.kill(cluster.running("worker")[0], "killed", 139)
+        cluster.run()
+    assert not cluster.told(JobFailed)
 
 
 def test_pod_that_has_exited_is_told_that_it_is_unknown() -> None:
-    world = started(plan())
-    assert world.tell(get_servers("worker-0"))[0].answer == "ok"
-    world.kill("worker-0")
-    assert world.tell(get_servers("worker-0"))[0].answer == "unknown"
-    assert world.tell(get_servers("worker-1"))[0].answer == "ok"
+    cluster = started(plan())
+    assert cluster.tell(get_servers("worker-0"))[0].answer == "ok"
+    cluster.kill("worker-0")
+    assert cluster.tell(get_servers("worker-0"))[0].answer == "unknown"
+    assert cluster.tell(get_servers("worker-1"))[0].answer == "ok"

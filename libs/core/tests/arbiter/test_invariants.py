@@ -7,7 +7,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from arbiter_world import busy_cluster, event_of
+from arbiter_builders import busy_cluster, event_of
 from closed_loop import MIB, plan, profile
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -104,7 +104,7 @@ def test_what_a_change_does_not_concern_is_passed_over_without_a_difference(
     for _ in range(120):
         now += rng.choice([0.0, 0.5, 2.0, 5.0, 20.0, 60 * rng.random()])
         event = Tick() if rng.random() < 0.1 else event_of(machine, busy_cluster(rng, machine, names))
-        before = {name: replace(job, had=[*job.had]) for name, job in machine.state.jobs.items()}
+        before = {name: replace(job, applied_plans=[*job.applied_plans]) for name, job in machine.state.jobs.items()}
         state = pickle.loads(pickle.dumps(machine.state))
         state.jobs = dict(reversed(state.jobs.items()))
         afresh = ArbiterMachine(state, machine.settings)
@@ -127,6 +127,8 @@ def test_nothing_is_remembered_of_jobs_that_are_gone() -> None:
         machine.handle(job_ended(job, "gone"), now)
     machine.handle(Tick(), 1e6)
     machine.changed.clear()
-    kept = {name: value for name, value in vars(machine._desk.register).items() if isinstance(value, (dict, list, set))}
+    kept = {
+        name: value for name, value in vars(machine._context.register).items() if isinstance(value, (dict, list, set))
+    }
     assert not any(kept.values()), kept
     assert machine.free() == CAPACITY

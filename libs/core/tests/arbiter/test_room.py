@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from arbiter_world import started
+from arbiter_builders import started
 from closed_loop import plan, profile
 from job_builders import job_ended, plan_applied, plan_proposed, pod_settled, pod_unplaced
 from stretto_core.arbiter import ArbiterMachine

@@ -6,7 +6,7 @@ import math
 import random
 
 import pytest
-from arbiter_world import offer, started
+from arbiter_builders import offer, started
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from job_builders import job_ended, plan_applied

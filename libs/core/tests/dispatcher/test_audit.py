@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ledger_builders import AUDIT, arrival, mark_ledger, release
-from ledger_desk import Desk
+from ledger_harness import LedgerHarness
 from stretto_core.dispatcher import Applied, Counted, DataSpec, Fault, LedgerRestored, epochs_of, fingerprint_of, prove
 from stretto_messages.books import PartialShard
 from stretto_messages.dispatcher import JobCompleted
@@ -70,20 +70,20 @@ def test_an_open_shard_counts_as_far_as_each_column_is() -> None:
 
 
 def test_each_sample_of_an_epoch_is_somewhere() -> None:
-    desk = Desk(DataSpec(200, 10, 8), epochs=3)
-    assert epochs_of(desk.audit().book, {}) == []
-    slow, shard = desk.lease("worker-1"), None
+    harness = LedgerHarness(DataSpec(200, 10, 8), epochs=3)
+    assert epochs_of(harness.audit().book, {}) == []
+    slow, shard = harness.lease("worker-1"), None
     for _ in range(4):
-        shard = desk.lease("worker-0", shard)
+        shard = harness.lease("worker-0", shard)
     assert shard is not None
-    told = desk.audit()
+    told = harness.audit()
     first, second = epochs_of(told.book, told.leased)
     assert (first.in_flight, first.waiting, first.done) == (slow.length, 0, 200 - slow.length)
     assert second.in_flight == shard.length
     assert first.done + second.done == told.book.samples_done
-    assert desk.audit() == told
-    assert desk.tell(AUDIT) == desk.tell(AUDIT)
-    assert desk.tell(AUDIT).ledger.epochs == (first, second)
+    assert harness.audit() == told
+    assert harness.tell(AUDIT) == harness.tell(AUDIT)
+    assert harness.tell(AUDIT).ledger.epochs == (first, second)
 
 
 @pytest.mark.parametrize("growing", [False, True])
@@ -92,24 +92,24 @@ def test_data_of_another_name_are_other_data_however_alike_the_numbers(growing: 
     day = (arrival("day", 160),) if growing else ()
     spec = DataSpec(0 if growing else 160, 10, 8, growing=growing, name="clicks/1")
     donor, again, next_day = (
-        Desk(spec, 1, day), Desk(spec, 1, day), Desk(replace(spec, name="clicks/2"), 1, day)
+        LedgerHarness(spec, 1, day), LedgerHarness(spec, 1, day), LedgerHarness(replace(spec, name="clicks/2"), 1, day)
     )  # fmt: skip
     donor.lease("worker-0", donor.lease("worker-0"))
     mark = donor.tell(mark_ledger("m")).book
-    for desk, done, before in ((again, 80, 0), (next_day, 0, 80)):
-        desk.tell(LedgerRestored(mark))
-        book = desk.audit().book
+    for harness, done, before in ((again, 80, 0), (next_day, 0, 80)):
+        harness.tell(LedgerRestored(mark))
+        book = harness.audit().book
         assert (book.samples_done, book.samples_before, book.samples_waiting) == (done, before, 160 - done)
 
 
 def test_parameters_of_other_data_bring_what_they_counted() -> None:
-    donor = Desk(DataSpec(160, 10, 8))
-    desk = Desk(DataSpec(80, 10, 8))
+    donor = LedgerHarness(DataSpec(160, 10, 8))
+    harness = LedgerHarness(DataSpec(80, 10, 8))
     assert donor.next("worker-0", donor.lease("worker-0", donor.lease("worker-0"))).answer == "end"
     mark = donor.tell(mark_ledger("m")).book
-    desk.tell(LedgerRestored(mark))
-    assert desk.next("worker-0", desk.lease("worker-0")).answer == "end"
-    book = desk.audit().book
+    harness.tell(LedgerRestored(mark))
+    assert harness.next("worker-0", harness.lease("worker-0")).answer == "end"
+    book = harness.audit().book
     assert (book.samples_before, book.samples_done) == (160, 80)
     prints = fingerprint_of(0, 80) + fingerprint_of(1, 80) + fingerprint_of(2, 80)
     assert not prove(240, book.fingerprint, 1, [Counted((0,), 240, prints % 2**64)]).faults
@@ -128,15 +128,15 @@ def test_what_was_done_of_a_shard_that_was_given_up_is_not_excused_where_it_is_m
 
 def test_what_was_in_flight_in_the_checkpoint_of_other_data_is_not_called_repeated() -> None:
     """Column 1 got 30 samples of a shard that was leased when the donor was marked, column 0 got 20 of them."""
-    donor = Desk(DataSpec(400, 10, 8))
+    donor = LedgerHarness(DataSpec(400, 10, 8))
     first = donor.lease("worker-0")
     open_shard = donor.lease("worker-0", first)
     mark = donor.tell(mark_ledger("m")).book
-    desk = Desk(DataSpec(80, 10, 8))
-    desk.tell(LedgerRestored(mark))
-    own = desk.lease("worker-0")
-    assert desk.next("worker-0", own).answer == "end"
-    (completed,) = desk.said(JobCompleted)
+    harness = LedgerHarness(DataSpec(80, 10, 8))
+    harness.tell(LedgerRestored(mark))
+    own = harness.lease("worker-0")
+    assert harness.next("worker-0", own).answer == "end"
+    (completed,) = harness.said(JobCompleted)
     assert completed.books.partial == (PartialShard(shard=open_shard.id, known=0),)
     prints = fingerprint_of(first.id, 80) + fingerprint_of(own.id, 80)
     counted = [
@@ -150,22 +150,22 @@ def test_what_was_in_flight_in_the_checkpoint_of_other_data_is_not_called_repeat
 
 def test_more_given_up_shards_than_the_dead_letter_list_holds_stay_provable_and_then_are_called_unproven() -> None:
     """Every shard fails with one batch applied that the last report did not know of."""
-    desk, count = Desk(DataSpec(22_000, 10, 2)), 0
+    harness, count = LedgerHarness(DataSpec(22_000, 10, 2)), 0
     prints, applied = 0, list[Applied]()
-    while (reply := desk.next("worker-0")).shard is not None:
+    while (reply := harness.next("worker-0")).shard is not None:
         shard = reply.shard
         count += 1
         prints += fingerprint_of(shard.id, 10)
         applied.append(Applied(shard.id, (0,), 10))
         for attempt in (1, 2, 3):
-            desk.tell(release("worker-0", shard.id, attempt, 0, "bad row"))
+            harness.tell(release("worker-0", shard.id, attempt, 0, "bad row"))
             if attempt < 3:
-                desk.next("worker-0")
+                harness.next("worker-0")
         if count == 1000:
-            book = desk.audit().book
+            book = harness.audit().book
             assert (len(book.given_up), len(book.partial), book.unproven) == (200, 800, 0)
     assert count == 1100
-    (completed,) = desk.said(JobCompleted)
+    (completed,) = harness.said(JobCompleted)
     assert completed.books.unproven == 100 * 20
     counted = [Counted((0,), 11_000, prints % 2**64)]
     named = [
@@ -179,17 +179,17 @@ def test_more_given_up_shards_than_the_dead_letter_list_holds_stay_provable_and_
 
 
 def test_a_mark_of_the_time_before_takes_given_up_shards_out_of_every_list() -> None:
-    desk = Desk(DataSpec(22_000, 10, 2))
+    harness = LedgerHarness(DataSpec(22_000, 10, 2))
     for n in range(1100):
         if n == 150:
-            desk.tell(mark_ledger("c1"))
+            harness.tell(mark_ledger("c1"))
         if n == 1050:
-            mark = desk.tell(mark_ledger("c2", after="c1"))
-        shard = desk.lease("worker-0")
+            mark = harness.tell(mark_ledger("c2", after="c1"))
+        shard = harness.lease("worker-0")
         for attempt in (1, 2, 3):
-            desk.tell(release("worker-0", shard.id, attempt, 0, "bad row"))
+            harness.tell(release("worker-0", shard.id, attempt, 0, "bad row"))
             if attempt < 3:
-                desk.next("worker-0")
+                harness.next("worker-0")
     book = mark.book
     assert (len(book.given_up), len(book.partial), book.unproven, book.samples_abandoned) == (150, 0, 0, 3000)
     assert len(book.requeued) == 900

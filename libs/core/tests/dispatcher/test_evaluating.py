@@ -11,7 +11,7 @@ from ledger_builders import (
     pod_exited,
     release,
 )
-from ledger_desk import Desk
+from ledger_harness import LedgerHarness
 from stretto_core.dispatcher import DataSpec, HeldOut, LedgerError, LedgerRestored
 from stretto_messages.dispatcher import EvaluationMeasured, JobCompleted, NextShardReply, ShardRequeued
 from stretto_messages.values import PartialEvaluation, Shard
@@ -23,7 +23,7 @@ def found(shard: Shard, loss: float = 0.5) -> PartialEvaluation:
     return evaluation(shard.length, loss * shard.length, (0,), (shard.length,))
 
 
-class Evaluated(Desk):
+class Evaluated(LedgerHarness):
     def __init__(self) -> None:
         super().__init__(DataSpec(800, 10, 8), held_out=HELD_OUT)
         shard = self.lease("worker-0")
@@ -37,125 +37,125 @@ class Evaluated(Desk):
 
 
 def test_held_out_shards_go_round_once_so_many_more_samples_are_done_and_enter_no_book() -> None:
-    desk = Evaluated()
-    assert (desk.first.kind, desk.first.start, desk.first.length) == ("evaluate", 800, 80)
-    second = desk.lease("worker-1")
+    harness = Evaluated()
+    assert (harness.first.kind, harness.first.start, harness.first.length) == ("evaluate", 800, 80)
+    second = harness.lease("worker-1")
     assert (second.kind, second.start, second.length) == ("evaluate", 880, 20)
-    training = desk.lease("worker-2")
+    training = harness.lease("worker-2")
     assert training.kind == "train"
-    told = desk.audit()
+    told = harness.audit()
     assert list(told.leased) == ["worker-2"]
     assert told.book.samples_waiting + training.length + 160 == 800
-    mark = desk.tell(mark_ledger("m")).book
+    mark = harness.tell(mark_ledger("m")).book
     assert [shard.id for shard in mark.requeued] == [training.id]
-    assert not desk.report("worker-1", second, found(second, loss=0.9)).stale
-    assert not desk.said(EvaluationMeasured)
-    desk.lease("worker-2", training)  # training goes on meanwhile
-    desk.report("worker-0", desk.first, found(desk.first, loss=0.4))
-    (measured,) = desk.said(EvaluationMeasured)
+    assert not harness.report("worker-1", second, found(second, loss=0.9)).stale
+    assert not harness.said(EvaluationMeasured)
+    harness.lease("worker-2", training)  # training goes on meanwhile
+    harness.report("worker-0", harness.first, found(harness.first, loss=0.4))
+    (measured,) = harness.said(EvaluationMeasured)
     assert (measured.samples_done, measured.samples_done_after, measured.evaluation.samples) == (160, 240, 100)
     assert measured.evaluation.loss == pytest.approx(0.5)
 
 
 def test_a_part_that_takes_long_stays_with_who_gets_on_with_it_and_not_with_who_hangs() -> None:
-    desk = Evaluated()
-    hangs = desk.lease("worker-1")
-    desk.lease("worker-2")
+    harness = Evaluated()
+    hangs = harness.lease("worker-1")
+    harness.lease("worker-2")
     answers: list[str] = []
     for passed in range(1, 80):
-        parts = (("worker-0", desk.first, passed), ("worker-1", hangs, 0))
-        answers = [desk.tell(heartbeat(name, part.id, part.attempt, at)).answer for name, part, at in parts]
-        desk.pass_time(2)
+        parts = (("worker-0", harness.first, passed), ("worker-1", hangs, 0))
+        answers = [harness.tell(heartbeat(name, part.id, part.attempt, at)).answer for name, part, at in parts]
+        harness.pass_time(2)
     assert answers == ["ok", "stale"]
-    assert not desk.report("worker-0", desk.first, found(desk.first)).stale
+    assert not harness.report("worker-0", harness.first, found(harness.first)).stale
 
 
 def test_a_lost_workers_part_is_evaluated_again_and_its_late_word_counts_for_nothing() -> None:
-    desk = Evaluated()
-    second = desk.lease("worker-1")
-    desk.pass_time(20)
-    desk.tell(heartbeat("worker-0", desk.first.id, 1, 0))
-    desk.pass_time(20)  # worker-1 is silent for longer than the timeout
-    assert not desk.said(ShardRequeued)
-    again = desk.lease("worker-2")
+    harness = Evaluated()
+    second = harness.lease("worker-1")
+    harness.pass_time(20)
+    harness.tell(heartbeat("worker-0", harness.first.id, 1, 0))
+    harness.pass_time(20)  # worker-1 is silent for longer than the timeout
+    assert not harness.said(ShardRequeued)
+    again = harness.lease("worker-2")
     assert (again.id, again.attempt) == (second.id, 2)
-    assert desk.report("worker-1", second, found(second)).stale
-    desk.tell(pod_exited("worker-0"))
-    last = desk.lease("worker-3")
-    assert (last.id, last.attempt) == (desk.first.id, 2)
-    desk.report("worker-2", again, found(again))
-    reply = desk.report("worker-3", last, found(last))
+    assert harness.report("worker-1", second, found(second)).stale
+    harness.tell(pod_exited("worker-0"))
+    last = harness.lease("worker-3")
+    assert (last.id, last.attempt) == (harness.first.id, 2)
+    harness.report("worker-2", again, found(again))
+    reply = harness.report("worker-3", last, found(last))
     assert not reply.stale
-    repeated = desk.report("worker-3", last, found(last))
+    repeated = harness.report("worker-3", last, found(last))
     assert not repeated.stale
-    (measured,) = desk.said(EvaluationMeasured)
+    (measured,) = harness.said(EvaluationMeasured)
     assert measured.evaluation.samples == 100
 
 
 def test_what_cannot_be_of_the_shard_is_refused_and_what_cannot_be_read_is_left_out() -> None:
-    desk = Evaluated()
+    harness = Evaluated()
     for wrong, named in (
         (None, "evaluation is None; give what was found: shard 2 is to be evaluated"),
         (evaluation(79, 1.0, (0,), (79,)), "evaluation.samples is 79; give 80"),
         (evaluation(80, 1.0, (1,), (80,)), "in bins"),
     ):
         with pytest.raises(LedgerError, match=named):
-            desk.report("worker-0", desk.first, wrong)
-    second = desk.lease("worker-1")
-    desk.report("worker-1", second, found(second))
+            harness.report("worker-0", harness.first, wrong)
+    second = harness.lease("worker-1")
+    harness.report("worker-1", second, found(second))
     for attempt in (1, 2, 3):
-        desk.tell(release("worker-0", desk.first.id, attempt, 0, "no such file"))
+        harness.tell(release("worker-0", harness.first.id, attempt, 0, "no such file"))
         if attempt < 3:
-            assert desk.lease("worker-0").id == desk.first.id
-    (measured,) = desk.said(EvaluationMeasured)
+            assert harness.lease("worker-0").id == harness.first.id
+    (measured,) = harness.said(EvaluationMeasured)
     assert measured.evaluation.samples == 20
-    assert desk.ledger.state.book.samples_abandoned == 0
+    assert harness.ledger.state.book.samples_abandoned == 0
 
 
 def test_an_evaluation_on_its_way_holds_up_neither_completion_nor_restore() -> None:
-    desk = Evaluated()
-    mark = desk.tell(mark_ledger("m")).book
-    second = desk.lease("worker-1")
-    desk.tell(LedgerRestored(mark))
-    assert desk.report("worker-1", second, found(second)).stale
-    desk.tell(pod_exited("worker-1"))
-    shard = desk.lease("worker-2")
+    harness = Evaluated()
+    mark = harness.tell(mark_ledger("m")).book
+    second = harness.lease("worker-1")
+    harness.tell(LedgerRestored(mark))
+    assert harness.report("worker-1", second, found(second)).stale
+    harness.tell(pod_exited("worker-1"))
+    shard = harness.lease("worker-2")
     assert shard.kind == "train"
     while shard.kind == "train":
-        shard = desk.lease("worker-2", shard)
+        shard = harness.lease("worker-2", shard)
     # it falls silent with a part of the next evaluation; another one evaluates the rest, and trains what is left
-    part = desk.lease("worker-3")
+    part = harness.lease("worker-3")
     assert part.kind == "evaluate"
-    reply = desk.report("worker-3", part, found(part))
+    reply = harness.report("worker-3", part, found(part))
     while reply.shard is not None:
-        reply = desk.next("worker-3", reply.shard)
+        reply = harness.next("worker-3", reply.shard)
     assert reply.answer == "end"
-    assert [fact.samples for fact in desk.said(JobCompleted)] == [800]
-    assert not desk.said(EvaluationMeasured)
-    assert desk.ledger.state.evaluating is None
-    assert all(worker.lease is None for worker in desk.ledger.state.workers.values())
+    assert [fact.samples for fact in harness.said(JobCompleted)] == [800]
+    assert not harness.said(EvaluationMeasured)
+    assert harness.ledger.state.evaluating is None
+    assert all(worker.lease is None for worker in harness.ledger.state.workers.values())
 
 
 def test_what_waits_of_an_evaluation_goes_before_the_end_of_a_job_whose_data_are_closed_meanwhile() -> None:
     """evaluation by ``test_model``: by its books the job is over already. Who then finds nothing to do ends it."""
-    desk = Desk(DataSpec(0, 10, 8, growing=True), 1, (arrival("a", 160),), HeldOut(200, 80, 0, "test"))
-    last = desk.lease("worker-1")
-    parts = [desk.lease("worker-0", desk.lease("worker-0")), desk.lease("worker-1", last)]
-    desk.tell(data_arrived((), closed=True))
-    parts.append(desk.lease("worker-2"))
+    harness = LedgerHarness(DataSpec(0, 10, 8, growing=True), 1, (arrival("a", 160),), HeldOut(200, 80, 0, "test"))
+    last = harness.lease("worker-1")
+    parts = [harness.lease("worker-0", harness.lease("worker-0")), harness.lease("worker-1", last)]
+    harness.tell(data_arrived((), closed=True))
+    parts.append(harness.lease("worker-2"))
     assert [part.kind for part in parts] == ["evaluate"] * 3
-    assert not desk.said(JobCompleted)
-    assert desk.next("worker-3").answer == "end"
-    assert [fact.samples for fact in desk.said(JobCompleted)] == [160]
-    assert not desk.said(EvaluationMeasured)
+    assert not harness.said(JobCompleted)
+    assert harness.next("worker-3").answer == "end"
+    assert [fact.samples for fact in harness.said(JobCompleted)] == [160]
+    assert not harness.said(EvaluationMeasured)
 
 
 def test_the_curve_is_that_of_the_scores() -> None:
-    desk = Evaluated()
-    second = desk.lease("worker-1")
-    desk.report("worker-0", desk.first, evaluation(80, 0.0, (0, 10, 20), (30, 20, 0)))
-    desk.report("worker-1", second, evaluation(20, 0.0, (10, 0, 0), (0, 0, 10)))
-    (measured,) = desk.said(EvaluationMeasured)
+    harness = Evaluated()
+    second = harness.lease("worker-1")
+    harness.report("worker-0", harness.first, evaluation(80, 0.0, (0, 10, 20), (30, 20, 0)))
+    harness.report("worker-1", second, evaluation(20, 0.0, (10, 0, 0), (0, 0, 10)))
+    (measured,) = harness.said(EvaluationMeasured)
     positives, negatives = (10, 10, 20), (30, 20, 10)
     pairs = sum(p * (sum(negatives[:i]) + negatives[i] / 2) for i, p in enumerate(positives))
     assert measured.evaluation.auc == pytest.approx(pairs / (40 * 60))

@@ -11,7 +11,7 @@ from job_builders import oom_forecast
 from stretto_core.arbiter.state import ArbiterSettings
 from stretto_core.model.pareto import Overheads
 from stretto_core.model.types import JobLimits
-from stretto_core.planner.machine import PlannerSettings
+from stretto_core.planner.state import PlannerSettings
 from stretto_messages.arbiter import PlanDecided, PlanRefused
 from stretto_messages.base import GIB
 from stretto_messages.values import Plan, Resources

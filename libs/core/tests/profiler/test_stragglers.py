@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from ledger_builders import heartbeat, straggler
-from ledger_desk import Desk
+from ledger_harness import LedgerHarness
 from stretto_core.dispatcher import DataSpec, Shard
 from stretto_core.profiler.peers import ClosedWindow, judge_workers
 from stretto_core.profiler.state import PodWindow, ProfilingRules
@@ -63,50 +63,50 @@ def test_who_becomes_slow_is_told_in_the_second_window_and_by_how_much(
 @settings(max_examples=40, deadline=None)
 def test_a_slow_worker_submits_at_the_pace_of_a_shard_of_its_peers(batches: int, slowdown: float, shards: int) -> None:
     assume(slowdown <= batches)
-    desk = Desk(DataSpec(samples=100 * BATCH * batches, batch_size=BATCH, batches_per_shard=batches))
-    desk.lease("worker-0")
-    fast = desk.lease("worker-1")
-    desk.tell(straggler("worker-0", slowdown))
-    slow = desk.lease("worker-0")  # of its first, its peers take the rest
+    harness = LedgerHarness(DataSpec(samples=100 * BATCH * batches, batch_size=BATCH, batches_per_shard=batches))
+    harness.lease("worker-0")
+    fast = harness.lease("worker-1")
+    harness.tell(straggler("worker-0", slowdown))
+    slow = harness.lease("worker-0")  # of its first, its peers take the rest
     for _ in range(shards):
         own_s, ends_block = slow.length / BATCH * slowdown, (slow.start + slow.length) % (batches * BATCH) == 0
         assert own_s <= batches * (1 + 1e-9), "nobody waits for it"
         assert own_s > batches - slowdown or ends_block, "nor it for them: within one of its batches"
-        slow, fast = desk.lease("worker-0", slow), desk.lease("worker-1", fast)
+        slow, fast = harness.lease("worker-0", slow), harness.lease("worker-1", fast)
 
 
 def train(data: DataSpec, slowdowns: list[float], told_after_s: float) -> tuple[list[Shard], float]:
     """A job's shards as they were completed, and the seconds until the last was. Slow workers are named after
     ``told_after_s``; each tells the ledger after every step how far it is, and asks again after one if it has to wait.
     """
-    desk, done = Desk(data), list[Shard]()
+    harness, done = LedgerHarness(data), list[Shard]()
     step_s = {f"worker-{index}": slowdown for index, slowdown in enumerate(slowdowns)}
-    begun, named = desk.now, False
+    begun, named = harness.now, False
     held: dict[str, Shard | None] = dict.fromkeys(step_s)
     trained = dict.fromkeys(step_s, 0)
     turns = [(begun, worker) for worker in step_s]
     while turns:
-        desk.now, worker = heapq.heappop(turns)
-        if not named and desk.now - begun > told_after_s:  # nobody is slow before its first shard
+        harness.now, worker = heapq.heappop(turns)
+        if not named and harness.now - begun > told_after_s:  # nobody is slow before its first shard
             named = True
             for slow, slowdown in step_s.items():
-                desk.tell(straggler(slow, slowdown))
+                harness.tell(straggler(slow, slowdown))
         shard = held[worker]
         if shard is not None:
             trained[worker] += BATCH
             at = shard.offset + trained[worker]
-            if desk.tell(heartbeat(worker, shard.id, shard.attempt, min(at, shard.length))).answer == "stale":
+            if harness.tell(heartbeat(worker, shard.id, shard.attempt, min(at, shard.length))).answer == "stale":
                 shard = held[worker] = None  # its peers take the rest
             elif at < shard.length:
-                heapq.heappush(turns, (desk.now + step_s[worker], worker))
+                heapq.heappush(turns, (harness.now + step_s[worker], worker))
                 continue
         if shard is not None:
             done.append(shard)
-        reply = desk.next(worker, shard)
+        reply = harness.next(worker, shard)
         held[worker], trained[worker] = reply.shard, 0
         if reply.answer in ("shard", "wait"):
-            heapq.heappush(turns, (desk.now + (step_s[worker] if reply.shard else 1.0), worker))
-        end = desk.now
+            heapq.heappush(turns, (harness.now + (step_s[worker] if reply.shard else 1.0), worker))
+        end = harness.now
     return done, end - begun
 
 

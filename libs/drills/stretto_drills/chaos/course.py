@@ -18,7 +18,7 @@ from .faults import FAULTS, Fault
 from .job import PS_MOST, WORKERS_MOST
 from .record import Json, Record, follow
 from .schedule import KINDS, Planned, Schedule
-from .world import NotNow, World, until
+from .target import NotNow, Target, until
 
 LOOK_S = 0.1
 MOMENT_S = 150.0
@@ -76,7 +76,7 @@ Tell = Callable[[str], None]
 class Course:
     """A job under way. ``tell`` prints a line about what is done to it."""
 
-    world: World
+    target: Target
     schedule: Schedule | None
     tell: Tell
     happenings: list[Happening] = field(default_factory=list[Happening])
@@ -88,9 +88,9 @@ class Course:
 
     async def run(self, spec: Json) -> Outcome:
         """Run until the job has ended and its books are read, or until it is given up."""
-        record, began_s = self.world.record, time.time()
+        record, began_s = self.target.record, time.time()
         self._slots = asyncio.Semaphore(self.schedule.at_once if self.schedule else 1)
-        following = asyncio.create_task(follow(self.world.client, record))
+        following = asyncio.create_task(follow(self.target.client, record))
         try:
             await self._asked(lambda gateway: gateway.submit(yaml.safe_dump(spec)), GATEWAY_S)
             for planned in self.schedule.planned if self.schedule else ():
@@ -108,7 +108,7 @@ class Course:
 
     async def _audit(self) -> Json | None:
         """Read the audit once the gateway is back and knows that the job has ended."""
-        job = self.world.record.job
+        job = self.target.record.job
         try:
             return await self._asked(lambda gateway: gateway.audit(job), GATEWAY_S)
         except CliError as error:
@@ -120,7 +120,7 @@ class Course:
         deadline = time.monotonic() + within_s
 
         def once() -> Json:
-            with Gateway(*locate(self.world.folder, None, None)) as gateway:
+            with Gateway(*locate(self.target.folder, None, None)) as gateway:
                 return ask(gateway)
 
         while True:
@@ -133,14 +133,14 @@ class Course:
 
     async def _wait(self) -> None:
         """Wait for the end of the job; give it up when it hangs."""
-        record, deadline = self.world.record, time.monotonic() + JOB_LIMIT_S
+        record, deadline = self.target.record, time.monotonic() + JOB_LIMIT_S
         moved, seen, queued = time.monotonic(), (-1, 0), False
         while not record.ended:
             self._furthest = max(self._furthest, record.share)
             now, at = time.monotonic(), (record.samples_done, len(record.pods))
             if at != seen or self._hurt:
                 moved, seen = now, at
-            if record.queued and self.world.shared:  # the user's own jobs go first, however long they take
+            if record.queued and self.target.shared:  # the user's own jobs go first, however long they take
                 moved, deadline = now, now + JOB_LIMIT_S
                 if not queued:
                     self.tell(f"it waits for room: {record.queued}")
@@ -157,7 +157,7 @@ class Course:
 
     async def _perform(self, happening: Happening) -> None:
         """Perform one entry of the schedule, from when it is due until it is healed."""
-        planned, record = happening.planned, self.world.record
+        planned, record = happening.planned, self.target.record
         try:
             await until(lambda: record.over or (record.started and self._furthest >= planned.at), math.inf, LOOK_S)
             self._still()
@@ -175,7 +175,7 @@ class Course:
             self.tell(f"[dim]{planned.number}. {KINDS[planned.kind].title}: passed over, {reason}[/dim]")
 
     async def _moment(self, planned: Planned) -> None:
-        record = self.world.record
+        record = self.target.record
         if planned.during:
             if not await until(lambda: record.over or record.migration is not None, MOMENT_S, 0.005):
                 raise NotNow("no migration was going on")
@@ -184,13 +184,13 @@ class Course:
             self._still()
 
     def _still(self) -> None:
-        if self.world.record.over:
+        if self.target.record.over:
             raise NotNow("every sample was trained before it was due")
 
     async def _strike(self, happening: Happening) -> None:
         """Inject a fault, leave it for as long as planned, heal it."""
-        planned, record = happening.planned, self.world.record
-        fault = FAULTS[planned.kind](planned, self.world)
+        planned, record = happening.planned, self.target.record
+        fault = FAULTS[planned.kind](planned, self.target)
         self._faults.append(fault)
         self._hurt += 1
         try:
@@ -214,7 +214,7 @@ class Course:
     async def _heal_all(self) -> None:
         """End all faults, whatever has happened: no process stays frozen."""
         waiting = list(self._tasks)
-        if self.world.record.ended and waiting:
+        if self.target.record.ended and waiting:
             await asyncio.wait(waiting, timeout=END_S)
         for task in waiting:
             task.cancel()
@@ -226,7 +226,7 @@ class Course:
 
     async def _change(self, happening: Happening) -> None:
         """Ask for another number of workers or servers, and wait until the job has them."""
-        planned, record = happening.planned, self.world.record
+        planned, record = happening.planned, self.target.record
         if record.plan is None:
             raise NotNow("the job has no plan yet")
         role, most = ("workers", WORKERS_MOST) if planned.kind == "scale-workers" else ("ps", PS_MOST)

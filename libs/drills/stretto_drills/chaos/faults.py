@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from .schedule import Planned
-from .world import Image, NotNow, World, send, until
+from .target import Image, NotNow, Target, send, until
 
 HEALED_S = 150.0
 """A victim that is not back by then counts as not healed."""
@@ -33,11 +33,11 @@ FILLER_BYTES = 1 << 20
 
 
 class Fault(ABC):
-    """One planned fault in one world."""
+    """One planned fault at one target."""
 
-    def __init__(self, planned: Planned, world: World) -> None:
+    def __init__(self, planned: Planned, target: Target) -> None:
         self.planned = planned
-        self.world = world
+        self.target = target
 
     @abstractmethod
     async def inject(self) -> str:
@@ -60,9 +60,9 @@ class KillPod(Fault):
     role = "worker"
 
     async def inject(self) -> str:
-        self._before = set(self.world.record.running(self.role))
+        self._before = set(self.target.record.running(self.role))
         pod = self._victim()
-        self.world.kill_pod(pod)
+        self.target.kill_pod(pod)
         return pod
 
     async def heal(self) -> bool:
@@ -70,10 +70,10 @@ class KillPod(Fault):
         return await until(self._replaced, HEALED_S)
 
     def _victim(self) -> str:
-        return self.world.pod(self.role, self.planned.chance)
+        return self.target.pod(self.role, self.planned.chance)
 
     def _replaced(self) -> bool:
-        record = self.world.record
+        record = self.target.record
         return record.over or bool(set(record.running(self.role)) - self._before)
 
 
@@ -83,12 +83,12 @@ class KillServer(KillPod):
     role = "ps"
 
     async def inject(self) -> str:
-        self._seen = len(self.world.record.facts)
+        self._seen = len(self.target.record.facts)
         return await super().inject()
 
     def _replaced(self) -> bool:
         """Return whether a checkpoint was restored on new servers, or a victim that held no parameters is gone."""
-        record = self.world.record
+        record = self.target.record
         if record.ended:
             return True
         since = record.facts[self._seen :]
@@ -105,13 +105,13 @@ class KillServerCold(KillServer):
     """Kill a server after removing its images from shared memory and killing the cache: only the store has them."""
 
     async def inject(self) -> str:
-        if not self.world.checkpoints():
+        if not self.target.checkpoints():
             raise NotNow("no checkpoint is complete yet")
-        for image in _all(self.world.checkpoints()):
+        for image in _all(self.target.checkpoints()):
             for copy in image.in_memory:
                 copy.unlink(missing_ok=True)
         with contextlib.suppress(NotNow):
-            send([self.world.service("redis")], signal.SIGKILL)
+            send([self.target.service("redis")], signal.SIGKILL)
         return await super().inject()
 
 
@@ -119,7 +119,7 @@ class DamageCheckpoint(KillServer):
     """Truncate, or flip a bit of, every copy of an image of the newest checkpoint: the one before must be used."""
 
     async def inject(self) -> str:
-        complete = self.world.checkpoints()
+        complete = self.target.checkpoints()
         if len(complete) < 2:
             raise NotNow("no two checkpoints are complete yet")
         newest = [image for image in complete[-1] if not image.cached]
@@ -136,23 +136,23 @@ class KillMover(KillServer):
     """Kill the server that receives buckets, stopped between the freeze of a bucket and its flip."""
 
     async def inject(self) -> str:
-        self._seen = len(self.world.record.facts)
+        self._seen = len(self.target.record.facts)
         taker, frozen = await self._stop_in_mid_air()
-        self.world.kill_pod(taker)
+        self.target.kill_pod(taker)
         return taker if frozen else f"{taker} (while it took buckets)"
 
     async def _stop_in_mid_air(self) -> tuple[str, bool]:
         """Stop the receiver at some moment and ask the givers: if one has frozen a bucket, this is the moment."""
         for _ in range(FREEZE_TRIES):
-            migration = self.world.record.migration
+            migration = self.target.record.migration
             if migration is None:
                 raise NotNow("the migration was over before a bucket was seen frozen")
             for taker in migration["destinations"]:
-                processes = self.world.processes(taker)
+                processes = self.target.processes(taker)
                 send(processes, signal.SIGSTOP)
                 frozen = False
                 try:
-                    givers = [await self.world.ownership(pod) for pod in migration["sources"] if pod != taker]
+                    givers = [await self.target.ownership(pod) for pod in migration["sources"] if pod != taker]
                     frozen = any(owned and 2 in (*owned.buckets, *owned.slices) for owned in givers)
                 finally:  # also if the run is interrupted while a giver is asked
                     if not frozen:
@@ -160,10 +160,10 @@ class KillMover(KillServer):
                 if frozen:
                     return taker, True
             await asyncio.sleep(0.003)
-        return self.world.pod("ps", self.planned.chance, self._destinations()), False
+        return self.target.pod("ps", self.planned.chance, self._destinations()), False
 
     def _destinations(self) -> list[str]:
-        migration = self.world.record.migration
+        migration = self.target.record.migration
         return list(migration["destinations"]) if migration else []
 
 
@@ -188,8 +188,8 @@ class StopWorker(Frozen):
     """Freeze a worker beyond its lease: its shard goes to another worker, and then it wakes."""
 
     async def inject(self) -> str:
-        pod = self.world.pod("worker", self.planned.chance)
-        self._freeze(self.world.processes(pod))
+        pod = self.target.pod("worker", self.planned.chance)
+        self._freeze(self.target.processes(pod))
         return pod
 
 
@@ -199,8 +199,8 @@ class Throttled(Frozen):
     role, share = "worker", SLOW
 
     async def inject(self) -> str:
-        pod = self.world.pod(self.role, self.planned.chance)
-        self._held = self.world.processes(pod)
+        pod = self.target.pod(self.role, self.planned.chance)
+        self._held = self.target.processes(pod)
         self._cycle = asyncio.create_task(self._run(self._held))
         return pod
 
@@ -239,13 +239,13 @@ class KillService(Fault):
     number = signal.SIGKILL
 
     async def inject(self) -> str:
-        process = self.world.service(self.planned.service)
+        process = self.target.service(self.planned.service)
         self._pid = process.pid
         send([process], self.number)
         return self.planned.service
 
     async def heal(self) -> bool:
-        return await until(lambda: self.world.ready(self.planned.service, self._pid), HEALED_S)
+        return await until(lambda: self.target.ready(self.planned.service, self._pid), HEALED_S)
 
 
 class StopService(KillService):
@@ -258,12 +258,12 @@ class FreezeService(Frozen):
     """Freeze a service beyond its lease: another owner may have taken its place when it wakes."""
 
     async def inject(self) -> str:
-        self._freeze([self.world.service(self.planned.service)])
+        self._freeze([self.target.service(self.planned.service)])
         return self.planned.service
 
     async def heal(self) -> bool:
         self.release()
-        return await until(lambda: self.world.ready(self.planned.service), HEALED_S)
+        return await until(lambda: self.target.ready(self.planned.service), HEALED_S)
 
 
 # memory --------------------------------------------------------------------------------------------------------
@@ -273,10 +273,10 @@ class FillMemory(Fault):
     """Fill the folder of shared memory to the last byte."""
 
     async def inject(self) -> str:
-        if self.world.memory is None:
+        if self.target.memory is None:
             raise NotNow("the folder of shared memory is not one that may be filled")
-        self._filler = self.world.memory / "filler"
-        return f"{await asyncio.to_thread(_fill, self._filler)} MiB of {self.world.memory}"
+        self._filler = self.target.memory / "filler"
+        return f"{await asyncio.to_thread(_fill, self._filler)} MiB of {self.target.memory}"
 
     async def heal(self) -> bool:
         self.release()

@@ -28,7 +28,7 @@ from stretto_cli.installation.programs import StartOptions
 from stretto_cli.installation.state import read_state, write_json
 
 from . import job
-from .world import send
+from .target import send
 
 PREFIX = "stretto-chaos-"
 MEMORY_BYTES = 256 << 20

@@ -24,7 +24,7 @@ from .course import Course, Outcome
 from .place import Place
 from .record import Record
 from .schedule import Intensity, Schedule, draw, kinds_for, samples_for, training_s_for
-from .world import World
+from .target import Target
 
 READY_S = 60.0
 Json = dict[str, Any]
@@ -132,12 +132,12 @@ class _Runs:
         nats_url = read_state(folder)["nats_url"]
         client = await Client.connect(nats_url, keys_of(folder / "nats").login(), "chaos")
         try:
-            world = World(folder, Record(name), client, self.place.memory, shared=self.wish.folder is not None)
-            await self._ready(world)
+            target = Target(folder, Record(name), client, self.place.memory, shared=self.wish.folder is not None)
+            await self._ready(target)
             intensity = self.wish.intensity
             samples = self.wish.samples or samples_for(intensity)
             spec = job.spec(name, self.wish.model, samples, training_s_for(intensity))
-            return await Course(world, schedule, self.story.tell).run(spec)
+            return await Course(target, schedule, self.story.tell).run(spec)
         except asyncio.CancelledError:
             if self.wish.folder is not None:  # our own installation is taken down with all its jobs
                 await asyncio.to_thread(self._end, name)
@@ -150,11 +150,11 @@ class _Runs:
         with contextlib.suppress(CliError), Gateway(*locate(self.place.folder, None, None)) as gateway:
             gateway.cancel(name, "the chaos run was interrupted")
 
-    async def _ready(self, world: World) -> None:
+    async def _ready(self, target: Target) -> None:
         """Wait until all processes are ready: the last fault of the previous job must not hit this one."""
         deadline = asyncio.get_running_loop().time() + READY_S
-        for name in read_state(world.folder)["processes"]:
-            while not await world.ready(name):
+        for name in read_state(target.folder)["processes"]:
+            while not await target.ready(name):
                 if asyncio.get_running_loop().time() > deadline:
-                    raise CliError(f"{name} is not ready after {READY_S:.0f} s; see {world.folder / 'logs'}")
+                    raise CliError(f"{name} is not ready after {READY_S:.0f} s; see {target.folder / 'logs'}")
                 await asyncio.sleep(0.1)

@@ -16,7 +16,7 @@ import pytest
 from stretto_drills.chaos.faults import FAULTS
 from stretto_drills.chaos.record import Pod, Record
 from stretto_drills.chaos.schedule import KINDS, Planned
-from stretto_drills.chaos.world import NotNow, World, until
+from stretto_drills.chaos.target import NotNow, Target, until
 from stretto_runtime.process.pid import ProcessIdentity
 
 JOB = "fired"
@@ -28,7 +28,7 @@ class Place:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.record = Record(JOB)
-        self.world = World(folder, self.record, cast("Any", None))
+        self.target = Target(folder, self.record, cast("Any", None))
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def sleeper(self, name: str, **environment: str) -> subprocess.Popen[bytes]:
@@ -57,7 +57,7 @@ class Place:
         return process
 
     def fault(self, kind: str, chance: float = 0.0, service: str = "") -> Any:
-        return FAULTS[kind](Planned(1, kind, 0.5, "", chance, 0.1, service), self.world)
+        return FAULTS[kind](Planned(1, kind, 0.5, "", chance, 0.1, service), self.target)
 
     def status(self, name: str) -> str:
         return psutil.Process(self.processes[name].pid).status()
@@ -115,7 +115,7 @@ class Silent:
 
 async def test_a_mover_that_was_stopped_to_look_goes_on_when_the_run_is_interrupted_there(place: Place) -> None:
     place.pod("ps-2", "ps")
-    place.world.client = cast("Any", Silent())
+    place.target.client = cast("Any", Silent())
     place.record.migration = {"sources": ["ps-0"], "destinations": ["ps-2"]}
     fault = place.fault("mover-kill")
     striking = asyncio.create_task(fault.inject())
@@ -144,7 +144,7 @@ async def test_a_service_is_killed_and_healed_by_another_process_only(place: Pla
     fault = place.fault("redis-kill", service="redis")
     assert await fault.inject() == "redis"
     assert old.wait(5) == -9
-    assert not await place.world.ready("redis", old.pid)
+    assert not await place.target.ready("redis", old.pid)
     with pytest.raises(NotNow, match="redis is restarting"):
         await place.fault("redis-kill", service="redis").inject()
     with pytest.raises(NotNow, match="not one of the processes"):

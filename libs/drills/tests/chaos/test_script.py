@@ -9,7 +9,7 @@ from stretto_cli.main import app
 from stretto_drills.chaos.place import Place
 from stretto_drills.chaos.schedule import Intensity
 from stretto_drills.chaos.script import Wish, _Runs
-from stretto_drills.chaos.world import until
+from stretto_drills.chaos.target import until
 from stretto_drills.story import Story
 from typer.testing import CliRunner
 

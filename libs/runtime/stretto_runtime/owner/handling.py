@@ -35,7 +35,7 @@ class Output(NamedTuple):
     """One message to publish."""
 
     id: str
-    fact: Any
+    fact: object
     message: Message
     data: bytes
 

@@ -61,7 +61,7 @@ class Slot:
         self.base = base
         self.seq = base.seq if base else 0
         self.trace = base.trace if base else ""
-        self.events: list[tuple[Any, float]] = []
+        self.events: list[tuple[object, float]] = []
         self.replies: OrderedDict[str, list[Any]] = OrderedDict(base.replies if base else {})
 
     def remember(self, request_id: str, code: str, body: str) -> None:
@@ -121,7 +121,7 @@ class Machines:
         return slot is not None and slot.base is not None and slot.base.seq >= seq
 
     def handle(
-        self, key: str, event: Any, now: float, seq: int, commit: Callable[[list[Action]], Any] | None = None
+        self, key: str, event: object, now: float, seq: int, commit: Callable[[list[Action]], Any] | None = None
     ) -> Any:
         """Advance one machine; returns its actions, or the result of ``commit`` for them.
 
@@ -179,7 +179,9 @@ class Machines:
         """The keys that want ticks; a machine may set ``ticking = False`` (a finished job)."""
         return sorted(key for key, slot in self.slots.items() if getattr(slot.machine, "ticking", True))
 
-    def _first(self, key: str, event: Any, now: float, seq: int, commit: Callable[[list[Action]], Any] | None) -> Any:
+    def _first(
+        self, key: str, event: object, now: float, seq: int, commit: Callable[[list[Action]], Any] | None
+    ) -> Any:
         slot = Slot(self._factory.machine(key, None), None)
         new = self.dump(key, slot.machine)
         actions = slot.machine.handle(event, now)
@@ -189,7 +191,7 @@ class Machines:
             self._advance(key, slot, event, now, seq)
         return result
 
-    def _advance(self, key: str, slot: Slot, event: Any, now: float, seq: int) -> None:
+    def _advance(self, key: str, slot: Slot, event: object, now: float, seq: int) -> None:
         slot.events.append((event, now))
         slot.seq = seq
         self.dirty.add(key)
@@ -250,7 +252,7 @@ def _read(adapter: TypeAdapter[Any], stored: bytes, whose: str, exclude: set[str
     return state
 
 
-def _lost(stored: Any, kept: Any, path: str = "state") -> Iterator[str]:
+def _lost(stored: object, kept: object, path: str = "state") -> Iterator[str]:
     """The parts of a stored state that are missing after it was read."""
     if isinstance(stored, dict) and isinstance(kept, dict):
         for name, value in stored.items():

@@ -1,4 +1,4 @@
-"""Side effects of one partition: the service makes the world follow its machines' states."""
+"""Side effects of one partition: the service makes what runs follow its machines' states."""
 
 from __future__ import annotations
 

@@ -19,13 +19,15 @@ from stretto_core import oom
 from stretto_core.algorithms import SELECT
 from stretto_core.arbiter import ArbiterMachine
 from stretto_core.arbiter.state import ArbiterSettings
-from stretto_core.fitter.machine import FitMachine, FitterSettings
+from stretto_core.fitter.machine import FitMachine
+from stretto_core.fitter.state import FitterSettings
 from stretto_core.machine import Emit, Tick
 from stretto_core.model.types import JobOpened, JobProfile
 from stretto_core.oom import GrowthLaw, OomMachine, WatchEvent, WatchSettings, fit_growth
 from stretto_core.planner.exploration import ExplorationLimits
 from stretto_core.planner.history import HistoryMachine
-from stretto_core.planner.machine import PlanMachine, PlannerSettings
+from stretto_core.planner.machine import PlanMachine
+from stretto_core.planner.state import PlannerSettings
 from stretto_core.profiler.peers import ClosedWindow, Detector, cusum
 from stretto_core.profiler.state import PodWindow, ProfilingRules
 from stretto_messages.actuator import JobFailed, JobFinished, PlanApplied, PodExited, ReplacementAsked, ReplacementEnded
@@ -70,7 +72,7 @@ class Knobs:
 
 
 @dataclass(slots=True)
-class _Desk:
+class _JobMachines:
     """The services' machines of one job."""
 
     job: TraceJob
@@ -115,7 +117,7 @@ class Services:
         lead_s = LONGEST_WINDOW_S + settings.pod_start_s
         self.watching = WatchSettings(lead_s=lead_s, move_lead_s=2 * lead_s, shrink_patience_s=2 * LONGEST_WINDOW_S)
         self.rules = ProfilingRules()
-        self.desks: dict[str, _Desk] = {}
+        self.machines: dict[str, _JobMachines] = {}
         self.facts: deque[Any] = deque()
         self.commands: list[p.Command] = []
 
@@ -134,7 +136,7 @@ class Services:
     def _submitted(self, event: p.Submitted, now: float) -> None:
         job, name = self.trace[event.job], _name(event.job)
         profile = JobProfile(job.batch_size, job.samples, job.limits, metadata=dict(job.metadata))
-        self.desks[name] = desk = _Desk(
+        self.machines[name] = machines = _JobMachines(
             job,
             profile,
             PlanMachine(None, self.planning),
@@ -142,7 +144,7 @@ class Services:
             OomMachine(None, self.watching, self.knobs.law),
         )
         low, high = job.limits.low.ps_memory_bytes, job.limits.high.ps_memory_bytes
-        desk.watch.handle(oom.JobOpened(job.samples, float(ROW_BYTES), low, high), now)
+        machines.watch.handle(oom.JobOpened(job.samples, float(ROW_BYTES), low, high), now)
         self.facts.append(JobOpened(name, profile))
 
     def _applied(self, event: p.Applied, now: float) -> None:
@@ -152,32 +154,32 @@ class Services:
 
     def _window(self, event: p.Window, now: float) -> None:
         name = _name(event.job)
-        desk = self.desks[name]
-        measured = _measured(name, desk.job, event)
-        self.facts.append(_progressed(name, event.samples_done, desk.job.samples, event.samples_per_s))
-        hot = self._look_for_hot(desk, event, measured.ps, now)
+        machines = self.machines[name]
+        measured = _measured(name, machines.job, event)
+        self.facts.append(_progressed(name, event.samples_done, machines.job.samples, event.samples_per_s))
+        hot = self._look_for_hot(machines, event, measured.ps, now)
         self.facts.append(replace(measured, settled=event.settled and not hot))
         self._watch(name, measured, now)
 
-    def _look_for_hot(self, desk: _Desk, event: p.Window, profiles: Sequence[PsProfile], now: float) -> bool:
+    def _look_for_hot(self, machines: _JobMachines, event: p.Window, profiles: Sequence[PsProfile], now: float) -> bool:
         """Return True if any server is hot. A server that stays hot is marked for replacement."""
-        desk.pods = {each.pod: desk.pods.get(each.pod) or PodWindow("ps", started=True) for each in profiles}
+        machines.pods = {each.pod: machines.pods.get(each.pod) or PodWindow("ps", started=True) for each in profiles}
         for each in event.servers:
-            desk.pods[f"ps-{each.number}"].sums.count = each.updates
-        window = ClosedWindow(_name(event.job), [], list(profiles), desk.job.batch_size, event.seconds)
-        for found in self.knobs.detector(window, desk.pods, self.rules, now):
-            if isinstance(found, HotPsDetected) and not desk.replacing:
+            machines.pods[f"ps-{each.number}"].sums.count = each.updates
+        window = ClosedWindow(_name(event.job), [], list(profiles), machines.job.batch_size, event.seconds)
+        for found in self.knobs.detector(window, machines.pods, self.rules, now):
+            if isinstance(found, HotPsDetected) and not machines.replacing:
                 self.facts.append(ReplacementAsked(job=_name(event.job), pod=found.pod))
-        return any(pod.bad_windows for pod in desk.pods.values())
+        return any(pod.bad_windows for pod in machines.pods.values())
 
     def _died(self, event: p.ServerDied, now: float) -> None:
         self._watch(_name(event.job), _server_exited(event), now)
 
     def _replaced(self, event: p.Replaced, now: float) -> None:
-        desk = self.desks[_name(event.job)]
-        if desk.replacing:
-            self.facts.append(ReplacementEnded(job=_name(event.job), pod=desk.replacing))
-            desk.replacing = ""
+        machines = self.machines[_name(event.job)]
+        if machines.replacing:
+            self.facts.append(ReplacementEnded(job=_name(event.job), pod=machines.replacing))
+            machines.replacing = ""
 
     def _ended(self, event: p.Ended, now: float) -> None:
         name = _name(event.job)
@@ -218,7 +220,7 @@ class Services:
 
     def _watch(self, name: str, event: WatchEvent, now: float) -> None:
         """Pass an event to the job's memory watch, and its forecast on."""
-        for action in self.desks[name].watch.handle(event, now):
+        for action in self.machines[name].watch.handle(event, now):
             if isinstance(action, Emit):
                 self.facts.append(action.fact)
 
@@ -231,14 +233,14 @@ class Services:
         self._to_arbiter(fact, now)
 
     def _to_planner(self, fact: Any, now: float) -> None:
-        self._take(self.desks[fact.job].planner, fact, now)
+        self._take(self.machines[fact.job].planner, fact, now)
 
     def _matched(self, fact: HistoryMatched, now: float) -> None:
         self._to_planner(fact, now)
-        self._take(self.desks[fact.job].fitter, fact, now)
+        self._take(self.machines[fact.job].fitter, fact, now)
 
     def _to_arbiter(self, fact: Any, now: float) -> None:
-        """Tell the arbiter, and answer what it asks its background algorithm, as the service's other process does."""
+        """Hand the fact to the arbiter, and solve its background task, as the service's other process does."""
         self._take(self.arbiter, fact, now)
         if (task := self.arbiter.task()) is not None:
             self._take(self.arbiter, task.solved(), now)
@@ -258,7 +260,7 @@ class Services:
 
     def _measured(self, fact: ProfileMeasured, now: float) -> None:
         self._to_planner(fact, now)
-        self._take(self.desks[fact.job].fitter, fact, now)
+        self._take(self.machines[fact.job].fitter, fact, now)
 
     def _progressed(self, fact: JobProgressed, now: float) -> None:
         self._to_planner(fact, now)
@@ -271,7 +273,7 @@ class Services:
 
     def _replacement(self, fact: ReplacementDecided, now: float) -> None:
         if fact.granted:
-            self.desks[fact.job].replacing = fact.pod
+            self.machines[fact.job].replacing = fact.pod
             self.commands.append(p.Replace(int(fact.job), int(fact.pod.removeprefix("ps-"))))
 
     _HEARS: dict[type, Callable[[Services, Any, float], None]] = {  # noqa: RUF012

@@ -262,6 +262,7 @@ class _Simulation:
                 self.sharing.handle(JobObserved(one.name, queue, one.left_s / one.job.step_s_ideal), now)
         for action in self.sharing.handle(Tick(), now):
             assert isinstance(action, Emit)
+            assert isinstance(action.fact, Change)
             self._do(action.fact)
         for one in self.running.values():
             if one.tuned is None:

@@ -76,13 +76,13 @@ class Synthetic:
         growth = np.zeros(CATEGORIES)
         growth[1::2] = new_categories / samples / len(large)
         self._growth = growth
-        world = np.random.Generator(np.random.Philox(key=[seed & (2**64 - 1), 1]))
-        self._strength = world.normal(size=CATEGORIES) * np.where(np.arange(CATEGORIES) % 2, 0.6, 1.0)
+        rng = np.random.Generator(np.random.Philox(key=[seed & (2**64 - 1), 1]))
+        self._strength = rng.normal(size=CATEGORIES) * np.where(np.arange(CATEGORIES) % 2, 0.6, 1.0)
         self._strength *= signal * 0.8 / np.linalg.norm(self._strength)
-        self._slopes = world.normal(size=INTEGERS)
+        self._slopes = rng.normal(size=INTEGERS)
         self._slopes *= signal * 0.5 / np.linalg.norm(self._slopes)
         self._crossed = signal * 0.35
-        self._salts = world.integers(1, 2**63, size=CATEGORIES, dtype=np.uint64)
+        self._salts = rng.integers(1, 2**63, size=CATEGORIES, dtype=np.uint64)
         self._offset = 0.0
         # whatever the seed, about 3 of 10 labels are positive
         self._offset = float(np.quantile(self._samples(0, 4096)[1], 0.5)) + 1.0

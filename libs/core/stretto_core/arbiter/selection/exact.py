@@ -1,8 +1,8 @@
-"""The proven optimum: a multiple-choice knapsack by HiGHS, after all is removed that cannot be in it.
+"""The proven optimum: a multiple-choice knapsack by HiGHS, without the rows that cannot be part of it.
 
-The relaxation bounds what any selection reaches, the greedy walk along the hulls reaches nearly as much. A row whose
-loss is more than the difference of both is in no better selection (reduced-cost fixing); few rows are left, and for
-most jobs one alone.
+The relaxation bounds the value of any selection; the greedy walk along the hulls nearly reaches it. A row whose loss
+exceeds the difference of both is in no better selection (reduced-cost fixing). Few rows are left, for most jobs a
+single one.
 """
 
 from __future__ import annotations
@@ -20,21 +20,26 @@ from stretto_core.arbiter.selection.table import Floats, Ints, Table
 Flags = NDArray[np.bool_]
 
 NODES_MOST = 50_000
-"""that the solver looks into at most (1,000 jobs have taken fifty): a limit in seconds would decide otherwise on a
-busy machine, and when decisions are replayed"""
+"""Nodes that the solver explores at most (1,000 jobs have taken fifty). A limit in seconds would give other decisions
+on a busy machine, and in a replay."""
 UNITS = 1000.0
-"""that the bound, or a higher value, has in the programme: the solver stops at a millionth of one"""
+"""The programme is scaled so that its bound, or a higher value, is this number: the solver stops at an absolute gap of
+1e-6."""
 GAP = 1e-9
+"""Tolerance of the solver's bound, relative."""
 INFEASIBLE = 2
+"""Status of ``milp``."""
 FIRST_SHARE = 0.1
-"""of the losses that are possible: what is found among few rows leaves fewer for the proof"""
+"""Share of the possible loss up to which rows are tried first: a better start leaves fewer rows for the proof."""
 FORBIDDEN_MAX = 20
-"""solutions that fit within the solver's tolerance only"""
+"""Solutions that fit only within the solver's tolerance, and are excluded one by one."""
 
 
 def exact(problem: SelectionProblem) -> Selection:
-    """The best selection there is, and the bound that proves it; where the solver's nodes run out, the best found with
-    what is proven by then. Raises InvalidValue."""
+    """Return the optimum and the bound that proves it. Raises InvalidValue.
+
+    If the solver's nodes run out, it is the best selection found, with the bound proven so far.
+    """
     table = Table.of(problem)
     if not table.jobs:
         return table.selection([], 0.0)
@@ -43,7 +48,7 @@ def exact(problem: SelectionProblem) -> Selection:
     bound, most = relaxation.bound, FIRST_SHARE * _possible(table, relaxation, at)
     while _possible(table, relaxation, at) > 2 * PRECISION * relaxation.bound:
         at, proven = _best_among(table, at, relaxation.loss <= most, relaxation.bound)
-        if (possible := _possible(table, relaxation, at)) <= most:  # what was left out is in none that is better
+        if (possible := _possible(table, relaxation, at)) <= most:  # no row left out is in a better selection
             bound = min(bound, proven)
             break
         most = possible
@@ -51,12 +56,15 @@ def exact(problem: SelectionProblem) -> Selection:
 
 
 def _possible(table: Table, relaxation: Relaxation, at: Ints) -> float:
-    """The most that a row may lose to be in a better selection."""
+    """Return the largest loss of a row that may be in a better selection than ``at``."""
     return relaxation.bound * (1 + PRECISION) - table.value(at)
 
 
 def _best_among(table: Table, at: Ints, kept: Flags, most: float) -> tuple[Ints, float]:
-    """The best rows [jobs] of those ``kept`` and of ``at``, and what none of these exceed; ``most``: what none does."""
+    """Return the best rows [jobs] among those ``kept`` and those of ``at``, and a bound on the value of all of these.
+
+    ``most`` is a bound on the value of any rows.
+    """
     kept = kept.copy()
     kept[at] = True
     counts = np.add.reduceat(kept.astype(np.int64), table.starts)
@@ -76,7 +84,7 @@ def _best_among(table: Table, at: Ints, kept: Flags, most: float) -> tuple[Ints,
 
 
 class _Programme:
-    """A binary for each of ``rows``; jobs without any keep their row of ``at``."""
+    """A mixed-integer programme with a binary variable for each of ``rows``; other jobs keep their row of ``at``."""
 
     def __init__(self, table: Table, rows: Ints, at: Ints, bound: float) -> None:
         self.table, self.rows, self.at = table, rows, at
@@ -90,7 +98,7 @@ class _Programme:
         self.forbidden = list[Floats]()
 
     def solve(self) -> tuple[Ints | None, float]:
-        """The best rows [jobs], not forbidden, if there are any, and what no others exceed."""
+        """Return the best rows [jobs] that are not forbidden, or None, and a bound on the value of all of these."""
         table, count = self.table, len(self.jobs)
         forbidden = np.array(self.forbidden).reshape(-1, len(self.rows))
         matrix = vstack([self.once, csr_array(table.amounts[self.rows].T), csr_array(forbidden)])
@@ -115,5 +123,5 @@ class _Programme:
         return rows, proven
 
     def forbid(self, found: Ints) -> None:
-        """Not these rows together again."""
+        """Exclude these rows together from further solutions."""
         self.forbidden.append(np.isin(self.rows, found).astype(np.float64))

@@ -12,7 +12,7 @@ from stretto_core.arbiter.selection.table import STRICT, Table
 
 IMPROVEMENT_ROUNDS = 8
 NEAR = 1e-6
-"""of the bound"""
+"""Relative precision of the bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +24,10 @@ class _Item:
 
 
 def weighted_greedy(problem: SelectionProblem) -> Selection:
-    """Greedy by the term of Eq. 12 and by that term per share of the capacity; the better of both, then exchanges.
+    """Select greedily by the term of Eq. 12 and by that term per share of the capacity, each followed by exchanges.
 
-    Ties go by job and option id. The paper gives no bound: it is the linear relaxation's. Raises InvalidValue.
+    Return the better of both. Ties are broken by job and option id. The paper gives no bound; this one is the linear
+    relaxation's. Raises InvalidValue.
     """
     table = Table.of(problem)
     if not table.jobs:
@@ -39,7 +40,7 @@ def weighted_greedy(problem: SelectionProblem) -> Selection:
     ]
     best: dict[int, _Item] = {}
     for order in orders:
-        room, ordered = _Room(problem), sorted(items, key=lambda i: (order(i), i.job, i.option.id))
+        room, ordered = _Room(problem), sorted(items, key=lambda item: (order(item), item.job, item.option.id))
         taken = _improve(room, items, _take(room, ordered))
         if _total(taken) > _total(best):
             best = taken
@@ -49,7 +50,7 @@ def weighted_greedy(problem: SelectionProblem) -> Selection:
 
 
 def _items(problem: SelectionProblem, contenders: Sequence[Contender]) -> list[_Item]:
-    """Options worth taking: a positive value."""
+    """Return the options of a positive value."""
     items: list[_Item] = []
     for i, contender in enumerate(contenders):
         for option in sorted(contender.options, key=lambda option: option.id):
@@ -67,14 +68,14 @@ def _total(taken: dict[int, _Item]) -> float:
 
 
 class _Room:
-    """Sums of what is taken of every resource; a hair stricter than ``SelectionProblem.fits``, which adds up anew."""
+    """Sums of the taken amounts, by resource; slightly stricter than ``SelectionProblem.fits``, which sums exactly."""
 
     def __init__(self, problem: SelectionProblem) -> None:
         self._most = {name: max(amount, 0.0) + STRICT for name, amount in problem.free.items()}
         self._taken: dict[str, float] = {}
 
     def exchange(self, here: Option | None, there: Option) -> bool:
-        """Take ``there`` in place of ``here``, if that fits."""
+        """Take ``there`` in place of ``here`` and return True, if it fits."""
         before = here.amounts if here is not None else {}
         totals: dict[str, float] = {}
         for name in there.amounts if before.keys() <= there.amounts.keys() else {**before, **there.amounts}:
@@ -87,6 +88,7 @@ class _Room:
 
 
 def _take(room: _Room, ordered: Sequence[_Item]) -> dict[int, _Item]:
+    """Take the first item of each job that fits beside the items before it."""
     taken: dict[int, _Item] = {}
     for item in ordered:
         if item.job not in taken and room.exchange(None, item.option):
@@ -95,7 +97,7 @@ def _take(room: _Room, ordered: Sequence[_Item]) -> dict[int, _Item]:
 
 
 def _improve(room: _Room, items: Sequence[_Item], taken: dict[int, _Item]) -> dict[int, _Item]:
-    """Exchange a job's option for a better one while that fits beside the others."""
+    """Exchange options for better ones of the same job, as long as they fit beside the others."""
     for _ in range(IMPROVEMENT_ROUNDS):
         changed = False
         for item in items:

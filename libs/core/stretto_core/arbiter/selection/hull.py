@@ -1,8 +1,8 @@
 """Greedy along every job's upper convex hull of value over price, with the bound of the linear relaxation.
 
-The prices at which the relaxation clears make one weight of several resources. Along a job's hull, value per weight
-falls; taking the steps of all jobs in that order is the relaxation's optimum but for the last step of each resource
-(Sinha and Zoltners, Operations Research 1979): what is lost is less than one job's option.
+The prices of the relaxation combine several resources into one weight. Along a job's hull, value per weight falls.
+Taking the steps of all jobs in that order gives the relaxation's optimum, except for the last step of each resource
+(Sinha and Zoltners, Operations Research 1979). The loss is less than one job's option.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from stretto_core.arbiter.selection.relaxation import Relaxation, relaxed
 from stretto_core.arbiter.selection.table import Floats, Ints, Table
 
 NEAR = 1e-6
-"""of the bound: what more rounds would bring is less than what is lost"""
+"""Relative precision of the bound. A better one would be smaller than the loss of the walk."""
 IMPROVEMENTS = 400
+"""Exchanges at most."""
 PAIRED = 160
-"""rows among which two are looked for that could be exchanged together"""
-NEXT_TO_NOTHING = 1e-12
-"""of weight, relative to the heaviest option; of value, to all"""
+"""Rows among which pairs are tried for an exchange."""
+NEGLIGIBLE = 1e-12
+"""Weight relative to the heaviest option, and value relative to the bound, that count as zero."""
 
 
 def hull(problem: SelectionProblem) -> Selection:
-    """Within one option or so of the optimum, and the bound that shows it. Raises InvalidValue."""
+    """Return a selection within about one option of the optimum, and the bound that proves it. Raises InvalidValue."""
     table = Table.of(problem)
     if not table.jobs:
         return table.selection([], 0.0)
@@ -32,19 +33,19 @@ def hull(problem: SelectionProblem) -> Selection:
 
 
 def climb(table: Table, relaxation: Relaxation) -> Ints:
-    """Each job's row [jobs] that the greedy walk ends on; it fits.
+    """Return each job's row [jobs] at the end of the greedy walk; all together fit.
 
-    Who gives one resource back and takes another is on no walk from below: what all jobs want at the relaxation's
-    prices, mended, is a second start.
+    An option that gives one resource back and takes another is on no walk from below. Where there are such options, a
+    second start is each job's best row at the relaxation's prices, repaired until all fit.
     """
     weight = table.priced(relaxation.price)
     at = table.best(np.where((table.amounts <= 0).all(axis=1), -weight, -np.inf))
     at = _improve(table, _walk(table, at, *_steps(table, weight, at)), relaxation)
     if (table.amounts < 0).any():
-        other = _mended(table, table.best(table.values - weight), relaxation)
+        other = _repaired(table, table.best(table.values - weight), relaxation)
         if other is not None and table.value(other := _improve(table, other, relaxation)) > table.value(at):
             at = other
-    while not table.fits(at):  # sums of many fractions differ in their last digits
+    while not table.fits(at):  # sums of many fractions may differ in their last digits
         taken = np.flatnonzero((table.amounts[at] > 0).any(axis=1))
         least = taken[table.values[at[taken]].argmin()]
         at[least] = table.starts[least]
@@ -52,8 +53,8 @@ def climb(table: Table, relaxation: Relaxation) -> Ints:
 
 
 def _steps(table: Table, weight: Floats, start: Ints) -> tuple[Ints, Ints]:
-    """The steps along all hulls as (job, row), the best value per weight first."""
-    at, least = start.copy(), NEXT_TO_NOTHING * max(float(np.abs(weight).max(initial=0.0)), 1e-300)
+    """Return the steps along all hulls as (job, row), the highest value per weight first."""
+    at, least = start.copy(), NEGLIGIBLE * max(float(np.abs(weight).max(initial=0.0)), 1e-300)
     jobs, rows, densities = list[Ints](), list[Ints](), list[Floats]()
     while True:
         more, heavier = table.values - table.values[at][table.job], weight - weight[at][table.job]
@@ -74,7 +75,7 @@ def _steps(table: Table, weight: Floats, start: Ints) -> tuple[Ints, Ints]:
 
 
 def _walk(table: Table, at: Ints, jobs: Ints, rows: Ints) -> Ints:
-    """Take every step that fits beside those before it; one that does not is passed over."""
+    """Take every step that fits beside those before it, and skip the others."""
     at = at.copy()
     used, most = table.amounts[at].sum(axis=0).tolist(), table.strict.tolist()
     worth, held = table.values[at].tolist(), table.amounts[at].tolist()
@@ -82,21 +83,21 @@ def _walk(table: Table, at: Ints, jobs: Ints, rows: Ints) -> Ints:
     for job, row, value, needed in steps:
         if value <= worth[job]:
             continue
-        after = [u + n - b for u, n, b in zip(used, needed, held[job], strict=True)]
-        if all(a <= m or a <= u for a, m, u in zip(after, most, used, strict=True)):
+        after = [total + more - less for total, more, less in zip(used, needed, held[job], strict=True)]
+        if all(new <= limit or new <= old for new, limit, old in zip(after, most, used, strict=True)):
             used, at[job], worth[job], held[job] = after, row, value, needed
     return at
 
 
-def _mended(table: Table, at: Ints, relaxation: Relaxation) -> Ints | None:
-    """Exchange rows until all fits, the least loss per excess first; None: that does not succeed."""
+def _repaired(table: Table, at: Ints, relaxation: Relaxation) -> Ints | None:
+    """Exchange rows until all fit, the least loss per excess first; return None if that fails."""
     at = at.copy()
     for _ in range(IMPROVEMENTS):
         excess = table.amounts[at].sum(axis=0) - table.strict
         if (excess <= 0).all():
             return at
         over, relief = excess > 0, table.amounts[at][table.job] - table.amounts
-        # less of what there is too much of, in shares of the excess, and no more than there is of anything else
+        # relief of the exceeded resources, as shares of the excess; no other resource may become exceeded
         eased = np.minimum(relief[:, over] / excess[over], 1.0).sum(axis=1)
         allowed = (eased > 1e-12) & (relief[:, ~over] >= excess[~over]).all(axis=1)
         if not allowed.any():
@@ -108,7 +109,7 @@ def _mended(table: Table, at: Ints, relaxation: Relaxation) -> Ints | None:
 
 
 def _improve(table: Table, at: Ints, relaxation: Relaxation) -> Ints:
-    """Exchange one job's row for a better one, or those of two, while that fits; the most valuable exchange first."""
+    """Exchange the row of one job, or the rows of two, for better ones that fit; the most valuable exchange first."""
     for _ in range(IMPROVEMENTS):
         left = np.maximum(table.strict - table.amounts[at].sum(axis=0), 0.0)
         more, taken = table.values - table.values[at][table.job], table.amounts - table.amounts[at][table.job]
@@ -123,14 +124,14 @@ def _improve(table: Table, at: Ints, relaxation: Relaxation) -> Ints:
             both = more[near][:, None] + more[near]
             fits = (taken[near][:, None] + taken[near] <= left).all(axis=2)
             score = np.where(fits & (table.job[near][:, None] != table.job[near]), both, 0.0)
-            rows = [int(near[i]) for i in divmod(int(score.argmax()), len(near))]
-            if score.max() <= NEXT_TO_NOTHING * relaxation.bound:
+            rows = [int(near[index]) for index in divmod(int(score.argmax()), len(near))]
+            if score.max() <= NEGLIGIBLE * relaxation.bound:
                 break
         at[table.job[rows]] = rows
     return at
 
 
 def _least(loss: Floats) -> Ints:
-    """The rows of the least loss, but those that are chosen."""
+    """Return the rows of the least loss, without the chosen ones, whose loss is infinite."""
     rows = np.argpartition(loss, PAIRED)[:PAIRED] if len(loss) > PAIRED else np.arange(len(loss))
     return np.sort(rows[np.isfinite(loss[rows])])

@@ -11,12 +11,12 @@ from typing import Literal, Protocol
 Objective = Literal["efficiency", "gain", "completion"]
 
 STANDSTILL = 1e-3
-"""of an option's throughput: that of a job without any, so that the time it would take stays finite"""
+"""Throughput of a job that stands still, as a share of an option's, so that its remaining time stays finite."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One candidate of a job. ``amounts`` are additions to what the job has, by resource; negative ones give back.
+    """One candidate of a job. ``amounts`` are additions to the job's resources, by name; negative ones give back.
 
     ``cost`` of the additions per hour (RC, Eq. 7), ``gain`` (TG, Eq. 8) and ``throughput`` in samples per second.
     """
@@ -30,9 +30,9 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A job that may get one of its options, or none. ``weight`` is its priority beside Eq. 14's.
+    """A job that may get one of its options, or none. ``weight`` is its priority, a factor beside Eq. 14's.
 
-    ``throughput`` is what it trains at now; None where that is not known: an option's less its gain.
+    ``throughput`` is the present one; None if it is unknown: then an option's throughput less its gain stands for it.
     """
 
     job: str
@@ -59,12 +59,12 @@ class SelectionProblem:
     least_cost: float = 1e-6  # of a change that costs nothing or saves, so that its efficiency stays finite
 
     def value(self, contender: Contender, option: Option) -> float:
-        """The option's term of the objective: RE x WG (Eq. 12), its gain, or the seconds that the job ends earlier;
-        each times the priority."""
+        """Return the option's term of the objective: RE x WG (Eq. 12), its gain, or the seconds by which the job ends
+        earlier; each times the priority."""
         return self.values(contender, (option,))[0]
 
     def values(self, contender: Contender, options: Sequence[Option]) -> list[float]:
-        """The terms of several options of the job: a round has tens of thousands, so there is one call for all."""
+        """Return the terms of several options of the job in one call: a round has tens of thousands."""
         weight = contender.weight
         match self.objective:
             case "gain":
@@ -74,7 +74,7 @@ class SelectionProblem:
             case "efficiency":
                 least, samples, epsilon, rho = self.least_cost, contender.remaining_samples, self.epsilon_s, -self.rho
                 remaining_s = [samples / max(option.throughput, 1e-12) + epsilon for option in options]
-                # WG of Eq. 14 within what a float holds
+                # logarithm of WG (Eq. 14), within the range of a float
                 powers = [min(max(rho * log(max(left, 1e-12)), -230.0), 230.0) for left in remaining_s]
                 return [
                     weight * (option.gain / max(option.cost, least)) * exp(power)  # Eq. 11, 12
@@ -91,7 +91,7 @@ class SelectionProblem:
 
 
 def _seconds_earlier(contender: Contender, option: Option) -> float:
-    """(remaining / throughput now) - (remaining / throughput then), the change's overhead counted as in Eq. 8."""
+    """Return (remaining / throughput now) - (remaining / throughput then), with the change's overhead as in Eq. 8."""
     least = max(STANDSTILL * option.throughput, 1e-12)
     if contender.throughput is None:
         now, then = max(option.throughput - option.gain, least), max(option.throughput, least)
@@ -103,7 +103,7 @@ def _seconds_earlier(contender: Contender, option: Option) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The chosen option's id per job (None: none), the objective's value, a proven upper bound on it."""
+    """The id of the chosen option by job (None: no option), the objective's value, and a proven upper bound on it."""
 
     chosen: dict[str, str | None]
     value: float

@@ -1,9 +1,9 @@
 """The linear relaxation (fractions of options), solved by prices of the resources, and the bound that it proves.
 
-At prices p >= 0 every job takes its option of the highest value less price; that sum plus p x room is an upper bound
-on every selection (Lagrangian). It is convex in p and piecewise linear, its least value that of the linear programme.
-Each look at it gives a tangent; the least point of all tangents is where to look next (Kelley's cutting planes): a
-linear programme of one variable more than there are resources.
+At prices p >= 0 every job takes its option of the highest value less price. The sum over jobs plus p x room is an upper
+bound on every selection (Lagrangian). It is convex and piecewise linear in p, and its minimum is the optimum of the
+linear relaxation. Each evaluation gives a tangent; the minimum of all tangents is the next p to evaluate (Kelley's
+cutting planes). That minimum is a linear programme of one variable more than there are resources.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ from scipy.optimize import linprog
 from stretto_core.arbiter.selection.table import Floats, Table
 
 ROUNDS = 60
+"""Evaluations at most."""
 PRECISION = 1e-9
-"""relative: a bound that could fall by no more is the least"""
+"""Relative precision at which a bound counts as the minimum."""
 
 
 @dataclass(frozen=True, slots=True)
 class Relaxation:
-    """A proven upper ``bound`` and its prices [resources]; ``loss`` [rows]: what the bound falls by at least if a
-    job has to take that row."""
+    """A proven upper ``bound`` and its prices [resources].
+
+    ``loss`` [rows]: the least decrease of the bound if a job has to take that row.
+    """
 
     bound: float
     price: Floats
@@ -31,7 +34,7 @@ class Relaxation:
 
 
 def relaxed(table: Table, precision: float = PRECISION) -> Relaxation:
-    """The least Lagrangian bound, to within that part of it or what the rounds allow; what is found holds anyway."""
+    """Return the least Lagrangian bound to a relative ``precision``, or the best after all rounds, valid as well."""
     price = np.zeros(table.amounts.shape[1])
     best, best_price, box = np.inf, price, price
     tangents, heights = list[Floats](), list[float]()
@@ -40,7 +43,7 @@ def relaxed(table: Table, precision: float = PRECISION) -> Relaxation:
         rows = table.best(reduced)
         value = float((price * table.room).sum()) + float(reduced[rows].sum())
         slope = table.room - table.amounts[rows].sum(axis=0)
-        if not tangents:  # nobody buys above the highest value per amount; nor can prices x room exceed the bound
+        if not tangents:  # no job buys above the highest value per amount, and prices x room cannot exceed the bound
             box = np.minimum(_highest(table), value / table.room)
         if value < best:
             best, best_price = value, price
@@ -57,14 +60,14 @@ def relaxed(table: Table, precision: float = PRECISION) -> Relaxation:
 
 
 def _highest(table: Table) -> Floats:
-    """Value per amount, the most of any row, by resource."""
+    """Return the highest value per amount of any row, by resource."""
     with np.errstate(divide="ignore", invalid="ignore"):
         density = np.where(table.amounts > 0, np.abs(table.values[:, None]) / table.amounts, 0.0)
     return np.minimum(density.max(axis=0, initial=0.0), 1e300)
 
 
 def _lowest(tangents: Floats, heights: Floats, box: Floats, best: float) -> tuple[Floats, float]:
-    """Prices within the box where the highest tangent is lowest, and how high it is there."""
+    """Return the prices within the box that minimise the highest tangent, and this minimum."""
     unit = max(best, 1e-300)
     scale = np.where(box > 0, box, 1.0)
     found = linprog(
@@ -75,6 +78,6 @@ def _lowest(tangents: Floats, heights: Floats, box: Floats, best: float) -> tupl
         method="highs",
         options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
     )
-    if found.x is None:  # numbers too far apart for the solver: what was found holds all the same
+    if found.x is None:  # the numbers' range is too wide for the solver; bounds found before stay valid
         return np.zeros(len(box)), best
     return np.asarray(found.x[:-1] * scale, dtype=np.float64), float(found.x[-1]) * unit

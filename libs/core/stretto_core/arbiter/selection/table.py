@@ -1,4 +1,4 @@
-"""A selection problem as arrays: a row for every option that could be of use, and one for none of each job's."""
+"""A selection problem as arrays: for each job a row without an option, and a row for every option of possible use."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 ROOM_SLACK = 1e-9
-"""of a resource that ``SelectionProblem.fits`` forgives"""
+"""Excess of a resource that ``SelectionProblem.fits`` tolerates."""
 STRICT = 0.9e-9
-"""of it that a search may use: sums in another order differ in their last digits"""
+"""Part of this excess that a search may use: sums in another order differ in their last digits."""
 NO_AMOUNTS: dict[str, float] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows sorted by job and option id, so that the order in which they are given means nothing.
+    """Rows sorted by job and option id, so that the order of the input has no effect.
 
-    ``options`` [rows], None: the job keeps what it has; that is the first row of each job. ``job`` [rows] is an index
+    ``options`` [rows], None in the first row of each job: the job keeps its plan. ``job`` [rows] is an index
     into ``jobs``, ``starts`` [jobs] its first row. ``amounts`` [rows, resources], ``room`` and ``strict`` [resources]
     are divided by powers of two, so that cores and bytes weigh alike and sums of whole numbers stay exact.
     """
@@ -43,11 +43,13 @@ class Table:
 
     @staticmethod
     def of(problem: SelectionProblem) -> Table:
-        """Raises InvalidValue for a job named twice."""
+        """Return the table of a problem. Raises InvalidValue for a job named twice."""
         names = [contender.job for contender in problem.contenders]
         if len(set(names)) != len(names):
             raise InvalidValue(f"contenders are {names!r}; name every job once")
-        contenders = sorted((c for c in problem.contenders if c.options), key=lambda contender: contender.job)
+        contenders = sorted(
+            (contender for contender in problem.contenders if contender.options), key=lambda contender: contender.job
+        )
         options, values, counts = list[Option | None](), list[float](), list[int]()
         for contender in contenders:
             ordered = sorted(contender.options, key=attrgetter("id"))
@@ -81,7 +83,7 @@ class Table:
         )
 
     def best(self, score: Floats) -> Ints:
-        """Each job's row of the highest score, the first of several [jobs]."""
+        """Return each job's row of the highest score [jobs], the first of several equal ones."""
         highest = np.maximum.reduceat(score, self.starts)
         at = np.flatnonzero(score == highest[self.job])
         return at[np.searchsorted(at, self.starts)]
@@ -92,7 +94,7 @@ class Table:
         return np.asarray((self.amounts * price).sum(axis=1), dtype=np.float64)
 
     def value(self, chosen: Ints) -> float:
-        """The objective, with each job's chosen row [jobs]."""
+        """Return the objective of the chosen rows [jobs]."""
         return float(self.values[chosen].sum())
 
     def fits(self, chosen: Ints) -> bool:
@@ -100,7 +102,7 @@ class Table:
         return self.problem.fits([option for row in chosen if (option := self.options[row]) is not None])
 
     def selection(self, chosen: Sequence[int] | Ints, bound: float) -> Selection:
-        """In terms of the problem."""
+        """Return the chosen rows [jobs] as a selection of the problem."""
         ids: dict[str, str | None] = {contender.job: None for contender in self.problem.contenders}
         for name, row in zip(self.jobs, chosen, strict=True):
             option = self.options[row]
@@ -110,7 +112,11 @@ class Table:
 
 
 def _useful(values: Floats, amounts: Floats, free: Floats, job: Ints, starts: Ints) -> NDArray[np.bool_]:
-    """Not what brings nothing and gives nothing back, nor what needs more than is free and all others give back."""
+    """Return True for options that could be of use [rows].
+
+    An option is useless if it has no value and gives nothing back, or if it needs more than the free amount and all
+    that other jobs can give back.
+    """
     given = np.maximum(-np.minimum.reduceat(amounts, starts), 0.0) if len(starts) else amounts
     offered = given.sum(axis=0) - given[job] + free + ROOM_SLACK
     return ~(amounts > offered).any(axis=1) & ((values > 0) | (amounts < 0).any(axis=1))

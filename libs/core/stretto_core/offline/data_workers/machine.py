@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from stretto_core.machine import Action, Emit, Tick, as_it_was
+from stretto_core.machine import Action, Emit, Tick
 from stretto_core.offline.data_workers.facts import (
     Change,
     JobConfigured,
@@ -86,8 +86,7 @@ class SharingState:
 class DataWorkers:
     """GoldMiner's scheduler (§3.4.2). Decides at ticks; other events say what it decides on."""
 
-    version = 2
-    migrate = staticmethod(as_it_was)  # until version 1 workers were exchanged for nobody's gain, too
+    version = 1
 
     def __init__(self, state: SharingState | None = None, settings: SharingSettings | None = None) -> None:
         self.state = state or SharingState()

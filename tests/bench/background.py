@@ -1,9 +1,10 @@
-"""Decisions among 1,000 live jobs while studies keep a processor busy beside the arbiter, and without any.
+"""Decisions among 1,000 live jobs while background solves keep a processor busy beside the arbiter, and without any.
 
 Every job tells its progress every two seconds. Half of them have ten candidates under every plan that they get, as a
-planner would compute them, so that each round has to choose; what is decided is applied at once. The studies are a
-plug-in's that holds its interpreter for seconds, and any gap is worth one. The other half is asked for plans by users:
-measured is the time between two stamps of the server, of the request and of its answer, which waits behind rounds, too.
+planner would compute them, so that each round has to choose; decided plans are applied at once. The background
+algorithm is a plug-in that holds its interpreter for seconds, and any gap is worth a solve. Users ask for plans of the
+other half: measured is the time between two stamps of the server, of the request and of its answer, which waits behind
+rounds, too.
 """
 
 from __future__ import annotations
@@ -63,27 +64,27 @@ ROOM = {
 
 
 class Asked(NamedTuple):
-    """``studied``: jobs of each study; ``busy``: cores used by each process, the studies' ones included."""
+    """``solved``: jobs of each background solve; ``busy``: cores used by each process, the solver's included."""
 
     latencies_s: list[float]
-    studied: list[int]
+    solved: list[int]
     busy: dict[str, float]
 
 
 def run() -> list[Row]:
-    """One row, against the same without studies."""
+    """One row, against the same without background solves."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
         without = loop.run(_measured({"STRETTO_ARBITER_BACKGROUND_ALGORITHM": ""}))
         beside = loop.run(_measured({"STRETTO_ARBITER_BACKGROUND_ALGORITHM": "thorough"}))
-    if not beside.studied:
-        raise RuntimeError("no round was studied: there is nothing to measure")
+    if not beside.solved:
+        raise RuntimeError("no round was solved in the background: there is nothing to measure")
     busy = " ".join(f"{name} {share:.0%}" for name, share in beside.busy.items())
     note = (
         f"p50 {1000 * statistics.median(beside.latencies_s):.1f} ms of {len(beside.latencies_s)}, without "
-        f"{1000 * statistics.median(without.latencies_s):.1f}; {len(beside.studied)} studies of {min(beside.studied)}-"
-        f"{max(beside.studied)} jobs; of a core: {busy}; load {os.getloadavg()[0]:.1f}"
+        f"{1000 * statistics.median(without.latencies_s):.1f}; {len(beside.solved)} background solves of "
+        f"{min(beside.solved)}-{max(beside.solved)} jobs; of a core: {busy}; load {os.getloadavg()[0]:.1f}"
     )
-    name = f"request to decision, p99, {JOBS:,} live jobs, studies of seconds beside"
+    name = f"request to decision, p99, {JOBS:,} live jobs, background solves of seconds beside"
     return [row_at_most(name, _p99_ms(beside), "ms", BAR_MS, note, _p99_ms(without))]
 
 
@@ -96,21 +97,21 @@ async def _measured(settings: Mapping[str, str]) -> Asked:
         plug_in = _installed(folder / "plug-in")
         variables = {**ROOM, **settings, "PYTHONPATH": str(plug_in)}
         async with serving("arbiter", server, folder, variables) as pid:
-            world = World(client)
-            await world.start(Replica("arbiter", pid, folder))
-            acting = asyncio.create_task(world.act())
+            simulation = Simulation(client)
+            await simulation.start(Replica("arbiter", pid, folder))
+            acting = asyncio.create_task(simulation.act())
             try:
                 first = await client.last_seq()
-                pids = {"arbiter": pid, "server": server.pid or 0, "world": os.getpid()}
+                pids = {"arbiter": pid, "server": server.pid or 0, "simulation": os.getpid()}
                 clocks = {name: partial(cpu_s, own) for name, own in pids.items()}
-                used = Used({**clocks, "studies": partial(_solving_s, pid)})
-                await world.live()
+                used = Used({**clocks, "solver": partial(_solving_s, pid)})
+                await simulation.live()
                 busy = used.shares()
             finally:
                 acting.cancel()
             asked = plug_in / "asked"
-            studied = [int(line) for line in asked.read_text().split()] if asked.exists() else []
-            return Asked(await _answered(client, first), studied, busy)
+            solved = [int(line) for line in asked.read_text().split()] if asked.exists() else []
+            return Asked(await _answered(client, first), solved, busy)
 
 
 def _installed(folder: Path) -> Path:
@@ -129,7 +130,7 @@ def _solving_s(pid: int) -> float:
     return ended.children_user + ended.children_system + sum(cpu_s(each.pid) for each in psutil.Process(pid).children())
 
 
-class World:
+class Simulation:
     """Ledgers, actuator, planner and users of all jobs."""
 
     def __init__(self, client: Client) -> None:

@@ -13,13 +13,13 @@ from stretto_core.arbiter.state import ArbiterSettings, ArbiterState, JobState
 from stretto_core.arbiter.worth import in_words
 
 NAMED_MOST = 5
-"""pods of a reason"""
+"""Pods named in a reason."""
 
 Answer = PlanDecided | PlanRefused | ReplacementDecided
 
 
-class Desk:
-    """One cycle's working place."""
+class StepContext:
+    """The state, its index, the settings, and the name of the selection algorithm."""
 
     def __init__(self, state: ArbiterState, settings: ArbiterSettings, select_name: str) -> None:
         self.state, self.settings, self.select_name = state, settings, select_name
@@ -34,8 +34,8 @@ class Desk:
         """Resources that no job holds; negative where the capacity was lowered below the claims."""
         return self.capacity - self.register.held
 
-    def to_give(self) -> Resources:
-        """Resources that running jobs may still get; none while a job that could start is waiting."""
+    def available(self) -> Resources:
+        """Resources that running jobs may still get; none while a job waits that the empty cluster could start."""
         free = self.free()
         return NOTHING if self.register.blocking else Resources(max(free.cpu_cores, 0.0), max(free.memory_bytes, 0))
 
@@ -56,7 +56,10 @@ class Desk:
         others: Sequence[Alternative] = (),
         round_: Round | None = None,
     ) -> PlanDecided:
-        """Give the job this plan."""
+        """Decide that the job gets this plan; return the decision.
+
+        ``predicted`` has its throughput, ``others`` are the plans not chosen, ``round_`` the choice that it is part of.
+        """
         previous, before = job.plan, job.throughput or None
         reasons = [*reasons, *_no_room_for(job)]
         job.answered(kind, plan)
@@ -83,13 +86,13 @@ class Desk:
             round=round_,
         )
 
-    def was_told(self, job: JobState, kind: PlanKind, wanted: Plan) -> bool:
-        """Return True if the job's last answer was the same refusal; it is not repeated."""
+    def already_refused(self, job: JobState, kind: PlanKind, wanted: Plan) -> bool:
+        """Return True if the job's last answer was the same refusal."""
         return job.refused is not None and (job.refused.kind, job.refused.wanted) == (kind, wanted)
 
     def refuse(self, job: JobState, kind: PlanKind, wanted: Plan, reasons: Sequence[str]) -> list[Answer]:
-        """Say so, once."""
-        if self.was_told(job, kind, wanted):
+        """Refuse a request; return nothing if the job's last answer was this refusal."""
+        if self.already_refused(job, kind, wanted):
             return []
         job.refused = PlanRefused(job=job.job, kind=kind, wanted=wanted, reasons=tuple(reasons))
         self.register.touch(job.job)

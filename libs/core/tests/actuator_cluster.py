@@ -1,4 +1,4 @@
-"""A simulated world for the actuator's machine: pods that start, die and move buckets when they are told."""
+"""A simulated cluster for the actuator's machine: pods that start, die and move buckets when they are told."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from stretto_messages.actuator import ReplacementAsked
 from stretto_messages.values import Plan
 
 
-class World:
+class SimulatedCluster:
     """Pods and ownership, as a backend and parameter servers would hold them; carries out steps, reports events."""
 
     def __init__(self, opened: a.JobOpened | None = None) -> None:
@@ -126,8 +126,8 @@ class World:
         return sorted(name for name in self.pods if name.startswith(role))
 
 
-def started(first: Plan, opened: a.JobOpened | None = None) -> World:
-    world = World(opened)
-    world.tell(plan_decided(1, first))
-    world.run()
-    return world
+def started(first: Plan, opened: a.JobOpened | None = None) -> SimulatedCluster:
+    cluster = SimulatedCluster(opened)
+    cluster.tell(plan_decided(1, first))
+    cluster.run()
+    return cluster

@@ -1,4 +1,4 @@
-"""A ledger with a clock, to be told things in tests."""
+"""A shard ledger with a clock and request ids, for tests."""
 
 from typing import Any
 
@@ -11,8 +11,8 @@ from stretto_messages.values import DataPartition, Shard
 DATA = DataSpec(samples=1000, batch_size=10, batches_per_shard=8, shuffle=True, seed=3)
 
 
-class Desk:
-    """A ledger with a clock and request ids, and what it said."""
+class LedgerHarness:
+    """Hands events to a ledger, at its own time and under its own request ids, and keeps the emitted facts."""
 
     def __init__(
         self,

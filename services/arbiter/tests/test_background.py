@@ -1,4 +1,4 @@
-"""A study that takes long, beside a live arbiter: in its own process, through a kill -9 of the owner, and replayed."""
+"""A long background solve beside a live arbiter: in its own process, through a kill -9 of the owner, and replayed."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import Any
 import psutil
 import pytest
 from runtime_live import connect
+from stretto_arbiter.background import BackgroundSolver
 from stretto_arbiter.service import Arbiter
 from stretto_arbiter.settings import ArbiterSettings
-from stretto_arbiter.studying import Studies
 from stretto_bus import Client
+from stretto_core.arbiter.background import BackgroundTask
 from stretto_core.arbiter.observations import StudyDone
 from stretto_core.arbiter.selection import SelectionProblem
-from stretto_core.arbiter.studies import Task
 from stretto_messages.actuator import PlanApplied
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.gateway import JobCancelled
@@ -139,8 +139,8 @@ class Stage:
         proposed = {"kind": "initial", "plan": plan(workers), "cost_per_hour": 0.1, "reasons": ("the first",)}
         await self.client.publish(PlanProposed(job=job, **proposed))
 
-    async def study(self) -> None:
-        """Job a has two cores and could have one more for 200 samples/s, or three for 1,000: that is studied."""
+    async def contest(self) -> None:
+        """Job a has two cores and could have one more for 200 samples/s, or three for 1,000: that is solved again."""
         await self.propose("a", 1)
         await self.until(lambda: self.of("a"))
         await self.client.publish(PlanApplied(job="a", version=1, plan=plan(1), took_s=1.0))
@@ -203,15 +203,17 @@ async def stage(tmp_path: Path, plug_in: Path) -> AsyncIterator[Stage]:
     server.kill()
 
 
-async def test_jobs_start_and_ticks_count_while_a_study_takes_long_and_its_answer_is_adopted(stage: Stage) -> None:
+async def test_jobs_start_and_ticks_count_while_a_background_solve_takes_long_and_is_adopted(
+    stage: Stage,
+) -> None:
     arbiter = await stage.add()
-    await stage.study()
+    await stage.contest()
     await stage.propose("b", 4)
     await stage.until(lambda: stage.of("b"))
     await stage.propose("c", 4)  # has room when b's is free again, which only the time tells
     await stage.client.publish(JobCancelled(job="b"))
     await stage.until(lambda: stage.of("c"))
-    assert len(stage.of("a")) == 1, "it waits for the study"
+    assert len(stage.of("a")) == 1, "it waits for the background solve"
     await stage.client.publish(JobCancelled(job="c"))
     await stage.propose("d", 1)
     await stage.until(lambda: stage.of("d"))
@@ -231,7 +233,7 @@ async def test_jobs_start_and_ticks_count_while_a_study_takes_long_and_its_answe
 
 async def test_an_heir_asks_again_what_a_killed_owner_asked_and_all_is_replayed_byte_by_byte(stage: Stage) -> None:
     owner = await stage.add()
-    await stage.study()
+    await stage.contest()
     (solver,) = stage.asked()
     await stage.add()
     owner.kill()
@@ -260,13 +262,13 @@ async def test_an_answer_that_cannot_be_used_is_told_as_a_fault(
             told.append(message)
 
     monkeypatch.setenv("PYTHONPATH", str(plug_in))
-    studies = Studies(Journal(ArbiterSettings()))
+    solver = BackgroundSolver(Journal(ArbiterSettings()))
     problem = SelectionProblem((), {"cpu_cores": 1.0}, "gain", 0.0)
     try:
         async with asyncio.timeout(30):
-            await studies._study(Task(1, "a", algorithm, problem, {}))
+            await solver.solve(BackgroundTask(1, "a", algorithm, problem, {}))
     finally:
-        await studies.end()
+        await solver.end()
     (done,) = told
     assert (done.number, done.plans) == (1, {})
     assert "the answer cannot be" in done.fault
@@ -275,7 +277,7 @@ async def test_an_answer_that_cannot_be_used_is_told_as_a_fault(
 @pytest.mark.parametrize("share", [0.0, 0.5], ids=["between two problems", "in the middle of one"])
 async def test_the_solver_ends_with_who_asks_it_whenever_that_one_dies(share: float) -> None:
     problem = pickle.dumps(("hull", SelectionProblem((), {"cpu_cores": 1.0}, "gain", 0.0)))
-    command = (sys.executable, "-m", "stretto_arbiter.solving")
+    command = (sys.executable, "-m", "stretto_arbiter.solver")
     solver = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=DEVNULL)
     assert solver.stdin is not None
     solver.stdin.write(problem[: round(len(problem) * share)])

@@ -52,7 +52,7 @@ class Image:
 
 
 @dataclass(slots=True)
-class World:
+class Target:
     """Access to one job and its installation.
 
     ``memory``: folder of shared memory, if it is ours and may be filled. ``shared``: the user's jobs run there too.

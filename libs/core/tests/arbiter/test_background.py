@@ -1,4 +1,4 @@
-"""A slower algorithm looks at a round beside it: who waits for it, and what its answer counts, whenever it comes."""
+"""Background solve of a round: which jobs wait for it, and the effect of its answer, whenever it comes."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import random
 from typing import Any
 
 import pytest
-from arbiter_world import busy_cluster, event_of, offer, started
+from arbiter_builders import busy_cluster, event_of, offer, started
 from closed_loop import plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from job_builders import job_ended, plan_proposed, study_done
 from selection_problems import problems
 from stretto_core.arbiter import ArbiterMachine
+from stretto_core.arbiter.background import BackgroundTask
 from stretto_core.arbiter.observations import StudyDone
 from stretto_core.arbiter.selection import Selection, SelectionProblem
-from stretto_core.arbiter.selection.doubt import doubtful
 from stretto_core.arbiter.selection.exact import exact
 from stretto_core.arbiter.selection.hull import hull
+from stretto_core.arbiter.selection.reduced_cost import ambiguous_jobs
 from stretto_core.arbiter.state import ArbiterSettings
-from stretto_core.arbiter.studies import Task
 from stretto_core.machine import Tick
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import GIB
@@ -39,7 +39,7 @@ def modest(problem: SelectionProblem) -> Selection:
     return Selection(chosen, 0.0, float("inf"))
 
 
-def studied(jobs: int, cores: float, **changes: Any) -> ArbiterMachine:
+def contested(jobs: int, cores: float, **changes: Any) -> ArbiterMachine:
     """So many jobs of two cores each under a modest arbiter, and so many cores free; the first round comes at 1002."""
     limits = {"objective": "gain", "background_algorithm": "exact", **changes}
     machine = started(ArbiterSettings(Resources(2.0 * jobs + cores, 1000 * GIB), **limits), jobs)
@@ -60,14 +60,14 @@ def solved(machine: ArbiterMachine) -> StudyDone:
 
 def held_up() -> tuple[ArbiterMachine, PlanDecided]:
     """The second of two jobs waits: it would get 2 cores more for 400 samples/s, and could have 3 for 1,000."""
-    machine = studied(2, 4.0)
+    machine = contested(2, 4.0)
     offer(machine, "job-0", 1000.0, (2, 900.0))
     offer(machine, "job-1", 1000.0, (3, 400.0), (4, 1000.0))
     (decided,) = told(machine, Tick(), 1002.0)
     return machine, decided
 
 
-def test_only_who_could_be_served_better_waits_and_gets_what_the_study_found() -> None:
+def test_only_who_could_be_served_better_waits_and_gets_what_the_background_solve_found() -> None:
     machine, decided = held_up()
     assert (decided.job, decided.plan.workers, decided.round.algorithm) == ("job-0", 2, "hull")
     assert (decided.round.study.outcome, decided.round.study.value) == ("begun", None)
@@ -79,11 +79,11 @@ def test_only_who_could_be_served_better_waits_and_gets_what_the_study_found() -
     assert told(machine, Tick(), 1002.5) == []
     (decided,) = told(machine, solved(machine), 1002.6)
     assert (decided.job, decided.plan.workers, decided.algorithm) == ("job-1", 4, "exact")
-    study = decided.round.study
-    assert (study.outcome, study.value, study.instead_of, study.took_s) == ("adopted", 1000.0, 400.0, 0.25)
-    assert study.gap == pytest.approx(0.0, abs=1e-6)
+    report = decided.round.study
+    assert (report.outcome, report.value, report.instead_of, report.took_s) == ("adopted", 1000.0, 400.0, 0.25)
+    assert report.gap == pytest.approx(0.0, abs=1e-6)
     assert decided.round.value <= decided.round.bound
-    assert machine.state.study is None
+    assert machine.state.background_solve is None
 
 
 def test_nobody_waits_longer_than_the_patience_and_what_comes_then_is_outdated() -> None:
@@ -95,12 +95,12 @@ def test_nobody_waits_longer_than_the_patience_and_what_comes_then_is_outdated()
     assert (decided.round.study.outcome, decided.round.study.took_s) == ("begun", None)
     assert "1.0 s" in decided.round.study.reason
     assert told(machine, answer, 1003.5) == []
-    assert (machine.state.study, machine.task()) == (None, None)
+    assert (machine.state.background_solve, machine.task()) == (None, None)
 
 
 def late(gone: list[str]) -> list[PlanDecided]:
     """Nobody waited for the answer; it comes when those are ``gone`` who held two cores each, before the next round."""
-    machine = studied(5, 4.0, round_s=100.0)
+    machine = contested(5, 4.0, round_s=100.0)
     for job, rows in {"job-0": [(5, 400.0)], "job-1": [(2, 200.0), (3, 1000.0)], "job-2": [(3, 900.0)]}.items():
         offer(machine, job, 1000.0, *rows)
     assert told(machine, Tick(), 1100.0) == [], "all three wait"
@@ -146,7 +146,7 @@ def test_a_bound_that_is_no_number_proves_nothing(bound: float) -> None:
 
 
 def test_of_an_answer_stands_what_concerns_jobs_that_are_as_they_were() -> None:
-    machine = studied(3, 6.0)
+    machine = contested(3, 6.0)
     for number in range(3):
         offer(machine, f"job-{number}", 1000.0, (3, 400.0), (4, 1000.0))
     assert told(machine, Tick(), 1002.0) == []
@@ -160,35 +160,35 @@ def test_of_an_answer_stands_what_concerns_jobs_that_are_as_they_were() -> None:
     assert all(fact.round.study.outcome in ("adopted", "dropped") for fact in decided)
 
 
-def test_rounds_go_on_while_a_late_study_is_at_work_and_none_is_begun_beside_it() -> None:
-    machine = studied(4, 4.0)
+def test_rounds_go_on_while_a_late_solve_is_at_work_and_none_is_begun_beside_it() -> None:
+    machine = contested(4, 4.0)
     for number, row in enumerate([(5, 400.0), (3, 1000.0), (3, 900.0)]):
         offer(machine, f"job-{number}", 1000.0, row)
     assert told(machine, Tick(), 1002.0) == []
     (first,) = told(machine, Tick(), 1003.0)
     told(machine, job_ended("job-3", "gone"), 1004.0)
     (second,) = told(machine, Tick(), 1005.0)
-    assert (first.job, second.job, machine.state.studies) == ("job-0", "job-1", 1)
-    assert machine.state.study is not None, "it is still about job-2"
+    assert (first.job, second.job, machine.state.background_solves) == ("job-0", "job-1", 1)
+    assert machine.state.background_solve is not None, "it is still about job-2"
     told(machine, Tick(), 1002.0 + machine.settings.study_timeout_s + 0.1)
-    assert machine.state.study is None
+    assert machine.state.background_solve is None
 
 
 @settings(max_examples=150, deadline=None)
 @given(problems(), st.sampled_from([0.0, 0.001, 0.1]))
-def test_who_is_not_in_doubt_gets_the_same_in_every_better_selection(problem: SelectionProblem, gain: float) -> None:
+def test_who_is_not_ambiguous_gets_the_same_in_every_better_selection(problem: SelectionProblem, gain: float) -> None:
     fast = hull(problem)
     least = fast.value * (1 + gain)
-    doubted = doubtful(problem, fast.chosen, least)
+    ambiguous = ambiguous_jobs(problem, fast.chosen, least)
     for picks in itertools.product(*([None, *contender.options] for contender in problem.contenders)):
         pairs = list(zip(problem.contenders, picks, strict=True))
         value = sum(problem.value(contender, option) for contender, option in pairs if option is not None)
         if value > least * (1 + 1e-9) + 1e-300 and problem.fits([option for option in picks if option is not None]):
             changed = {each.job for each, option in pairs if (option and option.id) != fast.chosen[each.job]}
-            assert changed <= doubted
+            assert changed <= ambiguous
 
 
-def answer(rng: random.Random, tasks: list[Task]) -> StudyDone:
+def answer(rng: random.Random, tasks: list[BackgroundTask]) -> StudyDone:
     """To any of the questions that were ever asked: right, at random, or none."""
     task = tasks[-1] if rng.random() < 0.6 else rng.choice(tasks)
     if rng.random() < 0.5:
@@ -208,7 +208,7 @@ def test_whenever_answers_come_nothing_is_overdrawn_and_no_old_one_is_adopted(
     seed: int, patience_s: float, capacity: Resources
 ) -> None:
     """The other machine knows the state alone, as an heir does: it asks the same and decides the same."""
-    rng, now, tasks = random.Random(seed), 0.0, list[Task]()
+    rng, now, tasks = random.Random(seed), 0.0, list[BackgroundTask]()
     limits = ArbiterSettings(
         capacity, objective="gain", background_algorithm="exact", patience_s=patience_s, settle_s=5.0
     )
@@ -220,7 +220,7 @@ def test_whenever_answers_come_nothing_is_overdrawn_and_no_old_one_is_adopted(
             event = answer(rng, tasks)
         elif rng.random() < 0.9:
             event = event_of(machine, busy_cluster(rng, machine, names))
-        awaited = machine.state.study
+        awaited = machine.state.background_solve
         heir = ArbiterMachine(pickle.loads(pickle.dumps(machine.state)), limits, modest)
         facts = told(machine, event, now)
         assert told(heir, event, now) == facts
@@ -237,7 +237,7 @@ def test_whenever_answers_come_nothing_is_overdrawn_and_no_old_one_is_adopted(
                 assert awaited is not None
                 assert awaited.number == event.number
         if isinstance(event, StudyDone):
-            assert machine.state.study is None or machine.state.study.number > event.number
+            assert machine.state.background_solve is None or machine.state.background_solve.number > event.number
         task = machine.task()
         if task is not None and (not tasks or tasks[-1].number != task.number):
             tasks.append(task)
