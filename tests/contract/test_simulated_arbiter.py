@@ -171,4 +171,4 @@ def test_a_contested_round_is_decided_alike_with_the_help_of_the_background_algo
     decides_alike(live(pool, knobs), recorder.stream)
     improved = [fact for fact in services.facts if isinstance(fact, PlanDecided) and fact.kind == "improve"]
     assert {fact.job for fact in improved} == {"b", "c"}
-    assert all(fact.round and fact.round.study and fact.round.study.outcome == "adopted" for fact in improved)
+    assert all(fact.round and fact.round.background and fact.round.background.outcome == "adopted" for fact in improved)

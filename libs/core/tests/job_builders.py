@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, cast
 
-from stretto_core.arbiter.observations import StudyDone
+from stretto_core.arbiter.observations import BackgroundSolved
 from stretto_messages.actuator import (
     JobFailed,
     JobFinished,
@@ -217,7 +217,7 @@ def past_job(
     )
 
 
-def study_done(
+def background_solved(
     number: int, plans: Mapping[str, Plan], gap: float | None, took_s: float, fault: str = "", job: str = "job-0"
-) -> StudyDone:
-    return StudyDone(job=job, number=number, plans=dict(plans), gap=gap, took_s=took_s, fault=fault)
+) -> BackgroundSolved:
+    return BackgroundSolved(job=job, number=number, plans=dict(plans), gap=gap, took_s=took_s, fault=fault)

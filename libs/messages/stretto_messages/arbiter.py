@@ -9,7 +9,7 @@ from annotated_types import Ge, MaxLen
 
 from stretto_messages.base import GIB, Bytes, Cores, Message, Money, Name, PodId, Rate, example
 from stretto_messages.scenario import JOB, LARGEST, PLAN, WIDER
-from stretto_messages.values import Alternative, Interval, Plan, PlanKind, Reasons, Round, Studied
+from stretto_messages.values import Alternative, BackgroundReport, Interval, Plan, PlanKind, Reasons, Round
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ example(
             bound=0.915,
             gap=0.00328,
             term=0.83,
-            study=Studied(
+            background=BackgroundReport(
                 algorithm="exact",
                 outcome="adopted",
                 reason="better by 1.56%",

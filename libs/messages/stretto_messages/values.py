@@ -213,7 +213,7 @@ class MeasuredConfiguration(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Studied(Record):
+class BackgroundReport(Record):
     """A slower algorithm's solution of a round, computed in the background, and what became of it. Null: no answer."""
 
     algorithm: Name
@@ -245,7 +245,7 @@ class Round(Record):
     """(bound - value) / bound: the largest share that may be missing to the optimum."""
     term: float
     """Part of the value that this plan contributes."""
-    study: Studied | None = None
+    background: BackgroundReport | None = None
     """The background solution of the round; null: none was requested."""
 
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from stretto_core.algorithms import SELECT
 from stretto_core.arbiter import ArbiterMachine
-from stretto_core.arbiter.observations import StudyDone
+from stretto_core.arbiter.observations import BackgroundSolved
 from stretto_core.arbiter.state import ArbiterState
 from stretto_core.model.types import JobOpened
 from stretto_messages.actuator import PodPending
@@ -26,7 +26,7 @@ class Arbiter(Service[ArbiterSettings, ArbiterState, ArbiterMachine]):
     name = "arbiter"
     version = ArbiterMachine.version
     settings_type = ArbiterSettings
-    observations = (StudyDone,)
+    observations = (BackgroundSolved,)
     tick_s = 1.0
     state_types: ClassVar[dict[str, type]] = {"cluster": ArbiterState}
 

@@ -31,8 +31,8 @@ class ArbiterSettings(Settings):
     background_algorithm: str = Field(
         DEFAULT.background_algorithm, description="solves rounds of a large gap again; empty: no algorithm does"
     )
-    study_gap: float = Field(
-        DEFAULT.study_gap,
+    background_gap: float = Field(
+        DEFAULT.background_gap,
         ge=0,
         le=1,
         description="of a round solved again in the background; of a solution adopted",
@@ -40,8 +40,8 @@ class ArbiterSettings(Settings):
     patience_s: float = Field(
         DEFAULT.patience_s, ge=0, le=3600, description="wait of the jobs that may profit from a background solve"
     )
-    study_timeout_s: float = Field(
-        DEFAULT.study_timeout_s, gt=0, description="a background solve that takes longer is given up"
+    background_timeout_s: float = Field(
+        DEFAULT.background_timeout_s, gt=0, description="a background solve that takes longer is given up"
     )
     objective: Objective = Field(DEFAULT.objective, description="Eq. 12's, throughput gain, or completion times")
     rho: float = Field(DEFAULT.rho, ge=-20, le=20, description="Eq. 14: > 0 prefers jobs that finish soon")

@@ -20,7 +20,7 @@ from stretto_arbiter.service import Arbiter
 from stretto_arbiter.settings import ArbiterSettings
 from stretto_bus import Client
 from stretto_core.arbiter.background import BackgroundTask
-from stretto_core.arbiter.observations import StudyDone
+from stretto_core.arbiter.observations import BackgroundSolved
 from stretto_core.arbiter.selection import SelectionProblem
 from stretto_messages.actuator import PlanApplied
 from stretto_messages.arbiter import PlanDecided
@@ -75,7 +75,7 @@ SETTINGS = {
     "cpu_cores": "8",
     "memory_bytes": str(64 * GIB),
     "patience_s": "600",
-    "study_timeout_s": "600",
+    "background_timeout_s": "600",
     "stop_grace_s": "1",
     "settle_s": "0",
     "lease_s": "1",
@@ -222,8 +222,8 @@ async def test_jobs_start_and_ticks_count_while_a_background_solve_takes_long_an
     adopted = stage.of("a")[1]
     assert (adopted.plan.workers, adopted.algorithm) == (4, "thorough")
     assert adopted.round is not None
-    assert adopted.round.study is not None
-    assert (adopted.round.study.outcome, adopted.round.study.value) == ("adopted", pytest.approx(2000.0))
+    assert adopted.round.background is not None
+    assert (adopted.round.background.outcome, adopted.round.background.value) == ("adopted", pytest.approx(2000.0))
     (solver,) = stage.asked()
     assert psutil.pid_exists(solver), "kept for the next"
     arbiter.terminate()
@@ -255,7 +255,7 @@ async def test_an_heir_asks_again_what_a_killed_owner_asked_and_all_is_replayed_
 async def test_an_answer_that_cannot_be_used_is_told_as_a_fault(
     algorithm: str, plug_in: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[StudyDone] = []
+    told: list[BackgroundSolved] = []
 
     class Journal(Arbiter):
         async def observe(self, key: str, message: Any, trace: str = "") -> None:

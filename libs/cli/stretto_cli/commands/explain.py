@@ -116,7 +116,7 @@ def _why(d: Json) -> RenderableType:
         grid.add_row("why" if index == 0 else "", escape(reason))
     if chosen := d.get("round"):
         grid.add_row("round", _round(chosen))
-        if solve := chosen.get("study"):
+        if solve := chosen.get("background"):
             grid.add_row("background", _background_solve(solve))
     if d["previous"]:
         grid.add_row("instead of", figures.plan(d["previous"]))

@@ -20,14 +20,14 @@ from stretto_messages.actuator import PodStarted
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import Message, example_of
 from stretto_messages.dispatcher import JobProgressed
-from stretto_messages.values import Plan, Round, Studied
+from stretto_messages.values import BackgroundReport, Plan, Round
 from stretto_wire import document_of
 
 GIB = 2**30
 WHY = "the number of workers was always 3 in 1 measured configuration: measure 2 of them before anything else"
 
 
-SOLVE = Studied(
+SOLVE = BackgroundReport(
     algorithm="exact", outcome="adopted", reason="2.05% better", value=1990.0, instead_of=1950.0, gap=0.0, took_s=0.25
 )
 ROUND = Round(
@@ -38,7 +38,7 @@ ROUND = Round(
     bound=2000.0,
     gap=0.005,
     term=190.0,
-    study=SOLVE,
+    background=SOLVE,
 )
 
 

@@ -1,12 +1,12 @@
 """Background solve: a slower algorithm works on a round of the fast one, while the arbiter goes on.
 
-1 A round whose proven gap exceeds ``study_gap`` is decided at once for every job to which all better choices give the
-  same plan (``selection.reduced_cost``). The other jobs wait for the background solve, ``patience_s`` at most: a second
-  resize costs a job more than this wait. Jobs start, measure and get memory meanwhile.
+1 A round whose proven gap exceeds ``background_gap`` is decided at once for every job to which all better choices give
+  the same plan (``selection.reduced_cost``). The other jobs wait for the background solve, ``patience_s`` at most: a
+  second resize costs a job more than this wait. Jobs start, measure and get memory meanwhile.
 2 The answer is an input like any other, and is judged in the state of its arrival. It holds for jobs whose plans have
   not changed; the fast algorithm chooses for the others within the resources that are left.
-3 The combined choice is decided if it fits, and if its value exceeds that of the fast choice by ``study_gap``. The same
-  holds for an answer that comes after ``patience_s``: some jobs may still have got nothing.
+3 The combined choice is decided if it fits, and if its value exceeds that of the fast choice by ``background_gap``. The
+  same holds for an answer that comes after ``patience_s``: some jobs may still have got nothing.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from stretto_messages.base import bounded
-from stretto_messages.values import Plan, Studied
+from stretto_messages.values import BackgroundReport, Plan
 
 from stretto_core.algorithms import SELECT
 from stretto_core.arbiter.contest import Chosen, Outcome, contest, outcome, plan_of
 from stretto_core.arbiter.context import StepContext
-from stretto_core.arbiter.observations import StudyDone
+from stretto_core.arbiter.observations import BackgroundSolved
 from stretto_core.arbiter.selection import Option, Selection, SelectionAlgorithm, SelectionProblem
 from stretto_core.arbiter.selection.reduced_cost import ambiguous_jobs
 from stretto_core.arbiter.state import BackgroundSolve
@@ -44,22 +44,24 @@ class BackgroundTask:
     problem: SelectionProblem
     plans: dict[str, dict[str, Plan]]
 
-    def solved(self) -> StudyDone:
+    def solved(self) -> BackgroundSolved:
         """Solve the problem here and now, for a simulation, whose clock stands still meanwhile."""
         return self.answered(SELECT.named(self.algorithm)(self.problem), 0.0)
 
-    def answered(self, selection: Selection, took_s: float) -> StudyDone:
+    def answered(self, selection: Selection, took_s: float) -> BackgroundSolved:
         """Return the observation of an answer. A plug-in's unknown options are left out; its bound may be no number."""
         named = {job: self.plans.get(job, {}).get(option or "") for job, option in selection.chosen.items()}
         chosen = {job: wanted for job, wanted in named.items() if wanted is not None}
         bound, value = selection.bound, selection.value
         gap = max((bound - value) / bound, 0.0) if bound > 0 else 0.0
-        proven = math.isfinite(bound) and math.isfinite(value)
-        return StudyDone(job=self.job, number=self.number, plans=chosen, gap=gap if proven else None, took_s=took_s)
+        proven_gap = gap if math.isfinite(bound) and math.isfinite(value) else None
+        return BackgroundSolved(job=self.job, number=self.number, plans=chosen, gap=proven_gap, took_s=took_s)
 
-    def failed(self, fault: str, took_s: float) -> StudyDone:
+    def failed(self, fault: str, took_s: float) -> BackgroundSolved:
         """Return the observation of a failure."""
-        return StudyDone(job=self.job, number=self.number, plans={}, gap=None, took_s=took_s, fault=bounded(fault))
+        return BackgroundSolved(
+            job=self.job, number=self.number, plans={}, gap=None, took_s=took_s, fault=bounded(fault)
+        )
 
 
 def task(context: StepContext) -> BackgroundTask | None:
@@ -83,7 +85,7 @@ def expire(context: StepContext, now: float) -> None:
     if (pending := context.state.background_solve) is None:
         return
     concerned = any(_unchanged(context, job, version) for job, version in pending.jobs.items())
-    in_time = now - pending.begun_s <= context.settings.study_timeout_s
+    in_time = now - pending.begun_s <= context.settings.background_timeout_s
     if not (concerned and in_time and pending.algorithm == context.settings.background_algorithm):
         context.state.background_solve = None
 
@@ -94,12 +96,12 @@ def begin(context: StepContext, problem: SelectionProblem, fast: Outcome, now: f
     That is all of it, except for jobs which the background solve may give a better plan.
     """
     algorithm, pending = context.settings.background_algorithm, context.state.background_solve
-    if algorithm in ("", context.select_name) or fast.round.gap <= context.settings.study_gap:
+    if algorithm in ("", context.select_name) or fast.round.gap <= context.settings.background_gap:
         return fast
     if pending is not None:
         reason = f"at work for {now - pending.begun_s:.1f} s: nobody waits for it any longer"
-        return _reported(fast, Studied(algorithm=algorithm, outcome="begun", reason=bounded(reason)))
-    gain = context.settings.study_gap
+        return _reported(fast, BackgroundReport(algorithm=algorithm, outcome="begun", reason=bounded(reason)))
+    gain = context.settings.background_gap
     chosen = {each.contender.job: each for each in fast.chosen}
     ids = {job: each.option.id for job, each in chosen.items()}
     ambiguous = ambiguous_jobs(problem, ids, fast.round.value * (1 + gain))
@@ -118,7 +120,7 @@ def begin(context: StepContext, problem: SelectionProblem, fast: Outcome, now: f
         f"looks for a better choice for {len(ambiguous)} of {len(problem.contenders)} jobs; this plan is part of every"
         f" one that is better by {gain:.1%}"
     )
-    report = Studied(algorithm=algorithm, outcome="begun", reason=bounded(reason))
+    report = BackgroundReport(algorithm=algorithm, outcome="begun", reason=bounded(reason))
     return _reported(Outcome(decided, fast.round), report)
 
 
@@ -128,11 +130,11 @@ def judged(
     problem: SelectionProblem,
     fast: Outcome,
     solve: BackgroundSolve,
-    answer: StudyDone,
+    answer: BackgroundSolved,
 ) -> Outcome:
     """Return the choice to decide: the background answer combined with the fast algorithm's, if that is clearly better
     than the fast choice alone; else the fast choice."""
-    report = Studied(
+    report = BackgroundReport(
         algorithm=solve.algorithm,
         outcome="dropped",
         reason="",
@@ -152,7 +154,7 @@ def judged(
         rest = select(replace(problem, contenders=others, free=_left(problem, taken))).chosen
         chosen |= {job: option for job, option in rest.items() if option is not None}
     combined = outcome(solve.algorithm, problem, chosen, fast.round.bound)
-    value, before, gain = combined.round.value, fast.round.value, context.settings.study_gap
+    value, before, gain = combined.round.value, fast.round.value, context.settings.background_gap
     report = replace(report, value=value)
     if value > before * (1 + gain):
         reason = f"better by {value / before - 1:.2%}" if before > 0 else "better than nothing"
@@ -163,7 +165,7 @@ def judged(
 
 
 def _still_valid(
-    context: StepContext, problem: SelectionProblem, solve: BackgroundSolve, answer: StudyDone
+    context: StepContext, problem: SelectionProblem, solve: BackgroundSolve, answer: BackgroundSolved
 ) -> dict[str, Option | None]:
     """Return the answered option of each job that has not changed and still has this option; None: it keeps its
     plan."""
@@ -191,6 +193,6 @@ def _left(problem: SelectionProblem, chosen: Iterable[Chosen]) -> dict[str, floa
     return {name: free - math.fsum(each.get(name, 0.0) for each in amounts) for name, free in problem.free.items()}
 
 
-def _reported(found: Outcome, report: Studied) -> Outcome:
+def _reported(found: Outcome, report: BackgroundReport) -> Outcome:
     """Return the outcome with the report on the background solve in its round."""
-    return Outcome(found.chosen, replace(found.round, study=report))
+    return Outcome(found.chosen, replace(found.round, background=report))

@@ -32,7 +32,7 @@ from stretto_messages.values import Resources
 from stretto_core.algorithms import SELECT
 from stretto_core.arbiter import admission, background, memory, rounds
 from stretto_core.arbiter.context import Answer, StepContext
-from stretto_core.arbiter.observations import StudyDone
+from stretto_core.arbiter.observations import BackgroundSolved
 from stretto_core.arbiter.register import holds_s
 from stretto_core.arbiter.selection import SelectionAlgorithm
 from stretto_core.arbiter.selection.hull import hull
@@ -56,7 +56,7 @@ JobEvent = (
     | JobCancelled
     | JobFailed
     | JobFinished
-    | StudyDone
+    | BackgroundSolved
 )
 ArbiterEvent = Tick | JobOpened | JobEvent
 
@@ -84,7 +84,7 @@ class ArbiterMachine:
         answers = self._take_in(event, now)
         self._expire(now)
         pending = self.state.background_solve.number if self.state.background_solve else None
-        background_answer = event if isinstance(event, StudyDone) and event.number == pending else None
+        background_answer = event if isinstance(event, BackgroundSolved) and event.number == pending else None
         return [Emit(fact) for fact in (*answers, *self._cycle(now, background_answer))]
 
     def task(self) -> background.BackgroundTask | None:
@@ -105,7 +105,7 @@ class ArbiterMachine:
         """Resources that no job holds; negative where the capacity was lowered below the claims."""
         return self._context.free()
 
-    def _cycle(self, now: float, background_answer: StudyDone | None) -> list[Answer]:
+    def _cycle(self, now: float, background_answer: BackgroundSolved | None) -> list[Answer]:
         """Run the steps of the module's docstring."""
         context = self._context
         facts = memory.grow(context, now)  # 1

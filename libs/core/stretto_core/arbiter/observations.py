@@ -11,7 +11,7 @@ from stretto_messages.values import Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StudyDone(Message):
+class BackgroundSolved(Message):
     """The background solve of this number has ended; ``job`` is one of its jobs.
 
     ``plans``: the plans that it chose, by job; its other jobs keep theirs. ``gap``: the proven one, as a share of the

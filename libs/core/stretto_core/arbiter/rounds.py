@@ -12,7 +12,7 @@ from stretto_core.arbiter import background
 from stretto_core.arbiter.contest import Chosen, contest, outcome
 from stretto_core.arbiter.context import Answer, StepContext
 from stretto_core.arbiter.explanation import Choice, alternatives, why
-from stretto_core.arbiter.observations import StudyDone
+from stretto_core.arbiter.observations import BackgroundSolved
 from stretto_core.arbiter.selection import SelectionAlgorithm, SelectionProblem
 from stretto_core.arbiter.state import JobState
 
@@ -30,7 +30,7 @@ def due(context: StepContext, now: float) -> bool:
 
 
 def choose(
-    context: StepContext, select: SelectionAlgorithm, now: float, background_answer: StudyDone | None = None
+    context: StepContext, select: SelectionAlgorithm, now: float, background_answer: BackgroundSolved | None = None
 ) -> list[Answer]:
     """Select over all jobs whose candidates are current and worth a change, and decide for the jobs in turn.
 

@@ -28,9 +28,9 @@ class ArbiterSettings:
     noise does not make it alternate. A round decides on ``decisions_most`` jobs, each with its reasons: every event
     that comes meanwhile waits for all of them.
 
-    ``background_algorithm`` solves rounds of a gap above ``study_gap`` again in the background; empty: no algorithm
-    does. The jobs that may profit from it wait ``patience_s``, and it is given up after ``study_timeout_s``
-    (``arbiter.background``).
+    ``background_algorithm`` solves rounds of a gap above ``background_gap`` again in the background; empty: no
+    algorithm does. The jobs that may profit from it wait ``patience_s``, and it is given up after
+    ``background_timeout_s`` (``arbiter.background``).
     """
 
     capacity: Resources
@@ -46,9 +46,9 @@ class ArbiterSettings:
     shrink_after_s: float = 60.0
     decisions_most: int = 100
     background_algorithm: str = "exact"
-    study_gap: float = 0.001
+    background_gap: float = 0.001
     patience_s: float = 1.0
-    study_timeout_s: float = 60.0
+    background_timeout_s: float = 60.0
     no_room_s: float = 300.0
 
 

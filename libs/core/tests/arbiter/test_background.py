@@ -12,11 +12,11 @@ from arbiter_builders import busy_cluster, event_of, offer, started
 from closed_loop import plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from job_builders import job_ended, plan_proposed, study_done
+from job_builders import background_solved, job_ended, plan_proposed
 from selection_problems import problems
 from stretto_core.arbiter import ArbiterMachine
 from stretto_core.arbiter.background import BackgroundTask
-from stretto_core.arbiter.observations import StudyDone
+from stretto_core.arbiter.observations import BackgroundSolved
 from stretto_core.arbiter.selection import Selection, SelectionProblem
 from stretto_core.arbiter.selection.exact import exact
 from stretto_core.arbiter.selection.hull import hull
@@ -52,7 +52,7 @@ def told(machine: ArbiterMachine, event: object, now: float) -> list[Any]:
     return [action.fact for action in machine.handle(event, now)]
 
 
-def solved(machine: ArbiterMachine) -> StudyDone:
+def solved(machine: ArbiterMachine) -> BackgroundSolved:
     task = machine.task()
     assert task is not None
     return task.answered(exact(task.problem), 0.25)
@@ -70,8 +70,8 @@ def held_up() -> tuple[ArbiterMachine, PlanDecided]:
 def test_only_who_could_be_served_better_waits_and_gets_what_the_background_solve_found() -> None:
     machine, decided = held_up()
     assert (decided.job, decided.plan.workers, decided.round.algorithm) == ("job-0", 2, "hull")
-    assert (decided.round.study.outcome, decided.round.study.value) == ("begun", None)
-    assert "1 of 2 jobs" in decided.round.study.reason
+    assert (decided.round.background.outcome, decided.round.background.value) == ("begun", None)
+    assert "1 of 2 jobs" in decided.round.background.reason
     task = machine.task()
     assert task is not None
     assert [contender.job for contender in task.problem.contenders] == ["job-1"]
@@ -79,7 +79,7 @@ def test_only_who_could_be_served_better_waits_and_gets_what_the_background_solv
     assert told(machine, Tick(), 1002.5) == []
     (decided,) = told(machine, solved(machine), 1002.6)
     assert (decided.job, decided.plan.workers, decided.algorithm) == ("job-1", 4, "exact")
-    report = decided.round.study
+    report = decided.round.background
     assert (report.outcome, report.value, report.instead_of, report.took_s) == ("adopted", 1000.0, 400.0, 0.25)
     assert report.gap == pytest.approx(0.0, abs=1e-6)
     assert decided.round.value <= decided.round.bound
@@ -92,8 +92,8 @@ def test_nobody_waits_longer_than_the_patience_and_what_comes_then_is_outdated()
     assert told(machine, Tick(), 1002.9) == []
     (decided,) = told(machine, Tick(), 1003.0)
     assert (decided.job, decided.plan.workers, decided.algorithm) == ("job-1", 3, "hull")
-    assert (decided.round.study.outcome, decided.round.study.took_s) == ("begun", None)
-    assert "1.0 s" in decided.round.study.reason
+    assert (decided.round.background.outcome, decided.round.background.took_s) == ("begun", None)
+    assert "1.0 s" in decided.round.background.reason
     assert told(machine, answer, 1003.5) == []
     assert (machine.state.background_solve, machine.task()) == (None, None)
 
@@ -115,14 +115,14 @@ def late(gone: list[str]) -> list[PlanDecided]:
 def test_what_comes_late_still_serves_who_got_nothing() -> None:
     decided = late(["job-3", "job-4"])
     assert {fact.job: fact.plan.workers for fact in decided} == {"job-1": 3, "job-2": 3}
-    assert {fact.round.study.outcome for fact in decided} == {"adopted"}
+    assert {fact.round.background.outcome for fact in decided} == {"adopted"}
 
 
 def test_what_comes_late_and_has_no_room_any_more_is_dropped() -> None:
     assert late([]) == []
     (decided,) = late(["job-3"])
-    assert (decided.job, decided.plan.workers, decided.round.study.outcome) == ("job-1", 2, "dropped")
-    assert "does not fit" in decided.round.study.reason
+    assert (decided.job, decided.plan.workers, decided.round.background.outcome) == ("job-1", 2, "dropped")
+    assert "does not fit" in decided.round.background.reason
 
 
 def test_an_answer_that_is_not_better_or_is_none_is_dropped_with_the_reason() -> None:
@@ -133,7 +133,7 @@ def test_an_answer_that_is_not_better_or_is_none_is_dropped_with_the_reason() ->
         machine, _ = held_up()
         (decided,) = told(machine, answer_of(machine.task()), 1002.1)
         assert (decided.job, decided.plan.workers, decided.algorithm) == ("job-1", 3, "hull")
-        assert (decided.round.study.outcome, decided.round.study.reason) == ("dropped", reason)
+        assert (decided.round.background.outcome, decided.round.background.reason) == ("dropped", reason)
 
 
 @pytest.mark.parametrize("bound", [float("nan"), float("inf")])
@@ -157,7 +157,7 @@ def test_of_an_answer_stands_what_concerns_jobs_that_are_as_they_were() -> None:
     decided = told(machine, answer, 1002.2)
     assert {fact.job for fact in decided} <= {"job-1", "job-2"}
     assert machine.state.claimed().fits(machine.settings.capacity)
-    assert all(fact.round.study.outcome in ("adopted", "dropped") for fact in decided)
+    assert all(fact.round.background.outcome in ("adopted", "dropped") for fact in decided)
 
 
 def test_rounds_go_on_while_a_late_solve_is_at_work_and_none_is_begun_beside_it() -> None:
@@ -170,7 +170,7 @@ def test_rounds_go_on_while_a_late_solve_is_at_work_and_none_is_begun_beside_it(
     (second,) = told(machine, Tick(), 1005.0)
     assert (first.job, second.job, machine.state.background_solves) == ("job-0", "job-1", 1)
     assert machine.state.background_solve is not None, "it is still about job-2"
-    told(machine, Tick(), 1002.0 + machine.settings.study_timeout_s + 0.1)
+    told(machine, Tick(), 1002.0 + machine.settings.background_timeout_s + 0.1)
     assert machine.state.background_solve is None
 
 
@@ -188,14 +188,15 @@ def test_who_is_not_ambiguous_gets_the_same_in_every_better_selection(problem: S
             assert changed <= ambiguous
 
 
-def answer(rng: random.Random, tasks: list[BackgroundTask]) -> StudyDone:
+def answer(rng: random.Random, tasks: list[BackgroundTask]) -> BackgroundSolved:
     """To any of the questions that were ever asked: right, at random, or none."""
     task = tasks[-1] if rng.random() < 0.6 else rng.choice(tasks)
     if rng.random() < 0.5:
         return task.answered(exact(task.problem), rng.random())
     if rng.random() < 0.2:
         return task.failed("killed", rng.random())
-    return study_done(task.number, {job: rng.choice(list(each.values())) for job, each in task.plans.items()}, 0.5, 1.0)
+    plans = {job: rng.choice(list(each.values())) for job, each in task.plans.items()}
+    return background_solved(task.number, plans, 0.5, 1.0)
 
 
 @settings(max_examples=60, deadline=None)
@@ -230,13 +231,13 @@ def test_whenever_answers_come_nothing_is_overdrawn_and_no_old_one_is_adopted(
             if (
                 isinstance(fact, PlanDecided)
                 and fact.round
-                and fact.round.study
-                and fact.round.study.outcome == "adopted"
+                and fact.round.background
+                and fact.round.background.outcome == "adopted"
             ):
-                assert isinstance(event, StudyDone)
+                assert isinstance(event, BackgroundSolved)
                 assert awaited is not None
                 assert awaited.number == event.number
-        if isinstance(event, StudyDone):
+        if isinstance(event, BackgroundSolved):
             assert machine.state.background_solve is None or machine.state.background_solve.number > event.number
         task = machine.task()
         if task is not None and (not tasks or tasks[-1].number != task.number):
