@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import structlog
 from opentelemetry.trace import Status, StatusCode
-from pydantic import ValidationError
 from stretto_bus.faults import BusFault
 from stretto_bus.ordered_consumer import Stored, read
 from stretto_bus.refusals import refusal
@@ -129,7 +128,7 @@ class Handling:
         started_ns = time.time_ns()
         try:
             made = self._decide(arrival)
-        except (WireError, ValidationError, CoreError) as error:
+        except (WireError, CoreError) as error:
             self.changed.add(key)  # the machine may be another object now: side effects must not keep the old one
             await self._refused(arrival, error)
             return True
@@ -165,7 +164,7 @@ class Handling:
             """Turn the actions into messages while the machine can still be restored."""
             try:
                 return self._translate(arrival, actions)
-            except (WireError, ValidationError) as error:  # a bug of the service, not of the input
+            except WireError as error:  # a bug of the service, not of the input
                 raise RuntimeFault(f"{self._service.name} made a message that the wire refuses: {error}") from error
 
         return self.machines.handle(arrival.key, event, arrival.meta.time_s, arrival.meta.seq, commit)
