@@ -117,6 +117,11 @@ class Settings(BaseSettings):
         return names
 
 
+def machine_memory_bytes() -> int:
+    """Return the memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def machine_settings(rules_type: type[Rules], settings: Settings, **stated: Any) -> Rules:
     """Build a machine's settings, a dataclass of core, from the service's fields of the same names.
 
@@ -126,6 +131,17 @@ def machine_settings(rules_type: type[Rules], settings: Settings, **stated: Any)
     offered = type(settings).model_fields.keys()
     names = [field.name for field in fields(rules_type) if field.name in offered]  # type: ignore[arg-type]
     return rules_type(**{name: getattr(settings, name) for name in names} | stated)
+
+
+class ClusterSettings(Settings):
+    """Settings of a service that shares out the cluster; the defaults are those of an installation on one machine."""
+
+    cpu_cores: float = Field(
+        default_factory=lambda: float(os.cpu_count() or 1), gt=0, description="cores of the cluster for pods"
+    )
+    memory_bytes: int = Field(
+        default_factory=machine_memory_bytes, ge=2**20, description="memory of the cluster for pods"
+    )
 
 
 class StreamsSettings(Settings):
