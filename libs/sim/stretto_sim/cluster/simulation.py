@@ -20,6 +20,7 @@ from stretto_sim.cluster import policies as p
 from stretto_sim.cluster import truth
 from stretto_sim.cluster.live import NEARLY, Fate, Live, shape
 from stretto_sim.cluster.nodes import NOWHERE, Nodes, Pod
+from stretto_sim.cluster.observing import left_of, reserved_by, window_of
 from stretto_sim.cluster.outcome import COMPLETED, Left, Outcome
 from stretto_sim.cluster.trace import Settings, TraceJob
 from stretto_sim.measures import Level, Progress
@@ -56,6 +57,12 @@ def _canonical(job: TraceJob) -> tuple[object, ...]:
 
 
 class _Simulation:
+    """One run over a trace.
+
+    Larger than 250 lines: a moment of one job frees or takes nodes, wakes jobs that wait, and puts events into the
+    policy's inbox and the agenda, all within the same step.
+    """
+
     def __init__(self, jobs: list[TraceJob], policy: p.Policy, settings: Settings, progress: Progress) -> None:
         self.policy, self.settings, self.progress = policy, settings, progress
         self.nodes = Nodes(settings)
@@ -209,33 +216,8 @@ class _Simulation:
         seconds, done = now - since, live.samples - samples
         whole = live.in_force == live.version and live.complete(now) and not live.unsettled
         if seconds > 0 and done > 0 and live.rate_now(now) > 0:
-            self.inbox.append(self._window(live, seconds, done, whole, now))
+            self.inbox.append(window_of(live, seconds, done, whole, now))
         live.next_window(now)
-
-    def _window(self, live: Live, seconds: float, done: float, settled: bool, now: float) -> p.Window:
-        job, ps, plan = live.job, len(live.holders), live.plan
-        assert plan is not None
-        cores = sorted(pod.size.cpu_cores * pod.speed for pod in live.ready_workers(now))
-        usual = cores[len(cores) // 2]
-        step_s = truth.worker_step_s(job, len(cores), usual, ps, live.slowest())
-        used = int(truth.server_bytes(job, live.samples, ps))
-        updates_s = live.rate / job.batch_size
-        servers = tuple(
-            p.Server(
-                number=pod.number,
-                updates=round(done / job.batch_size),
-                update_s=live.noisy(job.alpha_upd / (ps * pod.size.cpu_cores * pod.speed)),
-                busy_cores=min(updates_s * job.alpha_upd / ps, pod.size.cpu_cores),
-                cores=pod.size.cpu_cores,
-                used_bytes=used,
-                limit_bytes=pod.size.memory_bytes,
-            )
-            for pod in live.holders
-        )
-        return p.Window(
-            live.number, live.in_force, plan, live.noisy(step_s), live.noisy(done / seconds), int(live.samples),
-            seconds, settled, servers,
-        )  # fmt: skip
 
     def _end(self, live: Live, how: str, now: float) -> None:
         live.advance(now)
@@ -245,13 +227,7 @@ class _Simulation:
         self.freed = True
         live.rate, live.epoch = 0.0, live.epoch + 1
         self._show(live, now)
-        self.left[live.number] = Left(
-            submit_s=live.job.submit_s, end_s=now, how=how, slow=live.fate.slow if live.slowed else "",
-            samples=live.samples, queued_s=(live.started_s if live.started_s is not None else now) - live.job.submit_s,
-            stood_s=live.stood_s, changes=live.changes, restarts=live.restarts, scaling_s=live.scaled_s,
-            first=live.first, last=shape(live.plan) if live.plan and live.started_s is not None else None,
-            usage=live.usage,
-        )  # fmt: skip
+        self.left[live.number] = left_of(live, how, now)
         self.inbox.append(p.Ended(live.number, how))
         self.progress(len(self.left), len(self.lives))
 
@@ -356,12 +332,7 @@ class _Simulation:
         if live.number not in self.active:
             return
         live.rate = live.rate_now(now) if live.servers else 0.0
-        workers = [pod for pod in live.workers if pod.node != NOWHERE]
-        servers = [pod for pod in live.pods if pod.role == "ps" and pod.node != NOWHERE]
-        live.reserved = (
-            sum(pod.size.cpu_cores for pod in workers), float(sum(pod.size.memory_bytes for pod in workers)),
-            sum(pod.size.cpu_cores for pod in servers), float(sum(pod.size.memory_bytes for pod in servers)),
-        )  # fmt: skip
+        live.reserved = reserved_by(live)
         self._show(live, now)
         due = live.next_s(now)
         if due < math.inf:
