@@ -43,7 +43,7 @@ class Encoded(NamedTuple):
 
 
 def run() -> list[Row]:
-    """One row for each service, in microseconds of processor time per event."""
+    """Return one row for each service, in microseconds of processor time per event."""
     return [_measured(name) for name in SERVICES]
 
 
@@ -73,7 +73,7 @@ def _measured(name: str) -> Row:
         encoded = Encoded.of(message, key)
         try:
             spent.append(_cpu_us(lambda: _once(service, machine, encoded)))  # noqa: B023
-        except (CoreError, WireError):  # an example need not be possible: that of a restored checkpoint has no ledger
+        except (CoreError, WireError):  # an example may be impossible here: that of a restored checkpoint has no ledger
             continue
         plain.append(_cpu_us(lambda: json.dumps(json.loads(encoded.data))))  # noqa: B023
     note = f"{len(spent)} kinds of messages; the longest takes {max(spent):.0f} us"

@@ -67,8 +67,10 @@ class Done:
 
 @dataclass(slots=True)
 class Outcome:
-    """The outcome of a trace. Jobs are numbered by submission; levels are of what is allocated. ``tunes`` as in the
-    policy: nobody knew what a job needs."""
+    """The outcome of a trace. Jobs are numbered by submission; levels count allocated resources.
+
+    ``tunes`` as in the policy: nobody knew the needs of a job.
+    """
 
     cluster: Cluster
     tunes: bool = False
