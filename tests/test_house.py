@@ -22,19 +22,10 @@ DISTRIBUTIONS = sorted([*SERVICES, *(path.parent for path in ROOT.glob("libs/*/p
 LONGEST_FUNCTION_LINES = 70
 LONGER_FUNCTIONS = {"libs/trainer/stretto/engine/client.py:push"}
 LONGEST_CLASS_LINES = 250
-LONGER_CLASSES = {
-    "libs/bus/stretto_bus/bus.py:Bus",
-    "libs/bus/stretto_bus/ordered_consumer.py:OrderedConsumer",
-    "libs/core/stretto_core/dispatcher/machine.py:ShardLedger",
-    "libs/core/stretto_core/planner/machine.py:PlanMachine",
-    "libs/runtime/stretto_runtime/owner/handling.py:Handling",
-    "libs/sim/stretto_sim/cluster/simulation.py:_Simulation",
-    "services/actuator/stretto_actuator/docker.py:DockerBackend",
-    "services/actuator/stretto_actuator/kubernetes.py:KubernetesBackend",
-    "services/actuator/stretto_actuator/local.py:LocalBackend",
-    "services/gateway/stretto_gateway/service.py:Gateway",
-}
-"""Classes older than the rule. Other long classes give a reason in a docstring sentence that begins `One class`."""
+LONGER_CLASS = f"Larger than {LONGEST_CLASS_LINES} lines: "
+"""A longer class gives its reason in its docstring, after these words."""
+LONGER_CLASSES = {"libs/core/stretto_core/planner/machine.py:PlanMachine"}
+"""Longer classes that do not give a reason yet."""
 GLOSSARY_WORDS_MAX = 60
 RIDDLES = {"What", "Who", "Of", "As", "Whether"}
 
@@ -146,7 +137,7 @@ def test_a_long_class_says_why_it_is_one() -> None:
         for name, node in nodes_of_product()
         if isinstance(node, ast.ClassDef)
         and lines_of(node) > LONGEST_CLASS_LINES
-        and "One class" not in (ast.get_docstring(node) or "")
+        and LONGER_CLASS not in " ".join((ast.get_docstring(node) or "").split()) + " "
     }
     assert unexplained <= LONGER_CLASSES
 

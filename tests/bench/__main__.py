@@ -1,8 +1,8 @@
-"""``make bench``: measures, as ratios against baselines of the same run; writes a table and bench-results/bench.json.
+"""``make bench``: measure ratios against baselines of the same run; write a table and bench-results/bench.json.
 
-Each module of :data:`MODULES` has ``run() -> list[Row]``, and may name the papers' claims that its rows speak to
-(claims.py; bench-results/claims.md). ``--only NAME`` measures one and keeps the others' last
-results. Exit status 1 when a bar is missed or something could not be measured.
+Each module of :data:`MODULES` has ``run() -> list[Row]``, and may name the papers' claims that its rows check
+(claims.py; bench-results/claims.md). ``--only NAME`` measures one module and keeps the last results of all others. The
+exit status is 1 when a bar is missed or a module could not be measured.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ RESULTS = Path(__file__).parents[2] / "bench-results" / "bench.json"
 
 
 def measure(module: str) -> dict[str, Any]:
-    """Rows of one module, and under which circumstances they came about."""
+    """Return the rows of one module, with the time and the load of the machine."""
     result: dict[str, Any] = {
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "load_average_before": round(os.getloadavg()[0], 2),
@@ -53,7 +53,7 @@ def measure(module: str) -> dict[str, Any]:
 
 
 def loop_ms() -> float:
-    """How fast the machine is just now: processor time of a million turns of a loop, which figures in ms go with."""
+    """Return the processor time of a million turns of a loop, to which figures in ms are proportional."""
 
     def once() -> float:
         begin = time.process_time()
@@ -64,7 +64,7 @@ def loop_ms() -> float:
 
 
 def checked(given: Mapping[str, Any]) -> Row:
-    """A row with every column. ValueError names one that is missing or unknown."""
+    """Return a row with every column. ValueError names the missing or unknown ones."""
     wanted = Row.__required_keys__
     if given.keys() != wanted:
         raise ValueError(f"row {given.get('name')}: columns {sorted(given.keys() ^ wanted)} are missing or unknown")
@@ -101,7 +101,7 @@ def _figure(value: float | None) -> str:
 
 
 def save(results: dict[str, Any], path: Path) -> None:
-    """JSON has no NaN: a figure that could not be measured is null."""
+    """Write the results; a figure that could not be measured is null, since JSON has no NaN."""
     machine = {"python": platform.python_version(), "system": platform.system(), "cores": os.cpu_count()}
     text = json.dumps({"machine": machine, "results": _without_nan(results)}, indent=2, allow_nan=False)
     path.parent.mkdir(exist_ok=True)
@@ -117,7 +117,7 @@ def _without_nan(value: Any) -> Any:
 
 
 def earlier(path: Path) -> dict[str, Any]:
-    """Results of the last runs, by module."""
+    """Return the results of the last runs, by module."""
     return json.loads(path.read_text(encoding="utf-8"))["results"] if path.exists() else {}
 
 

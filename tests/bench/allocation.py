@@ -1,8 +1,9 @@
-"""Nodes for elastic jobs: the allocator's time and gap, and what policies bring over the greedy one in simulation.
+"""Nodes for elastic jobs: the allocator's time and gap, and the gain of policies over the greedy one in simulation.
 
-The trace of ModelArts is not public. Invented here by its statistics (§5.1): 447 jobs in 2 days and 2 hours, which
-trained 232.6 minutes in the mean, at least 5; lognormal. On how many nodes they did is not told: taken as twice the
-node-minutes, with which greedy falls short most at 90 nodes (in the paper at 110). Means over several traces.
+The trace of ModelArts is not public. The traces here are generated from its statistics (§5.1): 447 jobs in 2 days and
+2 hours with lognormal training times, at least 5 minutes and 232.6 in the mean. The paper does not give their numbers
+of nodes; twice the node-minutes are assumed, with which greedy falls short most at 90 nodes (in the paper at 110).
+Figures are means over several traces.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ DISTURBANCES: dict[str, dict[str, float]] = {
 
 
 def trace(seed: int, short: int = 0) -> list[TraceJob]:
-    """One that ModelArts could have had; times in seconds from 0. ``short`` jobs of up to LEAST_MIN minutes beside."""
+    """Generate a trace like ModelArts'; times in seconds from 0. ``short``: further jobs of up to LEAST_MIN minutes."""
     rng = np.random.default_rng(seed)
     when = np.sort(rng.random(JOBS)) * SPAN_S
     minutes = rng.lognormal(0.0, SPREAD, JOBS)
@@ -76,7 +77,7 @@ def trace(seed: int, short: int = 0) -> list[TraceJob]:
 
 
 def run() -> list[Row]:
-    """Solver rows, then those of the simulation."""
+    """Return the rows of the solver, then those of the simulation."""
     traces = [trace(seed) for seed in range(TRACES)]
     return [*(_solved(*case) for case in SOLVES), *_calm(traces), *_disturbed(traces), *_programme()]
 
@@ -114,7 +115,7 @@ def _solved(kind: str, jobs: int, nodes: int, rounds: int, bar_ms: float, bar_ga
 
 
 def _gains(traces: list[list[TraceJob]], policy: Policy, settings: Settings) -> list[float]:
-    """JCT_greedy / JCT - 1 on each trace."""
+    """Return JCT_greedy / JCT - 1 for each trace."""
     return [
         simulate(jobs, GREEDY, settings).completion.mean_s / simulate(jobs, policy, settings).completion.mean_s - 1
         for jobs in traces
@@ -149,7 +150,7 @@ def _disturbed(traces: list[list[TraceJob]]) -> list[Row]:
 
 
 def _programme(seed: int = 0) -> list[Row]:
-    """The paper's own comparison on one trace: certified plans every five minutes beside both readings of greedy."""
+    """Return the paper's comparison on one trace: certified plans every five minutes, and both readings of greedy."""
     usual, mixed = trace(seed), trace(seed, short=SHORT_JOBS)
     gains, queues, once = dict[int, float](), dict[int, float](), dict[int, float]()
     for nodes in (70, 110, 150, 190):

@@ -1,10 +1,10 @@
-"""Decisions among 1,000 live jobs while background solves keep a processor busy beside the arbiter, and without any.
+"""Decisions among 1,000 live jobs, with background solves that keep a processor busy, and without any.
 
-Every job tells its progress every two seconds. Half of them have ten candidates under every plan that they get, as a
-planner would compute them, so that each round has to choose; decided plans are applied at once. The background
-algorithm is a plug-in that holds its interpreter for seconds, and any gap is worth a solve. Users ask for plans of the
-other half: measured is the time between two stamps of the server, of the request and of its answer, which waits behind
-rounds, too.
+Every job publishes its progress every two seconds. Half of them have ten candidates under every plan that they get, as
+a planner would compute them, so that each round has to choose; decisions are applied at once. The background algorithm
+is a plug-in that holds its interpreter for seconds, and any gap starts a solve. Users request plans for the other half.
+The figure is the time between two stamps of the server, of the request and of its answer, which also waits behind
+rounds.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ ROOM = {
 
 
 class Asked(NamedTuple):
-    """``solved``: jobs of each background solve; ``busy``: cores used by each process, the solver's included."""
+    """A measurement. ``solved``: jobs of each background solve. ``busy``: cores used by each process and the solver."""
 
     latencies_s: list[float]
     solved: list[int]
@@ -72,7 +72,7 @@ class Asked(NamedTuple):
 
 
 def run() -> list[Row]:
-    """One row, against the same without background solves."""
+    """Return one row, with the run without background solves as the baseline."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
         without = loop.run(_measured({"STRETTO_ARBITER_BACKGROUND_ALGORITHM": ""}))
         beside = loop.run(_measured({"STRETTO_ARBITER_BACKGROUND_ALGORITHM": "thorough"}))
@@ -131,7 +131,7 @@ def _solving_s(pid: int) -> float:
 
 
 class Simulation:
-    """Ledgers, actuator, planner and users of all jobs."""
+    """The ledgers, actuator, planner and users of all jobs."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -141,7 +141,7 @@ class Simulation:
         self._draw = random.Random(3)
 
     async def start(self, arbiter: Replica) -> None:
-        """Every job under its first plan."""
+        """Put every job under its first plan."""
         jobs = list(self._jobs.values())
         proposed = {"kind": "initial", "cost_per_hour": 0.1, "reasons": ("the first",)}
         await store(self._client, [job.submitted(10**9) for job in jobs])
@@ -193,12 +193,12 @@ class Simulation:
         return CandidatesComputed(job=job.name, algorithm="exact", plans_considered=99, candidates=front, **now)
 
     async def _send(self, message: Message) -> None:
-        """Nobody waits for an acknowledgement."""
+        """Publish a message without waiting for its acknowledgement."""
         await self._client.bus.send(*sent(message, time.time()))
 
 
 async def _answered(client: Client, first: int) -> list[float]:
-    """From each request to the decision that its sequence is in the id of."""
+    """Return the seconds from each request to the decision whose id has the request's sequence."""
     asked: dict[int, float] = {}
     latencies_s: list[float] = []
     patterns = [f"*.evt.v1.*.{name}.*" for name in ("plan-requested", "plan-decided", "plan-refused")]

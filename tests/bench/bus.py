@@ -1,4 +1,4 @@
-"""A bus of one's own for a measurement."""
+"""A separate bus for one measurement."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stretto_runtime import EmbeddedServer, provision
 
 @asynccontextmanager
 async def fresh_bus(sync_interval: str = "") -> AsyncIterator[tuple[Client, EmbeddedServer, Path]]:
-    """A client, an empty server with all streams, and a folder that goes with them."""
+    """Give a client, an empty server with all streams, and a folder; all end with the block."""
     with tempfile.TemporaryDirectory(prefix="stretto-bench-") as name:
         folder = Path(name)
         server = EmbeddedServer(folder / "nats", secured=False, sync_interval=sync_interval)

@@ -1,4 +1,4 @@
-"""The planner's search: the exact Pareto front of a million plans, and NSGA-II beside it."""
+"""The planner's search: the exact Pareto front of a million plans, compared with NSGA-II."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CLAIMS = (
 
 
 def run() -> list[Row]:
-    """The exact front's time, and NSGA-II's time and points on the same grid."""
+    """Return the exact front's time, and NSGA-II's time and points on the same grid."""
     counts = [(1, 1), (2, 1), (2, 2), (4, 2), (4, 3), (5, 4)]
     rows = [Configuration(workers, ps, 1.0, 1.0, 512) for workers, ps in counts]
     model = fit([Measurement(row, 0.02 + 0.1 * row.workers / row.ps**0.3 / 5) for row in rows])
@@ -48,7 +48,7 @@ def run() -> list[Row]:
 
 
 def _evolved(problem: CandidateProblem, front: list[PricedPlan], exact_ms: float) -> list[Row]:
-    """Not warmed up: it is the first time that counts for a what-if."""
+    """Time the first run, without a warm-up, since a what-if runs once."""
     nsga2 = PARETO.named("nsga2")
     begin = time.perf_counter()
     found = nsga2(problem)

@@ -1,14 +1,14 @@
 """A checkpoint of 1 GB to shared memory and back at the same number of servers; the same from the persistent store.
 
-Rows of 200 bytes in tables at a fill of 0.6, which is what growing by doubling at 0.8 makes on the average. Taking
-counts from the reservation of the memory until the last server has its image there. Two images are reserved anew, as
-the first two of a job are; those that follow are made in the memory of the one before the last, as the checkpoints
-service does it, and these are what counts. Reading happens in new processes, as after the loss of a server; it counts
-until all own their columns and could answer a pull, every byte copied to tables of their own and every checksum
-verified. What is counted is the bytes of the images (rows in use and raw keys), once there and once back, while the
-tables that are read are 1.6 times as large. TensorFlow's own ``Saver`` writes and reads variables of the same bytes on
-as many servers, without empty slots and without waiting for the disk; before it reads, its files are written back and
-dropped from the page cache (``POSIX_FADV_DONTNEED``), as they would be absent on another machine.
+Rows have 200 bytes, and tables a fill of 0.6, the average of tables that double at 0.8. Taking lasts from the
+reservation of the memory until the last server has its image there. The first two images reserve memory, as those of a
+job do, and do not count. Later ones reuse the memory of the image before the last, as in the checkpoints service.
+Reading happens in new processes, as after the loss of a server. It lasts until all own their columns and could answer a
+pull, with every byte copied to their own tables and every checksum verified. The counted bytes are those of the images
+(rows in use and raw keys), once in each direction; the tables are 1.6 times as large. TensorFlow's own ``Saver`` writes
+and reads variables of the same bytes on as many servers, without empty slots and without waiting for the disk. Before
+it reads, its files are written back and dropped from the page cache (``POSIX_FADV_DONTNEED``), since another machine
+would not hold them.
 
 python -m tests.bench.checkpoint
 """
@@ -46,7 +46,7 @@ CHILD = ("-m", "tests.bench.checkpoint_ps")
 
 @dataclass
 class Taken:
-    """One checkpoint, with the seconds to reserve, until it was in memory, and until it was in the store."""
+    """One checkpoint: seconds for the reservation, until it was in memory, and until it was in the store."""
 
     manifest: str
     images: list[Path]
@@ -58,7 +58,7 @@ class Taken:
 
 
 class Ours:
-    """Parameter servers in processes of their own, and the folders around them."""
+    """Parameter servers, each in a process, and their folders."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -134,7 +134,7 @@ def ours(folder: Path) -> Iterator[Ours]:
 
 
 class Theirs:
-    """Plain TensorFlow servers with a Saver each."""
+    """TensorFlow servers, each with a Saver."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

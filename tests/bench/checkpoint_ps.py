@@ -26,7 +26,7 @@ SLOW_BYTES_PER_S = 100e6
 
 
 class SlowStore(LocalFileSystem):
-    """A remote store: files of this disk at a limited rate."""
+    """A stand-in for a remote store: files of this disk at a limited rate."""
 
     protocol = "slow"
 

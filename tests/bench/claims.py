@@ -1,7 +1,7 @@
 """The papers' claims beside our measurements: a table after `make bench`, and bench-results/claims.md.
 
-A module of the bench names the claims that its rows speak to in ``CLAIMS``. A claim without a row is settled by
-reasoning, and says by which test.
+A module of the bench lists the claims that its rows check in ``CLAIMS``. A claim without a row is settled by reasoning,
+and names the test.
 """
 
 from __future__ import annotations
@@ -15,15 +15,18 @@ from rich.table import Table
 
 COLUMNS = ("paper", "claims", "published", "ours", "same", "why")
 TENTH = 0.1
-"""a figure that is so much short of the published one, as a share of it, still counts as the same: other machine, other
+"""share by which a figure may fall short of the published one and still count as the same: other machine, other
 traces"""
 NOT_MEASURED = "not measured"
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """``paper`` with its section; ``row`` is the name of the row with our figure, empty where ``ours`` says it in
-    words; ``same``: whether the figure (ratio where there is one, else value) agrees with the claim."""
+    """A published claim.
+
+    ``paper``: the paper and its section. ``row``: the name of the row with our figure; empty if ``ours`` gives it in
+    words. ``same``: returns whether the figure (the row's ratio, or its value without one) agrees with the claim.
+    """
 
     paper: str
     claims: str
@@ -50,27 +53,27 @@ def _verdict(same: bool) -> str:
 
 
 def at_least(figure: float) -> Callable[[float], bool]:
-    """The claim holds from this figure on, less a tenth."""
+    """Return a check that the figure is at least this one, less a tenth."""
     return lambda ours: ours >= figure - TENTH * abs(figure)
 
 
 def at_most(figure: float) -> Callable[[float], bool]:
-    """The claim holds up to this figure, and a tenth more."""
+    """Return a check that the figure is at most this one, plus a tenth."""
     return lambda ours: ours <= figure + TENTH * abs(figure)
 
 
 def above(figure: float) -> Callable[[float], bool]:
-    """The claim holds above this figure, without a tenth less: it is about which of two is better."""
+    """Return a check that the figure is above this one, without a tolerance: one of two is better."""
     return lambda ours: ours > figure
 
 
 def never(_: float) -> bool:
-    """The claim does not hold, as its ``why`` shows."""
+    """Reject a claim for the reason in its ``why``."""
     return False
 
 
 def always(_: float) -> bool:
-    """The claim holds, as its ``why`` shows."""
+    """Accept a claim for the reason in its ``why``."""
     return True
 
 
@@ -96,7 +99,7 @@ def table(results: dict[str, Any]) -> Table | None:
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """The same as a document."""
+    """Return the same lines as a Markdown document."""
     head = ["# The papers' claims, measured", "", "`make bench` writes this page.", ""]
     body = [COLUMNS, ("---",) * len(COLUMNS), *lines(results)]
     return "\n".join([*head, *(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in body), ""])

@@ -1,11 +1,11 @@
-"""Recommender training jobs on shared nodes: the services' own decisions beside users', Optimus' and ES' (DLRover-RM).
+"""Recommender training jobs on shared nodes: decisions of the services, of users, of Optimus and ES (DLRover-RM).
 
-Arrivals, durations and sizes are of real clusters (Microsoft ITP and Philly); what a recommender needs besides is drawn
-by ``stretto_sim.cluster.arrivals`` from the figures that the paper publishes, the same for every policy. Nodes are the
-paper's (32 cores, 192 GiB), at least 20 and so many that what the jobs took would fill ``LOAD`` of them while they
-come. Pods start in 300 s and a restart takes 180 s more (sections 2.2, 6.2). Completion times are compared over the
-jobs that complete under both policies; a bar is for the mean over the traces, from three places of each log, each of
-which is in the note. With disturbances only the middle of each log is played.
+Arrivals, durations and sizes come from logs of real clusters (Microsoft ITP and Philly). The module
+``stretto_sim.cluster.arrivals`` draws the further needs of a recommender from the paper's published figures, the same
+for every policy. Nodes are the paper's (32 cores, 192 GiB): at least 20, and so many that the logged jobs would fill
+``LOAD`` of them while they come. Pods start in 300 s and a restart takes 180 s more (sections 2.2, 6.2). Completion
+times are compared over the jobs that complete under both policies. A bar is for the mean over the traces, from three
+places of each log, whose figures are in the note. With disturbances only the middle of each log is played.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ LEAST_S, LOAD = 300.0, 0.8
 JOBS = 50
 LOGS = ("itp cluster03", "itp cluster07", "philly")
 PLACES = (0.1, 0.5, 0.9)
-"""how far into each log so many jobs in a row are taken: near its begin, in the middle, near its end"""
+"""places in each log from which the jobs are taken, as shares of it: near its begin, in the middle, near its end"""
 TRACES = tuple((log, place) for log in LOGS for place in PLACES)
 MIDDLES = tuple((log, PLACES[1]) for log in LOGS)
 FIRST = MIDDLES[0]
 Trace = tuple[str, float]
 DISTURBED = {"pod_failures_per_day": 0.015, "straggler_rate": 0.07, "hot_rate": 0.08, "bug_rate": 0.05}
-"""sections 2.2 and 6.3"""
+"""disturbances of sections 2.2 and 6.3"""
 AT_ONCE = replace(OPTIMUS, session=lambda trace, settings: Optimus(trace, settings, step=None), period_s=600.0)
 RUNS, RUN_GPUS, RUN_S = 6, 8, 27.74 * 60.0
-"""of a model like Model-X: its time in Fig. 7, tuned"""
+"""duration of a model like Model-X: its tuned time in Fig. 7"""
 ARRIVALS = "arrivals from three places of each of three real logs, the rest drawn from the paper's own figures"
 DRAWN = "the disturbances are the paper's, what users ask for is drawn from its Fig. 3 and 14"
 CPU = "Eq. 2 and 3 leave a core idle while a step looks up and exchanges: only the ratio compares"
@@ -90,7 +90,7 @@ CLAIMS = (
 
 
 def run() -> list[Row]:
-    """Rows; one without figures where the data are absent."""
+    """Return the rows; one without figures where the data are absent."""
     if not DATA.exists():
         return [row("cluster of recommenders", float("nan"), "", "", None, "public data not found: not measured")]
     calm = {trace: _played(trace, {"stretto": STRETTO, "static": STATIC, "es": ELASTIC, "optimus": OPTIMUS,
@@ -100,7 +100,7 @@ def run() -> list[Row]:
 
 @cache
 def _log(name: str) -> list[tuple[float, float, int]]:
-    """Submission (s), duration (s) and GPUs of those that ran for ``LEAST_S`` on GPUs, by submission."""
+    """Return submission (s), duration (s) and GPUs of the jobs that ran for ``LEAST_S`` on GPUs, by submission."""
     if name == "philly":
         rows = [
             (datetime.fromisoformat(row["timestamp"]).timestamp(), float(row["duration"]), int(row["num_gpus"]))
@@ -113,7 +113,7 @@ def _log(name: str) -> list[tuple[float, float, int]]:
 
 
 def arrivals(trace: Trace, count: int = JOBS) -> list[Arrival]:
-    """So many in a row of a real log; the first at 0."""
+    """Return consecutive jobs of a real log; the first is submitted at 0."""
     log, place = _log(trace[0]), trace[1]
     skipped = round(place * (len(log) - count))
     kept = log[skipped : skipped + count]
@@ -138,7 +138,7 @@ def _played(trace: Trace, policies: dict[str, Policy], **changes: float) -> dict
 
 
 def _paired(one: Outcome, other: Outcome) -> tuple[list[float], list[float]]:
-    """Completion times of the jobs that complete in both."""
+    """Return the completion times of the jobs that complete in both outcomes."""
     both = [
         (a.completion_s, b.completion_s)
         for a, b in zip(one.jobs, other.jobs, strict=True)
@@ -148,7 +148,7 @@ def _paired(one: Outcome, other: Outcome) -> tuple[list[float], list[float]]:
 
 
 def _less(one: Outcome, other: Outcome, of: Any = statistics.fmean) -> float:
-    """By which share ``one`` is shorter."""
+    """Return the share by which ``one`` is shorter."""
     here, there = _paired(one, other)
     return 1 - of(here) / of(there)
 
@@ -192,7 +192,7 @@ def _dearer() -> list[Row]:
 
 
 def _warm(calm: dict[Trace, dict[str, Outcome]]) -> list[Row]:
-    """Runs of three models one after another: where the last ones begin, and how that compares with a search."""
+    """Run three models several times, one after another; compare the first plans of the last runs with a search."""
     jobs = _runs(3, RUNS)
     settings = Settings(20)
     warm, cold, tuned = (simulate(jobs, policy, settings) for policy in (STRETTO, COLD, TUNED))
@@ -214,7 +214,7 @@ def _warm(calm: dict[Trace, dict[str, Outcome]]) -> list[Row]:
 
 
 def _near(first: Any, last: Any) -> tuple[float, float]:
-    """Numbers of workers and of servers: the smaller over the larger."""
+    """Return the ratios of the numbers of workers and of servers, the smaller over the larger."""
     return min(first[0], last[0]) / max(first[0], last[0]), min(first[1], last[1]) / max(first[1], last[1])
 
 
@@ -227,7 +227,7 @@ def _runs(models: int, runs: int, apart_s: float = 3 * 3600.0) -> list[TraceJob]
 
 
 def _disturbed() -> list[Row]:
-    """Pods die, turn slow, jobs have bugs: as often as the paper saw it (sections 2.2, 6.3)."""
+    """Repeat with pods that die or turn slow and jobs with bugs, at the paper's rates (sections 2.2, 6.3)."""
     found = [_played(trace, {"stretto": STRETTO, "static": STATIC}, **DISTURBED) for trace in MIDDLES]
     ours, theirs = ([each[name] for each in found] for name in ("stretto", "static"))
 
@@ -265,7 +265,7 @@ def _p90(values: list[float]) -> float:
 
 
 def _slow_pods() -> list[Row]:
-    """One pod has 3 % of its cores from some moment on (section 6.2): nothing is done, a restart, Stretto."""
+    """Leave one pod 3 % of its cores from some moment on (section 6.2): no reaction, a restart, Stretto."""
     rows = list[Row]()
     for kind, slow, published in (
         ("hot", "a hot server", (36.4, 27.6)),

@@ -1,4 +1,4 @@
-"""Seconds from a decided plan to its container running, on a real Docker engine that has the image.
+"""Seconds from a decided plan to its running container, on a real Docker engine that has the image.
 
 The actuator runs in this process, over a real bus; the engine says when each container began. Without an engine, or
 without the image, there are no rows.
@@ -37,7 +37,7 @@ MIB = 1 << 20
 
 
 def run() -> list[Row]:
-    """One row, the worst of some jobs that start one after the other."""
+    """Return one row, the worst of some jobs that start one after the other."""
     try:
         engine: Any = docker.APIClient(**docker.utils.kwargs_from_env(), version="auto")
         engine.inspect_image(IMAGE)

@@ -2,14 +2,14 @@
 
 python -m tests.bench.convergence [--samples N] [--seeds N] [--models NAME ...]
 
-Minutes a run; not part of `make bench`, whose rows are about speed.
+A run takes minutes, so it is not part of `make bench`.
 
 Each model trains the same seeded data with the same initial values three ways: `fixed` (2 workers, 2 parameter
 servers), `restart` (one worker and one server, then two workers, then two servers, then one worker again; at each
 change everything stops, is saved, and starts anew) and `live` (the same changes while shards are being trained: the
-worker joins and leaves, the buckets move). Real processes, concurrent and therefore never the same twice. How far
-undisturbed runs lie apart is measured by running them with several seeds of the initial values. Every run proves its
-books: each column of the parameters has counted each sample once.
+worker joins and leaves, the buckets move). The processes are real and concurrent, so no two runs are the same. Runs
+with several seeds of the initial values measure the scatter of undisturbed runs. Every run proves its books: each
+column of the parameters has counted each sample once.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ HELD_OUT = 20_480
 
 
 def program(model: str, samples: int, seed: int) -> Any:
-    """Build the model. The data have a seed of their own: every run trains the same."""
+    """Build the model. The data have a separate seed, so that every run trains the same."""
     from stretto.entry import instantiate
     from stretto.model import Program
 
@@ -96,7 +96,7 @@ def addresses(line: str) -> dict[int, str]:
 
 @dataclass
 class Job:
-    """Real workers and parameter servers of one run."""
+    """The workers and parameter servers of one run."""
 
     model: str
     samples: int
@@ -124,7 +124,7 @@ class Job:
         return index
 
     def add_workers(self, count: int) -> None:
-        """Start as many as are missing, all at the same time."""
+        """Start the missing workers, all at the same time."""
         new = [index for index in range(count) if index not in self.workers]
         for index in new:
             self.workers[index] = child("work", self.model, self.samples, self.seed, index, module=MODULE)
@@ -151,7 +151,7 @@ class Job:
         return answer
 
     def move(self) -> threading.Thread:
-        """Another server takes its share over while workers go on."""
+        """Add a server, which takes over its share while workers go on."""
         from stretto.engine import Control
 
         new = self.add_server()
@@ -167,7 +167,7 @@ class Job:
         return thread
 
     def restart(self, workers: int, servers: int) -> None:
-        """Everything stops; what it holds is saved, and restored into other processes."""
+        """Stop everything after saving it, and restore it into other processes."""
         begun = time.monotonic()
         paths = [str(self.folder / f"image-{server}") for server in self.servers]
         for server, path in zip(self.servers, paths, strict=True):
@@ -216,7 +216,7 @@ class Job:
         return {"loss": found.loss, "auc": found.auc}
 
     def counted(self) -> tuple[int, int]:
-        """The fewest and the most samples that a column counted."""
+        """Return the fewest and the most samples that a column counted."""
         from stretto.engine import Control
 
         counts = []
@@ -234,7 +234,7 @@ class Job:
 
 
 def run(model: str, mode: str, samples: int, seed: int) -> dict[str, Any]:
-    """One run: quality at each of POINTS, what it cost."""
+    """Run once; return the quality at each of POINTS, and the cost."""
     plans = FIXED if mode == "fixed" else CHANGING
     per_point = samples // SHARD // POINTS
     points: list[dict[str, float]] = []
@@ -266,8 +266,8 @@ def run(model: str, mode: str, samples: int, seed: int) -> dict[str, Any]:
 
 
 def compared(fixed: list[float], others: list[float]) -> tuple[float, float, float, bool]:
-    """Mean difference, its 95 % half-width (Welch), and the half-width of the band in which another undisturbed run
-    would lie with 95 % (prediction interval); whether all the others do."""
+    """Return the mean difference with its 95 % half-width (Welch), the half-width of the 95 % prediction interval of
+    another undisturbed run, and whether all other runs lie within it."""
     a, b = np.array(fixed), np.array(others)
     spread = a.std(ddof=1)
     band = float(stats.t.ppf(0.975, len(a) - 1) * spread * math.sqrt(1 + 1 / len(a)))

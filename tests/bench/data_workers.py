@@ -1,19 +1,19 @@
 """GoldMiner's cluster experiment (§5.6): mean completion under its three policies and the three baselines.
 
-What the paper tells of its trace: submissions, GPUs and durations sampled from 8 hours of Microsoft's (Philly); half of
-the jobs are of models that take more than 12 CPUs per GPU, half of others, uniform within each half; durations are run
-times at full speed. What it does not tell, and is assumed here:
+The paper describes its trace: submissions, GPUs and durations are sampled from 8 hours of Microsoft's (Philly); half of
+the jobs have models that take more than 12 CPUs per GPU, half have others, uniform within each half; durations are run
+times at full speed. The rest is assumed here:
 
-- Which 8 hours: drawn by seed, among those with enough jobs; the jobs in them drawn without replacement.
-- How long jobs are (those 8 hours differ by two orders of magnitude): scaled to the mean that Table 5 has, the tuned
-  jobs' completion without their queueing, 540 - 338 minutes.
-- How many there are: 60, 85 and 110, as the bar says.
+- The 8 hours are drawn by seed, among those with enough jobs; the jobs in them are drawn without replacement.
+- The durations (those 8 hours differ by two orders of magnitude) are scaled to the mean of Table 5, the tuned jobs'
+  completion without their queueing, 540 - 338 minutes.
+- The numbers of jobs are 60, 85 and 110, as in the bar.
 - The models' CPUs per GPU, which Fig. 1 draws without figures. From the text: WDL 64 ("up to 64 cores"), DeepFM 32 data
   workers per GPU (§4: 256 for 8 GPUs) and ResNet18 24 (Fig. 13: three of 8), both beside 3 of the training worker; Bert
   below 8; the rest between. The mean slow-down at 8 CPUs per GPU, 2.47, is near what Table 5 has for the hardware
   ratio, (495 - 4) / (540 - 338) = 2.43.
 
-Another workload is shown beside, without bars: invented, of run times that differ less.
+A second, generated workload has run times that differ less, and no bars.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tests.bench.rows import Row, row
 LOG = Path(__file__).parents[3] / "shared" / "data" / "philly" / "philly_vcs_a.csv.gz"
 HUNGRY = {"WDL": 64, "DeepFM": 35, "ResNet18": 27, "AlexNet": 24, "DIN": 16, "ShuffleNet_v2": 16}
 MODEST = {"Inception_v3": 10, "ResNet50": 10, "VGG16": 9, "Bert": 5}
-"""CPUs per GPU for full speed"""
+"""CPUs per GPU for full speed of each model"""
 SPAN_S, MEAN_S = 8 * 3600.0, (540 - 338) * 60.0
 SIZES = {60: 0.05, 85: 0.15, 110: 0.25}
 """jobs, and how far above the ideal run time SRTF may be"""
@@ -65,7 +65,7 @@ CLAIMS = (
 
 
 def run() -> list[Row]:
-    """Rows of the real log, then of the invented workload; one without figures where the log is absent."""
+    """Return rows of the real log, then of the generated workload; one without figures where the log is absent."""
     invented_rows = [each for jobs in SIZES for each in _order(jobs, invented, "invented, sigma 1")]
     if not LOG.exists():
         return [row("data workers", float("nan"), "", "", None, "public data not found: not measured"),
@@ -75,7 +75,7 @@ def run() -> list[Row]:
 
 @cache
 def _log() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Submission (s), duration (s) and GPUs of every job that ran, by submission."""
+    """Return submission (s), duration (s) and GPUs of every job that ran, by submission."""
     with gzip.open(LOG, "rt", newline="") as opened:
         rows = [
             (datetime.fromisoformat(row["timestamp"]).timestamp(), float(row["duration"]), int(row["num_gpus"]))
@@ -100,7 +100,7 @@ def logged(seed: int, jobs: int) -> list[TraceJob]:
 
 
 def invented(seed: int, jobs: int) -> list[TraceJob]:
-    """Uniform submissions, lognormal run times, and the log's shares of 1, 2, 4 and 8 GPUs."""
+    """Generate uniform submissions, lognormal run times, and the log's shares of 1, 2, 4 and 8 GPUs."""
     rng = np.random.default_rng(seed)
     gpus = rng.choice([1, 2, 4, 8], jobs, p=[0.89, 0.05, 0.04, 0.02])
     return _jobs(rng, np.sort(rng.random(jobs)) * SPAN_S, rng.lognormal(0.0, 1.0, jobs), gpus)
@@ -116,7 +116,7 @@ def _jobs(rng: np.random.Generator, when: np.ndarray, took: np.ndarray, gpus: np
 
 @cache
 def _played(policy: str, source: Callable[[int, int], list[TraceJob]], jobs: int) -> list[Outcome]:
-    """One outcome for each seed."""
+    """Return one outcome for each seed."""
     chosen = SIMULATE_DATA_WORKERS.named(policy)
     return [simulate(source(seed, jobs), chosen) for seed in range(SEEDS if source is logged else INVENTED_SEEDS)]
 
@@ -126,7 +126,7 @@ def _minutes(policy: str, source: Callable[[int, int], list[TraceJob]], jobs: in
 
 
 def _order(jobs: int, source: Callable[[int, int], list[TraceJob]], what: str) -> list[Row]:
-    """The order of the policies, and SRTF above the ideal run time; bars only on the log."""
+    """Return rows of the policies' order, and of SRTF above the ideal run time; bars only on the log."""
     minutes = {policy: _minutes(policy, source, jobs) for policy in POLICIES}
     told = ", ".join(f"{policy} {value:.0f}" for policy, value in minutes.items())
     ordered = all(minutes[one] < minutes[other] for one, other in pairwise(ORDER))
@@ -144,7 +144,7 @@ def _order(jobs: int, source: Callable[[int, int], list[TraceJob]], what: str) -
 
 
 def _middle() -> list[Row]:
-    """Against the tuned ratios, as in Table 5 and Fig. 14."""
+    """Return rows against the tuned ratios, as in Table 5 and Fig. 14."""
     tuned = _minutes("tuned", logged, MIDDLE)
     rows = list[Row]()
     for policy, published in GAINS.items():

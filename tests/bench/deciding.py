@@ -1,12 +1,11 @@
-"""From telemetry to the plan that it causes: profiler, fitter, planner and arbiter, among 200 and 1,000 live jobs.
+"""Seconds from telemetry to the plan that it causes: profiler, fitter, planner and arbiter, 200 and 1,000 live jobs.
 
-A live job has 2 workers and 1 parameter server, each of which reports every second, as the trainer's do, and its ledger
-tells its progress every two seconds; only the training is left out (``fleet``). What is decided is applied a second
-later, as an actuator would. Measured is the time between two stamps of the server: of the report that closed the window
-after which something was decided, and of that decision (``plan-decided`` or ``plan-refused``). The ids of the messages
-between them tell what caused what. So all that is waited for by design is before it (the window of 5 s, three settled
-windows before a measurement is proposed), and of decisions only those that a proposal of the planner caused count:
-what the arbiter chooses in its rounds waits up to 2 s, as it should.
+A live job has 2 workers and 1 parameter server that report every second, as the trainer's do, and a ledger that
+publishes its progress every two seconds; only the training is left out (``fleet``). A decision is applied a second
+later, as by an actuator. The figure is the time between two stamps of the server: of the report that closed a window,
+and of the decision that followed (``plan-decided`` or ``plan-refused``). The ids of the messages between them link the
+two. Waits by design lie before the report (the window of 5 s, three settled windows before a measurement is proposed).
+Only decisions after a proposal of the planner count: a choice in the arbiter's rounds waits up to 2 s by design.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ ROOM = {
 
 
 class Decisions(NamedTuple):
-    """Seconds from telemetry to decision; how many of each kind were decided in all; busy share of a core."""
+    """Seconds from telemetry to decision, the number of decisions of each kind, and the busy share of a core."""
 
     latencies_s: list[float]
     kinds: Counter[str]
@@ -62,7 +61,7 @@ class Decisions(NamedTuple):
 
 
 def run() -> list[Row]:
-    """A row for each number of live jobs."""
+    """Return a row for each number of live jobs."""
     return [_row(count, _measured(count)) for count in BARS_S]
 
 
@@ -93,7 +92,7 @@ async def _measure(count: int) -> Decisions:
 
 @asynccontextmanager
 async def serving(name: str, server: EmbeddedServer, folder: Path, settings: Mapping[str, str]) -> AsyncIterator[int]:
-    """One replica under these variables, ready; its process id."""
+    """Start one replica under these variables; give its process id once it is ready."""
     environment = {**os.environ, **settings, "STRETTO_NATS_URL": server.url, "STRETTO_STATE_FOLDER": str(folder)}
     command = [sys.executable, "-m", f"stretto_{name}"]
     process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=subprocess.DEVNULL)
@@ -118,7 +117,7 @@ def _ready(path: Path) -> bool:
 
 
 async def _live(client: Client, jobs: list[Job], pids: dict[str, int]) -> Decisions:
-    """The jobs arrive one after another, so that their windows end at different times, and live on together."""
+    """Submit the jobs one after another, so that their windows end at different times, and keep them alive."""
     simulation = Simulation(client, jobs)
     acting = asyncio.create_task(simulation.act())
     try:
@@ -133,7 +132,7 @@ async def _live(client: Client, jobs: list[Job], pids: dict[str, int]) -> Decisi
 
 
 class Used:
-    """CPU use of each of ``clocks`` from now on, and of everything else on this machine, in cores."""
+    """Return the CPU use of each of ``clocks`` from now on, and of everything else on this machine, in cores."""
 
     def __init__(self, clocks: Mapping[str, Callable[[], float]]) -> None:
         self._clocks = clocks
@@ -150,7 +149,7 @@ class Used:
 
 
 class Simulation:
-    """Pods, ledgers and the actuator of all jobs."""
+    """The pods, ledgers and actuator of all jobs."""
 
     def __init__(self, client: Client, jobs: list[Job]) -> None:
         self._client = client
@@ -174,7 +173,7 @@ class Simulation:
             await asyncio.sleep(BEAT_S)
 
     async def _tell(self, now: float) -> None:
-        """Publish in turn, the longest silent job first. Nobody waits for an acknowledgement, as pods do not."""
+        """Publish in turn, the longest silent job first, without waiting for acknowledgements, as pods do."""
         while self._reporting and now - self._reporting[0][1].told_s >= REPORT_S:
             job, pod = self._reporting.popleft()
             if pod in job.pods:

@@ -1,9 +1,9 @@
 """Durable lease + complete pairs (``next``) of one dispatcher replica: 8 clients on one job.
 
-One pair is one ``next-shard`` request that completes the last shard and leases another; it is on the stream before
-its reply leaves. The baseline is what one client gets by publishing to the same stream serially, each time waiting for
-the acknowledgement. Both are measured in turns, on the same server. On a machine that does something else, too, the
-CPU time of a pair is the steadier figure: the note tells it for dispatcher, server and clients.
+One pair is one ``next-shard`` request that completes the last shard and leases another; it is on the stream before its
+reply leaves. The baseline is the rate of one client that publishes to the same stream serially and waits for each
+acknowledgement. Both are measured in turns, on the same server. On a machine with other load the CPU time of a pair is
+the steadier figure: the note gives it for dispatcher, server and clients.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ JOB = "bench"
 
 
 def run() -> list[Row]:
-    """Rows for throughput and latency, default sync and ``sync_interval: always``."""
+    """Return rows for throughput and latency, with default sync and ``sync_interval: always``."""
     return [*asyncio.run(_measure("")), *asyncio.run(_measure("always"))]
 
 
@@ -54,7 +54,7 @@ class Dispatching(NamedTuple):
 
 @asynccontextmanager
 async def dispatching(sync: str = "") -> AsyncIterator[Dispatching]:
-    """One replica on a server of its own."""
+    """Start one replica on a separate server."""
     async with fresh_bus(sync) as (client, server, folder):
         environment = {**os.environ, "STRETTO_NATS_URL": server.url, "STRETTO_STATE_FOLDER": str(folder)}
         command = [sys.executable, "-m", "stretto_dispatcher"]
@@ -69,7 +69,7 @@ async def dispatching(sync: str = "") -> AsyncIterator[Dispatching]:
 
 
 async def _submit(client: Client) -> None:
-    """A job that no round exhausts; returns when the dispatcher knows it."""
+    """Submit a job that no round exhausts; return when the dispatcher knows it."""
     dataset = {"samples": 10**12, "batch_size": 512, "batches_per_shard": 1}
     spec = JobSpec.parse({"name": JOB, "model": {"entry": "none:None"}, "dataset": dataset})
     await client.publish(JobSubmitted(job=JOB, spec=spec))
@@ -93,7 +93,7 @@ class Round(NamedTuple):
 
 
 async def a_round(dispatcher: Dispatching, number: int) -> Round:
-    """The serial acknowledgements are measured before and after."""
+    """Measure one round, with serial acknowledgements before and after it."""
     client, url, paid = dispatcher
     before = await _serial(client)
     begun = [_cpu_s(pid) for pid in paid]
@@ -120,13 +120,13 @@ async def a_round(dispatcher: Dispatching, number: int) -> Round:
 
 
 def _cpu_s(pid: int) -> float:
-    """User and system seconds of a process so far (proc(5), fields 14 and 15)."""
+    """Return the user and system seconds of a process so far (proc(5), fields 14 and 15)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def _serial(client: Client) -> float:
-    """Publish and wait for the acknowledgement, one at a time: acknowledgements a second."""
+    """Publish one message at a time, waiting for each acknowledgement; return the rate per second."""
     data, subject, count = b"x" * 200, f"tel.v1.worker.worker-0.{JOB}-serial", 0
     begin = time.perf_counter()
     while time.perf_counter() - begin < SERIAL_S:
@@ -182,7 +182,7 @@ async def _drive(url: str, first: int, count: int) -> dict[str, Any]:
 
 
 async def _work(client: Client, pod: str, start: float) -> tuple[int, list[float]]:
-    """How many pairs in all, and the latencies of those after the warm-up."""
+    """Return the number of all pairs, and the latencies of those after the warm-up."""
     number, done = 0, None
     latencies: list[float] = []
     while (begin := time.perf_counter()) < start + ROUND_S:

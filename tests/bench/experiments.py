@@ -3,7 +3,7 @@
 python -m tests.bench.experiments --figure 12 --model wide_deep,xdeepfm,dcn      minutes; not part of `make bench`
 
 The fault, as in the paper: one parameter server (Fig. 12) or one worker (Fig. 13) has its CPU cut to 3 % of what the
-plan gives it, by the quota of its control group, once an eighth of the samples are trained. Three ways to go on:
+plan gives it, by the quota of its control group, once an eighth of the samples are trained. Three reactions:
 
 none      nobody intervenes: the detectors' thresholds are out of reach. For Fig. 13 the data are partitioned
           statically, one shard per worker, as jobs without dynamic sharding do.
@@ -52,11 +52,11 @@ PAPER = {
     13: "paper: Stretto's way 48.5 % below none, 37 % below restart; handled within a minute",
 }
 CUT = 0.03
-"""section 6.2: 'set the CPU cores to 3% of that in the well-tuned resource configuration'"""
+"""the fault of section 6.2: 'set the CPU cores to 3% of that in the well-tuned resource configuration'"""
 WHEN = 0.125
 SETTLED_S = 3.0
 LAST_PACE_S = 10.0
-"""what an unfinished run is extrapolated from: short, because the healthy workers of a static partition end first"""
+"""last seconds that an unfinished run is extrapolated from: few, since static partitions' healthy workers end first"""
 START_S = 180.0
 OUT_OF_REACH = {"STRETTO_PROFILER_STRAGGLER_SLOWDOWN": "1e9", "STRETTO_PROFILER_HOT_FACTOR": "1e9"}
 GIB = 2**30
@@ -95,24 +95,24 @@ class Result:
     fault_s: float | None = None
     detected_s: float | None = None
     recovered_s: float | None = None
-    """the pace is back above half of what it was before the fault, for good"""
+    """time from which on the pace stays above half of that before the fault"""
     longest_gap_s: float | None = None
-    """between two steps of any worker but the slow one, from the detection on"""
+    """longest time between two steps of any worker but the slow one, from the detection on"""
     lost: int | None = None
     repeated: int | None = None
     told: list[str] = field(default_factory=list[str])
     pace: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
     completions: dict[str, list[tuple[float, int]]] = field(default_factory=dict[str, list[tuple[float, int]]])
-    """pod -> (when, samples) of the shards that it completed, as far as they were told one by one"""
+    """pod -> (time, samples) of its completed shards that were published one by one"""
 
     @property
     def victim(self) -> str:
-        """The pod that is made slow."""
+        """Return the pod that is made slow."""
         return f"ps-{self.ps - 1}" if self.figure == 12 else f"worker-{self.workers - 1}"
 
 
 class Fault:
-    """A pod's CPU quota is cut, and given back. Raises CliError where there is no control group to write."""
+    """The cut of a pod's CPU quota, and its end. Raises CliError without a control group that may be written."""
 
     def __init__(self, folder: Path, job: str, pod: str, share: float) -> None:
         record = json.loads((folder / "pods" / job / pod / "pod.json").read_text())
@@ -216,7 +216,7 @@ class Run:
             self._note(now, "the fault is over")
 
     async def _start_again(self) -> None:
-        """Checkpoint, stop, submit again: as an operator would, or a controller without live migration."""
+        """Checkpoint, stop and submit the job again, like an operator or a controller without live migration."""
         first = self._job
         await asyncio.to_thread(self._gateway.checkpoint, first)
         url = await self._flushed
@@ -281,7 +281,7 @@ async def measure(result: Result, limit_s: float, heal_at: float | None) -> None
 
 
 def conclude(result: Result) -> None:
-    """Derive from the pace when it recovered, and when an unfinished run would have ended."""
+    """Derive the time of recovery from the pace, and the end of an unfinished run."""
     pace = result.pace
     if result.jct_s is None and len(pace) > 1:
         last_s, done = pace[-1]
@@ -323,7 +323,7 @@ def table(results: list[Result]) -> Table:
 
 
 def _between(result: Result) -> str:
-    """Median seconds from one completed shard to the next, once the slow worker's were cut."""
+    """Return the median seconds from one completed shard to the next, after the slow worker's were cut."""
     gaps: dict[bool, list[float]] = {True: [], False: []}
     for pod, completed in result.completions.items():
         times = [t for t, _ in completed if result.detected_s is not None and t > result.detected_s + SETTLED_S]

@@ -1,8 +1,9 @@
-"""Measurements needed to find the fastest plan: invented jobs, readings with 5 % noise, some of them hung.
+"""Number of measurements until the fastest plan is found: generated jobs, readings with 5 % noise, some of them hung.
 
-The truth of a third of the jobs is the paper's form, of another the default one, of the last one whose computing and
-communicating overlap; the share of every term in the step is drawn at random. A plan is a number of workers and of
-PSes that a budget of pods allows; a point is one reading. Then jobs that others measured at every size.
+A third of the jobs follows the paper's form, another the default one, and the last one whose computation and
+communication overlap. The share of every term in the step is drawn at random. A plan is a number of workers and of PSes
+that a budget of pods allows; a point is one reading. Further rows replay published jobs that were measured at every
+size.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ PODS = 16
 PLANS = [Configuration(w, p, 1.0, 1.0, 512) for w in range(1, PODS) for p in range(1, 9) if w + p <= PODS]
 START = PLANS.index(Configuration(2, 1, 1.0, 1.0, 512))
 KINDS = ((DEFAULT, 1.0), (PAPER, 1.0), (DEFAULT, 4.0))
-"""form and overlap of the truths"""
+"""form and overlap of the true step times"""
 AXES = ("workers", "ps")
 JOBS, NOISE, HUNG = 100, 0.05, 0.1
 VERIFIED = 3
@@ -52,7 +53,7 @@ FEW, UNLIKE = (2, 3, 4), 0.3
 
 
 def truth(seed: int, unlike: float = 0.0) -> np.ndarray:
-    """Step times of all plans, seconds. ``unlike``: by how much, in logs, each term is another in a similar job."""
+    """Return the step times of all plans, in seconds. ``unlike``: log ratio of each term in a similar job."""
     form, overlap = KINDS[seed % len(KINDS)]
     draw, x = np.random.default_rng(seed), Inputs.of(PLANS)
     terms = terms_of(form, x, overlap=overlap)
@@ -63,7 +64,7 @@ def truth(seed: int, unlike: float = 0.0) -> np.ndarray:
 
 
 class Job:
-    """One to be explored: its plans and their true step times, in seconds; readings are off by ``noise``."""
+    """A job to explore: its plans and their true step times, in seconds; readings are off by ``noise``."""
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class Job:
         self.readings = [self.read(plans[start])]
 
     def read(self, plan: Configuration) -> Measurement:
-        """Off by the noise, or hung: two to six times as long."""
+        """Return a reading that is off by the noise, or hung: two to six times as long."""
         measured = self.times[self.plans.index(plan)] * math.exp(self.noise * self.draw.standard_normal())
         hung = self.draw.uniform(2, 6) if self.draw.random() < self.hung else 1.0
         return Measurement(plan, float(measured * hung))
@@ -90,7 +91,7 @@ class Job:
         return [row.configuration for row in self.readings]
 
     def explore(self, gain_min: float = OPTIMISTIC_GAIN_MIN) -> bool:
-        """Measure one more; False where it is not worth it."""
+        """Measure one more plan; return False if none is worth it."""
         found = worth_measuring(fit(self.readings), self.measured, self.axes, 1, self.plans, gain_min)
         self.readings += [self.read(plan) for plan in found]
         return bool(found)
@@ -104,7 +105,7 @@ class Job:
 
 
 def invented(seed: int, hung: float = 0.0, unlike: float = 0.0) -> Job:
-    """A job of that seed, or one that is similar to it."""
+    """Return the job of a seed, or one that is similar to it."""
     return Job(PLANS, truth(seed, unlike), START, seed + 10**6 * (1 + (unlike > 0)), NOISE, hung)
 
 
@@ -121,7 +122,7 @@ def published() -> list[Job]:
 
 
 def errors(seed: int, hung: float = 0.0) -> dict[int, float]:
-    """Mean error of all plans' step times, by points measured; stopping is not allowed."""
+    """Return the mean error of all plans' step times by measured points; stopping is not allowed."""
     job, found = invented(seed, hung), dict[int, float]()
     while len(job.readings) < max(POINTS):
         job.explore(gain_min=-1.0)
@@ -131,7 +132,7 @@ def errors(seed: int, hung: float = 0.0) -> dict[int, float]:
 
 
 def helped(seed: int) -> dict[tuple[int, bool], float]:
-    """Errors after few points, without and with the model of a similar job that was explored before."""
+    """Return rows of errors after few points, without and with the model of a similar job that was explored before."""
     before, job = invented(seed, unlike=UNLIKE), invented(seed)
     while len(before.readings) < MOST:
         before.explore(gain_min=-1.0)
@@ -145,7 +146,7 @@ def helped(seed: int) -> dict[tuple[int, bool], float]:
 
 
 def choice(job: Job) -> tuple[float, float, int]:
-    """Return by how many points the chosen plan is slower than the best, with and without measuring the best few."""
+    """Return the slowness of the chosen plan by measured points, with and without measuring the best few."""
     while len(job.readings) < MOST and job.explore():
         pass
     unverified = job.regret(fastest(fit(job.readings), job.plans, job.readings))
@@ -158,7 +159,7 @@ def choice(job: Job) -> tuple[float, float, int]:
 
 
 def run() -> list[Row]:
-    """The bars of readings that are only noisy, then of some that hung."""
+    """Return the rows with bars: readings that are only noisy, then some that hung."""
     calm, hung = [errors(seed) for seed in range(JOBS)], [errors(seed, HUNG) for seed in range(JOBS)]
     began = time.process_time()
     regrets, unverified, points = zip(*(choice(invented(seed)) for seed in range(JOBS)), strict=True)

@@ -1,20 +1,26 @@
-"""The throughput model on measurements that others published (../shared/data): every point left out once, with those
-of the same configuration.
+"""The throughput model on published measurements (../shared/data): each point left out once, with its configuration.
 
-Besides the default form those of DLRover-RM (Eq. 1-6) and Optimus, each by the better of two fits, and the nearest
-neighbour. Sources that are not PS jobs have one PS; a process that trains alone is one worker and one PS.
+The default form is compared with those of DLRover-RM (Eq. 1-6) and Optimus, each by the better of two fits, and with
+the nearest neighbour. Sources that are not PS jobs have one PS; a process that trains alone is one worker and one PS.
 
-The terms for nodes were chosen among seven sets on Pollux, the overlap on Pollux and Synergy: what is left out there is
-a point, not the source.
+The terms for nodes were chosen among seven sets on Pollux, the overlap on Pollux and Synergy. A point was left out in
+that choice, not the source.
 
-How far the terms are pulled to 0 is for each job to say: three strengths of the ridge on the largest share of a term,
-weighed by their marginal likelihood. Both were chosen among some hundred variants on the four PS sources, what is left
-out there being a point; other grids with steps of 1.4 to 4 keep VGG16 at 3.3 to 3.4, Inception3 at 1.1 where they end
-at 8. VGG16, Inception3, ResNet50 and MXNet in percent: 3.4, 1.1, 3.7, 1.5. Before, with one strength and the mean
-share, 3.5, 1.7, 5.2, 0.7; with only one of the two 3.5, 1.3, 4.0, 0.9 (largest share) and 3.5, 1.3, 4.4, 1.5.
-What did not help everywhere: the likeliest strength alone (3.5, 1.2, 2.9, 2.2), one strength for all (none of 16 mends
-both of the first two), one by MacKay's rule (3.4, 1.1, 3.9, 1.2, the first still above Optimus' form), the mean of the
-posterior instead of its mode (6.5, 3.4, 5.7, 2.7), the form of the least inner error (3.5, 1.7, ResNet50 8.3).
+Each job decides the pull of its terms to 0: three strengths of the ridge on the largest share of a term are weighed by
+their marginal likelihood. Both were chosen among some hundred variants on the four PS sources, with one point left out.
+Other grids with steps of 1.4 to 4 keep VGG16 at 3.3 to 3.4, and Inception3 at 1.1 if they end at 8. The errors in
+percent of VGG16, Inception3, ResNet50 and MXNet:
+
+    three strengths, largest share (the default)    3.4, 1.1, 3.7, 1.5
+    one strength, mean share (before)               3.5, 1.7, 5.2, 0.7
+    one strength, largest share                     3.5, 1.3, 4.0, 0.9
+    three strengths, mean share                     3.5, 1.3, 4.4, 1.5
+    the likeliest strength alone                    3.5, 1.2, 2.9, 2.2
+    one strength by MacKay's rule                   3.4, 1.1, 3.9, 1.2 (VGG16 is still above Optimus' form)
+    the posterior's mean instead of its mode        6.5, 3.4, 5.7, 2.7
+    the form of the least inner error               3.5, 1.7, 8.3, -
+
+No single strength for all jobs, of 16, improves both VGG16 and Inception3.
 """
 
 from __future__ import annotations
@@ -39,10 +45,10 @@ from tests.bench.rows import Row, row
 DATA = Path(__file__).parents[3] / "shared" / "data"
 COVERED = 0.85
 SAMPLED = 200
-"""points of each Pollux job, of 952 to 2,119"""
+"""points taken from each Pollux job, which has 952 to 2,119"""
 GPUS_PER_NODE = 8
 PS_SOURCES = 4
-"""the first ones are jobs with parameter servers"""
+"""number of sources, the first ones, that are jobs with parameter servers"""
 SEEDS, NOISE, SAMPLES, HELD_OUT = 200, 0.05, 20, 100
 CLAIMS = (
     Claim("DLRover-RM §6.2", "Eq. 1 closely describes throughput over resources", "Fig. 11, no figure",
@@ -56,7 +62,7 @@ CLAIMS = (
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """``jobs``: the measurements of each; ``bar`` in percent; ``has`` what the terms are fed with."""
+    """A source of measurements. ``jobs``: those of each job; ``bar``: in percent; ``has``: the inputs of the terms."""
 
     name: str
     bar: float
@@ -66,7 +72,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """|predicted / measured - 1| of every point, when it was left out; whether the 90 % interval covered it."""
+    """Return |predicted / measured - 1| of every left-out point, and whether the 90 % interval covered it."""
 
     errors: list[float]
     covered: list[bool]
@@ -77,7 +83,7 @@ class Errors:
 
 
 def sources() -> list[Source]:
-    """From the public data."""
+    """Return the sources of the public data."""
     tables = ps_tables()
     return [
         Source("VGG16", 5.0, [tables["vgg16", name] for name in ("paddle-fluid", "paddle-v2", "tensorflow")],
@@ -97,7 +103,7 @@ def _lines(name: str) -> Iterator[dict[str, str]]:
 
 
 def ps_tables() -> dict[tuple[str, str], list[Measurement]]:
-    """Rates are of all workers together, batches of one; by model and framework."""
+    """Read rates of all workers together, and batches of one worker, by model and framework."""
     found: dict[tuple[str, str], list[Measurement]] = defaultdict(list)
     for line in _lines("ps-throughput-tables/ps_throughput.csv"):
         workers, batch = int(line["num_workers"]), int(line["batch"])
@@ -107,7 +113,7 @@ def ps_tables() -> dict[tuple[str, str], list[Measurement]]:
 
 
 def elasticflow() -> list[list[Measurement]]:
-    """Iterations per second; the global batch is split over the GPUs. 0 stands for what does not run."""
+    """Read iterations per second; the global batch is split over the GPUs. 0 stands for a job that does not run."""
     jobs = list[list[Measurement]]()
     for path in sorted((DATA / "elasticflow-a100").glob("*.csv")):
         jobs.append([])
@@ -122,7 +128,7 @@ def elasticflow() -> list[list[Measurement]]:
 
 
 def synergy() -> list[list[Measurement]]:
-    """Relative throughput of one GPU. 0.1 stands where memory was too little to measure: such rows are left out."""
+    """Read the relative throughput of one GPU. Rows with 0.1, which had too little memory, are left out."""
     jobs: dict[str, list[Measurement]] = defaultdict(list)
     for line in _lines("synergy/cpu_mem_throughput.csv"):
         if (rate := float(line["rel_throughput"])) > 0.1:
@@ -133,7 +139,7 @@ def synergy() -> list[list[Measurement]]:
 
 
 def pollux() -> list[list[Measurement]]:
-    """Placements and scaling together, a seeded sample of each model."""
+    """Read placements and scaling together, a seeded sample of each model."""
     jobs = list[list[Measurement]]()
     for model in ("ncf", "cifar10", "deepspeech2"):
         every = list[Measurement]()
@@ -167,7 +173,7 @@ def left_out(jobs: list[list[Measurement]], fitted: Fit) -> Errors:
 
 
 def nearest(jobs: list[list[Measurement]]) -> float:
-    """Percent, of the step time of the nearest other configuration in logs."""
+    """Return the error in percent of the step time of the nearest other configuration, in logs."""
     errors = list[float]()
     for rows in jobs:
         times, at = np.array([row.step_time_s for row in rows]), _logs(rows)
@@ -183,7 +189,7 @@ def _logs(rows: list[Measurement]) -> np.ndarray:
 
 
 def extrapolated(jobs: list[list[Measurement]], fitted: Fit) -> float:
-    """Percent: fitted to the smaller half (workers, or cores where there is but one worker), asked for the rest."""
+    """Return the error in percent on the larger half, by workers (or a single worker's cores), of a fit to the rest."""
     errors = list[float]()
     for rows in jobs:
         axis = "workers" if len({row.configuration.workers for row in rows}) > 1 else "worker_cpu_cores"
@@ -197,7 +203,7 @@ def extrapolated(jobs: list[list[Measurement]], fitted: Fit) -> float:
 
 
 def run() -> list[Row]:
-    """One row for each source, then the paper's form on data that obey it."""
+    """Return one row for each source, then the paper's form on data that obey it."""
     if not DATA.exists():
         return [row("fits of published measurements", float("nan"), "", "", None, "skipped: no public data"),
                 *_obeying()]  # fmt: skip
@@ -220,7 +226,7 @@ def run() -> list[Row]:
 
 
 def _measured(source: Source) -> tuple[Row, float, float]:
-    """The row, and the errors of the paper's form and of Optimus'."""
+    """Return the row, and the errors of the paper's form and of Optimus'."""
     began = time.process_time()
     ours = left_out(source.jobs, fit)
     points = len(ours.errors)
@@ -248,7 +254,7 @@ def _both(form: str) -> tuple[Fit, Fit]:
 
 
 def _obeying() -> list[Row]:
-    """Held-out RMSLE of the paper's form where it is the truth, against a direct search for the least RMSLE."""
+    """Return the held-out RMSLE of the paper's form on data that obey it, and that of a direct search for the least."""
     ours, best, took_ms = list[float](), list[float](), list[float]()
     for seed in range(SEEDS):
         random = np.random.default_rng(seed)
@@ -285,7 +291,7 @@ def _rmsle(predicted: np.ndarray, true: np.ndarray) -> float:
 
 
 def _least_rmsle(design: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """Coefficients of the least squared log error, by trust-region search from shares of every kind."""
+    """Return the coefficients of the least squared log error, by trust-region search from shares of every kind."""
     scale = design.mean(axis=0) / times.mean()
     starts = [np.full(design.shape[1], 1 / design.shape[1]), *(0.8 * np.eye(design.shape[1]) + 0.04)]
     found = [

@@ -34,7 +34,7 @@ IN_FLIGHT = 500
 
 @dataclass
 class Pod:
-    """``told_s``: end of its last report."""
+    """One pod. ``told_s``: end of its last report."""
 
     name: str
     told_s: float
@@ -47,7 +47,7 @@ class Pod:
 
 @dataclass
 class Job:
-    """One job: the plan in force, and its pods."""
+    """One job: its plan in force, and its pods."""
 
     name: str
     plan: Plan
@@ -157,7 +157,7 @@ class Job:
 
 
 def fleet(count: int, workers: int, ps: int) -> list[Job]:
-    """Jobs with one plan and no pods yet."""
+    """Return jobs with one plan and no pods yet."""
     plan = Plan(
         workers=workers,
         ps=ps,
@@ -170,25 +170,25 @@ def fleet(count: int, workers: int, ps: int) -> list[Job]:
 
 
 def sent(message: Message, now: float) -> tuple[str, bytes, dict[str, str]]:
-    """Subject, data and headers as a pod sends its report."""
+    """Return subject, data and headers of a pod's report."""
     message_id = f"{message.job}:{getattr(message, 'pod', '')}:{now}"
     return subject_of(message), encode(message), headers_of(message, message_id, now, "pod", "")
 
 
 async def store(client: Client, messages: list[Message]) -> None:
-    """Publish in order, many at a time."""
+    """Publish messages in order, many at a time."""
     for begin in range(0, len(messages), IN_FLIGHT):
         part = messages[begin : begin + IN_FLIGHT]
         await asyncio.gather(*[await client.bus.post(subject_of(each), encode(each)) for each in part])
 
 
 def cpu_s(pid: int) -> float:
-    """User and system seconds of a process so far."""
+    """Return the user and system seconds of a process so far."""
     return sum(psutil.Process(pid).cpu_times()[:2])
 
 
 class Replica:
-    """A service in its own process, observed through its metrics."""
+    """A service in a separate process, observed through its metrics."""
 
     def __init__(self, service: str, pid: int, folder: Path) -> None:
         self.pid = pid
@@ -196,7 +196,7 @@ class Replica:
         self._run = folder / "run" / f"{service}.json"
 
     async def handled(self) -> int:
-        """Messages handled since it was started; 0 before it answers."""
+        """Return the messages handled since the start; 0 before it answers."""
         try:
             address = json.loads(self._run.read_text())
             if address["pid"] != self.pid:
@@ -209,7 +209,7 @@ class Replica:
         return int(float(next((line.split()[-1] for line in text.splitlines() if line.startswith(name)), "0")))
 
     async def until(self, count: int) -> None:
-        """Wait until it has handled ``count`` messages."""
+        """Wait until the service has handled ``count`` messages."""
         give_up_s = time.monotonic() + GIVE_UP_S
         while (handled := await self.handled()) < count:
             if time.monotonic() > give_up_s:

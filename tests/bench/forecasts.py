@@ -1,24 +1,23 @@
 """Accuracy of the memory forecast for one server from the first third of its series (`stretto whatif memory`).
 
-Generated: 200 series of each kind (libs/core/tests/oom/curves.py; seeds from 0 on, those that the kind is about): a
-third of 120 moments, of which 12 to 40 were read at random, with errors of reading of 0, 0.3, 1 and 3 % in turn. One
-server of the job is looked at. Memory goes with its rows; of the kind ``doubling``, with the slots of its hash tables.
-The capacity at which it is to be foretold that memory runs out lies 10 to 90 % of the way from now to the end; a series
-counts as growing if it ends 10 % above now at least.
+Generated series: 200 of each kind (libs/core/tests/oom/curves.py; seeds from 0 on that fit the kind), cut at a third of
+120 moments, of which 12 to 40 were read at random, with reading errors of 0, 0.3, 1 and 3 % in turn. Each is of one
+server of a job. Memory is proportional to its rows or, for the kind ``doubling``, to the slots of its hash tables. The
+capacity for the forecast of the time lies 10 to 90 % of the way from the memory now to that at the end. A series counts
+as growing if it ends at least 10 % above now.
 
-Real: distinct ids over the samples in public click, rating and census data, in the order of the files and of time. They
-say how ids grow, not what a server holds: memory is taken as proportional to the ids, nothing else in it. So these
-errors are those of the growth itself, without the fixed part of a process that makes them smaller. What the model
-expects before it has seen anything is taken from the first thirds of these streams. With what the other two kinds of
-data (ratings, clicks, census) say instead, each is forecast as well: 4.75 % instead of 4.70, where a milder bend of
--0.3 and fade of -0.1 had 5.86. A wider prior (0.5 to 1) has 4.9 to 5.3, no change of the rate in it 4.9, other numbers
-of increments 5.4 to 5.7. In the ratings ordered by time new users and films come faster later, without a sign before:
-half of all ratings' series are 13 % off or more.
+Real series: distinct ids over the samples in public click, rating and census data, in the order of the files and of
+time. They show the growth of ids, not the memory of a server, which is taken as proportional to the ids. So these
+errors are larger than those of a process, whose memory has a fixed part. The model's prior comes from the first thirds
+of these streams. A prior from the other two kinds of data (ratings, clicks, census) forecasts as well: 4.75 % instead
+of 4.70, while a milder bend of -0.3 and fade of -0.1 had 5.86. A wider prior (0.5 to 1) has 4.9 to 5.3, one without a
+change of the rate 4.9, other numbers of increments 5.4 to 5.7. In the ratings ordered by time, new users and films come
+faster later, without a sign before: half of all ratings' series are 13 % off or more.
 
 The baseline of an error is that of the published straight line on the same series.
 
-What no sign foretells is in no interval: series whose rate surges after the first third are a kind of their own,
-without a bar there. Asked again with every row, as the services do, their surge is seen when it is there.
+No interval covers a surge without a sign before: series whose rate surges after the first third are a separate kind,
+without a bar. The services forecast again with every row, and so see a surge once it begins.
 """
 
 from __future__ import annotations
@@ -47,14 +46,14 @@ SERIES = 200
 KINDS = ("steady", "bursty", "skewed", "surge-seen", "doubling")
 SURPRISE, DOUBLING = "late-surge", "doubling"
 FRESH, FRESH_SEED, FRESH_SERIES = "all kinds, other seeds", 1_000_000, 100
-"""a few numbers of the model were chosen while looking at the first seeds, none at these"""
+"""name, first seed and number of series on which no number of the model was chosen"""
 ERRORS_OF_READING = (0.0, 0.003, 0.01, 0.03)
 GROWING = 1.1
 ROOM = 1.2
-"""times the need: a capacity that does"""
+"""capacity that suffices, as a multiple of the need"""
 ID_BYTES = 256
 WARNED_SAMPLES = 0.05
-"""of the job: so long before memory runs out it has to be told"""
+"""share of the job by which a warning must precede the end of memory"""
 AT_END, REAL = "memory at the end, median error", "real ids"
 CLAIMS = (
     Claim("DLRover-RM §5.3", "new categories are proportional to the samples", "assumed",
@@ -77,7 +76,7 @@ class Series:
     end_bytes: float
 
     def until(self, row: int, capacity_bytes: float, algorithm: Forecaster = growth) -> SeriesForecast:
-        """The forecast from the first ``row`` rows."""
+        """Return the forecast from the first ``row`` rows."""
         seen = self.points[:row]
         return algorithm(SeriesProblem(seen, int(capacity_bytes), self.samples_end - seen[-1].samples))
 
@@ -87,7 +86,7 @@ class Series:
 
 
 def run() -> list[Row]:
-    """Rows per kind."""
+    """Return the rows of each kind."""
     begun, asked = time.process_time(), 0
     rows = list[Row]()
     for kind in (*KINDS, SURPRISE):
@@ -140,7 +139,7 @@ def _series(curve: Any, seed: int, *, doubling: bool) -> Series:
 
 
 def real() -> list[Series]:
-    """Each stream of :func:`streams` at three irregular samplings."""
+    """Return each stream of :func:`streams` at three irregular samplings."""
     found = list[Series]()
     for number, (stream, sampling) in enumerate((keys, s) for keys in streams() for s in range(3)):
         rng = np.random.default_rng([number, sampling])
@@ -153,7 +152,7 @@ def real() -> list[Series]:
 
 
 def streams() -> Iterator[list[tuple[str, ...]]]:
-    """Ids and crossings of ids, in the order of training."""
+    """Return ids and crossings of ids, in the order of training."""
     ratings = _read("ml-latest-small/ratings.csv.gz")
     genres = {film["movieId"]: film["genres"].split("|")[0] for film in _read("ml-latest-small/movies.csv.gz")}
     for ordered in (ratings, sorted(ratings, key=lambda r: int(r["timestamp"]))):
@@ -186,7 +185,7 @@ def _read(name: str) -> list[dict[str, str]]:
 
 
 def _distinct(keys: list[tuple[str, ...]]) -> NDArray[np.int64]:
-    """After each key, how many different ones there were."""
+    """Return the number of different keys up to each key."""
     seen = set[tuple[str, ...]]()
     new = np.zeros(len(keys), dtype=np.int64)
     for place, key in enumerate(keys):

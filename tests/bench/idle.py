@@ -1,4 +1,4 @@
-"""The whole embedded control plane, idle: time until ready, memory, processor."""
+"""The whole embedded control plane at rest: time until ready, memory, processor."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GIB = 2**30
 
 
 def run() -> list[Row]:
-    """Rows for readiness, memory and processor of everything that `stretto up` starts."""
+    """Return rows for readiness, memory and processor of everything that `stretto up` starts."""
     folder = Path(tempfile.mkdtemp(prefix="stretto-idle-"))
     try:
         return _measure(folder)
@@ -36,7 +36,7 @@ def run() -> list[Row]:
 def _measure(folder: Path) -> list[Row]:
     begin = time.perf_counter()
     up = [COMMAND, "up", "--detach", "--folder", str(folder)]
-    with (folder / "up.log").open("w+") as log:  # no pipe: what is left running would hold its end open
+    with (folder / "up.log").open("w+") as log:  # no pipe: a process left running would hold its end open
         status = subprocess.run(up, stdout=log, stderr=log, timeout=120, check=False).returncode
     ready_s = time.perf_counter() - begin
     busy_s = _cpu_s(processes_of(folder))
@@ -79,7 +79,7 @@ def _names(process: psutil.Process, folder: str) -> bool:
 
 
 def _memory_bytes(process: psutil.Process) -> tuple[int, int]:
-    """PSS, which counts shared pages once over all sharers, and RSS."""
+    """Return PSS, which counts shared pages once over all sharers, and RSS."""
     memory = process.memory_full_info()
     return getattr(memory, "pss", memory.rss), memory.rss
 

@@ -1,11 +1,11 @@
-"""The profiler's intake: 2,000 jobs of 50 pods, as fast as one replica takes it in, and at 3,300 messages a second.
+"""The profiler's intake: 2,000 jobs of 50 pods, at the rate of one replica, and at 3,300 messages a second.
 
 Each pod reports every 30 s, so a job's five-second window has eight reports and one message in eight closes a window.
-*As fast as it can*: a backlog that was stored at that pace while no replica ran; the rate is of the replica's own
-count of handled inputs, between a tenth and the end of the backlog, so its start does not count. The baseline is
-nats-py's bare pull-and-ack loop over the same messages, before and after, on the same server. *Sustained*: the replica
-runs while the messages come; memory is what is resident, at its highest after the jobs are known; behind is what it
-had not handled at the end. ``INTAKE_MINUTES`` says how long (default 1; the promise is for 5).
+*Rate*: a backlog is stored at that pace while no replica runs; the rate is that of the replica's own count of handled
+inputs, from a tenth to the end of the backlog, so its start does not count. The baseline is nats-py's bare pull-and-ack
+loop over the same messages, before and after, on the same server. *Sustained*: the replica runs while the messages
+come; memory is its highest resident size after the jobs are known, and its lag is measured at the end.
+``INTAKE_MINUTES`` sets the duration (default 1; the promise is for 5).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MEMORY_BAR_MIB, RATIO_BAR = 300.0, 0.5
 
 
 class Round(NamedTuple):
-    """Messages a second; CPU microseconds of the replica for one."""
+    """The rate: messages a second, and CPU microseconds of the replica for one."""
 
     rate: float
     bare: float
@@ -47,7 +47,7 @@ class Round(NamedTuple):
 
 
 class Sustained(NamedTuple):
-    """Messages a second, highest resident MiB and before, seconds behind at the end, CPU microseconds a message."""
+    """The sustained run: messages a second, resident MiB (highest, before), lag in s, CPU microseconds a message."""
 
     rate: float
     resident_mib: float
@@ -95,7 +95,7 @@ def run() -> list[Row]:
 
 @asynccontextmanager
 async def profiler(server: EmbeddedServer, folder: Path) -> AsyncIterator[Replica]:
-    """One replica; it leaves in peace."""
+    """Start one replica, and stop it in good order."""
     environment = {**os.environ, "STRETTO_NATS_URL": server.url, "STRETTO_STATE_FOLDER": str(folder)}
     command = [sys.executable, "-m", "stretto_profiler"]
     process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=subprocess.DEVNULL)
@@ -128,7 +128,7 @@ async def _introduce(client: Client, server: EmbeddedServer, folder: Path, jobs:
 
 
 class Feed:
-    """The reports of all pods, each in its turn, so that those of a job are spread over the time."""
+    """Yield the reports of all pods in turn, so that those of a job are spread over the time."""
 
     def __init__(self, client: Client, jobs: list[Job]) -> None:
         self._client = client
@@ -136,7 +136,7 @@ class Feed:
         self._turn = 0
 
     async def run(self, seconds: float) -> int:
-        """Report at the pods' pace, beginning where the last run ended; how many."""
+        """Report at the pods' pace, from the end of the last run on; return the number of reports."""
         started, told = time.perf_counter(), 0
         while (passed_s := time.perf_counter() - started) < seconds:
             due = min(int(passed_s * RATE) - told, 1000)

@@ -1,7 +1,7 @@
-"""Models to be placed: invented ones, and public structures and profiles with public prices (../shared/data).
+"""Models to place: generated ones, and public structures and profiles with public prices (../shared/data).
 
-Where a table lacks what HeterPS' cost model asks for, it is assumed here, in one place, and said: relative speeds of
-devices, the shares of work that more units share, and times of layers of which only the structure is public.
+The tables lack some inputs of HeterPS' cost model, which are assumed in this module alone: relative speeds of devices,
+the shares of work that more units share, and times of layers with only a public structure.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RENTED = {
     "a10g": ("g5.xlarge", 300.0),
     "v100": ("p3.2xlarge", 350.0),
 }
-"""what is rented for a unit of each type, and its speed in cores (assumed)"""
+"""the rented instance for a unit of each type, and its speed in cores (assumed)"""
 
 SPARSE_GAIN = 0.25
 """exponent of the speed with which accelerators read embeddings: memory in the host serves them hardly faster"""
@@ -53,8 +53,9 @@ def invented(layers: int, types: int, seed: int) -> PlacementProblem:
 
 
 def limited(problem: PlacementProblem) -> PlacementProblem:
-    """With six tenths of the units that its optimum takes of each type, of the others any number; where that is too
-    little, eight tenths, then all but one of the type that it takes most of."""
+    """Limit each type to six tenths of the units in the optimum, and types that it does not use to any number.
+
+    If that is too little, take eight tenths, then all but one of the type with the most units."""
     best = exact(problem)
     assert best is not None
     used = [sum(stage.units for stage in best.stages if stage.type == n) for n in range(len(problem.types))]
@@ -75,7 +76,7 @@ def _with(problem: PlacementProblem, limits: list[int | None]) -> PlacementProbl
 
 
 def public() -> Iterator[tuple[str, PlacementProblem]]:
-    """Named problems from the tables; none where the folder is absent."""
+    """Return the named problems of the tables; none where the folder is absent."""
     if not DATA.is_dir():
         return
     types, speeds = _rented()
@@ -87,7 +88,7 @@ def public() -> Iterator[tuple[str, PlacementProblem]]:
 
 
 def _rented() -> tuple[tuple[DeviceType, ...], np.ndarray]:
-    """Types with the price of a unit on demand in us-east-1, and their speeds in cores."""
+    """Return the types with the on-demand price of a unit in us-east-1, and their speeds in cores."""
     with gzip.open(DATA / "prices" / "cloud_prices_libcloud.csv.gz", "rt", encoding="utf-8", newline="") as opened:
         rows = [row for row in csv.DictReader(opened) if row["region"] == "us-east-1" and row["kind"] == "on_demand"]
     offered = {row["name"]: row for row in rows if row["provider"] == "aws"}
@@ -101,7 +102,7 @@ def _rented() -> tuple[tuple[DeviceType, ...], np.ndarray]:
 
 
 def _profiled(path: Path, types: tuple[DeviceType, ...], speeds: np.ndarray) -> PlacementProblem:
-    """Measured forward and backward times of one GPU (taken for the V100's), layers in the order of their numbers."""
+    """Read measured forward and backward times of one GPU (taken as the V100's), in the order of the layers."""
     line = re.compile(
         r"node(\d+) -- (\w+).*forward_compute_time=([\d.]+), backward_compute_time=([\d.]+), "
         r"activation_size=\[?([\d.]+).*parameter_size=([\d.]+)"
@@ -119,7 +120,7 @@ def _profiled(path: Path, types: tuple[DeviceType, ...], speeds: np.ndarray) -> 
 
 
 def _structured(rows: list[dict[str, str]], types: tuple[DeviceType, ...], speeds: np.ndarray) -> PlacementProblem:
-    """Times from arithmetic (three times the forward pass) or from bytes looked up; 26 lookups a sample."""
+    """Derive times from arithmetic (three times the forward pass) or from looked-up bytes; 26 lookups a sample."""
     layers = list[Layer]()
     for row in rows:
         wide, out, parameters = (float(row[name]) for name in ("rows_or_in", "cols_or_out", "parameters"))
@@ -133,7 +134,7 @@ def _structured(rows: list[dict[str, str]], types: tuple[DeviceType, ...], speed
 
 
 def _layer(name: str, kind: str, compute_s: np.ndarray, sent_bytes: float, weight_bytes: float) -> Layer:
-    """97 % of the arithmetic and 95 % of the transfer are assumed to be shared by more units."""
+    """Return the layer, of whose arithmetic 97 % and of whose transfer 95 % are assumed to be shared by more units."""
     every = np.ones(len(compute_s))
     columns = _rows(compute_s, 0.97 * every, sent_bytes / (LINK_MB_S * 1e6) * every, 0.95 * every)
     return Layer(name, kind, *columns, sent_bytes, weight_bytes)

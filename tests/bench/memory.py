@@ -1,9 +1,9 @@
 """The OOM guard on 200 generated jobs: out-of-memory kills, unneeded memory, and forecast errors.
 
 50 seeds of each family of curves, each played by the real machines of watch and arbiter against an actuator that
-takes its time (libs/core/tests/oom: curves.py, play.py, which says what counts as foreseeable). Six of ten begin
-with too little memory, the others with one to three times the need. What a job comes to is foretold at its first third;
-where growth follows another law later, that cannot be known, and the job does not count there.
+takes its time (libs/core/tests/oom: curves.py, and play.py with the definition of foreseeable). Six of ten begin with
+too little memory, the others with one to three times the need. A job's final memory is forecast at its first third; a
+job whose growth follows another law later does not count, since no forecast could know it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SEEDS = range(50)
 
 
 def run() -> list[Row]:
-    """Rows over all jobs, and per family."""
+    """Return rows over all jobs, and per family."""
     played = {family: jobs(family, SEEDS) for family in families()}
     everyone = [job for found in played.values() for job in found]
     return [*_all(everyone), *(told for family, found in played.items() for told in _family(family, found))]
@@ -42,7 +42,7 @@ def families() -> tuple[str, ...]:
 
 
 def jobs(family: str, seeds: Iterable[int]) -> list[tuple[Any, Any]]:
-    """(curve, outcome) of every seed."""
+    """Return (curve, outcome) of every seed."""
     curves, play = importlib.import_module("curves"), importlib.import_module("play")
     number = families().index(family)
     found = [(curves.generate(family, seed), play.Case.draw(4 * seed + number)) for seed in seeds]

@@ -1,11 +1,11 @@
 """Generated growth under real memory limits: processes that hold the bytes, control groups, and all services.
 
-Two minutes; needs a memory control group that may be written.
+It takes two minutes, and needs a memory control group that may be written.
 
-Two jobs of each family (libs/core/tests/oom/curves.py), one whose tables grow by rows and one whose hash tables
-double, and one with a step that nobody can foresee. Their servers are processes that touch the pages, in the limits
-that the real actuator sets because the real arbiter heard the real watch (tests/integration/memory_stage.py). A window
-of telemetry is half a second, and the watch's times are shorter by as much.
+Two jobs of each family (libs/core/tests/oom/curves.py), one whose tables grow by rows and one whose hash tables double,
+and one with a step without a sign before. Their servers are processes that touch the pages, in the limits that the real
+actuator sets after the real watch's forecasts and the real arbiter's plans (tests/integration/memory_stage.py). A
+window of telemetry is half a second, and the watch's times are shorter by the same factor.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def helpers() -> tuple[Any, Any, Any]:
 
 
 def growth(family: str, tables: bool, share: float) -> Any:
-    """The first curve that fits this machine and is foreseeable throughout. ``share`` as in play.Case."""
+    """Return the first curve that fits this machine and is foreseeable throughout. ``share`` as in play.Case."""
     curves, play, stage = helpers()
     for seed in range(10_000, 11_000):
         curve = curves.generate(family, seed, MOMENTS)
@@ -62,7 +62,7 @@ def growth(family: str, tables: bool, share: float) -> Any:
 
 
 def step() -> Any:
-    """Half a GiB within one window, after nothing."""
+    """Return a curve that grows by half a GiB within one window, without a sign before."""
     *_, stage = helpers()
     used = np.full((1, 24), 150.0 * MIB)
     used[0, 16:] += 512 * MIB
@@ -93,7 +93,7 @@ async def batch(tables: bool) -> list[dict[str, Any]]:
 
 
 def run() -> list[Row]:
-    """Rows over all jobs; one without a bar where there can be no real limits."""
+    """Return rows over all jobs; one without a bar where there can be no real limits."""
     *_, stage = helpers()
     if reason := stage.missing():
         return [row_at_most("killed where foreseeable", float("nan"), "jobs", None, f"not measured: {reason}")]

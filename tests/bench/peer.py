@@ -1,10 +1,10 @@
 """The same ledger workload on DLRover's local master: 8 clients lease a shard and report it done.
 
-``DLROVER_PYTHON`` names the Python of an environment of its own with ``dlrover[k8s]==0.6.1``; where it is unset
-the row says so and has no figure. Both run on this machine in turns, each with 8 clients in 2 processes. What differs
-favours the peer: its ledger is in memory only, ours is on the stream before the reply leaves. What differs the other
-way: a pair is two requests there (``get_task``, ``report_task_result``) and one here (``next-shard``), because that is
-how each system's own client does it. Its transport is gRPC, the faster of its two.
+``DLROVER_PYTHON`` names the Python of a separate environment with ``dlrover[k8s]==0.6.1``; if it is unset, the row says
+so and has no figure. Both run on this machine in turns, each with 8 clients in 2 processes. One difference favours the
+peer: its ledger is in memory only, while ours is on the stream before the reply leaves. Another favours us: a pair is
+two requests there (``get_task``, ``report_task_result``) and one here (``next-shard``), as in each system's own client.
+The peer's transport is gRPC, the faster of its two.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ENVIRONMENT = {"DLROVER_MASTER_SERVICE_TYPE": "grpc", "NODE_TYPE": "worker", "DL
 
 
 def run() -> list[Row]:
-    """One row: our durable pairs beside the peer's."""
+    """Return one row: our durable pairs, with the peer's as the baseline."""
     python = os.environ.get(PYTHON, "")
     if not python:
         return [_row(None, None, f"skipped: {PYTHON} is not set (an environment with dlrover[k8s]==0.6.1)")]
@@ -54,7 +54,7 @@ async def _measure(python: str) -> tuple[list[float], list[float]]:
     theirs: list[float] = []
     async with dispatching() as dispatcher:
         for number in range(ROUNDS):
-            async with _master(python) as port:  # a fresh one: it keeps what it has done
+            async with _master(python) as port:  # a new master each time: it keeps all completed tasks
                 theirs.append(await _peer_round(python, port))
             ours.append((await a_round(dispatcher, number)).pairs)
     return ours, theirs
@@ -62,7 +62,7 @@ async def _measure(python: str) -> tuple[list[float], list[float]]:
 
 @asynccontextmanager
 async def _master(python: str) -> AsyncIterator[int]:
-    """The peer's master, once it accepts connections."""
+    """Start the peer's master; give its port once it accepts connections."""
     port = free_port()
     arguments = f"--platform local --port {port} --node_num 1 --job_name bench --service_type grpc".split()
     with tempfile.TemporaryFile() as log:
@@ -97,7 +97,7 @@ async def _accepts(port: int) -> bool:
 
 
 async def _peer_round(python: str, port: int) -> float:
-    """Pairs a second of all clients."""
+    """Return the pairs a second of all clients."""
     share = CLIENTS // PROCESSES
     clients = []
     for index in range(PROCESSES):
@@ -118,7 +118,7 @@ async def _peer_round(python: str, port: int) -> float:
 
 
 async def _until_ready(client: asyncio.subprocess.Process) -> None:
-    """Its log lines may come before."""
+    """Wait for the line ``ready``, which lines of the log may precede."""
     assert client.stdout is not None
     while line := await client.stdout.readline():
         if line.strip() == b"ready":

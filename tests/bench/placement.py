@@ -1,4 +1,4 @@
-"""Layers on types of devices: the proven optimum's time, and every method of HeterPS beside it on the same problems."""
+"""Layers on types of devices: the proven optimum's time, compared with every method of HeterPS."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SOLVES = (  # layers, types, with limits, milliseconds
 LEARNING = "rl-lstm"
 METHODS = (LEARNING, "rl-rnn", "bayesian", "genetic", "greedy", "cpu-only", "gpu-only", "heuristic")
 SAME = 1e-8
-"""relative: of two costs that are proven to 1e-9"""
+"""relative tolerance between two costs that are proven to 1e-9"""
 
 CLAIMS = (
     Claim("HeterPS §4.2", "placing layers is NP-hard", "-",
@@ -58,7 +58,7 @@ CLAIMS = (
 
 
 def run() -> list[Row]:
-    """Solver rows, then every method's on every problem."""
+    """Return the solver's rows, then those of every method on every problem."""
     tried = [_Tried(name, problem) for name, problem in _problems()]
     return [*(_solved(*case) for case in SOLVES), _nothing_cheaper(tried), *_compared(tried)]
 
@@ -90,14 +90,15 @@ class _Tried:
             self.took_s[method] = time.process_time() - begin
 
     def cost(self, method: str) -> float:
-        """Infinite where the method found nothing."""
+        """Return the cost; infinite if the method found no placement."""
         found = self.found[method]
         return found.cost if found else math.inf
 
 
 def _solved(layers: int, types: int, with_limits: bool, bar_ms: float) -> Row:
-    """The slowest of the problems. Each is solved ``TIMES`` times and the least counts: a solve is always the same, and
-    neighbours only add to it."""
+    """Return the row of the slowest problem.
+
+    The least of ``TIMES`` solves counts: a solve is deterministic, and other load can only add to it."""
     problems = [invented(layers, types, seed) for seed in SEEDS]
     problems = [limited(problem) for problem in problems] if with_limits else problems
     took_ms, gaps, proven = list[float](), list[float](), 0
@@ -124,7 +125,7 @@ def _solved(layers: int, types: int, with_limits: bool, bar_ms: float) -> Row:
 
 
 def _nothing_cheaper(tried: list[_Tried]) -> Row:
-    """The least cost of any method as a multiple of the exact one's, over all problems."""
+    """Return the row of the least cost of any method as a multiple of the exact one's, over all problems."""
     ratios = [each.cost(method) / each.best.cost for each in tried for method in METHODS]
     value = min(ratios)
     names = ", ".join(each.name for each in tried)

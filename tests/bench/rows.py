@@ -6,7 +6,7 @@ from typing import TypedDict
 
 
 class Row(TypedDict):
-    """``baseline`` was measured in the same run; ``ok`` None: a figure without a bar."""
+    """A figure. ``baseline``: measured in the same run. ``ok``: whether the bar is met; None without a bar."""
 
     name: str
     value: float
@@ -35,6 +35,6 @@ def row(
 
 
 def row_at_most(name: str, value: float, unit: str, bar: float | None, note: str, baseline: float | None = None) -> Row:
-    """A figure that must not exceed its bar, if it has one."""
+    """Return the row of a figure that must not exceed its bar, if it has one."""
     told, ok = ("", None) if bar is None else (f"<= {bar:g} {unit}".rstrip(), value <= bar)
     return row(name, value, unit, told, ok, note, baseline)

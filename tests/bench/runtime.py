@@ -1,11 +1,11 @@
 """Events a second through one replica of the runtime: a trivial machine, one output per event, a backlog of 200 jobs.
 
 The replica is the counting service of the runtime's own tests in a process of its own, with default settings: fenced
-outputs, snapshots, metrics, spans. Its rate is of its outputs by the times at which the server stored them, first to
-last, so starting and taking the partitions do not count. The baseline is the least that a consumer can do: nats-py's
-pull consumer over the same backlog, fetching 256 at a time and acknowledging each, with no work, in a process of its
-own under the same event loop. It publishes nothing; so a machine without outputs is told beside it, too. All in turns,
-on the same server.
+outputs, snapshots, metrics, spans. Its rate is that of its outputs between the first and the last time at which the
+server stored them, so starting and taking the partitions do not count. The baseline is a minimal consumer: nats-py's
+pull consumer over the same backlog, fetching 256 at a time and acknowledging each, without work, in a separate process
+under the same event loop. It publishes nothing, so a machine without outputs is measured, too. All run in turns on the
+same server.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ GIVE_UP_S = 120.0
 
 
 class Round(NamedTuple):
-    """Rates per second; CPU microseconds of the replica for one event; both also of a machine without outputs."""
+    """Rates per second, and CPU microseconds of the replica for one event, with and without outputs."""
 
     rate: float
     bare: float
@@ -54,7 +54,7 @@ class Round(NamedTuple):
 
 
 def run() -> list[Row]:
-    """Rows for the rate itself and for its ratio to the bare loop."""
+    """Return rows for the rate itself and for its ratio to the bare loop."""
     rounds = [asyncio.run(_round()) for _ in range(ROUNDS)]
     rate, bare, silent = (statistics.median(getattr(each, n) for each in rounds) for n in ("rate", "bare", "silent"))
     ratios = [each.rate / each.bare for each in rounds]
@@ -77,7 +77,7 @@ def run() -> list[Row]:
 
 @asynccontextmanager
 async def backlog(count: int) -> AsyncIterator[tuple[Client, EmbeddedServer, Path]]:
-    """A fresh server with ``count`` events of the jobs in its stream."""
+    """Start a server with ``count`` events of the jobs in its stream."""
     async with fresh_bus() as (client, server, folder):
         added = [JobCancelled(job=f"job-{n % JOBS}", reason=str(n % 600)) for n in range(count)]
         await store(client, added)
@@ -147,7 +147,7 @@ async def _until_stored(client: Client, seq: int, pid: int) -> float:
 
 
 async def bare_rate(url: str, pattern: str, count: int, first: int = 1) -> float:
-    """Messages a second of the bare loop over ``count`` stored messages of ``pattern`` from sequence ``first`` on."""
+    """Return the bare loop's messages a second, over ``count`` stored ones of ``pattern`` from ``first`` on."""
     command = [sys.executable, "-m", "tests.bench.runtime", url, pattern, str(count), str(first)]
     process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, cwd=HERE)
     out, _ = await asyncio.wait_for(process.communicate(), GIVE_UP_S)

@@ -1,8 +1,8 @@
 """One choice over 1,000 jobs: time of each algorithm, distance to the optimum, and proved bound.
 
-Jobs are generated: ten candidates each, gains that diminish with the cores, 10^5 to 10^8 samples left, a fifth of what
-all could take is free. Three kinds: whole cores; cores and memory; fractions of cores.
-Then whole rounds of the arbiter: the choice and the decisions with their reasons.
+The generated jobs have ten candidates each, gains that diminish with the cores, and 10^5 to 10^8 samples left; a fifth
+of the resources that all jobs together could use is free. Three kinds: whole cores; cores and memory; fractions of
+cores. Further rows time whole rounds of the arbiter: the choice and the decisions with their reasons.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ CLAIMS = (
 
 
 def problem(kind: Kind, objective: Objective, seed: int = 1) -> SelectionProblem:
-    """1,000 jobs of one kind."""
+    """Generate 1,000 jobs of one kind."""
     draw = random.Random(seed)
     contenders, wanted = list[Contender](), 0.0
     for j in range(JOBS):
@@ -76,7 +76,7 @@ def problem(kind: Kind, objective: Objective, seed: int = 1) -> SelectionProblem
 
 
 def run() -> list[Row]:
-    """Rows of every objective, each the worst of the three kinds."""
+    """Return rows of every objective, each the worst of the three kinds."""
     rows = list[Row]()
     optima = dict[str, Selection]()
     for objective in get_args(Objective):
@@ -112,7 +112,7 @@ def run() -> list[Row]:
 
 
 def _live(objective: Objective, candidates: int = 50) -> list[float]:
-    """Processor time in milliseconds of rounds of the arbiter's machine: 1,000 live jobs, all of which could gain."""
+    """Return the milliseconds of processor time of rounds of the arbiter: 1,000 live jobs, all of which could gain."""
     draw, least = random.Random(3), Plan(1, 1, 1.0, 1.0, GIB, GIB)
     limits = JobLimits(least, Plan(64, 16, 8.0, 8.0, 16 * GIB, 16 * GIB))
     machine = ArbiterMachine(None, ArbiterSettings(Resources(JOBS * 4.0, JOBS * 60 * GIB), objective))
@@ -122,7 +122,7 @@ def _live(objective: Objective, candidates: int = 50) -> list[float]:
         first = PlanProposed(job=job, kind="warm-start", plan=least, cost_per_hour=0.1, reasons=("the first",))
         machine.handle(first, 0.0)
         machine.handle(PlanApplied(job=job, version=1, plan=least, took_s=2.0), 0.0)
-    machine.state.last_round_s = 100.0  # the first round is when all have their candidates
+    machine.state.last_round_s = 100.0  # the first round begins once all jobs have their candidates
     for n in range(JOBS):
         rows = list[Candidate]()
         for _ in range(candidates):

@@ -1,6 +1,6 @@
 """The cost of stale gradients: the same samples, trained with fresher and with older parameters.
 
-python -m tests.bench.staleness [samples]        minutes; not part of `make bench`, whose rows are about speed
+python -m tests.bench.staleness [samples]        minutes; not part of `make bench`
 
 First one process that applies each gradient a fixed number of updates late (no concurrency, hence repeatable), then
 three worker processes on one parameter server, with and without the pipeline of a worker's step.
@@ -49,7 +49,7 @@ def quality(model: Any, parameters: Any, samples: int) -> dict[str, float]:
 
 
 def delayed(samples: int, delay: int) -> dict[str, Any]:
-    """One process; the gradient of every step is applied `delay` steps later."""
+    """Train in one process, which applies the gradient of every step `delay` steps later."""
     from stretto.engine import Parameters, ParameterServer
 
     model = program(samples)
@@ -77,7 +77,7 @@ def delayed(samples: int, delay: int) -> dict[str, Any]:
 
 
 def serve(samples: int) -> None:
-    """A parameter server; prints its address and waits for the end of its input."""
+    """Run a parameter server: print its address, and wait for the end of the input."""
     from stretto.engine import ParameterServer
 
     model = program(samples)
@@ -88,13 +88,13 @@ def serve(samples: int) -> None:
 
 
 def work(samples: int, address: str, index: int, pipeline: bool) -> None:
-    """A worker: trains the shards whose numbers it reads from its input, then answers."""
+    """Run a worker: train the shards whose numbers come on the input, and answer each."""
     import tensorflow as tf
     from stretto.engine import Parameters
     from stretto.meter import Meter
     from stretto.training import Trainer, Work
 
-    tf.config.threading.set_intra_op_parallelism_threads(1)  # as a pod with one core or less does
+    tf.config.threading.set_intra_op_parallelism_threads(1)  # like a pod with one core or less
     model = program(samples)
     parameters = Parameters(model.layout, {0: address}, worker=index)
     parameters.seed(model.initial_dense(), model.initial_state())
@@ -109,7 +109,7 @@ def work(samples: int, address: str, index: int, pipeline: bool) -> None:
 
 
 def concurrent(samples: int, pipeline: bool) -> dict[str, Any]:
-    """WORKERS processes on one server; each gets the next shard as it ends one."""
+    """Train with WORKERS processes on one server; each gets the next shard when it ends one."""
     import selectors
 
     from stretto.engine import Parameters
@@ -160,7 +160,7 @@ def child(*arguments: object, module: str = "tests.bench.staleness") -> Any:
 
 
 def measured(*arguments: object, module: str = "tests.bench.staleness") -> dict[str, Any]:
-    """A measurement in a process of its own: TensorFlow's servers cannot be stopped inside one."""
+    """Measure in a separate process, since TensorFlow's servers cannot be stopped within one."""
     process = child(*arguments, module=module)
     answer = process.stdout.readline()
     process.kill()

@@ -1,9 +1,9 @@
 """Stragglers: delay of detection, false alarms, and the gain from cutting their shards.
 
-Told: 8 workers, 20 seeds, steps with log-normal noise around the same mean in windows of 5 s; one becomes 2.5, 3 or 4
-times slower after 20 of 40 windows. Cut: 3 workers and a slow one, 200 shards of 16 batches, by the real ledger; the
-slow one is named after 10 peers' steps (libs/core/tests/profiler/test_stragglers.py). The baseline of a job's time is a
-split of its data into equal parts, which is what the ledger replaces.
+Detection: 8 workers, 20 seeds, steps with log-normal noise around the same mean in windows of 5 s; one becomes 2.5, 3
+or 4 times slower after 20 of 40 windows. Cutting: 3 workers and a slow one, 200 shards of 16 batches, by the real
+ledger; the slow one is reported after 10 peers' steps (libs/core/tests/profiler/test_stragglers.py). The baseline of a
+job's time is a split of its data into equal parts, which the ledger replaces.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CLAIMS = (
 
 
 def run() -> list[Row]:
-    """Rows of detection by noise, then of a job's time."""
+    """Return rows of detection by noise, then of a job's time."""
     for folder in (TESTS, TESTS / "profiler"):
         if str(folder) not in sys.path:
             sys.path.insert(0, str(folder))

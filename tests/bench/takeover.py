@@ -1,7 +1,7 @@
 """Seconds from the end of an owner to its successors' first output, by partition: after a kill and a clean stop.
 
 Three replicas of the counting service with default settings share sixteen partitions under some hundreds of events a
-second. One is ended, and everything is read from the stream: the heir's fence, and the first output stored behind it.
+second. One is ended; the stream shows its successors' fences, and the first output stored behind each.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ REPLICA = Path(__file__).parents[2] / "libs" / "runtime" / "tests" / "runtime_co
 REPLICAS, ROUNDS = 3, 4
 JOBS = [f"job-{number}" for number in range(64)]
 EVENT_EVERY_S = 0.2
-"""of each job; each partition has some, and what waits while nobody owns it comes at once"""
+"""interval of each job's events; every partition has some, and its backlog is handled at once after a takeover"""
 GIVE_UP_S = 60.0
 BARS_S = {signal.SIGKILL: 3.5, signal.SIGTERM: 0.5}
 WATCHED_S = {signal.SIGKILL: 6.0, signal.SIGTERM: 2.0}
@@ -44,7 +44,7 @@ class Replica(NamedTuple):
     folder: Path
 
     def partitions(self) -> list[int]:
-        """Those that it serves; none while it starts."""
+        """Return the partitions that the replica serves; none while it starts."""
         try:
             where = json.loads((self.folder / "run" / "dispatcher.json").read_text())
             with urllib.request.urlopen(f"http://{where['host']}:{where['port']}/healthz", timeout=5) as answer:
@@ -54,7 +54,7 @@ class Replica(NamedTuple):
 
 
 def run() -> list[Row]:
-    """One row for each way to end."""
+    """Return one row for each way to end."""
     took_s = asyncio.run(_measure())
     return [_row(how, took_s[how]) for how in BARS_S]
 
@@ -99,7 +99,7 @@ async def _feed(client: Client) -> None:
 
 
 async def _shared(replicas: list[Replica]) -> None:
-    """Until every partition has its owner and every replica its share."""
+    """Wait until every partition has its owner and every replica its share."""
     give_up_s = time.monotonic() + GIVE_UP_S
     while time.monotonic() < give_up_s:
         shares = await asyncio.gather(*(asyncio.to_thread(replica.partitions) for replica in replicas))

@@ -1,4 +1,4 @@
-"""The trainer: steps per second beside ParameterServerStrategy, and the pause of a live change of servers.
+"""The trainer: steps per second compared with ParameterServerStrategy, and the pause of a live change of servers.
 
 python -m tests.bench.trainer [seconds]
 """
@@ -37,7 +37,7 @@ ROWS = 1_800_000  # of 136 B: about 245 MB of embeddings and slots
 
 
 class Process:
-    """A child that answers each JSON line with one."""
+    """A child process that answers each JSON line with one."""
 
     def __init__(self, *command: str, cwd: Path = ROOT) -> None:
         environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
@@ -79,7 +79,7 @@ def ask_all(processes: list[Process], **message: Any) -> list[Any]:
 
 
 class Stretto:
-    """Parameter servers and workers of the real engine, without a bus."""
+    """The parameter servers and workers of the real engine, without a bus."""
 
     def __init__(self) -> None:
         self.servers: list[Process] = []
@@ -110,7 +110,7 @@ class Stretto:
         return [answer["ends"] for answer in ask_all(self.workers, do="collect")]
 
     def rate(self, seconds: float) -> float:
-        """Steps per second from the command to the last step, like the other side's."""
+        """Train; return the steps per second from the command to the last step, like the other side's."""
         begun = time.monotonic()
         ends = [end for worker in self.train(seconds) for end in worker]
         return len(ends) / (max(ends) - begun)
@@ -149,7 +149,7 @@ class Strategy:
 
 
 def measure_steps(seconds: float) -> list[Row]:
-    """Measure all three in alternating rounds, warm, the others at rest."""
+    """Measure all three in alternating rounds, warm, while the other two are at rest."""
     rounds = 8
     each_s = max(1.5, seconds / (2 * rounds))
     ours, theirs = {pipeline: Stretto() for pipeline in (True, False)}, Strategy()
@@ -215,13 +215,13 @@ def fill(job: Stretto) -> float:
 
 
 def longest_gap(ends: list[list[float]], begin: float, end: float) -> float:
-    """Longest time between two steps of one worker that touches [begin, end]."""
+    """Return the longest time between two steps of one worker that touches [begin, end]."""
     gaps = [b - a for e in ends for a, b in itertools.pairwise(e) if b >= begin and a <= end]
     return max(gaps, default=0.0)
 
 
 def measure_migration(seconds: float) -> list[Row]:
-    """2 -> 3 servers while both workers train; then the same change by checkpoint, stop, restart, restore."""
+    """Change 2 to 3 servers while both workers train; then the same by checkpoint, stop, restart, restore."""
     job = Stretto()
     ordinary_s = max(4.0, seconds / 4)
     with tempfile.TemporaryDirectory() as folder:
@@ -278,7 +278,7 @@ def move(job: Stretto, newcomer: int) -> tuple[float, float]:
 
 
 def restart_pause(job: Stretto, folder: Path) -> float:
-    """From the last step before to the first step of the last worker after; every process starts anew."""
+    """Return the seconds from the last step before to the last worker's first step after; all processes start anew."""
     ask_all(job.workers, do="train", seconds=1.0)
     last = max(answer["ends"][-1] for answer in ask_all(job.workers, do="collect"))
     paths = [str(folder / f"ps-{i}") for i in job.addresses]
@@ -310,7 +310,7 @@ def restart_pause(job: Stretto, folder: Path) -> float:
 
 
 def measure_generator() -> Row:
-    """Samples that the generator of the examples makes per second; it must not be what training waits for."""
+    """Return the samples per second of the examples' generator, which must not slow the training."""
     source = Synthetic(3, new_categories=100_000)
     source.read(0, 512)
     best = 0.0
@@ -323,7 +323,7 @@ def measure_generator() -> Row:
 
 
 def run(seconds: float = 40.0) -> list[Row]:
-    """Rows of steps, migration and joining; about `seconds` of measuring beside some 80 s of starting."""
+    """Return rows of steps, migration and joining, after about `seconds` of measuring and some 80 s of starting."""
     return [*measure_steps(seconds / 2), *measure_migration(seconds / 2), measure_joining(), measure_generator()]
 
 

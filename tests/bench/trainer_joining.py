@@ -1,4 +1,4 @@
-"""How long a worker needs to join: a real pod on a real bus, with a dispatcher of a few lines."""
+"""Seconds until a worker has joined: a real pod on a real bus, with a dispatcher of a few lines."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def harness() -> Any:
 
 
 def measure_joining() -> Row:
-    """From a worker's process start to its first finished step, less its own import of TensorFlow.
+    """Return the seconds from a worker's start to its first finished step, less its own import of TensorFlow.
 
     A shard is one batch, so that the report of the first shard tells the end of the first step.
     """

@@ -1,7 +1,7 @@
 """The baseline: TensorFlow's ParameterServerStrategy on the same model, batches and optimiser.
 
-As fast as it can be made: a table allocated beforehand for exactly the ids that occur, split over the servers, ids
-numbered beforehand, gradients summed per unique id, and the fused Adagrad kernels.
+The baseline is as fast as possible: a table allocated beforehand for exactly the ids that occur, split over the
+servers, ids numbered beforehand, gradients summed per unique id, and the fused Adagrad kernels.
 
     trainer_strategy.py ps|worker INDEX CLUSTER     a plain tf.distribute.Server
     trainer_strategy.py chief 0 CLUSTER             the coordinator; answers {"do": "train", "steps": n} lines

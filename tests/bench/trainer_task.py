@@ -8,7 +8,7 @@ POOL = 100  # batches
 
 
 class PooledWideDeep(WideDeep):
-    """Reading costs nothing, on either side: the samples are made once and repeat after POOL batches."""
+    """Batches in memory, so that reading costs neither side: the samples repeat after POOL batches."""
 
     def __init__(self) -> None:
         super().__init__(hidden="256,128,64", samples=BATCH * POOL, embedding_dim=16)
@@ -19,6 +19,6 @@ class PooledWideDeep(WideDeep):
         return {name: values[first : first + length] for name, values in self.pool.items()}
 
     def dense_ids(self):
-        """[samples, fields] ids numbered without gaps, for a table of fixed size, and how many there are."""
+        """Return [samples, fields] ids numbered without gaps, for a table of fixed size, and their number."""
         unique, ids = np.unique(self.keys(self.pool), return_inverse=True)
         return ids.reshape(self.pool["label"].shape[0], -1), len(unique)

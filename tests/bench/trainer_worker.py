@@ -52,7 +52,7 @@ class Worker:
         return {"layout": self.program.layout.to_dict()}
 
     def train(self, seconds):
-        """Answers at once; `collect` waits for the end."""
+        """Begin to train, and answer at once; `collect` waits for the end."""
         self.until, self.ends = time.monotonic() + seconds, []
         self.thread = threading.Thread(target=self._train)
         self.thread.start()
@@ -68,7 +68,7 @@ class Worker:
                 self.offset = stopped.offset
 
     def meet(self, servers):
-        """More servers, while training."""
+        """Add servers while training."""
         self.servers = {int(s): a for s, a in servers.items()}
         self.parameters.connect(dict(self.servers))
 

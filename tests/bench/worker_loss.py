@@ -1,7 +1,7 @@
 """The time from a worker's kill -9 until another one has trained the rest of its shard.
 
-Real dispatcher, actuator and pods, Wide & Deep. Once with an actuator that observes the exit of the process; once as
-if the machine were lost with its watcher (the actuator is stopped), so that missed heartbeats reveal it.
+Dispatcher, actuator and pods are real and train Wide & Deep. In one run the actuator observes the exit of the process.
+In the other it is stopped, as if the machine were lost with it, so that missed heartbeats reveal the loss.
 
 python -m tests.bench.worker_loss
 """
@@ -48,7 +48,7 @@ DOCUMENT: dict[str, Any] = {
 
 
 class Scene:
-    """The processes, and the events of the dispatcher about shards, with their time of arrival."""
+    """The processes, and the dispatcher's events about shards, with their times of arrival."""
 
     def __init__(self, folder: Path, server: EmbeddedServer, client: Client) -> None:
         self.folder, self.server, self.client = folder, server, client
@@ -140,7 +140,7 @@ class Scene:
 
 
 def plan_decided() -> PlanDecided:
-    """Two workers and one parameter server, as an arbiter would grant them."""
+    """Return two workers and one parameter server, as an arbiter would grant them."""
     memory = 3 * 2**30
     plan = Plan(
         workers=2, ps=1, worker_cpu_cores=0.5, ps_cpu_cores=0.5, worker_memory_bytes=memory, ps_memory_bytes=memory

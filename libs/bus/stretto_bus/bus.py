@@ -26,6 +26,7 @@ from stretto_wire.inboxes import inbox_of
 from stretto_bus.connection import FLUSH_S, Connection, Sent, direct, final
 from stretto_bus.faults import BusFault, Fenced, NobodyListens
 from stretto_bus.login import Login, Presents, redacted
+from stretto_bus.majority import Majority
 
 PIPELINED = 0
 WRONG_LAST_SEQUENCE = 10071
@@ -34,14 +35,6 @@ ACK_TIMEOUT_S = 5.0
 SWEEP_S = 0.25
 PING_S = 2
 """After three pings without an answer the connection counts as broken: a cut network says nothing."""
-LEAVE_AFTER_S = 10.0
-"""A connected server whose JetStream stores nothing for so long may have lost its cluster, so we try another one.
-It is longer than an election (4 to 9 s), which another server could not shorten. One failed request proves nothing,
-nor do several at one moment: requests of the second half of that time must fail too."""
-UNAVAILABLE = frozenset((0, 10008))
-"""Codes of faults that do not blame the request: no answer, no stream, no majority."""
-INFORMATION = "$JS.API.STREAM.INFO."
-"""requests that a server answers from its own memory, without a majority"""
 NOT_ACKNOWLEDGED = "; is the server's disk full, or its cluster without a majority? see its log"
 DENIED = re.compile(r'permissions violation for publish to "([^"]+)"', re.IGNORECASE)
 
@@ -88,7 +81,10 @@ class Awaited(NamedTuple):
 
 
 class Bus:
-    """A connection under one user, with its own inbox below the user's. Pods answer below their own names."""
+    """A connection under one user, with its own inbox below the user's. Pods answer below their own names.
+
+    Larger than 250 lines: sends, answers, timeouts and reconnects act on one connection and one table of due answers.
+    """
 
     def __init__(self, connection: Connection, user: str | None, inbox: str) -> None:
         self.connection = connection
@@ -105,8 +101,7 @@ class Bus:
         self._serial = 0
         self._loop = asyncio.get_running_loop()
         self._sweeper: asyncio.TimerHandle | None = None
-        self._failing_s: tuple[float, float] | None = None
-        """when the first and the last failed request were sent, if JetStream has done none since"""
+        self._majority = Majority()
         self._moving: asyncio.Task[None] | None = None
         self._refused = asyncio.Event()
         """the server does not trust us, or we do not trust it"""
@@ -182,7 +177,7 @@ class Bus:
     async def _reconnected(self) -> None:
         self.reconnects += 1
         self.last_error = ""
-        self._failing_s = None
+        self._majority.forget()
         log.info("reconnected", count=self.reconnects)
         self._fail_all(BusFault("the connection to the server broke before it answered"))
         self.connection.interrupted = False
@@ -347,17 +342,14 @@ class Bus:
             return
         fault = awaited.future.exception()
         if fault is None:
-            if not awaited.subject.startswith(INFORMATION):
-                self._failing_s = None
-        elif isinstance(fault, BusFault) and fault.code in UNAVAILABLE:
-            first_s, last_s = self._failing_s or (awaited.sent_s, awaited.sent_s)
-            fresh = awaited.sent_s - last_s > LEAVE_AFTER_S  # something may have been stored for others in between
-            self._failing_s = awaited.sent_s if fresh else min(first_s, awaited.sent_s), max(last_s, awaited.sent_s)
+            self._majority.done(awaited.subject)
+        else:
+            self._majority.failed(awaited.sent_s, fault)
 
     def _move(self) -> None:
         """Change to another server of the cluster."""
         log.warning("the server stores nothing; trying another", server=self.server)
-        self._failing_s = None
+        self._majority.forget()
         self._moving = self._loop.create_task(self.connection.move())
 
     def _deny(self, subject: str, text: str) -> None:
@@ -384,9 +376,7 @@ class Bus:
                 self._judge(awaited)
         for sweep in list(self.sweeps):
             sweep(now)
-        first_s, last_s = self._failing_s or (now, now)
-        forsaken = now - first_s > LEAVE_AFTER_S and last_s - first_s >= LEAVE_AFTER_S / 2
-        if forsaken and self.connected and not self.connection.alone:
+        if self._majority.lost(now) and self.connected and not self.connection.alone:
             self._move()
 
     def _fail_all(self, fault: BusFault) -> None:

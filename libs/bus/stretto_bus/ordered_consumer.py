@@ -12,7 +12,7 @@ import json
 import uuid
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import structlog
 from nats.aio.msg import Msg
@@ -29,6 +29,8 @@ QUEUE_MESSAGES = 4096
 """Bound of the messages in memory. A slower reader drops the consumer, and opens another one after the last message
 that arrived, once a quarter of the bound is left. The server's flow control sends at most 32 MiB ahead."""
 SILENCE_S = 15.0
+INACTIVE_S = 30.0
+"""A consumer without a subscriber for so long is deleted by the server."""
 PULL_EXPIRES_S = 30.0
 PULL_BYTES = 16 << 20
 """Bound of one pull request, larger than any message: the server's flow control covers pushes only."""
@@ -49,6 +51,27 @@ class Stored(NamedTuple):
     subject: str
     headers: Mapping[str, str]
     data: bytes
+
+
+class Delivery(NamedTuple):
+    """The facts in the reply subject of a delivered message."""
+
+    seq: int
+    consumer_seq: int
+    """number of the message among those of its consumer"""
+    time_s: float
+    pending: int
+    """number of messages that the server still had for the consumer"""
+
+    @classmethod
+    def of(cls, reply: str) -> Self | None:
+        """Return the facts of ``$JS.ACK.…``, or None for another reply."""
+        tokens = reply.split(".")
+        if tokens[0] != "$JS" or tokens[1] != "ACK":
+            return None
+        if len(tokens) > 9:  # with domain and account
+            tokens = tokens[2:]
+        return cls(int(tokens[5]), int(tokens[6]), int(tokens[7]) / 1e9, int(tokens[8]))
 
 
 class OrderedConsumer:
@@ -198,19 +221,10 @@ class OrderedConsumer:
                 self._arrived(msg)
 
         self._subscription = await bus.subscribe(self._inbox, arrived)
-        heartbeat_ns = int(self._heartbeat_s * 1e9)
-        pushed = {"deliver_subject": self._inbox, "flow_control": True, "idle_heartbeat": heartbeat_ns}
-        config: dict[str, Any] = {
-            "name": consumer,
-            **({} if self.pulls else pushed),
-            "ack_policy": "none",
-            "max_deliver": 1,
-            "filter_subjects": self._filters,
-            "inactive_threshold": int(30e9),
-            "mem_storage": True,
-            "num_replicas": 1,
-            **self._options,
-        }
+        config = {**_configuration(consumer, self._filters), **self._options}
+        if not self.pulls:
+            heartbeat_ns = int(self._heartbeat_s * 1e9)
+            config |= {"deliver_subject": self._inbox, "flow_control": True, "idle_heartbeat": heartbeat_ns}
         if not (self._first and "deliver_policy" in config):
             config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": max(1, self._next)}
         body = {"stream_name": self._stream, "config": config}
@@ -226,22 +240,20 @@ class OrderedConsumer:
 
     def _arrived(self, msg: Msg) -> None:
         self._active = True
-        tokens = msg.reply.split(".")
-        if tokens[0] != "$JS" or tokens[1] != "ACK":
+        delivery = Delivery.of(msg.reply)
+        if delivery is None:
             self._control(msg, msg.headers or NO_HEADERS)
             return
-        if len(tokens) > 9:  # with domain and account
-            tokens = tokens[2:]
-        if int(tokens[6]) != self._expected:
-            log.warning("gap in a consumer", expected=self._expected, got=int(tokens[6]))
+        if delivery.consumer_seq != self._expected:
+            log.warning("gap in a consumer", expected=self._expected, got=delivery.consumer_seq)
             self._reopen()
             return
         self._expected += 1
         self._requested -= 1
-        seq = int(tokens[5])
-        self._next = seq + 1
-        self.pending = int(tokens[8])
-        self._queue.append(Stored(seq, int(tokens[7]) / 1e9, msg.subject, msg.headers or NO_HEADERS, msg.data))
+        self._next = delivery.seq + 1
+        self.pending = delivery.pending
+        headers = msg.headers or NO_HEADERS
+        self._queue.append(Stored(delivery.seq, delivery.time_s, msg.subject, headers, msg.data))
         self._wake.set()
         if len(self._queue) >= self.queue_max and not self.pulls:
             self._pause()
@@ -308,6 +320,18 @@ class OrderedConsumer:
                 await self._drop()
             await asyncio.sleep(delay_s)
             delay_s = min(2.0, 2 * delay_s)
+
+
+def _configuration(name: str, filters: list[str]) -> dict[str, Any]:
+    return {
+        "name": name,
+        "ack_policy": "none",
+        "max_deliver": 1,
+        "filter_subjects": filters,
+        "inactive_threshold": int(INACTIVE_S * 1e9),
+        "mem_storage": True,
+        "num_replicas": 1,
+    }
 
 
 async def read(

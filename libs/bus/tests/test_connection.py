@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from nats.aio.client import Client as Original
 from nats.errors import StaleConnectionError
 from runtime_live import connect, eventually
-from stretto_bus import Client, bus
+from stretto_bus import Client, majority
 from stretto_bus.connection import CROWDED_BYTES, Connection
 from stretto_bus.faults import BusFault, NobodyListens
 from stretto_runtime import EmbeddedServer, provision
@@ -203,7 +203,7 @@ async def send_much(client: Client) -> None:
 @pytest.fixture
 async def forsaken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Client, EmbeddedServer]]:
     """A client of a server without streams that knows another, which has them."""
-    monkeypatch.setattr(bus, "LEAVE_AFTER_S", 0.5)
+    monkeypatch.setattr(majority, "LEAVE_AFTER_S", 0.5)
     monkeypatch.setattr(random, "sample", lambda servers, _: servers)
     empty, whole = (EmbeddedServer(tmp_path / name, secured=False) for name in ("empty", "whole"))
     clients: list[Client] = []

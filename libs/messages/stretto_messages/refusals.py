@@ -17,12 +17,12 @@ class Refusal(Record):
     """Reason of a refusal, with the field, its value and the remedy."""
 
     code: Annotated[str, Pattern(r"^[a-z][a-z-]{0,39}$")]
-    """What kind: such as invalid, refused, busy, malformed, failed, internal."""
+    """Kind of refusal: such as invalid, refused, busy, malformed, failed, internal."""
     message: Text
     field: Annotated[str, MaxLen(500)] = ""
     """Dotted path in the request; empty: the whole."""
     value: Annotated[str, MaxLen(500)] = ""
-    """What stood there, shortened."""
+    """The refused value, shortened."""
     remedy: Text = ""
 
 

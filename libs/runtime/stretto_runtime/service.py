@@ -67,11 +67,12 @@ class Service(Generic[SettingsT, StateT, MachineT]):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        name = getattr(cls, "name", "")
+        if "name" not in cls.__dict__:  # an unnamed base has no inputs of its own that its subclasses could inherit
+            return
         for attribute, derived in (
-            ("inputs", inputs_of(name)),
-            ("rpcs", requests_of(name)),
-            ("queries", requests_of(name, query=True)),
+            ("inputs", inputs_of(cls.name)),
+            ("rpcs", requests_of(cls.name)),
+            ("queries", requests_of(cls.name, query=True)),
         ):
             if not hasattr(cls, attribute):
                 setattr(cls, attribute, derived)

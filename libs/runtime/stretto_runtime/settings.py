@@ -37,20 +37,22 @@ class Settings(BaseSettings):
 
     nats_url: str = Field("nats://127.0.0.1:4222", description="server, or several separated by commas")
     nats_user: str | None = Field(None, description="default: the name of the service, if there is a password")
-    nats_password: SecretStr | None = Field(None, description="of the user, on a bus that knows passwords")
+    nats_password: SecretStr | None = Field(None, description="the user's password, on a bus that has passwords")
     nats_credentials: Path | None = Field(None, description="file of credentials (JWT and nkey), instead of a password")
     nats_ca: Path | None = Field(
-        None, description="certificates of who vouches for a tls:// server; none: the system's"
+        None, description="certificates (PEM) that a tls:// server is verified against; none: the system's"
     )
     state_folder: Path = Field(Path(".stretto"), description="local spans, ports of the health endpoints")
     log_level: str = Field("info", pattern="^(debug|info|warning|error)$")
     health_host: str = "127.0.0.1"
     health_port: int = Field(0, ge=0, le=65535, description="0: any free port, written to run/<service>.json")
-    lease_s: float = Field(3.0, ge=1, le=60, description="a replica silent for so long is taken for dead")
-    snapshot_inputs: int = Field(200, ge=1, description="snapshot after so many inputs …")
-    snapshot_s: float = Field(1.0, gt=0, le=60, description="… or seconds; 30 times as long if quiet or large")
+    lease_s: float = Field(3.0, ge=1, le=60, description="a replica that is silent for longer counts as dead")
+    snapshot_inputs: int = Field(200, ge=1, description="inputs between two snapshots …")
+    snapshot_s: float = Field(
+        1.0, gt=0, le=60, description="… or seconds between them; 30 times as many if quiet or large"
+    )
     journal_ttl_s: int = Field(86400, ge=3600, description="life of journal frames; > the longest outage")
-    stream_look_s: float = Field(60.0, gt=0, description="so often the stream's bytes are compared with its bound")
+    stream_look_s: float = Field(60.0, gt=0, description="interval of checks of the stream's size against its bound")
     spans_bytes: int = Field(32 << 20, ge=1 << 16, description="bound of the local span file of one service")
     spans_per_s: float = Field(100.0, gt=0, description="more spans a second than this are counted, not kept")
 
@@ -117,6 +119,11 @@ class Settings(BaseSettings):
         return names
 
 
+def machine_memory_bytes() -> int:
+    """Return the memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def machine_settings(rules_type: type[Rules], settings: Settings, **stated: Any) -> Rules:
     """Build a machine's settings, a dataclass of core, from the service's fields of the same names.
 
@@ -128,16 +135,31 @@ def machine_settings(rules_type: type[Rules], settings: Settings, **stated: Any)
     return rules_type(**{name: getattr(settings, name) for name in names} | stated)
 
 
+class ClusterSettings(Settings):
+    """Settings of a service that shares out the cluster; the defaults are those of an installation on one machine."""
+
+    cpu_cores: float = Field(
+        default_factory=lambda: float(os.cpu_count() or 1), gt=0, description="cores of the cluster for pods"
+    )
+    memory_bytes: int = Field(
+        default_factory=machine_memory_bytes, ge=2**20, description="memory of the cluster for pods"
+    )
+
+
 class StreamsSettings(Settings):
     """Settings for making the streams, ``STRETTO_STREAMS_<FIELD>``; services read them from the streams."""
 
     replicas: int = Field(1, ge=1, le=5, description="servers that hold each stream; 3 survive the loss of one")
     sync_interval: str = Field(
-        "", pattern=r"^(always|[1-9][0-9]*(ms|s|m))?$", description="between syncs of a server's disk; empty: its own"
+        "",
+        pattern=r"^(always|[1-9][0-9]*(ms|s|m))?$",
+        description="time between syncs of a server's disk; empty: its own",
     )
     max_bytes: int = Field(8 << 30, ge=1 << 20, description="bound of the event stream, on each server")
     external_credentials: Path | None = Field(
-        None, description="of the account EXTERNAL's keeper: keep events for those outside, too; none: only live"
+        None,
+        description="credentials of a user who may make streams in the account EXTERNAL, which then keeps events for "
+        "readers outside; none: they get live events only",
     )
 
     @classmethod

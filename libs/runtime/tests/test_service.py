@@ -20,7 +20,7 @@ from stretto_messages.gateway import JobCancelled
 from stretto_messages.pods import PodPing
 from stretto_messages.values import Shard
 from stretto_runtime import EmbeddedServer, Input, Meta, Runner, Service, Settings, provision
-from stretto_wire.registry import partition_of
+from stretto_wire.registry import inputs_of, partition_of, requests_of
 
 
 async def test_events_are_cloudevents_in_binary_mode(server: EmbeddedServer, client: Client, tmp_path: Path) -> None:
@@ -250,6 +250,20 @@ async def test_the_cluster_machine_sees_every_job_in_one_order(
     assert [e.message.samples_done for e in by_cluster] == list(range(1, 13))
     assert [e.message.job for e in by_cluster] == [f"job-{number}" for number in range(12)]
     assert {e.message.samples_done for e in by_job} == {1}
+
+
+def test_a_service_with_an_unnamed_base_gets_its_inputs_from_the_registry() -> None:
+    """An unnamed base class must leave no empty tuples that its named subclasses would inherit."""
+
+    class Unnamed(Service):
+        version = 1
+
+    class Planner(Unnamed):
+        name = "planner"
+
+    assert Planner.inputs == inputs_of("planner") != ()
+    assert Planner.rpcs == requests_of("planner")
+    assert Planner.queries == requests_of("planner", query=True)
 
 
 async def test_a_machine_that_speaks_about_another_job_is_a_bug_that_publishes_nothing(

@@ -15,7 +15,7 @@ R = TypeVar("R", bound=Record)
 
 @cache
 def adapter_of(record_type: type[R]) -> TypeAdapter[R]:
-    """Return the reader and writer of a type; building one takes a millisecond."""
+    """Return the reader and writer of a type, built once."""
     return TypeAdapter(record_type)
 
 

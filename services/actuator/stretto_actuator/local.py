@@ -26,6 +26,7 @@ from stretto_wire import EVENTS_KEPT_S
 from .backend import BackendError, Places, PodSpec, PodStatus, exit_reason
 from .following import Following
 from .limits import HEADROOM, Cgroups, Group
+from .local_processes import PodProcesses, integer
 from .records import PRIVATE, Record, Records
 from .settings import ActuatorSettings
 
@@ -62,13 +63,13 @@ def backend_of(settings: ActuatorSettings) -> LocalBackend:
 class LocalBackend:
     """Pods as processes of this machine; see the module.
 
-    ``folder`` is the installation's state folder; ``cgroups`` false: only weaker limits. Larger than 250 lines: all
-    calls of the backend act on the same records of processes.
+    ``folder`` is the installation's state folder; ``cgroups`` false: only weaker limits.
     """
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.time, cgroups: bool = True) -> None:
         self._state = folder.resolve()
         self._records = Records(self._state / "pods")
+        self._processes = PodProcesses(self._records)
         self._clock = clock
         name = "stretto-" + hashlib.sha256(str(self._records.folder).encode()).hexdigest()[:10]
         self._cgroups = Cgroups.find(name) if cgroups else Cgroups([])
@@ -130,17 +131,17 @@ class LocalBackend:
         if record.stop_at_s is None:
             self._records.write(replace(record, stop_at_s=now))
         elif now - record.stop_at_s > grace_s:
-            self._signal(record, signal.SIGKILL)
+            self._processes.signal(record, signal.SIGKILL)
             return
         # again and again: a process with many native threads has been seen to miss one
         if now - self._asked_at_s.get((job, pod), -ASK_AGAIN_S) >= ASK_AGAIN_S:
             self._asked_at_s[job, pod] = now
-            self._signal(record, signal.SIGTERM)
+            self._processes.signal(record, signal.SIGTERM)
 
     async def kill(self, job: str, pod: str) -> None:
         record = self._records.read(job, pod)
         if record is not None and self._status(record).state == "running":
-            self._signal(record, signal.SIGKILL)
+            self._processes.signal(record, signal.SIGKILL)
 
     async def resize(self, job: str, pod: str, cpu_cores: float, memory_bytes: int) -> tuple[float, int]:
         record = self._records.read(job, pod)
@@ -155,7 +156,7 @@ class LocalBackend:
             used = _resident_bytes(self._status(record).pids)
             memory_bytes = max(memory_bytes, int(used * HEADROOM))
         if "cpu-affinity" in (*limits, *record.limits):
-            self._pin(record, cpu_cores)
+            self._processes.pin(record, cpu_cores)
         self._records.write(replace(record, cpu_cores=cpu_cores, memory_bytes=memory_bytes, limits=limits))
         return cpu_cores, memory_bytes
 
@@ -167,7 +168,7 @@ class LocalBackend:
         record = self._records.read(job, pod)
         if record is None or self._status(record).state == "running":
             return
-        for process in self._members(record):  # what it left behind in its session
+        for process in self._processes.members(record):  # what it left behind in its session
             with contextlib.suppress(psutil.Error):
                 process.kill()
         for _ in range(DYING_TRIES):
@@ -228,7 +229,7 @@ class LocalBackend:
         )
         self._records.write(record)
         if "cpu-affinity" in limits:
-            self._pin(record, spec.cpu_cores)
+            self._processes.pin(record, spec.cpu_cores)
 
     def _adopt_unrecorded(self, spec: PodSpec, folder: Path) -> None:
         """The actuator died between starting this pod and writing it down: its environment names it."""
@@ -255,12 +256,16 @@ class LocalBackend:
             launched_at_s=record.launched_at_s,
             adopted=(record.job, record.pod) not in self._children,
         )
-        code = _integer(folder / "exit")
+        code = integer(folder / "exit")
         if code is None:
-            alive = [process.pid for process in (self._shell(record), self._child(record)) if process is not None]
+            alive = [
+                process.pid
+                for process in (self._processes.shell(record), self._processes.child(record))
+                if process is not None
+            ]
             if alive:
                 return replace(base, pids=tuple(alive))
-            code = _integer(folder / "exit")  # it may have ended while we looked
+            code = integer(folder / "exit")  # it may have ended while we looked
         oom = record.oom_killed or (code == 137 and record.group.oom_kills() > 0)
         detail = _tail(folder / "log", DETAIL_BYTES) if code not in (0, None) else ""
         return replace(base, state="exited", exit_code=code, reason=exit_reason(code, oom), detail=detail)
@@ -287,47 +292,6 @@ class LocalBackend:
         asyncio.get_running_loop().remove_reader(descriptor)
         os.close(descriptor)
 
-    def _shell(self, record: Record) -> psutil.Process | None:
-        """The pod's shell, if the process with its pid is still that one."""
-        with contextlib.suppress(psutil.Error):
-            process = psutil.Process(record.pid)
-            if ProcessIdentity.of(record.pid) == record.birth and process.status() != psutil.STATUS_ZOMBIE:
-                return process
-        return None
-
-    def _child(self, record: Record) -> psutil.Process | None:
-        """The pod itself: of the shell's session, started after it."""
-        pid = _integer(self._records.of(record.job, record.pod) / "pid")
-        if pid is None:
-            return None
-        with contextlib.suppress(psutil.Error, OSError):
-            process = psutil.Process(pid)
-            ours = os.getsid(pid) == record.pid and record.birth.precedes(ProcessIdentity.of(pid))
-            if ours and process.status() != psutil.STATUS_ZOMBIE:
-                return process
-        return None
-
-    def _members(self, record: Record) -> list[psutil.Process]:
-        """Every process of the pod's session and control group, the shell excluded."""
-        result: list[psutil.Process] = []
-        inside = set(record.group.pids())
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error, OSError):
-                ours = process.pid in inside or os.getsid(process.pid) == record.pid
-                if ours and process.pid != record.pid and record.birth.precedes(ProcessIdentity.of(process.pid)):
-                    result.append(process)
-        return result
-
-    def _signal(self, record: Record, number: signal.Signals) -> None:
-        """SIGTERM goes to the pod, which knows its children; SIGKILL to all but the shell, which tells the end."""
-        child = self._child(record)
-        targets = [child] if child is not None and number == signal.SIGTERM else self._members(record)
-        if not targets and (shell := self._shell(record)) is not None and number == signal.SIGKILL:
-            targets = [shell]
-        for process in targets:
-            with contextlib.suppress(psutil.Error):
-                process.send_signal(number)
-
     # weaker limits ---------------------------------------------------------------------------------------------
 
     def _limits(self, group: Group, cpu_cores: float) -> tuple[str, ...]:
@@ -338,33 +302,10 @@ class LocalBackend:
             names.append("memory-watch")
         return tuple(names)
 
-    def _pin(self, record: Record, cpu_cores: float) -> None:
-        """Whole cores, those with the fewest pods on them, for every thread of the pod."""
-        cores = sorted(os.sched_getaffinity(0))
-        load = dict.fromkeys(cores, 0)
-        for other in self._records.all():
-            if (other.job, other.pod) != (record.job, record.pod) and (
-                child := self._child(other) or self._shell(other)
-            ):
-                with contextlib.suppress(psutil.Error):
-                    for core in child.cpu_affinity():
-                        load[core] = load.get(core, 0) + 1
-        chosen = sorted(cores, key=lambda core: (load[core], core))[: max(1, math.ceil(cpu_cores))]
-        if (shell := self._shell(record)) is not None:
-            _pin_threads(shell, chosen)  # first: what it starts from now on inherits it
-        for process in self._members(record):
-            _pin_threads(process, chosen)
-
     def _watch_memory(self, record: Record, status: PodStatus) -> None:
         if _resident_bytes(status.pids) > record.memory_bytes:
             self._records.write(replace(record, oom_killed=True))
-            self._signal(record, signal.SIGKILL)
-
-
-def _pin_threads(process: psutil.Process, cores: list[int]) -> None:
-    with contextlib.suppress(psutil.Error, OSError):
-        for thread in process.threads():
-            os.sched_setaffinity(thread.id, cores)
+            self._processes.signal(record, signal.SIGKILL)
 
 
 def _resident_bytes(pids: tuple[int, ...]) -> int:
@@ -373,13 +314,6 @@ def _resident_bytes(pids: tuple[int, ...]) -> int:
         with contextlib.suppress(psutil.Error):
             used += psutil.Process(pid).memory_info().rss
     return used
-
-
-def _integer(file: Path) -> int | None:
-    try:
-        return int(file.read_text())
-    except (OSError, ValueError):
-        return None
 
 
 def _tail(log: Path, limit_bytes: int) -> str:

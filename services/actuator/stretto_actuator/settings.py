@@ -15,20 +15,22 @@ class ActuatorSettings(Settings):
 
     backend: Literal["local", "docker", "kubernetes"] = Field("local", description="where pods run")
     installation: str = Field(
-        "stretto", pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", description="whose pods these are"
+        "stretto",
+        pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$",
+        description="name of the installation that owns the pods",
     )
-    pod_image: str = Field("", description="what pods run where a place has images and the job names none")
-    pod_nats_url: SecretStr | None = Field(None, description="the bus as pods reach it; none: nats_url")
+    pod_image: str = Field("", description="image of pods in containers whose job names none")
+    pod_nats_url: SecretStr | None = Field(None, description="URL at which pods reach the bus; none: nats_url")
     signing_key_file: Path | None = Field(
         None,
-        description="seed that vouches for pods (`python -m stretto_runtime keys` makes it); none: pods have no "
-        "credentials",
+        description="file of the seed that signs pods' credentials (`python -m stretto_runtime keys` makes it); none: "
+        "pods have no credentials",
     )
     credentials_s: float = Field(
         3600.0,
         ge=5,
         le=86400,
-        description="life of a pod's credentials; it renews them; in containers > room_timeout_s + image_timeout_s",
+        description="life of a pod's credentials, which it renews; in containers > room_timeout_s + image_timeout_s",
     )
     pod_python: str = Field(
         "", description="interpreter that pods run with; empty: the actuator's own, in containers: python"
@@ -39,34 +41,42 @@ class ActuatorSettings(Settings):
     )
     cgroups: bool = Field(True, description="limit pods by control groups where the system allows it")
     start_cpu_cores: float = Field(
-        2.0, ge=0, le=1024, description="at least, until a pod is ready; not on Kubernetes, where room is promised"
+        2.0, ge=0, le=1024, description="least cores until a pod is ready; not on Kubernetes, where room is promised"
     )
-    stop_grace_s: float = Field(15.0, ge=0, le=3600, description="between asking a pod to leave and ending it")
+    stop_grace_s: float = Field(15.0, ge=0, le=3600, description="time between asking a pod to leave and ending it")
     start_timeout_s: float = Field(180.0, gt=0, description="a pod that is not ready by then is replaced")
     room_timeout_s: float = Field(
-        300.0, gt=0, description="a pod that finds no room, or no quota, is given up after that and tried again later"
+        300.0, gt=0, description="a pod without room or quota by then is given up, and tried again later"
     )
-    image_timeout_s: float = Field(600.0, gt=0, description="a job whose image cannot be had by then fails")
-    evaluate_timeout_s: float = Field(600.0, gt=0, description="the job finishes without an evaluation after that")
-    final_checkpoint_timeout_s: float = Field(180.0, gt=0, description="the pods wait so long for the last checkpoint")
-    sweep_s: float = Field(30.0, gt=0.05, description="between looks for pods of jobs that nobody knows")
-    docker_url: str = Field("", description="of the engine; empty: DOCKER_HOST, or the socket of this machine")
-    docker_network: str = Field("", description="of the pods; empty: <installation>-pods; made where it is missing")
+    image_timeout_s: float = Field(600.0, gt=0, description="a job whose image is not there by then fails")
+    evaluate_timeout_s: float = Field(600.0, gt=0, description="a job that is not evaluated by then finishes without")
+    final_checkpoint_timeout_s: float = Field(
+        180.0, gt=0, description="longest time that pods wait for the last checkpoint"
+    )
+    sweep_s: float = Field(30.0, gt=0.05, description="interval of checks for pods of unknown jobs")
+    docker_url: str = Field("", description="URL of the engine; empty: DOCKER_HOST, or the socket of this machine")
+    docker_network: str = Field(
+        "", description="network of the pods, made where it is missing; empty: <installation>-pods"
+    )
     docker_network_per_job: bool = Field(
-        False, description="each job has a network of its own, which what stands on docker_network beside pods joins"
+        False, description="give each job a network of its own; all containers on docker_network but pods join it"
     )
     docker_volumes: str = Field(
         "",
-        description="of the store of checkpoints, as name:/path or /folder:/path, separated by commas; "
+        description="volumes of the store of checkpoints, as name:/path or /folder:/path, separated by commas; "
         "a job sees only its own folder in each",
     )
     kubernetes: KubernetesSpec = Field(
-        KubernetesSpec(), description='of all pods, as in a job; a job\'s own goes before: {"node_selector": {...}}'
+        KubernetesSpec(), description='Kubernetes fields of every job; a job\'s own go before: {"node_selector": {...}}'
     )
-    kubernetes_service_accounts: str = Field("", description="that a job may choose, separated by commas")
-    kubernetes_namespace: str = Field("", description="of the pods; none: the actuator's own")
-    kubernetes_config: Path | None = Field(None, description="a kubeconfig; none: the service account of this pod")
-    kubernetes_owner: str = Field("", description="a ConfigMap; with it, pods are deleted; none: they outlive us")
-    kubernetes_checkpoints_claim: str = Field("", description="claim of a volume that pods share; none: only a store")
-    kubernetes_node_lost_s: int = Field(30, ge=0, le=3600, description="pods of a node that is silent for longer go")
-    poll_s: float = Field(1.0, gt=0.01, le=60, description="between looks at pods when nothing is going on")
+    kubernetes_service_accounts: str = Field(
+        "", description="service accounts that a job may choose, separated by commas"
+    )
+    kubernetes_namespace: str = Field("", description="namespace of the pods; empty: the actuator's own")
+    kubernetes_config: Path | None = Field(None, description="kubeconfig file; none: the service account of this pod")
+    kubernetes_owner: str = Field("", description="ConfigMap whose deletion deletes the pods; empty: they stay")
+    kubernetes_checkpoints_claim: str = Field("", description="claim of a volume that pods share; empty: none")
+    kubernetes_node_lost_s: int = Field(
+        30, ge=0, le=3600, description="pods of a node that is silent for longer are removed"
+    )
+    poll_s: float = Field(1.0, gt=0.01, le=60, description="interval of checks of pods while nothing happens")

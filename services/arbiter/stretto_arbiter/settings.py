@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import os
-
 from pydantic import Field
 from stretto_core.algorithms import SELECT
 from stretto_core.arbiter.selection import Objective
 from stretto_core.arbiter.state import ArbiterSettings as MachineSettings
 from stretto_messages.values import NOTHING, Resources
-from stretto_runtime import Settings
-from stretto_runtime.settings import machine_settings
+from stretto_runtime.settings import ClusterSettings, machine_settings
 
 DEFAULT = MachineSettings(capacity=NOTHING)
 """Every default of a decision is stated in core, where the simulator reads it too."""
 
 
-def machine_memory_bytes() -> int:
-    """This machine's memory: the default of an installation on one machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-class ArbiterSettings(Settings):
+class ArbiterSettings(ClusterSettings):
     """Read from ``STRETTO_ARBITER_<FIELD>``, or from ``STRETTO_<FIELD>`` as every service's settings are."""
 
     journal_ttl_s: int = Field(7 * 86400, ge=3600, description="life of its ticks: decisions can be replayed so long")
-    cpu_cores: float = Field(default_factory=lambda: float(os.cpu_count() or 1), gt=0, description="of the cluster")
-    memory_bytes: int = Field(default_factory=machine_memory_bytes, ge=2**20, description="of the cluster")
     algorithm: str = Field(SELECT.default, description="of each round; as `stretto whatif algorithms` lists them")
     background_algorithm: str = Field(
         DEFAULT.background_algorithm, description="solves rounds of a large gap again; empty: no algorithm does"

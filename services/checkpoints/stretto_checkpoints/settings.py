@@ -17,19 +17,23 @@ class CheckpointsSettings(Settings):
 
     store_url: str = Field("", description="any fsspec URL of a folder; empty: <state folder>/checkpoints")
     memory_folder: Path | None = Field(
-        None, description="shared memory that all pods see, too (one machine: /dev/shm); none: images pass their disk"
+        None, description="shared memory that all pods see (one machine: /dev/shm); none: images pass their disk"
     )
     redis_url: Annotated[str, AfterValidator(checked)] = Field(
-        "", description="cache between machines, as a user who may make users; empty: none"
+        "", description="cache between machines, with a user who may make users; empty: no cache"
     )
-    redis_users: bool = Field(True, description="a user for each job there; false: pods know redis_url and all images")
-    take_timeout_s: float = Field(120.0, gt=0, description="until all images are in memory")
-    store_timeout_s: float = Field(900.0, gt=0, description="until all images are in the store")
-    restore_timeout_s: float = Field(900.0, gt=0, description="until every server has its part")
+    redis_users: bool = Field(
+        True, description="make a user there for each job; false: pods know redis_url and may read all images"
+    )
+    take_timeout_s: float = Field(120.0, gt=0, description="a checkpoint fails if its images are not in memory by then")
+    store_timeout_s: float = Field(
+        900.0, gt=0, description="a checkpoint fails if its images are not in the store by then"
+    )
+    restore_timeout_s: float = Field(900.0, gt=0, description="a restore fails if a server lacks its part by then")
     restore_pause_s: float = Field(
-        5.0, ge=0, le=600, description="before a restore is tried again, times the failures so far"
+        5.0, ge=0, le=600, description="pause before a restore is tried again, times the failures so far"
     )
-    poll_s: float = Field(0.3, gt=0.01, le=60, description="between looks at the copies to the store")
+    poll_s: float = Field(0.3, gt=0.01, le=60, description="interval of checks of the copies to the store")
 
     @property
     def memory(self) -> SharedMemory:

@@ -7,10 +7,8 @@ that define a living job, for when they age out of the stream (:mod:`stretto_gat
 from __future__ import annotations
 
 import asyncio
-import difflib
 import hashlib
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Protocol, TypeVar
 
 import stretto_wire as w
@@ -21,7 +19,7 @@ from stretto_messages.checkpoints import SaveCheckpoint, SaveCheckpointReply
 from stretto_messages.gateway import JobCancelled, PlanRequested
 from stretto_messages.values import Plan
 
-from . import job_audit
+from . import checks, job_audit
 from .learning import Wanted, arrival
 from .problems import Problem
 from .projection import Projection
@@ -105,19 +103,8 @@ class Gateway:
     def source(self) -> EventSource:
         """Return the source of event streams. Raises Problem 503 before the bus is reached."""
         if not self._bus.there:
-            raise self._not_ready("")
+            raise checks.not_ready("", self.lacks)
         return self._bus
-
-    def _not_ready(self, job: str) -> Problem:
-        return Problem(
-            503,
-            "catching-up",
-            f"the gateway is not ready: {self.lacks}",
-            field="job",
-            value=job,
-            remedy="try again in a second",
-            headers={"Retry-After": "1"},
-        )
 
     async def follow(self) -> None:
         """Keep the read model up to date; never returns."""
@@ -160,18 +147,9 @@ class Gateway:
         """Return the view of a job. Raises Problem 404 for an unknown job, 503 while the stream is still being read."""
         view = self.projection.jobs.get(job)
         if view is None and not self.ready:
-            raise self._not_ready(job)
+            raise checks.not_ready(job, self.lacks)
         if view is None:
-            near = difflib.get_close_matches(job, self.projection.jobs, n=1)
-            meant = f"did you mean {near[0]}? " if near else ""
-            raise Problem(
-                404,
-                "no-such-job",
-                f"there is no job {job}",
-                field="job",
-                value=job,
-                remedy=f"{meant}`stretto jobs` or GET /api/v1/jobs lists them",
-            )
+            raise checks.no_such_job(job, self.projection.jobs)
         return view
 
     def shown(self, job: str) -> JobView:
@@ -197,16 +175,9 @@ class Gateway:
             raise Problem.of_wire(error) from error
         known = spec.name in self.projection.jobs
         if not known and not self.ready:
-            raise self._not_ready(spec.name)
+            raise checks.not_ready(spec.name, self.lacks)
         if not known and spec.name in self._retention.spent:
-            raise Problem(
-                409,
-                "name-taken",
-                f"a job called {spec.name} ended long ago",
-                field="name",
-                value=spec.name,
-                remedy=FOR_EVER,
-            )
+            raise checks.name_taken(spec.name)
         id_ = f"gateway:{spec.name}:submitted:{digest}"
         # the server accepts only the first submission of a name, whichever replica sends it, while it stores that one
         seq = None if known else await self._bus.publish(message, id_, 0, trace)
@@ -216,14 +187,7 @@ class Gateway:
         await self._until_shown(lambda: spec.name in self.projection.jobs)
         view = self.view(spec.name)
         if view.spec != spec:
-            raise Problem(
-                409,
-                "name-taken",
-                f"a job called {spec.name} with another specification {_IS[view.status]}",
-                field="name",
-                value=spec.name,
-                remedy=_taken(view),
-            )
+            raise checks.name_taken(spec.name, view)
         return False, view.last_seq
 
     def status(self, job: str) -> Status:
@@ -237,14 +201,7 @@ class Gateway:
         if view.status == "cancelled":
             return view
         if view.status in OVER:
-            raise Problem(
-                409,
-                "over",
-                f"{job} has {view.status} already",
-                field="job",
-                value=job,
-                remedy="nothing is left to cancel",
-            )
+            raise checks.conflict(view, "over", f"{job} has {view.status} already", "nothing is left to cancel")
         message = JobCancelled(job=job, by=by, reason=reason)
         await self._bus.publish(message, f"gateway:{job}:cancelled", trace=self._traceparents.get(job, ""))
         await self._until_shown(lambda: view.status in OVER)
@@ -256,29 +213,7 @@ class Gateway:
         Raises Problem: 409 for a job without a plan or that has ended; 422 beyond the limits of its specification.
         """
         view = self.view(job)
-        if view.plan is None or view.status in OVER:
-            raise Problem(
-                409,
-                "no-plan",
-                f"{job} {_IS[view.status]}: there is no plan to change",
-                field="job",
-                value=job,
-                remedy="scale a job that has been started and has not ended",
-            )
-        limits = {"workers": view.spec.resources.workers.count, "ps": view.spec.resources.ps.count}
-        asked = {name: count for name, count in (("workers", workers), ("ps", ps)) if count is not None}
-        for name, count in asked.items():
-            least, most = limits[name].min, limits[name].max
-            if not least <= count <= most:
-                raise Problem(
-                    422,
-                    "beyond-limits",
-                    f"{name} = {count} is outside the limits of {job}",
-                    field=name,
-                    value=count,
-                    remedy=f"{least} to {most}, as its resources.{name}.count says",
-                )
-        plan = replace(view.plan, **asked)
+        plan = checks.changed_plan(view, workers, ps)
         message = PlanRequested(job=job, plan=plan, by=by)
         id_ = f"gateway:{job}:requested:{view.last_seq}:{plan.workers}:{plan.ps}"
         await self._bus.publish(message, id_, trace=self._traceparents.get(job, ""))
@@ -319,28 +254,15 @@ class Gateway:
         """Request a checkpoint; returns its id. Raises Problem 409 if one is being taken or the job has ended."""
         view = self.view(job)
         if view.status in OVER:
-            raise Problem(
-                409,
-                "over",
-                f"{job} has {view.status}",
-                field="job",
-                value=job,
-                remedy="only a running job has parameters to save",
-            )
+            remedy = "only a running job has parameters to save"
+            raise checks.conflict(view, "over", f"{job} has {view.status}", remedy)
         request = SaveCheckpoint(job=job, request_id=f"gateway.{view.last_seq}")
         reply = await self._bus.call(request, self.settings.call_timeout_s)
         assert isinstance(reply, SaveCheckpointReply)
         if reply.answer == "begun":
             return reply.id
         remedy = "wait for checkpoint-saved" if reply.answer == "busy" else "try again once it trains"
-        raise Problem(
-            409,
-            reply.answer,
-            f"no checkpoint of {job} was started: {reply.answer}",
-            field="job",
-            value=job,
-            remedy=remedy,
-        )
+        raise checks.conflict(view, reply.answer, f"no checkpoint of {job} was started: {reply.answer}", remedy)
 
     async def audit(self, job: str) -> job_audit.JobAudit:
         """Audit the books of a job. Raises Problem 409 if there are none: before it trains, or after it failed."""
@@ -349,14 +271,8 @@ class Gateway:
         if completed is not None and ended is not None:
             return job_audit.finished(completed, ended, view.status)
         if view.status in OVER or view.started_at_s is None:
-            raise Problem(
-                409,
-                "no-books",
-                f"{job} {_IS[view.status]}: its parameter servers do not run, so nobody can be asked",
-                field="job",
-                value=job,
-                remedy="audit a job that trains or has finished",
-            )
+            text = f"{job} {checks.STATES[view.status]}: its parameter servers do not run, so nobody can be asked"
+            raise checks.conflict(view, "no-books", text, "audit a job that trains or has finished")
         number = int(self._clock() * 1000)
         return await job_audit.running(self._bus, job, view.status, self.settings.call_timeout_s, number)
 
@@ -368,23 +284,3 @@ class Gateway:
                     await self._advance.wait_for(reached)
             except TimeoutError:
                 log.warning("the read model lags behind", last_seq=self.projection.last_seq)
-
-
-_IS: dict[Status, str] = {
-    "submitted": "has been submitted",
-    "waiting": "waits for capacity",
-    "starting": "is starting",
-    "training": "is training",
-    "finishing": "is finishing",
-    "finished": "has finished",
-    "failed": "has failed",
-    "cancelled": "was cancelled",
-}
-
-
-CHOOSE = "choose another name, as with `stretto submit --name`"
-FOR_EVER = f"{CHOOSE}: a name belongs to one job for ever, so that its history stays true"
-
-
-def _taken(view: JobView) -> str:
-    return FOR_EVER if view.status in OVER else f"{CHOOSE}; `stretto cancel {view.name}` ends the old job"

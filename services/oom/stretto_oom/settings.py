@@ -18,16 +18,22 @@ class OomSettings(Settings):
         DEFAULTS.move_lead_s, gt=0, le=86400, description="time that moving buckets to other servers takes"
     )
     repeat_s: float = Field(
-        DEFAULTS.repeat_s, ge=1, le=3600, description="a forecast without news is repeated so often"
+        DEFAULTS.repeat_s, ge=1, le=3600, description="interval at which a forecast without news is repeated"
     )
     change: float = Field(DEFAULTS.change, gt=0, lt=1, description="relative change that is news")
     shrink_gain: float = Field(
         DEFAULTS.shrink_gain, gt=0, lt=1, description="part of the limit that a shrink must free"
     )
     shrink_gain_final: float = Field(
-        DEFAULTS.shrink_gain_final, gt=0, lt=1, description="the same, once the end is well known"
+        DEFAULTS.shrink_gain_final,
+        gt=0,
+        lt=1,
+        description="part of the limit that a shrink must free, once the end is well known",
     )
     shrink_patience_s: float = Field(
-        DEFAULTS.shrink_patience_s, ge=0, le=86400, description="a shrink must be right for so long"
+        DEFAULTS.shrink_patience_s,
+        ge=0,
+        le=86400,
+        description="time for which a shrink must be right before it is asked for",
     )
     table_slots: int = Field(256, ge=0, description="initial slots of a bucket's hash table, which doubles; 0: rows")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from pydantic import Field
 from stretto_core.algorithms import PARETO
 from stretto_core.model.pareto import Overheads
@@ -11,24 +9,16 @@ from stretto_core.planner.exploration import ExplorationLimits
 from stretto_core.planner.state import HistorySettings
 from stretto_core.planner.state import PlannerSettings as MachineSettings
 from stretto_messages.values import NOTHING, Plan, Resources
-from stretto_runtime import Settings
-from stretto_runtime.settings import machine_settings
+from stretto_runtime.settings import ClusterSettings, machine_settings
 
 DEFAULT = MachineSettings(room=NOTHING)
 """Every default of a decision is stated in core, where the simulator reads it too."""
 HISTORY = HistorySettings()
 
 
-def machine_memory_bytes() -> int:
-    """This machine's memory: the default of an installation on one machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-class PlannerSettings(Settings):
+class PlannerSettings(ClusterSettings):
     """Read from ``STRETTO_PLANNER_<FIELD>``, or from ``STRETTO_<FIELD>`` as every service's settings are."""
 
-    cpu_cores: float = Field(default_factory=lambda: float(os.cpu_count() or 1), gt=0, description="of the cluster")
-    memory_bytes: int = Field(default_factory=machine_memory_bytes, ge=2**20, description="of the cluster")
     algorithm: str = Field(PARETO.default, description="as `stretto whatif algorithms` lists them")
     cold_start_cpu_cores: float = Field(
         DEFAULT.cold_start.worker_cpu_cores, gt=0, le=1024, description="of one pod of the first plan without history"

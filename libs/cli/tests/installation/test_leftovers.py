@@ -4,46 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from owners import Started, dead, named
 from stretto_cli.installation import leftovers
 from stretto_cli.installation.state import write_json
 from stretto_runtime.process.pid import ProcessIdentity
-
-Started = Callable[[], psutil.Process]
-
-
-@pytest.fixture
-def sleeper() -> Iterator[Started]:
-    """Starts a process that only sleeps."""
-    begun: list[subprocess.Popen[bytes]] = []
-
-    def start() -> psutil.Process:
-        begun.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True))
-        return psutil.Process(begun[-1].pid)
-
-    yield start
-    for process in begun:
-        process.kill()
-        process.wait()
-
-
-def named(process: psutil.Process) -> dict[str, Any]:
-    return {**leftovers.owner_entry(), "pid": process.pid, "birth": ProcessIdentity.of(process.pid)}
-
-
-def dead(start: Started) -> dict[str, Any]:
-    process = start()
-    owner = named(process)
-    process.kill()
-    process.wait()
-    return owner
 
 
 def test_a_stepped_clock_makes_nobody_dead_and_no_stranger_ours(

@@ -86,7 +86,9 @@ def chaos(
         int, typer.Option(min=1, help="Number of jobs, one after another, with seeds from --seed on.")
     ] = 1,
     undisturbed: Annotated[int, typer.Option(min=0, help="Number of jobs without faults before, for comparison.")] = 0,
-    intensity: Annotated[Intensity, typer.Option(help="How much happens to a job.")] = Intensity.ROUGH,
+    intensity: Annotated[
+        Intensity, typer.Option(help="Number and severity of the faults that hit a job.")
+    ] = Intensity.ROUGH,
     only: OnlyOption = None,
     without: WithoutOption = None,
     model: Annotated[

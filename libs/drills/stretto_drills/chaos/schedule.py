@@ -26,7 +26,7 @@ ANY = "any"
 
 
 class Intensity(StrEnum):
-    """How much happens to a job."""
+    """Number and severity of the faults that hit a job."""
 
     CALM = "calm"
     ROUGH = "rough"

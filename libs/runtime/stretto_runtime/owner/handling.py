@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 import structlog
 from opentelemetry.trace import Status, StatusCode
-from pydantic import ValidationError
 from stretto_bus.faults import BusFault
-from stretto_bus.ordered_consumer import Stored, read
+from stretto_bus.ordered_consumer import Stored
 from stretto_bus.refusals import refusal
 from stretto_bus.writer import Writer
 from stretto_core.machine import Action, CoreError, Reply
@@ -20,10 +19,11 @@ from stretto_messages.refusals import ERROR_HEADER
 from stretto_wire.cloudevents import event_lines
 from stretto_wire.codec import encode
 from stretto_wire.errors import WireError
-from stretto_wire.registry import DEAD_LETTERS, channel_of, subject_of
+from stretto_wire.registry import channel_of, subject_of
 
 from stretto_runtime.inputs import CLUSTER, Arrival
 from stretto_runtime.owner.context import Context
+from stretto_runtime.owner.dead_letters import DeadLetters
 from stretto_runtime.owner.machines import Machines
 from stretto_runtime.process.faults import RuntimeFault
 from stretto_runtime.process.telemetry import decision_attributes, traceparent_of
@@ -83,8 +83,7 @@ class Handling:
         self._service = context.service
         self._number = takeover.number
         self._published = takeover.published
-        self._letters: dict[str, set[str]] = {}
-        """subject -> ids of the dead letters that a replay has met"""
+        self._letters = DeadLetters(context, writer)
         self._fence_seq = takeover.fence_seq
         self._attempt = takeover.attempt
 
@@ -96,7 +95,7 @@ class Handling:
         """End the replay: all inputs that a predecessor could have handled are done."""
         self.live = True
         self._published = frozenset()
-        self._letters.clear()
+        self._letters.go_live()
 
     async def handle(self, stored: Stored) -> bool:
         """Advance every machine that ``stored`` concerns; returns whether anything was published or answered.
@@ -129,7 +128,7 @@ class Handling:
         started_ns = time.time_ns()
         try:
             made = self._decide(arrival)
-        except (WireError, ValidationError, CoreError) as error:
+        except (WireError, CoreError) as error:
             self.changed.add(key)  # the machine may be another object now: side effects must not keep the old one
             await self._refused(arrival, error)
             return True
@@ -165,7 +164,7 @@ class Handling:
             """Turn the actions into messages while the machine can still be restored."""
             try:
                 return self._translate(arrival, actions)
-            except (WireError, ValidationError) as error:  # a bug of the service, not of the input
+            except WireError as error:  # a bug of the service, not of the input
                 raise RuntimeFault(f"{self._service.name} made a message that the wire refuses: {error}") from error
 
         return self.machines.handle(arrival.key, event, arrival.meta.time_s, arrival.meta.seq, commit)
@@ -263,14 +262,14 @@ class Handling:
             with contextlib.suppress(BusFault):  # the caller asks again and gets the remembered reply
                 await self._context.bus.send(reply, body, {ERROR_HEADER: code} if code else None)
 
-    # dead letters ------------------------------------------------------------------------------------
+    # refusals and faults ---------------------------------------------------------------------------------------
 
     async def _refused(self, arrival: Arrival, error: Exception) -> None:
         field, value, remedy = (str(getattr(error, name, "")) for name in ("field", "value", "remedy"))
         if arrival.kind == "request":
             await self._answer(arrival, "refused", refusal("refused", str(error), field, value, remedy))
             return
-        await self._dead_letter(arrival, "refused", str(error), {"field": field, "remedy": remedy})
+        await self._letters.add(arrival, "refused", str(error), {"field": field, "remedy": remedy}, self.live)
 
     async def _broken(self, arrival: Arrival, error: Exception) -> None:
         self._context.metrics.faults.inc()
@@ -290,38 +289,4 @@ class Handling:
         if arrival.kind == "request":
             body = refusal("internal", f"{type(error).__name__}: {error}", remedy="see the service's log")
             await self._answer(arrival, "internal", body)
-        await self._dead_letter(arrival, "fault", f"{type(error).__name__}: {error}", {})
-
-    async def _dead_letter(self, arrival: Arrival, reason: str, text: str, more: dict[str, str]) -> None:
-        subject = f"dlq.{arrival.subject or f'tick.{self._service.name}'}"
-        letter_id = f"dlq:{self._service.name}:{arrival.source}"
-        if not self.live and letter_id in await self._letters_of(subject):
-            return
-        headers = {
-            "Nats-Msg-Id": letter_id,
-            "reason": reason,
-            "error": text[:2000],
-            "service": self._service.name,
-            "seq": str(arrival.meta.seq),
-            **{name: value[:500] for name, value in more.items() if value},
-        }
-        if arrival.trace:
-            headers["traceparent"] = arrival.trace
-        self._context.metrics.dead_letters.labels(self._service.name, reason).inc()
-        log.warning(
-            "dead letter",
-            subject=subject.removeprefix("dlq."),
-            reason=reason,
-            error=text[:500],
-            seq=arrival.meta.seq,
-            job=arrival.key,
-            trace_id=arrival.trace[3:35],
-        )
-        self.writer.send_plain(subject, arrival.data, headers)
-
-    async def _letters_of(self, subject: str) -> set[str]:
-        """Ids of the dead letters of predecessors: the server forgets ids sooner than an outage may last."""
-        if subject not in self._letters:
-            found = await read(self._context.bus, DEAD_LETTERS, [subject], headers_only=True)
-            self._letters[subject] = {stored.headers.get("Nats-Msg-Id", "") for stored in found}
-        return self._letters[subject]
+        await self._letters.add(arrival, "fault", f"{type(error).__name__}: {error}", {}, self.live)

@@ -31,7 +31,7 @@ class Policy:
 
     @staticmethod
     def filled(allocator: Allocator) -> Policy:
-        """Return that policy with idle nodes handed out too: the objective does not see an end within a step."""
+        """Return the same policy with idle nodes handed out too: the objective ignores an end within a step."""
         return Policy(lambda problem: hand_out(problem, _first(allocator, problem)))
 
 

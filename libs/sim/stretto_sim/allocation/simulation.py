@@ -1,9 +1,12 @@
 """ModelArts' simulation (§5.1), from event to event.
 
-Time is whole seconds, as in the paper: what happens within a second shows at its end. Between two events every job
-trains at a constant speed, so nothing is lost by jumping. At each event, in this order: delayed growth comes into
-force, jobs leave, jobs come, and the policy decides if it is asked; if not, idle nodes go to the queue, as many as its
-first can have, and so on.
+Time is whole seconds, as in the paper: an event within a second takes effect at its end. Between two events every job
+trains at a constant speed, so nothing is lost by jumping. At each event:
+
+1. delayed growth comes into force,
+2. jobs leave,
+3. jobs come,
+4. the policy decides, if it is due; otherwise idle nodes go to the jobs of the queue in its order.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from stretto_sim.allocation.trace import Fate, Settings, TraceJob, fates
 from stretto_sim.measures import HORIZON_YEARS, YEAR_S, Durations, Level, Progress, span_of
 
 FLOOR = 0.05
-"""least share of its estimated demand that a job has left: one that outlives its ETA goes on"""
+"""least share of its estimated demand that a job has left: a job that outlives its estimate goes on"""
 HOUR_S = 3600.0
 NEARLY = 1e-6
 """tolerance for rounding, in node-seconds or seconds of demand"""
@@ -28,9 +31,10 @@ NEARLY = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A job that has left; ``queued_s`` is all time in which it had no nodes, ``changes`` of its size after its start.
+    """A job that has left.
 
-    ``how``: finished, hung (a bug) or terminated (by its user).
+    ``queued_s``: all time without nodes. ``changes``: changes of its size after its start. ``how``: finished, hung (a
+    bug) or terminated (by its user).
     """
 
     submit_s: float
@@ -81,7 +85,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Active:
-    """A job between submission and end; ``assigned`` is what it is to train on from ``due_s`` on."""
+    """A job between submission and end; ``assigned`` are its nodes from ``due_s`` on."""
 
     number: int
     job: TraceJob
@@ -104,10 +108,10 @@ def simulate(
     clock: Callable[[], float] = lambda: 0.0,
     progress: Progress = lambda left, total: None,
 ) -> Outcome:
-    """All jobs of the trace, to the last one's end. ``clock`` (seconds) times the decisions.
+    """Simulate all jobs of the trace, to the end of the last one. ``clock`` (seconds) times the decisions.
 
     Raises:
-        InvalidValue: the jobs train for longer than ``HORIZON_YEARS``, and the policy is asked all the time.
+        InvalidValue: the jobs train for longer than ``HORIZON_YEARS`` under a periodic policy.
     """
     jobs = sorted(trace, key=lambda job: job.submit_s)
     return _Simulation(jobs, policy, settings, clock, progress).run()
@@ -135,7 +139,7 @@ class _Simulation:
             self._check_horizon()
 
     def _check_horizon(self) -> None:
-        """Return a lower bound: each job at its fastest, all without a loss."""
+        """Refuse a trace that lasts too long even if every job trains at its fastest. Raises InvalidValue."""
         remedy = f"give at most {HORIZON_YEARS} years, or a policy that is asked only when a job comes or goes"
         nodes, together_s = self.settings.nodes, 0.0
         best = max(self.speeds[size] / size for size in self.settings.sizes)

@@ -36,9 +36,9 @@ class TraceJob:
 class Settings:
     """The pool and its disturbances; defaults are the paper's baseline.
 
-    ``eta_noise``: what is believed of a job's demand is off by up to this share. ``bug_rate``, ``termination_rate``:
-    shares of the jobs that hang up within five minutes of training, or that their users end at any time of it.
-    ``scaling_delay_s``: how long a job that starts or grows stays on the nodes that it has.
+    ``eta_noise``: largest relative error of a job's estimated demand. ``bug_rate``, ``termination_rate``: shares of the
+    jobs that hang within five minutes of training, or that their users end at any time of it. ``scaling_delay_s``: time
+    for which a job that starts or grows stays on its old nodes.
     """
 
     nodes: int
@@ -78,7 +78,7 @@ class Fate:
     believed_node_hours: float
     leaves_after_node_hours: float
     leaves_after_s: float
-    """of training"""
+    """seconds of training"""
     how: str
 
 

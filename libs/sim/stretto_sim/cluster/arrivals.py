@@ -1,4 +1,4 @@
-"""Training jobs for real arrivals: when, how large and how long is a cluster's own, what a recommender needs is drawn.
+"""Training jobs for real arrivals: time, size and duration come from a cluster's log, a recommender's needs are drawn.
 
 Distributions and their sources (DLRover-RM, where a section is named):
 
@@ -9,7 +9,7 @@ Distributions and their sources (DLRover-RM, where a section is named):
 - Shares of the step time there: look-up of embeddings 30-48 % (Fig. 1a), the rest in proportion to the coefficients
   that section 6.2 reports (3.48, 2.36, 0.68, 2.45 for gradients, updates, exchange and the constant), each within a
   factor of two; of the exchange, half is shared by the servers and half is not, as on measured systems.
-- What users ask for: cores 2.1 times as many for workers and 3.2 times for servers (Fig. 14: utilisation rose from 19
+- Users' requests: cores 2.1 times as many for workers and 3.2 times for servers (Fig. 14: utilisation rose from 19
   to 40 % and from 13 to 41 %), lognormal, and too few for the servers of 6 % of the jobs (section 6.3).
 - Memory: their servers use a lognormal share of what they asked for at the end, below one half for 80 % of the jobs
   (Fig. 3) and above one for 5 %, which run out (section 1, Table 4).
@@ -39,7 +39,7 @@ RUNS_OF_A_MODEL = 10
 POD_CORES = 4.0
 BATCH = 512
 STEP_S = (0.03, 0.3)
-"""of the arrival's own configuration, log-uniform: 250 steps/s over all workers in Fig. 10"""
+"""step time under the arrival's own configuration, log-uniform: 250 steps/s over all workers in Fig. 10"""
 COEFFICIENTS = {"grad": 3.48, "upd": 2.36, "sync": 0.68, "constant": 2.45}
 LOOK_UP = (0.30, 0.48)
 OVER_WORKER, OVER_PS, OVER_SD = math.log(2.1), math.log(3.2), 0.748
@@ -48,13 +48,13 @@ GIB_PER_CORE, GIB_SD = 1.0, 0.8
 GROWTH = (0.5, 1.0)
 RUN_SD = 0.1
 SERVER_GIB_MOST = 160
-"""what a node of 192 has room for"""
+"""largest server that a node of 192 GiB has room for"""
 LEAST_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A job of a cluster's log: when it was submitted, how long it ran, on how many GPUs."""
+    """A job of a cluster's log: its submission, its duration, its GPUs."""
 
     submit_s: float
     duration_s: float
@@ -83,7 +83,7 @@ class _Model:
 
 
 def jobs_of(arrivals: Sequence[Arrival], seed: int = 0) -> list[TraceJob]:
-    """A training job for each arrival, in their order. The same seed draws the same."""
+    """Return a training job for each arrival, in their order. The same seed draws the same."""
     rng = np.random.default_rng(seed)
     models = [_model(f"model-{n}", rng) for n in range(max(1, len(arrivals) // RUNS_OF_A_MODEL))]
     return [_job(arrival, models[int(rng.integers(len(models)))], rng) for arrival in arrivals]

@@ -1,9 +1,10 @@
 """Elastic Scheduler (Or et al., MLSys 2020), as DLRover-RM compares itself with it (sections 6 and 7).
 
-It changes the number of workers alone, by a fixed number each time, and new workers join once they are ready, without
-a pause. It goes on adding as long as each round pays: the relative gain of throughput is at least ``LEAST_EFFICIENCY``
-of the relative growth of the workers; what did not pay is taken back. If the first addition does not pay, it removes as
-long as that costs less. Servers, cores and memory stay as the user asked for.
+It changes only the number of workers, by a fixed number each time; new workers join without a pause once they are
+ready. It adds workers as long as each addition pays: the relative gain of throughput must be at least
+``LEAST_EFFICIENCY`` of the relative growth of the workers. An addition that does not pay is undone. If the first one
+does not pay, workers are removed as long as a removal costs less than that. Servers, cores and memory stay as in the
+user's request.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ LEAST_EFFICIENCY = 0.5
 
 @dataclass(slots=True)
 class _Seen:
-    """A job's plan, the throughput before its last change, and where it is in the search."""
+    """A job's plan, the throughput before its last change, and the state of its search."""
 
     job: TraceJob
     plan: Plan
@@ -36,14 +37,14 @@ class _Seen:
 
 
 class ElasticScheduler:
-    """A session."""
+    """The session of the policy."""
 
     def __init__(self, trace: Sequence[TraceJob], settings: Settings) -> None:
         self.trace, self.capacity = trace, settings.capacity
         self.seen: dict[int, _Seen] = {}
 
     def handle(self, event: p.Event, now: float) -> list[p.Command]:
-        """A job starts as asked for, and changes at the intervals."""
+        """Start a job by its request, and change it at the intervals."""
         match event:
             case p.Submitted():
                 job = self.trace[event.job]

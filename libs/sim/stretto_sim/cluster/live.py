@@ -1,4 +1,4 @@
-"""One job in the cluster: its pods, who of them holds the parameters, how fast it trains until something changes."""
+"""One job in the cluster: its pods, the servers that hold its parameters, and its speed until the next event."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from stretto_sim.cluster.outcome import Usage
 from stretto_sim.cluster.trace import DAY_S, Settings, TraceJob
 
 NEARLY = 1e-6
-"""Samples, or seconds, that rounding may leave."""
+"""Tolerance for rounding, in samples or seconds."""
 WINDOW_S, FIRST_WINDOWS = 60.0, 3
-"""so many of that length once a plan is in force, as long as the paper's interval (section 6.2: three minutes)"""
+"""The first windows under a plan, and their number: together the paper's interval (section 6.2: three minutes)."""
 LONGER, LONGEST_WINDOW_S = 1.5, 900.0
-"""then each so much longer than the last, up to that: what is not new is told less and less often"""
+"""The ratio of each later window to the one before, and the longest: known measurements repeat less and less often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,10 @@ class Fate:
 
 @dataclass(slots=True, eq=False)
 class Live:
-    """A job from its submission to its end. ``holders`` are the servers with parameters, ``servers`` those wanted."""
+    """A job from its submission to its end.
+
+    ``holders`` are the servers that hold parameters, ``servers`` those of the plan.
+    """
 
     number: int
     job: TraceJob
@@ -58,7 +61,7 @@ class Live:
     started_s: float | None = None
     stood_s: float = 0.0
     trained_s: float = 0.0
-    """when it trained last, or was submitted"""
+    """last time at which the job trained; before it trains, its submission"""
     scaled_s: float = 0.0
     changes: int = 0
     restarts: int = 0
@@ -79,28 +82,28 @@ class Live:
     # ---- pods -------------------------------------------------------------------------------------------------
 
     def fresh(self, role: str, size: Resources, ready_s: float = math.inf) -> Pod:
-        """A pod that has no node yet."""
+        """Return a new pod without a node."""
         self.named += 1
         return Pod("worker" if role == "worker" else "ps", size, ready_s=ready_s, number=self.named)
 
     def started(self, pod: Pod, now: float) -> None:
-        """The pod has a node since now; how long it lives is drawn."""
+        """Start the pod on its node, and draw the time at which it dies."""
         pod.ready_s = now + self.settings.pod_start_s
         if self.settings.pod_failures_per_day:
             pod.dies_s = now + float(self.rng.exponential(DAY_S / self.settings.pod_failures_per_day))
 
     @property
     def pods(self) -> list[Pod]:
-        """All that may hold a node."""
+        """Return all pods that may hold a node."""
         return [*self.workers, *self.servers, *(pod for pod in self.holders if pod not in self.servers)]
 
     @property
     def pending(self) -> list[Pod]:
-        """Those without a node, servers first."""
+        """Return the pods without a node, servers first."""
         return [pod for pod in (*self.servers, *self.workers) if pod.node == NOWHERE]
 
     def gang(self, plan: Plan) -> tuple[list[Pod], list[Pod]]:
-        """All pods of a plan, without nodes."""
+        """Return the servers and workers of a plan, without nodes."""
         server, worker = sizes(plan)
         return [self.fresh("ps", server) for _ in range(plan.ps)], [
             self.fresh("worker", worker) for _ in range(plan.workers)
@@ -122,7 +125,7 @@ class Live:
         return True
 
     def adapt(self, nodes: Nodes, plan: Plan) -> None:
-        """Pods as the plan wants them, while the others train on: in place where the node has room, else elsewhere."""
+        """Change the pods to those of the plan while the job trains, in place where the node has room."""
         server, worker = sizes(plan)
         for pod in self.workers[plan.workers :]:
             nodes.release(pod)
@@ -146,13 +149,13 @@ class Live:
         self.servers += [self.fresh("ps", server) for _ in range(plan.ps - len(self.servers))]
 
     def place_pending(self, nodes: Nodes, now: float) -> None:
-        """Pods without a node get one where there is room."""
+        """Place the pods without a node where there is room."""
         for pod in self.pending:
             if nodes.place(pod):
                 self.started(pod, now)
 
     def release_all(self, nodes: Nodes) -> None:
-        """Every pod leaves."""
+        """Release all pods."""
         for pod in self.pods:
             nodes.release(pod)
         self.workers, self.servers, self.holders = [], [], []
@@ -177,7 +180,7 @@ class Live:
         return not self.moving and self.holders != self.servers and there
 
     def move(self, now: float) -> None:
-        """Parameters go to the wanted servers, in a pause."""
+        """Begin to move the parameters to the servers of the plan, in a pause."""
         self.moving = True
         old, new = len(self.holders), len(self.servers)
         stay = sum(pod in self.servers for pod in self.holders)
@@ -187,7 +190,7 @@ class Live:
         self.paused_until_s = max(self.paused_until_s, now + pause_s)
 
     def moved(self, nodes: Nodes) -> None:
-        """They are there."""
+        """End the move, and release the servers without parameters."""
         self.moving = False
         for pod in self.holders:
             if pod not in self.servers:
@@ -195,14 +198,14 @@ class Live:
         self.holders = list(self.servers)
 
     def slowest(self) -> float:
-        """The share of an update over the cores of the server that is waited for."""
+        """Return the share of an update over the cores of the slowest server, which every push waits for."""
         return 1 / (len(self.holders) * min(pod.size.cpu_cores * pod.speed for pod in self.holders))
 
     def limit_bytes(self) -> float:
         return min(pod.size.memory_bytes for pod in self.holders)
 
     def rate_now(self, now: float) -> float:
-        """Samples per second."""
+        """Return the samples per second."""
         held = self.holders and all(pod.node != NOWHERE and pod.ready_s <= now + NEARLY for pod in self.holders)
         ready = self.ready_workers(now)
         if self.paused_until_s > now + NEARLY or not held or not ready:
@@ -211,7 +214,7 @@ class Live:
         return truth.rate(self.job, cores, len(self.holders), self.slowest(), self.dynamic)
 
     def advance(self, now: float) -> None:
-        """Train from the last moment to this one."""
+        """Train until ``now`` at the rate since the last event."""
         seconds = now - self.since_s
         if seconds <= 0:
             return
@@ -236,8 +239,8 @@ class Live:
         self.since_s = now
 
     def next_s(self, now: float) -> float:
-        """Return when something of its own happens next; the rate holds until then."""
-        if not self.servers:  # it waits for room; its window is told when it trains again
+        """Return the time of the job's next own event; the rate holds until then."""
+        if not self.servers:  # it waits for room; its window is reported once it trains again
             return math.inf
         ready = [pod.ready_s for pod in (*self.workers, *self.servers) if now + NEARLY < pod.ready_s < math.inf]
         moments = [*ready, *(pod.dies_s for pod in self.pods if pod.node != NOWHERE), self.window_due_s]
@@ -251,18 +254,18 @@ class Live:
         return min(moments, default=math.inf)
 
     def fills_at(self) -> float:
-        """The sample at which a server runs out of memory; infinite if none ever does."""
+        """Return the samples after which a server runs out of memory; infinite if none ever does."""
         return truth.samples_that_fit(self.job, len(self.holders), self.limit_bytes())
 
     # ---- windows ----------------------------------------------------------------------------------------------
 
     def open_windows(self, now: float) -> None:
-        """A plan is in force: short windows first."""
+        """Begin with short windows: a plan is in force."""
         self.window_from, self.window_s, self.windows = (now, self.samples), WINDOW_S, 0
         self.window_due_s, self.unsettled = now + self.window_s, False
 
     def next_window(self, now: float) -> None:
-        """One is over, another begins."""
+        """Begin the next window."""
         self.window_from, self.unsettled = (now, self.samples), False
         self.windows += 1
         if self.windows >= FIRST_WINDOWS:
@@ -270,12 +273,12 @@ class Live:
         self.window_due_s = now + self.window_s
 
     def noisy(self, value: float) -> float:
-        """A measurement of it."""
+        """Return a measurement of ``value``, with the noise of the settings."""
         return value * math.exp(self.settings.noise * float(self.rng.standard_normal()))
 
 
 def sizes(plan: Plan) -> tuple[Resources, Resources]:
-    """Resources of a server, and of a worker."""
+    """Return the resources of a server and of a worker."""
     return (
         Resources(plan.ps_cpu_cores, plan.ps_memory_bytes),
         Resources(plan.worker_cpu_cores, plan.worker_memory_bytes),
@@ -283,5 +286,5 @@ def sizes(plan: Plan) -> tuple[Resources, Resources]:
 
 
 def shape(plan: Plan) -> tuple[int, int, float, float]:
-    """Counts and cores, without memory."""
+    """Return the counts and cores of a plan, without memory."""
     return plan.workers, plan.ps, plan.worker_cpu_cores, plan.ps_cpu_cores

@@ -1,4 +1,4 @@
-"""The nodes: what is free on each, and which one a pod gets."""
+"""The nodes: their free resources, and the choice of a node for a pod."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ NOWHERE = -1
 
 @dataclass(slots=True, eq=False)
 class Pod:
-    """A pod and what is reserved for it. ``ready_s``: it takes part from then on. ``speed`` of its cores, usually 1."""
+    """A pod and its reserved resources.
+
+    ``ready_s``: the time from which on it takes part. ``speed``: the speed of its cores, usually 1.
+    """
 
     role: Literal["worker", "ps"]
     size: Resources
@@ -27,7 +30,7 @@ class Pod:
 
 
 class Nodes:
-    """Free amounts of every node; a pod goes where the fewest cores stay free (best fit)."""
+    """Free resources of every node; a pod goes where the fewest cores stay free (best fit)."""
 
     def __init__(self, settings: Settings) -> None:
         self.cores = np.full(settings.nodes, settings.node_cpu_cores)
@@ -47,13 +50,13 @@ class Nodes:
         return True
 
     def release(self, pod: Pod) -> None:
-        """The pod leaves."""
+        """Free the pod's resources on its node."""
         if pod.node != NOWHERE:
             self._take(pod.node, pod.size, -1)
             pod.node = NOWHERE
 
     def put_back(self, pod: Pod, node: int) -> None:
-        """The pod, which has just left that node, stays there."""
+        """Place the pod again on the node that it has just left."""
         pod.node = node
         self._take(node, pod.size, 1)
 

@@ -1,13 +1,13 @@
 """Optimus (Peng et al., EuroSys 2018), as DLRover-RM compares itself with it (sections 6 and 7).
 
-Speed of a job with w workers and p servers, of which it knows nothing but their numbers:
+It models the speed of a job by the numbers of workers w and servers p alone:
 
     f(p, w) = w / (theta_0 + theta_1 w/p + theta_2 w + theta_3 p),   theta >= 0,
 
-fitted to what was measured, first of all to some small samples of each job. Every interval, cores and memory go one
-pod at a time to where they shorten a job's remaining time most for the share of the cluster that they take. Each job
-then moves by ``step`` pods of each role towards that, by stop and restart, whose time is not considered. Cores and
-memory of its pods stay as its user asked for.
+fitted to measurements, at first to some small samples of each job. At every interval it hands out pods one by one. A
+pod goes to the job whose remaining time it shortens most for its share of the cluster. Each job then moves by ``step``
+pods of each role towards that allocation, by stop and restart; the time of a restart is not considered. Cores and
+memory of its pods stay as in the user's request.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from stretto_sim.cluster import truth
 from stretto_sim.cluster.trace import Settings, TraceJob
 
 SAMPLES = ((1, 1), (2, 1), (2, 2), (4, 2), (4, 4))
-"""(workers, servers) that are tried before a job starts; they cost nothing here"""
+"""(workers, servers) measured before a job starts; the measurements cost nothing here"""
 PERIOD_S = 180.0
 """section 6.2"""
 STEP = 1
 MEASURED_WEIGHT = 3.0
-"""of what the job itself showed beside one sample"""
+"""weight of a measurement of the job itself, relative to that of a sample"""
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class _Seen:
     theta: tuple[float, float, float, float] | None = None
 
     def speed(self, workers: int, ps: int) -> float:
-        """f(p, w)."""
+        """Return the fitted samples per second, f(p, w) in the paper."""
         a, b, c, d = self.theta or self._fit()
         return workers / max(a + b * workers / ps + c * workers + d * ps, 1e-12)
 
@@ -54,7 +54,7 @@ class _Seen:
 
         rows, target = list[list[float]](), list[float]()
         for (workers, ps), speed in self.speeds.items():
-            time = workers / speed  # relative errors count alike
+            time = workers / speed  # equal relative errors have equal weight
             weight = (MEASURED_WEIGHT if (workers, ps) in self.measured else 1.0) / time
             rows.append([weight, weight * workers / ps, weight * workers, weight * ps])
             target.append(weight * time)
@@ -64,14 +64,14 @@ class _Seen:
 
 
 class Optimus:
-    """A session."""
+    """The session of the policy."""
 
     def __init__(self, trace: Sequence[TraceJob], settings: Settings, step: int | None = STEP) -> None:
         self.trace, self.settings, self.step = trace, settings, step
         self.seen: dict[int, _Seen] = {}
 
     def handle(self, event: p.Event, now: float) -> list[p.Command]:
-        """Decides every interval, and at once for a job that comes."""
+        """Decide at every interval, and at once for a submitted job."""
         match event:
             case p.Submitted():
                 self.seen[event.job] = self._sampled(event.job)
@@ -109,7 +109,7 @@ class Optimus:
             seen.measured.add(at)
 
     def _decide(self, newcomer: int | None = None) -> list[p.Command]:
-        """Everybody's move or, between two intervals, the newcomer's start."""
+        """Return the changes of all jobs or, between two intervals, the start of the newcomer."""
         wanted, commands = self._allocate(), list[p.Command]()
         for number, (workers, ps) in wanted.items():
             seen = self.seen[number]
@@ -132,7 +132,7 @@ class Optimus:
         return min(max(there, here - self.step), here + self.step)
 
     def _allocate(self) -> dict[int, tuple[int, int]]:
-        """(workers, servers) of every job that gets any: one of each first, in the order in which they came."""
+        """Return (workers, servers) of each job that gets pods: first one of each, in the order of submission."""
         free, found = self.settings.capacity, dict[int, tuple[int, int]]()
         for number, seen in sorted(self.seen.items()):
             first = replace(seen.job.request, workers=1, ps=1).resources
@@ -152,7 +152,7 @@ class Optimus:
         return found
 
     def _best(self, number: int, at: tuple[int, int]) -> tuple[float, int, int, int] | None:
-        """The pod that shortens the job most for what it takes; None: none does."""
+        """Return the pod that shortens the job most for its share of the cluster; None if no pod shortens it."""
         seen, (workers, ps) = self.seen[number], at
         high, capacity = seen.job.limits.high, self.settings.capacity
         now_s = seen.remaining / seen.speed(workers, ps)

@@ -17,7 +17,7 @@ CAUSES = ("out of memory", "pod failure", "scheduling", "own fault")
 
 @dataclass(slots=True)
 class Usage:
-    """Over a job's life: core-seconds and byte-seconds that were reserved and used, of workers and of servers."""
+    """Core-seconds and byte-seconds over a job's life, reserved and used, of workers and of servers."""
 
     worker_core_s: float = 0.0
     worker_busy_core_s: float = 0.0
@@ -31,11 +31,11 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A job that is over. ``how``: completed, or one of ``CAUSES``; ``slow``: had a straggler, or a hot server.
+    """A job that has ended. ``how``: completed, or one of ``CAUSES``; ``slow``: its straggler or hot server, if any.
 
-    ``queued_s`` until its first pods had nodes, ``stood_s`` all later time in which it did not train; ``scaling_s``
-    from its submission until its last change of counts or cores was in force. ``first`` and ``last`` are the (workers,
-    servers, cores of a worker, cores of a server) that it began and ended with.
+    ``queued_s``: time until its first pods had nodes. ``stood_s``: all later time in which it did not train.
+    ``scaling_s``: time from its submission to its last change of counts or cores. ``first`` and ``last``: the (workers,
+    servers, cores of a worker, cores of a server) at its begin and end.
     """
 
     submit_s: float
@@ -60,7 +60,7 @@ class Left:
 
 @dataclass(slots=True)
 class Outcome:
-    """Jobs in the order of the trace. Levels: cores reserved and at work, bytes reserved, jobs that have pods."""
+    """Jobs in the order of the trace, and levels: reserved and busy cores, reserved bytes, jobs that have pods."""
 
     settings: Settings
     jobs: list[Left] = field(default_factory=list[Left])
@@ -85,12 +85,12 @@ class Outcome:
 
     @property
     def completion_rate(self) -> float:
-        """Share of the jobs that completed; 1 of none."""
+        """Return the share of the jobs that completed; 1 without jobs."""
         return len(self.completed) / len(self.jobs) if self.jobs else 1.0
 
     @property
     def failures(self) -> dict[str, int]:
-        """Jobs by the cause of their failure, every cause named."""
+        """Return the number of failed jobs for every cause."""
         counted = Counter(job.how for job in self.jobs)
         return {cause: counted[cause] for cause in CAUSES}
 
@@ -103,7 +103,7 @@ class Outcome:
         return Durations.of([float(job.changes) for job in self.jobs]).mean_s
 
     def utilisation(self, resource: str) -> float:
-        """Used of reserved, over all jobs: ``worker_core``, ``ps_core``, ``worker_byte`` or ``ps_byte``; 0 of none."""
+        """Return the used share of the reserved ``worker_core``, ``ps_core``, ``worker_byte`` or ``ps_byte``, or 0."""
         used = resource.replace("core", "busy_core").replace("byte", "used_byte") + "_s"
         reserved = sum(getattr(job.usage, resource + "_s") for job in self.jobs)
         return sum(getattr(job.usage, used) for job in self.jobs) / reserved if reserved else 0.0
@@ -115,12 +115,12 @@ class Outcome:
 
     @property
     def allocated(self) -> tuple[float, float]:
-        """Shares of the cluster's cores and bytes that were reserved, over that span."""
+        """Return the reserved shares of the cluster's cores and bytes over the span."""
         capacity = self.settings.capacity
         cores, memory = self.reserved_cores.mean(*self.span_s), self.reserved_bytes.mean(*self.span_s)
         return cores / capacity.cpu_cores, memory / capacity.memory_bytes
 
 
 def median(values: Sequence[float]) -> float:
-    """0 of none."""
+    """Return the median, or 0 without values."""
     return float(np.median(values)) if values else 0.0

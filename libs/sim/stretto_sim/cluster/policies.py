@@ -1,6 +1,6 @@
-"""Inputs and answers of a policy, and the two that never change a job: the user's request and a search.
+"""Events and commands of a policy, and the policies that keep one plan per job: the user's request, a search.
 
-A session is pure like the machines of the services: it hears what happens in the cluster and answers with commands.
+A session is pure like the machines of the services: it takes events of the cluster and returns commands.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from stretto_sim.cluster.trace import Settings, TraceJob
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A job has come."""
+    """A job was submitted."""
 
     job: int
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """All pods of the job are as the plan of that version wants them, so long after it was asked for."""
+    """All pods of the job match the plan of that version, ``took_s`` after its command."""
 
     job: int
     version: int
@@ -34,14 +34,14 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """There is no room to restart the job with the plan that was asked for: it stays as it is."""
+    """There is no room to restart the job with the commanded plan: it stays as it is."""
 
     job: int
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A parameter server in a window: updates, seconds of each, cores at work."""
+    """A parameter server in a window: its updates, the seconds of each, its busy cores."""
 
     number: int
     updates: int
@@ -54,7 +54,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A measurement of a job. ``settled``: it ran by its plan since the last one."""
+    """A measurement of a job. ``settled``: the job ran by its plan for the whole window."""
 
     job: int
     version: int
@@ -69,7 +69,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class ServerDied:
-    """A parameter server is gone, another one is started; ``oom``: it needed more than its limit."""
+    """A parameter server has died, and another one is started; ``oom``: it exceeded its memory limit."""
 
     job: int
     number: int
@@ -86,7 +86,7 @@ class Replaced:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A job is over, its pods are gone."""
+    """A job has ended, and its pods are gone."""
 
     job: int
     how: str
@@ -94,12 +94,12 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """Comes every ``period_s`` of the policy while jobs are there."""
+    """An interval of the policy, ``period_s``, is over; it comes while there are jobs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """The job is to have this plan. ``restart``: by stop and restart; the first start is none."""
+    """Give the job this plan. ``restart``: stop and restart it for that; its first start is no restart."""
 
     job: int
     plan: Plan
@@ -108,7 +108,7 @@ class Want:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """A fresh server is to take the place of one, beyond the plan until it has."""
+    """Put a new server in the place of one; both run until the parameters have moved."""
 
     job: int
     number: int
@@ -123,7 +123,7 @@ class Session(Protocol):
     """A policy at work on one trace. Jobs are numbered by submission."""
 
     def handle(self, event: Event, now: float) -> list[Command]:
-        """``now`` in seconds."""
+        """Return the commands after an event; ``now`` is in seconds."""
         ...
 
 
@@ -131,8 +131,8 @@ class Session(Protocol):
 class Policy:
     """Algorithms of the kind ``simulate cluster``.
 
-    ``dynamic``: workers take shards as they can, a straggler delays nobody (DLRover-RM section 5.1). ``windows``:
-    whether it wants to hear what is measured.
+    ``dynamic``: workers take shards at their own speed, so a straggler delays nobody (DLRover-RM section 5.1).
+    ``windows``: the policy gets measurements.
     """
 
     session: Callable[[Sequence[TraceJob], Settings], Session]
@@ -143,13 +143,13 @@ class Policy:
 
 
 class Once:
-    """Every job starts with one plan and keeps it."""
+    """A session that starts every job with one plan and never changes it."""
 
     def __init__(self, plans: Sequence[Plan]) -> None:
         self.plans = plans
 
     def handle(self, event: Event, now: float) -> list[Command]:
-        """Only what comes is answered."""
+        """Start a job with its plan."""
         return [Want(event.job, self.plans[event.job])] if isinstance(event, Submitted) else []
 
 
@@ -186,4 +186,4 @@ RESTARTING = Policy(
     when_pods_die="the job restarts",
     windows=True,
 )
-"""what is tuned, with "traditional migration" of slow jobs"""
+"""the tuned plans, with "traditional migration" of slow jobs"""

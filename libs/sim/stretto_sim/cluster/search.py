@@ -1,4 +1,4 @@
-"""The plan that a patient user finds by trying all of them: what DLRover-RM calls well tuned (section 6.1)."""
+"""The plan of a patient user who tries all plans; DLRover-RM calls it well tuned (section 6.1)."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from stretto_sim.cluster import truth
 from stretto_sim.cluster.trace import Settings, TraceJob
 
 NEARLY_BEST = 0.95
-"""of the best throughput, "until they almost reached" it: the cheapest plan that does"""
+"""share of the best throughput that the cheapest plan must reach (the paper: "until they almost reached" it)"""
 CORES = (1.0, 2.0, 4.0, 6.0, 8.0, 12.0, 16.0)
 ROOM = 0.25
-"""of the cluster's cores is the most that one job's search may use"""
+"""largest share of the cluster's cores for one job's plan"""
 MEMORY_MARGIN = 1.05
 NUMBERS_MOST = 128
-"""of pods of a role that are tried"""
+"""most pod counts per role that the search tries"""
 
 
 def tuned_plan(job: TraceJob, settings: Settings) -> Plan:
-    """The cheapest in cores of the plans whose throughput is at least ``NEARLY_BEST`` of the best one's."""
+    """Return the plan with the fewest cores whose throughput is at least ``NEARLY_BEST`` of the best."""
     low, high = job.limits.low, job.limits.high
     most = max(ROOM * settings.capacity.cpu_cores, low.resources.cpu_cores)
     cores = [c for c in CORES if low.worker_cpu_cores <= c <= min(high.worker_cpu_cores, settings.node_cpu_cores)]
@@ -48,14 +48,14 @@ def tuned_plan(job: TraceJob, settings: Settings) -> Plan:
 
 
 def _tried(low: int, high: int) -> NDArray[np.int64]:
-    """Every number; where there are more than ``NUMBERS_MOST``, so many in equal ratios."""
+    """Return every number of the range; of more than ``NUMBERS_MOST``, that many in equal ratios."""
     if high - low < NUMBERS_MOST:
         return np.arange(low, high + 1)
     return np.unique(np.geomspace(low, high, NUMBERS_MOST).round().astype(np.int64))
 
 
 def with_memory(job: TraceJob, plan: Plan) -> Plan:
-    """The plan with what its pods will have used in the end, and ``MEMORY_MARGIN``."""
+    """Return the plan with the memory that its pods use at the end, times ``MEMORY_MARGIN``."""
 
     def rounded(needed: float) -> int:
         return -int(-needed * MEMORY_MARGIN // MEMORY_STEP_BYTES) * MEMORY_STEP_BYTES

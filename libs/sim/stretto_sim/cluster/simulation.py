@@ -1,9 +1,15 @@
 """Training jobs on shared nodes, from event to event.
 
-Between two events every job trains at a constant rate, so nothing is lost by jumping. What happens to a job at a
-moment is handled in this order: pods die, it ends, a pod turns slow, parameters have moved or begin to, its plan is in
-force, a window is over. What the policy answers comes after, and last of all pods that wait try what has come free, in
-the order of submission.
+Between two events every job trains at a constant rate, so nothing is lost by jumping. At each event of a job:
+
+1. pods die,
+2. the job ends,
+3. a pod turns slow,
+4. parameters have moved or begin to move,
+5. the plan is in force,
+6. a window is over.
+
+Then the policy's commands are carried out. Last, pods that wait try the free nodes, in the order of submission.
 """
 
 from __future__ import annotations
@@ -20,12 +26,13 @@ from stretto_sim.cluster import policies as p
 from stretto_sim.cluster import truth
 from stretto_sim.cluster.live import NEARLY, Fate, Live, shape
 from stretto_sim.cluster.nodes import NOWHERE, Nodes, Pod
+from stretto_sim.cluster.observing import left_of, reserved_by, window_of
 from stretto_sim.cluster.outcome import COMPLETED, Left, Outcome
 from stretto_sim.cluster.trace import Settings, TraceJob
 from stretto_sim.measures import Level, Progress
 
 KILLS_MOST = 5
-"""times in a row that a job's servers run out of memory, before it is given up"""
+"""out-of-memory kills in a row after which a job is given up"""
 
 
 def simulate(
@@ -35,10 +42,10 @@ def simulate(
     *,
     progress: Progress = lambda left, total: None,
 ) -> Outcome:
-    """All jobs of the trace, until the last one has left.
+    """Simulate all jobs of the trace, until the last one has left.
 
     Raises:
-        InvalidValue: a job would train for longer than ``HORIZON_YEARS`` with what its user asks for.
+        InvalidValue: a job would train for longer than ``HORIZON_YEARS`` with its user's request.
     """
     for job in trace:
         truth.check_horizon(job)
@@ -51,11 +58,17 @@ def simulate(
 
 
 def _canonical(job: TraceJob) -> tuple[object, ...]:
-    """Jobs of one moment are told apart by what they are, never by where they stand in the trace."""
+    """Order jobs by their values, so that their order in the trace does not matter."""
     return (job.submit_s, job.samples, repr(job))
 
 
 class _Simulation:
+    """One run over a trace.
+
+    Larger than 250 lines: a moment of one job frees or takes nodes, wakes jobs that wait, and puts events into the
+    policy's inbox and the agenda, all within the same step.
+    """
+
     def __init__(self, jobs: list[TraceJob], policy: p.Policy, settings: Settings, progress: Progress) -> None:
         self.policy, self.settings, self.progress = policy, settings, progress
         self.nodes = Nodes(settings)
@@ -77,7 +90,7 @@ class _Simulation:
         self.busy = 0.0
 
     def run(self) -> Outcome:
-        """To the end of the last job."""
+        """Simulate until the end of the last job."""
         while self.events or self.active:
             now = min(self.events[0][0] if self.events else math.inf, self.ticks_s)
             if now == self.ticks_s:
@@ -105,7 +118,7 @@ class _Simulation:
             self.inbox.append(p.Period())
 
     def _come(self, live: Live, now: float) -> None:
-        """The job's submission or, when it has not trained for so long, the end of patience."""
+        """Handle the job's submission or, if it has not trained for too long, the end of its patience."""
         if live.number in self.active:
             live.advance(now)
             due = live.trained_s + self.settings.patience_s
@@ -123,7 +136,7 @@ class _Simulation:
         self.inbox.append(p.Submitted(live.number))
 
     def _look(self, live: Live, now: float) -> None:
-        """All that is due for one job."""
+        """Handle the events of one job that are due."""
         live.advance(now)
         if live.servers:
             self._bury(live, now)
@@ -149,7 +162,7 @@ class _Simulation:
         return None
 
     def _lose(self, live: Live, pod: Pod, now: float, oom: bool) -> None:
-        """A pod is gone, and another one is to come in its place."""
+        """Release a pod that is gone, and put a new one in its place."""
         self.nodes.release(pod)
         self.freed = live.unsettled = True
         pod.dies_s = math.inf
@@ -161,7 +174,7 @@ class _Simulation:
         self.short.add(live.number)
 
     def _restart(self, live: Live, now: float) -> None:
-        """All pods go, and come again with the plan in force."""
+        """Release all pods, and start them again with the plan in force."""
         live.release_all(self.nodes)
         self.freed = live.unsettled = True
         live.restarts += 1
@@ -170,7 +183,7 @@ class _Simulation:
         self._begin(live, now)
 
     def _ends(self, live: Live, now: float) -> bool:
-        """Return whether the job has ended; one that runs out of memory may go on."""
+        """Return whether the job has ended; a job that runs out of memory may go on."""
         if live.reached(live.job.samples):
             self._end(live, COMPLETED, now)
         elif live.reached(live.fate.fails_at):
@@ -209,33 +222,8 @@ class _Simulation:
         seconds, done = now - since, live.samples - samples
         whole = live.in_force == live.version and live.complete(now) and not live.unsettled
         if seconds > 0 and done > 0 and live.rate_now(now) > 0:
-            self.inbox.append(self._window(live, seconds, done, whole, now))
+            self.inbox.append(window_of(live, seconds, done, whole, now))
         live.next_window(now)
-
-    def _window(self, live: Live, seconds: float, done: float, settled: bool, now: float) -> p.Window:
-        job, ps, plan = live.job, len(live.holders), live.plan
-        assert plan is not None
-        cores = sorted(pod.size.cpu_cores * pod.speed for pod in live.ready_workers(now))
-        usual = cores[len(cores) // 2]
-        step_s = truth.worker_step_s(job, len(cores), usual, ps, live.slowest())
-        used = int(truth.server_bytes(job, live.samples, ps))
-        updates_s = live.rate / job.batch_size
-        servers = tuple(
-            p.Server(
-                number=pod.number,
-                updates=round(done / job.batch_size),
-                update_s=live.noisy(job.alpha_upd / (ps * pod.size.cpu_cores * pod.speed)),
-                busy_cores=min(updates_s * job.alpha_upd / ps, pod.size.cpu_cores),
-                cores=pod.size.cpu_cores,
-                used_bytes=used,
-                limit_bytes=pod.size.memory_bytes,
-            )
-            for pod in live.holders
-        )
-        return p.Window(
-            live.number, live.in_force, plan, live.noisy(step_s), live.noisy(done / seconds), int(live.samples),
-            seconds, settled, servers,
-        )  # fmt: skip
 
     def _end(self, live: Live, how: str, now: float) -> None:
         live.advance(now)
@@ -245,20 +233,14 @@ class _Simulation:
         self.freed = True
         live.rate, live.epoch = 0.0, live.epoch + 1
         self._show(live, now)
-        self.left[live.number] = Left(
-            submit_s=live.job.submit_s, end_s=now, how=how, slow=live.fate.slow if live.slowed else "",
-            samples=live.samples, queued_s=(live.started_s if live.started_s is not None else now) - live.job.submit_s,
-            stood_s=live.stood_s, changes=live.changes, restarts=live.restarts, scaling_s=live.scaled_s,
-            first=live.first, last=shape(live.plan) if live.plan and live.started_s is not None else None,
-            usage=live.usage,
-        )  # fmt: skip
+        self.left[live.number] = left_of(live, how, now)
         self.inbox.append(p.Ended(live.number, how))
         self.progress(len(self.left), len(self.lives))
 
-    # ---- what the policy wants --------------------------------------------------------------------------------
+    # ---- the policy's commands --------------------------------------------------------------------------------
 
     def _answer(self, now: float) -> None:
-        """Until nobody has anything to say, and nothing more finds a node."""
+        """Deliver events to the policy and carry out its commands, until there are no more and no pod finds a node."""
         while True:
             while self.inbox:
                 for command in self.session.handle(self.inbox.popleft(), now):
@@ -293,7 +275,7 @@ class _Simulation:
             self.short.add(live.number)
 
     def _restarted(self, live: Live, plan: Plan, now: float) -> bool:
-        """Stop all pods and start others; return False and change nothing without room."""
+        """Stop all pods and start others; without room, return False and change nothing."""
         old = (live.servers, live.workers, live.holders)
         placed = [(pod, pod.node) for pod in live.pods]
         for pod, _ in placed:
@@ -311,7 +293,7 @@ class _Simulation:
         return True
 
     def _begin(self, live: Live, now: float) -> None:
-        """Start with the whole plan or, if others may join later, with one worker; or wait for room."""
+        """Start with the whole plan or, if workers may join later, with one of them; without room, wait."""
         assert live.plan is not None
         least = 1 if self.policy.when_pods_die == "the pod is replaced" else live.plan.workers
         if not live.place_gang(self.nodes, live.plan, now, least):
@@ -328,7 +310,7 @@ class _Simulation:
             live.started_s, live.first = now, shape(live.plan)
 
     def _replace(self, live: Live, command: p.Replace) -> None:
-        """A successor of one server; both are there until the parameters have moved."""
+        """Start the successor of one server; both run until the parameters have moved."""
         for index, pod in enumerate(live.servers):
             if pod.number == command.number:
                 live.servers[index] = live.fresh("ps", pod.size)
@@ -356,19 +338,14 @@ class _Simulation:
         if live.number not in self.active:
             return
         live.rate = live.rate_now(now) if live.servers else 0.0
-        workers = [pod for pod in live.workers if pod.node != NOWHERE]
-        servers = [pod for pod in live.pods if pod.role == "ps" and pod.node != NOWHERE]
-        live.reserved = (
-            sum(pod.size.cpu_cores for pod in workers), float(sum(pod.size.memory_bytes for pod in workers)),
-            sum(pod.size.cpu_cores for pod in servers), float(sum(pod.size.memory_bytes for pod in servers)),
-        )  # fmt: skip
+        live.reserved = reserved_by(live)
         self._show(live, now)
         due = live.next_s(now)
         if due < math.inf:
             heapq.heappush(self.events, (max(due, now), live.number, live.epoch))
 
     def _show(self, live: Live, now: float) -> None:
-        """The job's part in what is drawn over time."""
+        """Record the job's part in the levels over time."""
         before = sum(live.busy)
         live.busy = truth.busy_cores(live.job, live.rate)
         self.busy += sum(live.busy) - before
@@ -383,7 +360,7 @@ class _Simulation:
 
 
 def _fates(jobs: Sequence[TraceJob], settings: Settings) -> list[tuple[np.random.Generator, Fate]]:
-    """One for each job; the same seed draws the same for every policy and every rate."""
+    """Draw the fate of each job; the same seed draws the same for every policy and every rate."""
     found = list[tuple[np.random.Generator, Fate]]()
     for number, job in enumerate(jobs):
         rng = np.random.default_rng((settings.seed, number))

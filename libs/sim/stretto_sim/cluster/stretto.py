@@ -1,11 +1,10 @@
 """The services' own machines, connected as the services connect them, with the simulated cluster for the actuator.
 
-Driven are, for each job, ``PlanMachine`` (warm start, exploration, exact Pareto candidates), ``FitMachine`` (the
-throughput model) and ``OomMachine`` (growth of memory), and for the cluster ``ArbiterMachine`` (admission, rounds,
-memory, room for replacements) and ``HistoryMachine`` (past jobs). Hot servers are found by the detector of the
-profiler and always replaced, while the actuator also gives them a smaller share. Not driven are the profiler's windows,
-which the simulation makes itself, the ledger (shards are as small as they have to be, see ``Policy.dynamic``), the
-actuator and the checkpoints.
+Each job has a ``PlanMachine`` (warm start, exploration, exact Pareto candidates), a ``FitMachine`` (the throughput
+model) and an ``OomMachine`` (growth of memory). The cluster has an ``ArbiterMachine`` (admission, rounds, memory, room
+for replacements) and a ``HistoryMachine`` (past jobs). The profiler's detector finds hot servers. They are always
+replaced here, while the actuator would also give them a smaller share. The simulation stands for the profiler's
+windows, the ledger (with shards as small as necessary, see ``Policy.dynamic``), the actuator and the checkpoints.
 """
 
 from __future__ import annotations
@@ -45,9 +44,9 @@ from stretto_sim.cluster.live import FIRST_WINDOWS, LONGEST_WINDOW_S, WINDOW_S
 from stretto_sim.cluster.trace import Settings, TraceJob
 
 ROW_BYTES = 136
-"""of a category: its key, 16 weights and as many slots of Adagrad"""
+"""bytes of a category: its key, 16 weights and as many slots of Adagrad"""
 COLD_START = Plan(1, 1, 4.0, 4.0, 4 * GIB, 8 * GIB)
-"""of a job without any similar one before it"""
+"""plan of a job without any similar one before it"""
 NOT_MEASURED = StepTimes(emb_s=0.0, grad_s=0.0, upd_s=0.0, sync_s=0.0)
 AXES = ("workers", "ps", "worker_cpu_cores", "ps_cpu_cores")
 
@@ -85,7 +84,7 @@ class _JobMachines:
 
 
 class Services:
-    """All of them at work on one trace; a session of the simulation."""
+    """The services at work on one trace: a session of the simulation."""
 
     def __init__(self, trace: Sequence[TraceJob], settings: Settings, knobs: Knobs) -> None:
         self.trace, self.settings, self.knobs = trace, settings, knobs
@@ -123,7 +122,7 @@ class Services:
 
     def handle(self, event: p.Event, now: float) -> list[p.Command]:
         """Deliver the job's events to the services, and carry out their decisions."""
-        now += 1.0  # stored time begins after 0, which the machines take for never
+        now += 1.0  # the machines read a time of 0 as never
         self._HEARS[type(event)](self, event, now)
         while self.facts:
             fact = self.facts.popleft()
@@ -240,7 +239,7 @@ class Services:
         self._take(self.machines[fact.job].fitter, fact, now)
 
     def _to_arbiter(self, fact: Any, now: float) -> None:
-        """Hand the fact to the arbiter, and solve its background task, as the service's other process does."""
+        """Deliver a fact to the arbiter, and solve its background task at once, as the service's other process does."""
         self._take(self.arbiter, fact, now)
         if (task := self.arbiter.task()) is not None:
             self._take(self.arbiter, task.solved(), now)

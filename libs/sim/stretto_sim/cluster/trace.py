@@ -13,9 +13,9 @@ from stretto_sim.measures import LATEST_S
 
 DAY_S = 86_400.0
 PODS_MOST, NODES_MOST = 10_000, 1_000_000
-"""of a role that a job asks for, and of a cluster: each is kept in memory"""
+"""most pods per role that a job may request, and most nodes of a cluster: each is kept in memory"""
 FAILURES_MOST = 100.0
-"""of a pod in a day: it lives for a quarter of an hour"""
+"""most failures of a pod in a day: it lives for a quarter of an hour"""
 
 
 def _check(name: str, value: float, low: float, high: float = math.inf, open_end: bool = False) -> None:
@@ -28,16 +28,16 @@ def _check(name: str, value: float, low: float, high: float = math.inf, open_end
 
 @dataclass(frozen=True, slots=True)
 class TraceJob:
-    """A job of a trace: what it is, which nobody is told, and what its user asked for.
+    """A job of a trace: its true properties, which no policy sees, and its user's request.
 
-    A step of one worker takes (DLRover-RM Eq. 1-6, M, B and D as parts of their coefficients; and ``per_worker_s``, a
-    cost that more servers do not shrink, which measured systems have)
+    A step of one worker takes the time T of DLRover-RM Eq. 1-6, in which M, B and D are parts of their coefficients,
+    plus ``per_worker_s``, a cost of measured systems that more servers do not shrink:
 
         T = alpha_grad m/l_w + alpha_upd w/(p l_p) + alpha_sync w/p + alpha_emb m/p + constant_s + per_worker_s w.
 
     Its embeddings fill ``embedding_bytes`` once ``samples`` are trained, growing as samples^``growth`` (Heaps' law), in
-    equal parts on its servers, each of which needs ``server_base_bytes`` besides; a worker ``worker_bytes``.
-    ``metadata`` is what a scheduler may know of it before it runs.
+    equal parts on its servers. Each server needs ``server_base_bytes`` more, and each worker ``worker_bytes``.
+    ``metadata`` is the part that a scheduler may know before the job runs.
     """
 
     submit_s: float
@@ -75,14 +75,14 @@ class TraceJob:
 class Settings:
     """The cluster and its disturbances, none by default. The nodes are those of DLRover-RM's experiments (section 6).
 
-    ``pod_start_s``: until a pod that has a node takes part. ``restart_s``: what a stop-and-restart loses besides, to
-    save and to load a checkpoint (section 6.2: 3 minutes). ``move_s_per_gib``: a pause while parameters move between
-    servers (section 5.2: less than a second for 20 GB), at least ``move_pause_s``. ``noise``: of a measured step time,
-    relative. ``pod_failures_per_day`` of one pod (section 2.2: 0.015). ``straggler_rate``, ``hot_rate``: shares of the
-    jobs of which one worker, or server, has only ``slow_cpu`` of its cores from some moment on (section 6.2: 3 %).
-    ``bug_rate``: of the jobs that fail by their own fault, whoever runs them.
-    ``patience_s``: a job that does not train for so long is given up ("scheduling" in Table 4; "pod failure" where its
-    pods find nodes, and die before they are ready).
+    ``pod_start_s``: time from a pod's placement until it takes part. ``restart_s``: further time of a stop-and-restart,
+    to save and to load a checkpoint (section 6.2: 3 minutes). ``move_s_per_gib``: pause while parameters move between
+    servers (section 5.2: less than a second for 20 GB), at least ``move_pause_s``. ``noise``: relative error of a
+    measured step time. ``pod_failures_per_day``: failures of one pod (section 2.2: 0.015). ``straggler_rate``,
+    ``hot_rate``: shares of the jobs in which one worker, or server, has only ``slow_cpu`` of its cores from some moment
+    on (section 6.2: 3 %). ``bug_rate``: share of the jobs that fail by their own fault under every policy.
+    ``patience_s``: time without training after which a job is given up ("scheduling" in Table 4; "pod failure" if its
+    pods find nodes and die before they are ready).
     """
 
     nodes: int = 20

@@ -1,4 +1,4 @@
-"""True speeds and uses of jobs: known to the simulation only, never to a decision."""
+"""True speeds and resource use of jobs, which only the simulation knows and no policy."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from stretto_sim.measures import HORIZON_YEARS, YEAR_S
 
 
 def step_time_s(job: TraceJob, plan: Plan) -> float:
-    """T of a step under a plan, every pod as fast as its cores."""
+    """Return the step time T under a plan in which every pod is as fast as its cores."""
     return worker_step_s(job, plan.workers, plan.worker_cpu_cores, plan.ps, 1.0 / (plan.ps * plan.ps_cpu_cores))
 
 
 def worker_step_s(job: TraceJob, workers: int, cores: float, ps: int, slowest: float) -> float:
-    """T of one worker that has ``cores``, beside ``workers`` in all.
+    """Return the step time T of one worker with ``cores``, among ``workers``.
 
-    ``slowest``: the largest over the servers of their share of an update over their cores, which a push waits for.
+    ``slowest``: the largest quotient of any server's share of an update and its cores; a push waits for that server.
     """
     m = job.batch_size
     return (
@@ -33,12 +33,12 @@ def worker_step_s(job: TraceJob, workers: int, cores: float, ps: int, slowest: f
 
 
 def samples_per_s(job: TraceJob, plan: Plan) -> float:
-    """Eq. 1."""
+    """Return the throughput under a plan, Eq. 1."""
     return plan.workers * job.batch_size / step_time_s(job, plan)
 
 
 def check_horizon(job: TraceJob) -> None:
-    """Raise InvalidValue where the job would train for longer than ``HORIZON_YEARS`` with what its user asks for."""
+    """Raise InvalidValue if the job would train for longer than ``HORIZON_YEARS`` with its user's request."""
     steps = job.samples / (job.request.workers * job.batch_size)
     if (years := steps * step_time_s(job, job.request) / YEAR_S) > HORIZON_YEARS:
         asked = f"{years:.3g} years with what its user asks for"
@@ -46,10 +46,10 @@ def check_horizon(job: TraceJob) -> None:
 
 
 def rate(job: TraceJob, worker_cores: Sequence[float], ps: int, slowest: float, dynamic: bool) -> float:
-    """Samples per second of workers with these cores and ``ps`` servers.
+    """Return the samples per second of workers with these cores and ``ps`` servers.
 
-    ``dynamic``: each takes shards as fast as it can (DLRover-RM section 5.1); otherwise every worker has an equal part
-    of the data, and the slowest is waited for.
+    ``dynamic``: each worker takes shards at its own speed (DLRover-RM section 5.1); otherwise every worker has an equal
+    part of the data, and all wait for the slowest.
     """
     workers = len(worker_cores)
     each = {c: worker_step_s(job, workers, c, ps, slowest) for c in set(worker_cores)}
@@ -59,7 +59,7 @@ def rate(job: TraceJob, worker_cores: Sequence[float], ps: int, slowest: float, 
 
 
 def busy_cores(job: TraceJob, samples_per_s: float) -> tuple[float, float]:
-    """Cores at work on gradients, and on updates: what Eq. 2 and 3 leave idle, waits for the rest of the step."""
+    """Return the busy cores of workers and of servers: those of Eq. 2 and 3. All others wait for the rest of a step."""
     steps_per_s = samples_per_s / job.batch_size
     return steps_per_s * job.alpha_grad * job.batch_size, steps_per_s * job.alpha_upd
 
@@ -75,7 +75,7 @@ def server_bytes(job: TraceJob, samples: float, ps: int) -> float:
 
 
 def mean_embedding_bytes(job: TraceJob, before: float, after: float) -> float:
-    """While the samples trained go from one count to the other at a constant rate."""
+    """Return the mean bytes while the trained samples grow from one count to the other at a constant rate."""
     if after - before < 1e-6 * job.samples:
         return embedding_bytes(job, (before + after) / 2)
     low, high = (min(max(samples, 0.0), job.samples) / job.samples for samples in (before, after))
@@ -84,7 +84,7 @@ def mean_embedding_bytes(job: TraceJob, before: float, after: float) -> float:
 
 
 def samples_that_fit(job: TraceJob, ps: int, limit_bytes: float) -> float:
-    """Samples after which a server of ``ps`` has filled its limit; infinite if it never will."""
+    """Return the samples after which each of ``ps`` servers has filled its limit; infinite if they never do."""
     room = (limit_bytes - job.server_base_bytes) * ps
     if job.embedding_bytes <= room:
         return float("inf")

@@ -1,4 +1,4 @@
-"""Jobs whose data are prepared beside them: the cluster experiment of GoldMiner (§5.6)."""
+"""Jobs with separate workers that prepare their data: the cluster experiment of GoldMiner (§5.6)."""
 
 from stretto_sim.data_workers.policies import Policy as Policy
 from stretto_sim.data_workers.simulation import Done as Done

@@ -14,9 +14,9 @@ from stretto_sim.data_workers.trace import Cluster, TraceJob
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """The resources that a job waits for and holds to its end; alone they give ``share`` of its ideal speed.
+    """The resources that a job waits for and holds to its end; they alone give ``share`` of its ideal speed.
 
-    ``trainer_cpus`` per GPU, on the GPU's node; ``worker_cpus`` of each of its data workers, on any node.
+    ``trainer_cpus``: CPUs per GPU, on the GPU's node. ``worker_cpus``: CPUs of each data worker, on any node.
     """
 
     trainer_cpus: float
@@ -26,9 +26,10 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Algorithms of the kind ``simulate data-workers``; ``ranking`` shares what is left of the CPUs, None: nobody.
+    """Algorithms of the kind ``simulate data-workers``.
 
-    It is told what each job needs; ``tunes``: it is not, and every job finds that out by its queue.
+    ``ranking`` shares out the CPUs that are left; None: nobody does. A policy knows the needs of each job, unless it
+    ``tunes``: then every job finds its needs by its queue.
     """
 
     need: Callable[[TraceJob, Cluster], Need]
@@ -37,21 +38,21 @@ class Policy:
 
 
 def _tuned(job: TraceJob, cluster: Cluster) -> Need:
-    """No data workers: the ratio of the most speed, or the most that the cluster can hold of it when it is empty."""
+    """Use no data workers, and the CPUs per GPU for full speed, or the most that the empty cluster can hold."""
     per_node = math.ceil(job.gpus / cluster.nodes)
     ratio = min(job.cpus_per_gpu, cluster.cpus / per_node)
     return Need(ratio, ratio / job.cpus_per_gpu)
 
 
 def _hardware(job: TraceJob, cluster: Cluster) -> Need:
-    """No data workers, and of a node's CPUs each GPU's part; all that a job uses is proportional to its speed."""
+    """Use no data workers, and each GPU's part of a node's CPUs; the used CPUs are proportional to the speed."""
     return Need(cluster.cpus_per_gpu, min(cluster.cpus_per_gpu / job.cpus_per_gpu, 1.0))
 
 
 def _fixed(job: TraceJob, cluster: Cluster) -> Need:
-    """The number of data workers for the most speed, or the most that the empty cluster can hold, all of one size.
+    """Use the data workers for full speed, or the most that the empty cluster can hold, all of one size.
 
-    Smaller ones for what is left of a node are GoldMiner's (§3.4.1), not the baseline's.
+    Smaller data workers for the rest of a node belong to GoldMiner (§3.4.1), not to the baseline.
     """
     trainers = pack([Free(cluster.gpus, cluster.cpus)] * cluster.nodes, job.gpus, job.trainer_cpus) or {}
     left = [cluster.cpus - trainers.get(node, 0) * job.trainer_cpus for node in range(cluster.nodes)]

@@ -1,10 +1,15 @@
 """GoldMiner's cluster experiment (§5.6), from event to event.
 
-Jobs start in the order of their submission: the first waits until it has what it needs, and all others behind it.
+Jobs start in the order of their submission: the first waits until it has its resources, and all others wait behind it.
 A job's speed grows linearly with the CPUs of its data workers, wherever they are, up to the speed of its training
 workers (Fig. 9). So between two events all speeds are constant, and nothing is lost by jumping from one to the next.
-At each event, in this order: jobs end, jobs come, jobs start, jobs that tune themselves measure, and the data workers
-are shared out anew.
+At each event:
+
+1. jobs end,
+2. jobs come,
+3. jobs start,
+4. jobs that tune themselves measure,
+5. the data workers are shared out anew.
 """
 
 from __future__ import annotations
@@ -42,7 +47,7 @@ NEARLY = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A job that ended; ``ideal_s`` is what it runs with all CPUs that it can use."""
+    """A job that ended; ``ideal_s`` is its run time with all CPUs that it can use."""
 
     submit_s: float
     start_s: float
@@ -62,8 +67,10 @@ class Done:
 
 @dataclass(slots=True)
 class Outcome:
-    """The outcome of a trace. Jobs are numbered by submission; levels are of what is allocated. ``tunes`` as in the
-    policy: nobody knew what a job needs."""
+    """The outcome of a trace. Jobs are numbered by submission; levels count allocated resources.
+
+    ``tunes`` as in the policy: nobody knew the needs of a job.
+    """
 
     cluster: Cluster
     tunes: bool = False
@@ -73,7 +80,7 @@ class Outcome:
     workers: list[Level] = field(default_factory=list[Level])
     """data workers of each job"""
     moved: int = 0
-    """times that a data worker changed its node"""
+    """number of moves of data workers between nodes"""
 
     @property
     def completion(self) -> Durations:
@@ -108,7 +115,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Running:
-    """A job on its GPUs: ``share`` of its ideal speed, ``left_s`` more seconds at all of it; CPUs by data worker."""
+    """A job on its GPUs, at ``share`` of its ideal speed. ``left_s``: seconds left at the ideal speed."""
 
     number: int
     job: TraceJob
@@ -140,7 +147,7 @@ def simulate(
     *,
     progress: Progress = lambda left, total: None,
 ) -> Outcome:
-    """All jobs of the trace, to the last one's end; of those submitted at one moment the first given is first.
+    """Simulate all jobs of the trace, to the end of the last one; jobs of one moment start in the order of the trace.
 
     Raises:
         InvalidValue: a job has more GPUs than the cluster.

@@ -1,8 +1,8 @@
-"""A job that knows nothing of itself: its own tuning (GoldMiner §3.4.1) hears what its data queue would show.
+"""A job whose tuning (GoldMiner §3.4.1) knows only its data queue.
 
-What a job needs is the trace's secret. It begins with a container of the machine's CPUs per GPU and no data workers;
-each configuration is measured once it was in force for an interval, and what the measurement says reaches the
-cluster's scheduler (§3.4.2), which believes until then what a job did alone.
+Only the trace knows a job's needs. The job begins with a container of the machine's CPUs per GPU and no data workers.
+Each configuration is measured after an interval, and the measurement reaches the cluster's scheduler (§3.4.2). Until
+then the scheduler assumes the speed that the job has alone.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ from stretto_core.offline.data_workers.tuning import TuningSettings
 from stretto_sim.data_workers.trace import TraceJob
 
 INTERVAL_S = 30.0
-"""§5.5"""
+"""interval between measurements (§5.5)"""
 Force = tuple[float, int, float]
 """CPUs of a training worker, of a data worker's process, and of all data workers together"""
 
 
 @dataclass(slots=True)
 class Tuned:
-    """``force``: what is in force, ``since_s`` when; ``asked``: what the tuning wants and the node has no room for."""
+    """The tuning of one job.
+
+    ``force``: the configuration in force since ``since_s``. ``asked``: a requested one that the node has no room for.
+    """
 
     job: TraceJob
     name: str
@@ -43,7 +46,7 @@ class Tuned:
         return Tuned(job, name, tuning, container_cpus, now, force=(container_cpus, 0, 0.0))
 
     def started(self, trainers: dict[str, int]) -> JobStarted:
-        """Return the scheduler's event; a CPU of data workers is assumed to bring as much as one of the container."""
+        """Return the scheduler's event; it assumes a data worker's CPU as useful as one of the container."""
         alone_per_s = self.queue(0.0).steps_per_s
         per_cpu = alone_per_s / (self.trainer_cpus * self.job.gpus)
         return JobStarted(self.name, trainers, self.trainer_cpus, 0.0, self.job.steps, per_cpu, alone_per_s)
@@ -89,5 +92,8 @@ class Tuned:
                     self.process_cpus = self.process_cpus if configured.worker_cpus else 0
                 case _:
                     pass
-        self.since_s, self.measured = now, self.tuning.state.phase == phase  # the next phase asks of the same otherwise
+        self.since_s, self.measured = (
+            now,
+            self.tuning.state.phase == phase,
+        )  # another phase measures the same configuration again
         return asked

@@ -1,0 +1,91 @@
+"""The processes of a pod on this machine: its shell, the pod itself, and all others of its session."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from pathlib import Path
+from signal import Signals
+
+import psutil
+from stretto_runtime.process.pid import ProcessIdentity
+
+from .records import Record, Records
+
+
+class PodProcesses:
+    """Finds and signals the processes of recorded pods, and never one that has got the id of an ended process."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+
+    def shell(self, record: Record) -> psutil.Process | None:
+        """Return the pod's shell, if the process with its pid is still that one."""
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(record.pid)
+            if ProcessIdentity.of(record.pid) == record.birth and process.status() != psutil.STATUS_ZOMBIE:
+                return process
+        return None
+
+    def child(self, record: Record) -> psutil.Process | None:
+        """Return the pod itself: a process of the shell's session that was started after it."""
+        pid = integer(self._records.of(record.job, record.pod) / "pid")
+        if pid is None:
+            return None
+        with contextlib.suppress(psutil.Error, OSError):
+            process = psutil.Process(pid)
+            ours = os.getsid(pid) == record.pid and record.birth.precedes(ProcessIdentity.of(pid))
+            if ours and process.status() != psutil.STATUS_ZOMBIE:
+                return process
+        return None
+
+    def members(self, record: Record) -> list[psutil.Process]:
+        """Return every process of the pod's session and control group, the shell excluded."""
+        result: list[psutil.Process] = []
+        inside = set(record.group.pids())
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                ours = process.pid in inside or os.getsid(process.pid) == record.pid
+                if ours and process.pid != record.pid and record.birth.precedes(ProcessIdentity.of(process.pid)):
+                    result.append(process)
+        return result
+
+    def signal(self, record: Record, number: Signals) -> None:
+        """Send SIGTERM to the pod, which knows its children, or SIGKILL to all but the shell, which records the end."""
+        child = self.child(record)
+        targets = [child] if child is not None and number == Signals.SIGTERM else self.members(record)
+        if not targets and (shell := self.shell(record)) is not None and number == Signals.SIGKILL:
+            targets = [shell]
+        for process in targets:
+            with contextlib.suppress(psutil.Error):
+                process.send_signal(number)
+
+    def pin(self, record: Record, cpu_cores: float) -> None:
+        """Pin every thread of the pod to whole cores, those with the fewest pods on them."""
+        cores = sorted(os.sched_getaffinity(0))
+        load = dict.fromkeys(cores, 0)
+        for other in self._records.all():
+            if (other.job, other.pod) != (record.job, record.pod) and (child := self.child(other) or self.shell(other)):
+                with contextlib.suppress(psutil.Error):
+                    for core in child.cpu_affinity():
+                        load[core] = load.get(core, 0) + 1
+        chosen = sorted(cores, key=lambda core: (load[core], core))[: max(1, math.ceil(cpu_cores))]
+        if (shell := self.shell(record)) is not None:
+            _pin_threads(shell, chosen)  # first: processes that it starts from now on inherit it
+        for process in self.members(record):
+            _pin_threads(process, chosen)
+
+
+def _pin_threads(process: psutil.Process, cores: list[int]) -> None:
+    with contextlib.suppress(psutil.Error, OSError):
+        for thread in process.threads():
+            os.sched_setaffinity(thread.id, cores)
+
+
+def integer(file: Path) -> int | None:
+    """Return the number in a file, or None if there is none."""
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):
+        return None

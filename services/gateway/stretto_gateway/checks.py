@@ -1,0 +1,85 @@
+"""Checks of users' requests against the read model, and the problems that refuse them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import replace
+
+from stretto_messages.values import Plan
+
+from .problems import Problem
+from .views import OVER, JobView, Status
+
+STATES: dict[Status, str] = {
+    "submitted": "has been submitted",
+    "waiting": "waits for capacity",
+    "starting": "is starting",
+    "training": "is training",
+    "finishing": "is finishing",
+    "finished": "has finished",
+    "failed": "has failed",
+    "cancelled": "was cancelled",
+}
+CHOOSE = "choose another name, as with `stretto submit --name`"
+FOR_EVER = f"{CHOOSE}: a name belongs to one job for ever, so that its history stays true"
+
+
+def not_ready(job: str, lacks: str) -> Problem:
+    """Refuse a request about ``job`` because of what the gateway still lacks."""
+    return Problem(
+        503,
+        "catching-up",
+        f"the gateway is not ready: {lacks}",
+        field="job",
+        value=job,
+        remedy="try again in a second",
+        headers={"Retry-After": "1"},
+    )
+
+
+def no_such_job(job: str, known: Iterable[str]) -> Problem:
+    """Refuse a request about an unknown job."""
+    near = difflib.get_close_matches(job, known, n=1)
+    meant = f"did you mean {near[0]}? " if near else ""
+    remedy = f"{meant}`stretto jobs` or GET /api/v1/jobs lists them"
+    return Problem(404, "no-such-job", f"there is no job {job}", field="job", value=job, remedy=remedy)
+
+
+def name_taken(name: str, view: JobView | None = None) -> Problem:
+    """Refuse a submission whose name has the job of ``view``, or had one that nobody remembers any more."""
+    if view is None:
+        text, remedy = f"a job called {name} ended long ago", FOR_EVER
+    else:
+        text = f"a job called {name} with another specification {STATES[view.status]}"
+        remedy = FOR_EVER if view.status in OVER else f"{CHOOSE}; `stretto cancel {view.name}` ends the old job"
+    return Problem(409, "name-taken", text, field="name", value=name, remedy=remedy)
+
+
+def conflict(view: JobView, code: str, text: str, remedy: str) -> Problem:
+    """Refuse a request that the state of a job rules out."""
+    return Problem(409, code, text, field="job", value=view.name, remedy=remedy)
+
+
+def changed_plan(view: JobView, workers: int | None, ps: int | None) -> Plan:
+    """Return the job's plan with other numbers of pods.
+
+    Raises Problem: 409 for a job without a plan or that has ended; 422 beyond the limits of its specification.
+    """
+    if view.plan is None or view.status in OVER:
+        text = f"{view.name} {STATES[view.status]}: there is no plan to change"
+        raise conflict(view, "no-plan", text, "scale a job that has been started and has not ended")
+    limits = {"workers": view.spec.resources.workers.count, "ps": view.spec.resources.ps.count}
+    asked = {name: count for name, count in (("workers", workers), ("ps", ps)) if count is not None}
+    for name, count in asked.items():
+        least, most = limits[name].min, limits[name].max
+        if not least <= count <= most:
+            raise Problem(
+                422,
+                "beyond-limits",
+                f"{name} = {count} is outside the limits of {view.name}",
+                field=name,
+                value=count,
+                remedy=f"{least} to {most}, as its resources.{name}.count says",
+            )
+    return replace(view.plan, **asked)
