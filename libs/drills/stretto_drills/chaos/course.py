@@ -74,7 +74,7 @@ Tell = Callable[[str], None]
 
 @dataclass
 class Course:
-    """A job under way. ``tell`` prints a line about what is done to it."""
+    """A job under way. ``tell`` prints a line about each step."""
 
     target: Target
     schedule: Schedule | None

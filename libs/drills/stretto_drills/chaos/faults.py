@@ -48,7 +48,7 @@ class Fault(ABC):
         """Undo the fault, or wait until the system has; returns whether all is well again."""
 
     def release(self) -> None:  # noqa: B027 - most faults leave nothing
-        """Undo at once what must never stay."""
+        """Undo at once the effects that must never stay."""
 
 
 # pods ----------------------------------------------------------------------------------------------------------
@@ -334,7 +334,7 @@ def _flip(copies: list[Path]) -> str:
 
 
 def _fill(path: Path) -> int:
-    """Write until the file system is full; returns how many MiB that took."""
+    """Write until the file system is full; returns the written MiB."""
     written = 0
     with path.open("wb", buffering=0) as file:
         for size in (FILLER_BYTES, 4096):

@@ -15,7 +15,7 @@ WORKERS = 2
 WORKERS_MOST, PS_MOST = 3, 3
 CLUSTER_CPU_CORES = 8.0
 CLUSTER_MEMORY_BYTES = 32 * GIB
-"""Claimed, not used: a quarter would do, but the machine's true size must not forbid a change of the plan."""
+"""Claimed memory, of which a quarter would suffice: the machine's true size must not forbid a change of the plan."""
 
 # short leases, windows and intervals: a minute has to show what takes hours in production
 SETTINGS = {

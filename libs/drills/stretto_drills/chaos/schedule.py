@@ -149,12 +149,12 @@ def kinds_for(only: Collection[str] = (), without: Collection[str] = ()) -> list
 
 
 def samples_for(intensity: Intensity) -> int:
-    """Return how many samples a job needs to live through a whole schedule."""
+    """Return the samples that a job needs to live through a whole schedule."""
     return _MEASURES[intensity].samples
 
 
 def training_s_for(intensity: Intensity) -> float:
-    """Return how long the job has to train at least, to live through a whole schedule."""
+    """Return the least training time of a job that lives through a whole schedule."""
     return _MEASURES[intensity].training_s
 
 

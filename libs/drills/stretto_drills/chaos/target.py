@@ -145,7 +145,7 @@ class Target:
     # parameters ------------------------------------------------------------------------------------------------
 
     async def ownership(self, pod: str, within_s: float = 0.5) -> GetOwnershipReply | None:
-        """Return what a parameter server owns now; None if it does not answer."""
+        """Return the present ownership of a parameter server; None if it does not answer."""
         try:
             return await self.client.call_pod(pod, GetOwnership(job=self.record.job), within_s)
         except (CallTimeout, CallRefused, Fault):

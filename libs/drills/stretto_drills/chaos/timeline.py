@@ -248,7 +248,7 @@ def _progress(canvas: Canvas) -> None:
 
 
 def _plan(canvas: Canvas) -> None:
-    """Draw how many pods of each role run, and how many the plan wants."""
+    """Draw the number of running pods of each role, and the plan's."""
     record = canvas.outcome.record
     for role, field in (("worker", "workers"), ("ps", "ps")):
         canvas.label({"worker": "workers", "ps": "servers"}[role], "run · wanted")

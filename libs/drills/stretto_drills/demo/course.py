@@ -15,7 +15,7 @@ MIB = 2**20
 
 CLUSTER_CPU_CORES = 2.0
 PS_MEMORY_BYTES = 896 * MIB
-"""Enough for the past jobs, whose tables were a third of this job's."""
+"""Memory that suffices for the past jobs, whose tables were a third of this job's."""
 
 # the job lasts minutes, not hours: shorter windows, quicker changes, and a measurement that pays back sooner
 SETTINGS = {

@@ -13,12 +13,12 @@ from stretto_cli.render import table
 from .stations import Course
 
 TOOK_BAR_S = 360.0
-"""a bar that is told when it is missed; the exit status is about samples, not about the speed of the machine"""
+"""a bar whose miss is reported; the exit status depends on the samples, not on the speed of the machine"""
 Json = dict[str, Any]
 
 
 def good_plan(view: Json) -> Json:
-    """The plan that was measured fastest."""
+    """The fastest of the measured plans."""
     measured = [d for d in view["decisions"] if d["outcome"]["throughput"]]
     best = max(measured, key=lambda d: d["outcome"]["throughput"], default=None)
     return best["plan"] if best else view["plan"]
@@ -27,7 +27,7 @@ def good_plan(view: Json) -> Json:
 def build(
     view: Json, reference: Json | None, course: Course, where: Json, elapsed_s: float, *, compared: bool = True
 ) -> Json:
-    """Build the document of the demonstration. ``compared``: it was to train the reference, too."""
+    """Build the document of the demonstration. ``compared``: the reference was to be trained, too."""
     stations = {
         name: {"passed": s.seen_s is not None, "title": s.title, "after_s": s.seen_s, "what": s.what}
         for name, s in course.stations.items()
