@@ -16,50 +16,65 @@ DEFAULT = MachineSettings(capacity=NOTHING)
 class ArbiterSettings(ClusterSettings):
     """Read from ``STRETTO_ARBITER_<FIELD>``, or from ``STRETTO_<FIELD>`` as every service's settings are."""
 
-    journal_ttl_s: int = Field(7 * 86400, ge=3600, description="life of its ticks: decisions can be replayed so long")
-    algorithm: str = Field(SELECT.default, description="of each round; as `stretto whatif algorithms` lists them")
+    journal_ttl_s: int = Field(
+        7 * 86400, ge=3600, description="time for which ticks are kept; older decisions cannot be replayed"
+    )
+    algorithm: str = Field(
+        SELECT.default, description="selection algorithm of a round; `stretto whatif algorithms` lists them"
+    )
     background_algorithm: str = Field(
-        DEFAULT.background_algorithm, description="solves rounds of a large gap again; empty: no algorithm does"
+        DEFAULT.background_algorithm, description="algorithm that solves rounds of a large gap again; empty: none"
     )
     background_gap: float = Field(
         DEFAULT.background_gap,
         ge=0,
         le=1,
-        description="of a round solved again in the background; of a solution adopted",
+        description="least gap of a round that is solved again, and least gain of an answer that is adopted",
     )
     patience_s: float = Field(
-        DEFAULT.patience_s, ge=0, le=3600, description="wait of the jobs that may profit from a background solve"
+        DEFAULT.patience_s, ge=0, le=3600, description="longest wait of a job that may profit from a background solve"
     )
     background_timeout_s: float = Field(
         DEFAULT.background_timeout_s, gt=0, description="a background solve that takes longer is given up"
     )
-    objective: Objective = Field(DEFAULT.objective, description="Eq. 12's, throughput gain, or completion times")
-    rho: float = Field(DEFAULT.rho, ge=-20, le=20, description="Eq. 14: > 0 prefers jobs that finish soon")
+    objective: Objective = Field(
+        DEFAULT.objective, description="sum that a round maximises: Eq. 12's efficiency, throughput gain, or completion"
+    )
+    rho: float = Field(
+        DEFAULT.rho, ge=-20, le=20, description="exponent of Eq. 14; above 0, jobs that finish soon are preferred"
+    )
     gain_fraction_min: float = Field(
-        DEFAULT.gain_fraction_min, ge=0, le=10, description="hysteresis, beyond the prediction's error"
+        DEFAULT.gain_fraction_min,
+        ge=0,
+        le=10,
+        description="least gain of a change, beyond the prediction's error (hysteresis)",
     )
-    settle_s: float = Field(DEFAULT.settle_s, ge=0, description="between two changes of a job for its throughput")
+    settle_s: float = Field(
+        DEFAULT.settle_s, ge=0, description="least time between two changes of a job for its throughput"
+    )
     return_again_s: float = Field(
-        DEFAULT.return_again_s, ge=0, description="between two returns of a job to plans that it had before"
+        DEFAULT.return_again_s, ge=0, description="least time between two returns of a job to plans that it had before"
     )
-    round_s: float = Field(DEFAULT.round_s, ge=0, description="between two cluster-wide choices")
+    round_s: float = Field(DEFAULT.round_s, ge=0, description="least time between two rounds")
     decisions_most: int = Field(
-        DEFAULT.decisions_most, ge=1, description="of one round; who is deferred comes first in the next"
+        DEFAULT.decisions_most, ge=1, description="most jobs that a round decides; the others come first in the next"
     )
     apply_timeout_s: float = Field(
-        DEFAULT.apply_timeout_s, ge=10, description="an actuator silent for so long is not waited for"
+        DEFAULT.apply_timeout_s,
+        ge=10,
+        description="longest wait for an actuator that does not report a plan as applied",
     )
     leave_timeout_s: float = Field(
-        DEFAULT.leave_timeout_s, ge=1, description="a completed job's pods are counted for at most so long"
+        DEFAULT.leave_timeout_s, ge=1, description="longest time for which the pods of a completed job are counted"
     )
     stop_grace_s: float = Field(
-        DEFAULT.stop_grace_s, ge=0, description="a cancelled or failed job's pods are counted for so long"
+        DEFAULT.stop_grace_s, ge=0, description="time for which the pods of a cancelled or failed job are counted"
     )
     no_room_s: float = Field(
-        DEFAULT.no_room_s, ge=0, description="what a pod found no room for is tried again after so long"
+        DEFAULT.no_room_s, ge=0, description="time after which a plan is tried again whose pod found no room"
     )
     shrink_after_s: float = Field(
-        DEFAULT.shrink_after_s, ge=0, description="memory is given back so long after the last change"
+        DEFAULT.shrink_after_s, ge=0, description="time after the last change at which memory is given back"
     )
 
     def machine(self) -> MachineSettings:

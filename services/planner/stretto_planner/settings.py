@@ -19,25 +19,35 @@ HISTORY = HistorySettings()
 class PlannerSettings(ClusterSettings):
     """Read from ``STRETTO_PLANNER_<FIELD>``, or from ``STRETTO_<FIELD>`` as every service's settings are."""
 
-    algorithm: str = Field(PARETO.default, description="as `stretto whatif algorithms` lists them")
+    algorithm: str = Field(
+        PARETO.default, description="algorithm of the Pareto front; `stretto whatif algorithms` lists them"
+    )
     cold_start_cpu_cores: float = Field(
-        DEFAULT.cold_start.worker_cpu_cores, gt=0, le=1024, description="of one pod of the first plan without history"
+        DEFAULT.cold_start.worker_cpu_cores,
+        gt=0,
+        le=1024,
+        description="cores of a pod in the first plan of a job unlike all past ones",
     )
     cold_start_worker_memory_bytes: int = Field(DEFAULT.cold_start.worker_memory_bytes, ge=2**20)
     cold_start_ps_memory_bytes: int = Field(DEFAULT.cold_start.ps_memory_bytes, ge=2**20)
     windows_min: int = Field(
-        DEFAULT.windows_min, ge=1, le=100, description="a plan is judged after so many settled windows"
+        DEFAULT.windows_min, ge=1, le=100, description="settled windows after which a plan is judged"
     )
-    window_s: float = Field(DEFAULT.window_s, gt=0, description="how long the profiler's windows are")
+    window_s: float = Field(DEFAULT.window_s, gt=0, description="length of the profiler's windows")
     payback_factor: float = Field(
-        DEFAULT.payback_factor, ge=0, description="a measurement must leave so many times what it takes"
+        DEFAULT.payback_factor,
+        ge=0,
+        description="least training left after a measurement, in multiples of the time that it takes",
     )
-    cpu_step: float = Field(DEFAULT.cpu_step, gt=0, description="cores between two plans")
+    cpu_step: float = Field(DEFAULT.cpu_step, gt=0, description="step of cores between two plans")
     explorations_max: int = Field(
-        DEFAULT.exploration.explorations_max, ge=0, le=50, description="measurements of one job"
+        DEFAULT.exploration.explorations_max,
+        ge=0,
+        le=50,
+        description="most plans that a job tries in order to measure them",
     )
     optimistic_gain_min: float = Field(
-        DEFAULT.exploration.optimistic_gain_min, ge=0, description="stop exploring below this"
+        DEFAULT.exploration.optimistic_gain_min, ge=0, description="least optimistic gain of a plan that is tried"
     )
     explore_cpu: bool = Field(False, description="vary the cores of pods too, after the counts")
     worker_change_s: float = Field(

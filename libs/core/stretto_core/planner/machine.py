@@ -52,7 +52,10 @@ REFUSED_S = 600.0
 
 
 class PlanMachine:
-    """Proposes a warm start, then measurements, then the Pareto front whenever it has changed; one per job."""
+    """Proposes a warm start, then measurements, then the Pareto front whenever it has changed; one per job.
+
+    Larger than 250 lines: all of it reads and writes the state of one job; its algorithms are in files of their own.
+    """
 
     version = 1
 
