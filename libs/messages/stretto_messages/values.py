@@ -125,15 +125,6 @@ class Plan(Record):
             return Resources(self.worker_cpu_cores, self.worker_memory_bytes)
         return Resources(self.ps_cpu_cores, self.ps_memory_bytes)
 
-    def same_speed(self, other: Plan) -> bool:
-        """Return True if both plans are one configuration for the throughput model, which does not see memory."""
-        return (self.workers, self.ps, self.worker_cpu_cores, self.ps_cpu_cores) == (
-            other.workers,
-            other.ps,
-            other.worker_cpu_cores,
-            other.ps_cpu_cores,
-        )
-
     def describe(self) -> str:
         """Return a short phrase for reasons that people read."""
         return (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import json
 import os
 import re
 import signal
@@ -110,12 +109,6 @@ class Installation:
         while self._lock is None or self._owns_folder():
             await asyncio.sleep(FOLDER_POLL_S)
         raise CliError(f"{self.folder} was removed while an installation ran in it: all its processes were ended")
-
-    def url_and_token(self) -> tuple[str, str]:
-        """Return the gateway's URL and token."""
-        found = json.loads((self.folder / "run" / "gateway.json").read_text())
-        file = self.folder / "gateway.token"
-        return f"http://{found['host']}:{found['port']}", file.read_text().strip() if file.is_file() else ""
 
     def operator(self) -> tuple[str, Login]:
         """Return the URL of the bus and the operator's login."""

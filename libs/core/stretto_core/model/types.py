@@ -29,10 +29,6 @@ class JobLimits:
         }
         return Plan(**inside)
 
-    def allows(self, plan: Plan) -> bool:
-        """Return whether every field of ``plan`` is within the bounds."""
-        return self.clamp(plan) == plan
-
 
 @dataclass(frozen=True, slots=True)
 class Prices:

@@ -64,7 +64,7 @@ def test_plans_on_the_front_stay_within_the_room_and_none_is_dominated(
     pairs = {(row.cost_per_hour, row.throughput) for row in front}
     for row in front:
         assert row.plan.resources.fits(room)
-        assert limits.allows(row.plan)
+        assert limits.clamp(row.plan) == row.plan
     for i in allowed:
         dominated = np.any(
             (prices[allowed] <= prices[i])
