@@ -15,7 +15,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
-PURE = ("libs/core/tests", "libs/messages/tests", "libs/sim/tests", "libs/wire/tests")
+PURE = (
+    *("libs/core/tests", "libs/messages/tests", "libs/sim/tests", "libs/wire/tests"),
+    *("libs/bus/tests/test_majority.py", "libs/bus/tests/test_received.py"),
+    *("libs/runtime/tests/test_settings.py", "libs/runtime/tests/owner/test_machines.py"),
+    *("services/gateway/tests/test_buckets.py", "services/gateway/tests/test_projection.py"),
+    "tests/test_house.py",
+)
+"""Tests that need no server, no process and no TensorFlow. The command's tests start processes and are not among them."""
 PYRIGHT_HEAP = "--max-semi-space-size=256 --max-old-space-size=8000"
 """Node's sizes for young and old objects, in MiB. Its defaults make pyright half as slow again (63 s for 42 s)."""
 COLUMNS: dict[str, tuple[tuple[str, ...], ...]] = {

@@ -94,8 +94,8 @@ class Plan(Record):
 
     workers: Annotated[int, Ge(0), Le(10_000)]
     ps: Annotated[int, Ge(1), Le(PS_MAX)]
-    worker_cpu_cores: Annotated[float, Gt(0), Le(1024)]
-    ps_cpu_cores: Annotated[float, Gt(0), Le(1024)]
+    worker_cpu_cores: Annotated[float, Ge(0.001), Le(1024)]
+    ps_cpu_cores: Annotated[float, Ge(0.001), Le(1024)]
     worker_memory_bytes: Annotated[int, Ge(2**20), Le(2**46)]
     ps_memory_bytes: Annotated[int, Ge(2**20), Le(2**46)]
 

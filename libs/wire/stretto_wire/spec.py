@@ -182,8 +182,8 @@ class Range(Spec):
 class CoreRange(Spec):
     """Inclusive bounds of CPU cores of one pod."""
 
-    min: Annotated[float, Field(gt=0, le=1024, description="fewest cores of one pod")] = 0.5
-    max: Annotated[float, Field(gt=0, le=1024, description="most cores of one pod")] = 32.0
+    min: Annotated[float, Field(ge=0.001, le=1024, description="fewest cores of one pod")] = 0.5
+    max: Annotated[float, Field(ge=0.001, le=1024, description="most cores of one pod")] = 32.0
 
     @model_validator(mode="after")
     def _ordered(self) -> CoreRange:
@@ -261,6 +261,12 @@ class PriceSpec(Spec):
 
     cpu_core_hour: Money = Field(default=0.04, description="price of one CPU core for one hour, in your currency")
     memory_gib_hour: Money = Field(default=0.005, description="price of 1 GiB of memory for one hour, same currency")
+
+    @model_validator(mode="after")
+    def _something_has_a_price(self) -> PriceSpec:
+        if self.cpu_core_hour == 0 and self.memory_gib_hour == 0:
+            raise ValueError("cpu_core_hour and memory_gib_hour must not both be 0: give at least one a price")
+        return self
 
 
 class CheckpointSpec(Spec):

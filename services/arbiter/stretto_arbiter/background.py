@@ -12,10 +12,12 @@ import structlog
 from stretto_bus.tasks import end
 from stretto_core.arbiter import ArbiterMachine
 from stretto_core.arbiter.background import BackgroundTask
+from stretto_core.arbiter.observations import BackgroundSolved
 from stretto_core.arbiter.selection import Selection
 from stretto_core.arbiter.state import ArbiterState
 from stretto_runtime import PartitionLost, Service
 from stretto_runtime.inputs import CLUSTER
+from stretto_wire.errors import WireError
 
 from stretto_arbiter.settings import ArbiterSettings
 from stretto_arbiter.solver import SIZE_BYTES
@@ -111,9 +113,17 @@ class BackgroundSolver:
         else:
             log.info("a background solve is done", **figures, gap=answer.gap)
         try:
-            await self._service.observe(CLUSTER, answer)
+            await self._journal(task, answer)
         except PartitionLost:
             log.info("a background solve is left to the next owner", number=task.number)
+
+    async def _journal(self, task: BackgroundTask, answer: BackgroundSolved) -> None:
+        try:
+            await self._service.observe(CLUSTER, answer)
+        except WireError as error:  # a plug-in's figures may be beyond every bound
+            log.warning("a background solve failed", number=task.number, fault=str(error))
+            failed = task.failed(f"the answer cannot be used: {error}", answer.took_s)
+            await self._service.observe(CLUSTER, failed)
 
     async def _cancel(self) -> None:
         work, self._work, self._number = self._work, None, 0

@@ -41,7 +41,7 @@ class ArbiterSettings(ClusterSettings):
         DEFAULT.objective, description="sum that a round maximises: Eq. 12's efficiency, throughput gain, or completion"
     )
     rho: float = Field(
-        DEFAULT.rho, ge=-20, le=20, description="exponent of Eq. 14; above 0, jobs that finish soon are preferred"
+        DEFAULT.rho, ge=0, le=20, description="exponent of Eq. 14; above 0, jobs that finish soon are preferred"
     )
     gain_fraction_min: float = Field(
         DEFAULT.gain_fraction_min,

@@ -30,6 +30,7 @@ from stretto_messages.values import Candidate, Interval, Plan
 from stretto_runtime import EmbeddedServer, provision
 from stretto_runtime.replay import replay
 from stretto_wire import spec
+from stretto_wire.codec import encode
 from stretto_wire.submission import JobSubmitted
 
 GIB = 2**30
@@ -67,6 +68,11 @@ def unreadable(problem):
 
 def shapeless(problem):
     return Selection(None, 0.0, 0.0)
+
+
+def boundless(problem):
+    """Its gap, (bound - value) / bound, is no finite number."""
+    return Selection({}, -1e300, 1e-300)
 '''
 SETTINGS = {
     "algorithm": "modest",
@@ -185,6 +191,7 @@ def plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (registered / "entry_points.txt").write_text(
         "[stretto.select]\nmodest = patient:modest\nthorough = patient:thorough\n"
         "unreadable = patient:unreadable\nshapeless = patient:shapeless\n"
+        "boundless = patient:boundless\n"
     )
     monkeypatch.syspath_prepend(str(folder))
     return folder
@@ -251,7 +258,7 @@ async def test_an_heir_asks_again_what_a_killed_owner_asked_and_all_is_replayed_
     assert await stage.client.dead_letters() == []
 
 
-@pytest.mark.parametrize("algorithm", ["unreadable", "shapeless"])
+@pytest.mark.parametrize("algorithm", ["unreadable", "shapeless", "boundless"])
 async def test_an_answer_that_cannot_be_used_is_told_as_a_fault(
     algorithm: str, plug_in: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,6 +266,7 @@ async def test_an_answer_that_cannot_be_used_is_told_as_a_fault(
 
     class Journal(Arbiter):
         async def observe(self, key: str, message: Any, trace: str = "") -> None:
+            encode(message)  # as the journal does
             told.append(message)
 
     monkeypatch.setenv("PYTHONPATH", str(plug_in))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pydantic import Field
+from stretto_core.algorithms import OOM
 from stretto_core.oom import WatchSettings
 from stretto_runtime import Settings
 
@@ -12,7 +13,9 @@ DEFAULTS = WatchSettings()
 class OomSettings(Settings):
     """Read from ``STRETTO_OOM_<FIELD>``, or from ``STRETTO_<FIELD>`` as every service's settings are."""
 
-    algorithm: str = Field("growth", description="as `stretto whatif algorithms` lists them for `oom`")
+    algorithm: str = Field(
+        OOM.default, description="forecast of memory; `stretto whatif algorithms` lists them for `oom`"
+    )
     lead_s: float = Field(DEFAULTS.lead_s, gt=0, le=86400, description="time that getting memory takes, with slack")
     move_lead_s: float = Field(
         DEFAULTS.move_lead_s, gt=0, le=86400, description="time that moving buckets to other servers takes"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pydantic import Field
+from stretto_core.algorithms import DETECT
 from stretto_core.profiler.state import ProfilingRules
 from stretto_runtime import Settings
 
@@ -12,7 +13,9 @@ DEFAULTS = ProfilingRules()
 class ProfilerSettings(Settings):
     """Windows and thresholds. They stay the same for the life of an installation, because replay uses them again."""
 
-    algorithm: str = Field("cusum", description="as `stretto whatif algorithms` lists them for `detect`")
+    algorithm: str = Field(
+        DETECT.default, description="detection of outliers; `stretto whatif algorithms` lists them for `detect`"
+    )
     window_s: float = Field(DEFAULTS.window_s, ge=0.5, le=600, description="length of a profile")
     clock_skew_s: float = Field(DEFAULTS.clock_skew_s, gt=0, description="largest difference from the server's time")
     straggler_slowdown: float = Field(

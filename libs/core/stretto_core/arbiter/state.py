@@ -8,7 +8,7 @@ from stretto_messages.arbiter import PlanRefused
 from stretto_messages.planner import CandidatesComputed, PlanProposed
 from stretto_messages.values import NOTHING, Plan, PlanKind, Resources, total
 
-from stretto_core.arbiter.selection import Objective
+from stretto_core.arbiter.selection import OBJECTIVE, RHO, Objective
 from stretto_core.arbiter.worth import larger, same_shape
 from stretto_core.model.types import JobProfile
 
@@ -34,8 +34,8 @@ class ArbiterSettings:
     """
 
     capacity: Resources
-    objective: Objective = "efficiency"
-    rho: float = 2.5
+    objective: Objective = OBJECTIVE
+    rho: float = RHO
     gain_fraction_min: float = 0.10
     settle_s: float = 20.0
     return_again_s: float = 900.0

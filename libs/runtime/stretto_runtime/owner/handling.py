@@ -14,7 +14,7 @@ from stretto_bus.ordered_consumer import Stored
 from stretto_bus.refusals import refusal
 from stretto_bus.writer import Writer
 from stretto_core.machine import Action, CoreError, Reply
-from stretto_messages.base import Message
+from stretto_messages.base import InvalidValue, Message
 from stretto_messages.refusals import ERROR_HEADER
 from stretto_wire.cloudevents import event_lines
 from stretto_wire.codec import encode
@@ -128,7 +128,7 @@ class Handling:
         started_ns = time.time_ns()
         try:
             made = self._decide(arrival)
-        except (WireError, CoreError) as error:
+        except (WireError, CoreError, InvalidValue) as error:
             self.changed.add(key)  # the machine may be another object now: side effects must not keep the old one
             await self._refused(arrival, error)
             return True

@@ -17,6 +17,7 @@ from typing import Any
 from stretto_core import oom
 from stretto_core.algorithms import SELECT
 from stretto_core.arbiter import ArbiterMachine
+from stretto_core.arbiter.selection import OBJECTIVE, RHO, Objective
 from stretto_core.arbiter.state import ArbiterSettings
 from stretto_core.fitter.machine import FitMachine
 from stretto_core.fitter.state import FitterSettings
@@ -58,8 +59,8 @@ class Knobs:
     warm_start: bool = True
     round_s: float = 60.0
     settle_s: float = 180.0
-    objective: str = "efficiency"
-    rho: float = 2.5
+    objective: Objective = OBJECTIVE
+    rho: float = RHO
     explorations_max: int = 12
     step_factor_max: float = 4.0
     explore_cpu: bool = False
@@ -91,7 +92,7 @@ class Services:
         capacity = settings.capacity
         arbiter = ArbiterSettings(
             capacity,
-            objective="gain" if knobs.objective == "gain" else "efficiency",
+            objective=knobs.objective,
             rho=knobs.rho,
             round_s=knobs.round_s,
             settle_s=knobs.settle_s,

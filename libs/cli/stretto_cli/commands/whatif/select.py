@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field
 from rich.console import Group, RenderableType
 from stretto_core.algorithms import SELECT
-from stretto_core.arbiter.selection import Contender, Objective, Option, Selection, SelectionProblem
+from stretto_core.arbiter.selection import OBJECTIVE, RHO, Contender, Objective, Option, Selection, SelectionProblem
 
 from ...options import Output, OutputOption, answer
 from ...reading import AlgorithmOption, FileArgument, Given, NotNegative, Positive, once, read_json, refuse
@@ -43,8 +43,8 @@ class Candidates(Given):
     """The free capacity, the objective, and the candidates of each job."""
 
     capacity: dict[str, NotNegative]
-    objective: Objective = "efficiency"
-    rho: NotNegative = 2.5
+    objective: Objective = OBJECTIVE
+    rho: NotNegative = RHO
     epsilon: Positive = 1e-6
     jobs: list[Job]
 

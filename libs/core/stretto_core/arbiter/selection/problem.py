@@ -9,6 +9,9 @@ from math import exp, log
 from typing import Literal, Protocol
 
 Objective = Literal["efficiency", "gain", "completion"]
+OBJECTIVE: Objective = "efficiency"
+RHO = 2.5
+"""The defaults of every selection: Eq. 12 with the paper's exponent of Eq. 14."""
 
 STANDSTILL = 1e-3
 """Throughput of a job that stands still, as a share of an option's, so that its remaining time stays finite."""
@@ -53,8 +56,8 @@ class SelectionProblem:
 
     contenders: tuple[Contender, ...]
     free: dict[str, float]
-    objective: Objective = "efficiency"
-    rho: float = 2.5
+    objective: Objective = OBJECTIVE
+    rho: float = RHO
     epsilon_s: float = 1e-6
     least_cost: float = 1e-6  # of a change that costs nothing or saves, so that its efficiency stays finite
 
