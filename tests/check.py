@@ -22,7 +22,7 @@ PURE = (
     *("services/gateway/tests/test_buckets.py", "services/gateway/tests/test_projection.py"),
     "tests/test_house.py",
 )
-"""Tests that need no server, no process and no TensorFlow. The command's tests start processes and are not among them."""
+"""Tests without servers, processes and TensorFlow. Those of the command start processes and are not among them."""
 PYRIGHT_HEAP = "--max-semi-space-size=256 --max-old-space-size=8000"
 """Node's sizes for young and old objects, in MiB. Its defaults make pyright half as slow again (63 s for 42 s)."""
 COLUMNS: dict[str, tuple[tuple[str, ...], ...]] = {

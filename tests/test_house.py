@@ -60,6 +60,7 @@ def modules() -> dict[str, ast.Module]:
     return {name: ast.parse(text_of(path)) for path, name in zip(python, names_of(python), strict=True)}
 
 
+@cache
 def nodes_of_product() -> list[tuple[str, ast.AST]]:
     """Return all syntax nodes outside tests, each with the name of its file."""
     return [(name, node) for name, tree in modules().items() if "/tests/" not in f"/{name}" for node in ast.walk(tree)]
