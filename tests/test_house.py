@@ -25,6 +25,8 @@ LONGEST_CLASS_LINES = 250
 LONGER_CLASS = f"Larger than {LONGEST_CLASS_LINES} lines: "
 """A longer class gives its reason in its docstring, after these words."""
 GLOSSARY_WORDS_MAX = 60
+HOMEPAGE = "https://stretto.dev"
+"""The address of the project, in the domain of its Kubernetes API group."""
 RIDDLES = {"What", "Who", "Of", "As", "Whether"}
 
 # put together here, so that this file does not hold what it forbids
@@ -300,6 +302,7 @@ def test_a_distribution_may_be_used_and_says_what_it_is(folder: Path) -> None:
     assert project["license"] == "Apache-2.0"
     assert project["license-files"] == ["LICENSE", "NOTICE"]
     assert project["authors"]
+    assert project["urls"]["Homepage"] == HOMEPAGE
     assert len(project["description"]) > 10
     assert text_of(folder / project["readme"]).startswith("# ")
     for name in project["license-files"]:
@@ -318,6 +321,7 @@ def test_a_wheel_carries_the_licence_and_the_readme(tmp_path: Path) -> None:
     assert texts["LICENSE"] == text_of(ROOT / "LICENSE")
     assert texts["NOTICE"] == text_of(ROOT / "NOTICE")
     assert "License-Expression: Apache-2.0" in texts["METADATA"]
+    assert f"Project-URL: Homepage, {HOMEPAGE}" in texts["METADATA"]
     assert text_of(copy / "README.md").strip() in texts["METADATA"]
 
 
