@@ -165,6 +165,21 @@ def test_no_module_imports_everything_of_another() -> None:
     assert stars == []
 
 
+def test_every_test_that_a_page_cites_exists() -> None:
+    """A page cites `path/test_x.py` or `path/test_x.py::test_name`; `…::test_name` means the file before."""
+    missing: list[str] = []
+    for page in (path for path in tracked() if path.suffix == ".md"):
+        source = None
+        for name, test in re.findall(r"([\w./-]*\btest_\w+\.py|…)(?:::(\w+))?", text_of(page)):
+            if name != "…":
+                source = next((one for one in (ROOT / name, page.parent / name) if one.is_file()), None)
+            elif not test:
+                continue
+            if source is None or (test and not re.search(rf"^ *(async )?def {test}\(", text_of(source), re.MULTILINE)):
+                missing.append(f"{page.relative_to(ROOT)}: {name}::{test}")
+    assert missing == []
+
+
 def test_the_glossary_is_short_and_each_word_has_one_meaning() -> None:
     section = text_of(ROOT / "libs/core/README.md").split("## Words\n", 1)[1].split("\n## ", 1)[0]
     words = re.findall(r"^\| ([^|]+?) \|", section, re.MULTILINE)[2:]  # below the two rows of the head
