@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import shutil
 import subprocess
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stretto_cli.options import OWN_VARIABLES
+from stretto_runtime.settings import Settings, StreamsSettings
 
 ROOT = Path(__file__).parents[1]
 SERVICES = sorted(path.parent for path in ROOT.glob("services/*/pyproject.toml"))
@@ -25,6 +28,14 @@ LONGEST_CLASS_LINES = 250
 LONGER_CLASS = f"Larger than {LONGEST_CLASS_LINES} lines: "
 """A longer class gives its reason in its docstring, after these words."""
 GLOSSARY_WORDS_MAX = 60
+HOMEPAGE = "https://stretto.dev"
+"""The address of the project, in the domain of its Kubernetes API group."""
+OTHER_VARIABLES = {
+    "STRETTO_VERSION": "compose: the tag of the images",
+    "STRETTO_SILENT": "the service that tests and benches of the runtime count with",
+    "STRETTO_TEST_KUBECONFIG": "tests with a real cluster",
+}
+"""Variables that are neither a service's setting nor the command's, with their reader."""
 RIDDLES = {"What", "Who", "Of", "As", "Whether"}
 
 # put together here, so that this file does not hold what it forbids
@@ -164,6 +175,44 @@ def test_no_module_imports_everything_of_another() -> None:
     assert stars == []
 
 
+def test_every_test_that_a_page_cites_exists() -> None:
+    """A page cites `path/test_x.py` or `path/test_x.py::test_name`; `…::test_name` means the file before."""
+    missing: list[str] = []
+    for page in (path for path in tracked() if path.suffix == ".md"):
+        source = None
+        for name, test in re.findall(r"([\w./-]*\btest_\w+\.py|…)(?:::(\w+))?", text_of(page)):
+            if name != "…":
+                source = next((one for one in (ROOT / name, page.parent / name) if one.is_file()), None)
+            elif not test:
+                continue
+            if source is None or (test and not re.search(rf"^ *(async )?def {test}\(", text_of(source), re.MULTILINE)):
+                missing.append(f"{page.relative_to(ROOT)}: {name}::{test}")
+    assert missing == []
+
+
+def _variables(settings: type[Settings], component: str) -> set[str]:
+    own = settings.model_fields.keys() - Settings.model_fields.keys()
+    short = {f"STRETTO_{field}".upper() for field in settings.model_fields}
+    return short | {f"STRETTO_{component}_{field}".upper() for field in own}
+
+
+def test_every_variable_that_is_set_or_explained_exists() -> None:
+    """A service refuses an unknown variable; benches, charts and pages name only those that something reads."""
+    known = _variables(StreamsSettings, "streams") | {*OWN_VARIABLES, *OTHER_VARIABLES}
+    for service in SERVICES:
+        module = importlib.import_module(f"stretto_{service.name}.settings")
+        known |= _variables(getattr(module, f"{service.name.capitalize()}Settings"), service.name)
+    places = re.compile(r"tests/bench/|services/\w+/README\.md|compose/|charts/")
+    unknown = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in tracked()
+        if places.match(str(path.relative_to(ROOT)))
+        for name in re.findall(r"STRETTO_[A-Z_]+(?![A-Z_…])(?<!_)", text_of(path))  # a prefix is no name
+        if name not in known
+    ]
+    assert unknown == []
+
+
 def test_the_glossary_is_short_and_each_word_has_one_meaning() -> None:
     section = text_of(ROOT / "libs/core/README.md").split("## Words\n", 1)[1].split("\n## ", 1)[0]
     words = re.findall(r"^\| ([^|]+?) \|", section, re.MULTILINE)[2:]  # below the two rows of the head
@@ -301,6 +350,7 @@ def test_a_distribution_may_be_used_and_says_what_it_is(folder: Path) -> None:
     assert project["license"] == "Apache-2.0"
     assert project["license-files"] == ["LICENSE", "NOTICE"]
     assert project["authors"]
+    assert project["urls"]["Homepage"] == HOMEPAGE
     assert len(project["description"]) > 10
     assert text_of(folder / project["readme"]).startswith("# ")
     for name in project["license-files"]:
@@ -319,6 +369,7 @@ def test_a_wheel_carries_the_licence_and_the_readme(tmp_path: Path) -> None:
     assert texts["LICENSE"] == text_of(ROOT / "LICENSE")
     assert texts["NOTICE"] == text_of(ROOT / "NOTICE")
     assert "License-Expression: Apache-2.0" in texts["METADATA"]
+    assert f"Project-URL: Homepage, {HOMEPAGE}" in texts["METADATA"]
     assert text_of(copy / "README.md").strip() in texts["METADATA"]
 
 

@@ -66,7 +66,7 @@ class ChangeAudited(Message):
     """Kind of problem in the answer."""
     address: Text = ""
     """Address of the client."""
-    untold: Count = 0
+    suppressed_count: Count = 0
     """Number of earlier refusals that were not published, because there were too many."""
 
 

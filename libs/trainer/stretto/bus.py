@@ -93,7 +93,7 @@ class Bus:
         return self._connected[0]
 
     async def _stay_known(self) -> None:
-        """Have the credentials prolonged long before they end: the server hangs up on who holds ended ones."""
+        """Renew the credentials long before they expire, because the server then closes the connection."""
         identity = self._identity
         while identity.ends_s < float("inf"):
             life_s = identity.ends_s - identity.began_s

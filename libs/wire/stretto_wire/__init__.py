@@ -1,7 +1,8 @@
 """The wire protocol of Stretto: subjects, JSON, CloudEvents headers and the job file.
 
 ``subject_of(message)`` returns the subject of a message of :mod:`stretto_messages`; ``parse(subject, data)`` returns
-the message that arrived on a subject. Both raise only :class:`WireError`, which names field, value and remedy.
+the message that arrived on a subject. ``parse`` raises only :class:`WireError`, which names field, value and remedy;
+``subject_of`` also raises KeyError for a reply, which has no subject of its own.
 """
 
 from .codec import decode as decode

@@ -80,7 +80,7 @@ def audited(change: Change, suppressed: int) -> ChangeAudited:
         status=change.status,
         problem=change.problem,
         address=change.address,
-        untold=suppressed,
+        suppressed_count=suppressed,
     )
 
 

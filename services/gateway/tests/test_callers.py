@@ -223,7 +223,7 @@ def test_refusals_beyond_some_are_counted_and_not_told(roles: tuple[Running, dic
         root.post("/jobs", json=spec())
     told = told_of(running, actor="eve", job=name)
     assert 10 <= len(told) < 40
-    assert len(told) + sum(event["untold"] for event in told_of(running)) == 60
+    assert len(told) + sum(event["suppressed_count"] for event in told_of(running)) == 60
 
 
 def test_nobody_is_told_of_who_is_not_let_in_without_end(roles: tuple[Running, dict[str, str]]) -> None:

@@ -23,7 +23,7 @@ from stretto_core.arbiter.worth import holdable, required_gain, worthwhile
 CORE = 1 << 80
 """Cores are summed as whole numbers of 1/CORE, so that the sum does not depend on the order of additions."""
 EARLY_S = 1e-3
-"""An alarm goes off so much before its time; the step itself compares the exact time."""
+"""An alarm goes off this many seconds early, and the step of the cycle then compares the exact time."""
 
 
 @dataclass(slots=True)

@@ -24,9 +24,9 @@ class LedgerSettings:
     ``deaf_after_s``: when the ledger itself heard nothing at all for longer (its service was away), that time does
     not count as anybody's silence. ``forget_after_s``: how long after its completion the progress records of a shard
     may be deleted; longer than any push can be under way. ``stuck_after_s``: a worker that beats but trains no sample
-    for so long, while its peers do or wait for its shard, hangs: it loses the shard too. ``shard_facts_per_s``: leases
-    and completions told one by one; a job with more of them is followed by its progress (requeued and abandoned
-    shards are always told).
+    for so long, while its peers do or wait for its shard, hangs: it loses the shard too. ``shard_facts_per_s``: at
+    most so many leases and completions of a job are published a second; its progress covers the others. Requeued and
+    abandoned shards are always published.
     """
 
     lease_timeout_s: float = 30.0
@@ -149,9 +149,10 @@ class LedgerState:
                 del self.finished[0]
 
     def forgettable(self, limit_s: float) -> tuple[int, ...]:
-        """Ids finished by then, whose records may be deleted; each is told once, and lost with the worker that was.
+        """Remove and return ids of shards that finished by ``limit_s``: a worker is asked once to delete their records.
 
-        Empty while a checkpoint is taken: it may list finished shards as outstanding, and needs their records.
+        If that worker dies first, the records stay. Empty while a checkpoint is taken: it may list finished shards as
+        outstanding, and needs their records.
         """
         finished, ripe = self.finished, 0
         if self.mark is not None:

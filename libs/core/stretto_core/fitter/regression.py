@@ -369,8 +369,10 @@ def _posterior(
 
 
 def _unidentified(rows: Array, names: Sequence[str]) -> tuple[str, ...]:
-    """Every coefficient on which some null vector of ``rows`` is non-zero: the design matrix, where paths add up, whose
-    rows are each divided by T; where they overlap, a constant of each path may be told from the other's."""
+    """Return the names of the coefficients that the measurements do not determine.
+
+    A coefficient is undetermined if a null vector of ``rows``, the Jacobian of the residuals, is non-zero there.
+    """
     norms = np.linalg.norm(rows, axis=0)
     scaled = rows / np.where(norms > 0, norms, 1.0)
     _, singular, right = np.linalg.svd(np.linalg.qr(scaled, mode="r"), full_matrices=True)

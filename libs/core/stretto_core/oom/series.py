@@ -128,7 +128,7 @@ def growth(problem: SeriesProblem) -> SeriesForecast:
     server_forecast = found.servers[0]
     interval = server_forecast.at_end_interval_bytes
     at_end = Estimate(interval.low, float(server_forecast.at_end_bytes), interval.high)
-    # a service asks again when it is known better; who asks once is told what will probably do to the end
+    # a service asks again when more is known; a single forecast recommends what will probably do until the end
     probably = min(CUSHION * at_end.mean, SAFETY * at_end.high)
     enough = max(found.recommended_bytes if found.reaches_end else 0, probably, last.used_bytes)
     over = next((point for point in problem.points if point.used_bytes >= problem.capacity_bytes), None)

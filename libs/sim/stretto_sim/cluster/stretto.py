@@ -123,7 +123,7 @@ class Services:
 
     def handle(self, event: p.Event, now: float) -> list[p.Command]:
         """Deliver the job's events to the services, and carry out their decisions."""
-        now += 1.0  # the machines read a time of 0 as never
+        now += 1.0  # to the machines, a time of 0 means never
         self._HEARS[type(event)](self, event, now)
         while self.facts:
             fact = self.facts.popleft()
@@ -286,6 +286,7 @@ class Services:
         p.Period: _period,
         p.Refused: _nothing,
     }
+    """The handler of each event of the simulated cluster."""
     _ROUTES: dict[type, Callable[[Services, Any, float], None]] = {  # noqa: RUF012
         JobOpened: _job_opened,
         HistoryMatched: _matched,
@@ -306,6 +307,7 @@ class Services:
         JobFailed: _job_ended,
         JobFinished: _to_arbiter,
     }
+    """The receiver of each message that a machine emits."""
 
 
 def _progressed(job: str, samples_done: int, samples_total: int, samples_per_s: float) -> JobProgressed:
