@@ -9,6 +9,9 @@ VERSION  := $(shell sed -n 's/^version = "\(.*\)"/\1/p' libs/wire/pyproject.toml
 IMAGE    := docker build -f compose/Dockerfile --build-arg VERSION=$(VERSION) \
     --build-arg REVISION=$(shell git rev-parse --short HEAD 2>/dev/null)
 
+# some thousand processes start in the tests: with this variable set, each would compile Stretto anew
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo chaos check test test-long bench lint proto sbom audit images e2e-kubernetes clean
 
