@@ -21,6 +21,7 @@ from stretto_core.arbiter.state import ArbiterSettings
 from stretto_core.fitter.machine import FitMachine
 from stretto_core.fitter.state import FitterSettings
 from stretto_core.machine import Emit, Tick
+from stretto_core.model.throughput import AXES, COUNTS
 from stretto_core.model.types import JobOpened, JobProfile
 from stretto_core.oom import GrowthLaw, OomMachine, WatchEvent, WatchSettings, fit_growth
 from stretto_core.planner.exploration import ExplorationLimits
@@ -48,7 +49,6 @@ ROW_BYTES = 136
 COLD_START = Plan(1, 1, 4.0, 4.0, 4 * GIB, 8 * GIB)
 """plan of a job without any similar one before it"""
 NOT_MEASURED = StepTimes(emb_s=0.0, grad_s=0.0, upd_s=0.0, sync_s=0.0)
-AXES = ("workers", "ps", "worker_cpu_cores", "ps_cpu_cores")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Services:
             candidates_max=knobs.candidates_max,
             exploration=ExplorationLimits(
                 explorations_max=knobs.explorations_max,
-                axes=AXES if knobs.explore_cpu else AXES[:2],
+                axes=AXES if knobs.explore_cpu else COUNTS,
                 step_factor_max=knobs.step_factor_max,
             ),
         )
