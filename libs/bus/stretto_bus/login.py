@@ -19,6 +19,7 @@ from stretto_bus.faults import IdentityFault
 Claims = dict[str, Any]
 
 _TOKEN = re.compile(r"BEGIN NATS USER JWT-+\s+(\S+)\s")
+_SEED = re.compile(r"BEGIN USER NKEY SEED-+\s+(\S+)\s")
 _BETWEEN = re.compile(r",(?=[a-z][a-z0-9+.-]*://)", re.IGNORECASE)
 _USER = re.compile(r"^([a-z][a-z0-9+.-]*://)?.*@", re.IGNORECASE | re.DOTALL)
 
@@ -34,7 +35,16 @@ def claims_of(token: str) -> Claims:
 
 def token_of(credentials: str) -> str:
     """The token in the text of a credentials file. Raises IdentityFault."""
-    found = _TOKEN.search(credentials)
+    return _part_of(_TOKEN, credentials)
+
+
+def seed_of(credentials: str) -> str:
+    """The seed of the key in the text of a credentials file. Raises IdentityFault."""
+    return _part_of(_SEED, credentials)
+
+
+def _part_of(mark: re.Pattern[str], credentials: str) -> str:
+    found = mark.search(credentials)
     if found is None:
         raise IdentityFault("not a credentials file: a NATS user JWT and the seed of an nkey, each between its marks")
     return found[1]

@@ -53,7 +53,7 @@ class Stored(NamedTuple):
     data: bytes
 
 
-class Delivery(NamedTuple):
+class AckReply(NamedTuple):
     """The facts in the reply subject of a delivered message."""
 
     seq: int
@@ -67,7 +67,7 @@ class Delivery(NamedTuple):
     def of(cls, reply: str) -> Self | None:
         """Return the facts of ``$JS.ACK.…``, or None for another reply."""
         tokens = reply.split(".")
-        if tokens[0] != "$JS" or tokens[1] != "ACK":
+        if tokens[:2] != ["$JS", "ACK"]:
             return None
         if len(tokens) > 9:  # with domain and account
             tokens = tokens[2:]
@@ -240,20 +240,20 @@ class OrderedConsumer:
 
     def _arrived(self, msg: Msg) -> None:
         self._active = True
-        delivery = Delivery.of(msg.reply)
-        if delivery is None:
+        reply = AckReply.of(msg.reply)
+        if reply is None:
             self._control(msg, msg.headers or NO_HEADERS)
             return
-        if delivery.consumer_seq != self._expected:
-            log.warning("gap in a consumer", expected=self._expected, got=delivery.consumer_seq)
+        if reply.consumer_seq != self._expected:
+            log.warning("gap in a consumer", expected=self._expected, got=reply.consumer_seq)
             self._reopen()
             return
         self._expected += 1
         self._requested -= 1
-        self._next = delivery.seq + 1
-        self.pending = delivery.pending
+        self._next = reply.seq + 1
+        self.pending = reply.pending
         headers = msg.headers or NO_HEADERS
-        self._queue.append(Stored(delivery.seq, delivery.time_s, msg.subject, headers, msg.data))
+        self._queue.append(Stored(reply.seq, reply.time_s, msg.subject, headers, msg.data))
         self._wake.set()
         if len(self._queue) >= self.queue_max and not self.pulls:
             self._pause()

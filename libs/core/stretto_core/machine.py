@@ -24,6 +24,14 @@ class CoreError(Exception):
     unchanged: bool = False
 
 
+class ValueRefused(CoreError):
+    """A value that cannot be: its ``field``, the ``value``, and the ``remedy``."""
+
+    def __init__(self, field: str, value: object, remedy: str) -> None:
+        self.field, self.value, self.remedy = field, value, remedy
+        super().__init__(f"{field} is {value!r}; give {remedy}")
+
+
 @dataclass(frozen=True, slots=True)
 class Emit:
     """Publish ``fact`` (a frozen dataclass). The runtime gives it its identity."""

@@ -19,7 +19,7 @@ from actuator_builders import (
     replacement_decided,
     server_counts,
 )
-from stretto_core import actuator as a
+from stretto_core import actuator
 from stretto_messages.actuator import ReplacementAsked
 from stretto_messages.values import Plan
 
@@ -27,8 +27,8 @@ from stretto_messages.values import Plan
 class SimulatedCluster:
     """Pods and ownership, as a backend and parameter servers would hold them; carries out steps, reports events."""
 
-    def __init__(self, opened: a.JobOpened | None = None) -> None:
-        self.machine = a.ActuatorMachine()
+    def __init__(self, opened: actuator.JobOpened | None = None) -> None:
+        self.machine = actuator.ActuatorMachine()
         self.now = 1000.0
         self.room: bool | None = True
         """The arbiter's answer to a request for one server more; None: no answer yet."""
@@ -38,10 +38,10 @@ class SimulatedCluster:
         self.launched: list[str] = []
         self.facts: list[Any] = []
         self.own: dict[int, list[int]] = {}
-        self.tell(opened or a.JobOpened("job", samples_total=12))
+        self.tell(opened or actuator.JobOpened("job", samples_total=12))
 
     @property
-    def state(self) -> a.ActuatorState:
+    def state(self) -> actuator.ActuatorState:
         return self.machine.state
 
     def tell(self, event: Any) -> list[Any]:
@@ -66,14 +66,14 @@ class SimulatedCluster:
         """Carry out the steps that are due now; return True if there were any."""
         self.now += 0.1
         if self.state.layout == "restoring":
-            parts = a.claim([pod.number for pod in self.state.listed()])
+            parts = actuator.claim([pod.number for pod in self.state.listed()])
             self.own = {number: list(buckets) for number, (buckets, _) in parts.items()}
             self.tell(checkpoint_restored())
             return True
-        steps = a.next_steps(self.state, self.now)
+        steps = actuator.next_steps(self.state, self.now)
         if steps.retry_at_s is not None and not steps.launch:
             self.now = max(self.now, steps.retry_at_s)
-            steps = a.next_steps(self.state, self.now)
+            steps = actuator.next_steps(self.state, self.now)
         for pod in steps.launch:
             if pod.name not in self.pods:
                 assert pod.name not in self.launched, "a name was used twice"
@@ -97,17 +97,17 @@ class SimulatedCluster:
             (steps.launch, steps.stop, steps.resize, steps.claim, steps.rebalance, steps.converged, steps.conclude)
         )
 
-    def resize(self, pod: a.Pod) -> None:
+    def resize(self, pod: actuator.Pod) -> None:
         if self.in_place:
             self.tell(pod_resized(pod.name, pod.cpu_cores, pod.memory_bytes))
         elif all(p.phase == "running" and not p.leaving for p in self.state.pods.values() if p.role == pod.role):
             self.tell(pod_resize_refused(pod.name))
 
-    def migrate(self, wanted: a.Rebalance) -> None:
+    def migrate(self, wanted: actuator.Rebalance) -> None:
         servers = sorted({*self.own, *wanted.weights})
         vectors = {p: [int(b in self.own.get(p, [])) for b in range(64)] for p in servers}
         dense = {p: [int(p == servers[0])] * 12 for p in servers}
-        moves = a.plan_moves(vectors, dense, [1] * 64, wanted.weights)
+        moves = actuator.plan_moves(vectors, dense, [1] * 64, wanted.weights)
         moved = [(b, s, d) for d, part in moves.items() for b, s in part if b < 64]
         if moved:
             self.tell(moves_started(wanted.number, len(moved)))
@@ -120,13 +120,13 @@ class SimulatedCluster:
         for _ in range(limit):
             if not self.step():
                 return
-        raise AssertionError(f"does not converge: {a.next_steps(self.state, self.now)}")
+        raise AssertionError(f"does not converge: {actuator.next_steps(self.state, self.now)}")
 
     def running(self, role: str) -> list[str]:
         return sorted(name for name in self.pods if name.startswith(role))
 
 
-def started(first: Plan, opened: a.JobOpened | None = None) -> SimulatedCluster:
+def started(first: Plan, opened: actuator.JobOpened | None = None) -> SimulatedCluster:
     cluster = SimulatedCluster(opened)
     cluster.tell(plan_decided(1, first))
     cluster.run()

@@ -15,8 +15,7 @@ from stretto_core.algorithms import SIMULATE_CLUSTER
 from stretto_core.model.types import JobLimits
 from stretto_messages.base import GIB, InvalidValue
 from stretto_messages.values import Plan
-from stretto_sim.cluster import COMPLETED, Arrival, Outcome, Policy, Settings, TraceJob, jobs_of, simulate
-from stretto_sim.cluster import policies as p
+from stretto_sim.cluster import COMPLETED, Arrival, Outcome, Policy, Settings, TraceJob, jobs_of, policies, simulate
 from stretto_sim.cluster.nodes import Nodes, Pod
 from stretto_sim.cluster.policies import STATIC
 from stretto_sim.cluster.search import tuned_plan
@@ -49,10 +48,10 @@ def scripted(plans: Sequence[tuple[float, Plan]]) -> Policy:
         def __init__(self) -> None:
             self.left = list(plans)
 
-        def handle(self, event: p.Event, now: float) -> list[p.Command]:
+        def handle(self, event: policies.Event, now: float) -> list[policies.Command]:
             due = [plan for at_s, plan in self.left if at_s <= now]
             del self.left[: len(due)]
-            return [p.Want(0, plan) for plan in due]
+            return [policies.Want(0, plan) for plan in due]
 
     return Policy(lambda trace, pool: Script(), dynamic=True, when_pods_die="the pod is replaced", period_s=1.0)
 

@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from criteo_file import write_criteo
 from stretto.errors import DataError, ModelRefused
-from stretto.readers.synthetic import Synthetic, write_criteo
+from stretto.readers.synthetic import Synthetic
 from stretto_wire.spec import ModelSpec
 
 pytestmark = pytest.mark.slow

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from criteo_file import write_criteo
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stretto import DataError, field_keys, hash_strings, hash_values
@@ -16,7 +17,7 @@ from stretto.examples import criteo
 from stretto.readers import Batch, Reader
 from stretto.readers.arrow import Arrow
 from stretto.readers.criteo import CATEGORIES, INTEGERS, Criteo
-from stretto.readers.synthetic import Synthetic, write_criteo
+from stretto.readers.synthetic import Synthetic
 
 SAMPLES = 1500
 

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Protocol
 
 import structlog
 from stretto_bus import CallRefused, CallTimeout
 from stretto_core.actuator import ActuatorState, CountsTaken, ServerCounts, incomplete_shards
-from stretto_messages.base import Message
 from stretto_messages.pods import EvaluateModel, GetBooks
 from stretto_messages.values import Evaluation
 
+from .edge import Edge
 from .settings import ActuatorSettings
 
 log = structlog.get_logger("stretto.actuator")
-
-
-class Edge(Protocol):
-    """The part of the service that closing uses."""
-
-    async def observe(self, key: str, message: Message, trace: str = "") -> None: ...
-    async def call_pod(self, pod: str, request: Message, timeout_s: float = 5.0, trace: str = "") -> Any: ...
-    def now(self) -> float: ...
 
 
 class Closing:

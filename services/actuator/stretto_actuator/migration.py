@@ -7,7 +7,6 @@ is simply continued. One destination takes at a time, which keeps every worker's
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Protocol
 
 import structlog
 from stretto_core.actuator import ActuatorState, MovesFinished, MovesStarted, Rebalance, addresses, plan_moves
@@ -21,17 +20,12 @@ from stretto_messages.pods import (
     TakeBuckets,
 )
 
+from .edge import Edge
+
 FROZEN_LOOKS = 25
 """Number of looks, some 0.2 s apart, after which a frozen bucket counts as left behind."""
 
 log = structlog.get_logger("stretto.actuator")
-
-
-class Edge(Protocol):
-    """The part of the service that moving uses."""
-
-    async def observe(self, key: str, message: Message, trace: str = "") -> None: ...
-    async def call_pod(self, pod: str, request: Message, timeout_s: float = 5.0, trace: str = "") -> Any: ...
 
 
 class Mover:

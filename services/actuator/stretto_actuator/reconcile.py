@@ -29,9 +29,10 @@ from stretto_runtime import PartitionLost
 
 from .backend import Backend, BackendError, NotInPlace, PodStatus
 from .closing import Closing
+from .edge import Edge
 from .migration import Mover
 from .settings import ActuatorSettings
-from .starting import PING_S, Edge, Starter, exited
+from .starting import PING_S, Starter, exited
 
 BUSY_S = 0.2
 UNFORESEEN_MAX_S = 10.0

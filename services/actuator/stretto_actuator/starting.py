@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
 
 import structlog
 from stretto_bus import CallRefused, CallTimeout
 from stretto_core.actuator import ActuatorState, Pod, PodGivenUp
 from stretto_messages.actuator import PodExited, PodPending, PodStarted
-from stretto_messages.base import Message, bounded
+from stretto_messages.base import bounded
 from stretto_messages.pods import PodPing
 
 from .backend import Backend, BackendError, ExitReason, NotInPlace, PodSpec, PodStatus
+from .edge import Edge
 from .pods import pod_spec
 from .settings import ActuatorSettings
 
@@ -22,16 +22,6 @@ CANNOT_START = 126
 """Exit code of a command that cannot be run, as a shell reports it."""
 
 log = structlog.get_logger("stretto.actuator")
-
-
-class Edge(Protocol):
-    """The part of the service that the reconciler and the start of pods use."""
-
-    async def observe(self, key: str, message: Message, trace: str = "") -> None: ...
-    async def call_pod(self, pod: str, request: Message, timeout_s: float = 5.0, trace: str = "") -> Any: ...
-    def identity(self, job: str, pod: str) -> Mapping[str, bytes]: ...
-    def now(self) -> float: ...
-    def trace_of(self, key: str) -> str: ...
 
 
 def exited(job: str, pod: Pod, reason: ExitReason, exit_code: int | None, detail: str = "") -> PodExited:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 
-import stretto_wire as w
+import stretto_wire as wire
 import structlog
 from stretto_bus import Bus, BusFault, CallRefused, Client
 from stretto_bus.ordered_consumer import OrderedConsumer, Stored, follow, read, scan
@@ -80,7 +80,7 @@ class StreamBus:
 
     async def kept(self) -> tuple[int, dict[str, bytes]]:
         """Return the first sequence of the stream, and the retained entry of each job."""
-        first_seq = int((await self._bus.ask(f"STREAM.INFO.{w.STREAM}"))["state"]["first_seq"])
+        first_seq = int((await self._bus.ask(f"STREAM.INFO.{wire.STREAM}"))["state"]["first_seq"])
         stored = await read(self._bus, STATE, [f"{KEPT}*"], deliver_policy="last_per_subject")
         return first_seq, {entry.subject.removeprefix(KEPT): entry.data for entry in stored if entry.data}
 
@@ -96,7 +96,7 @@ class StreamBus:
     ) -> None:
         """Read everything stored, from the first message on, for ever."""
         try:
-            consumer = await OrderedConsumer.open(self._bus, w.STREAM, ["*.evt.>", "*.tel.>"])
+            consumer = await OrderedConsumer.open(self._bus, wire.STREAM, ["*.evt.>", "*.tel.>"])
         except BusFault as fault:
             log.warning("the stream cannot be read yet", fault=str(fault))
             raise
@@ -116,8 +116,8 @@ class StreamBus:
 
     def _apply(self, stored: Stored, apply: Callable[[Message, int, float, str], None]) -> None:
         try:
-            message = w.parse(stored.subject, stored.data)
-        except w.WireError as error:
+            message = wire.parse(stored.subject, stored.data)
+        except wire.WireError as error:
             log.warning("skipped an unreadable message", seq=stored.seq, subject=stored.subject, error=str(error))
             return
         try:
@@ -128,7 +128,7 @@ class StreamBus:
     async def follow(self, start_seq: int, job: str | None, live: bool) -> AsyncIterator[StoredEvent]:
         """Yield events from ``start_seq`` on, in stored order; end with the last one stored unless ``live``."""
         filters = [f"*.evt.v1.*.*.{job or '*'}"]
-        source = (follow if live else scan)(self._bus, w.STREAM, filters, start_seq)
+        source = (follow if live else scan)(self._bus, wire.STREAM, filters, start_seq)
         async with aclosing(source):
             async for stored in source:
                 if (event := to_event(stored)) is not None:
@@ -138,8 +138,8 @@ class StreamBus:
 def to_event(stored: Stored) -> StoredEvent | None:
     """Return an event for clients; None for a subject that is not in the registry."""
     try:
-        channel = w.channel_at(stored.subject)
-    except w.WireError:
+        channel = wire.channel_at(stored.subject)
+    except wire.WireError:
         return None
     return StoredEvent(
         seq=stored.seq,

@@ -5,7 +5,7 @@ The same sequence of events gives the same views. An event that was applied alre
 
 from __future__ import annotations
 
-import stretto_wire as w
+import stretto_wire as wire
 from stretto_messages.actuator import JobFinished
 from stretto_messages.base import Message
 from stretto_messages.dispatcher import JobCompleted
@@ -41,7 +41,7 @@ class Projection:
         if isinstance(message, HistoryRecorded):
             self._record_history(message, time_s)
             return self.jobs.get(message.job)
-        if isinstance(message, w.JobSubmitted):
+        if isinstance(message, wire.JobSubmitted):
             return self._submit(message, seq, time_s, trace_id)
         view = self.jobs.get(message.job)
         if view is None:
@@ -57,7 +57,7 @@ class Projection:
         evidence = self._evidence[job]
         return evidence.completed, evidence.finished
 
-    def _submit(self, message: w.JobSubmitted, seq: int, time_s: float, trace_id: str | None) -> views.JobView:
+    def _submit(self, message: wire.JobSubmitted, seq: int, time_s: float, trace_id: str | None) -> views.JobView:
         view = self.jobs.get(message.job)
         if view is not None:
             return view  # the first submission counts; the gateway accepts no second one

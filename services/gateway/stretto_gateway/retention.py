@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import stretto_wire as w
+import stretto_wire as wire
 from pydantic import TypeAdapter, ValidationError
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import Message
@@ -37,7 +37,7 @@ class Retained:
 
     @classmethod
     def of(cls, message: Message, seq: int, time_s: float, traceparent: str) -> Retained:
-        return cls(w.subject_of(message), seq, time_s, traceparent, w.encode(message).decode())
+        return cls(wire.subject_of(message), seq, time_s, traceparent, wire.encode(message).decode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Retention:
 
     def note(self, message: Message, seq: int, time_s: float, traceparent: str) -> None:
         """Note a message that was folded in."""
-        if isinstance(message, w.JobSubmitted):
+        if isinstance(message, wire.JobSubmitted):
             self.known.setdefault(message.job, {}).setdefault(
                 type(message), Retained.of(message, seq, time_s, traceparent)
             )

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
-import stretto_wire as w
+import stretto_wire as wire
 import structlog
 from stretto_bus.faults import Fault
 from stretto_messages.base import Message
@@ -110,7 +110,7 @@ class Gateway:
         """Keep the read model up to date; never returns."""
 
         def apply(message: Message, seq: int, time_s: float, traceparent: str) -> None:
-            if isinstance(message, w.JobSubmitted):
+            if isinstance(message, wire.JobSubmitted):
                 self._traceparents.setdefault(message.job, traceparent)
             if self.projection.apply(message, seq, time_s, trace_id_of(traceparent)) is not None:
                 self._retention.note(message, seq, time_s, traceparent)
@@ -129,7 +129,7 @@ class Gateway:
         first_seq, self._retention.stored = await self._bus.kept()
         for kept in self._retention.aged_out(first_seq, self._clock()):
             try:
-                apply(w.parse(kept.subject, kept.data.encode()), kept.seq, kept.time_s, kept.traceparent)
+                apply(wire.parse(kept.subject, kept.data.encode()), kept.seq, kept.time_s, kept.traceparent)
             except Exception as error:  # as in the stream: one unreadable job must not hide all others
                 log.error("a retained message is skipped", subject=kept.subject, seq=kept.seq, error=str(error))
         await self._bus.fold(apply, caught_up, advanced)
@@ -162,16 +162,16 @@ class Gateway:
         views = sorted(self.projection.jobs.values(), key=lambda view: view.submitted_at_s)
         return [summary(as_of(view, now)) for view in views if status in (None, view.status)]
 
-    async def submit(self, spec: w.JobSpec, by: str, trace: str = "") -> tuple[bool, int]:
+    async def submit(self, spec: wire.JobSpec, by: str, trace: str = "") -> tuple[bool, int]:
         """Submit a job; returns whether it is new, and its sequence. ``trace`` is the caller's ``traceparent``.
 
         Raises Problem: 409 if the name has another specification, or had a job long ago; 503 while the used names are
         not known yet.
         """
-        message = w.JobSubmitted(job=spec.name, spec=spec, submitted_by=by)
+        message = wire.JobSubmitted(job=spec.name, spec=spec, submitted_by=by)
         try:
-            digest = hashlib.sha256(w.encode(message)).hexdigest()[:16]
-        except w.WireError as error:
+            digest = hashlib.sha256(wire.encode(message)).hexdigest()[:16]
+        except wire.WireError as error:
             raise Problem.of_wire(error) from error
         known = spec.name in self.projection.jobs
         if not known and not self.ready:
@@ -232,7 +232,7 @@ class Gateway:
                 return view
             known = view.data.last_seq  # read before publishing: any later change ends the wait below
             last = 0 if aged_out else known
-            digest = hashlib.sha256(w.encode(message)).hexdigest()[:16]
+            digest = hashlib.sha256(wire.encode(message)).hexdigest()[:16]
             id_ = f"gateway:{job}:data:{last}:{digest}"
             seq = await self._bus.publish(message, id_, last, self._traceparents.get(job, ""))
             await self._until_shown(lambda known=known: self.view(job).data.last_seq > known)

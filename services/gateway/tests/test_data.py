@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import nats
-import stretto_wire as w
+import stretto_wire as wire
 from stretto_gateway.projection import Projection
 from stretto_gateway.summaries import STALLED_S, as_of
 from stretto_messages.dispatcher import EvaluationMeasured, JobProgressed, ShardAbandoned
@@ -101,8 +101,8 @@ def test_words_at_the_same_time_are_heard_one_after_the_other(gateway: Running) 
 
 def test_a_job_that_waits_for_data_is_not_shown_as_stalled() -> None:
     projection = Projection()
-    spec = w.JobSpec.parse(growing())
-    projection.apply(w.JobSubmitted(job=spec.name, spec=spec), 1, 1.0)
+    spec = wire.JobSpec.parse(growing())
+    projection.apply(wire.JobSubmitted(job=spec.name, spec=spec), 1, 1.0)
 
     def progressed(done: int, seq: int) -> None:
         message = JobProgressed(
@@ -123,8 +123,8 @@ def test_a_job_that_waits_for_data_is_not_shown_as_stalled() -> None:
 
 def test_evaluations_make_a_learning_curve() -> None:
     projection = Projection()
-    spec = w.JobSpec.parse(growing())
-    projection.apply(w.JobSubmitted(job=spec.name, spec=spec), 1, 1.0)
+    spec = wire.JobSpec.parse(growing())
+    projection.apply(wire.JobSubmitted(job=spec.name, spec=spec), 1, 1.0)
     for seq in range(2, 1500):
         found = Evaluation(samples=10, loss=1 / seq, auc=0.7)
         message = EvaluationMeasured(job=spec.name, samples_done=seq, samples_done_after=seq + 1, evaluation=found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-import stretto_wire as w
+import stretto_wire as wire
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
@@ -49,9 +49,9 @@ def plan(workers: int = 1, ps: int = 1, ps_memory_bytes: int = 900 * MIB) -> Pla
     )
 
 
-def submitted(job: str = "a") -> w.JobSubmitted:
+def submitted(job: str = "a") -> wire.JobSubmitted:
     document = {"name": job, "model": {"entry": "m:M"}, "dataset": {"samples": 1000, "epochs": 2}}
-    return w.JobSubmitted(job=job, spec=w.JobSpec.parse(document))
+    return wire.JobSubmitted(job=job, spec=wire.JobSpec.parse(document))
 
 
 def decided(version: int, kind: str, new: Plan, previous: Plan | None, **more: object) -> PlanDecided:
@@ -258,7 +258,7 @@ def test_events_of_strangers_and_repeats_change_nothing() -> None:
 
 def test_the_first_submission_of_a_name_is_the_job() -> None:
     other = submitted()
-    other = w.JobSubmitted(job="a", spec=other.spec.model_copy(update={"priority": 9.0}))
+    other = wire.JobSubmitted(job="a", spec=other.spec.model_copy(update={"priority": 9.0}))
     view = fold(submitted(), other).jobs["a"]
     assert view.spec.priority == 1.0
 

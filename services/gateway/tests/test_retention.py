@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import stretto_wire as w
+import stretto_wire as wire
 from stretto_gateway.problems import Problem
 from stretto_gateway.projection import Projection
 from stretto_gateway.retention import Retention
@@ -36,8 +36,8 @@ def age_out(gateway: Running) -> None:
     async def purge() -> None:
         client = await gateway.operator()
         try:
-            last = (await client.bus.ask(f"STREAM.INFO.{w.STREAM}"))["state"]["last_seq"]
-            await client.bus.ask(f"STREAM.PURGE.{w.STREAM}", {"seq": last + 1})
+            last = (await client.bus.ask(f"STREAM.INFO.{wire.STREAM}"))["state"]["last_seq"]
+            await client.bus.ask(f"STREAM.PURGE.{wire.STREAM}", {"seq": last + 1})
         finally:
             await client.close()
 
@@ -82,8 +82,8 @@ def test_a_job_older_than_its_events_is_known_to_a_gateway_that_starts(own_gatew
         assert http.delete("/jobs/old").json()["status"] == "cancelled"
 
 
-def submitted(name: str) -> w.JobSubmitted:
-    return w.JobSubmitted(job=name, spec=w.JobSpec.parse(document(name)), submitted_by="somebody")
+def submitted(name: str) -> wire.JobSubmitted:
+    return wire.JobSubmitted(job=name, spec=wire.JobSpec.parse(document(name)), submitted_by="somebody")
 
 
 def test_what_is_over_is_kept_until_a_day_before_its_end_ages_out_and_no_longer() -> None:

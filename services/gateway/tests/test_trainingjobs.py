@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-import stretto_wire as w
+import stretto_wire as wire
 from fake_kubernetes import Cluster, running_cluster
 from stretto_bus import Client
 from stretto_gateway.trainingjobs_schema import TRAINING_JOBS, definition
@@ -176,8 +176,8 @@ async def test_a_change_after_submission_has_no_effect_and_says_so(stage: Stage)
 
 
 async def test_a_name_that_is_taken_is_neither_changed_nor_cancelled(stage: Stage) -> None:
-    other = w.JobSpec.parse({**SPEC, "name": "taken", "priority": 9})
-    await stage.bus.publish(w.JobSubmitted(job="taken", spec=other, submitted_by="ada"))
+    other = wire.JobSpec.parse({**SPEC, "name": "taken", "priority": 9})
+    await stage.bus.publish(wire.JobSubmitted(job="taken", spec=other, submitted_by="ada"))
     await stage.apply("taken")
     await stage.until(lambda: stage.condition("taken", "Admitted").get("reason") == "NameTaken")
     assert "choose another name" in stage.status("taken")["message"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 from stretto_core.algorithms import PARETO
 from stretto_core.model.pareto import Overheads
+from stretto_core.model.throughput import AXES, COUNTS
 from stretto_core.planner.exploration import ExplorationLimits
 from stretto_core.planner.state import HistorySettings
 from stretto_core.planner.state import PlannerSettings as MachineSettings
@@ -62,27 +63,22 @@ class PlannerSettings(ClusterSettings):
 
     def machine(self) -> MachineSettings:
         """Return the settings of a job's machine."""
-        counts, cores = ("workers", "ps"), ("worker_cpu_cores", "ps_cpu_cores")
-        return MachineSettings(
+        cold_start = Plan(
+            workers=1,
+            ps=1,
+            worker_cpu_cores=self.cold_start_cpu_cores,
+            ps_cpu_cores=self.cold_start_cpu_cores,
+            worker_memory_bytes=self.cold_start_worker_memory_bytes,
+            ps_memory_bytes=self.cold_start_ps_memory_bytes,
+        )
+        axes = AXES if self.explore_cpu else COUNTS
+        return machine_settings(
+            MachineSettings,
+            self,
             room=Resources(self.cpu_cores, self.memory_bytes),
-            cold_start=Plan(
-                workers=1,
-                ps=1,
-                worker_cpu_cores=self.cold_start_cpu_cores,
-                ps_cpu_cores=self.cold_start_cpu_cores,
-                worker_memory_bytes=self.cold_start_worker_memory_bytes,
-                ps_memory_bytes=self.cold_start_ps_memory_bytes,
-            ),
-            windows_min=self.windows_min,
-            window_s=self.window_s,
-            payback_factor=self.payback_factor,
-            cpu_step=self.cpu_step,
-            exploration=ExplorationLimits(
-                explorations_max=self.explorations_max,
-                optimistic_gain_min=self.optimistic_gain_min,
-                axes=(*counts, *cores) if self.explore_cpu else counts,
-            ),
-            overheads=Overheads(self.worker_change_s, self.ps_change_s),
+            cold_start=cold_start,
+            exploration=machine_settings(ExplorationLimits, self, axes=axes),
+            overheads=machine_settings(Overheads, self),
         )
 
     def history(self) -> HistorySettings:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import stretto_wire as w
+import stretto_wire as wire
 from installed_gateway import Installed, write_spec
 from pydantic import TypeAdapter
 from rich.console import Console
@@ -48,8 +48,8 @@ def plan(workers: int) -> Plan:
 
 
 def messages(workers: int) -> list[Message]:
-    spec = w.JobSpec.parse({"name": "a", "model": {"entry": "m:M"}, "dataset": {"samples": 4_000_000}})
-    told: list[Message] = [w.JobSubmitted(job="a", spec=spec)]
+    spec = wire.JobSpec.parse({"name": "a", "model": {"entry": "m:M"}, "dataset": {"samples": 4_000_000}})
+    told: list[Message] = [wire.JobSubmitted(job="a", spec=spec)]
     for version in (1, 2, 3, 4):
         told.append(
             PlanDecided(
@@ -222,7 +222,7 @@ def test_the_parts_of_a_step_add_up(step_s: float, said: str) -> None:
 
 
 def test_every_event_says_something_in_a_few_words() -> None:
-    events = [channel for channel in w.CHANNELS if channel.kind == "evt"]
+    events = [channel for channel in wire.CHANNELS if channel.kind == "evt"]
     assert len(events) > 20
     silent = [each.name for each in events if not render.gist(each.name, document_of(example_of(each.message)))]
     assert silent == []

@@ -18,17 +18,13 @@ from zlib import crc32
 from stretto_messages.values import PARTITIONS_MAX, DataPartition
 
 from stretto_core.dispatcher.order import BlockOrder, mixed
-from stretto_core.machine import CoreError
+from stretto_core.machine import ValueRefused
 
 
-class LedgerError(CoreError):
-    """A value that contradicts the ledger's books or settings: ``field``, its ``value``, and the ``remedy``."""
+class LedgerError(ValueRefused):
+    """A value that contradicts the ledger's books or settings."""
 
     unchanged = True
-
-    def __init__(self, field: str, value: object, remedy: str) -> None:
-        self.field, self.value, self.remedy = field, value, remedy
-        super().__init__(f"{field} is {value!r}; give {remedy}")
 
 
 @dataclass(frozen=True, slots=True)

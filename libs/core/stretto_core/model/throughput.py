@@ -36,6 +36,9 @@ Array = NDArray[np.float64]
 
 FormName = Literal["default", "paper"]
 """a form that a fitter may be set to"""
+COUNTS = ("workers", "ps")
+AXES = (*COUNTS, "worker_cpu_cores", "ps_cpu_cores")
+"""fields of a configuration, and of a plan, that can be varied"""
 COMPONENTS = ("grad", "upd", "sync", "emb")
 OVERLAPS = (2.0, 4.0, 8.0)
 """besides 1; what lies between predicts much the same"""

@@ -14,7 +14,7 @@ from itertools import product
 
 import numpy as np
 
-from stretto_core.model.throughput import Array, Configuration, FittedModel, Inputs, Measurement, throughput
+from stretto_core.model.throughput import COUNTS, Array, Configuration, FittedModel, Inputs, Measurement, throughput
 
 FIRST = 4
 """configurations spread over the space before a model proposes any"""
@@ -26,7 +26,6 @@ READING_SHARE = 0.5
 known to be more"""
 REACH = 2.0
 """largest proposed value, as a multiple of the largest measured one"""
-COUNTS, CORES = ("workers", "ps"), ("worker_cpu_cores", "ps_cpu_cores")
 
 
 def worth_measuring(

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stretto_core.machine import CoreError
+from stretto_core.machine import ValueRefused
 from stretto_core.oom.growth import GrowthPoint
 from stretto_core.oom.usage import RowCost, ServerUsage
 
 
-class WatchError(CoreError):
-    """A setting of the memory watch that cannot be; ``field``, ``value``, ``remedy``."""
-
-    def __init__(self, field: str, value: object, remedy: str) -> None:
-        self.field, self.value, self.remedy = field, value, remedy
-        super().__init__(f"{field} is {value!r}; give {remedy}")
+class WatchError(ValueRefused):
+    """A setting of the memory watch that cannot be."""
 
 
 @dataclass(frozen=True, slots=True)

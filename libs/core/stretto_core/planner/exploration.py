@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from stretto_messages.values import Plan, Resources
 
 from stretto_core.model.pareto import CandidateProblem, Grid, Verified
-from stretto_core.model.throughput import Configuration, Inputs, throughput
+from stretto_core.model.throughput import COUNTS, Configuration, Inputs, throughput
 
-AXES = ("workers", "ps", "worker_cpu_cores", "ps_cpu_cores")
 AXIS_NAMES = {
     "workers": "the number of workers",
     "ps": "the number of PSes",
@@ -34,7 +33,7 @@ class ExplorationLimits:
 
     explorations_max: int = 5
     optimistic_gain_min: float = 0.05
-    axes: tuple[str, ...] = ("workers", "ps")
+    axes: tuple[str, ...] = COUNTS
     step_factor_max: float = 2.0
     slowdown_max: float = 0.15
 

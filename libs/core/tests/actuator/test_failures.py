@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 from actuator_builders import plan, plan_decided, pod_exited, pod_given_up, pod_pending
 from actuator_cluster import SimulatedCluster, started
-from stretto_core import actuator as a
+from stretto_core import actuator
 from stretto_core.actuator import failures, pods
 from stretto_messages.actuator import JobFailed, PlanApplied, PodExited, PodPending
 
 
 @pytest.mark.parametrize("reason", ["evicted", "preempted", "node-lost"])
 def test_ends_that_are_nobodys_fault_are_counted_against_nothing(reason: str) -> None:
-    cluster = started(plan(workers=1, ps=2), a.JobOpened("job", worker_failures=0))
+    cluster = started(plan(workers=1, ps=2), actuator.JobOpened("job", worker_failures=0))
     for _ in range(2 * failures.CRASHES_MAX):
         cluster.kill(cluster.running("worker")[0], reason, 137)
-        assert a.next_steps(cluster.state, cluster.now).launch, "it is replaced at once"
+        assert actuator.next_steps(cluster.state, cluster.now).launch, "it is replaced at once"
         cluster.run()
         cluster.kill(cluster.running("ps")[0], reason, None)
         cluster.run()
@@ -48,11 +48,11 @@ def test_a_pod_that_found_no_room_is_given_up_and_another_one_tried_later() -> N
     cluster.tell(plan_decided(2, plan(workers=2)))
     cluster.tell(pod_pending("worker-1", "quota"))
     cluster.tell(pod_given_up("worker-1"))
-    assert [pod.name for pod in a.next_steps(cluster.state, cluster.now).stop] == ["worker-1"]
+    assert [pod.name for pod in actuator.next_steps(cluster.state, cluster.now).stop] == ["worker-1"]
     cluster.kill("worker-1", "completed", None)
     (exited,) = cluster.told(PodExited)
     assert (exited.pod, exited.reason) == ("worker-1", "stopped")
-    steps = a.next_steps(cluster.state, cluster.now)
+    steps = actuator.next_steps(cluster.state, cluster.now)
     assert steps.launch == ()
     assert steps.retry_at_s is not None
     assert steps.retry_at_s > cluster.now + pods.AGAIN_S - 1

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-GIB = 2**30
+from stretto_messages.base import GIB
+
 MODELS = {
     "wide_deep": "stretto.examples.wide_deep:WideDeep",
     "xdeepfm": "stretto.examples.xdeepfm:XDeepFM",

@@ -7,10 +7,10 @@ from importlib.resources import files
 from typing import Any
 
 import yaml
+from stretto_messages.base import GIB
 from stretto_messages.planner import HistoryRecorded
 from stretto_messages.values import Plan
 
-GIB = 2**30
 MIB = 2**20
 
 CLUSTER_CPU_CORES = 2.0

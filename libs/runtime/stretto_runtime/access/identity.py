@@ -10,14 +10,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import re
 import secrets
 
 import nkeys
 from nacl.exceptions import BadSignatureError
 from pydantic import TypeAdapter, ValidationError
 from stretto_bus.faults import IdentityFault
-from stretto_bus.login import Claims, claims_of
+from stretto_bus.login import Claims, claims_of, seed_of, token_of
 from stretto_messages.base import JobId, PodId
 from stretto_wire.registry import partition_of
 
@@ -34,7 +33,6 @@ CREDENTIALS = (
     "-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n\n"
     "-----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
 )
-_PARTS = re.compile(r"BEGIN NATS USER JWT-+\s+(\S+)\s.*BEGIN USER NKEY SEED-+\s+(\S+)\s", re.DOTALL)
 
 
 class Key:
@@ -83,10 +81,7 @@ def credentials(token: str, key: Key) -> str:
 
 def parts_of(text: str) -> tuple[str, Key]:
     """The token and the key in a credentials file. Raises IdentityFault."""
-    found = _PARTS.search(text)
-    if found is None:
-        raise IdentityFault("not a credentials file: a NATS user JWT and the seed of an nkey, each between its marks")
-    return found[1], Key(found[2])
+    return token_of(text), Key(seed_of(text))
 
 
 def user_claims(rights: Rights) -> Claims:

@@ -15,7 +15,7 @@ from typing import Literal
 
 from stretto_messages.values import Plan, Resources
 
-from stretto_sim.cluster import policies as p
+from stretto_sim.cluster import policies
 from stretto_sim.cluster.trace import Settings, TraceJob
 
 PERIOD_S = 180.0
@@ -43,26 +43,26 @@ class ElasticScheduler:
         self.trace, self.capacity = trace, settings.capacity
         self.seen: dict[int, _Seen] = {}
 
-    def handle(self, event: p.Event, now: float) -> list[p.Command]:
+    def handle(self, event: policies.Event, now: float) -> list[policies.Command]:
         """Start a job by its request, and change it at the intervals."""
         match event:
-            case p.Submitted():
+            case policies.Submitted():
                 job = self.trace[event.job]
                 self.seen[event.job] = _Seen(job, job.request)
-                return [p.Want(event.job, job.request)]
-            case p.Applied() if event.job in self.seen:
+                return [policies.Want(event.job, job.request)]
+            case policies.Applied() if event.job in self.seen:
                 self.seen[event.job].applied, self.seen[event.job].speed = True, None
-            case p.Window() if event.settled and event.job in self.seen:
+            case policies.Window() if event.settled and event.job in self.seen:
                 self.seen[event.job].speed = event.samples_per_s
-            case p.Ended():
+            case policies.Ended():
                 self.seen.pop(event.job, None)
-            case p.Period():
+            case policies.Period():
                 return [want for number in sorted(self.seen) if (want := self._decide(number)) is not None]
             case _:
                 pass
         return []
 
-    def _decide(self, number: int) -> p.Want | None:
+    def _decide(self, number: int) -> policies.Want | None:
         seen = self.seen[number]
         if not seen.applied or seen.speed is None or seen.search == "over":
             return None
@@ -91,10 +91,10 @@ class ElasticScheduler:
         held = Resources(sum(r.cpu_cores for r in used), sum(r.memory_bytes for r in used))
         return (target.resources - seen.plan.resources).fits(self.capacity - held)
 
-    def _to(self, number: int, plan: Plan, before: tuple[Plan, float] | None) -> p.Want:
+    def _to(self, number: int, plan: Plan, before: tuple[Plan, float] | None) -> policies.Want:
         seen = self.seen[number]
         seen.plan, seen.before, seen.applied, seen.speed = plan, before, False, None
-        return p.Want(number, plan)
+        return policies.Want(number, plan)
 
 
-ELASTIC = p.Policy(ElasticScheduler, when_pods_die="the job restarts", windows=True, period_s=PERIOD_S)
+ELASTIC = policies.Policy(ElasticScheduler, when_pods_die="the job restarts", windows=True, period_s=PERIOD_S)

@@ -19,8 +19,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from stretto_messages.values import Plan, Resources
 
-from stretto_sim.cluster import policies as p
-from stretto_sim.cluster import truth
+from stretto_sim.cluster import policies, truth
 from stretto_sim.cluster.trace import Settings, TraceJob
 
 SAMPLES = ((1, 1), (2, 1), (2, 2), (4, 2), (4, 4))
@@ -70,21 +69,21 @@ class Optimus:
         self.trace, self.settings, self.step = trace, settings, step
         self.seen: dict[int, _Seen] = {}
 
-    def handle(self, event: p.Event, now: float) -> list[p.Command]:
+    def handle(self, event: policies.Event, now: float) -> list[policies.Command]:
         """Decide at every interval, and at once for a submitted job."""
         match event:
-            case p.Submitted():
+            case policies.Submitted():
                 self.seen[event.job] = self._sampled(event.job)
                 return self._decide(newcomer=event.job)
-            case p.Applied() if event.job in self.seen:
+            case policies.Applied() if event.job in self.seen:
                 self.seen[event.job].changing = False
-            case p.Refused() if event.job in self.seen:
+            case policies.Refused() if event.job in self.seen:
                 self.seen[event.job].changing = False
-            case p.Window() if event.job in self.seen:
+            case policies.Window() if event.job in self.seen:
                 self._measured(self.seen[event.job], event)
-            case p.Ended():
+            case policies.Ended():
                 self.seen.pop(event.job, None)
-            case p.Period():
+            case policies.Period():
                 return self._decide()
             case _:
                 pass
@@ -101,16 +100,16 @@ class Optimus:
         return _Seen(job, speeds, job.samples)
 
     @staticmethod
-    def _measured(seen: _Seen, event: p.Window) -> None:
+    def _measured(seen: _Seen, event: policies.Window) -> None:
         seen.remaining = max(seen.job.samples - event.samples_done, 1.0)
         if event.settled:
             at = event.plan.workers, event.plan.ps
             seen.speeds[at], seen.theta = event.samples_per_s, None
             seen.measured.add(at)
 
-    def _decide(self, newcomer: int | None = None) -> list[p.Command]:
+    def _decide(self, newcomer: int | None = None) -> list[policies.Command]:
         """Return the changes of all jobs or, between two intervals, the start of the newcomer."""
-        wanted, commands = self._allocate(), list[p.Command]()
+        wanted, commands = self._allocate(), list[policies.Command]()
         for number, (workers, ps) in wanted.items():
             seen = self.seen[number]
             if seen.changing or (newcomer is not None and number != newcomer):
@@ -122,7 +121,7 @@ class Optimus:
                     seen.plan, workers=self._towards(seen.plan.workers, workers), ps=self._towards(seen.plan.ps, ps)
                 )
             if plan != seen.plan:
-                commands.append(p.Want(number, plan, restart=seen.plan is not None))
+                commands.append(policies.Want(number, plan, restart=seen.plan is not None))
                 seen.plan, seen.changing = plan, True
         return commands
 
@@ -175,4 +174,4 @@ def _pod(job: TraceJob, worker: bool) -> Resources:
     return Resources(plan.ps_cpu_cores, plan.ps_memory_bytes)
 
 
-OPTIMUS = p.Policy(Optimus, when_pods_die="the job restarts", windows=True, period_s=PERIOD_S)
+OPTIMUS = policies.Policy(Optimus, when_pods_die="the job restarts", windows=True, period_s=PERIOD_S)

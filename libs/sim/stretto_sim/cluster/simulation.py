@@ -22,8 +22,7 @@ from collections.abc import Sequence
 import numpy as np
 from stretto_messages.values import Plan
 
-from stretto_sim.cluster import policies as p
-from stretto_sim.cluster import truth
+from stretto_sim.cluster import policies, truth
 from stretto_sim.cluster.live import NEARLY, Fate, Live, shape
 from stretto_sim.cluster.nodes import NOWHERE, Nodes, Pod
 from stretto_sim.cluster.observing import left_of, reserved_by, window_of
@@ -37,7 +36,7 @@ KILLS_MOST = 5
 
 def simulate(
     trace: Sequence[TraceJob],
-    policy: p.Policy,
+    policy: policies.Policy,
     settings: Settings,
     *,
     progress: Progress = lambda left, total: None,
@@ -69,7 +68,7 @@ class _Simulation:
     policy's inbox and the agenda, all within the same step.
     """
 
-    def __init__(self, jobs: list[TraceJob], policy: p.Policy, settings: Settings, progress: Progress) -> None:
+    def __init__(self, jobs: list[TraceJob], policy: policies.Policy, settings: Settings, progress: Progress) -> None:
         self.policy, self.settings, self.progress = policy, settings, progress
         self.nodes = Nodes(settings)
         self.session = policy.session(jobs, settings)
@@ -85,7 +84,7 @@ class _Simulation:
         self.waiting: set[int] = set()
         self.short: set[int] = set()
         self.freed = False
-        self.inbox: deque[p.Event] = deque()
+        self.inbox: deque[policies.Event] = deque()
         self.outcome = Outcome(settings, cores_of_job=[Level() for _ in jobs])
         self.busy = 0.0
 
@@ -115,7 +114,7 @@ class _Simulation:
         period = self.policy.period_s
         self.ticks_s = now + period if self.active and period else math.inf
         if self.active:
-            self.inbox.append(p.Period())
+            self.inbox.append(policies.Period())
 
     def _come(self, live: Live, now: float) -> None:
         """Handle the job's submission or, if it has not trained for too long, the end of its patience."""
@@ -133,7 +132,7 @@ class _Simulation:
         heapq.heappush(self.events, (now + self.settings.patience_s, live.number, 0))
         if self.policy.period_s and self.ticks_s == math.inf:
             self.ticks_s = now + self.policy.period_s
-        self.inbox.append(p.Submitted(live.number))
+        self.inbox.append(policies.Submitted(live.number))
 
     def _look(self, live: Live, now: float) -> None:
         """Handle the events of one job that are due."""
@@ -145,7 +144,7 @@ class _Simulation:
             if live.moving and live.paused_until_s <= now + NEARLY:
                 live.moved(self.nodes)
                 self.freed = True
-                self.inbox.append(p.Replaced(live.number, 0))
+                self.inbox.append(policies.Replaced(live.number, 0))
             if live.could_move(now):
                 live.move(now)
             self._apply(live, now)
@@ -170,7 +169,7 @@ class _Simulation:
             live.workers[live.workers.index(pod)] = live.fresh("worker", pod.size)
         elif pod in live.servers:
             live.servers[live.servers.index(pod)] = live.fresh("ps", pod.size)
-            self.inbox.append(p.ServerDied(live.number, pod.number, oom))
+            self.inbox.append(policies.ServerDied(live.number, pod.number, oom))
         self.short.add(live.number)
 
     def _restart(self, live: Live, now: float) -> None:
@@ -211,7 +210,7 @@ class _Simulation:
         if live.paused_until_s > now + NEARLY:
             return
         live.in_force, live.kills_in_row = live.version, 0
-        self.inbox.append(p.Applied(live.number, live.version, live.plan, now - live.asked_s))
+        self.inbox.append(policies.Applied(live.number, live.version, live.plan, now - live.asked_s))
         if self.policy.windows:
             live.open_windows(now)
 
@@ -234,7 +233,7 @@ class _Simulation:
         live.rate, live.epoch = 0.0, live.epoch + 1
         self._show(live, now)
         self.left[live.number] = left_of(live, how, now)
-        self.inbox.append(p.Ended(live.number, how))
+        self.inbox.append(policies.Ended(live.number, how))
         self.progress(len(self.left), len(self.lives))
 
     # ---- the policy's commands --------------------------------------------------------------------------------
@@ -247,7 +246,7 @@ class _Simulation:
                     if command.job in self.active:
                         live = self.lives[command.job]
                         live.advance(now)
-                        if isinstance(command, p.Want):
+                        if isinstance(command, policies.Want):
                             self._want(live, command, now)
                         else:
                             self._replace(live, command)
@@ -257,10 +256,10 @@ class _Simulation:
             self.freed = False
             self._retry(now)
 
-    def _want(self, live: Live, want: p.Want, now: float) -> None:
+    def _want(self, live: Live, want: policies.Want, now: float) -> None:
         before = live.plan
         if want.restart and live.servers and not self._restarted(live, want.plan, now):
-            self.inbox.append(p.Refused(live.number))
+            self.inbox.append(policies.Refused(live.number))
             return
         live.plan, live.version, live.asked_s, live.unsettled = want.plan, live.version + 1, now, True
         if not live.servers:
@@ -309,7 +308,7 @@ class _Simulation:
         if live.started_s is None:
             live.started_s, live.first = now, shape(live.plan)
 
-    def _replace(self, live: Live, command: p.Replace) -> None:
+    def _replace(self, live: Live, command: policies.Replace) -> None:
         """Start the successor of one server; both run until the parameters have moved."""
         for index, pod in enumerate(live.servers):
             if pod.number == command.number:

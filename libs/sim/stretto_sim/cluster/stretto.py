@@ -22,6 +22,7 @@ from stretto_core.arbiter.state import ArbiterSettings
 from stretto_core.fitter.machine import FitMachine
 from stretto_core.fitter.state import FitterSettings
 from stretto_core.machine import Emit, Tick
+from stretto_core.model.throughput import AXES, COUNTS
 from stretto_core.model.types import JobOpened, JobProfile
 from stretto_core.oom import GrowthLaw, OomMachine, WatchEvent, WatchSettings, fit_growth
 from stretto_core.planner.exploration import ExplorationLimits
@@ -40,7 +41,7 @@ from stretto_messages.planner import CandidatesComputed, HistoryMatched, History
 from stretto_messages.profiler import HotPsDetected, ProfileMeasured
 from stretto_messages.values import BUCKETS, Plan, PsProfile, StepTimes
 
-from stretto_sim.cluster import policies as p
+from stretto_sim.cluster import policies
 from stretto_sim.cluster.live import FIRST_WINDOWS, LONGEST_WINDOW_S, WINDOW_S
 from stretto_sim.cluster.trace import Settings, TraceJob
 
@@ -49,7 +50,6 @@ ROW_BYTES = 136
 COLD_START = Plan(1, 1, 4.0, 4.0, 4 * GIB, 8 * GIB)
 """plan of a job without any similar one before it"""
 NOT_MEASURED = StepTimes(emb_s=0.0, grad_s=0.0, upd_s=0.0, sync_s=0.0)
-AXES = ("workers", "ps", "worker_cpu_cores", "ps_cpu_cores")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Services:
             candidates_max=knobs.candidates_max,
             exploration=ExplorationLimits(
                 explorations_max=knobs.explorations_max,
-                axes=AXES if knobs.explore_cpu else AXES[:2],
+                axes=AXES if knobs.explore_cpu else COUNTS,
                 step_factor_max=knobs.step_factor_max,
             ),
         )
@@ -119,9 +119,9 @@ class Services:
         self.rules = ProfilingRules()
         self.machines: dict[str, _JobMachines] = {}
         self.facts: deque[Any] = deque()
-        self.commands: list[p.Command] = []
+        self.commands: list[policies.Command] = []
 
-    def handle(self, event: p.Event, now: float) -> list[p.Command]:
+    def handle(self, event: policies.Event, now: float) -> list[policies.Command]:
         """Deliver the job's events to the services, and carry out their decisions."""
         now += 1.0  # to the machines, a time of 0 means never
         self._HEARS[type(event)](self, event, now)
@@ -133,7 +133,7 @@ class Services:
 
     # ---- from the cluster -------------------------------------------------------------------------------------
 
-    def _submitted(self, event: p.Submitted, now: float) -> None:
+    def _submitted(self, event: policies.Submitted, now: float) -> None:
         job, name = self.trace[event.job], _name(event.job)
         profile = JobProfile(job.batch_size, job.samples, job.limits, metadata=dict(job.metadata))
         self.machines[name] = machines = _JobMachines(
@@ -147,12 +147,12 @@ class Services:
         machines.watch.handle(oom.JobOpened(job.samples, float(ROW_BYTES), low, high), now)
         self.facts.append(JobOpened(name, profile))
 
-    def _applied(self, event: p.Applied, now: float) -> None:
+    def _applied(self, event: policies.Applied, now: float) -> None:
         self.facts.append(
             PlanApplied(job=_name(event.job), version=event.version, plan=event.plan, took_s=event.took_s)
         )
 
-    def _window(self, event: p.Window, now: float) -> None:
+    def _window(self, event: policies.Window, now: float) -> None:
         name = _name(event.job)
         machines = self.machines[name]
         measured = _measured(name, machines.job, event)
@@ -161,7 +161,9 @@ class Services:
         self.facts.append(replace(measured, settled=event.settled and not hot))
         self._watch(name, measured, now)
 
-    def _look_for_hot(self, machines: _JobMachines, event: p.Window, profiles: Sequence[PsProfile], now: float) -> bool:
+    def _look_for_hot(
+        self, machines: _JobMachines, event: policies.Window, profiles: Sequence[PsProfile], now: float
+    ) -> bool:
         """Return True if any server is hot. A server that stays hot is marked for replacement."""
         machines.pods = {each.pod: machines.pods.get(each.pod) or PodWindow("ps", started=True) for each in profiles}
         for each in event.servers:
@@ -172,16 +174,16 @@ class Services:
                 self.facts.append(ReplacementAsked(job=_name(event.job), pod=found.pod))
         return any(pod.bad_windows for pod in machines.pods.values())
 
-    def _died(self, event: p.ServerDied, now: float) -> None:
+    def _died(self, event: policies.ServerDied, now: float) -> None:
         self._watch(_name(event.job), _server_exited(event), now)
 
-    def _replaced(self, event: p.Replaced, now: float) -> None:
+    def _replaced(self, event: policies.Replaced, now: float) -> None:
         machines = self.machines[_name(event.job)]
         if machines.replacing:
             self.facts.append(ReplacementEnded(job=_name(event.job), pod=machines.replacing))
             machines.replacing = ""
 
-    def _ended(self, event: p.Ended, now: float) -> None:
+    def _ended(self, event: policies.Ended, now: float) -> None:
         name = _name(event.job)
         samples = self.trace[event.job].samples
         if event.how == "completed":
@@ -205,10 +207,10 @@ class Services:
             )
         )
 
-    def _period(self, event: p.Period, now: float) -> None:
+    def _period(self, event: policies.Period, now: float) -> None:
         self._to_arbiter(Tick(), now)
 
-    def _nothing(self, event: p.Event, now: float) -> None:
+    def _nothing(self, event: policies.Event, now: float) -> None:
         pass
 
     # ---- from one service to the others -----------------------------------------------------------------------
@@ -251,7 +253,7 @@ class Services:
     def _plan_decided(self, fact: PlanDecided, now: float) -> None:
         self._to_planner(fact, now)
         self._watch(fact.job, fact, now)
-        self.commands.append(p.Want(int(fact.job), fact.plan))
+        self.commands.append(policies.Want(int(fact.job), fact.plan))
 
     def _plan_applied(self, fact: PlanApplied, now: float) -> None:
         self._to_planner(fact, now)
@@ -274,17 +276,17 @@ class Services:
     def _replacement(self, fact: ReplacementDecided, now: float) -> None:
         if fact.granted:
             self.machines[fact.job].replacing = fact.pod
-            self.commands.append(p.Replace(int(fact.job), int(fact.pod.removeprefix("ps-"))))
+            self.commands.append(policies.Replace(int(fact.job), int(fact.pod.removeprefix("ps-"))))
 
     _HEARS: dict[type, Callable[[Services, Any, float], None]] = {  # noqa: RUF012
-        p.Submitted: _submitted,
-        p.Applied: _applied,
-        p.Window: _window,
-        p.ServerDied: _died,
-        p.Replaced: _replaced,
-        p.Ended: _ended,
-        p.Period: _period,
-        p.Refused: _nothing,
+        policies.Submitted: _submitted,
+        policies.Applied: _applied,
+        policies.Window: _window,
+        policies.ServerDied: _died,
+        policies.Replaced: _replaced,
+        policies.Ended: _ended,
+        policies.Period: _period,
+        policies.Refused: _nothing,
     }
     """The handler of each event of the simulated cluster."""
     _ROUTES: dict[type, Callable[[Services, Any, float], None]] = {  # noqa: RUF012
@@ -326,7 +328,7 @@ def _name(job: int) -> str:
     return f"{job:06d}"
 
 
-def _measured(name: str, job: TraceJob, event: p.Window) -> ProfileMeasured:
+def _measured(name: str, job: TraceJob, event: policies.Window) -> ProfileMeasured:
     """Return the profile of a window; its rows are those that the servers' memory holds."""
     servers = tuple(
         PsProfile(
@@ -358,14 +360,14 @@ def _measured(name: str, job: TraceJob, event: p.Window) -> ProfileMeasured:
     )
 
 
-def _server_exited(event: p.ServerDied) -> PodExited:
+def _server_exited(event: policies.ServerDied) -> PodExited:
     reason = "oom-killed" if event.oom else "failed"
     return PodExited(job=_name(event.job), pod=f"ps-{event.number}", role="ps", reason=reason, exit_code=None)
 
 
-def with_knobs(knobs: Knobs) -> p.Policy:
+def with_knobs(knobs: Knobs) -> policies.Policy:
     """Stretto's policy with these settings."""
-    return p.Policy(
+    return policies.Policy(
         lambda trace, settings: Services(trace, settings, knobs),
         dynamic=True,
         when_pods_die="the pod is replaced",

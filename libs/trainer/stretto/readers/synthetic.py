@@ -7,7 +7,6 @@ any sample in constant time, so random access costs the same as sequential acces
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -138,17 +137,6 @@ class Synthetic:
             age = -_RECENT_MEAN * np.log1p(-np.where(recent, special / share, 0.0))
         fresh = np.floor(newest - age).astype(np.int64)
         return np.where(recent & (fresh >= 0), self._sizes + fresh, ids)
-
-
-def write_criteo(source: Synthetic, path: str, start: int, length: int) -> None:
-    """Write samples as a Criteo file: label, 13 integers, 26 categories of 8 hexadecimal digits, tab-separated."""
-    raw = source.raw(start, length)
-    with open(path, "w", encoding="ascii") as file:
-        for row in range(length):
-            cells: list[Any] = [int(raw.label[row])]
-            cells += ["" if m else int(v) for v, m in zip(raw.integers[row], raw.integers_missing[row], strict=True)]
-            cells += ["" if m else f"{int(v):08x}" for v, m in zip(raw.codes[row], raw.codes_missing[row], strict=True)]
-            file.write("\t".join(map(str, cells)) + "\n")
 
 
 def _normal(uniform: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -10,6 +10,7 @@ import typer
 from rich.console import Group, RenderableType
 from stretto_core.algorithms import FIT
 from stretto_core.model.throughput import (
+    AXES,
     COMPONENTS,
     DEFAULT,
     FORMS,
@@ -54,7 +55,8 @@ class Profile(Setting):
 
 NOT_IN_PAPER_FORM = {"nodes", "worker_memory_gib"}
 """columns for which the paper's form has no term"""
-AXES = {"workers": "workers", "ps": "ps", "worker_cpu": "worker_cpu_cores", "ps_cpu": "ps_cpu_cores"}
+FIELDS = {axis.removesuffix("_cores"): axis for axis in AXES}
+"""field of each column that can be varied"""
 FormOption = Annotated[
     str,
     typer.Option(
@@ -142,7 +144,7 @@ def document_of(
     model: FittedModel, measured: list[Measurement], first: Profile, solve_s: float, others: list[Setting] | None
 ) -> dict[str, Any]:
     """Return the answer as a document. Intervals are those of a new measurement, not of the mean."""
-    axes = {column: field for column, field in AXES.items() if column in first.model_fields_set}
+    axes = {column: field for column, field in FIELDS.items() if column in first.model_fields_set}
     result: dict[str, Any] = {
         "form": model.form,
         "coefficients": model.coefficients,

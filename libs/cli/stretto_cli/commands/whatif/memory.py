@@ -9,7 +9,7 @@ from pydantic import Field
 from rich.console import RenderableType
 from stretto_core.algorithms import MEMORY
 from stretto_core.model.types import GIB
-from stretto_core.oom.series import SeriesError, SeriesForecast, SeriesPoint, SeriesProblem
+from stretto_core.oom.series import Forecaster, SeriesError, SeriesForecast, SeriesPoint, SeriesProblem
 
 from ...options import Output, OutputOption, answer
 from ...reading import WHOLE_MAX, AlgorithmOption, BadData, FileArgument, Given, read_csv, refuse
@@ -48,7 +48,8 @@ def memory(
     if not 0 <= samples_remaining <= WHOLE_MAX:
         refuse("--samples-remaining", str(samples_remaining), f"a finite number, at least 0, at most {WHOLE_MAX:g}")
     problem = problem_of(read_csv(file, Row), capacity_gib, samples_remaining)
-    found, _ = solved(algorithm(MEMORY, name), problem)
+    forecast: Forecaster = algorithm(MEMORY, name)
+    found, _ = solved(forecast, problem)
     result = document_of(found)
     answer(output, result, lambda: _view(result, capacity_gib))
 
