@@ -85,12 +85,7 @@ def require(name: str, value: float, low: float, high: float = math.inf) -> None
 
 @dataclass(frozen=True, slots=True)
 class Plan(Record):
-    """Number of pods of each role, and the size of each pod (DLRover-RM §4.1: w, p, lambda_w, lambda_p).
-
-    Raises:
-        InvalidValue: a field is outside the domain of every decision. The narrower bounds beside the fields hold for
-            plans that are published.
-    """
+    """Number of pods of each role, and the size of each pod (DLRover-RM §4.1: w, p, lambda_w, lambda_p)."""
 
     workers: Annotated[int, Ge(0), Le(10_000)]
     ps: Annotated[int, Ge(1), Le(PS_MAX)]
@@ -100,6 +95,7 @@ class Plan(Record):
     ps_memory_bytes: Annotated[int, Ge(2**20), Le(2**46)]
 
     def __post_init__(self) -> None:
+        """Raise InvalidValue outside the domain of every decision. Published plans keep the bounds of the fields."""
         # one condition for all fields: a candidate has a plan, a job fifty candidates, and nothing is made as often
         counts = 0 <= self.workers < math.inf and 1 <= self.ps < math.inf
         cores = 1e-3 <= self.worker_cpu_cores < math.inf and 1e-3 <= self.ps_cpu_cores < math.inf

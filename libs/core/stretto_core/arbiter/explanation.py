@@ -51,11 +51,17 @@ def why(choice: Choice) -> list[str]:
     need = required_gain(candidate, choice.gain_fraction_min)
     term = TERMS[problem.objective].format(rho=problem.rho)
     jobs, found, interval = len(problem.contenders), choice.round, candidate.throughput_interval
+    faster = candidate.throughput / computed.throughput - 1
+    bar = f"{need:+.0%}: {choice.gain_fraction_min:.0%} and {relative_error(candidate):.0%} of error"
+    judged = (
+        f"needed were {bar}"
+        if faster >= need
+        else f"for speed alone {bar} were needed, but the rest of the job costs less"
+    )
     return [
         f"measured now: {computed.throughput:.0f} samples/s with {computed.plan.describe()}",
         f"predicted: {candidate.throughput:.0f} samples/s (90 %: {interval.low:.0f} to"
-        f" {interval.high:.0f}), {candidate.throughput / computed.throughput - 1:+.0%}; needed were"
-        f" {need:+.0%}: {choice.gain_fraction_min:.0%} and {relative_error(candidate):.0%} of error",
+        f" {interval.high:.0f}), {faster:+.0%}; {judged}",
         f"costs {option.cost:+.4f} per hour; the change wastes about {candidate.overhead_s:.0f} s, which leaves a"
         f" gain of {candidate.gain:.0f} samples/s (Eq. 8)",
         f"{term} = {found.term:.3g}, {_rank(choice)} of {len(choice.contender.options)} worthwhile"

@@ -122,7 +122,7 @@ def shortage(wanted: Resources, free: Resources) -> Resources:
 
 def in_words(amount: Resources) -> str:
     """Describe the amount for the reasons of a decision."""
-    return f"{amount.cpu_cores:g} cores and {amount.memory_bytes / GIB:.2f} GiB"
+    return f"{amount.cpu_cores:g} core{'s' * (amount.cpu_cores != 1)} and {amount.memory_bytes / GIB:.2f} GiB"
 
 
 def fit_into(plan: Plan, limits: JobLimits, free: Resources) -> Plan | None:

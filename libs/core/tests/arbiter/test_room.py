@@ -42,8 +42,8 @@ def test_nobody_gets_what_a_pod_found_no_room_for_and_is_told_so() -> None:
     assert machine.free().cpu_cores == 1.0
     (refused,) = starting(machine, 1, 12.0)
     assert isinstance(refused, PlanRefused)
-    assert refused.reasons[0].startswith("1 cores")
-    assert "for 1 cores and 1.00 GiB of it pods found no room" in refused.reasons[0]
+    assert refused.reasons[0].startswith("1 core ")
+    assert "for 1 core and 1.00 GiB of it pods found no room" in refused.reasons[0]
 
 
 @pytest.mark.parametrize("event", [pod_settled("job-1", "worker-1"), job_ended("job-1", "gone")])
