@@ -117,6 +117,11 @@ class Bus:
         await self._bus.flush(1)
         await self._bus.reconnect()
 
+    @property
+    def credentials_end_s(self) -> float:
+        """When the bus stops knowing this pod, seconds since the epoch; infinite without credentials."""
+        return self._identity.ends_s
+
     def _run(self, work: Coroutine[Any, Any, Any], timeout_s: float) -> Any:
         future: Future[Any] = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
