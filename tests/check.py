@@ -20,7 +20,7 @@ PURE = (
     *("libs/bus/tests/test_majority.py", "libs/bus/tests/test_received.py"),
     *("libs/runtime/tests/test_settings.py", "libs/runtime/tests/owner/test_machines.py"),
     *("services/gateway/tests/test_buckets.py", "services/gateway/tests/test_projection.py"),
-    *("tests/test_house.py", "tests/test_structure.py"),
+    "tests/test_structure.py",
 )
 """Tests without servers, processes and TensorFlow. Those of the command start processes and are not among them."""
 PYRIGHT_HEAP = "--max-semi-space-size=256 --max-old-space-size=8000"
@@ -32,6 +32,7 @@ COLUMNS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("ruff", "format", "--check", "."),
         ("lint-imports",),
         ("python", "-m", "stretto_wire.documents", "--check", "proto"),
+        ("python", "-m", "pytest", "-p", "no:xdist", "tests/test_house.py"),
     ),
     "tests": (("python", "-m", "pytest", "--pure", "-p", "no:xdist", *PURE),),
 }

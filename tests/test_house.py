@@ -13,7 +13,7 @@ import zipfile
 from functools import cache
 from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from stretto_cli.options import OWN_VARIABLES
@@ -64,17 +64,57 @@ def names_of(paths: list[Path]) -> list[str]:
     return [str(path.relative_to(ROOT)) for path in paths]
 
 
-@cache
-def modules() -> dict[str, ast.Module]:
-    """Return the syntax trees of all tracked Python files, by name."""
-    python = [path for path in tracked() if path.suffix == ".py"]
-    return {name: ast.parse(text_of(path)) for path, name in zip(python, names_of(python), strict=True)}
+class Definition(NamedTuple):
+    """A module, class or function of a tracked file."""
+
+    file: str
+    node: type[ast.AST]
+    name: str
+    line: int
+    lines: int
+    docstring: str
+
+    @property
+    def place(self) -> str:
+        return f"{self.file}:{self.name}"
+
+
+class Import(NamedTuple):
+    """An import statement: ``import a, b`` names modules, ``from m import a`` names parts of one."""
+
+    file: str
+    module: str | None
+    names: list[str]
+    absolute: bool
 
 
 @cache
-def nodes_of_product() -> list[tuple[str, ast.AST]]:
-    """Return all syntax nodes outside tests, each with the name of its file."""
-    return [(name, node) for name, tree in modules().items() if "/tests/" not in f"/{name}" for node in ast.walk(tree)]
+def syntax() -> tuple[list[Definition], list[Import]]:
+    """Return every definition and every import of the tracked Python files. The trees are gone: they are large."""
+    definitions: list[Definition] = []
+    imports: list[Import] = []
+    for path in tracked():
+        if path.suffix != ".py":
+            continue
+        file = str(path.relative_to(ROOT))
+        for node in ast.walk(ast.parse(text_of(path))):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                name, line, lines = getattr(node, "name", ""), getattr(node, "lineno", 1), lines_of(node)
+                definitions.append(Definition(file, type(node), name, line, lines, ast.get_docstring(node) or ""))
+            elif isinstance(node, ast.Import):
+                imports.append(Import(file, None, [alias.name for alias in node.names], True))
+            elif isinstance(node, ast.ImportFrom):
+                imports.append(Import(file, node.module, [alias.name for alias in node.names], node.level == 0))
+    return definitions, imports
+
+
+def definitions_of_product(*nodes: type[ast.AST]) -> list[Definition]:
+    """Return the definitions of these kinds outside tests."""
+    return [each for each in syntax()[0] if each.node in nodes and "/tests/" not in f"/{each.file}"]
+
+
+def lines_of(node: ast.AST) -> int:
+    return (getattr(node, "end_lineno", 0) or 0) - getattr(node, "lineno", 0) + 1
 
 
 class TestReadme:
@@ -126,28 +166,18 @@ def test_no_file_cites_what_a_clone_does_not_hold(forbidden: re.Pattern[str]) ->
     assert names_of([path for path in tracked() if forbidden.search(text_of(path))]) == []
 
 
-def lines_of(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> int:
-    return (node.end_lineno or 0) - node.lineno + 1
-
-
 def test_no_function_is_too_long_to_be_read_at_once() -> None:
     """Functions of at most 70 lines; files have no limit."""
-    long = {
-        f"{name}:{node.name}"
-        for name, node in nodes_of_product()
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and lines_of(node) > LONGEST_FUNCTION_LINES
-    }
-    assert long <= LONGER_FUNCTIONS
+    functions = definitions_of_product(ast.FunctionDef, ast.AsyncFunctionDef)
+    assert {each.place for each in functions if each.lines > LONGEST_FUNCTION_LINES} <= LONGER_FUNCTIONS
 
 
 def test_a_long_class_says_why_it_is_one() -> None:
     """Classes of at most 250 lines, or a docstring with the reason."""
     unexplained = {
-        f"{name}:{node.name}"
-        for name, node in nodes_of_product()
-        if isinstance(node, ast.ClassDef)
-        and lines_of(node) > LONGEST_CLASS_LINES
-        and LONGER_CLASS not in " ".join((ast.get_docstring(node) or "").split()) + " "
+        each.place
+        for each in definitions_of_product(ast.ClassDef)
+        if each.lines > LONGEST_CLASS_LINES and LONGER_CLASS not in " ".join(each.docstring.split()) + " "
     }
     assert unexplained == set()
 
@@ -155,24 +185,15 @@ def test_a_long_class_says_why_it_is_one() -> None:
 def test_no_docstring_begins_as_a_riddle() -> None:
     """A docstring stands alone: it begins with a verb or a noun, not with a pronoun that needs the name beside it."""
     riddles = [
-        f"{name}:{getattr(node, 'lineno', 1)}: {text.splitlines()[0]}"
-        for name, tree in modules().items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        and (text := ast.get_docstring(node))
-        and re.split(r"\W", text, maxsplit=1)[0] in RIDDLES
+        f"{each.file}:{each.line}: {each.docstring.splitlines()[0]}"
+        for each in syntax()[0]
+        if each.docstring and re.split(r"\W", each.docstring, maxsplit=1)[0] in RIDDLES
     ]
     assert riddles == []
 
 
 def test_no_module_imports_everything_of_another() -> None:
-    stars = [
-        name
-        for name, tree in modules().items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
-    ]
-    assert stars == []
+    assert [each.file for each in syntax()[1] if each.names == ["*"]] == []
 
 
 def test_every_test_that_a_page_cites_exists() -> None:
@@ -246,9 +267,9 @@ class TestEveryService:
 
 
 @cache
-def distributions_of(top: str) -> set[str]:
-    """The distributions that bring a top-level module, in the spelling of requirements."""
-    return {_normal(each) for each in packages_distributions().get(top, [])}
+def distributions() -> dict[str, set[str]]:
+    """The distributions that bring each top-level module, in the spelling of requirements."""
+    return {top: {_normal(each) for each in names} for top, names in packages_distributions().items()}
 
 
 @cache
@@ -258,7 +279,7 @@ def files_of(name: str) -> frozenset[str]:
 
 def bringers(module: str) -> set[str]:
     """Return the distributions that contain a module. In a shared namespace: those that contain this part."""
-    found = distributions_of(module.partition(".")[0])
+    found = distributions().get(module.partition(".")[0], set())
     if len(found) < 2:
         return found
     path = module.replace(".", "/")
@@ -272,13 +293,11 @@ def _normal(name: str) -> str:
 
 def _imported(folder: Path) -> set[str]:
     """Modules that a distribution's package imports, those of type checking and of fallbacks included."""
+    files = set(names_of(list(folder.glob("stretto*/**/*.py"))))
     found: set[str] = set()
-    for path in folder.glob("stretto*/**/*.py"):
-        for node in ast.walk(ast.parse(text_of(path))):
-            if isinstance(node, ast.Import):
-                found |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-                found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    for each in syntax()[1]:
+        if each.file in files and each.absolute:
+            found |= {f"{each.module}.{name}" if each.module else name for name in each.names}
     own = {path.name for path in folder.glob("stretto*") if (path / "__init__.py").exists()}
     return {module for module in found if module.partition(".")[0] not in own | set(sys.stdlib_module_names)}
 
