@@ -159,10 +159,12 @@ class Connection(Client):
         """``publish`` without its coroutines. Subjects come from the registry and are not checked again.
 
         Raises:
-            nats.errors.Error: closed, not connected, or larger than the server takes.
+            nats.errors.Error: closed, not connected, without a subject, or larger than the server takes.
         """
         if self.interrupted or not self.is_connected:
             raise ConnectionClosedError if self.is_closed else OutboundBufferLimitError
+        if not subject:
+            raise BadSubjectError  # the server would hang up
         if len(data) > self._max_payload:
             raise MaxPayloadError
         lines = headers if isinstance(headers, str) else lines_of(headers or {})
@@ -178,8 +180,6 @@ class Connection(Client):
     async def _send_publish(
         self, subject: str, reply: str, payload: bytes, payload_size: int, headers: dict[str, Any] | None
     ) -> None:
-        if not subject:
-            raise BadSubjectError
         self.put(subject, payload, reply, headers)
 
     async def flush(self, timeout: int = FLUSH_S) -> None:

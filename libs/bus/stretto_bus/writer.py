@@ -29,6 +29,7 @@ SYNCED_BATCH_FROM = 16
 """Below it single messages share the disk's sync as well as a batch does (measured)."""
 SYNC_METADATA = "stretto-sync"
 
+INVALID_JSON = 10025
 ONE_IN_FLIGHT = 10164
 INCOMPLETE_BATCH = 10176
 TOO_MANY_BATCHES = 10210
@@ -62,12 +63,31 @@ class Output(NamedTuple):
     stored: Receiver | None = None
 
 
+async def check_strict(bus: Bus) -> None:
+    """Check that the server refuses API requests with unknown fields.
+
+    Acknowledgements go to the reply subject that a publisher names, whatever it is. One that reaches
+    ``$JS.API.STREAM.PURGE.…`` is a valid request but for its further fields.
+
+    Raises:
+        BusFault: the server takes unknown fields, or did not answer.
+    """
+    try:
+        await bus.ask(f"STREAM.INFO.{STREAM}", {"stretto_no_such_field": 1})
+    except BusFault as fault:
+        if fault.code == INVALID_JSON:
+            return
+        raise
+    raise BusFault("the server takes API requests with unknown fields: write `strict: true` into its block jetstream")
+
+
 async def learn_streams(bus: Bus) -> None:
     """Learn how the streams want to be written (``bus.batch_from``).
 
     Raises:
-        BusFault: the configuration of the event stream could not be read.
+        BusFault: the configuration of the event stream could not be read, or the server is not strict.
     """
+    await check_strict(bus)
     config = (await bus.ask(f"STREAM.INFO.{STREAM}"))["config"]
     if int(config.get("num_replicas", 1)) > 1:
         bus.batch_from = CLUSTER_BATCH_FROM

@@ -116,6 +116,38 @@ async def test_a_malformed_request_is_refused_with_field_value_and_remedy(
     assert error["remedy"]
 
 
+FORGED = (
+    *("", "fence.dispatcher.3", "journal.dispatcher.3", "evt.v1.gateway.job-cancelled.job-b", "dlq.x"),
+    *("$KV.STATE.cursor.dispatcher.3", "$JS.API.STREAM.PURGE.STRETTO", "rpc.v1.dispatcher.next-shard.job-b"),
+    *("_INBOX", "_INBOX.>", "_INBOX.operator.*.to.1", "_INBOX.pod.job-b.worker-0.x.to.1"),
+)
+"""Reply subjects that no caller of a request about job-a may name."""
+
+
+async def test_a_request_is_answered_at_an_inbox_of_its_caller_or_not_at_all(
+    server: EmbeddedServer, client: Client, tmp_path: Path
+) -> None:
+    """The server checks nobody's right to a reply subject: an answer would be written with the service's rights."""
+    written: list[str] = []
+    async with running(Counting, server, tmp_path) as runner:
+        await client.publish(add("job-a", 1))
+        await published(client, "dispatcher", 1)
+        subscription = await client.bus.subscribe(">", lambda msg: written.append(msg.subject))
+        for number, reply in enumerate(FORGED):
+            for body in (b"not json", f'{{"job":"job-a","request_id":"f.{number}","pod":"worker-1"}}'.encode()):
+                await client.bus.send("rpc.v1.dispatcher.next-shard.job-a", body, reply=reply)
+        honest = await client.call(NextShard(job="job-a", request_id="w.1", pod="worker-1"))
+        await subscription.unsubscribe()
+        assert runner.report()["ready"]
+        assert runner._bus is not None
+        assert runner._bus.reconnects == 0
+        counted = runner.metrics.text().decode()
+    assert f'stretto_unanswerable_requests_total{{service="dispatcher"}} {2 * len(FORGED)}.0' in counted
+    assert 'stretto_inputs_total{kind="request",service="dispatcher"} 1.0' in counted
+    assert honest.wait_s == 2.0
+    assert not [subject for subject in written if subject in FORGED or subject.endswith(".job-b")]
+
+
 async def test_without_an_owner_a_call_ends_with_what_to_do(client: Client) -> None:
     with pytest.raises(CallTimeout, match="is the service running"):
         await client.call(NextShard(job="job-a", request_id="w.1", pod="worker-1"), timeout_s=0.3)

@@ -56,6 +56,7 @@ def streams(replicas: int = 1, max_bytes: int = 8 << 30, sync_interval: str = ""
             "allow_msg_ttl": True,
             "allow_atomic": True,
             "deny_delete": True,
+            "deny_purge": True,
         },
         common
         | {
@@ -178,6 +179,7 @@ def server_config(
         f"  store_dir: {json.dumps(store_folder)}",
         # the default, three quarters of the free space, refuses the streams' bounds below 12 GiB of free disk
         f"  max_file_store: {1 << 50}",
+        "  strict: true",  # an acknowledgement that reaches the API by a forged reply subject is then no request
         *([f"  sync_interval: {sync_interval}"] if sync_interval else []),
         "}",
         trust or f"mappings: {json.dumps(RPC_MAPPING)}",

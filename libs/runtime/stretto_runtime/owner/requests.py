@@ -12,12 +12,16 @@ from stretto_messages.base import Message
 from stretto_messages.refusals import ERROR_HEADER
 from stretto_wire.codec import encode
 from stretto_wire.errors import WireError
+from stretto_wire.inboxes import is_inbox_of_caller
 from stretto_wire.registry import parse
 
 from stretto_runtime.inputs import request_entry
 from stretto_runtime.owner.context import Context
 from stretto_runtime.owner.handling import Handling, Request
 from stretto_runtime.owner.journal import Journal
+
+LOGGED = 100
+"""characters of a refused reply subject that the log shows"""
 
 log = structlog.get_logger("stretto.requests")
 
@@ -27,6 +31,7 @@ class Requests:
 
     def __init__(self, context: Context, number: int, handling: Handling, journal: Journal) -> None:
         self._bus = context.bus
+        self._metrics = context.metrics
         self._service = context.service
         self._number = number
         self._handling = handling
@@ -54,6 +59,10 @@ class Requests:
 
     def _arrived(self, msg: Msg) -> None:
         tokens = msg.subject.split(".")  # rpc.v1.<service>.<verb>.<partition>.<job>
+        if not is_inbox_of_caller(msg.reply, tokens[5]):
+            self._metrics.unanswerable.inc()
+            log.warning("dropped a request that cannot be answered", subject=msg.subject, reply=msg.reply[:LOGGED])
+            return
         subject = ".".join((*tokens[:4], tokens[5]))
         try:
             message = parse(subject, msg.data)

@@ -217,6 +217,8 @@ class Metrics:
         self.outputs = tally(counter("outputs", "messages published").labels(**labels))
         self.suppressed = counter("outputs_suppressed", "outputs that a predecessor had published").labels(**labels)
         self.dead_letters = counter("dead_letters", "messages set aside", "reason")
+        unanswerable = counter("unanswerable_requests", "requests dropped: their reply subject is no inbox of a caller")
+        self.unanswerable = unanswerable.labels(**labels)
         self.faults = counter("machine_faults", "exceptions out of a machine: bugs").labels(**labels)
         self.takeovers = counter("takeovers", "partitions taken").labels(**labels)
         self.refused = counter("refusals", "times that saved state was of a version that cannot be continued").labels(

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from stretto_bus import Client
+from stretto_bus import BusFault, Client
 from stretto_bus.writer import SYNCED_BATCH_FROM, learn_streams
 from stretto_runtime import EmbeddedServer, SettingsFault, provision
+from stretto_runtime.access.provision import server_config
+from stretto_runtime.server import binary, free_port
 from stretto_runtime.settings import StreamsSettings
 
 
@@ -42,3 +46,25 @@ async def test_the_environment_says_how_the_streams_are_made(server: EmbeddedSer
 def test_a_stream_that_cannot_be_is_refused(field: str, value: str) -> None:
     with pytest.raises(SettingsFault, match=f"STRETTO_STREAMS_{field}='?{value}'? is refused: give "):
         StreamsSettings.read({f"STRETTO_STREAMS_{field}": value})
+
+
+@pytest.mark.parametrize(("strict", "fault"), [("true", ""), ("false", "write `strict: true`")])
+async def test_a_server_that_takes_unknown_fields_of_the_api_is_not_used(
+    tmp_path: Path, strict: str, fault: str
+) -> None:
+    """An acknowledgement sent to STREAM.PURGE by a forged reply subject is a valid request but for such fields."""
+    config = tmp_path / "nats.conf"
+    port = free_port()
+    config.write_text(server_config(str(tmp_path), port).replace("strict: true", f"strict: {strict}"))
+    process = await asyncio.create_subprocess_exec(binary(), "-c", str(config), stderr=subprocess.DEVNULL)
+    try:
+        client = await Client.connect(f"nats://127.0.0.1:{port}")
+        await provision(client.bus)
+        with pytest.raises(BusFault, match=fault) if fault else nullcontext():
+            await learn_streams(client.bus)
+        with pytest.raises(BusFault):
+            await client.bus.ask("STREAM.PURGE.STRETTO")
+        await client.close()
+    finally:
+        process.kill()
+        await process.wait()
