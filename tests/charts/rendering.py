@@ -14,6 +14,7 @@ from helm_python import Chart
 CHART = Path(__file__).parents[2] / "charts" / "stretto"
 RELEASE, NAMESPACE = "demo", "training"
 NEEDED: dict[str, Any] = {
+    "nats": {"credentials": {"secretPrefix": "bus"}},
     "store": {"url": "s3://bucket/stretto"},
     "cluster": {"cpuCores": 64, "memoryGiB": 256},
     "gateway": {"token": {"secret": "gateway"}},

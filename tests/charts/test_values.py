@@ -98,6 +98,9 @@ def unexplained(schema: Mapping[str, Any], values: Any, at: str = "") -> list[st
     ]
 
 
+NO_KEYS = {"nats": {"credentials": {"secretPrefix": ""}}}
+
+
 class TestWhatIsMissing:
     @pytest.mark.parametrize(
         ("without", "named"),
@@ -108,7 +111,9 @@ class TestWhatIsMissing:
             ({"gateway": {"token": {"secret": ""}}}, "gateway.token.secret"),
             ({"services": {"oom": AUTOSCALED}}, "monitoring.prometheus.url"),
             ({"store": {"claim": "both"}}, "not both"),
-            ({"provision": {"external": True}}, "nats.credentials.secretPrefix"),
+            (NO_KEYS, "nats.insecure=true"),
+            (merged(NO_KEYS, {"provision": {"external": True}}), "provision.external"),
+            (merged(NO_KEYS, {"nats": {"insecure": True}, "provision": {"external": True}}), "provision.external"),
             ({"services": FORWARDER, "forwarder": {"endpoints": {"secret": ""}}}, "forwarder.endpoints.secret"),
             ({"services": merged(FORWARDER, {"forwarder": AUTOSCALED})}, "services.forwarder.autoscaling"),
         ],
@@ -118,7 +123,7 @@ class TestWhatIsMissing:
 
     def test_is_not_asked_for_where_nobody_needs_it(self) -> None:
         off = {name: {"enabled": False} for name in ("checkpoints", "actuator", "planner", "arbiter", "gateway")}
-        assert as_given({"services": off})
+        assert as_given({"services": off, "nats": {"insecure": True}})
 
 
 def test_every_value_is_explained() -> None:

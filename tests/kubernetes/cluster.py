@@ -31,7 +31,7 @@ def values(version: str, small: dict[str, Any]) -> dict[str, Any]:
         "redis": {"secret": "redis"},
         "store": {"claim": "checkpoints"},
         "cluster": {"cpuCores": 1.2, "memoryGiB": 6},
-        "provision": {"external": True, "streamGiB": 1},
+        "provision": {"external": True, "streamGiB": 1, "replicas": 1, "syncInterval": ""},  # of one server
         "gateway": {"token": {"secret": "gateway"}, "trainingJobs": True},
         "defaults": {"resources": small, "replicas": 1},
         "services": {

@@ -88,6 +88,12 @@ capabilities:
 {{- end -}}
 {{- end -}}
 {{- if not .Values.nats.url }}{{ fail "nats.url: say where NATS is, such as nats://nats:4222" }}{{ end -}}
+{{- if and .Values.provision.external (not .Values.nats.credentials.secretPrefix) -}}
+{{- fail "provision.external: tools outside need an account of their own: make keys and give nats.credentials.secretPrefix" -}}
+{{- end -}}
+{{- if and (not .Values.nats.credentials.secretPrefix) (not .Values.nats.insecure) -}}
+{{- fail "nats.credentials.secretPrefix: make keys with `python -m stretto_runtime keys` and name their Secrets; without them anyone who reaches NATS can do everything, which nats.insecure=true accepts" -}}
+{{- end -}}
 {{- if and (or $enabled.checkpoints $enabled.actuator) (not .Values.store.url) (not .Values.store.claim) -}}
 {{- fail "store: say where checkpoints are kept: store.url, such as s3://bucket/stretto, or store.claim" -}}
 {{- end -}}
@@ -107,8 +113,5 @@ capabilities:
 {{- end -}}
 {{- if and $forwarder.enabled $forwarder.autoscaling.enabled -}}
 {{- fail "services.forwarder.autoscaling: leave it off: an endpoint gets one event after the other, however many replicas there are" -}}
-{{- end -}}
-{{- if and .Values.provision.external (not .Values.nats.credentials.secretPrefix) -}}
-{{- fail "provision.external: tools outside need an account of their own: make keys and give nats.credentials.secretPrefix" -}}
 {{- end -}}
 {{- end }}
