@@ -31,6 +31,7 @@ from .audit_log import AuditLog
 from .buckets import Buckets
 from .bus import StreamBus
 from .callers import Access, TokenFile
+from .connections import Addresses, bounded
 from .service import Gateway
 from .settings import GatewaySettings
 
@@ -151,6 +152,7 @@ def configured(app: ASGIApp, settings: GatewaySettings) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
         **QUIET,
+        http=bounded(Addresses(settings.address_connections, settings.proxies), settings.headers_s),
         timeout_graceful_shutdown=1,
         limit_concurrency=settings.connections,
         proxy_headers=bool(settings.proxies),

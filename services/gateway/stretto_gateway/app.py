@@ -17,7 +17,7 @@ from stretto_wire.schemas import job_schema
 
 from . import documents, edge, job_audit, learning, problems, sse
 from .audit_log import AuditLog
-from .callers import Access, Caller, require, require_own
+from .callers import ANYBODY, Access, Caller, network_of, require, require_own
 from .problems import ProblemBody
 from .service import Gateway
 from .summaries import JobSummary, PastJob, summary
@@ -328,11 +328,18 @@ def _changes(gateway: Gateway) -> APIRouter:
 
 
 def _add_events(router: APIRouter, gateway: Gateway) -> None:
+    readers = sse.Readers(gateway.settings.streams)
+
     def answer(request: Request, start_seq: int, job: str | None, follow: bool, names: list[str]) -> StreamingResponse:
+        caller = request.state.caller
+        who = caller.name if caller is not ANYBODY or request.client is None else network_of(request.client.host)
+        readers.check(who)
         keepalive_s, allowed = gateway.settings.keepalive_s, request.state.allowed
         frames = sse.stream(gateway.source, start_seq, job, follow, frozenset(names), keepalive_s, allowed)
         return StreamingResponse(
-            frames, media_type="text/event-stream", headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+            readers.counted(who, frames),
+            media_type="text/event-stream",
+            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )
 
     @router.get("/events", tags=["events"], response_class=StreamingResponse)

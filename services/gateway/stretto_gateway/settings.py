@@ -39,6 +39,14 @@ class GatewaySettings(Settings):
     rate_per_s: float = Field(50.0, ge=0, le=10**6, description="requests per second of one caller; 0: unlimited")
     rate_burst: int = Field(200, ge=1, le=10**6, description="requests of one caller at once, after a quiet time")
     connections: int = Field(1000, ge=1, le=10**6, description="open connections, event streams included")
+    address_connections: int = Field(
+        100,
+        ge=1,
+        le=10**6,
+        description="open connections of one address (IPv6: of one /64); trusted proxies: unlimited",
+    )
+    streams: int = Field(20, ge=1, le=10**6, description="event streams of one caller at once")
+    headers_s: float = Field(10.0, gt=0, le=600, description="longest time for the headers of a request to arrive")
     cors_origins: tuple[str, ...] = Field((), description='origins whose pages may call, e.g. ["https://a.example"]')
     tls_certificate: Path | None = Field(None, description="PEM file with the certificate chain; none: plain HTTP")
     tls_key: Path | None = Field(None, description="PEM file with the key of that certificate")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -68,6 +70,36 @@ def start_of(last_event_id: str | None, after: int | None) -> int:
     return int(last_event_id) + 1
 
 
+class Readers:
+    """Number of open event streams of each caller: at most ``most``."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._open: Counter[str] = Counter()
+
+    def check(self, caller: str) -> None:
+        """Check that the caller may open another stream. Raises Problem 429."""
+        if self._open[caller] >= self._most:
+            raise Problem(
+                429,
+                "too-many-streams",
+                f"{caller} reads {self._most} event streams already",
+                field="streams",
+                value=str(self._most),
+                remedy="close one, or read all jobs with GET /events and filter",
+            )
+
+    async def counted(self, caller: str, frames: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+        """Yield the frames of one stream, which counts meanwhile."""
+        self._open[caller] += 1
+        try:
+            async with aclosing(frames):
+                async for each in frames:
+                    yield each
+        finally:
+            self._open[caller] -= 1
+
+
 async def stream(
     source: EventSource,
     start_seq: int,
@@ -76,7 +108,7 @@ async def stream(
     names: frozenset[str],
     keepalive_s: float,
     allowed: Callable[[], Awaitable[bool]],
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes]:
     """Yield the frames of a job's events (None: of all jobs), and a comment after ``keepalive_s`` without any.
 
     The stream ends soon after the reader is no longer ``allowed`` to read.

@@ -7,7 +7,6 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import nats
 import stretto_wire as wire
 from stretto_gateway.projection import Projection
 from stretto_gateway.summaries import STALLED_S, as_of
@@ -16,6 +15,7 @@ from stretto_messages.gateway import DataArrived
 from stretto_messages.values import Evaluation, Shard
 
 from .conftest import Running
+from .test_retention import age_out
 
 
 def growing(**more: Any) -> dict[str, Any]:
@@ -135,19 +135,13 @@ def test_evaluations_make_a_learning_curve() -> None:
     assert [point.time_s for point in curve] == sorted(point.time_s for point in curve)
 
 
-def test_a_word_is_taken_also_when_the_stream_keeps_the_last_one_no_more(gateway: Running) -> None:
+def test_a_word_is_taken_also_when_the_stream_keeps_the_last_one_no_more(own_gateway: Running) -> None:
     document = growing()
     name = document["name"]
-
-    async def age() -> None:
-        operator = await nats.connect(gateway.server.url, user_credentials=str(gateway.server.login().credentials))
-        assert await operator.jetstream().purge_stream("STRETTO", subject=f"*.evt.v1.gateway.data-arrived.{name}")
-        await operator.close()
-
-    with gateway.http() as http:
+    with own_gateway.http() as http:
         http.post("/jobs", json=document)
         assert http.post(f"/jobs/{name}/data", json={"partitions": [{"name": "b", "samples": 5}]}).status_code == 200
-        asyncio.run(age())
+        age_out(own_gateway)
         for _ in range(2):
             told = http.post(f"/jobs/{name}/data", json={"close": True})
             assert (told.status_code, told.json()["growing"]) == (200, False), told.text

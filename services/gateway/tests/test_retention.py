@@ -21,6 +21,9 @@ from stretto_wire.registry import EVENTS_KEPT_S
 
 from .conftest import Running
 
+AGE_NS = 100_000_000
+"""the least age that the server takes"""
+
 
 def document(name: str) -> dict[str, Any]:
     return {
@@ -31,17 +34,22 @@ def document(name: str) -> dict[str, Any]:
 
 
 def age_out(gateway: Running) -> None:
-    """All that the stream has is older than it keeps."""
+    """Let the stream keep nothing for a moment: all that it has is then older than it keeps."""
 
-    async def purge() -> None:
+    async def shorten() -> None:
         client = await gateway.operator()
         try:
-            last = (await client.bus.ask(f"STREAM.INFO.{wire.STREAM}"))["state"]["last_seq"]
-            await client.bus.ask(f"STREAM.PURGE.{wire.STREAM}", {"seq": last + 1})
+            config = (await client.bus.ask(f"STREAM.INFO.{wire.STREAM}"))["config"]
+            short = {**config, "max_age": AGE_NS, "duplicate_window": AGE_NS}
+            await client.bus.ask(f"STREAM.UPDATE.{wire.STREAM}", short)
+            async with asyncio.timeout(10):
+                while (await client.bus.ask(f"STREAM.INFO.{wire.STREAM}"))["state"]["messages"]:
+                    await asyncio.sleep(0.02)
+            await client.bus.ask(f"STREAM.UPDATE.{wire.STREAM}", config)
         finally:
             await client.close()
 
-    asyncio.run(purge())
+    asyncio.run(shorten())
 
 
 def decide(gateway: Running, job: str, version: int) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import ipaddress
 import json
 import os
+import resource
 import socket
 import ssl
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -162,6 +166,92 @@ def test_who_the_bus_does_not_know_is_told_so_in_a_sentence(gateway: Running, tm
     assert process.returncode == 1
     assert "gateway: cannot connect to" in said
     assert "Traceback" not in said
+
+
+IDLE_MOST = 5_000
+
+
+def connected(running: Running, count: int, said: bytes = b"") -> list[socket.socket]:
+    host, port = running.url.removeprefix("http://").split(":")
+    made = [socket.create_connection((host, int(port)), timeout=10) for _ in range(count)]
+    for each in made:
+        with contextlib.suppress(OSError):  # closed already: one too many
+            each.sendall(said)
+    return made
+
+
+def ended(connection: socket.socket, within_s: float = 10.0) -> bool:
+    connection.settimeout(within_s)
+    try:
+        while connection.recv(4096):
+            pass
+        return True
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
+
+
+def test_idle_and_slow_connections_of_one_address_keep_nobody_else_out(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 2 * IDLE_MOST), hard))
+    held: list[socket.socket] = []
+    try:
+        with installed(tmp_path) as running:
+            for said in (b"", b"GET /healthz HTTP/1.1\r\nHost: a\r\n"):
+                held += connected(running, IDLE_MOST // 2, said)
+            elsewhere = httpx.HTTPTransport(local_address="127.0.0.2")
+            with httpx.Client(base_url=running.url, transport=elsewhere, trust_env=False, timeout=5) as http:
+                assert http.get("/readyz").status_code == 200
+            assert "one address has too many" in (tmp_path / "gateway.log").read_text()
+    finally:
+        for each in held:
+            each.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_an_address_gets_room_again_when_its_connections_end(tmp_path: Path) -> None:
+    with installed(tmp_path, {"STRETTO_GATEWAY_ADDRESS_CONNECTIONS": "3"}) as running:
+        held = connected(running, 3)
+        (fourth,) = connected(running, 1)
+        assert ended(fourth)
+        for each in held:
+            each.close()
+        assert httpx.get(f"{running.url}/healthz", trust_env=False).status_code == 200
+
+
+def test_headers_that_trickle_are_not_waited_for(tmp_path: Path) -> None:
+    with installed(tmp_path, {"STRETTO_GATEWAY_HEADERS_S": "0.3"}) as running:
+        silent, half = connected(running, 1)[0], connected(running, 1, b"GET /healthz HTTP/1.1\r\n")[0]
+        assert ended(silent)
+        assert ended(half)
+        (second,) = connected(running, 1, b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert second.recv(4096).startswith(b"HTTP/1.1 200")
+        second.sendall(b"GET /heal")
+        assert ended(second)
+        with running.http() as http, http.stream("GET", "/events") as events:
+            lines = events.iter_lines()
+            assert next(lines) == "retry: 1000"
+            time.sleep(0.6)  # longer than headers may take: the stream goes on
+            assert http.post("/jobs", json=spec()).status_code == 201
+            assert any(line.startswith("event: job-submitted") for line in lines)
+
+
+def test_a_caller_has_a_bounded_number_of_event_streams(tmp_path: Path) -> None:
+    with installed(tmp_path, {"STRETTO_GATEWAY_STREAMS": "2"}) as running, running.http() as http:
+        with http.stream("GET", "/events") as one, http.stream("GET", "/events") as other:
+            reading = [one.iter_lines(), other.iter_lines()]
+            assert [next(lines) for lines in reading] == ["retry: 1000", "retry: 1000"]
+            refused = http.get("/events")
+            assert (refused.status_code, problem(refused)["field"]) == (429, "streams")
+        until_true(lambda: http.get("/events", params={"follow": False}).status_code == 200)
+
+
+def until_true(check: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not check():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_a_body_that_trickles_is_not_waited_for(tmp_path: Path) -> None:
