@@ -46,12 +46,12 @@ def no_such_job(job: str, known: Iterable[str]) -> Problem:
     return Problem(404, "no-such-job", f"there is no job {job}", field="job", value=job, remedy=remedy)
 
 
-def name_taken(name: str, view: JobView | None = None) -> Problem:
+def name_taken(name: str, view: JobView | None = None, which: str = "with another specification") -> Problem:
     """Refuse a submission whose name has the job of ``view``, or had one that nobody remembers any more."""
     if view is None:
         text, remedy = f"a job called {name} ended long ago", FOR_EVER
     else:
-        text = f"a job called {name} with another specification {STATES[view.status]}"
+        text = f"a job called {name} {which} {STATES[view.status]}"
         remedy = FOR_EVER if view.status in OVER else f"{CHOOSE}; `stretto cancel {view.name}` ends the old job"
     return Problem(409, "name-taken", text, field="name", value=name, remedy=remedy)
 

@@ -18,9 +18,10 @@ import structlog
 from stretto_bus.faults import Fault
 from stretto_bus.tasks import end
 from stretto_kube import PODS, Api, Change, Election, KubeFault, Object, Reflector
-from stretto_wire import WireError
+from stretto_wire import JobSpec, WireError
 from stretto_wire.kubernetes import INSTALLATION, JOB
 
+from . import checks
 from .audit_log import AuditLog
 from .audit_log import Change as AuditedChange
 from .problems import Problem
@@ -143,7 +144,7 @@ class TrainingJobs:
         except WireError as error:
             return refusal_of(error)
         try:
-            await self._audited(one, "submit", lambda: self._gateway.submit(spec, actor_of(one)))
+            await self._audited(one, "submit", lambda: self._submit_for(one, spec))
         except Problem as problem:
             if problem.kind == "name-taken":
                 return Refused("NameTaken", f"{problem.detail}; {problem.remedy}")
@@ -151,6 +152,15 @@ class TrainingJobs:
                 return Refused("InvalidSpec", f"{problem.detail}; {problem.remedy}")
             raise
         return None
+
+    async def _submit_for(self, one: Object, spec: JobSpec) -> None:
+        """Submit the object's job. An equal job of somebody else is not adopted: deleting the object would cancel it.
+
+        Raises Problem: as ``Gateway.submit``; 409 if somebody else submitted the job.
+        """
+        created, _ = await self._gateway.submit(spec, actor_of(one))
+        if not created and (view := self._gateway.view(spec.name)).submitted_by != actor_of(one):
+            raise checks.name_taken(spec.name, view, f"that {view.submitted_by} submitted")
 
     async def _audited(self, one: Object, action: str, change: Callable[[], Awaitable[object]]) -> None:
         """Make a change and store it in the audit log, with the status that REST would answer."""

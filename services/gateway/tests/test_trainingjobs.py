@@ -186,13 +186,16 @@ async def test_a_name_that_is_taken_is_neither_changed_nor_cancelled(stage: Stag
     assert (await stage.rest("taken"))["status"] == "submitted"
 
 
-async def test_a_job_that_rest_submitted_is_shown_by_an_object_that_says_the_same(stage: Stage) -> None:
+async def test_an_object_adopts_no_job_that_somebody_else_submitted_not_even_an_equal_one(stage: Stage) -> None:
     with stage.gateway.http() as http:
         answer = await asyncio.to_thread(http.post, "/jobs", json={**SPEC, "name": "shared"})
     assert answer.status_code == 201
     await stage.apply("shared")
-    await stage.until(lambda: stage.condition("shared", "Admitted").get("status") == "True")
-    assert stage.status("shared")["phase"] == "Submitted"
+    await stage.until(lambda: stage.condition("shared", "Admitted").get("reason") == "NameTaken")
+    assert "that admin submitted" in stage.status("shared")["message"]
+    await stage.user.delete(TRAINING_JOBS, "shared")
+    await stage.until(lambda: stage.object("shared") is None)
+    assert (await stage.rest("shared"))["status"] == "submitted"
 
 
 async def test_two_replicas_write_as_one_and_the_second_takes_over(own_stage: Stage, tmp_path: Path) -> None:
