@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import json
 import os
 import secrets
@@ -51,10 +52,17 @@ log = structlog.get_logger("stretto.gateway")
 def token_of(settings: GatewaySettings) -> str:
     """Return the configured token, else the one in the file, which is made (mode 600) if it does not exist.
 
-    Only a configured empty token accepts everybody: an empty file is a SettingsFault.
+    Only a configured empty token accepts everybody, of this machine: an empty file, or an empty token at an address
+    that others reach, is a SettingsFault.
     """
     if settings.token is not None:
-        return settings.token.get_secret_value()
+        token = settings.token.get_secret_value()
+        if not token and not is_loopback(settings.host):
+            raise SettingsFault(
+                f"STRETTO_GATEWAY_TOKEN is empty, which makes everybody an admin, and STRETTO_GATEWAY_HOST="
+                f"{settings.host} is reached from outside: unset the token, or listen at 127.0.0.1"
+            )
+        return token
     path = settings.token_file or settings.state_folder / "gateway.token"
     with contextlib.suppress(FileNotFoundError):
         return read_token(path)
@@ -69,6 +77,14 @@ def token_of(settings: GatewaySettings) -> str:
     finally:
         os.unlink(draft)
     return read_token(path)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches ``host``."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def read_token(path: Path) -> str:

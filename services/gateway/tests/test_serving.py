@@ -100,6 +100,7 @@ def test_over_tls_to_named_origins_with_health_beside_it(tmp_path: Path) -> None
         ({"OIDC_ISSUER": "https://id.example"}, "OIDC_AUDIENCE"),
         ({"TOKENS_FILE": "/dev/null"}, "/dev/null"),
         ({"HOST": "192.0.2.1"}, "cannot listen at 192.0.2.1"),
+        ({"HOST": "0.0.0.0", "TOKEN": ""}, "makes everybody an admin"),
     ],
 )
 def test_settings_that_cannot_be_are_a_sentence_also_before_the_bus_is_there(
