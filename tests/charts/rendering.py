@@ -58,6 +58,7 @@ EVERYTHING: dict[str, Any] = {
     "monitoring": {
         "serviceMonitor": {"enabled": True},
         "dashboards": {"enabled": True},
+        "alerts": {"enabled": True},
         "prometheus": {"url": "http://prometheus:9090"},
     },
 }

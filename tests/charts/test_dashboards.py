@@ -31,7 +31,7 @@ def shown() -> dict[str, set[str]]:
     metrics.dead_letters.labels("oom", "because").inc()
     for each in (forwarder.delivered, forwarder.failures, forwarder.letters, forwarder.pending, forwarder.stopped):
         each.labels("crm")
-    gateway = cast(Gateway, SimpleNamespace(ready=True, projection=Projection()))
+    gateway = cast(Gateway, SimpleNamespace(ready=True, projection=Projection(), late_checkpoints=lambda: 0))
     found: dict[str, set[str]] = {}
     for text in (metrics.text().decode(), forwarder.text().decode(), exposition(gateway)):
         for family in text_string_to_metric_families(text):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -32,6 +33,7 @@ class HealthWarnings:
         self._clock = clock
         self._logged: set[str] = set()
         self.fullness: float | None = None
+        metrics.certificate_end.set_function(lambda: bus.connection.certificate_ends_s or math.inf)
         metrics.backlog.set_function(lambda: sum(consumer.waiting for consumer in bus.consumers))
         metrics.pauses.set_function(lambda: sum(consumer.pauses for consumer in bus.consumers))
 

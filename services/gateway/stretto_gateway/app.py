@@ -184,7 +184,7 @@ def _health(gateway: Gateway) -> APIRouter:
 
 
 def exposition(gateway: Gateway) -> str:
-    """Return the metrics for Prometheus: progress of the view, and the number of jobs in each state."""
+    """Return the metrics for Prometheus: progress of the view, jobs in each state, jobs whose checkpoint is late."""
     projection = gateway.projection
     states = Counter(view.status for view in projection.jobs.values())
     lines = [
@@ -194,6 +194,8 @@ def exposition(gateway: Gateway) -> str:
         f"stretto_gateway_last_seq {projection.last_seq}",
         "# TYPE stretto_gateway_jobs gauge",
         *(f'stretto_gateway_jobs{{status="{status}"}} {states[status]}' for status in get_args(Status)),
+        "# TYPE stretto_gateway_late_checkpoints gauge",
+        f"stretto_gateway_late_checkpoints {gateway.late_checkpoints()}",
     ]
     return "\n".join(lines) + "\n"
 

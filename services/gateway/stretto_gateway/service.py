@@ -26,7 +26,7 @@ from .projection import Projection
 from .retention import Retention
 from .settings import GatewaySettings
 from .sse import EventSource, trace_id_of
-from .summaries import JobSummary, as_of, summary
+from .summaries import JobSummary, as_of, checkpoint_is_late, summary
 from .views import OVER, JobView, Status
 
 R = TypeVar("R", bound=Message)
@@ -161,6 +161,11 @@ class Gateway:
         now = self._clock()
         views = sorted(self.projection.jobs.values(), key=lambda view: view.submitted_at_s)
         return [summary(as_of(view, now)) for view in views if status in (None, view.status)]
+
+    def late_checkpoints(self) -> int:
+        """Return the number of jobs that train without a checkpoint for too long."""
+        now_s = self._clock()
+        return sum(checkpoint_is_late(view, now_s) for view in self.projection.jobs.values())
 
     async def submit(self, spec: wire.JobSpec, by: str, trace: str = "") -> tuple[bool, int]:
         """Submit a job; returns whether it is new, and its sequence. ``trace`` is the caller's ``traceparent``.

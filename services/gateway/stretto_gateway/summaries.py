@@ -10,6 +10,8 @@ from .views import JobView, Status
 
 STALLED_S = 10.0
 """Two windows of a profile: a job that trains no sample for this long has no throughput."""
+LATE_INTERVALS = 3
+"""A job whose last checkpoint is older than so many of its intervals has one late."""
 
 
 @dataclass(slots=True)
@@ -58,6 +60,15 @@ class PastJob:
     duration_s: float
     ps_memory_peak_bytes: int
     samples: int
+
+
+def checkpoint_is_late(view: JobView, now_s: float) -> bool:
+    """Return whether a job trains without a checkpoint for more than ``LATE_INTERVALS`` of its intervals."""
+    every_s, started_s = view.spec.checkpoint.every_s, view.started_at_s
+    if every_s is None or started_s is None or view.status != "training":
+        return False
+    taken_s = [each.time_s for each in view.checkpoints if each.stage in ("cached", "stored")]
+    return now_s - max([started_s, *taken_s]) > LATE_INTERVALS * every_s
 
 
 def as_of(view: JobView, now: float) -> JobView:

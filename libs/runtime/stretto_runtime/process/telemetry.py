@@ -232,6 +232,12 @@ class Metrics:
         self.stream_fullness = Gauge(
             "stretto_stream_fullness", "stored bytes over the stream's bound", ["service"], registry=self.registry
         ).labels(**labels)
+        self.certificate_end = Gauge(
+            "stretto_certificate_end_seconds",
+            "end of the certificate that NATS showed, seconds since the epoch; infinite without TLS",
+            ["service"],
+            registry=self.registry,
+        ).labels(**labels)
         self.backlog = Gauge(
             "stretto_input_backlog", "messages stored and not handled yet", ["service"], registry=self.registry
         ).labels(**labels)
