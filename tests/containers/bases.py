@@ -18,7 +18,7 @@ from tests.containers.engine import Engine, EngineUnavailable, install_packages
 RECIPES = Path(__file__).parent / "stand_ins"
 DEBIAN = "debian:bookworm-slim"
 CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
-STAND_INS = {"python": "python:3.11-slim-bookworm", "nats": "nats:2.12-alpine", "redis": "redis:7-alpine"}
+STAND_INS = {"python": "python:3.11-slim-bookworm", "nats": "nats:2.15.1-alpine", "redis": "redis:7-alpine"}
 """recipe -> the public name that it stands in for"""
 
 

@@ -131,7 +131,7 @@ def _nats() -> dict[str, Any]:
         "containers": [
             {
                 "name": "nats",
-                "image": "nats:2.12-alpine",
+                "image": "nats:2.15.1-alpine",
                 "command": ["nats-server", "--config", "/etc/nats/nats.conf"],
                 "readinessProbe": {"tcpSocket": {"port": 4222}, "periodSeconds": 1},
                 "volumeMounts": [{"name": name, "mountPath": place} for name, place in mounts.items()],

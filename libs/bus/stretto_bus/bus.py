@@ -195,6 +195,12 @@ class Bus:
         return url.netloc.rpartition("@")[2] if url is not None else ""
 
     @property
+    def server_version(self) -> tuple[int, int, int]:
+        """Version of the server that we are connected to."""
+        version = self.connection.connected_server_version
+        return version.major, version.minor, version.patch
+
+    @property
     def clustered(self) -> bool:
         """True if the server belongs to a cluster."""
         return self.connection.clustered

