@@ -131,7 +131,7 @@ async def test_a_pod_outlives_its_credentials_and_every_request_is_answered(stag
 def bus_of(stage: Stage, name: str, life_s: float, pod: str = "ps-7") -> tuple[Bus, RenewableLogin]:
     """A pod's own connection, in threads of its own."""
     file = stage.folder / f"{name}.creds"
-    file.write_text(mint(stage.key, stage.keys.account, JOB, pod, time.time(), life_s))
+    file.write_text(mint(stage.key, stage.keys.pods_account, JOB, pod, time.time(), life_s))
     identity = identity_of(file)
     return Bus(stage.server.url, JOB, pod, Tracing(JOB, pod, stage.folder, ""), identity), identity
 
@@ -182,13 +182,13 @@ async def test_only_a_pod_that_there_is_gets_a_later_end_and_only_with_its_own_t
         return await asyncio.to_thread(bus.call, request, RenewCredentialsReply, 3.0)
 
     [known] = {status.pod for status in await _pods(stage)}
-    own, _ = parts_of(mint(stage.key, stage.keys.account, JOB, known, time.time(), 30.0))
+    own, _ = parts_of(mint(stage.key, stage.keys.pods_account, JOB, known, time.time(), 30.0))
     longer = (await ask(known, own)).token
     assert claims_of(longer)["exp"] > claims_of(own)["exp"]
     assert (await ask("ps-8", identity.token)).answer == "unknown"
-    neighbour, _ = parts_of(mint(stage.key, stage.keys.account, JOB, "worker-5", time.time(), 60.0))
-    foreign, _ = parts_of(mint(stage.key, stage.keys.account, "another", known, time.time(), 60.0))
-    ended, _ = parts_of(mint(stage.key, stage.keys.account, JOB, known, time.time() - 100, 60.0))
+    neighbour, _ = parts_of(mint(stage.key, stage.keys.pods_account, JOB, "worker-5", time.time(), 60.0))
+    foreign, _ = parts_of(mint(stage.key, stage.keys.pods_account, "another", known, time.time(), 60.0))
+    ended, _ = parts_of(mint(stage.key, stage.keys.pods_account, JOB, known, time.time() - 100, 60.0))
     for token in (neighbour, foreign, ended, "x", "a.b.c"):
         with pytest.raises(CallRefused, match="the pod's own"):
             await ask(known, token)
@@ -229,7 +229,7 @@ async def test_a_pods_line_is_encrypted_and_only_to_whom_its_authority_believes(
     await server.start()
     credentials = tmp_path / "bus.creds"
     key = Key(keys.signing_file.read_text().strip())
-    credentials.write_text(mint(key, keys.account, JOB, "ps-0", time.time(), 60.0))
+    credentials.write_text(mint(key, keys.pods_account, JOB, "ps-0", time.time(), 60.0))
 
     def connect(ca: Path) -> None:
         bus = Bus(server.url, JOB, "ps-0", Tracing(JOB, "ps-0", tmp_path, ""), identity_of(credentials, ca))

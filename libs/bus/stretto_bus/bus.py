@@ -81,7 +81,7 @@ class Awaited(NamedTuple):
 
 
 class Bus:
-    """A connection under one user, with its own inbox below the user's. Pods answer below their own names.
+    """A connection under one user, with its own inbox below the user's.
 
     Larger than 250 lines: sends, answers, timeouts and reconnects act on one connection and one table of due answers.
     """
@@ -259,7 +259,7 @@ class Bus:
             BusFault: not sent; ``receiver`` gets nothing.
         """
         self._serial += 1
-        token = f"{subject.split('.', 3)[3]}.{self._serial}" if subject.startswith("pod.") else str(self._serial)
+        token = str(self._serial)
         now = self._loop.time()
         self._pending[token] = Awaited(receiver, now, now + timeout_s, subject, settle or _acknowledge)
         try:

@@ -119,9 +119,9 @@ async def test_a_malformed_request_is_refused_with_field_value_and_remedy(
 FORGED = (
     *("", "fence.dispatcher.3", "journal.dispatcher.3", "evt.v1.gateway.job-cancelled.job-b", "dlq.x"),
     *("$KV.STATE.cursor.dispatcher.3", "$JS.API.STREAM.PURGE.STRETTO", "rpc.v1.dispatcher.next-shard.job-b"),
-    *("_INBOX", "_INBOX.>", "_INBOX.operator.*.to.1", "_INBOX.pod.job-b.worker-0.x.to.1"),
+    *("_INBOX", "_INBOX.>", "_INBOX.operator.*.to.1", "_R", "_R_x.y"),
 )
-"""Reply subjects that no caller of a request about job-a may name."""
+"""Reply subjects at which no caller awaits an answer."""
 
 
 async def test_a_request_is_answered_at_an_inbox_of_its_caller_or_not_at_all(

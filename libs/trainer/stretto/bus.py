@@ -40,7 +40,9 @@ Handler = Callable[[Any], Message]
 _AGAIN_S = 1.0
 _RENEWED_AFTER, _RENEWED_AGAIN = 0.5, 0.05
 """of the life of credentials"""
-_QUIET_WITHIN_S = 5.0
+_QUIET_WITHIN = 0.25
+"""of the life of credentials: time to wait for a moment without requests. At the default life it is as long as a
+restore may take."""
 
 log = logging.getLogger("stretto.bus")
 
@@ -104,14 +106,18 @@ class Bus:
                 if reply.answer != "ok":
                     raise CallRefused("the actuator does not know this pod any more")
                 identity.prolong(reply.token)
-                await self._come_back()
+                await self._come_back(life_s * _QUIET_WITHIN)
             except Exception as error:  # whatever it is: nobody else has them prolonged
                 left_s = identity.ends_s - time.time()
                 log.warning("credentials not prolonged yet, they last for %.0f s: %s", left_s, error)
 
-    async def _come_back(self) -> None:
-        """Connect anew at a moment when nobody waits: what is on its way would have to be asked again."""
-        deadline = self._loop.time() + _QUIET_WITHIN_S
+    async def _come_back(self, quiet_within_s: float) -> None:
+        """Connect anew at a moment when nobody waits.
+
+        Requests on their way would have to be asked again, by services, too: the server lets this pod answer only
+        what it was asked on the same connection.
+        """
+        deadline = self._loop.time() + quiet_within_s
         while self._exchanges and self._loop.time() < deadline:
             await asyncio.sleep(0.005)
         await self._bus.flush(1)
@@ -194,7 +200,8 @@ class Bus:
         name = registry.channel_of(request).name
 
         def arrived(message: Msg) -> None:
-            self._loop.create_task(self._answer(request, handler, message))
+            if message.reply:  # else it is an answer, which a pod of another job had sent here
+                self._loop.create_task(self._answer(request, handler, message))
 
         self._run(self._subscribe(f"pod.v1.{name}.{self.pod}.{self.job}", arrived), 10.0)
 
@@ -220,9 +227,8 @@ class Bus:
                 log.exception("answering %s failed", request.__name__)
                 code = "internal"
                 data = refusal(code, f"{type(error).__name__}: {error}")
-            if message.reply:
-                with contextlib.suppress(BusFault):  # the caller asks again
-                    await self._bus.send(message.reply, data, {ERROR_HEADER: code} if code else None)
+            with contextlib.suppress(BusFault):  # the caller asks again
+                await self._bus.send(message.reply, data, {ERROR_HEADER: code} if code else None)
 
     def follow(self, event: type[M], handler: Callable[[M], None]) -> None:
         """Call ``handler`` in a thread for every event of this kind and job from now on, in order."""
@@ -236,7 +242,8 @@ class Bus:
             while True:
                 message = await arrived.get()
                 try:
-                    await self._loop.run_in_executor(self._workers, handler, decode(event, message.data))
+                    told: Any = registry.parse_on(channel, message.subject, message.data)
+                    await self._loop.run_in_executor(self._workers, handler, told)
                 except WireError as error:
                     log.warning("%s ignored: %s", message.subject, error)
                 except Exception:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import re
 
-_INBOX = re.compile(r"_INBOX(\.[^\s.*>]+){2,16}")
+IMPORTED = "_R_.*.*"
+"""Replies to requests from another account: the server writes such a subject in the place of the caller's, and lets no
+client name one."""
+
+_INBOX = re.compile(r"_INBOX(\.[^\s.*>]+){2,16}|_R_(\.[0-9A-Za-z]+){2}")
 
 
 def inbox_of(user: str) -> str:
@@ -17,12 +21,10 @@ def inbox_of_pod(job: str, pod: str) -> str:
     return f"_INBOX.pod.{job}.{pod}"
 
 
-def is_inbox_of_caller(reply: str, job: str) -> bool:
-    """Return whether a request about ``job`` may be answered at ``reply``.
+def is_inbox_of_caller(reply: str) -> bool:
+    """Return whether a request may be answered at ``reply``.
 
     The server checks nobody's right to name a reply subject: an answer elsewhere would be written with the rights of
-    whoever answers. A pod's request is about its own job, so the answer to a pod goes to a pod of this job.
+    whoever answers. A pod's own inbox arrives only where everybody shares one account: a server without keys.
     """
-    if _INBOX.fullmatch(reply) is None:
-        return False
-    return not reply.startswith("_INBOX.pod.") or reply.startswith(f"_INBOX.pod.{job}.")
+    return _INBOX.fullmatch(reply) is not None

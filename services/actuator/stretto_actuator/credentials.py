@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from stretto_bus.faults import IdentityFault
-from stretto_bus.login import claims_of
 from stretto_core.actuator import ActuatorMachine
 from stretto_messages.actuator import RenewCredentials, RenewCredentialsReply
 from stretto_runtime import SettingsFault
-from stretto_runtime.access.identity import Key, mint, parts_of, renew
+from stretto_runtime.access.identity import Key, mint, parts_of, pods_account_of, renew
 from stretto_wire.errors import WireError
 
 from .settings import ActuatorSettings
@@ -75,8 +74,8 @@ def _check_life(settings: ActuatorSettings) -> None:
 
 
 def _account_of(settings: ActuatorSettings) -> str:
-    """Return the account that signed the actuator's own credentials: the pods' key belongs to it, too."""
+    """Return the account of pods, which the actuator's own credentials name."""
     if settings.nats_credentials is None:
         raise IdentityFault("pods get credentials only where the actuator has some itself")
     token, _ = parts_of(settings.nats_credentials.read_text())
-    return str(claims_of(token)["iss"])
+    return pods_account_of(token)

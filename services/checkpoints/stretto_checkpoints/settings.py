@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 from stretto_runtime import Settings
+from stretto_runtime.access.permissions import POD_ANSWER_S
 
 from .cache import Cache, checked
 from .memory import SharedMemory
@@ -25,11 +26,15 @@ class CheckpointsSettings(Settings):
     redis_users: bool = Field(
         True, description="make a user there for each job; false: pods know redis_url and may read all images"
     )
-    take_timeout_s: float = Field(120.0, gt=0, description="a checkpoint fails if its images are not in memory by then")
+    take_timeout_s: float = Field(
+        120.0, gt=0, le=POD_ANSWER_S, description="a checkpoint fails if its images are not in memory by then"
+    )
     store_timeout_s: float = Field(
         900.0, gt=0, description="a checkpoint fails if its images are not in the store by then"
     )
-    restore_timeout_s: float = Field(900.0, gt=0, description="a restore fails if a server lacks its part by then")
+    restore_timeout_s: float = Field(
+        900.0, gt=0, le=POD_ANSWER_S, description="a restore fails if a server lacks its part by then"
+    )
     restore_pause_s: float = Field(
         5.0, ge=0, le=600, description="pause before a restore is tried again, times the failures so far"
     )

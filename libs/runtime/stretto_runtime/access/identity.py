@@ -1,7 +1,7 @@
 """Identities on the bus: NATS' JSON web tokens (version 2), each signed by the nkey of its issuer.
 
 An operator signs for accounts, an account for its users. The server knows the operator's public key and no secret.
-A key that the account has bound to a scope signs for pods: whatever it signs has only the rights of the scope's
+A key that the account PODS has bound to a scope signs for pods: whatever it signs has only the rights of the scope's
 template, for the job and pod that the token is tagged with.
 """
 
@@ -11,6 +11,7 @@ import base64
 import hashlib
 import json
 import secrets
+from collections.abc import Sequence
 
 import nkeys
 from nacl.exceptions import BadSignatureError
@@ -18,9 +19,8 @@ from pydantic import TypeAdapter, ValidationError
 from stretto_bus.faults import IdentityFault
 from stretto_bus.login import Claims, claims_of, seed_of, token_of
 from stretto_messages.base import JobId, PodId
-from stretto_wire.registry import partition_of
 
-from stretto_runtime.access.permissions import Rights, pod_rights
+from stretto_runtime.access.permissions import POD_LIMITS, Rights, pod_rights
 
 OPERATOR_KEY: int = nkeys.PREFIX_BYTE_OPERATOR
 ACCOUNT_KEY: int = nkeys.PREFIX_BYTE_ACCOUNT
@@ -29,6 +29,7 @@ USER_KEY: int = nkeys.PREFIX_BYTE_USER
 JOB: TypeAdapter[str] = TypeAdapter(JobId)
 POD: TypeAdapter[str] = TypeAdapter(PodId)
 UNLIMITED = {"subs": -1, "data": -1, "payload": -1}
+_PODS_TAG = "pods:"
 CREDENTIALS = (
     "-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n\n"
     "-----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
@@ -84,14 +85,28 @@ def parts_of(text: str) -> tuple[str, Key]:
     return token_of(text), Key(seed_of(text))
 
 
-def user_claims(rights: Rights) -> Claims:
-    return {"type": "user", "version": 2, **UNLIMITED, **_permissions(rights)}
+def user_claims(rights: Rights, tags: Sequence[str] = ()) -> Claims:
+    found: Claims = {"type": "user", "version": 2, **UNLIMITED, **_permissions(rights)}
+    return found | {"tags": list(tags)} if tags else found
+
+
+def pods_tag(account: str) -> str:
+    """The tag that names the account of pods in the token of the user that signs for them."""
+    return f"{_PODS_TAG}{account}"
+
+
+def pods_account_of(token: str) -> str:
+    """Return the public key of the account of pods, which the actuator's own token names. Raises IdentityFault."""
+    for tag in claims_of(token)["nats"].get("tags", ()):
+        if tag.startswith(_PODS_TAG):
+            return str(tag.removeprefix(_PODS_TAG))
+    raise IdentityFault("the token does not name the account of pods; `python -m stretto_runtime keys` adds it")
 
 
 def pod_scope(signing_key: str) -> Claims:
     """The scope that the account binds the signing key to; of a token that it signs, only the tags count."""
-    rights = pod_rights("{{tag(job)}}", "{{tag(pod)}}", "{{tag(partition)}}")
-    return {"kind": "user_scope", "key": signing_key, "role": "pod", "template": _permissions(rights) | UNLIMITED}
+    template = _permissions(pod_rights("{{tag(job)}}", "{{tag(pod)}}")) | UNLIMITED | POD_LIMITS
+    return {"kind": "user_scope", "key": signing_key, "role": "pod", "template": template}
 
 
 def mint(signing_key: Key, account: str, job: str, pod: str, now: float, life_s: float) -> str:
@@ -132,11 +147,14 @@ def _tags(job: str, pod: str) -> list[str]:
         POD.validate_python(pod)
     except ValidationError:
         raise IdentityFault(f"{job!r} and {pod!r}: not the names of a job and of one of its pods") from None
-    return [f"job:{job}", f"pod:{pod}", f"partition:{partition_of(job)}"]
+    return [f"job:{job}", f"pod:{pod}"]
 
 
 def _permissions(rights: Rights) -> Claims:
-    return {"pub": {"allow": list(rights.publish)}, "sub": {"allow": list(rights.subscribe)}}
+    found: Claims = {"pub": {"allow": list(rights.publish)}, "sub": {"allow": list(rights.subscribe)}}
+    if rights.answer_s:
+        found["resp"] = {"max": 1, "ttl": int(rights.answer_s * 1e9)}
+    return found
 
 
 def _encoded(claims: Claims) -> str:

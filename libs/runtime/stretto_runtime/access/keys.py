@@ -29,9 +29,20 @@ from stretto_runtime.access.identity import (
     credentials,
     parts_of,
     pod_scope,
+    pods_tag,
     user_claims,
 )
-from stretto_runtime.access.permissions import RPC_MAPPING, Rights, external_rights, keeper_rights, rights_of
+from stretto_runtime.access.permissions import (
+    POD_ANSWER_S,
+    POD_LIMITS,
+    RPC_MAPPING,
+    Rights,
+    external_rights,
+    keeper_rights,
+    pods_read,
+    pods_send,
+    rights_of,
+)
 from stretto_runtime.access.provision import EXTERNAL_API, EXTERNAL_DELIVERY
 
 ROOT = "root"
@@ -60,6 +71,20 @@ _EXTERNAL_STORING = {
     "max_ack_pending": 4096,
 }
 """Limits of users outside. Only the keeper makes streams, and sets their bound."""
+
+_PODS = "pods"
+POD_CONNECTIONS = 20_000
+"""Connections of all pods: 10,000 pods, each with one, and with one that broke and that the server still counts."""
+_PODS_LIMITS = {**POD_LIMITS, "conn": POD_CONNECTIONS, "leaf": 0}
+
+_FROM_PODS = "*.v1.>"
+"""The one service that pods import, by subjects of the registry.
+
+The server drops an answer that a pod has directed to another import of the same service: it takes it for a cycle. Of
+two services, the acknowledgement of the one could become a request to the other.
+"""
+_SERVICE_ANSWER_S = 10.0
+"""Time that the server keeps the way back to a pod for an answer. A pod asks again after ``caller.ATTEMPT_S``."""
 
 _REVOKED = TypeAdapter(dict[str, dict[str, int]])
 
@@ -116,18 +141,21 @@ class Keys:
         founded = [place.parent for place in (folder, *folder.parents) if not place.exists()]
         operator = self._root("operator", OPERATOR_KEY)
         system, stretto, outside = (self._root(name, ACCOUNT_KEY) for name in ("system", "stretto", "external"))
+        pods = self._pods_root()
         signing = self._key(self.signing_file, ACCOUNT_KEY)
         self._revoked = self._all_revoked()
-        self.account = stretto.public
-        """public key of the installation's own account"""
+        self.pods_account = pods.public
+        """public key of the account that pods log in to"""
         for user in USERS:
-            self._user(stretto, user, rights_of(user))
+            tags = [pods_tag(pods.public)] if user == ACTUATOR else []
+            self._user(stretto, user, rights_of(user), tags)
         for name in external:
             self._user(outside, name, external_rights(name))
         self._user(outside, KEEPER, keeper_rights(KEEPER))
         accounts = {
             system.public: ("SYSTEM", _NO_LIMITS, {}),
-            stretto.public: ("STRETTO", _NO_LIMITS | _STORING, _own(signing.public)),
+            stretto.public: ("STRETTO", _NO_LIMITS | _STORING, _own(pods.public)),
+            pods.public: ("PODS", _NO_LIMITS | _PODS_LIMITS, _of_pods(stretto.public, signing.public)),
             outside.public: ("EXTERNAL", _NO_LIMITS | _EXTERNAL_LIMITS | _EXTERNAL_STORING, _external(stretto.public)),
         }
         self.trust = self._trust(operator, system.public, accounts)
@@ -139,7 +167,7 @@ class Keys:
 
     @property
     def signing_file(self) -> Path:
-        """The seed that signs pods' credentials; the account's scope limits it to the rights of pods."""
+        """The seed that signs pods' credentials; the scope of the account PODS limits it to the rights of pods."""
         return self.folder / ACTUATOR / SIGNING_FILE
 
     @property
@@ -185,6 +213,12 @@ class Keys:
             )
         return self._key(path, kind)
 
+    def _pods_root(self) -> Key:
+        """The key of the account PODS, which folders of former versions lack."""
+        if "PODS" in (claims_of(token)["name"] for token in self._trusted().values()):
+            return self._root(_PODS, ACCOUNT_KEY)
+        return self._key(self.folder / ROOT / f"{_PODS}.seed", ACCOUNT_KEY)
+
     def _key(self, path: Path, kind: int) -> Key:
         if path.exists():
             try:
@@ -195,9 +229,9 @@ class Keys:
         self._write(path, key.seed + "\n")
         return key
 
-    def _user(self, account: Key, name: str, rights: Rights) -> None:
+    def _user(self, account: Key, name: str, rights: Rights, tags: Sequence[str] = ()) -> None:
         path = self.credentials(name)
-        wanted, key, token = user_claims(rights), None, ""
+        wanted, key, token = user_claims(rights, tags), None, ""
         if path.exists():
             try:
                 token, key = parts_of(path.read_text())
@@ -316,16 +350,37 @@ def _check_external_name(name: str) -> None:
         )
 
 
-def _own(signing_key: str) -> dict[str, Any]:
-    """Claims of the account STRETTO: signing key of pods, mapping of requests to partitions, exports to outside."""
+def _own(pods: str) -> dict[str, Any]:
+    """Claims of the account STRETTO: mapping of requests to partitions, and ways to pods and to outside."""
     mappings = {source: [{"subject": to, "weight": 100}] for source, to in RPC_MAPPING.items()}
     exports = [
         {"name": "events", "subject": "evt.v1.>", "type": "stream"},
         {"name": "kept-events", "subject": f"{EXTERNAL_DELIVERY}.>", "type": "stream"},
         {"name": "consume-events", "subject": f"$JS.API.{_CONSUME}", "type": "service"},
         {"name": "flow-control", "subject": f"$JS.FC.{STREAM}.>", "type": "service"},
+        {"name": "from-pods", "subject": _FROM_PODS, "type": "service", "response_threshold": _ns(_SERVICE_ANSWER_S)},
     ]
-    return {"signing_keys": [pod_scope(signing_key)], "mappings": mappings, "exports": exports}
+    imports = [{"name": "to-pods", "subject": "pod.v1.>", "type": "service", "account": pods}]
+    return {"mappings": mappings, "exports": exports, "imports": imports}
+
+
+def _of_pods(account: str, signing_key: str) -> dict[str, Any]:
+    """Claims of the account PODS: the scope of the signing key, and the only ways in and out.
+
+    A reply subject that a pod names is one of this account: the server writes another in its place on the way out.
+    """
+    exports = [{"name": "to-pods", "subject": "pod.v1.>", "type": "service", "response_threshold": _ns(POD_ANSWER_S)}]
+    imports = [{"name": subject, "subject": subject, "type": "service"} for subject in pods_send()]
+    imports += [{"name": subject, "subject": subject, "type": "stream"} for subject in pods_read()]
+    return {
+        "signing_keys": [pod_scope(signing_key)],
+        "exports": exports,
+        "imports": [{**each, "account": account} for each in imports],
+    }
+
+
+def _ns(seconds: float) -> int:
+    return int(seconds * 1e9)
 
 
 def _external(account: str) -> dict[str, Any]:

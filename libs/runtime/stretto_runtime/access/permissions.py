@@ -1,6 +1,7 @@
 """The rights of every user of the bus, derived from the registry of the wire and nothing else.
 
-The server checks a request's subject after its mapping, with the partition before the job (``RPC_MAPPING``).
+The server checks a service's request after its mapping, with the partition before the job (``RPC_MAPPING``). A pod's
+request gets its partition later, when it leaves the account PODS.
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from stretto_wire.inboxes import inbox_of, inbox_of_pod
+from stretto_messages.base import MAX_MESSAGE_BYTES
+from stretto_wire.inboxes import IMPORTED, inbox_of, inbox_of_pod
 from stretto_wire.registry import (
     CHANNELS,
     DEAD_LETTERS,
@@ -20,12 +22,21 @@ from stretto_wire.registry import (
     STATE_PREFIX,
     STREAM,
     Channel,
+    Kind,
 )
 
 EXTERNAL_STREAM = "EVENTS"
 """in the account EXTERNAL: a mirror of ``evt.v1.>`` in ``STREAM``, with the same sequences and times"""
 
 POD_ROLES = ("worker", "ps")
+POD_ANSWER_S = 3600.0
+"""Time within which a pod may answer a request: a bound of the settings that say how long services wait."""
+POD_LIMITS = {"subs": 32, "payload": MAX_MESSAGE_BYTES + (8 << 10)}
+"""Limits of a pod's connection. A parameter server, the pod with the most, has 11 subscriptions.
+
+``payload``, in bytes, has room for any message of the wire, and its headers. The largest measured, the books of 1,000
+abandoned shards, has 50 KB.
+"""
 
 RPC_MAPPING = {
     "rpc.v1.*.*.*": (
@@ -41,6 +52,8 @@ class Rights:
 
     publish: tuple[str, ...]
     subscribe: tuple[str, ...]
+    answer_s: float = 0.0
+    """Time for one message to the reply subject of each message received, in seconds; 0: no such right."""
 
 
 def rights_of(user: str) -> Rights:
@@ -58,7 +71,7 @@ def rights_of(user: str) -> Rights:
     reading += [f"$JS.FC.{stream}.>" for stream in (STREAM, STATE, DEAD_LETTERS)]
     reading.append(f"$JS.API.STREAM.INFO.{STREAM}")
     return Rights(
-        publish=(*own, *_asked_by((user,)), *_inboxes_of_callers(user), *reading),
+        publish=(*own, *_asked_by(user), *_inboxes_of_callers(user), *reading),
         subscribe=(f"rpc.v1.{user}.>", f"{inbox_of(user)}.>"),
     )
 
@@ -70,25 +83,31 @@ def _forwarder_rights() -> Rights:
     return Rights(("dlq.>", *cursors), (f"{inbox_of(FORWARDER)}.>",))
 
 
-def pod_rights(job: str, pod: str, partition: str) -> Rights:
+def pod_rights(job: str, pod: str) -> Rights:
     """The rights of one pod: its telemetry, requests about its job, its job's events, and requests to itself.
 
-    It may answer where ``Bus`` awaits answers. The server's own permission to reply once would not do: an event of its
-    job carries the reply subject of its publisher's acknowledgement, and the pod could answer in the stream's place.
+    A pod answers by the server's own permission to reply once. The reply subject then is a subject of the account
+    PODS, so an event's names nothing: its publisher awaits the stream's acknowledgement in another account.
     """
-    events = [c.pattern for c in CHANNELS if c.kind == "evt" and _is_read_by(c, POD_ROLES)]
     return Rights(
-        publish=(
-            f"tel.v1.*.{pod}.{job}",
-            f"{inbox_of('*')}.*.to.{pod}.{job}.*",
-            *_asked_by(POD_ROLES, partition, job),
-        ),
+        publish=(f"tel.v1.*.{pod}.{job}", *(_of_job(c, job) for c in CHANNELS if _is_of_pods(c, "rpc"))),
         subscribe=(
             f"pod.v1.*.{pod}.{job}",
-            *(f"{p.removesuffix('*')}{job}" for p in events),
+            *(_of_job(c, job) for c in CHANNELS if _is_of_pods(c, "evt")),
             f"{inbox_of_pod(job, pod)}.>",
         ),
+        answer_s=POD_ANSWER_S,
     )
+
+
+def pods_send() -> list[str]:
+    """The subjects that lead out of the account PODS: telemetry, and the requests that pods may make."""
+    return [c.pattern for c in CHANNELS if c.kind == "tel" or _is_of_pods(c, "rpc")]
+
+
+def pods_read() -> list[str]:
+    """The events that lead into the account PODS."""
+    return [c.pattern for c in CHANNELS if _is_of_pods(c, "evt")]
 
 
 def external_rights(name: str) -> Rights:
@@ -116,19 +135,23 @@ def keeper_rights(name: str) -> Rights:
     return Rights(api, (f"{inbox_of(name)}.>",))
 
 
+def _is_of_pods(channel: Channel, kind: Kind) -> bool:
+    return channel.kind == kind and _is_read_by(channel, POD_ROLES)
+
+
+def _of_job(channel: Channel, job: str) -> str:
+    return f"{channel.pattern.removesuffix('*')}{job}"
+
+
 def _is_read_by(channel: Channel, names: Iterable[str]) -> bool:
     return any(name in channel.readers for name in names)
 
 
-def _asked_by(names: Iterable[str], partition: str = "*", job: str = "*") -> list[str]:
-    """The requests that ``names`` may make; those to services as the server maps them."""
-    subjects: list[str] = []
-    for channel in CHANNELS:
-        if channel.kind == "rpc" and _is_read_by(channel, names):
-            subjects.append(f"{channel.pattern.removesuffix('*')}{partition}.{job}")
-        elif channel.kind == "pod" and _is_read_by(channel, names):
-            subjects.append(channel.pattern)
-    return subjects
+def _asked_by(service: str) -> list[str]:
+    """The requests that ``service`` may make; those to services as the server maps them."""
+    asked = [c for c in CHANNELS if service in c.readers]
+    to_services = [f"{c.pattern}.*" for c in asked if c.kind == "rpc"]
+    return [*to_services, *(c.pattern for c in asked if c.kind == "pod")]
 
 
 def _inboxes_of_callers(service: str) -> list[str]:
@@ -138,5 +161,5 @@ def _inboxes_of_callers(service: str) -> list[str]:
     if readers:
         inboxes.add(f"{inbox_of(OPERATOR)}.>")
     if readers & set(POD_ROLES):
-        inboxes.add(f"{inbox_of_pod('*', '*')}.>")
+        inboxes.add(IMPORTED)
     return sorted(inboxes)

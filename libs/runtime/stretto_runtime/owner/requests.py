@@ -59,7 +59,7 @@ class Requests:
 
     def _arrived(self, msg: Msg) -> None:
         tokens = msg.subject.split(".")  # rpc.v1.<service>.<verb>.<partition>.<job>
-        if not is_inbox_of_caller(msg.reply, tokens[5]):
+        if not is_inbox_of_caller(msg.reply):
             self._metrics.unanswerable.inc()
             log.warning("dropped a request that cannot be answered", subject=msg.subject, reply=msg.reply[:LOGGED])
             return

@@ -24,7 +24,7 @@ from stretto_bus.faults import IdentityFault
 from stretto_bus.login import Login, claims_of
 from stretto_runtime.__main__ import main
 from stretto_runtime.access import permissions
-from stretto_runtime.access.identity import ACCOUNT_KEY, Key, credentials, mint, parts_of, renew
+from stretto_runtime.access.identity import ACCOUNT_KEY, Key, credentials, mint, parts_of, pods_account_of, renew
 from stretto_runtime.access.keys import Keys
 from stretto_runtime.server import binary, free_port, tied
 from stretto_wire.registry import USERS
@@ -64,6 +64,40 @@ def test_an_old_folder_gets_what_a_newer_version_needs(tmp_path: Path, monkeypat
     old, new = (parts_of(files["planner/bus.creds"].decode()) for files in (before, after))
     assert old[1].seed == new[1].seed
     assert "more" in claims_of(new[0])["nats"]["pub"]["allow"]
+
+
+def test_a_folder_without_an_account_of_pods_gets_one_and_keeps_it(tmp_path: Path) -> None:
+    Keys(tmp_path, 1e9)
+    before = everything(tmp_path)
+    (tmp_path / "root/pods.seed").unlink()
+    with pytest.raises(IdentityFault, match=r"root/pods.seed is missing"):
+        Keys(tmp_path, 2e9)
+    trust = tmp_path / "server/trust.conf"
+    trust.write_text(trust.read_text().replace(dict(accounts(tmp_path))["PODS"], ""))
+    made = Keys(tmp_path, 2e9)
+    assert {str(path.relative_to(tmp_path)) for path in made.made} == {
+        "root/pods.seed",
+        "actuator/bus.creds",
+        "server/trust.conf",
+    }
+    after = everything(tmp_path)
+    old, new = (parts_of(files["actuator/bus.creds"].decode()) for files in (before, after))
+    assert (old[1].seed, pods_account_of(new[0])) == (new[1].seed, made.pods_account)
+    assert before["actuator/pods.seed"] == after["actuator/pods.seed"]
+    assert pods_account_of(old[0]) != made.pods_account
+    assert not Keys(tmp_path, 3e9).made
+
+
+def test_only_the_account_of_pods_believes_the_key_of_pods_and_it_stores_nothing(tmp_path: Path) -> None:
+    made = Keys(tmp_path, 1e9)
+    claims = {name: claims_of(token) for name, token in accounts(tmp_path)}
+    assert {name for name, each in claims.items() if "signing_keys" in each["nats"]} == {"PODS"}
+    assert claims["PODS"]["sub"] == made.pods_account
+    limits = claims["PODS"]["nats"]["limits"]
+    assert not {"mem_storage", "disk_storage", "streams", "consumer"} & {*limits}
+    assert limits["conn"] >= 10_000
+    [scope] = claims["PODS"]["nats"]["signing_keys"]
+    assert {name: scope["template"][name] for name in permissions.POD_LIMITS} == permissions.POD_LIMITS
 
 
 @pytest.mark.parametrize("name", ["planner", "root", "a.b", "*", ">", "", "a b", "external-keeper"])
@@ -243,6 +277,7 @@ async def test_what_has_leaked_is_revoked_and_nobody_else_disturbed(
     assert {name: claims_of(token)["nats"].get("revocations") for name, token in accounts(keys)} == {
         "SYSTEM": None,
         "STRETTO": {revoked["planner"]: ANY},
+        "PODS": None,
         "EXTERNAL": {revoked["crm"]: ANY},
     }, "also where the server's file was made anew"
     assert everything(keys).keys() == before.keys()
