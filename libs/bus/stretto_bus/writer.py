@@ -191,13 +191,15 @@ class Writer:
         self.fault: BaseException | None = None
 
     def send(self, output_id: str, subject: str, data: bytes, lines: str = "") -> None:
-        """Send behind the fence, under an id; ``lines`` are further headers. A sender of many awaits ``room`` first.
+        """Send behind the fence, with the headers ``lines``. A sender of many awaits ``room`` first.
+
+        ``output_id`` stands in ``lines`` as ``ce-id``. It is no ``Nats-Msg-Id``: nothing is sent twice under one fence,
+        and whoever stored such an id before would have the server take the output for a duplicate, and drop it.
 
         Raises:
             BusFault: not sent, or something before it was not stored.
         """
         self.check()
-        lines = f"Nats-Msg-Id: {output_id}\r\n{lines}"
         if self._batch_from == PIPELINED:
             self._put(subject, data, lines + self._behind)
         else:

@@ -15,7 +15,8 @@ CONTENT_TYPE = "application/json"
 
 
 def headers_of(message: Message, event_id: str, time_s: float, publisher: str = "", trace: str = "") -> dict[str, str]:
-    """Return the headers of an event or report. ``event_id`` is also the ``Nats-Msg-Id``: the server stores an id once.
+    """Return the headers of what is published without a fence. ``event_id`` is also the ``Nats-Msg-Id``: the server
+    stores such an id once, so that repeating is harmless.
 
     ``time_s`` is the time of the event in seconds since 1970-01-01 UTC. ``publisher`` is by default the service or role
     of the message's channel. ``trace`` is a W3C ``traceparent``.
@@ -26,7 +27,7 @@ def headers_of(message: Message, event_id: str, time_s: float, publisher: str = 
 
 
 def event_lines(message: Message, event_id: str, time_s: float, publisher: str = "", trace: str = "") -> str:
-    """Return the text of ``headers_of`` as NATS sends it, without ``Nats-Msg-Id``.
+    """Return the text of an event's headers as NATS sends it, without ``Nats-Msg-Id``.
 
     Services use this text: a dictionary for every event costs five times as much.
     """
@@ -67,9 +68,9 @@ def headers_schema() -> dict[str, Any]:
         "title": "CloudEventHeaders",
         "description": "CloudEvents 1.0 in binary mode. Further headers may be there.",
         "type": "object",
-        "required": ["Nats-Msg-Id", "ce-specversion", "ce-id", "ce-source", "ce-type"],
+        "required": ["ce-specversion", "ce-id", "ce-source", "ce-type"],
         "properties": {
-            "Nats-Msg-Id": {**text, "description": "equals ce-id; the server stores an id once"},
+            "Nats-Msg-Id": {**text, "description": "equals ce-id, where it is there: the server stores it once"},
             "ce-specversion": {"const": SPEC_VERSION},
             "ce-id": {**text, "description": "unique within ce-source"},
             "ce-source": {**text, "description": "URI reference of the publishing service"},
@@ -88,7 +89,10 @@ def headers_schema() -> dict[str, Any]:
 
 def example_headers(channel: Channel, message: Message) -> dict[str, str]:
     """Return realistic headers of a message, as the channel's service writes them."""
+    headers = headers_of(message, f"{channel.service}:4711:0", 1_795_000_000.25)
+    if channel.kind == "evt" and channel.service != "gateway":  # outputs of owners stand behind a fence
+        del headers["Nats-Msg-Id"]
     return {
-        **headers_of(message, f"{channel.service}:4711:0", 1_795_000_000.25),
+        **headers,
         "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
     }

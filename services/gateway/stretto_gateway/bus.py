@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 
@@ -53,9 +54,12 @@ class StreamBus:
     async def publish(self, message: Message, msg_id: str, last: int | None = None, trace: str = "") -> int | None:
         """Store an event; returns its sequence. With ``last``: None unless that is its subject's last one (0: of none).
 
+        What follows ``msg_id`` cannot be foreseen: the server takes a message whose id it knows for stored.
+
         Raises:
             BusFault: not stored in time.
         """
+        msg_id = f"{msg_id}:{secrets.token_hex(8)}"
         if last is not None:
             return await self._reached.publish_after(last, message, msg_id, trace)
         return await self._reached.publish(message, msg_id, trace, tries_s=0)
