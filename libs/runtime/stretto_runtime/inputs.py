@@ -137,8 +137,9 @@ class Routes:
         found: list[Arrival] = []
         damaged: list[int] = []
         for index, entry in enumerate(cast("list[Any]", entries)):
-            if self._is_entry(entry, partition):
-                found.append(self._entry(stored, index, entry))
+            arrival = self._entry(stored, index, entry, partition)
+            if arrival is not None:
+                found.append(arrival)
             else:
                 damaged.append(index)
         if damaged:
@@ -147,39 +148,30 @@ class Routes:
             found.append(_damaged(stored, f"{len(damaged)} of {len(entries)} are no entries: {listed}{more}"))
         return found
 
-    def _is_entry(self, entry: Any, partition: int) -> bool:
-        """Return whether an owner of this partition can have written ``entry``."""
+    def _entry(self, stored: Stored, index: int, entry: Any, partition: int) -> Arrival | None:
+        """The arrival of an entry of a frame; None if no owner of this partition can have written it."""
         if not isinstance(entry, dict):
-            return False
-        fields = cast("dict[str, Any]", entry)
-        kind, key, subject = fields.get("kind"), fields.get("key"), fields.get("s", "")
-        if not all(isinstance(fields.get(name, ""), str) for name in ("key", "s", "id", "d", "tp")):
-            return False
-        if kind == "tick":
-            return True
+            return None
+        get = cast("dict[str, Any]", entry).get
+        kind, key, subject, request_id, body = get("kind"), get("key", ""), get("s", ""), get("id", ""), get("d", "")
+        trace = get("tp", "")
+        if not (type(key) is type(subject) is type(request_id) is type(body) is type(trace) is str):
+            return None
         if kind == "request":
             before, _, job = subject.rpartition(".")
-            return before in self._requested and job == key and _partition_of_job(job) == partition
-        if kind == "observation":
+            sound = before in self._requested and job == key and _partition_of_job(job) == partition
+        elif kind == "observation":
             head, _, name = subject.rpartition(".")
-            if head != "observed" or name not in self._observed:
-                return False
-            return partition == (CLUSTER_PARTITION if key == CLUSTER else _partition_of_job(key or ""))
-        return False
-
-    def _entry(self, stored: Stored, index: int, entry: dict[str, Any]) -> Arrival:
-        key, subject = entry.get("key", ""), entry.get("s", "")
-        meta = Meta(
-            stored.seq,
-            stored.time_s,
-            subject,
-            {},
-            key,
-            observed=entry["kind"] == "observation",
-            request_id=entry.get("id", ""),
-        )
+            there = CLUSTER_PARTITION if key == CLUSTER else _partition_of_job(key)
+            sound = head == "observed" and name in self._observed and there == partition
+        else:
+            sound = kind == "tick"
+        if not sound:
+            return None
+        observed = kind == "observation"
+        meta = Meta(stored.seq, stored.time_s, subject, {}, key, observed=observed, request_id=request_id)
         source = f"{stored.seq}.{index}.{CLUSTER}" if key == CLUSTER else f"{stored.seq}.{index}"
-        return Arrival(entry["kind"], key, source, subject, entry.get("d", "").encode(), meta, entry.get("tp", ""))
+        return Arrival(kind, key, source, subject, body.encode(), meta, trace)
 
 
 def _damaged(stored: Stored, fault: str) -> Arrival:

@@ -23,7 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 from stretto_core.machine import Action
 
 from stretto_runtime.inputs import CLUSTER
-from stretto_runtime.owner.snapshots import Document, pack, unpack
+from stretto_runtime.owner.snapshots import Document, digest, pack, unpack
 from stretto_runtime.process.faults import Refusal
 
 LANES = 512
@@ -160,15 +160,16 @@ class Machines:
         parted: str = getattr(machine, "parted", "")
         state = self._adapter(key).dump_json(machine.state, exclude={parted} if parted else None)
         self.saved_bytes += len(state)
-        parts = dict(base.parts) if base else {}
+        parts, total = (dict(base.parts), base.digest) if base else ({}, 0)
         changed = sorted(machine.changed if parted else parts)  # no longer parted: all of them go
         for name in changed:
             entry = getattr(machine.state, parted).get(name) if parted else None
-            parts.pop(name, None)
+            total = digest({name: parts.pop(name, None)}, total, -1)
             if entry is not None:
                 dumped = self._part_adapter(key, parted).dump_json(entry)
                 self.saved_bytes += len(dumped)
                 parts[name] = pack(dumped)
+                total = digest({name: parts[name]}, total)
         if parted:
             machine.changed.clear()
         one, other = base.behind if base else (set[str](), set[str]())
@@ -182,6 +183,7 @@ class Machines:
             slot.time_s,
             base.ordinal + 1 if base else 1,
             parts,
+            total,
             ({*one, *changed}, {*other, *changed}),
             first=base is None,
         )

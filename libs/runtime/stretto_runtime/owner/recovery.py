@@ -36,7 +36,6 @@ class Side:
     """One stored side of a key: its document, the sound parts, and the names of the damaged ones."""
 
     document: Document | None = None
-    digest: int = 0
     parts: dict[str, bytes] = field(default_factory=dict[str, bytes])
     damaged_parts: set[str] = field(default_factory=set[str])
     damages: list[Damage] = field(default_factory=list[Damage])
@@ -48,7 +47,7 @@ class Side:
     @property
     def whole(self) -> bool:
         """True if the state can be continued from this side alone."""
-        return self.document is not None and (not self.document.parted or digest(self.parts) == self.digest)
+        return self.document is not None and (not self.document.parted or digest(self.parts) == self.document.digest)
 
     def add(self, stored: Stored, part: str | None) -> None:
         """Add a message of this side. Raises Refusal: another version of this code wrote the document."""
@@ -57,7 +56,7 @@ class Side:
                 self.parts[part] = unseal(stored.subject, stored.data)
                 self.subjects.append(stored.subject)
             else:
-                self.document, self.digest = Document.decode(stored.subject, stored.data)
+                self.document = Document.decode(stored.subject, stored.data)
         except Damaged as damage:
             self.damages.append(Damage(stored.subject, stored.seq, str(damage), stored.data))
             if part is not None:

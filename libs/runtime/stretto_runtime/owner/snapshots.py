@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -102,8 +102,8 @@ class Document:
     """One key. ``packed`` is its state (``pack``); ``replies`` map a lane to (request id, error code or empty, body).
 
     ``time_s`` is when its last input was stored, seconds since the epoch. ``parted`` names the field of the state that
-    is saved entry by entry; ``parts`` has all its entries, packed. ``behind`` names, for each side, the parts whose
-    content there is another one. ``first``: no side holds a snapshot of this key yet.
+    is saved entry by entry; ``parts`` has all its entries, packed, and ``digest`` is theirs. ``behind`` names, for
+    each side, the parts whose content there is another one. ``first``: no side holds a snapshot of this key yet.
     """
 
     seq: int
@@ -115,6 +115,7 @@ class Document:
     time_s: float = field(default=0.0, compare=False)
     ordinal: int = field(default=1, compare=False)
     parts: dict[str, bytes] = field(default_factory=dict[str, bytes], compare=False)
+    digest: int = field(default=0, compare=False)
     behind: tuple[set[str], set[str]] = field(default_factory=lambda: (set[str](), set[str]()), compare=False)
     first: bool = field(default=True, compare=False)
 
@@ -133,13 +134,13 @@ class Document:
             "trace": self.trace,
             "replies": self.replies,
             "parted": self.parted,
-            "digest": digest(self.parts),
+            "digest": self.digest,
         }
         return seal(subject, json.dumps(head).encode(), b"\n", self.packed)
 
     @classmethod
-    def decode(cls, subject: str, data: bytes) -> tuple[Document, int]:
-        """Read a document without its parts, and the digest of those.
+    def decode(cls, subject: str, data: bytes) -> Document:
+        """Read a document without its parts.
 
         Raises:
             Damaged: these are not the bytes that an owner wrote there.
@@ -148,9 +149,8 @@ class Document:
         head, _, packed = unseal(subject, data).partition(b"\n")
         try:
             fields: dict[str, Any] = from_json(head)
-            parts_digest = int(fields.pop("digest"))
-            return cls(packed=packed, first=False, **fields), parts_digest
-        except (ValueError, TypeError, KeyError) as error:
+            return cls(packed=packed, first=False, **fields)
+        except (ValueError, TypeError) as error:
             text = f"{subject} was written by another version of stretto, which alone can continue it: {error!r}"
             raise Refusal(text) from error
 
@@ -186,9 +186,10 @@ class Document:
             self.behind[(self.ordinal - 1) % 2].clear()
 
 
-def digest(parts: dict[str, bytes]) -> int:
-    """A number that depends on the name and the content of every part, not on their order."""
-    return sum(zlib.crc32(part, zlib.crc32(name.encode())) for name, part in parts.items()) & 0xFFFFFFFF
+def digest(parts: Mapping[str, bytes | None], start: int = 0, sign: int = 1) -> int:
+    """``start`` plus (or minus, by ``sign``) a number for the name and content of each part, in whatever order."""
+    numbers = (zlib.crc32(part, zlib.crc32(name.encode())) for name, part in parts.items() if part is not None)
+    return (start + sign * sum(numbers)) & 0xFFFFFFFF
 
 
 def removal(subject: str) -> Output:

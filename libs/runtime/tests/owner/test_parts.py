@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -22,7 +22,7 @@ from stretto_runtime.owner.machines import Machines
 from stretto_runtime.owner.ownership import Ownership
 from stretto_runtime.owner.recovery import document_of, load, recovered
 from stretto_runtime.owner.seals import seal
-from stretto_runtime.owner.snapshots import Cursor, Document, Snapshots
+from stretto_runtime.owner.snapshots import Cursor, Document, Snapshots, digest
 from stretto_runtime.process.faults import Refusal
 from stretto_wire.registry import STATE, STATE_PREFIX
 
@@ -195,7 +195,7 @@ def test_a_part_that_this_code_would_not_keep_is_refused_by_its_name() -> None:
 def test_an_earlier_version_is_migrated_as_a_whole_whether_it_had_parts_or_not(parted: str) -> None:
     machines = Machines(Factory())
     state, parts = (b'{"handled":3}', {"a": b"5"}) if parted else (b'{"items":{"a":5},"handled":3}', {})
-    machines.load({CLUSTER: Document(3, 1, state, parted=parted, parts=parts)})
+    machines.load({CLUSTER: Document(3, 1, state, parted=parted, parts=parts, digest=digest(parts))})
     assert machines.slots[CLUSTER].machine.state == ShelfState({"a": Item(5)}, 3)
     document = document_in(machines)
     assert document.behind == ({"a"}, {"a"})
@@ -204,6 +204,7 @@ def test_an_earlier_version_is_migrated_as_a_whole_whether_it_had_parts_or_not(p
 
 def saved(document: Document) -> dict[str, bytes]:
     """The bucket after the first save of ``document``."""
+    document = replace(document, digest=digest(document.parts))
     document.behind[0].update(document.parts)
     document.behind[1].update(document.parts)
     bucket: dict[str, bytes] = {}
