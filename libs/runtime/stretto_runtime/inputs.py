@@ -153,8 +153,8 @@ class Routes:
         if not isinstance(entry, dict):
             return None
         get = cast("dict[str, Any]", entry).get
-        kind, key, subject, request_id, body = get("kind"), get("key", ""), get("s", ""), get("id", ""), get("d", "")
-        trace = get("tp", "")
+        kind = cast("Kind", get("kind"))
+        key, subject, request_id, body, trace = (get(name, "") for name in ("key", "s", "id", "d", "tp"))
         if not (type(key) is type(subject) is type(request_id) is type(body) is type(trace) is str):
             return None
         if kind == "request":

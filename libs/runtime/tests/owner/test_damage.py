@@ -167,6 +167,7 @@ async def survive(how: list[Any], both_sides: bool) -> None:
     everyone, others = (VICTIM, BESIDE, ELSEWHERE), (BESIDE, ELSEWHERE)
     with tempfile.TemporaryDirectory() as name:
         async with installation(Path(name)) as (server, client):
+            await client.publish(submission(BESIDE))
             async with running(Listening, server, Path(name), lease_s=1.0, snapshot_s=0.05) as runner:
                 await add_all(client, added, everyone)
                 await saved_soundly(client, added)
@@ -186,6 +187,9 @@ async def survive(how: list[Any], both_sides: bool) -> None:
             async with running(Listening, server, Path(name), lease_s=1.0, snapshot_s=0.05) as runner:
                 await check_served(client, runner, added, others if both_sides else everyone)
             assert await letters(client) == found
+            again = Listening(Listening.settings_type(state_folder=Path(name)))
+            done = await replay(client.bus, again, BESIDE)
+            assert {decision.verdict for decision in done.decisions} == {"same"}
             counted = await progress(client)
             assert counted[VICTIM] == expected(added[VICTIM])[: len(counted[VICTIM])]
 
@@ -394,3 +398,80 @@ async def test_a_document_older_than_the_inputs_since_are_kept_is_not_continued(
     loaded = await load(snapshots, service, 1)
     assert (loaded.lost, loaded.uncertain, loaded.documents.keys()) == ({VICTIM}, {BESIDE}, {BESIDE})
     assert (loaded.cursor, loaded.fell_back) == (Cursor(8, 8, 1), True)
+
+
+async def test_frames_of_which_a_bit_or_the_end_is_lost_cost_their_job_alone(
+    server: EmbeddedServer, client: Client, tmp_path: Path
+) -> None:
+    """A frame that still is one after the loss of a bit is a request like any other."""
+    added: dict[str, list[int]] = {BESIDE: [], ELSEWHERE: []}
+    async with running(Listening, server, tmp_path, snapshot_s=0.05) as runner:
+        await client.publish(add(VICTIM, 1))
+        await client.call(NextShard(job=VICTIM, request_id="w.1", pod="worker-1"))
+        (frame,) = [stored.data for stored in await read(client.bus, STREAM, [f"journal.dispatcher.{NUMBER}"])]
+        damages = [changed(frame, (how, place)) for how in ("cut", "flip") for place in range(0, len(frame), 3)]
+        for data in damages:
+            await client.bus.store(f"journal.dispatcher.{NUMBER}", data)
+        await add_all(client, added, (BESIDE, ELSEWHERE))
+        assert (await client.call(NextShard(job=VICTIM, request_id="x.1", pod="worker-1"))).job == VICTIM
+        await until_ready(runner)
+        found = await letters(client)
+    assert len(damages) / 2 < len(found) == len(set(found)) <= len(damages)
+    async with running(Listening, server, tmp_path, snapshot_s=0.05):
+        await add_all(client, added, (BESIDE, ELSEWHERE))
+        assert await letters(client) == found
+
+
+async def test_a_lost_job_can_be_looked_at_and_given_up(server: EmbeddedServer, client: Client, tmp_path: Path) -> None:
+    """Its past is replayed as far as it was decided; once its snapshots are purged, its name begins anew."""
+    await client.publish(submission(VICTIM))
+    added: dict[str, list[int]] = {VICTIM: []}
+    async with running(Counting, server, tmp_path, snapshot_s=0.05):
+        await add_all(client, added, (VICTIM,))
+        await saved_soundly(client, added)
+    for side in "ab":
+        await client.bus.store(f"{SNAP}.{side}", b"damaged")
+    async with running(Counting, server, tmp_path) as runner:
+        assert VICTIM in runner.report()["warning"]
+        await client.publish(add(VICTIM, 2))
+    forged = {"Nats-Msg-Id": "dispatcher:2:7"}
+    await client.bus.store(f"evt.v1.dispatcher.job-progressed.{VICTIM}", b"\xff", forged)
+    done = await replay(client.bus, Counting(Counting.settings_type(state_folder=tmp_path)), VICTIM)
+    assert {decision.verdict for decision in done.decisions} <= {"same", "not decided then", "not decided now"}
+    assert done.count("same") == len(added[VICTIM])
+    assert [decision.differences()[0][0] for decision in done.decisions if decision.then == b"\xff"] == ["(not JSON)"]
+    for side in "ab":
+        await client.bus.store(f"{SNAP}.{side}", b"", {"KV-Operation": "PURGE"})
+    async with running(Counting, server, tmp_path) as runner:
+        assert runner.report()["warning"] == ""
+        await client.call(NextShard(job=VICTIM, request_id="w.1", pod="worker-1"))
+
+
+async def test_owners_killed_and_the_newer_snapshot_of_every_job_damaged_lose_and_double_nothing(
+    client: Client, replicas: Replicas
+) -> None:
+    """The newer cursor of every partition is damaged, too; each round heals what the last one damaged."""
+    config = (await client.bus.ask("STREAM.INFO.STRETTO"))["config"]
+    await client.bus.ask("STREAM.UPDATE.STRETTO", {**config, "duplicate_window": int(1e8)})
+    fed: set[str] = set()
+    for seed in range(4):
+        replica = replicas.start(lease_s="1", snapshot_s="0.2", snapshot_inputs="20")
+        await joined(client, 1)
+        fed |= await feed(client, 1.5, seed=seed)
+        (await settle(client)).check(fed)
+        await asyncio.sleep(0.5)
+        replica.kill()
+        await asyncio.to_thread(replica.wait, 20)
+        filters = [f"{STATE_PREFIX}{kind}.dispatcher.>" for kind in ("snap", "cursor")]
+        newest = {
+            stored.subject.rpartition(".")[0]: stored.subject
+            for stored in await read(client.bus, STATE, filters, deliver_policy="last_per_subject")
+        }
+        assert len(newest) > 40
+        for subject in newest.values():
+            await damage(client, subject, ("flip", seed * 7))
+    replicas.start(lease_s="1")
+    fed |= await feed(client, 1, seed=9)
+    (await settle(client)).check(fed)
+    found = await letters(client)
+    assert len(found) == len(set(found)) > 100
