@@ -68,7 +68,7 @@ class Decision:
 
     def differences(self) -> list[tuple[str, Any, Any]]:
         """(field, then, now) of every leaf that differs; None where it is missing."""
-        old, new = (dict(_leaves("", _document(body))) for body in (self.then, self.now))
+        old, new = (dict(_leaves("", _document(body))) if body else {} for body in (self.then, self.now))
         return [(name, old.get(name), new.get(name)) for name in {**old, **new} if old.get(name) != new.get(name)]
 
 
@@ -304,10 +304,10 @@ class _Again:
         return found
 
 
-def _document(body: bytes | None) -> Any:
+def _document(body: bytes) -> Any:
     """The JSON of a decision; its bytes as text if it is none, because others may publish there too."""
     try:
-        return from_json(body) if body else {}
+        return from_json(body)
     except ValueError:
         return {"(not JSON)": repr(body)}
 
