@@ -132,7 +132,14 @@ class Partition:
         loaded = await load(snapshots, service, fence.seq)
         await DeadLetters(context, writer).set_aside(loaded.damages)  # before anything replaces them
         if handled_to is None or loaded.fell_back:
-            loaded = await finish(context, self.number, loaded, snapshots, fence)
+            try:
+                loaded = await finish(context, self.number, loaded, snapshots, fence)
+            except (
+                Refusal
+            ):  # other code decided the inputs since an earlier document: only this code may not repeat them
+                if not loaded.uncertain:
+                    raise
+                loaded = await finish(context, self.number, loaded.without_uncertain(), snapshots, fence)
         machines = Machines(service)
         machines.lost = loaded.lost
         try:

@@ -154,6 +154,12 @@ class Loaded:
     fell_back: bool = False
     damages: list[Damage] = field(default_factory=list[Damage])
 
+    def without_uncertain(self) -> Loaded:
+        """The same with every key lost that fell back to an earlier document."""
+        log.error("the inputs since an earlier document cannot be decided again", lost=sorted(self.uncertain))
+        documents = {key: document for key, document in self.documents.items() if key not in self.uncertain}
+        return replace(self, documents=documents, lost=self.lost | self.uncertain, uncertain=frozenset())
+
 
 async def load(snapshots: Snapshots, service: Service, fence_seq: int) -> Loaded:
     """Load everything of a partition, then mark it: that proves that we still owned it after our fence.
